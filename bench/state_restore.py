@@ -101,7 +101,6 @@ def _acknowledged(topic_id: int, ends: dict[int, int]) -> e.RecordsAcknowledged:
         subscription_id=SUBSCRIPTION_ID,
         seek_generation=0,
         ranges=[e.AcknowledgedRange(segment, 0, end) for segment, end in ends.items()],
-        count=len(ends),
     )
 
 

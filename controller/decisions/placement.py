@@ -10,6 +10,7 @@ from headgate.ledger.record_columns import RecordColumns
 from headgate.model import entries as e
 from headgate.model.hashing import segment_hash
 from headgate.protocol import messages as m
+from headgate.protocol.batch_digest import batch_digest
 
 
 def route_batch(topic: Topic, batch: m.ProduceBatch) -> tuple[e.RecordsStored, RecordColumns]:
@@ -46,6 +47,7 @@ def route_batch(topic: Topic, batch: m.ProduceBatch) -> tuple[e.RecordsStored, R
         producer_epoch=batch.producer_epoch,
         sequence=batch.sequence,
         source_position=batch.source_position,
+        digest=b"" if batch.producer_id is None else batch_digest(batch),
     )
     records = RecordColumns(
         topic_id=[topic.topic_id] * len(keys),

@@ -1,36 +1,46 @@
 """Judge a batch: accept it, recognize a duplicate, or refuse it.
 
-The state includes what is in flight, so exactly-once storage costs no waiting. First match wins:
+The state includes what is in flight, so exactly-once storage costs no waiting. The first match wins,
+in this order, which is that of the table in docs/protocol.md:
 
-1.  malformed, too large, unknown or external topic → ``invalid``
-2.  for another term                        → ``not_leader`` with the known epoch
-3.  for no term (a client that is too old)  → ``not_leader``, delayed
-4.  producer epoch below the stored one     → ``fenced``, after a barrier
-5.  producer epoch above it, sequence 0     → accept
-6.  producer epoch above it, other sequence → ``out_of_order``, after a barrier
-7.  one of the last W finished              → duplicate, with the original offsets
-8.  in flight                               → duplicate, replied to when the original is durable
-9.  the next sequence                       → accept
-10. further ahead                           → ``out_of_order``, after a barrier
-11. older than the window                   → duplicate, offsets unknown
+1.  malformed → ``invalid``
+2.  for another term, or for none → ``not_leader``
+3.  the term has reached the ``max_term_age_ms`` of the request → ``expired``
+4.  the producer is unknown → ``forgotten``, after a barrier
+5.  producer epoch below the stored one → ``fenced``, after a barrier
+6.  producer epoch above the stored one, not at sequence 0 → ``out_of_order``, after a barrier
+7.  further ahead than the next sequence → ``out_of_order``, after a barrier
+8.  older than the window → ``committed``, ``duplicate``, no placements
+9.  a sequence in the window, with other content → ``invalid``, after a barrier
+10. a sequence in the window, finished or in flight → ``committed``, ``duplicate``
+11. the topic or subscription does not exist → ``invalid``, after a barrier
+12. records for an external topic → ``invalid``, after a barrier
+13. a record is too large → ``invalid``
+14. 128 batches are in flight, or too many bytes wait → ``unavailable``
+15. anything else → ``committed``
 
-An unknown producer is refused as ``forgotten``, at sequence 0 too, which may be a delayed copy. A
-repeated sequence with another number of records is ``invalid``.
+A batch without a producer skips rows 4 to 10. A repetition is recognized before its topic is looked up,
+because the topic may have been deleted since. An unknown producer is refused at sequence 0 too, which
+may be a delayed copy. Row 9 compares digests: an equal number of records would report another batch as
+stored. Of a batch older than the window (row 8) no digest is left.
 
-Topics are looked up after row 3. Refusals that end a producer's session, or of unknown topics, wait
-for a barrier: a deposed leader judges on an outdated state (Redpanda #12712).
+Refusals that end a producer's session, or depend on the state, wait for a barrier: a deposed leader
+judges on an outdated state (Redpanda #12712).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from controller.decisions.lookup import find_subscription
+from controller.decisions.placement import oversized_reason
 from controller.state.dedup_window import WINDOW, FinishedBatch
 from controller.state.producers import ProducerState
 from controller.state.shard_state import ShardState
 from coordinator.decisions.refusal import Refusal
 from headgate.model import entries as e
 from headgate.protocol import messages as m
+from headgate.protocol.batch_digest import batch_digest
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +54,8 @@ class Duplicate:
 
     chunk: int
     placements: list[e.Placement] | None
+    topic_id: int | None = None
+    """The topic that stores the batch; None if that is forgotten. It may have been deleted since."""
     rejected: tuple[int, ...] = ()
     """Segments whose acknowledgements did not count then. Judging them again could give another result."""
 
@@ -53,7 +65,7 @@ Batch = m.ProduceBatch | m.AcknowledgeBatch
 
 
 def judge_term(request: m.Request, leader_epoch: int) -> Refusal | None:
-    """Rows 2 and 3: return the refusal of a request that is not for this term, else None."""
+    """Row 2: return the refusal of a request that is not for this term, else None."""
     if request.leader_epoch == leader_epoch:
         return None
     if request.leader_epoch is not None:
@@ -70,62 +82,81 @@ def judge_term(request: m.Request, leader_epoch: int) -> Refusal | None:
 
 
 def judge_batch(batch: Batch, state: ShardState, durable: int) -> Judgement:
-    """Rows 1 and 4 to 11, for a batch of this term.
+    """Rows 4 to 15, for a batch of this term. The bytes of row 14 are known to the leader only.
 
     ``durable`` is the newest durable chunk. Whatever ``state`` holds beyond it is in flight.
     """
-    if batch.topic not in state.topics:
-        return _refuse("invalid", f"there is no topic {batch.topic!r}; create it first")  # row 1
-    if isinstance(batch, m.ProduceBatch) and state.topics[batch.topic].external is not None:
-        return _refuse("invalid", f"topic {batch.topic!r} is external: produce to its source")
     if batch.producer_id is None:
-        return Accept()
+        return _refused_content(batch, state) or Accept()
     producer = state.producers.get(batch.producer_id)
-    if producer is None:
+    if producer is None:  # row 4
         return _refuse(
             "forgotten",
             f"producer {batch.producer_id} is not known on this shard: it was deleted or replaced, or idle too long",
         )
-    if batch.producer_epoch != producer.producer_epoch:
-        return _judge_other_epoch(batch, producer)
-    ahead = batch.sequence - producer.next_sequence
-    if ahead == 0:
-        return _judge_next(producer, durable)
-    if ahead > 0:  # row 10
-        return _refuse("out_of_order", f"sequence {batch.sequence} arrived before {producer.next_sequence}")
-    return _judge_repeated(batch, producer)
+    return (
+        _judge_epoch(batch, producer)
+        or _judge_sequence(batch, producer)
+        or _refused_content(batch, state)
+        or _refused_window(batch, producer, durable)
+        or Accept()
+    )
 
 
-def _judge_other_epoch(batch: Batch, producer: ProducerState) -> Judgement:
-    if batch.producer_epoch < producer.producer_epoch:  # row 4
+def _judge_epoch(batch: Batch, producer: ProducerState) -> Refusal | None:
+    """Rows 5 and 6."""
+    if batch.producer_epoch < producer.producer_epoch:
         return _refuse(
             "fenced",
             f"producer {producer.producer_id} is at epoch {producer.producer_epoch}, not {batch.producer_epoch}",
         )
-    if batch.sequence == 0:  # row 5
-        return Accept()
-    return _refuse(  # row 6
-        "out_of_order",
-        f"producer epoch {batch.producer_epoch} is new and must start at sequence 0, not {batch.sequence}",
-    )
+    if batch.producer_epoch > producer.producer_epoch and batch.sequence != 0:
+        return _refuse(
+            "out_of_order",
+            f"producer epoch {batch.producer_epoch} is new and must start at sequence 0, not {batch.sequence}",
+        )
+    return None
 
 
-def _judge_next(producer: ProducerState, durable: int) -> Judgement:
-    """Row 9, unless the window is full: one more in flight would displace a batch that is not durable yet."""
-    if len(producer.finished) == WINDOW and producer.finished.oldest_chunk > durable:
-        return Refusal("unavailable", f"more than {WINDOW} batches of producer {producer.producer_id} are in flight")
-    return Accept()
-
-
-def _judge_repeated(batch: Batch, producer: ProducerState) -> Judgement:
-    """Rows 7, 8 and 11."""
+def _judge_sequence(batch: Batch, producer: ProducerState) -> Duplicate | Refusal | None:
+    """Rows 7 to 10."""
+    if batch.producer_epoch > producer.producer_epoch or batch.sequence == producer.next_sequence:
+        return None
+    if batch.sequence > producer.next_sequence:
+        return _refuse("out_of_order", f"sequence {batch.sequence} arrived before {producer.next_sequence}")
     known = _finished(producer, batch.sequence)
-    if known is None:  # row 11: correct, because rows 5 and 6 make sequences contiguous from 0
+    if known is None:  # correct, because rows 6 and 7 make sequences contiguous from 0
         return Duplicate(0, None)
-    count = len(batch.records) if isinstance(batch, m.ProduceBatch) else len(batch.acknowledgements)
-    if count != known.count:
-        return _refuse("invalid", f"sequence {batch.sequence} had {known.count} parts before and has {count} now")
-    return Duplicate(known.chunk, known.placements, tuple(known.rejected))  # rows 7 and 8
+    if batch_digest(batch) != known.digest:
+        return _refuse(
+            "invalid",
+            f"sequence {batch.sequence} of producer {producer.producer_id} was used for a batch with other content; "
+            "a retry must have the same content, a new batch the next sequence",
+        )
+    return Duplicate(known.chunk, known.placements, known.topic_id, tuple(known.rejected))
+
+
+def _refused_content(batch: Batch, state: ShardState) -> Refusal | None:
+    """Rows 11 to 13."""
+    if isinstance(batch, m.AcknowledgeBatch):
+        found = find_subscription(batch.topic, batch.subscription, state)
+        return found if isinstance(found, Refusal) else None
+    topic = state.topics.get(batch.topic)
+    if topic is None:
+        return _refuse("invalid", f"there is no topic {batch.topic!r}; create it first")
+    if topic.external is not None:
+        return _refuse("invalid", f"topic {batch.topic!r} is external: produce to its source")
+    reason = oversized_reason(batch)
+    return None if reason is None else Refusal("invalid", reason)
+
+
+def _refused_window(batch: Batch, producer: ProducerState, durable: int) -> Refusal | None:
+    """Row 14: one more in flight would displace a batch that is not durable yet."""
+    if batch.producer_epoch != producer.producer_epoch or len(producer.finished) < WINDOW:
+        return None
+    if producer.finished.oldest_chunk <= durable:
+        return None
+    return Refusal("unavailable", f"more than {WINDOW} batches of producer {producer.producer_id} are in flight")
 
 
 def _refuse(verdict: m.Verdict, reason: str) -> Refusal:

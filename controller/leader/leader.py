@@ -19,7 +19,7 @@ from controller.commit import GroupCommit, TermEndedError
 from controller.decisions import producer_commands, producer_expiry, subscription_commands, topic_commands, topic_import
 from controller.decisions.deadline import judge_deadline
 from controller.decisions.handlers import AfterChunk, Decision, Deferred, Handler, Outcome, handler
-from controller.decisions.placement import oversized_reason, route_batch
+from controller.decisions.placement import route_batch
 from controller.decisions.verdicts import Accept, Batch, Duplicate, judge_batch, judge_term
 from controller.devices.intake import DeviceIntake
 from controller.devices.session_port import Delivery
@@ -328,7 +328,9 @@ class ShardLeader:
                 rejected = [
                     (segment, "it was rejected when this batch was first accepted") for segment in judgement.rejected
                 ]
-                body = m.Committed(placements=judgement.placements, duplicate=True, rejected=rejected)
+                body = m.Committed(
+                    placements=judgement.placements, topic_id=judgement.topic_id, duplicate=True, rejected=rejected
+                )
                 verdict, outcome = "duplicate", AfterChunk(judgement.chunk, body)
             case Accept():
                 outcome = self._acknowledge(batch) if isinstance(batch, m.AcknowledgeBatch) else self._store(batch)
@@ -343,18 +345,15 @@ class ShardLeader:
         if isinstance(rejected, Refusal):
             return rejected
         self.commit.batch_accepted()
-        return m.Committed(rejected=rejected)
+        return m.Committed(topic_id=self.state.topics[batch.topic].topic_id, rejected=rejected)
 
     def _store(self, batch: m.ProduceBatch) -> m.Committed | Refusal:
-        reason = oversized_reason(batch)
-        if reason is not None:
-            return Refusal("invalid", reason)
         if self.commit.queued_bytes > self._ingest.queue_bytes:
             return Refusal("unavailable", f"more than {self._ingest.queue_bytes} bytes wait to be written")
         entry, records = route_batch(self.state.topics[batch.topic], batch)
         self.commit.propose_records(entry, records)
         self.commit.batch_accepted()
-        return m.Committed(placements=entry.placements)
+        return m.Committed(placements=entry.placements, topic_id=entry.topic_id)
 
     def _describe_backlog(self, request: m.DescribeBacklog, _: str) -> Outcome:
         """Handle the only request that waits for another process: the Spark process counts first."""

@@ -138,7 +138,7 @@ class SubscriptionRegistry:
             handler(m.RegisterConsumer, self._register),
             handler(m.ListSubscriptions, self._list),
             self._handler(m.Heartbeat, SubscriptionCoordinator.heartbeat),
-            self._handler(m.LeaveConsumer, SubscriptionCoordinator.leave),
+            handler(m.LeaveConsumer, self._leave),
             self._handler(m.ConfirmRevoked, SubscriptionCoordinator.confirm_revoked),
             self._handler(m.DescribeSubscription, lambda found, *_: m.SubscriptionReply(subscription=found.describe())),
             self._handler(m.ExplainSubscription, self._explain),
@@ -191,6 +191,11 @@ class SubscriptionRegistry:
             known = topic.subscriptions[request.subscription]
             self._add_coordinator(known)
         return self._coordinators[known.subscription_id].register(request, client_id)
+
+    def _leave(self, request: m.LeaveConsumer, client_id: str) -> m.Done:
+        """Remove a consumer. One of a subscription that does not exist has nothing to leave, as after a deletion."""
+        found = self._find(request.topic, request.subscription)
+        return m.Done() if isinstance(found, Refusal) else found.leave(request, client_id)
 
     def _list(self, request: m.ListSubscriptions, _: str) -> m.SubscriptionList | Refusal:
         refusal = self.refuse_unknown(request.topic, None)

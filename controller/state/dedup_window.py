@@ -1,14 +1,13 @@
 """The deduplication window: the last finished batches of one producer. Pure.
 
-Each batch is stored as msgpack, 140 bytes instead of 340: a shard may have 100,000 producers, and
-most batches are never read.
+Each batch is stored as a msgpack array, 85 bytes instead of 500: a shard may have 100,000 producers,
+and most batches are never read.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
 from typing import Final
 
 import msgspec
@@ -19,15 +18,17 @@ WINDOW: Final = 128
 """Finished batches stored per producer, and the limit for batches in flight (Redpanda: five)."""
 
 
-@dataclass(slots=True)
-class FinishedBatch:
+class FinishedBatch(msgspec.Struct, frozen=True, array_like=True):
     """One accepted batch."""
 
     sequence: int
-    count: int
     chunk: int
+    topic_id: int
+    """The topic that stores it, which may have been deleted since."""
+    digest: bytes
+    """`headgate.protocol.batch_digest` of its content."""
     placements: list[e.Placement] | None
-    rejected: list[int] = field(default_factory=list)
+    rejected: list[int] = []
     """Segments whose acknowledgements in the batch did not count."""
 
 
@@ -46,7 +47,7 @@ class FinishedBatches:
     @property
     def oldest_chunk(self) -> int:
         """The chunk of the oldest batch; the window must not be empty. Read for each batch of a full window."""
-        return _CHUNK_DECODER.decode(self._packed[0]).chunk
+        return _BEGINNING_DECODER.decode(self._packed[0]).chunk
 
     def clear(self) -> None:
         """Remove all batches."""
@@ -70,12 +71,13 @@ class FinishedBatches:
         return f"FinishedBatches({list(self)})"
 
 
-class _Chunk(msgspec.Struct):
+class _Beginning(msgspec.Struct, array_like=True):
     """The part of a batch that `FinishedBatches.oldest_chunk` reads."""
 
+    sequence: int
     chunk: int
 
 
-_CHUNK_DECODER: Final = msgspec.msgpack.Decoder(_Chunk)
+_BEGINNING_DECODER: Final = msgspec.msgpack.Decoder(_Beginning)
 _ENCODER: Final = msgspec.msgpack.Encoder()
 _DECODER: Final = msgspec.msgpack.Decoder(FinishedBatch)

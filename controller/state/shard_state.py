@@ -213,7 +213,7 @@ class ShardState:
         source_position: bytes | None,
     ) -> None:
         if entry.producer_id is not None:
-            batch = FinishedBatch(entry.sequence, entry.count, self.chunk, placements, rejected)
+            batch = FinishedBatch(entry.sequence, self.chunk, entry.topic_id, entry.digest, placements, rejected)
             self.producers.finish_batch(entry.producer_id, entry.producer_epoch, batch, source_position, self.at_ms)
 
     def _subscription_created(self, entry: e.SubscriptionCreated) -> None:

@@ -25,6 +25,7 @@ from coordinator.state.topic_view import TopicView
 from headgate.model import entries as e
 from headgate.model.bucket_ranges import bucket_bounds, segment_of
 from headgate.protocol import messages as m
+from headgate.protocol.batch_digest import batch_digest
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +54,12 @@ def judge(subscription: Subscription, topic: TopicView, batch: m.AcknowledgeBatc
         subscription_id=subscription.subscription_id,
         seek_generation=subscription.seek_generation,
         ranges=ranges,
-        count=len(batch.acknowledgements),
         producer_id=batch.producer_id,
         producer_epoch=batch.producer_epoch,
         sequence=batch.sequence,
         rejected=[segment for segment, _ in rejected],
         checkpoints={segment: batch.checkpoints[segment] for segment in counted if segment in batch.checkpoints},
+        digest=b"" if batch.producer_id is None else batch_digest(batch),
     )
     return AcknowledgementJudgement(entry, rejected)
 

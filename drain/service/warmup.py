@@ -51,7 +51,7 @@ def _chunk() -> bytes:
     )
     builder.add(e.SegmentSplit(topic_id=1, segment=0, end_offset=1, token="split"), layout)  # noqa: S106 - as above
     ranges = [e.AcknowledgedRange(0, 0, 1), e.AcknowledgedRange(0, 3, 4)]
-    builder.add(e.RecordsAcknowledged(topic_id=1, subscription_id=2, seek_generation=0, ranges=ranges, count=2))
+    builder.add(e.RecordsAcknowledged(topic_id=1, subscription_id=2, seek_generation=0, ranges=ranges))
     records = builder.records
     for column, value in (
         (records.topic_id, 1),

@@ -38,6 +38,9 @@ class RecordMetadata:
     offset: Offset | None
     duplicate: bool
     """Whether an earlier try had already stored the record."""
+    topic_id: int | None
+    """The topic that stores it, as in `TopicInfo`; None like ``segment``. A topic that was deleted and
+    created again has another id, and does not contain the record."""
 
 
 class RecordBatch:
@@ -147,16 +150,15 @@ class RecordBatch:
     def stored(self, index: int) -> RecordMetadata:
         """Return where record ``index`` of this committed batch is stored."""
         assert self.outcome is Outcome.COMMITTED, f"the batch is {self.outcome}"
-        if self.reply is None:
-            return RecordMetadata(None, None, duplicate=True)
-        if self.reply.placements is None:
-            return RecordMetadata(None, None, duplicate=self.reply.duplicate)
-        if self._locations is None:
-            self._locations = record_locations(self.records, self.reply.placements)
-        location = self._locations[index]
+        reply = self.reply
+        if reply is None:
+            return RecordMetadata(None, None, duplicate=True, topic_id=None)
+        if self._locations is None and reply.placements is not None:
+            self._locations = record_locations(self.records, reply.placements)
+        location = None if self._locations is None else self._locations[index]
         if location is None:
-            return RecordMetadata(None, None, self.reply.duplicate)
-        return RecordMetadata(SegmentId(location[0]), Offset(location[1]), self.reply.duplicate)
+            return RecordMetadata(None, None, reply.duplicate, reply.topic_id)
+        return RecordMetadata(SegmentId(location[0]), Offset(location[1]), reply.duplicate, reply.topic_id)
 
 
 def record_locations(records: list[m.Record], placements: list[Placement]) -> list[tuple[int, int] | None]:

@@ -106,8 +106,9 @@ class Placement(msgspec.Struct, frozen=True, array_like=True):
 class RecordsStored(Entry, frozen=True, tag="records_stored"):
     """One producer batch. Its records are rows of the same chunk; this entry states their offsets.
 
-    ``producer_id`` is None for a batch without identity, which is stored at least once.
-    ``source_position`` is opaque to the leader: how far the producer had read its source.
+    ``producer_id`` is None and ``digest`` empty for a batch without identity, which is stored at least once.
+    ``source_position`` is opaque to the leader: how far the producer had read its source. A repetition of the batch has
+    the same ``digest`` (`headgate.protocol.batch_digest`).
     """
 
     topic_id: int
@@ -118,6 +119,7 @@ class RecordsStored(Entry, frozen=True, tag="records_stored"):
     producer_epoch: int = 0
     sequence: int = 0
     source_position: bytes | None = None
+    digest: bytes = b""
 
 
 class AcknowledgedRange(msgspec.Struct, frozen=True, array_like=True):
@@ -137,19 +139,19 @@ class AcknowledgedRange(msgspec.Struct, frozen=True, array_like=True):
 class RecordsAcknowledged(SubscriptionEntry, frozen=True, tag="records_acknowledged"):
     """One batch of acknowledgements from one consumer, with a sequence like any batch.
 
-    ``ranges``: the accepted ones. ``count``: how many the batch had, so that a repetition is recognized.
-    ``checkpoints``: segment → opaque position of an external source where the next holder continues. ``rejected``:
-    the segments of the rejected ones, in the order of the batch, so that a repetition gets the same reply.
+    ``ranges``: the accepted ones. ``checkpoints``: segment → opaque position of an external source where the next
+    holder continues. ``rejected``: the segments of the rejected ones, in the order of the batch, so that a repetition
+    gets the same reply. ``digest``: as in `RecordsStored`.
     """
 
     seek_generation: int
     ranges: list[AcknowledgedRange]
-    count: int = 0
     producer_id: int | None = None
     producer_epoch: int = 0
     sequence: int = 0
     checkpoints: dict[int, str] = {}
     rejected: list[int] = []
+    digest: bytes = b""
 
 
 class TopicCreated(Entry, frozen=True, tag="topic_created"):

@@ -28,10 +28,14 @@ class Committed(ReplyBody, frozen=True, tag="committed"):
     """The batch is durable.
 
     ``placements`` None: a batch of acknowledgements, or a duplicate older than the deduplication
-    window. ``rejected``: (segment, reason) of acknowledgements in the batch that do not count.
+    window. ``topic_id``: the topic that the placements are in; None for such a duplicate. A
+    duplicate may be of a topic that was deleted since; one that was created again under the name
+    has another id. ``rejected``: (segment, reason) of acknowledgements in the batch that do not
+    count.
     """
 
     placements: list[Placement] | None = None
+    topic_id: int | None = None
     duplicate: bool = False
     rejected: list[tuple[int, str]] = []
 

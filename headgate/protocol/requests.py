@@ -78,8 +78,8 @@ class ConsumerRequest(SubscriptionRequest, frozen=True):
     incarnation: Natural
 
 
-class Record(msgspec.Struct, frozen=True, array_like=True):
-    """One keyed record of a batch."""
+class Record(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """One keyed record of a batch. A surplus element has no name, so ignoring it could lose what it means."""
 
     key: bytes
     value: bytes
@@ -97,10 +97,11 @@ class ProduceBatch(RequestBody, frozen=True, tag="produce"):
     source_position: Annotated[bytes, Meta(max_length=1024)] | None = None
 
 
-class Acknowledgement(msgspec.Struct, frozen=True, array_like=True):
+class Acknowledgement(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """Acknowledge records ``first_offset`` up to, not including, ``end_offset``.
 
-    STREAM acknowledgements are cumulative: the leader ignores their ``first_offset``.
+    STREAM acknowledgements are cumulative: the leader ignores their ``first_offset``. Surplus
+    elements are refused, as in a `Record`.
     """
 
     segment: Natural

@@ -75,7 +75,7 @@ GRANT = {"topic_id": 1, "subscription_id": 2, "consumer": "c"}
 def test_a_child_granted_before_its_parent_is_drained_is_found(early: bool, violations: int) -> None:
     """The time that it was blocked follows from the ledger's timestamps."""
     acknowledged = e.RecordsAcknowledged(
-        topic_id=1, subscription_id=2, seek_generation=0, ranges=[e.AcknowledgedRange(0, 0, 1)], count=1
+        topic_id=1, subscription_id=2, seek_generation=0, ranges=[e.AcknowledgedRange(0, 0, 1)]
     )
     granted = e.SegmentGranted(segment=1, generation=2, **GRANT)
     steps: list[list[e.AnyEntry]] = [[granted], [acknowledged]] if early else [[acknowledged], [granted]]

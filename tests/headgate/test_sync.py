@@ -14,7 +14,7 @@ import pytest
 import headgate
 from headgate import ConfigError, HeadgateError, NoLeaderError, RecordMetadata, RequestRejectedError, SegmentId
 from headgate.sync import Admin, Consumer, EventLoopThread, Producer
-from tests.support.scripted_leader import ScriptedCluster, ScriptedLeader, grant
+from tests.support.scripted_leader import TOPIC_ID, ScriptedCluster, ScriptedLeader, grant
 
 
 @contextmanager
@@ -38,7 +38,9 @@ def threads() -> list[str]:
 def test_records_are_sent_received_and_acknowledged_without_asyncio():
     with running() as (loop, cluster, _):
         with Producer(cluster.client("p"), loop=loop) as producer:
-            assert RecordMetadata(0, 0, duplicate=False) == producer.send_and_wait("orders", b"key", b"0")
+            assert RecordMetadata(0, 0, duplicate=False, topic_id=TOPIC_ID) == producer.send_and_wait(
+                "orders", b"key", b"0"
+            )
             delivery = producer.send("orders", b"key", b"1")
             assert 1 == delivery.result(timeout_seconds=5).offset
             assert delivery.done()

@@ -69,6 +69,7 @@ class InvariantChecker:
     """Number of weight changes."""
     trace: list[str] = field(default_factory=list)
     chunks: int = 0
+    changed_batches_refused: int = 0
     automatic_changes: int = 0
     pruned: int = 0
     partial_grants: int = 0

@@ -12,14 +12,16 @@ from tests.simulation.world import ClusterSimulation
 from tests.support.object_store import FakeStore
 
 
-def run_seed(seed: int, *, fault_rounds: int = 10, store_kind: type[FakeStore] = FakeStore) -> InvariantChecker:
-    """Run one simulation and return its checker.
+def run_seed(
+    seed: int, *, fault_rounds: int = 10, store_kind: type[FakeStore] = FakeStore, changed_batches: bool = False
+) -> InvariantChecker:
+    """Run one simulation and return its checker. ``changed_batches``: with a client that changes batches of others.
 
     Raises InvariantViolationError, or what a bug raised, with the end of the run's trace as a note.
     """
     structlog.configure(processors=[], logger_factory=structlog.ReturnLoggerFactory())
     loop = VirtualLoop()
-    simulation = ClusterSimulation(seed, store_kind=store_kind)
+    simulation = ClusterSimulation(seed, store_kind=store_kind, changed_batches=changed_batches)
     try:
         loop.run_until_complete(simulation.run(fault_rounds=fault_rounds))
     except BaseException as error:

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+import controller.decisions.placement
+import controller.decisions.verdicts
 import controller.leader.subscription_registry
 import controller.retention.policy
 import controller.snapshots.job
@@ -192,6 +194,20 @@ def test_ledger_time_that_follows_every_clock_is_found(monkeypatch: pytest.Monke
     monkeypatch.setattr(SteadyClock, "read", lambda _self, wall_ms, _elapsed_ms: wall_ms)
 
     assert "is of the future" in found()
+
+
+def test_a_changed_batch_that_is_reported_as_stored_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted: a repetition is recognized by its number of records."""
+    for module in (controller.decisions.verdicts, controller.decisions.placement):
+        monkeypatch.setattr(module, "batch_digest", lambda batch: bytes(len(batch.records)))
+
+    assert "a changed batch was reported as stored" in found(changed_batches=True)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_changed_batches_are_refused_under_any_faults(seed: int) -> None:
+    """Also by the next leader, and by one that has read a snapshot."""
+    assert run_seed(seed, changed_batches=True).changed_batches_refused > 0
 
 
 def test_a_snapshot_that_forgets_finished_batches_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,8 +7,9 @@ exactly.
 
 Faults of a run: daemons that crash or freeze, a broker restart, messages that are lost, duplicated
 or reordered, a ZooKeeper outage, expired sessions, a store that fails or does not report whether it
-wrote, a clock that is wrong for seconds. Meanwhile topics split and merge, consumers join, leave and vanish, subscriptions are moved,
-and MQTT devices publish. Half of the seeds balance by load. An `InvariantChecker` sees every write
+wrote, a clock that is wrong for seconds. Meanwhile topics split and merge, consumers join, leave
+and vanish, subscriptions are moved, and MQTT devices publish. A faulty client may repeat batches with
+other content. Half of the seeds balance by load. An `InvariantChecker` sees every write
 and every delivery, and ends the run at the first violation.
 """
 
@@ -39,6 +40,7 @@ from headgate.ledger.chunk_ranges import compacted_through, ranges_to_read
 from headgate.ledger.compacted import manifest_ranges
 from headgate.ledger.ledger import Ledger
 from tests.simulation.clients import DeviceClients
+from tests.simulation.faulty_client import FaultyClient
 from tests.simulation.invariant_checker import CheckedObjects, InvariantChecker, InvariantViolationError
 from tests.simulation.simulated_daemon import CLUSTER, SimulatedDaemon, now_ms
 from tests.support.broker import FakeBroker, Faults
@@ -75,7 +77,7 @@ SETTLE_SECONDS = 900.0
 class ClusterSimulation:
     """The cluster of one seed."""
 
-    def __init__(self, seed: int, *, store_kind: type[FakeStore] = FakeStore) -> None:
+    def __init__(self, seed: int, *, store_kind: type[FakeStore] = FakeStore, changed_batches: bool = False) -> None:
         self.rng = random.Random(seed)
         self.checker = InvariantChecker()
         self.objects = CheckedObjects(self.checker)
@@ -91,6 +93,7 @@ class ClusterSimulation:
         self.maintenance_rng = random.Random(seed + 3)
         self.device_clients = DeviceClients(random.Random(seed + 4), CLUSTER, TOPIC, self._switch_devices)
         self.clock_rng = random.Random(seed + 5)
+        self.faulty_client = FaultyClient(random.Random(seed + 6), self.broker, CLUSTER) if changed_batches else None
         self.by_load = seed % 4 > 1
         """Whether the STREAM subscription is balanced by load."""
         self._maintenance: asyncio.Task[None] | None = None
@@ -155,14 +158,16 @@ class ClusterSimulation:
             producers = [self._spawn(self._produce(number)) for number in range(2)]
             self._maintenance = self._spawn(self._run_maintenance())
             publishing = self._spawn(self.device_clients.publish())
-            setting_clocks = self._spawn(self._set_clocks())
+            others = [publishing, self._spawn(self._set_clocks())]
+            if self.faulty_client is not None:
+                others.append(self._spawn(self.faulty_client.run(self.checker, self.fail)))
             for _ in range(fault_rounds):
                 await asyncio.sleep(self.rng.uniform(0.2, 6))
                 await self._inject_fault(admin)
             await self._heal()
             self.producing = False
-            publishing.cancel()
-            setting_clocks.cancel()
+            for other in others:
+                other.cancel()
             for producer in producers:
                 await producer
             await self._wait_until_delivered()

@@ -134,6 +134,7 @@ class History(RandomLedger):
                     placements=[placement],
                     size_bytes=11 * count,
                     source_position=source,
+                    digest=first.to_bytes(16, "big"),
                     **identity,
                 )
             )
@@ -145,7 +146,7 @@ class History(RandomLedger):
                     subscription_id=subscription.subscription_id,
                     seek_generation=subscription.seek_generation,
                     ranges=[e.AcknowledgedRange(segment.segment_id, 0, self.rng.randrange(1, first + 1))],
-                    count=1,
+                    digest=first.to_bytes(16, "big"),
                     rejected=[segment.segment_id] if first % 2 else [],
                     **identity,
                 )

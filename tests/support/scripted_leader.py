@@ -253,11 +253,11 @@ class ScriptedCluster:
             identity.next_sequence += 1
             if isinstance(batch, m.AcknowledgeBatch):
                 self.acknowledged += batch.acknowledgements
-                self._answers[batch_id] = m.Committed()
+                self._answers[batch_id] = m.Committed(topic_id=TOPIC_ID)
             else:
                 placements = self.store_records(batch.records, leader)
                 self.positions.append(batch.source_position)
-                self._answers[batch_id] = m.Committed(placements=placements)
+                self._answers[batch_id] = m.Committed(placements=placements, topic_id=TOPIC_ID)
         return self._answers[batch_id]
 
     def store_records(self, records: list[m.Record], leader: ScriptedLeader | None = None) -> list[Placement]:

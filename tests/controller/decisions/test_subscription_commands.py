@@ -24,7 +24,7 @@ class Shard(CommandShard):
             e.SegmentSplit(topic_id=1, segment=0, end_offset=5, token="t1"),
             e.RecordsStored(topic_id=1, count=3, placements=[e.Placement(2, 32768, 65535, 0, 3)], size_bytes=3),
             e.RecordsAcknowledged(
-                **IDS, seek_generation=0, ranges=[e.AcknowledgedRange(0, 0, 5), e.AcknowledgedRange(2, 0, 1)], count=2
+                **IDS, seek_generation=0, ranges=[e.AcknowledgedRange(0, 0, 5), e.AcknowledgedRange(2, 0, 1)]
             ),
             e.SegmentsDrained(**IDS, segments=[0], seek_generation=0),
         )

@@ -1,4 +1,4 @@
-"""Every row of the verdict table, in order."""
+"""The verdicts row by row; test_protocol_document.py covers their order."""
 
 from typing import Any
 
@@ -10,6 +10,7 @@ from controller.state.shard_state import ShardState
 from coordinator.decisions.refusal import Refusal
 from headgate.model import entries as e
 from headgate.protocol import messages as m
+from headgate.protocol.batch_digest import batch_digest
 
 PRODUCER = 9
 
@@ -19,7 +20,7 @@ def batch(
 ) -> m.ProduceBatch:
     return m.ProduceBatch(
         topic=kwargs.get("topic", "orders"),
-        records=[m.Record(b"k", b"v", 0)] * records,
+        records=[m.Record(b"k", kwargs.get("value", b"v"), 0)] * records,
         producer_id=producer,
         producer_epoch=epoch,
         sequence=sequence,
@@ -35,6 +36,7 @@ def stored(sequence: int, *, epoch: int = 0, count: int = 1, first_offset: int) 
         producer_id=PRODUCER,
         producer_epoch=epoch,
         sequence=sequence,
+        digest=batch_digest(batch(records=count)),
     )
 
 
@@ -65,21 +67,21 @@ def verdict(judgement: Judgement) -> tuple[str, bool]:
 
 
 @pytest.mark.parametrize("epoch", [0, 2], ids=["older", "newer"])
-def test_row_2_another_term_is_not_leader(epoch: int) -> None:
+def test_another_term_is_not_leader(epoch: int) -> None:
     """The epoch must be equal: older and newer ones are refused at once."""
     judgement = judge_term(request(batch(), epoch), 1)
 
     assert ("not_leader", False, False) == (judgement.verdict, judgement.after_barrier, judgement.delayed)
 
 
-def test_row_3_no_epoch_is_refused_with_a_delay() -> None:
+def test_no_epoch_is_refused_with_a_delay() -> None:
     """The delay slows down the retries of a client whose batches cannot be kept in order."""
     judgement = judge_term(request(batch(), None), 1)
 
     assert ("not_leader", True) == (judgement.verdict, judgement.delayed)
 
 
-def test_a_batch_of_this_term_passes_rows_2_and_3() -> None:
+def test_a_batch_of_this_term_passes_row_2() -> None:
     """Other requests need no leader epoch."""
     assert judge_term(request(batch(), 1), 1) is None
     assert judge_term(request(m.ListTopics(), None), 1) is None
@@ -98,23 +100,25 @@ def test_a_refusal_does_not_change_the_state() -> None:
 # Name → batch, number of stored batches, newest durable chunk, judgement or (verdict, after a barrier).
 ROWS: dict[str, tuple[Batch, int, int, Any]] = {
     # After a barrier, because a deposed leader may not know the topic.
-    "row 1, an unknown topic": (batch(topic="other"), 0, 1, ("invalid", True)),
-    "row 5, a newer producer epoch starts at 0": (batch(0, epoch=3), 2, 3, Accept()),
+    "row 11, an unknown topic": (batch(topic="other"), 0, 1, ("invalid", True)),
+    "row 15, a newer producer epoch starts at 0": (batch(0, epoch=3), 2, 3, Accept()),
     "row 6, a newer producer epoch starts nowhere else": (batch(1, epoch=3), 1, 2, ("out_of_order", True)),
     # It was forgotten, so its first batch may be a delayed copy of a stored one.
-    "an unknown producer at sequence 0": (batch(0, producer=77), 0, 1, ("forgotten", True)),
-    "an unknown producer at a later sequence": (batch(5, producer=77), 0, 1, ("forgotten", True)),
-    "row 7, a finished batch": (batch(1), 3, 4, Duplicate(3, [e.Placement(0, 0, 65535, 1, 1)])),
+    "row 4, an unknown producer at sequence 0": (batch(0, producer=77), 0, 1, ("forgotten", True)),
+    "row 4, an unknown producer at a later sequence": (batch(5, producer=77), 0, 1, ("forgotten", True)),
+    "row 10, a finished batch": (batch(1), 3, 4, Duplicate(3, [e.Placement(0, 0, 65535, 1, 1)], topic_id=1)),
     # The reply waits for the original's chunk, which is not durable yet.
-    "row 8, a batch in flight": (batch(2), 3, 3, Duplicate(4, [e.Placement(0, 0, 65535, 2, 1)])),
-    "row 9, the next sequence while the last is in flight": (batch(3), 3, 2, Accept()),
-    "row 10, a sequence ahead": (batch(4), 3, 4, ("out_of_order", True)),
+    "row 10, a batch in flight": (batch(2), 3, 3, Duplicate(4, [e.Placement(0, 0, 65535, 2, 1)], topic_id=1)),
+    "row 15, the next sequence while the last is in flight": (batch(3), 3, 2, Accept()),
+    "row 7, a sequence ahead": (batch(4), 3, 4, ("out_of_order", True)),
     # In Restate, rejecting the first and accepting the second in one epoch lost the first.
-    "row 10, the second batch after the first was refused": (batch(1), 0, 1, ("out_of_order", True)),
+    "row 7, the second batch after the first was refused": (batch(1), 0, 1, ("out_of_order", True)),
     # The original's offsets would be wrong for some of its records.
-    "a changed batch under the same sequence": (batch(1, records=2), 3, 4, ("invalid", True)),
+    "row 9, as many other records under the same sequence": (batch(1, value=b"w"), 3, 4, ("invalid", True)),
+    "row 9, the same records for another topic": (batch(1, topic="other"), 3, 4, ("invalid", True)),
+    "row 9, a changed batch under the same sequence": (batch(1, records=2), 3, 4, ("invalid", True)),
     # Stored at least once, without deduplication.
-    "a batch without a producer": (batch(17, producer=None), 0, 1, Accept()),
+    "row 15, a batch without a producer": (batch(17, producer=None), 0, 1, Accept()),
 }
 
 
@@ -125,12 +129,12 @@ def test_every_row_of_the_table(judged: Batch, batches: int, durable: int, expec
     assert expected == (verdict(judgement) if isinstance(expected, tuple) else judgement)
 
 
-def test_row_4_an_older_producer_epoch_is_fenced_after_a_barrier() -> None:
+def test_an_older_producer_epoch_is_fenced_after_a_barrier() -> None:
     """Even if its sequence matches a finished batch of the newer epoch (Redpanda accepted that)."""
     assert ("fenced", True) == verdict(judge_batch(batch(0, epoch=0), shard(1, epoch=1), 2))
 
 
-def test_row_11_older_than_the_window_is_a_duplicate_without_offsets() -> None:
+def test_older_than_the_window_is_a_duplicate_without_offsets() -> None:
     state = shard(WINDOW + 2)
 
     assert Duplicate(0, None) == judge_batch(batch(1), state, WINDOW + 3)
@@ -178,15 +182,25 @@ def test_a_repeated_batch_of_acknowledgements_gets_its_rejected_segments_again()
         subscription_id=9,
         seek_generation=0,
         ranges=[],
-        count=1,
         producer_id=PRODUCER,
         rejected=[0],
+        digest=batch_digest(acknowledgements(0)),
     )
     state.apply_all([created, accepted], chunk=state.chunk + 1, at_ms=0)
 
-    assert Duplicate(state.chunk, None, (0,)) == judge_batch(acknowledgements(0), state, state.chunk)
+    assert Duplicate(state.chunk, None, 1, (0,)) == judge_batch(acknowledgements(0), state, state.chunk)
+    assert ("invalid", True) == verdict(judge_batch(acknowledgements(0, count=2), state, state.chunk))
+    assert ("invalid", True) == verdict(judge_batch(batch(0), state, state.chunk))
 
 
-def test_a_changed_batch_of_acknowledgements_is_invalid() -> None:
-    assert ("invalid", True) == verdict(judge_batch(acknowledgements(1, 2), shard(3), 4))
-    assert isinstance(judge_batch(acknowledgements(1, 1), shard(3), 4), Duplicate)
+def test_a_repetition_is_recognized_after_its_topic_was_deleted_and_created_again() -> None:
+    """The batch was stored, and is not stored again; its topic id says that the new topic does not contain it."""
+    state = shard(1)
+    deleted = e.TopicDeleted(topic_id=1, token="d")
+    original = Duplicate(2, [e.Placement(0, 0, 65535, 0, 1)], topic_id=1)
+    state.apply_all([deleted], chunk=3, at_ms=0)
+    assert original == judge_batch(batch(0), state, 3)
+
+    again = e.TopicCreated(topic_id=10, topic="orders", segments=1, token="again")
+    state.apply_all([again], chunk=4, at_ms=0)
+    assert original == judge_batch(batch(0), state, 4)

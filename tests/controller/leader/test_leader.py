@@ -563,3 +563,64 @@ async def test_a_refused_registration_creates_no_subscription() -> None:
 
     assert "invalid" == rejected.verdict
     assert "strict" in rejected.reason
+
+
+async def test_other_content_under_a_known_sequence_is_invalid_also_for_the_next_leader() -> None:
+    """As many records, for the same or another topic: only the digest of the ledger tells them apart."""
+    shard = OneShard()
+    async with shard.client() as client:
+        async with shard.leader("a"):
+            await created(client)
+            await client.call(m.CreateTopic, topic="payments", token="u")
+            identity = await opened(client)
+            original = await client.call(m.ProduceBatch, **batch(identity, 0))
+            here = await client.call(m.ProduceBatch, **batch(identity, 0, records=[m.Record(b"k", b"other", 0)]))
+        async with shard.leader("b") as leader:
+            there = await client.call(m.ProduceBatch, **batch(identity, 0, topic="payments", leader_epoch=2))
+            repeated = await client.call(m.ProduceBatch, **batch(identity, 0, leader_epoch=2))
+            assert 1 == leader.state.topics["orders"].tails[0].next_offset
+
+    assert [("invalid", True)] * 2 == [(each.verdict, "other content" in each.reason) for each in (here, there)]
+    assert (original.placements, original.topic_id) == (repeated.placements, repeated.topic_id)
+
+
+async def test_a_repetition_names_the_deleted_topic_that_stored_it() -> None:
+    """Otherwise its offsets would be taken for those of the topic that was created again under the name."""
+    shard = OneShard()
+    async with shard.leader(), producing(shard) as (client, identity):
+        original = await client.call(m.ProduceBatch, **batch(identity, 0))
+        await client.call(m.DeleteTopic, topic="orders", token="d")
+        while_deleted = await client.call(m.ProduceBatch, **batch(identity, 0))
+        again = (await client.call(m.CreateTopic, topic="orders", token="again", segments=1)).topic
+        repeated = await client.call(m.ProduceBatch, **batch(identity, 0))
+        fresh = await client.call(m.ProduceBatch, **batch(identity, 1))
+
+    assert (original.topic_id, original.placements, True) == (
+        repeated.topic_id,
+        repeated.placements,
+        repeated.duplicate,
+    )
+    assert while_deleted == repeated
+    assert again.topic_id == fresh.topic_id != original.topic_id
+    assert 0 == fresh.placements[0].first_offset
+
+
+async def test_a_leader_checks_the_term_first_and_the_waiting_bytes_last() -> None:
+    """The two ends of the verdict table that test_protocol_document.py cannot judge."""
+    shard = OneShard(ingest=IngestSettings(queue_bytes=1))
+    async with shard.leader(), producing(shard) as (client, identity):
+        shard.store.freeze()
+        for sequence in range(2):
+            client.send(m.ProduceBatch, **batch(identity, sequence))
+            await asyncio.sleep(0.1)
+        wrong = {"topic": "nowhere", "records": [m.Record(b"", bytes(m.MAX_RECORD_BYTES + 1), 0)]}
+        undecodable = await client.call(m.ProduceBatch, leader_epoch=9, topic="nowhere", records=[])
+        elsewhere = await client.call(m.ProduceBatch, **batch(identity, 2, **wrong, leader_epoch=9, max_term_age_ms=0))
+        too_late = await client.call(m.ProduceBatch, **batch(identity, 2, **wrong, max_term_age_ms=0))
+        too_large = await client.call(m.ProduceBatch, **batch(identity, 2, records=wrong["records"]))
+        too_many = await client.call(m.ProduceBatch, **batch(identity, 2))
+        shard.store.thaw()
+
+    assert ["invalid", "not_leader", "expired", "invalid", "unavailable"] == [
+        each.verdict for each in (undecodable, elsewhere, too_late, too_large, too_many)
+    ]

@@ -121,3 +121,14 @@ async def test_replayed_acknowledgements_get_the_original_rejections_from_any_le
     assert (False, [1]) == (first.duplicate, [segment for segment, _ in first.rejected])
     assert (True, [1]) == (again.duplicate, [segment for segment, _ in again.rejected])
     assert (True, again.rejected) == (later.duplicate, later.rejected)
+
+
+async def test_leaving_a_subscription_that_does_not_exist_is_done() -> None:
+    """A consumer whose subscription or topic was deleted has nothing to leave."""
+    shard = OneShard()
+    async with shard.leader(), shard.client() as client:
+        without_topic = await client.call(m.LeaveConsumer, **CONSUMER)
+        await client.call(m.CreateTopic, topic="orders", token="t", segments=1)
+        without_subscription = await client.call(m.LeaveConsumer, **CONSUMER)
+
+    assert [m.Done(), m.Done()] == [without_topic, without_subscription]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 from controller.state.dedup_window import WINDOW, FinishedBatch, FinishedBatches
@@ -9,17 +11,17 @@ from headgate.model import entries as e
 
 
 def batch(sequence: int) -> FinishedBatch:
-    return FinishedBatch(sequence, 2, 100 + sequence, [e.Placement(1, 0, 65535, 7 * sequence, 2)], [3])
+    return FinishedBatch(sequence, 100 + sequence, 7, b"d" * 16, [e.Placement(1, 0, 65535, 7 * sequence, 2)], [3])
 
 
 def test_batches_are_returned_unchanged_and_the_oldest_is_dropped():
     finished = FinishedBatches(map(batch, range(WINDOW)))
-    finished.append(FinishedBatch(WINDOW, 1, 900, None))
+    finished.append(FinishedBatch(WINDOW, 900, 7, b"", None))
 
     assert len(finished) == WINDOW
     assert finished[0] == batch(1)
     assert finished[-2] == batch(WINDOW - 1)
-    assert finished[-1] == FinishedBatch(WINDOW, 1, 900, None, [])
+    assert finished[-1] == FinishedBatch(WINDOW, 900, 7, b"", None, [])
     assert finished.oldest_chunk == 101
     assert [known.sequence for known in finished] == list(range(1, WINDOW + 1))
 
@@ -38,3 +40,11 @@ def test_clearing_removes_all_batches():
     assert not finished
     with pytest.raises(IndexError):
         finished[0]
+
+
+def test_a_batch_needs_less_than_a_hundred_bytes():
+    """100,000 producers with full windows need 1.1 GB."""
+    large = FinishedBatch(2**31, 2**31, 2**31, b"d" * 16, [e.Placement(300, 0, 65535, 2**31, 100)])
+    finished = FinishedBatches([large])
+
+    assert sys.getsizeof(finished._packed[0]) < 100

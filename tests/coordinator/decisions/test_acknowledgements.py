@@ -6,6 +6,7 @@ from coordinator.decisions.acknowledgements import judge
 from headgate.model import entries as e
 from headgate.model.offset_ranges import OffsetRanges
 from headgate.protocol import messages as m
+from headgate.protocol.batch_digest import batch_digest
 from tests.coordinator.conftest import Lead
 from tests.support.subscription_environment import CoordinatorHarness, virtual_time
 
@@ -106,12 +107,12 @@ async def test_a_batch_has_one_entry_with_accepted_and_rejected_segments(harness
             subscription_id=2,
             seek_generation=0,
             ranges=[e.AcknowledgedRange(0, 0, 5)],
-            count=2,
             producer_id=7,
             producer_epoch=1,
             sequence=3,
             rejected=[1],
             checkpoints={0: "here"},
+            digest=batch_digest(batch),
         )
         == judgement.entry
     )
@@ -122,4 +123,4 @@ async def test_a_batch_without_a_valid_acknowledgement_still_has_an_entry(harnes
     assert harness.acknowledge("ada", 0, 6) is not None
 
     [entry] = harness.proposed(e.RecordsAcknowledged)
-    assert ([], [0], 1) == (entry.ranges, entry.rejected, entry.count)
+    assert ([], [0], b"") == (entry.ranges, entry.rejected, entry.digest)

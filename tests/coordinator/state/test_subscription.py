@@ -26,7 +26,7 @@ def subscription(kind: str = "STREAM", positions: dict[int, int] | None = None) 
 
 def acknowledged(*ranges: tuple[int, int, int], seek_generation: int = 0) -> e.RecordsAcknowledged:
     parts = [e.AcknowledgedRange(*part) for part in ranges]
-    return e.RecordsAcknowledged(**IDS, seek_generation=seek_generation, ranges=parts, count=len(parts))
+    return e.RecordsAcknowledged(**IDS, seek_generation=seek_generation, ranges=parts)
 
 
 def held() -> Subscription:

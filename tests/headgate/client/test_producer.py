@@ -23,7 +23,7 @@ from headgate.errors import (
 from headgate.ledger.chunk import decode_records
 from headgate.ledger.paths import chunk_folder, chunk_name
 from headgate.protocol import messages as m
-from tests.support.scripted_leader import ScriptedCluster
+from tests.support.scripted_leader import TOPIC_ID, ScriptedCluster
 
 pytestmark = pytest.mark.looptime
 
@@ -40,14 +40,18 @@ async def test_records_are_stored_in_order_and_deliveries_return_their_offsets(c
         deliveries = await send_all(producer, 5)
         places = [await delivery for delivery in deliveries]
 
-    assert [RecordMetadata(0, n, duplicate=False) for n in range(5)] == places
+    assert [RecordMetadata(0, n, duplicate=False, topic_id=TOPIC_ID) for n in range(5)] == places
     assert [b"0", b"1", b"2", b"3", b"4"] == cluster.stored
 
 
 async def test_send_and_wait_returns_where_the_record_is_stored_and_raises_what_a_delivery_raises(cluster):
     async with cluster.leader() as leader, Producer(cluster.client()) as producer:
-        assert RecordMetadata(0, 0, duplicate=False) == await producer.send_and_wait("orders", b"key", b"0")
-        assert RecordMetadata(0, 1, duplicate=False) == await producer.send_and_wait("orders", b"key", b"1")
+        assert RecordMetadata(0, 0, duplicate=False, topic_id=TOPIC_ID) == await producer.send_and_wait(
+            "orders", b"key", b"0"
+        )
+        assert RecordMetadata(0, 1, duplicate=False, topic_id=TOPIC_ID) == await producer.send_and_wait(
+            "orders", b"key", b"1"
+        )
         assert [b"0", b"1"] == cluster.stored
         leader.script.append("invalid")
         with pytest.raises(RequestRejectedError, match="scripted invalid"):

@@ -11,7 +11,7 @@ from headgate.client.record_batch import Delivery, RecordBatch, RecordMetadata
 from headgate.model.entries import Placement
 from headgate.protocol import messages as m
 
-COMMITTED = m.Committed(placements=[Placement(0, 0, 65535, 7, 1)])
+COMMITTED = m.Committed(placements=[Placement(0, 0, 65535, 7, 1)], topic_id=3)
 
 
 def batch_of_one() -> tuple[RecordBatch, Delivery]:
@@ -31,8 +31,8 @@ async def test_an_outcome_reaches_all_waiters_although_one_is_cancelled():
     impatient.cancel()
     batch.resolve(Outcome.COMMITTED, COMMITTED, "")
 
-    assert await patient == RecordMetadata(0, 7, duplicate=False)
-    assert await delivery == RecordMetadata(0, 7, duplicate=False)
+    assert await patient == RecordMetadata(0, 7, duplicate=False, topic_id=3)
+    assert await delivery == RecordMetadata(0, 7, duplicate=False, topic_id=3)
     with pytest.raises(asyncio.CancelledError):
         await impatient
 

@@ -101,9 +101,7 @@ def test_entries_with_omitted_defaults_are_decoded_as_they_were_encoded() -> Non
     kinds = [
         e.TermStarted(leader_epoch=1, instance="a"),
         e.RecordsStored(topic_id=1, count=1, placements=[e.Placement(0, 0, 9, 0, 1)], size_bytes=3),
-        e.RecordsAcknowledged(
-            topic_id=1, subscription_id=2, seek_generation=0, ranges=[e.AcknowledgedRange(0, 0, 1)], count=1
-        ),
+        e.RecordsAcknowledged(topic_id=1, subscription_id=2, seek_generation=0, ranges=[e.AcknowledgedRange(0, 0, 1)]),
         e.SubscriptionCreated(
             topic_id=1, subscription_id=2, subscription="s", subscription_type=None, order="strict", positions={0: 4}
         ),

@@ -11,10 +11,11 @@ import typing
 import msgspec
 import pytest
 
+from controller.decisions import verdicts
 from controller.decisions.deadline import judge_deadline
-from controller.decisions.placement import oversized_reason
 from controller.decisions.topic_commands import MAX_SEGMENTS
 from controller.decisions.verdicts import Accept, Duplicate, judge_batch, judge_term
+from controller.leader.request_decoding import Malformed, read_request
 from controller.state.dedup_window import WINDOW
 from controller.state.producers import MAX_EARLIER_TOKENS
 from controller.state.shard_state import MAX_REMEMBERED_COMMANDS, ShardState
@@ -25,6 +26,7 @@ from headgate.ledger.paths import chunk_folder, chunk_name
 from headgate.model import entries as e
 from headgate.model.hashing import key_bucket, key_hash, segment_hash
 from headgate.protocol import messages as m
+from headgate.protocol.batch_digest import batch_digest
 from tests.support.markdown import sections, ticked
 from tests.support.one_shard import OneShard
 from tests.support.wire_shapes import NAME_PATTERN, STRUCTS, heading, rows
@@ -231,15 +233,18 @@ def test_chunk_paths_and_columns_match_the_ledger() -> None:
 EPOCH = 12
 DURABLE = 100
 """Far above every chunk of the state below, so that nothing is in flight unless a test says so."""
+RECORD = m.Record(b"key", b"value", 0)
+TOO_LARGE = [m.Record(b"", bytes(m.MAX_RECORD_BYTES + 1), 0)]
 
 
 def _state(finished: int) -> ShardState:
-    """Return a shard with topic t, and producer 2 at epoch 1 with ``finished`` batches."""
+    """Return a shard on which producer 2 at epoch 1 has stored ``finished`` batches in a topic that was deleted since."""
     state = ShardState(0)
     opened = e.ProducerOpened(producer_id=2, producer_epoch=1, token="x")
     first = (
         e.TermStarted(leader_epoch=EPOCH, instance="a"),
         e.TopicCreated(topic_id=1, topic="t", segments=1, token="y"),
+        e.TopicCreated(topic_id=4, topic="deleted", segments=1, token="v"),
         e.TopicImported(
             topic_id=3,
             topic="elsewhere",
@@ -252,59 +257,66 @@ def _state(finished: int) -> ShardState:
     state.apply_all(first, chunk=1, at_ms=0)
     stored = (
         e.RecordsStored(
-            topic_id=1,
+            topic_id=4,
             count=1,
             placements=[e.Placement(0, 0, 65535, sequence, 1)],
             size_bytes=1,
             producer_id=2,
             producer_epoch=1,
             sequence=sequence,
+            digest=batch_digest(_batch(topic="deleted")),
         )
         for sequence in range(finished)
     )
-    state.apply_all(stored, chunk=2, at_ms=0)
+    state.apply_all((*stored, e.TopicDeleted(topic_id=4, token="w")), chunk=2, at_ms=0)
     return state
 
 
 def _batch(**changes: object) -> m.ProduceBatch:
-    fields = {"topic": "t", "records": [m.Record(b"", b"", 0)], "producer_id": 2, "producer_epoch": 1, "sequence": 0}
+    fields = {"topic": "t", "records": [RECORD], "producer_id": 2, "producer_epoch": 1, "sequence": 3}
     return m.ProduceBatch(**{**fields, **changes})
 
 
-def _judge(
-    batch: m.ProduceBatch, finished: int = 3, durable: int = DURABLE, epoch: int = EPOCH, limit_ms: int | None = None
-):
-    reason = oversized_reason(batch)
-    request = m.Request(request_id=1, client_id="c", leader_epoch=epoch, max_term_age_ms=limit_ms, body=batch)
-    rejected = (
-        judge_term(request, EPOCH) or judge_deadline(request, 1000) or (Refusal("invalid", reason) if reason else None)
-    )
-    return rejected or judge_batch(batch, _state(finished), durable)
+def _judge(finished: int = 3, durable: int = DURABLE, epoch: int = EPOCH, limit_ms: int | None = None, **batch: object):
+    """Judge one batch of a shard with ``finished`` batches, in the steps of a leader."""
+    body = _batch(**batch)
+    request = m.Request(request_id=1, client_id="c", leader_epoch=epoch, max_term_age_ms=limit_ms, body=body)
+    decoded = read_request(m.encode(request))
+    if isinstance(decoded, Malformed):
+        return Refusal("invalid", decoded.reason)
+    return judge_term(request, EPOCH) or judge_deadline(request, 1000) or judge_batch(body, _state(finished), durable)
 
 
+NOWHERE = {"topic": "nowhere", "records": TOO_LARGE}
 SITUATIONS = {
-    "malformed, or a record too large": lambda: _judge(
-        _batch(records=[m.Record(b"", bytes(m.MAX_RECORD_BYTES + 1), 0)], sequence=3)
+    "malformed": lambda: _judge(epoch=EPOCH - 1, topic="nowhere", records=[]),
+    "for another term, or for none": lambda: _judge(epoch=EPOCH - 1, limit_ms=1000, producer_id=99, **NOWHERE),
+    "the term has reached the `max_term_age_ms` of the request": lambda: _judge(
+        limit_ms=1000, producer_id=99, **NOWHERE
     ),
-    "the topic does not exist": lambda: _judge(_batch(topic="nowhere")),
-    "records for an external topic": lambda: _judge(_batch(topic="elsewhere", sequence=3)),
-    "for another term, or for none": lambda: _judge(_batch(sequence=3), epoch=EPOCH - 1),
-    "the term has reached the `max_term_age_ms` of the request": lambda: _judge(_batch(sequence=3), limit_ms=1000),
-    "the producer is unknown": lambda: _judge(_batch(producer_id=99)),
-    "producer epoch below the stored one": lambda: _judge(_batch(producer_epoch=0)),
-    "producer epoch above the stored one, sequence 0": lambda: _judge(_batch(producer_epoch=2)),
-    "producer epoch above the stored one, any other sequence": lambda: _judge(_batch(producer_epoch=2, sequence=1)),
-    f"one of the last {WINDOW} finished, or in flight": lambda: _judge(_batch(sequence=1)),
-    "such a sequence with another number of parts": lambda: _judge(
-        _batch(sequence=1, records=[m.Record(b"", b"", 0)] * 2)
+    "the producer is unknown": lambda: _judge(producer_id=99, **NOWHERE),
+    "producer epoch below the stored one": lambda: _judge(producer_epoch=0, sequence=9, **NOWHERE),
+    "producer epoch above the stored one, not at sequence 0": lambda: _judge(producer_epoch=2, **NOWHERE),
+    "further ahead than the next sequence": lambda: _judge(sequence=4, **NOWHERE),
+    "older than the window": lambda: _judge(finished=WINDOW + 1, sequence=0, **NOWHERE),
+    "a sequence in the window, with other content": lambda: _judge(sequence=1, **NOWHERE),
+    "a sequence in the window, finished or in flight": lambda: _judge(sequence=1, topic="deleted", durable=1),
+    "the topic or subscription does not exist": lambda: _judge(**NOWHERE),
+    "records for an external topic": lambda: _judge(topic="elsewhere", records=TOO_LARGE),
+    "a record is too large": lambda: _judge(finished=WINDOW, durable=1, sequence=WINDOW, records=TOO_LARGE),
+    f"{WINDOW} batches are in flight, or too many bytes wait": lambda: _judge(
+        finished=WINDOW, durable=1, sequence=WINDOW
     ),
-    "the next sequence": lambda: _judge(_batch(sequence=3)),
-    f"the next sequence, but {WINDOW} are in flight or too many bytes wait": lambda: _judge(
-        _batch(sequence=WINDOW), finished=WINDOW, durable=1
-    ),
-    "further ahead": lambda: _judge(_batch(sequence=4)),
-    "older than the window": lambda: _judge(_batch(sequence=0), finished=WINDOW + 1),
+    "anything else": _judge,
 }
+"""Situation → the judgement of a batch in that situation which, where possible, is in later ones, too."""
+REASONS = {
+    "a sequence in the window, with other content": "other content",
+    "the topic or subscription does not exist": "there is no topic 'nowhere'",
+    "records for an external topic": "is external",
+    "a record is too large": "the limit is",
+}
+"""Tells those rows apart that have the same verdict."""
 
 
 def _row(judgement) -> tuple[str, str]:
@@ -321,14 +333,46 @@ def _row(judgement) -> tuple[str, str]:
     raise AssertionError(judgement)
 
 
-def test_the_verdict_table_matches_the_decisions() -> None:
-    """Builds each situation and judges it with the leader's functions."""
+def test_the_verdict_table_has_the_order_of_judging() -> None:
+    """Judges batches that several rows describe with the leader's functions: the first row wins."""
     table = DOCUMENT["Verdicts"].table()
+    judged = {situation: judge() for situation, judge in SITUATIONS.items()}
 
-    assert {row[0]: (row[1], row[2]) for row in table} == {
-        situation: _row(judge()) for situation, judge in SITUATIONS.items()
-    }
+    assert [tuple(row[:3]) for row in table] == [(situation, *_row(found)) for situation, found in judged.items()]
     assert all(row[3] for row in table), "every row says what the client does"
+    assert all(reason in judged[situation].reason for situation, reason in REASONS.items())
+
+
+def test_the_module_of_the_verdicts_lists_the_rows_of_the_table() -> None:
+    text = (verdicts.__doc__ or "").replace("``", "`")
+    listed = re.findall(r"^\d+\. +(.*) → (.*?)(, after a barrier)?$", text, re.MULTILINE)
+
+    assert [(row[0], row[1], row[2] == "yes") for row in DOCUMENT["Verdicts"].table()] == [
+        (situation, reply, bool(barrier)) for situation, reply, barrier in listed
+    ]
+
+
+@pytest.mark.parametrize("repeated", [1, 3], ids=["in the window", "next"])
+def test_an_unknown_subscription_is_judged_like_an_unknown_topic(repeated: int) -> None:
+    batch = m.AcknowledgeBatch(
+        topic="t",
+        subscription="unknown",
+        consumer="c",
+        incarnation=1,
+        acknowledgements=[m.Acknowledgement(0, 1, 0, 1)],
+        producer_id=2,
+        producer_epoch=1,
+        sequence=repeated,
+    )
+    judged = judge_batch(batch, _state(3), DURABLE)
+
+    assert isinstance(judged, Refusal)
+    assert ("other content" if repeated == 1 else "no subscription 'unknown'") in judged.reason
+
+
+def test_a_batch_without_a_producer_skips_the_rows_about_producers() -> None:
+    assert isinstance(_judge(producer_id=None, sequence=99), Accept)
+    assert "is external" in _judge(producer_id=None, topic="elsewhere", records=TOO_LARGE).reason
 
 
 def test_every_verdict_is_in_the_table() -> None:

@@ -1,0 +1,125 @@
+"""The digest depends on what a batch means, and on nothing else."""
+
+import hashlib
+import struct
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headgate.protocol import messages as m
+from headgate.protocol.batch_digest import DIGEST_BYTES, batch_digest
+from tests.support.markdown import sections
+
+PRODUCED = m.ProduceBatch(
+    topic="orders",
+    records=[m.Record(b"ab", b"c", 7), m.Record(b"", b"de", 2**63 - 1)],
+    producer_id=2,
+    producer_epoch=1,
+    sequence=5,
+    source_position=b"line 9",
+)
+ACKNOWLEDGED = m.AcknowledgeBatch(
+    topic="orders",
+    subscription="billing",
+    consumer="b-1",
+    incarnation=3,
+    acknowledgements=[m.Acknowledgement(0, 1, 0, 5), m.Acknowledgement(4, 2, 0, 9)],
+    producer_id=2,
+    checkpoints={4: "here", 0: "there"},
+)
+
+
+def documented(texts: list[bytes], numbers: list[int]) -> bytes:
+    """Compute a digest as docs/ledger.md describes it."""
+    parts = [len(texts), len(numbers), *(len(text) for text in texts), *numbers]
+    return hashlib.blake2b(
+        b"".join(struct.pack("<Q", part) for part in parts) + b"".join(texts), digest_size=DIGEST_BYTES
+    ).digest()
+
+
+def test_the_digests_are_the_documented_ones() -> None:
+    assert batch_digest(PRODUCED) == documented(
+        [b"produce", b"orders", b"line 9", b"ab", b"", b"c", b"de"], [1, 7, 2**63 - 1]
+    )
+    assert batch_digest(ACKNOWLEDGED) == documented(
+        [b"acknowledge", b"orders", b"billing", b"b-1", b"there", b"here"], [3, 0, 1, 0, 5, 4, 2, 0, 9, 0, 4]
+    )
+    assert [row[0] for row in sections("ledger.md")["Batch digests"].table()] == ["`produce`", "`acknowledge`"]
+
+
+OTHERS: list[tuple[m.ProduceBatch | m.AcknowledgeBatch, dict[str, Any]]] = [
+    (PRODUCED, {"topic": "payments"}),
+    (PRODUCED, {"source_position": b"line 8"}),
+    (PRODUCED, {"source_position": None}),
+    (PRODUCED, {"source_position": b""}),
+    (PRODUCED, {"records": PRODUCED.records[::-1]}),
+    (PRODUCED, {"records": PRODUCED.records[:1]}),
+    (PRODUCED, {"records": [m.Record(b"a", b"bc", 7), PRODUCED.records[1]]}),
+    (PRODUCED, {"records": [m.Record(b"ab", b"cd", 7), m.Record(b"", b"e", 2**63 - 1)]}),
+    (PRODUCED, {"records": [m.Record(b"ab", b"c", 8), PRODUCED.records[1]]}),
+    (ACKNOWLEDGED, {"subscription": "b"}),
+    (ACKNOWLEDGED, {"consumer": "b-2"}),
+    (ACKNOWLEDGED, {"incarnation": 4}),
+    (ACKNOWLEDGED, {"checkpoints": {4: "there", 0: "here"}}),
+    (ACKNOWLEDGED, {"checkpoints": {}}),
+    (ACKNOWLEDGED, {"acknowledgements": ACKNOWLEDGED.acknowledgements[:1]}),
+    (ACKNOWLEDGED, {"acknowledgements": [m.Acknowledgement(0, 1, 0, 6), ACKNOWLEDGED.acknowledgements[1]]}),
+]
+
+
+@pytest.mark.parametrize(("batch", "change"), OTHERS, ids=lambda value: str(value)[:60])
+def test_other_content_has_another_digest(batch: Any, change: dict[str, Any]) -> None:
+    assert batch_digest(batch) != batch_digest(msgspec.structs.replace(batch, **change))
+
+
+@pytest.mark.parametrize("batch", [PRODUCED, ACKNOWLEDGED], ids=["records", "acknowledgements"])
+def test_what_finds_the_batch_is_not_part_of_it(batch: Any) -> None:
+    found = msgspec.structs.replace(batch, producer_id=77, producer_epoch=9, sequence=12)
+
+    assert batch_digest(batch) == batch_digest(found)
+
+
+def test_the_order_of_a_map_is_not_content() -> None:
+    reordered = msgspec.structs.replace(ACKNOWLEDGED, checkpoints={0: "there", 4: "here"})
+
+    assert batch_digest(ACKNOWLEDGED) == batch_digest(reordered)
+
+
+def test_the_encoding_of_the_request_is_not_content() -> None:
+    """Another encoder may write 7 in nine bytes, lengths in five, and fields in another order."""
+    record = b"\xdd\x00\x00\x00\x03\xc6\x00\x00\x00\x01k\xc6\x00\x00\x00\x01v\xcf" + (7).to_bytes(8, "big")
+    body = b"\x83\xa7records\xdd\x00\x00\x00\x01" + record + b"\xa5topic\xd9\x01t\xa4type\xa7produce"
+    request = m.decode_request(b"\x83\xaarequest_id\x01\xa9client_id\xa1c\xa4body" + body)
+
+    assert isinstance(request.body, m.ProduceBatch)
+    assert batch_digest(request.body) == batch_digest(m.ProduceBatch(topic="t", records=[m.Record(b"k", b"v", 7)]))
+
+
+texts = st.lists(st.binary(max_size=3), max_size=4)
+
+
+@given(keys=texts, values=texts, others=st.tuples(texts, texts))
+def test_different_records_have_different_digests(
+    keys: list[bytes], values: list[bytes], others: tuple[list[bytes], list[bytes]]
+) -> None:
+    """Bytes that move from one field to the next are other content, too."""
+    first, second = ([*zip(*pair, strict=False)] for pair in ((keys, values), others))
+    digests = [
+        batch_digest(m.ProduceBatch(topic="t", records=[m.Record(key, value, 0) for key, value in pairs]))
+        for pairs in (first, second)
+    ]
+
+    assert (digests[0] == digests[1]) is (first == second)
+
+
+@pytest.mark.parametrize("kind", [m.Record, m.Acknowledgement], ids=lambda kind: kind.__name__)
+def test_a_surplus_element_is_refused(kind: type[msgspec.Struct]) -> None:
+    """It has no name, so a leader cannot know what it ignores: the digest would not cover it either."""
+    sample = {m.Record: (b"k", b"v", 0), m.Acknowledgement: (0, 1, 0, 5)}[kind]
+
+    assert kind(*sample) == msgspec.msgpack.decode(msgspec.msgpack.encode(sample), type=kind)
+    with pytest.raises(msgspec.ValidationError, match="at most length"):
+        msgspec.msgpack.decode(msgspec.msgpack.encode((*sample, b"more")), type=kind)

@@ -1,0 +1,70 @@
+"""A client that repeats committed batches of other producers with changed records.
+
+No leader may report them as stored.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+from collections.abc import Callable
+
+import msgspec
+
+from headgate.protocol import messages as m
+from tests.simulation.invariant_checker import InvariantChecker, InvariantViolationError
+from tests.support.broker import FakeBroker, Message
+
+
+class FaultyClient:
+    """Overhears committed batches, and sends as many other records under their sequences."""
+
+    CLIENT_ID = "faulty"
+
+    def __init__(self, rng: random.Random, broker: FakeBroker, cluster: str) -> None:
+        self._rng = rng
+        self._cluster = cluster
+        self._transport = broker.transport(self.CLIENT_ID)
+        self._requests = m.requests_topic(cluster, 0)
+        self._sent: dict[tuple[str, int], m.ProduceBatch] = {}
+        self._committed: m.ProduceBatch | None = None
+        self._leader_epoch = 0
+        broker.spies.append(self._overhear)
+
+    async def run(self, checker: InvariantChecker, fail: Callable[[BaseException], None]) -> None:
+        """Send changed batches until cancelled; count those refused, and call ``fail`` if one is reported as stored."""
+        async with self._transport:
+            await self._transport.subscribe(
+                m.replies_topic(self._cluster, self.CLIENT_ID), lambda _, payload: self._check(payload, checker, fail)
+            )
+            for request_id in itertools.count(1):
+                await asyncio.sleep(self._rng.uniform(1, 5))
+                if self._committed is not None:
+                    changed = [m.Record(record.key, b"changed", 0) for record in self._committed.records]
+                    request = m.Request(
+                        request_id=request_id,
+                        client_id=self.CLIENT_ID,
+                        leader_epoch=self._leader_epoch,
+                        body=msgspec.structs.replace(self._committed, records=changed),
+                    )
+                    self._transport.publish(self._requests, m.encode(request))
+
+    def _check(self, payload: bytes, checker: InvariantChecker, fail: Callable[[BaseException], None]) -> None:
+        reply = m.decode_reply(payload)
+        assert isinstance(reply, m.Reply)
+        if isinstance(reply.body, m.Rejected):
+            checker.changed_batches_refused += reply.body.verdict == "invalid"
+        elif reply.body.topic_id is not None:  # otherwise older than the window, so its content is forgotten
+            fail(InvariantViolationError("a changed batch was reported as stored"))
+
+    def _overhear(self, message: Message) -> None:
+        if message.topic == self._requests:
+            request = m.decode_request(message.payload)
+            if isinstance(request.body, m.ProduceBatch) and request.client_id != self.CLIENT_ID:
+                self._sent[request.client_id, request.request_id] = request.body
+        elif message.topic.endswith("/replies"):
+            reply = m.decode_reply(message.payload)
+            if isinstance(reply, m.Reply) and isinstance(reply.body, m.Committed):
+                batch = self._sent.pop((message.topic.split("/")[-2], reply.request_id), None)
+                self._committed, self._leader_epoch = batch or self._committed, reply.leader_epoch
