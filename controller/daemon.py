@@ -27,12 +27,23 @@ from controller.leader.context import LeaderContext
 from controller.leader.drain_check import DrainChecker
 from controller.leader.leader import ShardLeader
 from controller.leader.shard_controller import ShardController
-from controller.leadership.election import Acquired, Connected, ElectionEvent, Elections, Lost, Released, Suspended
+from controller.leadership.election import (
+    Acquired,
+    Connected,
+    ElectionEvent,
+    Elections,
+    HolderChanged,
+    Lost,
+    Released,
+    Suspended,
+)
+from controller.leadership.shard_leaders import ShardLeaders
 from controller.leadership.transitions import Event, Role
 from controller.leadership.zookeeper import ZooKeeperElections
 from controller.logs import change_level
 from controller.settings.load import CompactionSettings, Settings, ledger_unreachable_from_executors
 from controller.settings.reload import reloaded
+from controller.settings.sections import MAX_SHARDS
 from controller.snapshots.scheduler import SnapshotScheduler
 from controller.state.shard_state import ShardState
 from controller.state.steady_clock import SteadyClock
@@ -101,6 +112,10 @@ def coordinator_settings(settings: Settings) -> CoordinatorSettings:
     )
 
 
+def elections_root(settings: Settings) -> str:
+    return f"/headgate/{settings.cluster.name}"
+
+
 class Daemon:
     """One headgate process. It contends for every shard of its cluster."""
 
@@ -121,6 +136,7 @@ class Daemon:
         self._clock = SteadyClock(*read_clocks())
         self._leader_type = leader_type
         self._controllers: list[ShardController] = []
+        self._leaders = ShardLeaders(self.instance, 0)
         self._ticked_at = 0.0
         self._suspended: asyncio.TimerHandle | None = None
         self._zookeeper_state = "connecting"
@@ -176,7 +192,7 @@ class Daemon:
         drain_checker = await self._start_drain(stack)
         elections = ZooKeeperElections(
             settings.zookeeper.hosts,
-            root=f"/headgate/{settings.cluster.name}",
+            root=elections_root(settings),
             instance=self.instance,
             session_timeout_seconds=settings.zookeeper.session_timeout_seconds,
             on_event=self._on_election,
@@ -190,10 +206,12 @@ class Daemon:
             shards=shards,
             ledger_url=settings.ledger.url,
         )
+        self._leaders = ShardLeaders(self.instance, shards)
         self._transport = transport
         transport.on_connection(self._on_broker)
         await stack.enter_async_context(transport)
         await transport.subscribe(m.presence_topic(settings.cluster.name, "+"), self._on_presence)
+        await transport.subscribe(m.leader_topic(settings.cluster.name, "+"), self._on_leader, retained=True)
         self._controllers = [
             self._controller(
                 Ledger(store, shard, partial(self._on_foreign_objects, shard)), elections, transport, drain_checker
@@ -230,6 +248,9 @@ class Daemon:
                 shards=len(self._controllers),
                 unreadable={each.shard: each.fault for each in self._controllers if each.fault is not None},
                 store_reachable=self.instruments.store_reachable,
+                without_leader=self._leaders.without_leader(
+                    [controller.leadership.role for controller in self._controllers]
+                ),
                 shards_led=sum(controller.leadership.role is Role.LEADING for controller in self._controllers),
             ),
         )
@@ -341,8 +362,12 @@ class Daemon:
             joining.cancel()
             stopping.cancel()
         shards = config.get("shards")
-        if not isinstance(shards, int) or shards < 1:
-            raise ConfigError(f"the cluster configuration in ZooKeeper has no valid number of shards: {config}")
+        if type(shards) is not int or not 1 <= shards <= MAX_SHARDS:
+            node = f"{elections_root(self.settings)}/config"
+            raise ConfigError(
+                f"ZooKeeper node {node}: {shards!r} is not a number of shards from 1 to {MAX_SHARDS}; "
+                "restore the number with which the cluster was started"
+            )
         if shards != self.settings.cluster.shards:
             log.warning("cluster.shards_differ", configured=self.settings.cluster.shards, fixed_at_first_start=shards)
         if config.get("ledger_url") != self.settings.ledger.url:
@@ -455,6 +480,8 @@ class Daemon:
                 self._controllers[shard].post(Event.LOCK_ACQUIRED)
             case Released(shard):
                 self._controllers[shard].post(Event.LOCK_LOST)
+            case HolderChanged(shard, instance):
+                self._leaders.lock_held(shard, instance)
             case Suspended():
                 self._set_zookeeper_state("suspended")
                 # A short interruption has no effect. Leaders yield once a contender may hold their
@@ -516,6 +543,15 @@ class Daemon:
             log.warning(
                 "ledger.foreign_objects", folder=chunk_folder(shard), count=len(names), names=names[:MAX_LOGGED_NAMES]
             )
+
+    def _on_leader(self, _: str, payload: bytes) -> None:
+        try:
+            announced = m.decode_leader(payload)
+        except msgspec.DecodeError as error:
+            self.instruments.observe(events.MalformedMessageReceived(reason="leader"))
+            log.debug("leader.malformed", error=str(error))
+            return
+        self._leaders.announced(announced.shard, announced.leader_epoch, announced.instance)
 
     def _on_drain_state(self, state: events.DrainState, reason: str) -> None:
         if state != self.drain_state[0]:

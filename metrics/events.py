@@ -23,7 +23,7 @@ from headgate.protocol.replies import Verdict
 from metrics.status import DaemonStatus
 
 BatchVerdict = Literal["accept", "duplicate", Verdict]
-MalformedReason = Literal["too_large", "not_msgpack", "invalid", "protocol", "presence"]
+MalformedReason = Literal["too_large", "not_msgpack", "invalid", "protocol", "presence", "leader"]
 DeviceRejectionReason = Literal["unknown_topic", "external_topic", "empty_key", "too_large", "retained"]
 ZooKeeperState = Literal["connecting", "connected", "suspended", "lost"]
 PollOutcome = Literal["drained", "waiting", "failed", "timed_out", "stuck"]

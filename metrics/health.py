@@ -4,8 +4,9 @@
    else. A daemon that is not live is not ready.
 2. A daemon is not ready before it joined the cluster, or while the broker or the object store is
    unreachable: it can neither lead nor take over.
-3. It is degraded, but ready, while ZooKeeper is unreachable (no new leader is elected), the drain
-   service is (blocked segments wait), or the ledger of a shard cannot be read (others are served).
+3. It is degraded, but ready, while a shard has no leader, ZooKeeper is unreachable (no new leader is
+   elected), the drain service is (blocked segments wait), or the ledger of a shard cannot be read
+   (others are served).
 4. A daemon that leads no shard is ready, on standby.
 """
 
@@ -18,6 +19,10 @@ from enum import StrEnum
 STALLED_SECONDS = 10.0
 """Far above any pause of a busy machine, whose loop ticks four times a second; below the watchdog's
 30 s."""
+
+
+MAX_NAMED_SHARDS = 5
+"""Shards without a leader that a reason names."""
 
 
 class ComponentState(StrEnum):
@@ -42,6 +47,8 @@ class HealthFacts:
     shards_led: int
     unreadable: Mapping[int, str] = field(default_factory=dict)
     """Shard → why this daemon cannot read its ledger."""
+    without_leader: Mapping[int, str] = field(default_factory=dict)
+    """Shards that no daemon leads → the reason."""
     store_reachable: bool = True
 
 
@@ -85,7 +92,16 @@ def _cluster(facts: HealthFacts) -> ComponentHealth:
         return ComponentHealth(
             "cluster", ComponentState.FAILED, "not joined yet: waiting for the cluster configuration from ZooKeeper"
         )
-    return ComponentHealth("cluster", ComponentState.OK, f"leads {facts.shards_led} of {facts.shards} shards")
+    leads = f"leads {facts.shards_led} of {facts.shards} shards"
+    if not facts.without_leader:
+        return ComponentHealth("cluster", ComponentState.OK, leads)
+    named = [f"shard {shard} ({reason})" for shard, reason in sorted(facts.without_leader.items())]
+    others = f" and {len(named) - MAX_NAMED_SHARDS} more" if len(named) > MAX_NAMED_SHARDS else ""
+    return ComponentHealth(
+        "cluster",
+        ComponentState.DEGRADED,
+        f"{leads}; without a leader: {', '.join(named[:MAX_NAMED_SHARDS])}{others}",
+    )
 
 
 def _zookeeper(facts: HealthFacts) -> ComponentHealth:

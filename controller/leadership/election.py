@@ -29,6 +29,14 @@ class Released:
 
 
 @dataclass(frozen=True, slots=True)
+class HolderChanged:
+    """``instance`` is first in the queue of a shard that this daemon contends for; it may be this daemon."""
+
+    shard: int
+    instance: str
+
+
+@dataclass(frozen=True, slots=True)
 class Suspended:
     """Contact is lost. The queue nodes may be gone already; there is no way to know."""
 
@@ -43,7 +51,7 @@ class Lost:
     """The session and its queue nodes have expired. A `Released` precedes it for each acquired shard."""
 
 
-ElectionEvent = Acquired | Released | Suspended | Connected | Lost
+ElectionEvent = Acquired | Released | HolderChanged | Suspended | Connected | Lost
 EventHandler = Callable[[ElectionEvent], None]
 """Called on the event loop. Must not block and must not raise."""
 

@@ -4,7 +4,9 @@ Nodes, below the root node of the cluster:
 
 ``config``                    the cluster config, written once
 ``instances/<name>``          ephemeral, one for each live instance
-``shards/0003/<contender>-0000000007``  ephemeral and numbered: the queue for a shard, lowest number first
+``shards/0003/<instance>-<random>-0000000007``  ephemeral and numbered: the queue for a shard, lowest number first
+
+Other nodes in a queue, or permanent ones, belong to no contender. They are logged and ignored.
 
 A task per contended shard reconciles the queue with the wanted state, after each watch and every
 few seconds, which bounds the cost of a lost watch.
@@ -22,6 +24,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import re
 import secrets
 import threading
 from collections.abc import Callable, Coroutine
@@ -43,7 +46,7 @@ from kazoo.exceptions import (
 from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.protocol.states import KazooState
 
-from controller.leadership.election import Acquired, Connected, EventHandler, Lost, Released, Suspended
+from controller.leadership.election import Acquired, Connected, EventHandler, HolderChanged, Lost, Released, Suspended
 from headgate.errors import ConfigError
 
 RECONCILE_INTERVAL_SECONDS: Final = 5.0
@@ -58,6 +61,8 @@ CONNECT_WARNING_SECONDS: Final = 3.0
 # kazoo logs each connection attempt. This module logs an outage once.
 _KAZOO_LOG: Final = logging.getLogger("headgate.kazoo")
 _KAZOO_LOG.disabled = True
+_CONTENDER: Final = re.compile(r"-[0-9a-f]{8}-\d{10}$")
+"""The end of a queue node's name, behind the instance."""
 _FAILURES: Final = (KazooException, KazooTimeoutError, TimeoutError)
 """The exceptions of a failed call."""
 _OUT_OF_CONTACT: Final = (
@@ -103,6 +108,9 @@ class ZooKeeperElections:
         """Number of the session. A queue node belongs to one session."""
         self._in_contact = asyncio.Event()
         self._acquired: set[int] = set()
+        self._holders: dict[int, str] = {}
+        self._owned: dict[int, dict[str, bool]] = {}
+        """Shard → node in its queue → whether a session owns it. Asked once: names are not used again."""
         self._contenders: dict[int, _Task] = {}
         self._wakeups: dict[int, asyncio.Event] = {}
         """Shard → event that triggers a reconciliation."""
@@ -128,6 +136,7 @@ class ZooKeeperElections:
         task.cancel()
         self._wakeups.pop(shard)
         self._acquired.discard(shard)
+        self._holders.pop(shard, None)
 
     async def register_instance(self, name: str, data: bytes) -> None:
         if self._registering is not None:
@@ -279,7 +288,7 @@ class ZooKeeperElections:
     async def _reconcile_queue(self, shard: int, folder: str, prefix: str, joined: bool) -> None:
         """Join the queue if necessary, watch the deciding node, and report whether this daemon is first."""
         session = self._session
-        queue = await self._queue(folder)
+        queue = await self._contenders_in(shard, folder)
         mine = next((name for name in queue if name.startswith(prefix)), None)
         if mine is None:
             if joined:
@@ -287,7 +296,7 @@ class ZooKeeperElections:
             self._set_acquired(shard, first=False)
             await self._call("ensure_path", folder)
             await self._call("create", f"{folder}/{prefix}", b"", ephemeral=True, sequence=True)
-            queue = await self._queue(folder)
+            queue = await self._contenders_in(shard, folder)
             mine = next((name for name in queue if name.startswith(prefix)), None)
         if mine is None:
             raise ConnectionLoss("the queue node that was just created is missing")
@@ -301,6 +310,7 @@ class ZooKeeperElections:
         if watched_stat is None:
             self._wakeups[shard].set()
         else:
+            self._set_holder(shard, _CONTENDER.sub("", queue[0]))
             self._set_acquired(shard, first=rank == 0)
 
     def _set_acquired(self, shard: int, *, first: bool) -> None:
@@ -310,6 +320,29 @@ class ZooKeeperElections:
         elif not first and shard in self._acquired:
             self._acquired.discard(shard)
             self._on_event(Released(shard))
+
+    def _set_holder(self, shard: int, instance: str) -> None:
+        if self._holders.get(shard) != instance:
+            self._holders[shard] = instance
+            self._on_event(HolderChanged(shard, instance))
+
+    async def _contenders_in(self, shard: int, folder: str) -> list[str]:
+        """Return the queue nodes that a session owns. A permanent one at the front would leave no leader."""
+        queue = await self._queue(folder)
+        known = self._owned.get(shard, {})
+        owned = self._owned[shard] = {name: known[name] for name in queue if name in known}
+        for name in queue:
+            if name in owned or (stat := await self._call("exists", f"{folder}/{name}")) is None:
+                continue
+            owned[name] = stat.ephemeralOwner != 0
+            if not owned[name]:
+                self._log.warning(
+                    "queue.permanent_node",
+                    shard=shard,
+                    node=f"{folder}/{name}",
+                    advice="no daemon created it, and it is ignored; delete it",
+                )
+        return [name for name in queue if owned.get(name, True)]
 
     def _watcher(self, wakeup: asyncio.Event) -> Callable[[object], None]:
         def fired(_event: object) -> None:
@@ -324,7 +357,7 @@ class ZooKeeperElections:
             names: list[str] = await self._call("get_children", folder)
         except NoNodeError:
             return []
-        return sorted((name for name in names if name[-10:].isdigit()), key=lambda name: int(name[-10:]))
+        return sorted((name for name in names if _CONTENDER.search(name)), key=lambda name: int(name[-10:]))
 
     # Leaving queues
 

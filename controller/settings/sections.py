@@ -17,6 +17,7 @@ from headgate.errors import ConfigError
 from headgate.protocol.messages import MAX_MESSAGE_BYTES
 
 MAX_PORT = 65_535
+MAX_SHARDS = 1024
 
 Seconds = Annotated[float, Meta(ge=SHORTEST_SECONDS, le=31_536_000)]
 Port = Annotated[int, Meta(ge=1, le=MAX_PORT)]
@@ -38,7 +39,7 @@ class ClusterSettings(Section, frozen=True, kw_only=True):
     name: str = "local"
     """Name of the cluster. It is part of every MQTT topic and ZooKeeper path, so clusters can share
     servers."""
-    shards: Annotated[int, Meta(ge=1, le=1024)] = 4
+    shards: Annotated[int, Meta(ge=1, le=MAX_SHARDS)] = 4
     """Number of shards. The first start of the cluster fixes it in ZooKeeper. Default: 4, a few per
     daemon, so that they can be spread evenly."""
 

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import msgspec
 
-from headgate.protocol.announcements import Presence
+from headgate.protocol.announcements import LeaderAnnouncement, Presence
 from headgate.protocol.replies import AnyReply
 from headgate.protocol.requests import Request
 
@@ -19,6 +19,7 @@ MAX_MESSAGE_BYTES = 4 * 1024 * 1024
 _ENCODER = msgspec.msgpack.Encoder()
 _REQUEST: msgspec.msgpack.Decoder[Request] = msgspec.msgpack.Decoder(Request)
 _PRESENCE: msgspec.msgpack.Decoder[Presence] = msgspec.msgpack.Decoder(Presence)
+_LEADER: msgspec.msgpack.Decoder[LeaderAnnouncement] = msgspec.msgpack.Decoder(LeaderAnnouncement)
 _REPLY: msgspec.msgpack.Decoder[AnyReply] = msgspec.msgpack.Decoder(AnyReply)
 
 Message = TypeVar("Message")
@@ -52,3 +53,8 @@ def decode_reply(data: bytes) -> AnyReply:
 def decode_presence(data: bytes) -> Presence:
     """Return the presence in ``data``; raises msgspec.DecodeError."""
     return decode(_PRESENCE, data)
+
+
+def decode_leader(data: bytes) -> LeaderAnnouncement:
+    """Return the announcement in ``data``; raises msgspec.DecodeError."""
+    return decode(_LEADER, data)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 
 def cluster_topic(cluster: str) -> str:
     """Retained `ClusterDescription`."""
@@ -23,8 +25,8 @@ def presence_topic(cluster: str, client_id: str) -> str:
     return f"headgate/{cluster}/clients/{client_id}/presence"
 
 
-def leader_topic(cluster: str, shard: int) -> str:
-    """Retained `LeaderAnnouncement`."""
+def leader_topic(cluster: str, shard: int | Literal["+"]) -> str:
+    """Retained `LeaderAnnouncement`. ``+`` is a filter for all shards."""
     return f"headgate/{cluster}/shards/{shard}/leader"
 
 

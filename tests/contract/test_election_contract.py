@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
 
 import pytest
+from kazoo.client import KazooClient
 from structlog.testing import capture_logs
 
 from controller.leadership.election import Acquired, Connected, Lost, Released, Suspended
@@ -86,6 +87,16 @@ async def test_withdrawing_makes_the_next_contender_first(join: Join) -> None:
 
     await until(lambda: b.first == {0})
     assert Released(0) not in a.events
+
+
+async def test_every_contender_learns_who_is_first(join: Join) -> None:
+    a, b = await leader_and_contender(join)
+    await until(lambda: a.holders == b.holders == {0: "a"})
+
+    a.withdraw(0)
+    a.elections.contend(0)
+
+    await until(lambda: a.holders == b.holders == {0: "b"})
 
 
 async def test_contending_again_queues_at_the_end(join: Join) -> None:
@@ -304,6 +315,31 @@ async def test_an_invalid_cluster_config_is_rejected(zookeeper: Server, stack: A
 
     with pytest.raises(ConfigError, match="not a JSON object"):
         await elections.cluster_config({"shards": 1})
+
+
+@pytest.mark.contract
+async def test_nodes_that_belong_to_no_contender_are_logged_and_ignored(
+    zookeeper: Server, stack: AsyncExitStack
+) -> None:
+    """One of them at the front of the queue left the shard without a leader, and every daemon ready."""
+    harness = ZooKeeperHarness(stack, zookeeper)
+
+    def plant(client: KazooClient, root: str) -> None:
+        for name in ("old-0000000000", "gone-0a1b2c3d-0000000000", "README.txt"):
+            client.create(f"{root}/shards/0000/{name}", makepath=True)
+
+    await asyncio.to_thread(harness.with_zookeeper_client, plant)
+    a, b = Candidate(), Candidate()
+    with capture_logs() as logs:
+        for name, candidate in (("a", a), ("b", b)):
+            candidate.elections = await stack.enter_async_context(await harness.build(name, candidate.on_event))
+            candidate.elections.contend(0)
+            await until(lambda candidate=candidate: candidate.holders == {0: "a"})
+        a.withdraw(0)
+        await until(lambda: b.first == {0} and b.holders == {0: "b"})
+
+    permanent = [entry["node"].rsplit("/", 1)[1] for entry in logs if entry["event"] == "queue.permanent_node"]
+    assert permanent == ["gone-0a1b2c3d-0000000000"] * 2, "once per daemon"
 
 
 @pytest.mark.contract

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,11 @@ from controller.daemon import Daemon
 from controller.settings.load import IngestSettings, LedgerSettings, Settings
 from controller.state.shard_state import ShardState
 from drain.checker.checker import SparkDrainChecker
+from headgate.errors import ConfigError
 from headgate.ledger.ledger import Ledger
 from headgate.storage.object_store import LocalStore
 from tests.support.broker import FakeBroker
+from tests.support.zookeeper import FakeZooKeeper
 
 
 @pytest.fixture
@@ -51,6 +54,17 @@ def test_a_jump_of_the_clock_is_reported_and_not_followed(settings: Settings) ->
     assert [("clock.stepped", 10**9 - 2), ("clock.stepped", 0)] == [
         (line["event"], line["held_seconds"]) for line in logged
     ]
+
+
+@pytest.mark.looptime
+@pytest.mark.parametrize("shards", [10**8, 0, True, "4", None])
+async def test_an_absurd_number_of_shards_in_zookeeper_ends_the_daemon(settings: Settings, shards: Any) -> None:
+    """It would create them one by one, and neither serve nor stop meanwhile."""
+    service = FakeZooKeeper()
+    service.service_state.config = {"shards": shards, "ledger_url": settings.ledger.url}
+    async with service.elections("a", lambda _: None) as elections:
+        with pytest.raises(ConfigError, match=r"/headgate/local/config: .* is not a number of shards from 1 to 1024"):
+            await Daemon(settings)._join_cluster(elections, asyncio.Event())
 
 
 async def test_a_reload_enables_and_disables_devices_now_and_for_later_terms(

@@ -65,6 +65,16 @@ def test_every_unreadable_shard_is_named_with_its_object():
     assert component(health, "ledger").reason.startswith("shard 1: chunks/y is missing; shard 3: chunks/x is damaged; ")
 
 
+def test_shards_without_a_leader_degrade_and_are_named_up_to_a_limit():
+    without = {shard: f"reason {shard}" for shard in range(7)}
+    health = judge_health(replace(HEALTHY_FACTS, without_leader=without))
+
+    assert (health.ready, health.state) == (True, "degraded")
+    reason = component(health, "cluster").reason
+    assert "without a leader: shard 0 (reason 0), shard 1" in reason
+    assert reason.endswith("shard 4 (reason 4) and 2 more")
+
+
 def test_liveness_depends_on_the_loop_alone():
     """A restart does not help a daemon that is disconnected from everything."""
     disconnected = replace(

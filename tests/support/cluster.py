@@ -34,7 +34,8 @@ class Daemon(LocalDaemon):
     async def reports(self, status: int, component: str, state: str) -> bool:
         """Whether /readyz answers with ``status`` and reports ``component`` in ``state``."""
         found, report = await self.health()
-        return found == status and bool(report["components"][component]["state"] == state)
+        components = report.get("components", {})  # empty while it does not listen yet
+        return found == status and components.get(component, {}).get("state") == state
 
     async def until_leading(self, shards: int | None = None, seconds: float = 30.0) -> None:
         """Wait until it leads ``shards`` shards; default: all."""

@@ -12,7 +12,7 @@ from typing import Any, Protocol, Self
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
-from controller.leadership.election import Acquired, Connected, ElectionEvent, Elections, Released
+from controller.leadership.election import Acquired, Connected, ElectionEvent, Elections, HolderChanged, Released
 from controller.leadership.zookeeper import RECONCILE_INTERVAL_SECONDS, ZooKeeperElections
 from controller.local.embedded import EmbeddedZooKeeper
 from tests.support.tcp_proxy import Proxy
@@ -202,8 +202,13 @@ class Candidate:
         self.elections: Elections
         self.events: list[ElectionEvent] = []
         self.first: set[int] = set()
+        self.holders: dict[int, str] = {}
 
     def on_event(self, event: ElectionEvent) -> None:
+        if isinstance(event, HolderChanged):
+            assert self.holders.get(event.shard) != event.instance, "reported twice"
+            self.holders[event.shard] = event.instance
+            return
         self.events.append(event)
         match event:
             case Acquired(shard):
@@ -217,6 +222,7 @@ class Candidate:
 
     def withdraw(self, shard: int) -> None:
         self.first.discard(shard)
+        self.holders.pop(shard, None)
         self.elections.withdraw(shard)
 
     @property

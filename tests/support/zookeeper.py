@@ -18,7 +18,7 @@ import random
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from controller.leadership.election import Acquired, Connected, EventHandler, Lost, Released, Suspended
+from controller.leadership.election import Acquired, Connected, EventHandler, HolderChanged, Lost, Released, Suspended
 
 NOTICE_FRACTION = 0.4
 """A dead connection is detected after this part of the session timeout (measured with kazoo: 0.3 to 0.45)."""
@@ -179,6 +179,7 @@ class FakeElections:
         self._wanted: set[int] = set()
         self._leaving: set[int] = set()
         self._first: set[int] = set()
+        self._holders: dict[int, str] = {}
         self._registration: tuple[str, bytes] | None = None
         self._suspending: asyncio.TimerHandle | None = None
 
@@ -192,6 +193,7 @@ class FakeElections:
         self._wanted.discard(shard)
         self._leaving.add(shard)
         self._first.discard(shard)
+        self._holders.pop(shard, None)
         self._service.later(self.reconcile)
 
     async def register_instance(self, name: str, data: bytes) -> None:
@@ -280,7 +282,10 @@ class FakeElections:
                 self._on_event(Released(shard))
             queue.append(session)
             self._service.changed()
-        elif queue[0] is session and shard not in self._first and self._in_contact.is_set():
+        if self._in_contact.is_set() and self._holders.get(shard) != (holder := queue[0].owner.instance):
+            self._holders[shard] = holder
+            self._on_event(HolderChanged(shard, holder))
+        if queue[0] is session and shard not in self._first and self._in_contact.is_set():
             self._first.add(shard)
             self._on_event(Acquired(shard))
 

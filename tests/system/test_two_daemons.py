@@ -7,10 +7,12 @@ import json
 import random
 import re
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from kazoo.client import KazooClient
 
 from tests.support.cluster import SESSION_SECONDS, SHARDS, Cluster, Daemon
 from tests.support.programs import TEST_SECONDS, RunningProgram, jsonl, wait_until
@@ -191,3 +193,48 @@ async def test_a_daemon_with_another_ledger_url_exits_with_one_line(cluster: Clu
     text = second.log()
     assert "Traceback" not in text
     assert text.splitlines()[-1].startswith(f"headgate: ledger.url is '{cluster.ledger_url}', but cluster 'test'")
+
+
+@contextmanager
+def zookeeper_client(cluster: Cluster) -> Iterator[KazooClient]:
+    client = KazooClient(cluster.zookeeper.address)
+    client.start(timeout=60)
+    try:
+        yield client
+    finally:
+        client.stop()
+        client.close()
+
+
+async def test_a_shard_without_a_leader_degrades_every_daemon(cluster: Cluster):
+    """A silent contender is the first in the queue of shard 0."""
+    with zookeeper_client(cluster) as silent:
+        node = "/headgate/test/shards/0000/silent-0a1b2c3d-0000000000"
+        silent.create(node, ephemeral=True, makepath=True)
+        daemons = [await cluster.start_daemon(name) for name in ("first", "second")]
+
+        for daemon in daemons:
+            await wait_until(lambda daemon=daemon: shard_0_waits(daemon), "it names the shard and the daemon")
+        silent.delete(node)
+        for daemon in daemons:
+            await wait_until(lambda daemon=daemon: daemon.reports(200, "cluster", "ok"), "every shard has a leader")
+
+
+async def shard_0_waits(daemon: Daemon) -> bool:
+    if not await daemon.reports(200, "cluster", "degraded"):
+        return False
+    found = (await daemon.health())[1]["components"]["cluster"]
+    waits = "without a leader: shard 0 (daemon 'silent' holds its lock" in found["reason"]
+    return waits and "shard 1" not in found["reason"]
+
+
+async def test_a_daemon_ends_with_one_line_if_zookeeper_states_an_absurd_number_of_shards(cluster: Cluster):
+    with zookeeper_client(cluster) as client:
+        config = json.dumps({"shards": 10**8, "ledger_url": cluster.ledger_url}).encode()
+        client.create("/headgate/test/config", config, makepath=True)
+
+    daemon = await cluster.start_daemon("first")
+
+    assert await daemon.ended() == 1
+    assert "Traceback" not in daemon.log()
+    assert daemon.log().splitlines()[-1].startswith("headgate: ZooKeeper node /headgate/test/config: 100000000 is not")
