@@ -3,8 +3,8 @@
 ``python -m bench --list``, ``python -m bench NAME [--quick] [--json] [--strict] [--plot FILE]``.
 
 Results go to standard output: a table, and one JSON object on the last line. Progress goes to
-standard error. Exit code 0: measured; 1: crashed, or the goal was missed with ``--strict``; 2:
-unknown name.
+standard error. Exit code 0: measured; 1: it could not be measured (one line says what is missing),
+crashed, or missed the goal with ``--strict``; 2: unknown name.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from rich.table import Table
 
 from bench._harness import Benchmark, Effort, Measurement, catalogue
 from bench._logs import log_to_standard_error
+from headgate.errors import HeadgateError
 
 Benchmarks = Mapping[str, Callable[[], tuple[Benchmark, str]]]
 
@@ -47,7 +48,11 @@ def command(benchmarks: Benchmarks) -> click.Command:
         if plot is not None and not benchmarks[name]()[0].can_plot:
             raise click.UsageError(f"{name} has no chart; omit --plot")
         effort = Effort(quick, lambda line: click.echo(f"{name}: {line}", err=True), plot)
-        if not _measure(name, benchmarks, effort, only_json) and strict:
+        try:
+            goal_met = _measure(name, benchmarks, effort, only_json)
+        except HeadgateError as error:
+            raise click.ClickException(f"{name}: {error}") from error
+        if strict and not goal_met:
             raise click.exceptions.Exit(1)
 
     return main

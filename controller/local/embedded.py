@@ -52,6 +52,11 @@ MOSQUITTO_SETTINGS: Final = {
 log = structlog.get_logger(__name__)
 
 
+def find_mosquitto() -> str | None:
+    """Return the path of the mosquitto program. Debian installs it where only root's PATH finds it."""
+    return shutil.which("mosquitto") or shutil.which("mosquitto", path="/usr/sbin:/usr/local/sbin")
+
+
 class EmbeddedServer:
     """A server as a supervised child process. Entering starts it, leaving stops it; it can be started again."""
 
@@ -193,9 +198,11 @@ class EmbeddedBroker(EmbeddedServer):
         *,
         kind: str | None = None,
         reserve_port: Callable[[int], ReservedPort] = ReservedPort,
+        mosquitto: Callable[[], str | None] = find_mosquitto,
     ) -> None:
         """``kind`` is ``mosquitto`` or ``amqtt``. Default: mosquitto if it is installed."""
-        self.kind = kind or ("mosquitto" if find_mosquitto() else "amqtt")
+        self.kind = kind or ("mosquitto" if mosquitto() else "amqtt")
+        self._find_mosquitto = mosquitto
         super().__init__(self.kind, folder, port, reserve_port)
 
     async def _spec_factory(self) -> Callable[[int], ProcessSpec]:
@@ -204,9 +211,12 @@ class EmbeddedBroker(EmbeddedServer):
     def _process_spec(self, port: int) -> ProcessSpec:
         environ = {}
         if self.kind == "mosquitto":
-            program = find_mosquitto()
+            program = self._find_mosquitto()
             if program is None:
-                raise ProcessStartError("mosquitto is not installed: install it, or use amqtt")
+                raise ProcessStartError(
+                    "mosquitto is not installed: install it, for example with 'apt install mosquitto' (Debian, "
+                    "Ubuntu), 'dnf install mosquitto' (Fedora) or 'brew install mosquitto' (macOS)"
+                )
             config = self.folder / "mosquitto.conf"
             _write(config, mosquitto_config(self.folder, port))
             command = [program, "-c", str(config)]
@@ -265,11 +275,6 @@ def mosquitto_config(folder: Path, port: int) -> str:
         **MOSQUITTO_SETTINGS,
     }
     return "".join(f"{name} {value}\n" for name, value in settings.items())
-
-
-def find_mosquitto() -> str | None:
-    """Return the path of the mosquitto program. Debian installs it where only root's PATH finds it."""
-    return shutil.which("mosquitto") or shutil.which("mosquitto", path="/usr/sbin:/usr/local/sbin")
 
 
 # Readiness

@@ -4,6 +4,7 @@ import json
 import math
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from click.testing import CliRunner
 
 from bench.__main__ import command
 from bench._harness import Benchmark, Effort, Measurement, Rounds, catalogue, run_alternating, run_alternating_async
+from controller.local.supervised_process import ProcessStartError
 
 RESULT_KEYS = ["name", "value", "unit", "goal", "better", "goal_met", "parts"]
 ROOT = Path(__file__).parents[2]
@@ -63,6 +65,16 @@ def test_a_real_benchmark_ends_with_one_json_object() -> None:
     assert result["parts"]["rounds"] == 5
     assert "round 5 of 5" in done.stderr
     assert "round" not in done.stdout.splitlines()[0]
+
+
+def test_a_benchmark_whose_servers_cannot_start_ends_with_one_line() -> None:
+    def measure(_: Effort) -> Measurement:
+        raise ProcessStartError("mosquitto is not installed: install it")
+
+    result = _invoke(replace(_benchmark(1.0), measure=measure), "made_up")
+
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr == "Error: made_up: mosquitto is not installed: install it\n"
 
 
 def test_json_alone_is_one_line() -> None:

@@ -238,6 +238,12 @@ async def test_a_missing_java_is_reported(tmp_path: Path) -> None:
         await EmbeddedZooKeeper(tmp_path, java=missing).__aenter__()
 
 
+async def test_a_missing_mosquitto_is_reported_with_the_command_that_installs_it(tmp_path: Path) -> None:
+    with pytest.raises(ProcessStartError, match=r"mosquitto is not installed: install it, .*apt install mosquitto"):
+        await EmbeddedBroker(tmp_path, kind="mosquitto", mosquitto=lambda: None).__aenter__()
+    assert EmbeddedBroker(tmp_path, mosquitto=lambda: None).kind == "amqtt"
+
+
 async def test_missing_jars_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(embedded.importlib.util, "find_spec", lambda _: None)
 
