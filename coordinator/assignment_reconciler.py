@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from itertools import islice
 
 import structlog
 
@@ -28,6 +29,8 @@ from metrics import events
 
 MAX_GRANTS_PER_PUSH = 1000
 """Limit that keeps a message far below the maximum message size."""
+MAX_REPEATED_GRANTS = 1000
+"""Grants that one heartbeat repeats at most, and as many revocations. The next heartbeat repeats more."""
 
 log = structlog.get_logger(__name__)
 
@@ -84,6 +87,13 @@ class AssignmentReconciler:
     def unfinished_segments(self) -> list[int]:
         """Segments that are not drained, including blocked ones."""
         return [*self.gate.grantable, *self.gate.blocked]
+
+    def blocking_segments(self) -> list[int]:
+        """Return the undrained segments that block others."""
+        if not self.gate.blocked:
+            return []
+        segments, drained = self._topic.layout.segments, self._subscription.drained
+        return [s for s, segment in segments.items() if segment.children and s not in drained]
 
     @property
     def handovers_complete(self) -> bool:
@@ -209,16 +219,19 @@ class AssignmentReconciler:
         """Send ``name`` again what it may have missed.
 
         ``known``: the (segment, generation) pairs that the consumer reports as held. Without it,
-        only pending revocations are sent again.
+        only pending revocations are sent again. At most `MAX_REPEATED_GRANTS` of each are sent.
         """
         holdings = self._subscription.holdings
-        revoked = [self._build_revocation(each) for each in sorted(self._revoking) if holdings[each].consumer == name]
+        pending = (each for each in sorted(self._revoking) if holdings[each].consumer == name)
+        revoked = [self._build_revocation(each) for each in islice(pending, MAX_REPEATED_GRANTS)]
         granted: list[m.Grant] = []
         if known is not None:
             reported = set(known)
-            granted = [grant for grant in self.grants(name) if (grant.segment, grant.generation) not in reported]
-            held = {(segment_of(each), holdings[each].generation) for each in self._slices_held_by(name)}
-            revoked += [m.Revocation(segment=s, generation=g, final=True) for s, g in sorted(reported - held)]
+            held = {(segment_of(each), holdings[each].generation): each for each in self._slices_held_by(name)}
+            lost = (each for key, each in held.items() if key not in reported and each not in self._revoking)
+            granted = [self._build_grant(each) for each in islice(lost, MAX_REPEATED_GRANTS)]
+            ended = sorted(reported - held.keys())[:MAX_REPEATED_GRANTS]
+            revoked += [m.Revocation(segment=s, generation=g, final=True) for s, g in ended]
         if granted or revoked:
             self._notify(self._subscription.consumers[name], granted, revoked)
 

@@ -323,8 +323,9 @@ class SubscriptionCoordinator:
         if expired.evicted:
             self._remove_consumers(expired.evicted, "evicted")
         late = self._reconciler.overdue_revocations(self._now_ms(), self._settings.revoke_timeout_seconds)
-        blocking = {ancestor for ancestors in self.blocked.values() for ancestor in ancestors}
-        self._drain_rate.add_sample(self._loop.time(), {s: self._acknowledged(s) for s in blocking})
+        if self._drain_rate.is_due(now):
+            blocking = self._reconciler.blocking_segments()
+            self._drain_rate.add_sample(now, {s: self._acknowledged(s) for s in blocking})
         if late:
             self._log.warning("revocation.timed_out", segments=[str(segment_slice) for segment_slice in sorted(late)])
             self._reconcile("revocation timed out", timed_out=late)

@@ -66,17 +66,25 @@ def end_of(item: m.SegmentImport, positions: e.Positions) -> int | None:
 
 def parents_first(parents: Mapping[str, list[str]]) -> list[str]:
     """Return the new segments in topological order, then by name; rule 1."""
-    waiting = {label: {parent for parent in found if parent in parents} for label, found in parents.items()}
+    missing = {label: sum(parent in parents for parent in found) for label, found in parents.items()}
+    children: dict[str, list[str]] = {}
+    for label, found in parents.items():
+        for parent in found:
+            children.setdefault(parent, []).append(label)
     ordered: list[str] = []
-    while waiting:
-        ready = sorted(label for label, missing in waiting.items() if not missing)
-        if not ready:
-            raise LayoutError(f"these segments are in a cycle, or descend from one: {', '.join(sorted(waiting)[:10])}")
+    ready = sorted(label for label, count in missing.items() if not count)
+    while ready:
         ordered += ready
+        opened: list[str] = []
         for label in ready:
-            del waiting[label]
-        for missing in waiting.values():
-            missing.difference_update(ready)
+            for child in children.get(label, ()):
+                missing[child] -= 1
+                if not missing[child]:
+                    opened.append(child)
+        ready = sorted(opened)
+    if len(ordered) < len(parents):
+        waiting = sorted(parents.keys() - set(ordered))
+        raise LayoutError(f"these segments are in a cycle, or descend from one: {', '.join(waiting[:10])}")
     return ordered
 
 

@@ -17,7 +17,7 @@ anything.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -55,7 +55,8 @@ def decide_pruning(
     subscriptions = sorted(subscriptions, key=lambda subscription: subscription.name)
     abandoned = [subscription for subscription in subscriptions if _is_abandoned(subscription, rules, age_ms)]
     retaining = [subscription for subscription in subscriptions if subscription not in abandoned]
-    pruned: list[int] = []
+    pruned: dict[int, None] = {}
+    """In order, ancestors first."""
     retained: dict[int, str] = {}
     # Ancestors have lower ids than their descendants.
     for segment_id, segment in sorted(layout.segments.items()):
@@ -63,7 +64,7 @@ def decide_pruning(
             continue
         reason = _retention_reason(segment, pruned, layout, retaining, rules, age_ms)
         if reason is None:
-            pruned.append(segment_id)
+            pruned[segment_id] = None
         else:
             retained[segment_id] = reason
     return PruneDecision(
@@ -73,7 +74,7 @@ def decide_pruning(
 
 def _retention_reason(
     segment: Segment,
-    pruned: list[int],
+    pruned: Container[int],
     layout: Layout,
     retaining: Iterable[Subscription],
     rules: RetentionRules,

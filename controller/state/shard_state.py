@@ -265,8 +265,8 @@ class ShardState:
         for segment in entry.segments:
             if topic.external is not None:
                 topic.external.prune(topic.layout.segments[segment])
-            topic.layout = topic.layout.prune(segment)
             del topic.tails[segment]
+        topic.layout = topic.layout.prune(entry.segments)
         for subscription in topic.subscriptions.values():
             subscription.forget_segments(entry.segments)
         self._add_tombstones(topic, entry.segments)

@@ -8,8 +8,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 
-from coordinator.decisions.gate import nearest_ancestors
 from headgate.model.bucket_ranges import BucketRange, SegmentSlice, buckets_of, segment_of
 from headgate.model.layout import Layout
 
@@ -25,19 +25,42 @@ def preferred_owners_of(
     for held in holders:
         if isinstance(held, BucketRange):
             ranges_by_segment.setdefault(held.segment, []).append(held)
+    free = [each for each in slices if each not in holders] if holders else []
+    held_segments = {segment_of(held) for held in holders} if free else set()
+    nearest = _nearest_held(layout, {segment_of(each) for each in free} - held_segments, held_segments)
     preferred_owners: dict[SegmentSlice, Sequence[str]] = {}
-    for free in slices:
-        if free in holders:
-            continue
-        segment = segment_of(free)
-        if not ranges_by_segment and segment == free and not layout.segments[segment].parents:
-            continue
-        for generation in ([segment], *nearest_ancestors(layout, segment)):
-            related = [each for s in generation for each in (s, *ranges_by_segment.get(s, ())) if each in holders]
-            if related:
-                preferred_owners[free] = _ranked(free, related, holders)
-                break
+    for each in free:
+        segment = segment_of(each)
+        origins = (segment,) if segment in held_segments else nearest.get(segment, ())
+        related = [held for s in origins for held in (s, *ranges_by_segment.get(s, ())) if held in holders]
+        if related:
+            preferred_owners[each] = _ranked(each, related, holders)
     return preferred_owners
+
+
+def _nearest_held(layout: Layout, wanted: AbstractSet[int], held: AbstractSet[int]) -> dict[int, tuple[int, ...]]:
+    """Return segment → its nearest held ancestors, for those of ``wanted`` that have one.
+
+    Parents have lower ids than their children, so one pass over the ancestors of all is enough.
+    """
+    known = layout.segments
+    concerned, pending = set(wanted), list(wanted)
+    while pending:
+        for parent in known[pending.pop()].parents:
+            if parent in known and parent not in held and parent not in concerned:
+                concerned.add(parent)
+                pending.append(parent)
+    found: dict[int, tuple[int, tuple[int, ...]]] = {}
+    for segment in sorted(concerned):
+        near = [
+            (1, (p,)) if p in held else (found[p][0] + 1, found[p][1])
+            for p in known[segment].parents
+            if p in held or p in found
+        ]
+        if near:
+            distance = min(near)[0]
+            found[segment] = distance, tuple(sorted({each for d, origins in near if d == distance for each in origins}))
+    return {segment: found[segment][1] for segment in wanted if segment in found}
 
 
 def _ranked(

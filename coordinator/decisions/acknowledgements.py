@@ -40,10 +40,11 @@ class AcknowledgementJudgement:
 def judge(subscription: Subscription, topic: TopicView, batch: m.AcknowledgeBatch) -> AcknowledgementJudgement:
     """Return the entry for ``batch``, and the acknowledgements that do not count."""
     consumer_error = _consumer_error(subscription, batch)
+    holders = _Holders(subscription)
     ranges: list[e.AcknowledgedRange] = []
     rejected: list[tuple[int, str]] = []
     for acknowledgement in batch.acknowledgements:
-        accepted = consumer_error or _accept(subscription, topic, batch.consumer, acknowledgement)
+        accepted = consumer_error or _accept(subscription, topic, batch.consumer, acknowledgement, holders)
         if isinstance(accepted, str):
             rejected.append((acknowledgement.segment, accepted))
         else:
@@ -76,8 +77,30 @@ def _consumer_error(subscription: Subscription, batch: m.AcknowledgeBatch) -> st
     return None
 
 
+class _Holders:
+    """Describes the holders of each segment, for rejections. They are sorted once for a whole batch."""
+
+    def __init__(self, subscription: Subscription) -> None:
+        self._subscription = subscription
+        self._described: dict[int, str] | None = None
+
+    def of(self, segment: int) -> str:
+        """Return the holders of ``segment`` as text."""
+        if self._described is None:
+            found: dict[int, list[str]] = {}
+            for held, holding in sorted(self._subscription.holdings.items()):
+                text = f"{holding.consumer!r} at generation {holding.generation}"
+                found.setdefault(segment_of(held), []).append(text)
+            self._described = {each: " and ".join(texts) for each, texts in found.items()}
+        return self._described.get(segment, "no consumer")
+
+
 def _accept(
-    subscription: Subscription, topic: TopicView, consumer: str, acknowledgement: m.Acknowledgement
+    subscription: Subscription,
+    topic: TopicView,
+    consumer: str,
+    acknowledgement: m.Acknowledgement,
+    holders: _Holders,
 ) -> e.AcknowledgedRange | str:
     """Return the range that ``acknowledgement`` adds, or why it does not count (rules 3 to 5)."""
     segment, first_offset, end_offset = (
@@ -87,7 +110,8 @@ def _accept(
     )
     held = subscription.held_at(segment, acknowledgement.generation)
     if held is None or subscription.holdings[held].consumer != consumer:
-        return _not_held_error(subscription, consumer, acknowledgement)
+        held_by = holders.of(segment)
+        return f"segment {segment} is held by {held_by}, not by {consumer!r} at generation {acknowledgement.generation}"
     limit = acknowledgeable_end(topic, segment)
     if limit is not None and end_offset > limit:
         return f"segment {segment} ends at {limit}; offset {end_offset} is beyond it"
@@ -96,14 +120,3 @@ def _accept(
     elif first_offset >= end_offset:
         return f"range {first_offset} to {end_offset} of segment {segment} is empty"
     return e.AcknowledgedRange(segment, first_offset, end_offset, *bucket_bounds(held))
-
-
-def _not_held_error(subscription: Subscription, consumer: str, acknowledgement: m.Acknowledgement) -> str:
-    segment, generation = acknowledgement.segment, acknowledgement.generation
-    holders = [
-        f"{holding.consumer!r} at generation {holding.generation}"
-        for held, holding in sorted(subscription.holdings.items())
-        if segment_of(held) == segment
-    ]
-    held_by = " and ".join(holders) or "no consumer"
-    return f"segment {segment} is held by {held_by}, not by {consumer!r} at generation {generation}"

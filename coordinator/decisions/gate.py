@@ -8,20 +8,23 @@ The rules, in order of precedence:
    ancestors still block its children.
 3. An ancestor that is missing from the layout was pruned, hence drained.
 4. In other subscriptions (QUEUE, CHECKPOINT, order ``none``, type unknown) no segment waits.
-5. A blocked segment names the undrained ancestors that block it, nearest first, then by id.
+5. A blocked segment names the nearest undrained ancestors that block it, nearest first, then by id.
 6. A sealed segment that ends at or before the start position is drained at once: no record of it
    was ever due, so there is nothing to count.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from types import MappingProxyType
+from typing import Final
 
 from headgate.model.entries import Order, SubscriptionType
 from headgate.model.layout import Layout, SegmentState
+
+MAX_NAMED_BLOCKERS: Final = 10
+"""Limit for the ancestors that a blocked segment names: a long chain would name each ancestor in each descendant."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +34,7 @@ class Gate:
     grantable: tuple[int, ...]
     """Segments that may be read, by id."""
     blocked: Mapping[int, tuple[int, ...]]
-    """Segment → the undrained ancestors that block it, nearest first."""
+    """Segment → the nearest undrained ancestors that block it, nearest first, at most `MAX_NAMED_BLOCKERS`."""
     retired: frozenset[int]
     """Sealed and drained."""
 
@@ -58,12 +61,39 @@ def compute_gate(
         and layout.segments[segment_id].state is SegmentState.SEALED
     )
     waiting = _behind_undrained(layout, drained) if is_gated(subscription_type, order) else set()
-    segments = sorted(layout.segments)
     return Gate(
-        grantable=tuple(s for s in segments if s not in retired and s not in waiting),
-        blocked=MappingProxyType({s: _blockers(layout, drained, s) for s in segments if s in waiting - retired}),
+        grantable=tuple(s for s in sorted(layout.segments) if s not in retired and s not in waiting),
+        blocked=_Blocked(layout, frozenset(drained), sorted(waiting - retired)),
         retired=retired,
     )
+
+
+class _Blocked(Mapping[int, tuple[int, ...]]):
+    """The blocked segments, each with its blockers (rule 5), searched on access."""
+
+    def __init__(self, layout: Layout, drained: frozenset[int], blocked: Iterable[int]) -> None:
+        self._layout = layout
+        self._drained = drained
+        self._blocked = dict.fromkeys(blocked)
+
+    def __getitem__(self, segment: int) -> tuple[int, ...]:
+        if segment not in self._blocked:
+            raise KeyError(segment)
+        found: list[int] = []
+        for generation in _generations(self._layout, segment):
+            found += (ancestor for ancestor in generation if ancestor not in self._drained)
+            if len(found) >= MAX_NAMED_BLOCKERS:
+                break
+        return tuple(found[:MAX_NAMED_BLOCKERS])
+
+    def __contains__(self, segment: object) -> bool:
+        return segment in self._blocked
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._blocked)
+
+    def __len__(self) -> int:
+        return len(self._blocked)
 
 
 def undrained_sealed(layout: Layout, drained: AbstractSet[int]) -> frozenset[int]:
@@ -94,18 +124,14 @@ def drained_without_count(
     )
 
 
-def nearest_ancestors(layout: Layout, segment: int) -> list[list[int]]:
-    """Return the ancestors of ``segment`` in ``layout`` by generation, nearest first; each once, sorted by id."""
-    generations: list[list[int]] = []
+def _generations(layout: Layout, segment: int) -> Iterator[list[int]]:
+    """Yield the ancestors of ``segment`` in ``layout`` by generation, nearest first; each once, sorted by id."""
     seen: set[int] = set()
     pending = {segment}
     while pending:
-        parents = {p for s in pending for p in layout.segments[s].parents if p in layout.segments} - seen
-        if parents:
-            generations.append(sorted(parents))
-        seen |= parents
-        pending = parents
-    return generations
+        pending = {p for s in pending for p in layout.segments[s].parents if p in layout.segments} - seen
+        seen |= pending
+        yield sorted(pending)
 
 
 def _behind_undrained(layout: Layout, drained: AbstractSet[int]) -> set[int]:
@@ -117,12 +143,3 @@ def _behind_undrained(layout: Layout, drained: AbstractSet[int]) -> set[int]:
                 waiting.add(segment_id)
                 break
     return waiting
-
-
-def _blockers(layout: Layout, drained: AbstractSet[int], segment: int) -> tuple[int, ...]:
-    return tuple(
-        ancestor
-        for generation in nearest_ancestors(layout, segment)
-        for ancestor in generation
-        if ancestor not in drained
-    )

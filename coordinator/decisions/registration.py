@@ -11,6 +11,7 @@ The first matching rule applies:
 5. A joining consumer changes order and balance if it requests them. A returning one does not: its
    request may have been overridden since.
 6. A returning consumer may change its own capacity.
+7. A subscription has at most `MAX_CONSUMERS`: each registration computes an assignment of all.
 
 `judge_deleted_subscription` comes first. An instance of a deleted subscription, which it names,
 must neither recreate it nor join a later one of the same name. The same applies to an instance whose
@@ -23,12 +24,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Final
 
 from coordinator.decisions.refusal import Refusal
 from coordinator.decisions.sessions import Claim, judge_claim
 from coordinator.state.subscription import RemovedConsumer, Subscription, includes_consumer
 from headgate.model import entries as e
 from headgate.protocol import messages as m
+
+MAX_CONSUMERS: Final = 1000
+"""Limit for the consumers of one subscription, connected or in their grace period, as in Kafka's share groups."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +92,7 @@ def order_error(subscription_type: e.SubscriptionType | None, order: e.Order | N
 
 
 def judge_registration(
-    subscription: Subscription, request: m.RegisterConsumer, client_id: str
+    subscription: Subscription, request: m.RegisterConsumer, client_id: str, *, max_consumers: int = MAX_CONSUMERS
 ) -> AcceptedRegistration | Refusal:
     """Judge ``request`` by the rules above."""
     name, known = request.consumer, subscription.consumers.get(request.consumer)
@@ -112,6 +117,13 @@ def judge_registration(
         )
     if (problem := order_error(request.subscription_type, request.order)) is not None:
         return Refusal("invalid", problem, after_proposed=True)
+    if claim is Claim.FRESH and len(subscription.consumers) >= max_consumers:
+        return Refusal(
+            "invalid",
+            f"subscription {subscription.name!r} has {len(subscription.consumers)} consumers; the limit is "
+            f"{max_consumers}: stop one of them, or use another subscription",
+            after_proposed=True,
+        )
     capacity_changed = known is not None and claim is Claim.CURRENT and known.capacity != request.capacity
     return AcceptedRegistration(claim, _changed_configuration(subscription, request, claim), capacity_changed)
 

@@ -50,23 +50,24 @@ def seek_positions(
     moved = {segment: seek_target[segment] for segment in sorted(seek_target)}
     if not gated:
         return moved
-    for segment in sorted(layout.segments.keys() - seek_target.keys()):
-        if any(a in seek_target and seek_target[a] < ends[a] for a in layout.ancestors(segment)):
-            moved[segment] = 0
+    behind_named = layout.descendants({segment for segment, offset in seek_target.items() if offset < ends[segment]})
+    moved.update(dict.fromkeys(behind_named - seek_target.keys(), 0))
+    after = {**positions, **moved}
+    behind_unread = layout.descendants(
+        {segment for segment in layout.segments if after.get(segment, 0) < ends[segment]}
+    )
     for segment, offset in sorted(seek_target.items()):
-        if offset > 0 and (reason := _skipped_records_error(segment, offset, layout, ends, {**positions, **moved})):
-            return reason
+        if offset > 0 and segment in behind_unread:
+            return _skipped_records_error(segment, offset, layout, ends, after)
     return dict(sorted(moved.items()))
 
 
 def _skipped_records_error(
     segment: int, offset: int, layout: Layout, ends: Mapping[int, int], positions: Mapping[int, int]
-) -> str | None:
+) -> str:
     """Return why ``segment`` cannot be at ``offset``: it would skip records of its ancestors (rule 4)."""
     unread = {a: ends[a] - positions.get(a, 0) for a in sorted(layout.ancestors(segment))}
     unread = {a: count for a, count in unread.items() if count > 0}
-    if not unread:
-        return None
     unread_ancestors = ", ".join(f"{a} ({positions.get(a, 0)} of {ends[a]})" for a in unread)
     choices = " ".join(f"{a}={ends[a]}" for a in unread)
     return (

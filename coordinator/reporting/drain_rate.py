@@ -20,9 +20,15 @@ class DrainRate:
 
     def __init__(self) -> None:
         self._samples: dict[int, deque[tuple[float, int]]] = {}
+        self._due_at = 0.0
+
+    def is_due(self, now_seconds: float) -> bool:
+        """Return whether it is time for a sample."""
+        return now_seconds >= self._due_at
 
     def add_sample(self, now_seconds: float, acknowledged: Mapping[int, int]) -> None:
         """Add the acknowledged records of all blocking segments. Segments that are missing are dropped."""
+        self._due_at = now_seconds + SAMPLE_INTERVAL_SECONDS
         for segment in self._samples.keys() - acknowledged.keys():
             del self._samples[segment]
         for segment, records in acknowledged.items():

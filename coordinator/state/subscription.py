@@ -240,7 +240,8 @@ class Subscription:
 
     def forget_segments(self, segments: list[int]) -> None:
         """Drop the state of pruned segments."""
-        for pruned in [held for held in self.holdings if segment_of(held) in segments]:
+        forgotten = set(segments)
+        for pruned in [held for held in self.holdings if segment_of(held) in forgotten]:
             self._release(pruned)
         for segment in segments:
             self._forget_progress(segment)

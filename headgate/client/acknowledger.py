@@ -25,7 +25,6 @@ from headgate.protocol import messages as m
 
 FLUSH_THRESHOLD: Final = 1000
 """This many acknowledgements are sent without waiting for the interval."""
-MAX_RANGES_PER_BATCH: Final = 5000
 MAX_IN_FLIGHT: Final = 8
 REQUEST_TIMEOUT_SECONDS: Final = 5.0
 DELIVERY_TIMEOUT_SECONDS: Final = 30.0
@@ -178,7 +177,7 @@ class Acknowledger:
 
     def _offer_due(self) -> None:
         while self._due and not self._closing and self._session.ready_for_batch:
-            acknowledgements = list(islice(self._pop_pending(), MAX_RANGES_PER_BATCH))
+            acknowledgements = list(islice(self._pop_pending(), m.MAX_BATCH_ACKNOWLEDGEMENTS))
             if not acknowledgements:
                 self._due = False
                 self._pending_count = 0

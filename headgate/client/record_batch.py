@@ -25,7 +25,6 @@ from headgate.protocol import messages as m
 
 RECORD_OVERHEAD_BYTES = 24
 """Most bytes of a record on the wire besides its key and value."""
-MAX_BATCH_RECORDS = 50_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +81,7 @@ class RecordBatch:
     def fits(self, size_bytes: int, limit_bytes: int) -> bool:
         """Return whether one more record fits; the first one always does."""
         return not self.records or (
-            self.size_bytes + size_bytes <= limit_bytes and len(self.records) < MAX_BATCH_RECORDS
+            self.size_bytes + size_bytes <= limit_bytes and len(self.records) < m.MAX_BATCH_RECORDS
         )
 
     def add(self, record: m.Record, size_bytes: int, source_position: bytes | None) -> Delivery:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from types import MappingProxyType
@@ -125,6 +126,15 @@ class Layout:
                 pending.extend(self.segments[ancestor].parents)
         return frozenset(ancestors)
 
+    def descendants(self, segment_ids: AbstractSet[int]) -> set[int]:
+        """Return all segments that have one of ``segment_ids`` as an ancestor, at any depth."""
+        behind: set[int] = set()
+        # Parents have lower ids than their children.
+        for segment_id, segment in sorted(self.segments.items()):
+            if any(parent in segment_ids or parent in behind for parent in segment.parents):
+                behind.add(segment_id)
+        return behind
+
     def split(self, segment_id: int, end_offset: int, at_ms: int) -> Layout:
         """Seal ``segment_id`` at ``end_offset`` and create its two halves.
 
@@ -158,21 +168,24 @@ class Layout:
         child = Segment(self.next_segment_id, low.first_hash, high.last_hash, at_ms, (low.segment_id, high.segment_id))
         return self._with((child,), {first_id: end_offsets[first_id], second_id: end_offsets[second_id]}, at_ms)
 
-    def prune(self, segment_id: int) -> Layout:
-        """Remove a sealed segment that has no ancestors in the layout.
+    def prune(self, segment_ids: Iterable[int]) -> Layout:
+        """Remove sealed segments, ancestors first. None may keep an ancestor in the layout.
 
-        Raises LayoutError: it is unknown, active, or has an ancestor in the layout.
+        Raises LayoutError: one is unknown, active, or would lose its place after an ancestor that stays.
         """
-        segment = self.segments.get(segment_id)
-        if segment is None or segment.state is SegmentState.ACTIVE:
-            raise LayoutError(f"segment {segment_id} is not a sealed segment of this layout")
-        if older := self.ancestors(segment_id):
-            raise LayoutError(f"segment {segment_id} still has ancestors {sorted(older)}: prune those first")
-        segments = {
-            other.segment_id: replace(other, parents=tuple(p for p in other.parents if p != segment_id))
-            for other in self.segments.values()
-            if other.segment_id != segment_id
-        }
+        segments = dict(self.segments)
+        for segment_id in segment_ids:
+            segment = segments.get(segment_id)
+            if segment is None or segment.state is SegmentState.ACTIVE:
+                raise LayoutError(f"segment {segment_id} is not a sealed segment of this layout")
+            if any(parent in segments for parent in segment.parents):
+                older = sorted(self.ancestors(segment_id) & segments.keys())
+                raise LayoutError(f"segment {segment_id} still has ancestors {older}: prune those first")
+            del segments[segment_id]
+            for child in segment.children:
+                if child in segments:
+                    parents = tuple(p for p in segments[child].parents if p != segment_id)
+                    segments[child] = replace(segments[child], parents=parents)
         return Layout(self.layout_epoch + 1, self.next_segment_id, segments)
 
     def _active_segment(self, segment_id: int, verb: str) -> Segment:

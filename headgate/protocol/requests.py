@@ -18,6 +18,12 @@ from headgate.model.entries import Balance, Order, Positions, SubscriptionType
 PROTOCOL_VERSION = 1
 MAX_RECORD_BYTES = 1024 * 1024
 """Limit for key plus value of one record. A batch of one such record still fits into MAX_MESSAGE_BYTES."""
+MAX_BATCH_RECORDS = 10_000
+"""Limit for the records of one batch, because the leader does nothing else while it routes them."""
+MAX_BATCH_ACKNOWLEDGEMENTS = 1000
+"""Limit for the acknowledgements of one batch. Each can concern every key bucket of a segment."""
+MAX_HELD_SEGMENTS = 10_000
+"""Limit for the holdings that one heartbeat reports: more than a consumer can hold."""
 MAX_CAPACITY_PERCENT = 1000
 """Limit for the capacity of one consumer. A program that can do more registers under several consumer names."""
 
@@ -90,7 +96,7 @@ class ProduceBatch(RequestBody, frozen=True, tag="produce"):
     """Store records of one topic. A retry carries the same records under the same sequence."""
 
     topic: Name
-    records: Annotated[list[Record], Meta(min_length=1, max_length=100_000)]
+    records: Annotated[list[Record], Meta(min_length=1, max_length=MAX_BATCH_RECORDS)]
     producer_id: Natural | None = None
     producer_epoch: Epoch = 0
     sequence: Natural = 0
@@ -117,11 +123,11 @@ class AcknowledgeBatch(ConsumerRequest, frozen=True, tag="acknowledge"):
     counts only if an acknowledgement of its segment in the same batch counts.
     """
 
-    acknowledgements: Annotated[list[Acknowledgement], Meta(min_length=1, max_length=10_000)]
+    acknowledgements: Annotated[list[Acknowledgement], Meta(min_length=1, max_length=MAX_BATCH_ACKNOWLEDGEMENTS)]
     producer_id: Natural | None = None
     producer_epoch: Epoch = 0
     sequence: Natural = 0
-    checkpoints: Annotated[dict[Natural, Checkpoint], Meta(max_length=4096)] = {}
+    checkpoints: Annotated[dict[Natural, Checkpoint], Meta(max_length=MAX_BATCH_ACKNOWLEDGEMENTS)] = {}
 
 
 class OpenProducer(RequestBody, frozen=True, tag="open_producer"):
@@ -185,7 +191,7 @@ class Heartbeat(ConsumerRequest, frozen=True, tag="heartbeat"):
     segments that the consumer no longer holds.
     """
 
-    held: Annotated[list[tuple[Natural, Natural]], Meta(max_length=100_000)] | None = None
+    held: Annotated[list[tuple[Natural, Natural]], Meta(max_length=MAX_HELD_SEGMENTS)] | None = None
 
 
 class LeaveConsumer(ConsumerRequest, frozen=True, tag="leave"):

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from coordinator.assignment_reconciler import MAX_REPEATED_GRANTS
 from headgate.protocol import messages as m
 from metrics.events import BlockedSegmentsChanged
 from tests.coordinator.conftest import Lead
@@ -54,6 +55,21 @@ async def test_a_heartbeat_with_stale_grants_triggers_final_revocations(harness:
     assert [(2, 1, True), (9, 9, True)] == [(r.segment, r.generation, r.final) for r in push.revoked]
 
 
+async def test_one_heartbeat_repeats_a_limited_number_of_grants_and_the_next_one_the_rest(lead: Lead) -> None:
+    harness = lead("ada", segments=MAX_REPEATED_GRANTS + 2)
+    harness.pushes.clear()
+    held = [(5000 + n, 1) for n in range(MAX_REPEATED_GRANTS + 2)]
+    harness.heartbeat("ada", held=held)
+    [first] = harness.take_pushes("ada")
+    assert (MAX_REPEATED_GRANTS, MAX_REPEATED_GRANTS) == (len(first.granted), len(first.revoked))
+
+    ended = {(each.segment, each.generation) for each in first.revoked}
+    held = [each for each in held if each not in ended] + [(each.segment, each.generation) for each in first.granted]
+    harness.heartbeat("ada", held=held)
+    [second] = harness.take_pushes("ada")
+    assert (2, 2) == (len(second.granted), len(second.revoked))
+
+
 async def test_a_heartbeat_without_holdings_triggers_pending_revocations_only(harness: CoordinatorHarness) -> None:
     harness.register("ada")
     harness.heartbeat("ada")
@@ -73,7 +89,7 @@ async def test_many_grants_are_pushed_in_several_messages(lead: Lead) -> None:
 
     assert [1000, 24] == pushed
     harness.heartbeat("bob", held=[(5000, 1)])
-    assert [(1000, 1), (24, 0)] == [(len(push.granted), len(push.revoked)) for push in harness.take_pushes("bob")]
+    assert [(1000, 1)] == [(len(push.granted), len(push.revoked)) for push in harness.take_pushes("bob")]
 
 
 # Descriptions

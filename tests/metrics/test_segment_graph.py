@@ -51,7 +51,7 @@ def test_a_merge_is_drawn_below_its_lowest_parent():
 
 def test_a_pruned_parent_is_not_drawn():
     """Its children have no lines."""
-    boxes, lines = drawing(Layout.initial(1, 0).split(0, 10, 0).prune(0))
+    boxes, lines = drawing(Layout.initial(1, 0).split(0, 10, 0).prune([0]))
 
     assert {number: box[3] for number, box in boxes.items()} == {1: 0, 2: 0}
     assert lines == 0

@@ -23,7 +23,7 @@ def change(layout: Layout, verb: str, pick: int) -> Layout:
         if verb == "merge":
             pair = [segment.segment_id for segment in active[at : at + 2]]
             return layout.merge(pair[0], pair[-1], dict.fromkeys(pair, END_OFFSET), 0)
-        return layout.prune(sorted(layout.segments)[pick % len(layout.segments)])
+        return layout.prune([sorted(layout.segments)[pick % len(layout.segments)]])
     except LayoutError:
         return layout
 

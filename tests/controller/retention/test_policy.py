@@ -95,7 +95,7 @@ def test_an_undrained_ancestor_retains_all_its_descendants() -> None:
 def test_segments_are_pruned_in_an_order_that_the_layout_allows() -> None:
     layout = DEEP
     for segment in pruning(DEEP).segments:
-        layout = layout.prune(segment)
+        layout = layout.prune([segment])
 
     assert sorted(layout.segments) == [3, 5]
 
@@ -143,7 +143,7 @@ def test_pruned_segments_are_drained_and_change_no_gate(situation: tuple[Layout,
     found = pruning(layout, *subscriptions, now_ms=10**9)
     after = layout
     for segment in found.segments:
-        after = after.prune(segment)
+        after = after.prune([segment])
 
     sealed = {segment.segment_id for segment in layout.segments.values() if segment.end_offset is not None}
     assert set(found.segments) | set(found.retained) == sealed

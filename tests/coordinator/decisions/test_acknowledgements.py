@@ -47,6 +47,29 @@ async def test_rule_3_an_older_generation_is_rejected(harness: CoordinatorHarnes
     assert 0 == harness.subscription.position(0)
 
 
+class CountedDict(dict):
+    """Counts how often all its items are read."""
+
+    reads = 0
+
+    def items(self):
+        self.reads += 1
+        return super().items()
+
+
+async def test_rule_3_the_holders_are_looked_up_once_for_all_rejections_of_a_batch(harness: CoordinatorHarness) -> None:
+    """A batch of thousands of late acknowledgements must not read thousands of holdings for each of them."""
+    held = harness.subscription.holdings = CountedDict(harness.subscription.holdings)
+    parts = [m.Acknowledgement(n % 3, 99, 0, 1) for n in range(50)]
+    batch = m.AcknowledgeBatch(
+        topic="orders", subscription="billing", consumer="ada", incarnation=1, acknowledgements=parts
+    )
+    rejected = judge(harness.subscription, harness.topic, batch).rejected
+
+    assert (50, 1) == (len(rejected), held.reads)
+    assert (2, "segment 2 is held by no consumer, not by 'ada' at generation 99") == rejected[2]
+
+
 async def test_rule_3_a_segment_of_another_consumer_is_rejected(harness: CoordinatorHarness) -> None:
     harness.register("bob")
     harness.confirm("ada", 1)

@@ -4,11 +4,11 @@ import pytest
 from hypothesis import given
 
 from coordinator.decisions.gate import (
+    MAX_NAMED_BLOCKERS,
     Gate,
     compute_gate,
     drained_without_count,
     is_gated,
-    nearest_ancestors,
     undrained_sealed,
 )
 from headgate.model.layout import Layout, Segment, SegmentState
@@ -76,7 +76,7 @@ def test_rule_2_a_merged_child_waits_for_both_parents() -> None:
 
 
 def test_rule_3_a_pruned_ancestor_counts_as_drained() -> None:
-    layout = split_twice().prune(0)
+    layout = split_twice().prune([0])
 
     assert (1, 2) == compute_gate(layout, set(), "STREAM", "strict").grantable
 
@@ -86,7 +86,6 @@ def test_rule_3_a_parent_missing_from_the_layout_counts_as_drained() -> None:
     layout = Layout(1, 2, {1: Segment(1, 0, 0xFFFF, 0, parents=(0,))})
 
     assert (1,) == compute_gate(layout, set(), "STREAM", "strict").grantable
-    assert [] == nearest_ancestors(layout, 1)
 
 
 @pytest.mark.parametrize(("subscription_type", "order"), UNGATED)
@@ -106,7 +105,15 @@ def test_rule_5_blockers_are_named_nearest_first_and_then_by_id() -> None:
     layout = Layout.initial(2, 0).split(0, 1, 0).merge(3, 1, {3: 1, 1: 1}, 0)
 
     assert (1, 3, 0) == compute_gate(layout, set(), "STREAM", "strict").blocked[4]
-    assert [[1, 3], [0]] == nearest_ancestors(layout, 4)
+
+
+def test_rule_5_a_long_chain_names_only_the_nearest_blockers() -> None:
+    chain = {n: Segment(n, 0, 0xFFFF, 0, parents=(n - 1,) if n else ()) for n in range(30)}
+    blocked = compute_gate(Layout(1, 30, chain), {28}, "STREAM", "strict").blocked
+
+    assert (*range(27, 27 - MAX_NAMED_BLOCKERS, -1),) == blocked[29]
+    assert 29 == len(blocked)
+    assert 0 not in blocked
 
 
 def test_rule_6_sealed_segments_that_end_at_the_start_position_need_no_count() -> None:

@@ -212,3 +212,15 @@ def test_consumers_that_left_before_the_deletion_are_remembered() -> None:
     known.apply(e.ConsumerRegistered(**IDS, consumer="bob", incarnation=1, client_id="client-bob"), 4)
 
     assert [("ada", 3), ("bob", 9)] == [(each.consumer, each.at_ms) for each in known.known_consumers(9)]
+
+
+def test_rule_7_a_full_subscription_takes_no_further_consumer_but_returning_and_replacing_ones() -> None:
+    known = subscription()
+    full = judge_registration(known, request(consumer="bob"), "client-bob", max_consumers=1)
+
+    assert isinstance(full, Refusal)
+    assert ("invalid", True) == (full.verdict, full.after_proposed)
+    assert "has 1 consumers; the limit is 1: stop one of them, or use another subscription" in full.reason
+    assert isinstance(judge_registration(known, request(), "client-ada", max_consumers=1), AcceptedRegistration)
+    replacing = request(incarnation=6)
+    assert isinstance(judge_registration(known, replacing, "client-ada", max_consumers=1), AcceptedRegistration)

@@ -44,7 +44,7 @@ def test_rules_1_to_5_the_new_positions(
 
 
 def test_rule_1_earliest_covers_the_segments_that_still_exist() -> None:
-    pruned = layout().prune(0)
+    pruned = layout().prune([0])
 
     assert dict.fromkeys(range(1, 5), 0) == seek_positions(
         "earliest", layout=pruned, ends=ENDS, positions={}, gated=True

@@ -49,3 +49,12 @@ def test_old_samples_are_dropped_after_a_long_pause():
     rate.add_sample(2 * WINDOW_SECONDS, {0: 9})
 
     assert rate.rates() == {}
+
+
+def test_a_sample_is_due_once_per_interval():
+    rate = DrainRate()
+    assert rate.is_due(0.0)
+    rate.add_sample(0.0, {0: 0})
+
+    assert not rate.is_due(SAMPLE_INTERVAL_SECONDS - 0.25)
+    assert rate.is_due(SAMPLE_INTERVAL_SECONDS)

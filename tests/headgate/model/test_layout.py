@@ -24,7 +24,7 @@ def changed(layout: Layout, choices: list[tuple[str, int]]) -> Layout:
         elif verb == "prune":
             roots = [s for s in layout.segments.values() if s.state is SegmentState.SEALED and not s.parents]
             if roots:
-                layout = layout.prune(roots[choice % len(roots)].segment_id)
+                layout = layout.prune([roots[choice % len(roots)].segment_id])
     return layout
 
 
@@ -117,10 +117,10 @@ def test_ancestors_are_pruned_first() -> None:
     layout = Layout.initial(1, 0).split(0, 1, 0).split(1, 1, 0)
 
     with pytest.raises(LayoutError, match="prune those first"):
-        layout.prune(1)
+        layout.prune([1])
     with pytest.raises(LayoutError, match="not a sealed segment"):
-        layout.prune(3)
-    pruned = layout.prune(0)
+        layout.prune([3])
+    pruned = layout.prune([0])
     assert frozenset() == pruned.ancestors(1)
     assert frozenset({1}) == pruned.ancestors(3)
 
@@ -130,3 +130,11 @@ def test_ancestors_are_found_at_any_depth() -> None:
     layout = Layout.initial(2, 0).split(0, 1, 0).merge(3, 1, {3: 1, 1: 1}, 0).split(4, 1, 0)
 
     assert frozenset({0, 1, 3, 4}) == layout.ancestors(5)
+
+
+def test_descendants_are_at_any_depth() -> None:
+    layout = Layout.initial(2, 0).split(0, 1, 0).merge(3, 1, {3: 1, 1: 1}, 0)
+
+    assert {2, 3, 4} == layout.descendants({0})
+    assert {4} == layout.descendants({1, 3})
+    assert set() == layout.descendants({4})

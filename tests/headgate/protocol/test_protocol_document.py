@@ -19,7 +19,9 @@ from controller.leader.request_decoding import Malformed, read_request
 from controller.state.dedup_window import WINDOW
 from controller.state.producers import MAX_EARLIER_TOKENS
 from controller.state.shard_state import MAX_REMEMBERED_COMMANDS, ShardState
+from coordinator.assignment_reconciler import MAX_REPEATED_GRANTS
 from coordinator.decisions.refusal import Refusal
+from coordinator.decisions.registration import MAX_CONSUMERS
 from coordinator.decisions.sessions import MISSED_HEARTBEATS
 from headgate.ledger.chunk import RECORD_COLUMNS, SCHEMA
 from headgate.ledger.paths import chunk_folder, chunk_name
@@ -100,6 +102,10 @@ def test_the_limits_match_the_code() -> None:
         "window": WINDOW,
         "tokens": MAX_EARLIER_TOKENS,
         "segments": MAX_SEGMENTS,
+        "consumers": MAX_CONSUMERS,
+        "records": m.MAX_BATCH_RECORDS,
+        "acknowledgements": m.MAX_BATCH_ACKNOWLEDGEMENTS,
+        "repeated": MAX_REPEATED_GRANTS,
         "commands": MAX_REMEMBERED_COMMANDS,
         "heartbeats": MISSED_HEARTBEATS,
     }

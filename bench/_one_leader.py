@@ -1,0 +1,212 @@
+"""One real `ShardLeader` in memory, and a clock of the event loop's turns. No server, no disk.
+
+The stall of a message is the longest turn of the loop while the leader handles it: decoding,
+deciding, applying, encoding the chunk, and everything that follows in later turns. Between two
+turns the loop serves other clients.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import selectors
+import time
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
+from typing import Self, TypeVar
+
+from controller.leader.context import LeaderContext
+from controller.leader.leader import ShardLeader
+from controller.settings.load import IngestSettings, RetentionSettings, ScalingSettings
+from controller.state.shard_state import ShardState
+from coordinator.ports import CoordinatorSettings
+from headgate.errors import ObjectExistsError, ObjectMissingError
+from headgate.ledger.ledger import Ledger
+from headgate.protocol import messages as m
+from headgate.transport.port import MessageHandler
+from metrics.events import Observer
+
+CLUSTER = "bench"
+REPLY_TIMEOUT_SECONDS = 120.0
+AT_MS = 1_700_000_000_000
+SETTLE_SECONDS = 0.6
+"""Two ticks of a leader: what a message leaves for later has then been done."""
+SETTINGS = CoordinatorSettings(
+    grace_seconds=3600,
+    revoke_timeout_seconds=3600,
+    heartbeat_interval_seconds=3600,
+    poll_min_seconds=2,
+    poll_max_seconds=900,
+    poll_check_timeout_seconds=70,
+)
+Result = TypeVar("Result")
+
+
+class TurnClock(selectors.DefaultSelector):
+    """Measures the processor time of the longest turn: from one wait for events to the next."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.longest_seconds = 0.0
+        self._began: float | None = None
+
+    def restart(self) -> None:
+        """Forget all earlier turns, and the beginning of the running one."""
+        self.longest_seconds, self._began = 0.0, time.thread_time()
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        """End the running turn, wait for events, and begin the next one."""
+        if self._began is not None:
+            self.longest_seconds = max(self.longest_seconds, time.thread_time() - self._began)
+        ready = super().select(timeout)
+        self._began = time.thread_time()
+        return ready
+
+
+def run_timed(main: Coroutine[None, None, Result], clock: TurnClock) -> Result:
+    """Run ``main`` on a loop whose turns ``clock`` measures."""
+    with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(clock)) as runner:
+        return runner.run(main)
+
+
+class MemoryStore:
+    """Objects in a dict; see `headgate.storage.object_store.Store`."""
+
+    def __init__(self) -> None:
+        self._objects: dict[str, bytes] = {}
+
+    async def create(self, path: str, data: bytes) -> None:
+        """See `Store.create`."""
+        await asyncio.sleep(0)
+        if path in self._objects:
+            raise ObjectExistsError(path)
+        self._objects[path] = data
+
+    async def read(self, path: str) -> bytes:
+        """See `Store.read`."""
+        if path not in self._objects:
+            raise ObjectMissingError(path)
+        return self._objects[path]
+
+    async def names(self, prefix: str, after: str = "") -> list[str]:
+        """See `Store.names`."""
+        names = (path.rpartition("/") for path in sorted(self._objects))
+        return [name for folder, _, name in names if folder == prefix and name > after]
+
+    async def folders(self, _: str) -> list[str]:
+        """See `Store.folders`."""
+        return []
+
+    async def paths(self, prefix: str) -> list[str]:
+        """See `Store.paths`."""
+        return [path for path in sorted(self._objects) if path.startswith(prefix)]
+
+    async def delete(self, path: str) -> None:
+        """See `Store.delete`."""
+        self._objects.pop(path, None)
+
+
+class MemoryTransport:
+    """Delivers what the benchmark sends, and counts what the leader publishes; see `Transport`."""
+
+    connected = True
+
+    def __init__(self) -> None:
+        self.published: asyncio.Queue[tuple[str, bytes]] = asyncio.Queue()
+        self._handlers: dict[str, MessageHandler] = {}
+
+    def on_connection(self, handler: object) -> None:
+        """See `Transport.on_connection`; the connection never changes."""
+
+    async def subscribe(self, topic_filter: str, handler: MessageHandler, **_: bool) -> None:
+        """See `Transport.subscribe`."""
+        self._handlers[topic_filter] = handler
+
+    async def unsubscribe(self, topic_filter: str) -> None:
+        """See `Transport.unsubscribe`."""
+        self._handlers.pop(topic_filter, None)
+
+    def publish(self, topic: str, payload: bytes, **_: bool) -> bool:
+        """See `Transport.publish`."""
+        self.published.put_nowait((topic, payload))
+        return True
+
+    def deliver(self, topic: str, payload: bytes) -> None:
+        """Hand one message to its subscriber in a turn of its own, as a connection does."""
+        asyncio.get_running_loop().call_soon(self._handlers[topic], topic, payload)
+
+    async def __aenter__(self) -> Self:
+        """See `Transport.__aenter__`."""
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """See `Transport.__aexit__`."""
+
+
+class OneLeader:
+    """A leader that serves ``state``."""
+
+    def __init__(self, state: ShardState, observer: Observer) -> None:
+        self.transport = MemoryTransport()
+        context = LeaderContext(
+            cluster=CLUSTER,
+            instance="bench",
+            ledger=Ledger(MemoryStore(), state.shard),
+            transport=self.transport,
+            ingest=IngestSettings(),
+            subscriptions=SETTINGS,
+            scaling=ScalingSettings(),
+            retention=RetentionSettings(),
+            delete_data=_delete_nothing,
+            observer=observer,
+            now_ms=lambda: AT_MS + round(time.monotonic() * 1000),
+            rng=random.Random(1),
+        )
+        self.leader = ShardLeader(state, context, lambda: False)
+
+    @asynccontextmanager
+    async def serving(self) -> AsyncIterator[None]:
+        """Serve until the block ends; raises what a bug in the leader raised."""
+        serving = asyncio.create_task(self.leader.serve())
+        try:
+            await self._wait_for(m.leader_topic(CLUSTER, self.leader.state.shard), serving)
+            yield
+        finally:
+            serving.cancel()
+            outcome = (await asyncio.gather(serving, return_exceptions=True))[0]
+        if isinstance(outcome, Exception):
+            raise outcome
+
+    def prepared(self, body: m.AnyRequestBody) -> bytes:
+        """Return one request of client ``c`` as bytes."""
+        request = m.Request(request_id=1, client_id="c", leader_epoch=self.leader.leader_epoch, body=body)
+        payload = m.encode(request)
+        assert len(payload) <= m.MAX_MESSAGE_BYTES, f"a message of {len(payload)} bytes is not valid"
+        return payload
+
+    async def call(self, payload: bytes) -> m.AnyReplyBody:
+        """Send a prepared request and return the body of its reply."""
+        self.transport.deliver(m.requests_topic(CLUSTER, self.leader.state.shard), payload)
+        while True:
+            reply = await self._wait_for(m.replies_topic(CLUSTER, "c"), None)
+            if b"reply" in reply[:32]:
+                return await asyncio.to_thread(_body_of, reply)
+
+    async def _wait_for(self, topic: str, serving: asyncio.Task[None] | None) -> bytes:
+        async with asyncio.timeout(REPLY_TIMEOUT_SECONDS):
+            while True:
+                if serving is not None and serving.done():
+                    await serving
+                published, payload = await self.transport.published.get()
+                if published == topic:
+                    return payload
+
+
+def _body_of(reply: bytes) -> m.AnyReplyBody:
+    decoded = m.decode_reply(reply)
+    assert isinstance(decoded, m.Reply), "a push"
+    return decoded.body
+
+
+async def _delete_nothing(*_: object) -> int:
+    return 0
