@@ -28,6 +28,7 @@ SUBSCRIPTIONS: Final = 40
 """Subscriptions of the widest topic."""
 SHARED_SEGMENTS: Final = 64
 SEALED: Final = MAX_SEGMENTS // 3
+NAMED: Final = 20_000
 RANGES: Final = 100
 """Acknowledged ranges of each bucket of a shared segment."""
 RECORDS: Final = 1_000_000
@@ -199,7 +200,6 @@ def shared() -> _World:
             topic_id=1,
             subscription_id=2,
             seek_generation=0,
-            count=RANGES,
             ranges=[
                 e.AcknowledgedRange(segment, 3 * n + 1 + bucket % 2, 3 * n + 2 + bucket % 2, bucket, bucket + 1)
                 for segment in range(SHARED_SEGMENTS)
@@ -230,6 +230,16 @@ def many() -> _World:
             *(e.ConsumerRegistered(**ids, consumer=f"c{n}", incarnation=1, client_id=CLIENT) for n in range(4)),
             *(e.SegmentGranted(**ids, segment=n, consumer=f"c{n}", generation=n + 1) for n in range(4)),
         )
+    return world
+
+
+@_copied
+def producers() -> _World:
+    """Return many named producers."""
+    world = _World()
+    world.apply(
+        *(e.ProducerOpened(producer_id=n + 1, producer_epoch=0, token="t", name=name_of(n)) for n in range(NAMED))  # noqa: S106
+    )
     return world
 
 
@@ -340,6 +350,9 @@ CASES: Final[dict[type[m.RequestBody], dict[str, Case]]] = {
         "shared": Case(shared, _shared_acknowledgements),
     },
     m.OpenProducer: {"new": Case(plain, _asked(m.OpenProducer, token="1", name=name_of(1)))},  # noqa: S106
+    m.ListProducers: {"named": Case(producers, _asked(m.ListProducers))},
+    m.DescribeProducer: {"named": Case(producers, _asked(m.DescribeProducer, producer=name_of(0)))},
+    m.DeleteProducer: {"named": Case(producers, _asked(m.DeleteProducer, producer=name_of(0), token="1"))},  # noqa: S106
     m.RegisterConsumer: {
         "first": Case(wide, lambda state: _register(state, "none", 0)),
         "second": Case(wide, lambda state: _register(state, "one", 1)),
