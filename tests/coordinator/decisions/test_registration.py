@@ -53,7 +53,7 @@ def test_rule_1_a_delayed_copy_does_not_bring_a_consumer_back(reason: str) -> No
 
 
 @pytest.mark.parametrize("incarnation", [3, 5, 6], ids=["lower", "same, at another client", "higher"])
-def test_a_replaced_instance_is_told_which_one_has_its_name(incarnation: int) -> None:
+def test_a_replaced_instance_learns_which_one_has_its_name(incarnation: int) -> None:
     known = subscription()
     remove(known, "replaced")
     known.apply(e.ConsumerRegistered(**IDS, consumer="ada", incarnation=incarnation, client_id="new"), 0)
@@ -66,7 +66,7 @@ def test_a_replaced_instance_is_told_which_one_has_its_name(incarnation: int) ->
 
 @pytest.mark.parametrize(("subscription_id", "verdict"), [(None, "invalid"), (7, "fenced")])
 def test_a_consumer_whose_topic_was_deleted_is_fenced(subscription_id: int | None, verdict: str) -> None:
-    """One that has never been registered is told that the topic does not exist."""
+    """The request of one that has never been registered is invalid."""
     unknown = Refusal("invalid", "there is no topic", after_barrier=True)
     rejected = judge_deleted_topic(unknown, request(subscription_id=subscription_id))
 

@@ -283,7 +283,7 @@ async def test_deleting_a_topic_fences_its_consumers():
                     await anext(consumer)
 
 
-async def test_a_replaced_consumer_is_told_so():
+async def test_a_replaced_consumer_learns_which_client_has_its_name():
     world = OneShard()
     async with world.leader():
         await create(world)

@@ -1,0 +1,199 @@
+"""Every command in a document, an example or a unit exists, with the options that it is given.
+
+A complete command line, in a block of a document or the ExecStart of a unit, is parsed by the real command. A name
+between backticks may leave out arguments, so only its command and its options are checked.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from controller.cli.main import main
+
+ROOT = Path(__file__).parents[1]
+PROGRAMS = ("headgate", "make", "python", "pytest")
+DOCUMENTS = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    *sorted((ROOT / "docs").rglob("*.md")),
+    *sorted(path for path in (ROOT / "examples").rglob("*") if path.suffix in (".md", ".toml")),
+    *sorted(
+        path for path in (ROOT / "deploy").rglob("*") if path.suffix in (".md", ".toml", ".conf", ".service", ".yml")
+    ),
+]
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+SEPARATORS = {"|", "||", "&&", ";", "&", "(", ")"}
+
+
+@dataclass(frozen=True)
+class Documented:
+    """One command where it is written."""
+
+    place: str
+    words: tuple[str, ...]
+    complete: bool
+
+    def __str__(self) -> str:
+        return f"{self.place}: {shlex.join(self.words)}"
+
+
+def commands_of(path: Path) -> Iterator[Documented]:
+    """Return the commands that ``path`` contains."""
+    text, place = path.read_text(), str(path.relative_to(ROOT))
+    fenced = [block for language, block in FENCE.findall(text) if language in ("", "sh", "bash")]
+    prose = FENCE.sub("", text)
+    lines = [
+        *(line for block in fenced for line in block.splitlines()),
+        *re.findall(r"^(?:#)? {4,}(\S.*)$", prose, re.MULTILINE),
+        *(re.findall(r"^ExecStart=(.*(?:\\\n.*)*)$", prose, re.MULTILINE) if path.suffix == ".service" else ()),
+    ]
+    for line in lines:
+        for words in simple_commands(line.replace("\\\n", " ")):
+            yield Documented(place, words, complete=True)
+    for span in re.findall(r"`([^`]+)`", prose):
+        # The lines of a comment that quotes a command begin with the comment's sign.
+        words_of_span = [word for word in span.split() if word != "#"]
+        for words in simple_commands(" ".join(words_of_span)) if words_of_span[0] in PROGRAMS else ():
+            yield Documented(place, words, complete=False)
+
+
+def simple_commands(line: str) -> list[tuple[str, ...]]:
+    """Return the commands of a shell line that start one of our programs, without folder and environment."""
+    lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
+    lexer.whitespace_split = True
+    found: list[list[str]] = [[]]
+    try:
+        for word in lexer:
+            if word in SEPARATORS:
+                found.append([])
+            else:
+                found[-1].append(word)
+    except ValueError:  # prose with an apostrophe
+        return []
+    commands = []
+    for words in found:
+        while words and re.fullmatch(r"\w+=.*", words[0]):
+            del words[0]
+        if len(words) > 1 and words[0].rpartition("/")[2] in PROGRAMS:
+            commands.append((words[0].rpartition("/")[2], *words[1:]))
+    return commands
+
+
+def epilogs(command: click.Command, path: str = "headgate") -> Iterator[Documented]:
+    """Return the examples in the help of ``command`` and of the commands below it."""
+    for line in (command.epilog or "").splitlines():
+        for words in simple_commands(line):
+            yield Documented(f"{path} --help", words, complete=True)
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            found = command.get_command(context, name)
+            assert found is not None
+            yield from epilogs(found, f"{path} {name}")
+
+
+COMMANDS = sorted(
+    {*(command for path in DOCUMENTS for command in commands_of(path)), *epilogs(main)},
+    key=str,
+)
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=str)
+def test_a_documented_command_exists_with_its_options(
+    command: Documented, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program, *words = (word for word in command.words if word != "-P")
+    monkeypatch.chdir(a_user_s_folder(tmp_path, words))
+    monkeypatch.setattr(click.Command, "invoke", lambda *_: None)  # of groups, this runs only their own callback
+    if program == "headgate":
+        check_headgate(words, command.complete)
+    elif program == "make":
+        check_make(words)
+    elif program == "pytest" or words[:2] == ["-m", "pytest"]:
+        check_pytest(words)
+    elif words[0] == "-m":
+        check_script(("-m", words[1]), words[2:])
+    elif words[0].endswith(".py"):
+        check_script((words[0],), words[1:])
+
+
+def test_the_documents_name_the_commands_that_a_user_meets_first() -> None:
+    """So that a change of the documents' form does not empty the test above."""
+    found = {(command.place, *command.words[:3]) for command in COMMANDS if command.complete}
+
+    assert {
+        ("README.md", "headgate", "topic", "create"),
+        ("README.md", "make", "demo"),
+        ("examples/kinesis/README.md", "headgate", "topic", "import"),
+        ("examples/kinesis/README.md", "python", "examples/kinesis/stream.py", "/tmp/orders"),
+        ("headgate subscription seek --help", "headgate", "subscription", "seek"),
+        ("deploy/headgate.service", "headgate", "run", "--config"),
+    } <= found
+
+
+def a_user_s_folder(folder: Path, words: list[str]) -> Path:
+    """Return a folder with the examples, and with the input files that ``words`` name."""
+    (folder / "examples").symlink_to(ROOT / "examples")
+    for word in words:
+        if re.fullmatch(r"[\w-]+\.(nd)?json", word):
+            (folder / word).touch()
+    return folder
+
+
+def check_headgate(words: list[str], complete: bool) -> None:
+    """Parse the command line; the caller keeps commands from running."""
+    found = CliRunner().invoke(main, words, prog_name="headgate")
+
+    if complete:
+        assert (0, "") == (found.exit_code, found.stderr)
+    else:
+        assert not re.search("No such|unexpected extra", found.stderr), found.stderr
+
+
+def check_make(words: list[str]) -> None:
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+
+    assert {word for word in words if "=" not in word} <= targets
+
+
+def check_pytest(words: list[str]) -> None:
+    assert [] == [word for word in words if word.startswith("tests/") and not (ROOT / word).exists()]
+    assert options(words) <= options(help_of(("-m", "pytest"), ()).split())
+
+
+def check_script(script: tuple[str, ...], words: list[str]) -> None:
+    """Look up the options in the help of the program, and of its subcommand if it has one."""
+    names = tuple(word for word in words if not word.startswith("-"))
+    text = help_of(script, ())
+    subcommands = re.search(r"\{([\w,-]+)\}", text)
+    if subcommands is not None and len(names) > 1 and "..." in text:
+        assert names[1] in subcommands[1].split(",")
+        text += help_of(script, names[:2])
+    assert options(words) <= set(re.findall(r"--[\w-]+", text))
+    if script == ("-m", "bench"):
+        assert {name for name in names if name.islower()} <= {path.stem for path in (ROOT / "bench").glob("*.py")}
+
+
+def options(words: list[str]) -> set[str]:
+    return {word.partition("=")[0].strip("[],") for word in words if word.lstrip("[").startswith("--")}
+
+
+@functools.cache
+def help_of(script: tuple[str, ...], words: tuple[str, ...]) -> str:
+    """Return what a program prints with ``--help`` after ``words``."""
+    run = subprocess.run(
+        [sys.executable, *script, *words, "--help"], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert 0 == run.returncode, run.stderr
+    return run.stdout
