@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from controller.decisions import producer_commands
@@ -18,11 +19,13 @@ from controller.state.producers import MAX_EARLIER_TOKENS
 from coordinator.decisions.refusal import Refusal
 from headgate.model import entries as e
 from headgate.protocol import messages as m
+from headgate.protocol.batch_digest import batch_digest
 from headgate.protocol.paging import PAGE_BYTES
 from tests.support.command_shard import CommandShard
 from tests.support.whole_state import decode_snapshot
 
 ORDERS = e.TopicCreated(topic_id=0, topic="orders", segments=1, token="create")
+BATCH = m.ProduceBatch(topic="orders", records=[m.Record(b"", b"", 0)])
 LIMIT = 3
 
 
@@ -57,17 +60,12 @@ class Shard(CommandShard):
                 producer_epoch=epoch,
                 sequence=sequence,
                 source_position=position,
+                digest=batch_digest(BATCH),
             )
         )
 
     def batch_verdict(self, producer_id: int, epoch: int, sequence: int) -> str:
-        batch = m.ProduceBatch(
-            topic="orders",
-            records=[m.Record(b"", b"", 0)],
-            producer_id=producer_id,
-            producer_epoch=epoch,
-            sequence=sequence,
-        )
+        batch = msgspec.structs.replace(BATCH, producer_id=producer_id, producer_epoch=epoch, sequence=sequence)
         judgement = judge_batch(batch, self.state, durable=10**9)
         return judgement.verdict if isinstance(judgement, Refusal) else type(judgement).__name__
 
