@@ -50,7 +50,6 @@ from controller.state.steady_clock import SteadyClock
 from controller.status import daemon_status
 from coordinator.ports import CoordinatorSettings
 from drain.checker.checker import SparkDrainChecker
-from drain.checker.policy import RestartPolicy
 from drain.checker.results_checker import ResultsChecker
 from drain.checker.supervisor import DrainSupervisor, service_command
 from drain.protocol import BacklogResponse, ExternalBacklogQuery
@@ -59,6 +58,7 @@ from headgate.ledger.compacted import delete_compacted_segments
 from headgate.ledger.ledger import Ledger
 from headgate.ledger.paths import chunk_folder
 from headgate.protocol import messages as m
+from headgate.restart_policy import RestartPolicy
 from headgate.storage.object_store import Store, open_store
 from headgate.transport.mqtt import MqttTransport
 from headgate.transport.mqtt_persistent_session import MqttPersistentSession

@@ -1,6 +1,6 @@
 """Supervise the Spark process: start it, ping it, restart it, stop it.
 
-drain.checker.policy decides how long a start may take and when the next one follows. Here a sign of
+headgate.restart_policy decides how long a start may take and when the next one follows. Here a sign of
 life is a longer log. The process and its JVM share a process group, and the kernel kills them when
 the daemon ends. A ping without a reply in time counts as a crash. The state for readiness is
 ``starting``, ``ready`` or ``degraded``. Imports no Spark.
@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Final, Self
 
 from drain.checker.connection import Connection
-from drain.checker.policy import Failures, RestartPolicy, RunEnd
 from drain.protocol import Address, DrainCheckError, Ping, Pong
 from headgate.background import BackgroundService
 from headgate.child_process import ChildProcess
+from headgate.restart_policy import Failures, RestartPolicy
 from metrics import events
 
 LOG_NAME: Final = "drain.log"
@@ -69,6 +69,17 @@ def service_command(
     ]
 
 
+@dataclass(frozen=True, slots=True)
+class _RunEnd:
+    """Why one run of the process ended."""
+
+    reason: str
+    ready_seconds: float | None = None
+    """How long it was ready; None: it never was."""
+    too_slow: bool = False
+    """Its start exceeded the limit."""
+
+
 class DrainSupervisor(BackgroundService):
     """One supervised Spark process, which runs while this context manager is entered."""
 
@@ -111,7 +122,9 @@ class DrainSupervisor(BackgroundService):
         self._set_state("starting", f"the Spark process is starting, see {self._log_path}")
         while True:
             end = await self._run_process()
-            self._failures = self._policy.count_failure(self._failures, end)
+            self._failures = self._policy.count_failure(
+                self._failures, ready_seconds=end.ready_seconds, too_slow=end.too_slow
+            )
             pause_seconds = self._policy.pause_seconds(self._failures, self._rng.random())
             self._set_state("degraded", f"{end.reason}; next start in {pause_seconds:.2g} s")
             await asyncio.sleep(pause_seconds)
@@ -120,12 +133,12 @@ class DrainSupervisor(BackgroundService):
                 self._on_restart()
             self._set_state("starting", f"the Spark process is starting again, because {end.reason}")
 
-    async def _run_process(self) -> RunEnd:
+    async def _run_process(self) -> _RunEnd:
         """Start the process, watch it until it fails, and stop it; return why it ended."""
         try:
             process = await ChildProcess.start(*self._command, log_path=self._log_path)
         except OSError as error:
-            return RunEnd(f"the Spark process cannot be started: {error.strerror or error}")
+            return _RunEnd(f"the Spark process cannot be started: {error.strerror or error}")
         self.pid = process.pid
         loop = asyncio.get_running_loop()
         ready: asyncio.Future[float] = loop.create_future()
@@ -135,10 +148,10 @@ class DrainSupervisor(BackgroundService):
             await asyncio.wait({ended, watching}, return_when=asyncio.FIRST_COMPLETED)
             ready_seconds = loop.time() - ready.result() if ready.done() else None
             if ended.done():
-                return RunEnd(
+                return _RunEnd(
                     f"the Spark process ended with code {ended.result()}, see {self._log_path}", ready_seconds
                 )
-            return RunEnd(watching.result(), ready_seconds, too_slow=ready_seconds is None)
+            return _RunEnd(watching.result(), ready_seconds, too_slow=ready_seconds is None)
         finally:
             watching.cancel()
             # With its group, because the JVM may outlast the process that started it.

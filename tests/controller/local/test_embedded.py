@@ -27,7 +27,9 @@ from controller.local.embedded import (
 )
 from controller.local.reserved_port import ReservedPort
 from controller.local.supervised_process import ProcessSpec, ProcessStartError, SupervisedProcess
+from headgate.backoff import Backoff
 from headgate.errors import ConfigError
+from headgate.restart_policy import RestartPolicy
 from tests.support.waiting import until
 
 needs_mosquitto = pytest.mark.skipif(find_mosquitto() is None, reason="mosquitto is not installed here; CI installs it")
@@ -276,6 +278,26 @@ async def test_a_failed_start_ends_the_server_and_shows_the_end_of_its_log(
         await server.__aenter__()
 
     assert server.pid is None
+
+
+async def test_a_server_that_dies_soon_after_each_start_is_restarted_after_growing_pauses(tmp_path: Path) -> None:
+    async def ready() -> bool:
+        return True
+
+    spec = ProcessSpec("a server", ["sleep", "600"], tmp_path / "server.log", ready)
+    policy = RestartPolicy(pauses=Backoff(first_seconds=0.1, longest_seconds=60.0, jitter=0.0), stable_seconds=60.0)
+    loop = asyncio.get_running_loop()
+    pauses: list[float] = []
+    async with SupervisedProcess(spec, policy) as server:
+        for _ in range(4):
+            pid = server.pid
+            assert pid is not None
+            began = loop.time()
+            os.kill(pid, signal.SIGKILL)
+            await until(lambda pid=pid: server.pid not in {None, pid})
+            pauses.append(loop.time() - began)
+
+    assert all(pause > shortest for pause, shortest in zip(pauses, (0.1, 0.2, 0.4, 0.8), strict=True))
 
 
 def test_both_servers_listen_on_loopback_only(tmp_path: Path) -> None:

@@ -1,25 +1,29 @@
-"""How long the Spark process may take to start, and when it is started again."""
+"""How long a child process may take to start, and when it is started again."""
 
 from __future__ import annotations
 
 import pytest
 
-from drain.checker.policy import MAX_EXTENSION, MAX_START_TIMEOUT_SECONDS, Failures, RestartPolicy, RunEnd
 from headgate.backoff import Backoff
+from headgate.restart_policy import MAX_EXTENSION, MAX_START_TIMEOUT_SECONDS, Failures, RestartPolicy
 
 POLICY = RestartPolicy(
     start_timeout_seconds=100.0,
     stable_seconds=60.0,
     pauses=Backoff(first_seconds=1.0, longest_seconds=8.0, jitter=0.0),
 )
-TOO_SLOW = RunEnd("not ready", too_slow=True)
-DIED_STARTING = RunEnd("ended with code 1")
+End = tuple[float | None, bool]
+"""How long it was ready, and whether its start exceeded the limit."""
+TOO_SLOW: End = (None, True)
+DIED_STARTING: End = (None, False)
+DIED_SOON: End = (59.0, False)
+DIED_LATE: End = (60.0, False)
 
 
-def failures_after(*ends: RunEnd) -> Failures:
+def failures_after(*ends: End) -> Failures:
     failures = Failures()
-    for end in ends:
-        failures = POLICY.count_failure(failures, end)
+    for ready_seconds, too_slow in ends:
+        failures = POLICY.count_failure(failures, ready_seconds=ready_seconds, too_slow=too_slow)
     return failures
 
 
@@ -52,18 +56,18 @@ def test_a_configured_limit_above_the_longest_is_kept():
     assert [policy.start_timeout(Failures(n, n)) for n in (0, 1)] == [7200.0, 7200.0]
 
 
-@pytest.mark.parametrize("end", [TOO_SLOW, DIED_STARTING, RunEnd("failed a ping", ready_seconds=59.0)])
-def test_every_failure_lengthens_the_pause_up_to_the_longest(end: RunEnd):
+@pytest.mark.parametrize("end", [TOO_SLOW, DIED_STARTING, DIED_SOON])
+def test_every_failure_lengthens_the_pause_up_to_the_longest(end: End):
     pauses = [POLICY.pause_seconds(failures_after(*[end] * count), 0.5) for count in range(1, 6)]
     assert pauses == [1.0, 2.0, 4.0, 8.0, 8.0]
 
 
 def test_a_process_that_ends_early_does_not_change_the_limit_of_the_next_start():
-    assert POLICY.start_timeout(failures_after(TOO_SLOW, DIED_STARTING, RunEnd("a ping", ready_seconds=1.0))) == 200.0
+    assert POLICY.start_timeout(failures_after(TOO_SLOW, DIED_STARTING, DIED_SOON)) == 200.0
 
 
 def test_pauses_and_limits_begin_again_after_a_process_that_was_ready_long_enough():
-    failures = failures_after(TOO_SLOW, TOO_SLOW, DIED_STARTING, RunEnd("failed a ping", ready_seconds=60.0))
+    failures = failures_after(TOO_SLOW, TOO_SLOW, DIED_STARTING, DIED_LATE)
 
     assert failures == Failures(in_a_row=1)
     assert POLICY.pause_seconds(failures, 0.5) == 1.0

@@ -1,4 +1,4 @@
-"""Decides how long a start of the Spark process may take, and when the next one follows. Pure.
+"""Decides how long a start of a child process may take, and when the next one follows. Pure.
 
 1. A start may take long on a busy machine, so each sign of life (a line in its log) extends its
    limit. Ten times the limit end a process that never stops writing.
@@ -27,21 +27,10 @@ RESTART_BACKOFF: Final = Backoff(first_seconds=1.0, longest_seconds=60.0)
 
 @dataclass(frozen=True, slots=True)
 class Failures:
-    """What failed since the process was last stable."""
+    """What has failed since the process was last stable."""
 
     in_a_row: int = 0
     slow_starts: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class RunEnd:
-    """Why one run of the process ended."""
-
-    reason: str
-    ready_seconds: float | None = None
-    """How long it was ready; None: it never was."""
-    too_slow: bool = False
-    """Its start exceeded the limit."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,11 +51,17 @@ class RestartPolicy:
         timeout = self.start_timeout(failures)
         return min(last_sign_at + timeout, started_at + MAX_EXTENSION * timeout)
 
-    def count_failure(self, failures: Failures, end: RunEnd) -> Failures:
-        """Return the failures after a run that ended with ``end`` (rules 2 and 4)."""
-        if end.ready_seconds is not None and end.ready_seconds >= self.stable_seconds:
+    def count_failure(
+        self, failures: Failures, *, ready_seconds: float | None = None, too_slow: bool = False
+    ) -> Failures:
+        """Return the failures after one more (rules 2 and 4).
+
+        ``ready_seconds``: how long the process was ready; None: it never was. ``too_slow``: its start
+        exceeded the limit.
+        """
+        if ready_seconds is not None and ready_seconds >= self.stable_seconds:
             return Failures(in_a_row=1)
-        return Failures(failures.in_a_row + 1, failures.slow_starts + end.too_slow)
+        return Failures(failures.in_a_row + 1, failures.slow_starts + too_slow)
 
     def pause_seconds(self, failures: Failures, draw: float) -> float:
         """Return the pause after ``failures``, at least one (rule 3); ``draw`` is a random number from 0 to 1."""
