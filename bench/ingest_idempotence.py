@@ -77,7 +77,7 @@ class _Sender:
             records=[record],
             producer_id=self._identity.producer_id if with_id else None,
             producer_epoch=self._identity.producer_epoch if with_id else 0,
-            sequence=next(self._sequences) if with_id else 0,
+            sequence=next(self._sequences) if with_id else None,
         )
 
 

@@ -45,7 +45,7 @@ def route_batch(topic: Topic, batch: m.ProduceBatch) -> tuple[e.RecordsStored, R
         size_bytes=sum(map(len, keys)) + sum(map(len, values)),
         producer_id=batch.producer_id,
         producer_epoch=batch.producer_epoch,
-        sequence=batch.sequence,
+        sequence=batch.sequence or 0,
         source_position=batch.source_position,
         digest=b"" if batch.producer_id is None else batch_digest(batch),
     )

@@ -86,7 +86,7 @@ def judge_batch(batch: Batch, state: ShardState, durable: int) -> Judgement:
 
     ``durable`` is the newest durable chunk. Whatever ``state`` holds beyond it is in flight.
     """
-    if batch.producer_id is None:
+    if batch.producer_id is None or batch.sequence is None:
         return _refused_content(batch, state) or Accept()
     producer = state.producers.get(batch.producer_id)
     if producer is None:  # row 4
@@ -96,7 +96,7 @@ def judge_batch(batch: Batch, state: ShardState, durable: int) -> Judgement:
         )
     return (
         _judge_epoch(batch, producer)
-        or _judge_sequence(batch, producer)
+        or _judge_sequence(batch, batch.sequence, producer)
         or _refused_content(batch, state)
         or _refused_window(batch, producer, durable)
         or Accept()
@@ -118,19 +118,19 @@ def _judge_epoch(batch: Batch, producer: ProducerState) -> Refusal | None:
     return None
 
 
-def _judge_sequence(batch: Batch, producer: ProducerState) -> Duplicate | Refusal | None:
+def _judge_sequence(batch: Batch, sequence: int, producer: ProducerState) -> Duplicate | Refusal | None:
     """Rows 7 to 10."""
-    if batch.producer_epoch > producer.producer_epoch or batch.sequence == producer.next_sequence:
+    if batch.producer_epoch > producer.producer_epoch or sequence == producer.next_sequence:
         return None
-    if batch.sequence > producer.next_sequence:
-        return _refuse("out_of_order", f"sequence {batch.sequence} arrived before {producer.next_sequence}")
-    known = _finished(producer, batch.sequence)
+    if sequence > producer.next_sequence:
+        return _refuse("out_of_order", f"sequence {sequence} arrived before {producer.next_sequence}")
+    known = _finished(producer, sequence)
     if known is None:  # correct, because rows 6 and 7 make sequences contiguous from 0
         return Duplicate(0, None)
     if batch_digest(batch) != known.digest:
         return _refuse(
             "invalid",
-            f"sequence {batch.sequence} of producer {producer.producer_id} was used for a batch with other content; "
+            f"sequence {sequence} of producer {producer.producer_id} was used for a batch with other content; "
             "a retry must have the same content, a new batch the next sequence",
         )
     return Duplicate(known.chunk, known.placements, known.topic_id, tuple(known.rejected))

@@ -57,7 +57,7 @@ def judge(subscription: Subscription, topic: TopicView, batch: m.AcknowledgeBatc
         ranges=ranges,
         producer_id=batch.producer_id,
         producer_epoch=batch.producer_epoch,
-        sequence=batch.sequence,
+        sequence=batch.sequence or 0,
         rejected=[segment for segment, _ in rejected],
         checkpoints={segment: batch.checkpoints[segment] for segment in counted if segment in batch.checkpoints},
         digest=b"" if batch.producer_id is None else batch_digest(batch),

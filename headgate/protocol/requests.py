@@ -84,6 +84,19 @@ class ConsumerRequest(SubscriptionRequest, frozen=True):
     incarnation: Natural
 
 
+def _require_whole_identity(producer_id: int | None, producer_epoch: int, sequence: int | None) -> None:
+    """Raise ValueError if a batch states a part of an identity: a field with a typing error would go unnoticed."""
+    if (producer_id is None) != (sequence is None):
+        missing, given = ("producer_id", "sequence") if producer_id is None else ("sequence", "producer_id")
+        raise ValueError(f"{given} without {missing}: a batch has both, or neither if it may be stored twice")
+    _require_id_of_epoch(producer_id, producer_epoch)
+
+
+def _require_id_of_epoch(producer_id: int | None, producer_epoch: int) -> None:
+    if producer_id is None and producer_epoch:
+        raise ValueError("producer_epoch without producer_id")
+
+
 class Record(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """One keyed record of a batch. A surplus element has no name, so ignoring it could lose what it means."""
 
@@ -93,14 +106,20 @@ class Record(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
 
 
 class ProduceBatch(RequestBody, frozen=True, tag="produce"):
-    """Store records of one topic. A retry carries the same records under the same sequence."""
+    """Store records of one topic. A retry carries the same records under the same sequence.
+
+    ``producer_id`` and ``sequence``: both, or neither for a batch that may be stored twice.
+    """
 
     topic: Name
     records: Annotated[list[Record], Meta(min_length=1, max_length=MAX_BATCH_RECORDS)]
     producer_id: Natural | None = None
     producer_epoch: Epoch = 0
-    sequence: Natural = 0
+    sequence: Natural | None = None
     source_position: Annotated[bytes, Meta(max_length=1024)] | None = None
+
+    def __post_init__(self) -> None:
+        _require_whole_identity(self.producer_id, self.producer_epoch, self.sequence)
 
 
 class Acknowledgement(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -126,8 +145,11 @@ class AcknowledgeBatch(ConsumerRequest, frozen=True, tag="acknowledge"):
     acknowledgements: Annotated[list[Acknowledgement], Meta(min_length=1, max_length=MAX_BATCH_ACKNOWLEDGEMENTS)]
     producer_id: Natural | None = None
     producer_epoch: Epoch = 0
-    sequence: Natural = 0
+    sequence: Natural | None = None
     checkpoints: Annotated[dict[Natural, Checkpoint], Meta(max_length=MAX_BATCH_ACKNOWLEDGEMENTS)] = {}
+
+    def __post_init__(self) -> None:
+        _require_whole_identity(self.producer_id, self.producer_epoch, self.sequence)
 
 
 class OpenProducer(RequestBody, frozen=True, tag="open_producer"):
@@ -143,6 +165,9 @@ class OpenProducer(RequestBody, frozen=True, tag="open_producer"):
     producer_id: Natural | None = None
     producer_epoch: Epoch = 0
     accept_new: bool = False
+
+    def __post_init__(self) -> None:
+        _require_id_of_epoch(self.producer_id, self.producer_epoch)
 
 
 class ListProducers(ListRequest, frozen=True, tag="list_producers"):

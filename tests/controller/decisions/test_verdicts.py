@@ -16,7 +16,7 @@ PRODUCER = 9
 
 
 def batch(
-    sequence: int = 0, *, epoch: int = 0, producer: int | None = PRODUCER, records: int = 1, **kwargs: Any
+    sequence: int | None = 0, *, epoch: int = 0, producer: int | None = PRODUCER, records: int = 1, **kwargs: Any
 ) -> m.ProduceBatch:
     return m.ProduceBatch(
         topic=kwargs.get("topic", "orders"),
@@ -118,7 +118,7 @@ ROWS: dict[str, tuple[Batch, int, int, Any]] = {
     "row 9, the same records for another topic": (batch(1, topic="other"), 3, 4, ("invalid", True)),
     "row 9, a changed batch under the same sequence": (batch(1, records=2), 3, 4, ("invalid", True)),
     # Stored at least once, without deduplication.
-    "row 15, a batch without a producer": (batch(17, producer=None), 0, 1, Accept()),
+    "row 15, a batch without a producer": (batch(None, producer=None), 0, 1, Accept()),
 }
 
 

@@ -28,6 +28,7 @@ ACKNOWLEDGED = m.AcknowledgeBatch(
     incarnation=3,
     acknowledgements=[m.Acknowledgement(0, 1, 0, 5), m.Acknowledgement(4, 2, 0, 9)],
     producer_id=2,
+    sequence=0,
     checkpoints={4: "here", 0: "there"},
 )
 

@@ -377,8 +377,9 @@ def test_an_unknown_subscription_is_judged_like_an_unknown_topic(repeated: int) 
 
 
 def test_a_batch_without_a_producer_skips_the_rows_about_producers() -> None:
-    assert isinstance(_judge(producer_id=None, sequence=99), Accept)
-    assert "is external" in _judge(producer_id=None, topic="elsewhere", records=TOO_LARGE).reason
+    anonymous = {"producer_id": None, "producer_epoch": 0, "sequence": None}
+    assert isinstance(_judge(**anonymous), Accept)
+    assert "is external" in _judge(**anonymous, topic="elsewhere", records=TOO_LARGE).reason
 
 
 def test_every_verdict_is_in_the_table() -> None:
