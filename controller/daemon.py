@@ -86,7 +86,8 @@ def read_clocks() -> tuple[int, int]:
     """Return milliseconds since 1970 and since the machine booted. No other code of the daemon reads a wall clock."""
     # CLOCK_BOOTTIME also counts while the machine is suspended; only Linux has it.
     elapsed = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-    return time.time_ns() // 1_000_000, time.clock_gettime_ns(elapsed) // 1_000_000
+    # Of Python's clocks, only this one has a value beyond the year 2262.
+    return int(time.clock_gettime(time.CLOCK_REALTIME) * 1000), time.clock_gettime_ns(elapsed) // 1_000_000
 
 
 def compaction_arguments(settings: CompactionSettings) -> list[str]:
@@ -198,6 +199,7 @@ class Daemon:
             on_event=self._on_election,
         )
         await stack.enter_async_context(elections)
+        stack.callback(tasks.create_task(elections.watch(), name="zookeeper-client").cancel)
         shards = await self._join_cluster(elections, stop)
         if shards is None:
             return

@@ -22,6 +22,7 @@ from typing import Any, NoReturn
 import click
 
 from controller.cli.context import CommandContext, InterruptedBySignalError
+from controller.cli.machine_faults import machine_fault
 from controller.cli.output import examples
 from headgate.errors import CommandUnknownError, HeadgateError
 
@@ -119,6 +120,8 @@ def _report(error: Exception, *, debug: bool) -> int:
         case OSError():
             where = f"{leaf.filename}: " if leaf.filename else ""
             text, code = f"{where}{leaf.strerror or leaf}", _EXIT_FAILED
+        case _ if (fault := machine_fault(leaf)) is not None:
+            text, code = fault, _EXIT_FAILED
         case _:
             hint = "" if debug else " (run headgate --debug … for a traceback)"
             text, code = f"internal error: {type(leaf).__name__}: {leaf}{hint}", _EXIT_FAILED

@@ -20,6 +20,7 @@ import click
 import structlog
 
 from controller.cli.context import CommandContext, InterruptedBySignalError
+from controller.cli.machine_faults import machine_fault
 from controller.cli.output import examples, json_option, print_json, print_table
 from controller.settings.load import Settings, load_settings
 from headgate.errors import ConfigError, HeadgateError
@@ -85,7 +86,7 @@ def _is_self_explanatory(error: BaseException) -> bool:
     """Whether the text of ``error`` explains it; task groups wrap the errors that are raised inside them."""
     if isinstance(error, BaseExceptionGroup):
         return all(map(_is_self_explanatory, error.exceptions))
-    return isinstance(error, HeadgateError)
+    return isinstance(error, HeadgateError) or machine_fault(error) is not None
 
 
 def reload_or_stop(daemon: Daemon, load_new_settings: Callable[[], Settings], *, terminal_closed: bool) -> None:

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol, Self
+from typing import Any, NoReturn, Protocol, Self
+
+from headgate.errors import HeadgateError
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,10 @@ class Lost:
     """The session and its queue nodes have expired. A `Released` precedes it for each acquired shard."""
 
 
+class ElectionClientError(HeadgateError):
+    """The client of the election service has ended, and does not come back."""
+
+
 ElectionEvent = Acquired | Released | HolderChanged | Suspended | Connected | Lost
 EventHandler = Callable[[ElectionEvent], None]
 """Called on the event loop. Must not block and must not raise."""
@@ -81,6 +87,14 @@ class Elections(Protocol):
 
         Raises:
             ConfigError: the stored data is not a config.
+
+        """
+
+    async def watch(self) -> NoReturn:
+        """Wait until the client of the service can never connect again; requires that this is open.
+
+        Raises:
+            ElectionClientError: it can not. Only a new process can.
 
         """
 

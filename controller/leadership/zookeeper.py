@@ -29,7 +29,7 @@ import secrets
 import threading
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from typing import Any, Final, Self
+from typing import Any, Final, NoReturn, Self
 
 import structlog
 from kazoo.client import KazooClient
@@ -43,10 +43,19 @@ from kazoo.exceptions import (
     SessionMovedError,
     WriterNotClosedException,
 )
-from kazoo.handlers.threading import KazooTimeoutError
+from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandler
 from kazoo.protocol.states import KazooState
 
-from controller.leadership.election import Acquired, Connected, EventHandler, HolderChanged, Lost, Released, Suspended
+from controller.leadership.election import (
+    Acquired,
+    Connected,
+    ElectionClientError,
+    EventHandler,
+    HolderChanged,
+    Lost,
+    Released,
+    Suspended,
+)
 from headgate.errors import ConfigError
 
 RECONCILE_INTERVAL_SECONDS: Final = 5.0
@@ -80,6 +89,26 @@ _Task = asyncio.Task[None]
 log = structlog.get_logger(__name__)
 
 
+class _WatchedThreads(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no types
+    """kazoo's threads, each of which reports its end: kazoo neither restarts one nor fails without it."""
+
+    def __init__(self, on_end: Callable[[BaseException | None], None]) -> None:
+        super().__init__()
+        self._on_end = on_end
+
+    def spawn(self, func: Callable[..., None], *arguments: Any, **options: Any) -> threading.Thread:
+        def run() -> None:
+            try:
+                func(*arguments, **options)
+            except BaseException as error:  # noqa: BLE001 - ends the process
+                self._on_end(error)
+            else:
+                self._on_end(None)
+
+        thread: threading.Thread = super().spawn(run)
+        return thread
+
+
 class ZooKeeperElections:
     """One ZooKeeper session; see `controller.leadership.election.Elections`."""
 
@@ -103,6 +132,8 @@ class ZooKeeperElections:
         self._session_timeout_seconds = session_timeout_seconds
         self._on_event = on_event
         self._loop: asyncio.AbstractEventLoop
+        self._failure: asyncio.Future[ElectionClientError]
+        self._closing = False
         self._client: Any = None
         self._session = 0
         """Number of the session. A queue node belongs to one session."""
@@ -143,6 +174,9 @@ class ZooKeeperElections:
             self._registering.cancel()
         self._registering = self._start(self._keep_registered(name, data), "zookeeper-registration")
 
+    async def watch(self) -> NoReturn:
+        raise await self._failure
+
     async def cluster_config(self, default: dict[str, Any]) -> dict[str, Any]:
         while True:
             await self._in_contact.wait()
@@ -161,8 +195,10 @@ class ZooKeeperElections:
 
     async def __aenter__(self) -> Self:
         self._loop = asyncio.get_running_loop()
+        self._failure = self._loop.create_future()
         self._client = KazooClient(
             hosts=self._hosts,
+            handler=_WatchedThreads(self._on_thread_end),
             timeout=self._session_timeout_seconds,
             connection_retry={"max_tries": -1, "delay": 0.1, "backoff": 2, "max_delay": 2.0},
             logger=_KAZOO_LOG,
@@ -175,6 +211,7 @@ class ZooKeeperElections:
 
     async def __aexit__(self, *_: object) -> None:
         """See `Elections.__aexit__`. Ending the session deletes all nodes of this daemon."""
+        self._closing = True
         for shard in list(self._contenders):
             self.withdraw(shard)
         tasks = list(self._tasks)
@@ -226,6 +263,20 @@ class ZooKeeperElections:
                 self._on_event(Released(shard))
             self._acquired.clear()
             self._on_event(Lost())
+
+    def _on_thread_end(self, error: BaseException | None) -> None:
+        """Post the end of a kazoo thread to the loop. Runs on that thread."""
+        with suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(self._fail, error)
+
+    def _fail(self, error: BaseException | None) -> None:
+        if self._closing or self._failure.done():
+            return
+        reason = "it rejected this client" if error is None else repr(error)
+        self._log.error("zookeeper.client_ended", exc_info=error)
+        self._failure.set_result(
+            ElectionClientError(f"the ZooKeeper client has ended and must be restarted with this process: {reason}")
+        )
 
     async def _warn_if_slow(self) -> None:
         try:

@@ -12,7 +12,7 @@ import pytest
 from kazoo.client import KazooClient
 from structlog.testing import capture_logs
 
-from controller.leadership.election import Acquired, Connected, Lost, Released, Suspended
+from controller.leadership.election import Acquired, Connected, ElectionClientError, Lost, Released, Suspended
 from controller.leadership.zookeeper import ZooKeeperElections
 from headgate.errors import ConfigError
 from tests.support.election_environments import (
@@ -231,6 +231,32 @@ async def test_closing_while_partitioned_takes_a_few_seconds(harness: ElectionHa
     # kazoo alone takes ten seconds or more.
     assert asyncio.get_running_loop().time() - began < 9
     await harness.heal("a")
+
+
+async def test_the_end_of_the_client_is_reported(harness: ElectionHarness, join: Join) -> None:
+    """Otherwise a daemon contends for nothing any more, and nothing shows it."""
+    a, b = await leader_and_contender(join)
+    failed, working = (asyncio.create_task(each.elections.watch()) for each in (a, b))
+    await never(failed.done, 0.3)
+
+    await harness.break_client("a")
+
+    with pytest.raises(ElectionClientError, match="client has ended"):
+        async with asyncio.timeout(60):
+            await failed
+    assert not working.done()
+    working.cancel()
+
+
+async def test_closing_is_no_end_of_the_client(harness: ElectionHarness) -> None:
+    a = Candidate()
+    a.elections = await harness.build("a", a.on_event)
+    async with a.elections:
+        await until(lambda: a.connected)
+        watching = asyncio.create_task(a.elections.watch())
+
+    await never(watching.done, 0.3)
+    watching.cancel()
 
 
 async def test_a_deleted_queue_node_is_released_and_created_again(harness: ElectionHarness, join: Join) -> None:

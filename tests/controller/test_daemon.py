@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,15 @@ import pytest
 import structlog
 
 from controller.daemon import Daemon
-from controller.settings.load import IngestSettings, LedgerSettings, Settings
+from controller.leadership.election import ElectionClientError
+from controller.settings.load import (
+    DrainSettings,
+    HttpSettings,
+    IngestSettings,
+    LedgerSettings,
+    Settings,
+    ZooKeeperSettings,
+)
 from controller.state.shard_state import ShardState
 from drain.checker.checker import SparkDrainChecker
 from headgate.errors import ConfigError
@@ -54,6 +63,33 @@ def test_a_jump_of_the_clock_is_reported_and_not_followed(settings: Settings) ->
     assert [("clock.stepped", 10**9 - 2), ("clock.stepped", 0)] == [
         (line["event"], line["held_seconds"]) for line in logged
     ]
+
+
+async def test_the_end_of_the_zookeeper_client_ends_the_daemon(settings: Settings) -> None:
+    """A server whose reply is too short for its header ends kazoo's connection thread."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readexactly(int.from_bytes(await reader.readexactly(4)))
+        accepted = struct.pack("!iiqi16s?", 0, 4000, 1, 16, b"", False)
+        for body in (accepted, b"x"):
+            writer.write(len(body).to_bytes(4) + body)
+        await reader.read()
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        daemon = Daemon(
+            settings.replace(
+                zookeeper=ZooKeeperSettings(hosts=f"127.0.0.1:{port}"),
+                http=HttpSettings(port=0),
+                drain=DrainSettings(spawn=False),
+            )
+        )
+        with pytest.raises(ExceptionGroup) as caught:
+            async with asyncio.timeout(60):
+                await daemon.run(asyncio.Event())
+
+    assert caught.group_contains(ElectionClientError, match="the ZooKeeper client has ended")
 
 
 @pytest.mark.looptime

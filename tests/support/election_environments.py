@@ -37,6 +37,7 @@ class ElectionHarness(Protocol):
     async def start(self) -> None: ...
     async def delete_queue_node(self, name: str, shard: int) -> None: ...
     async def instances(self) -> dict[str, bytes]: ...
+    async def break_client(self, name: str) -> None: ...
 
 
 class FakeElectionHarness:
@@ -65,6 +66,9 @@ class FakeElectionHarness:
 
     async def start(self) -> None:
         self._service.start()
+
+    async def break_client(self, name: str) -> None:
+        self._service.break_client(name)
 
     async def delete_queue_node(self, name: str, shard: int) -> None:
         self._service.delete_queue_node(name, shard)
@@ -132,6 +136,7 @@ class ZooKeeperHarness:
         self._root = f"/headgate/test-{ZooKeeperHarness.roots}"
         self._stack = stack
         self._proxies: dict[str, Proxy] = {}
+        self._built: dict[str, ZooKeeperElections] = {}
         self.server = server
         self.session_seconds = SESSION_SECONDS
         self.reconcile_interval_seconds = RECONCILE_INTERVAL_SECONDS
@@ -139,7 +144,7 @@ class ZooKeeperHarness:
     async def build(self, name: str, on_event: Callable[[ElectionEvent], None]) -> Elections:
         proxy = await self._stack.enter_async_context(Proxy("127.0.0.1", self.server.port))
         self._proxies[name] = proxy
-        return ZooKeeperElections(
+        self._built[name] = ZooKeeperElections(
             proxy.address,
             root=self._root,
             instance=name,
@@ -147,6 +152,15 @@ class ZooKeeperHarness:
             on_event=on_event,
             reconcile_interval_seconds=self.reconcile_interval_seconds,
         )
+        return self._built[name]
+
+    async def break_client(self, name: str) -> None:
+        def fail(*_: object) -> None:
+            raise RuntimeError("xids do not match")
+
+        connection = self._built[name]._client._connection
+        connection._submit = fail
+        connection.client.sync_async("/")
 
     async def partition(self, name: str) -> None:
         await self._proxies[name].blackhole()

@@ -16,9 +16,18 @@ from __future__ import annotations
 import asyncio
 import random
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
-from controller.leadership.election import Acquired, Connected, EventHandler, HolderChanged, Lost, Released, Suspended
+from controller.leadership.election import (
+    Acquired,
+    Connected,
+    ElectionClientError,
+    EventHandler,
+    HolderChanged,
+    Lost,
+    Released,
+    Suspended,
+)
 
 NOTICE_FRACTION = 0.4
 """A dead connection is detected after this part of the session timeout (measured with kazoo: 0.3 to 0.45)."""
@@ -85,6 +94,12 @@ class FakeZooKeeper:
         if session in self.service_state.queues.get(shard, []):
             self.service_state.queues[shard].remove(session)
             self.changed()
+
+    def break_client(self, instance: str) -> None:
+        """End a client as a bug in its library does: it never connects again."""
+        client = self._clients[instance]
+        self.partition(instance)
+        client.failure.set_result(ElectionClientError("the client has ended"))
 
     def partition(self, instance: str) -> None:
         """End a client's contact; its session expires unless `heal` comes in time."""
@@ -175,6 +190,7 @@ class FakeElections:
         self._service = service
         self._on_event = on_event
         self.open = False
+        self.failure: asyncio.Future[ElectionClientError] = asyncio.get_running_loop().create_future()
         self._in_contact = asyncio.Event()
         self._wanted: set[int] = set()
         self._leaving: set[int] = set()
@@ -200,6 +216,10 @@ class FakeElections:
         """See `Elections.register_instance`."""
         self._registration = (name, data)
         self._service.later(self.reconcile)
+
+    async def watch(self) -> NoReturn:
+        """See `Elections.watch`."""
+        raise await self.failure
 
     async def cluster_config(self, default: dict[str, Any]) -> dict[str, Any]:
         """See `Elections.cluster_config`."""

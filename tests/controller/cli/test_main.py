@@ -101,6 +101,10 @@ def test_an_unknown_outcome_has_an_exit_code_of_its_own(
         (NoLeaderError("shard 3 has no leader; see that a daemon runs"), "headgate: shard 3 has no leader; see that a"),
         (ExceptionGroup("tasks", [ValueError("x"), HeadgateError("two\nlines")]), "headgate: two lines\n"),
         (FileNotFoundError(2, "No such file or directory", "x.json"), "headgate: x.json: No such file or directory\n"),
+        (MemoryError(), "headgate: out of memory: this process reached its limit"),
+        (ExceptionGroup("tasks", [RuntimeError("can't start new thread")]), "headgate: no new thread: this process"),
+        (OverflowError("timestamp too large to convert to C _PyTime_t"), "headgate: the clock of this machine is"),
+        (OverflowError("int too big to convert"), "headgate: internal error: OverflowError: int too big to convert"),
         (
             ZeroDivisionError("oops"),
             "headgate: internal error: ZeroDivisionError: oops (run headgate --debug … for a traceback)",
