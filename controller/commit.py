@@ -1,8 +1,9 @@
 """Group commit: write one chunk while the next one collects entries.
 
 Accepted entries are applied at once; replies wait until their chunk is durable. A chunk is written
-as soon as the previous write completes. When `GroupCommit.run` raises `TermEndedError`, the caller
-must discard the state, because it may be ahead of the ledger.
+as soon as the previous write completes, unless only barriers need it (`EmptyChunkLimit`). When
+`GroupCommit.run` raises `TermEndedError`, the caller must discard the state, because it may be
+ahead of the ledger.
 """
 
 from __future__ import annotations
@@ -22,6 +23,11 @@ from metrics import events
 
 YIELD_SECONDS = 0.5
 """Pause between commits while a contender waits: long enough for it to read the last chunks and create the next one."""
+EMPTY_CHUNK_BURST = 16
+EMPTY_CHUNK_INTERVAL_SECONDS = 1.0
+"""A leader writes this many empty chunks for barriers at once, then one per interval, the longest wait of a refusal."""
+MAX_WAITING_BARRIERS = 1000
+"""Callbacks that wait for a shared empty chunk. One more, and it is written at once."""
 RETRY_SECONDS = 0.25
 """Pause before a write that certainly did not happen is repeated."""
 
@@ -32,6 +38,27 @@ class TermEndedError(HeadgateError):
     def __init__(self, event: Event, reason: str) -> None:
         super().__init__(reason)
         self.event = event
+
+
+class EmptyChunkLimit:
+    """A token bucket of ``burst`` empty chunks that gains one per ``interval_seconds``.
+
+    Without it, a client that repeats a wrong request would add an object to the ledger for each refusal.
+    """
+
+    def __init__(self, burst: int = EMPTY_CHUNK_BURST, interval_seconds: float = EMPTY_CHUNK_INTERVAL_SECONDS) -> None:
+        self._spare_seconds = (burst - 1) * interval_seconds
+        self._interval_seconds = interval_seconds
+        self._spent_until = 0.0
+
+    def wait_seconds(self, now: float) -> float:
+        """Return how long the next empty chunk must wait; 0 if it may be written."""
+        return max(0.0, self._spent_until - self._spare_seconds - now)
+
+    def spend(self, now: float) -> None:
+        """Count an empty chunk. One that was not allowed makes the next one wait, but not longer than the interval."""
+        longest = now + self._spare_seconds + self._interval_seconds
+        self._spent_until = min(max(self._spent_until, now) + self._interval_seconds, longest)
 
 
 @dataclass(slots=True)
@@ -78,6 +105,10 @@ class GroupCommit:
         self._on_records = on_records
         self._pending: _PendingChunk | None = None
         self._writing: _PendingChunk | None = None
+        self._empty_chunks = EmptyChunkLimit()
+        self._waiting: list[Callable[[], None]] = []
+        """Callbacks of barriers that wait for the next chunk, whatever opens it."""
+        self._barrier_timer: asyncio.TimerHandle | None = None
         self._wake = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -123,6 +154,23 @@ class GroupCommit:
         """
         return self._open_chunk().number
 
+    def after_barrier(self, callback: Callable[[], None]) -> None:
+        """Call ``callback`` once a chunk is durable that was created after this moment.
+
+        An empty chunk is limited by `EmptyChunkLimit`: the callback may have to wait for it, or for the next entry.
+        """
+        now = asyncio.get_running_loop().time()
+        wait_seconds = 0.0 if self._pending is not None else self._empty_chunks.wait_seconds(now)
+        if not wait_seconds or len(self._waiting) == MAX_WAITING_BARRIERS:
+            if self._pending is None:
+                self._empty_chunks.spend(now)
+            self.when_durable(self.barrier(), callback)
+            return
+        self._observer.observe(events.BarrierDelayed(shard=self._state.shard))
+        self._waiting.append(callback)
+        if self._barrier_timer is None:
+            self._barrier_timer = asyncio.get_running_loop().call_later(wait_seconds, self._open_for_barriers)
+
     def when_durable(self, chunk: int, callback: Callable[[], None]) -> None:
         """Call ``callback`` once ``chunk`` is durable; at once if it is. Callbacks of one chunk keep their order."""
         if chunk <= self.durable:
@@ -139,11 +187,19 @@ class GroupCommit:
             self._pending.accepted_at.append(asyncio.get_running_loop().time())
 
     async def flush(self) -> None:
-        """Wait until everything accepted is durable; requires that `run` is running."""
+        """Wait until everything accepted is durable, and every barrier; requires that `run` is running."""
+        if self._waiting:
+            self._open_for_barriers()
         await self._idle.wait()
 
     async def run(self) -> None:
         """Write chunk after chunk until the term ends; raises TermEndedError."""
+        try:
+            await self._write_chunks()
+        finally:
+            self._cancel_barrier_timer()
+
+    async def _write_chunks(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
             await self._wake.wait()
@@ -187,10 +243,21 @@ class GroupCommit:
     def _open_chunk(self) -> _PendingChunk:
         if self._pending is None:
             self._state.begin_chunk(self._state.chunk + 1, self._now_ms())
-            self._pending = _PendingChunk(self._state.chunk, self._state.at_ms)
+            self._pending = _PendingChunk(self._state.chunk, self._state.at_ms, callbacks=self._waiting)
+            self._waiting = []
+            self._cancel_barrier_timer()
             self._idle.clear()
             self._wake.set()
         return self._pending
+
+    def _open_for_barriers(self) -> None:
+        self._empty_chunks.spend(asyncio.get_running_loop().time())
+        self._open_chunk()
+
+    def _cancel_barrier_timer(self) -> None:
+        if self._barrier_timer is not None:
+            self._barrier_timer.cancel()
+            self._barrier_timer = None
 
     async def _commit(self, pending: _PendingChunk) -> int:
         """Write one chunk and return its size in bytes."""

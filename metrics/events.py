@@ -81,6 +81,12 @@ class ChunkCommitted(Event, frozen=True):
     records: int
 
 
+class BarrierDelayed(Event, frozen=True):
+    """A refusal waits, so that it shares an empty chunk with others."""
+
+    shard: int
+
+
 class IngestQueueResized(Event, frozen=True):
     """The number of accepted bytes in the pending chunk changed to ``size_bytes``."""
 

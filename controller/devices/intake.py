@@ -105,7 +105,7 @@ class DeviceIntake:
         self._observer.observe(events.PendingDeviceRecordsChanged(shard=self._state.shard, records=records))
 
     def _unknown_topic(self, name: str, delivery: Delivery) -> None:
-        self._commit.when_durable(self._commit.barrier(), partial(self._discard, "unknown_topic", delivery))
+        self._commit.after_barrier(partial(self._discard, "unknown_topic", delivery))
         self.subscriptions.remove_filter(name)
 
     def _discard(self, reason: events.DeviceRejectionReason, delivery: Delivery) -> None:

@@ -161,7 +161,7 @@ class DeviceSubscriptions:
     async def _wait_for_barrier(self) -> None:
         """Return once a chunk was created after this call."""
         created = asyncio.Event()
-        self._commit.when_durable(self._commit.barrier(), created.set)
+        self._commit.after_barrier(created.set)
         await created.wait()
 
     def _send_sentinel(self, session: DeviceSession) -> None:

@@ -41,7 +41,7 @@ class Outbox:
             verdict=refusal.verdict, reason=refusal.reason, instance=self._instance, term_age_ms=refusal.term_age_ms
         )
         if refusal.after_barrier:
-            self.reply(request, body, self._commit.barrier())
+            self._commit.after_barrier(partial(self._publish, *self._reply_message(request, body)))
         elif refusal.after_proposed:
             self.reply(request, body)
         else:

@@ -75,6 +75,12 @@ def add_ingestion_metrics(metrics: MetricFactory) -> None:
 def _add_chunk_metrics(metrics: MetricFactory) -> None:
     metrics.count(events.ChunkCommitted, "records_stored", "Records in durable chunks.", by="records", shard=None)
     metrics.count(events.ChunkCommitted, "chunks_stored_bytes", "Bytes of durable chunks.", by="size_bytes", shard=None)
+    metrics.count(
+        events.BarrierDelayed,
+        "barriers_delayed",
+        "Refusals that waited, at most a second, to share an empty chunk.",
+        shard=None,
+    )
     metrics.time(
         events.ChunkCommitted, "chunk_commit_seconds", "Time to create a chunk in the object store.", COMMIT_BUCKETS
     )

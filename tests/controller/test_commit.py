@@ -3,11 +3,14 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import pytest
 
-from controller.commit import RETRY_SECONDS, YIELD_SECONDS, GroupCommit, TermEndedError
+from controller.commit import EMPTY_CHUNK_BURST as BURST
+from controller.commit import EMPTY_CHUNK_INTERVAL_SECONDS as INTERVAL_SECONDS
+from controller.commit import MAX_WAITING_BARRIERS, RETRY_SECONDS, YIELD_SECONDS, GroupCommit, TermEndedError
 from controller.leadership.transitions import Event
 from controller.state.shard_state import ShardState
 from headgate.ledger.ledger import Ledger
@@ -232,6 +235,77 @@ async def test_a_barrier_is_a_chunk_created_afterwards() -> None:
 
     assert ["a", "after barrier"] == shard.sent
     assert () == (await shard.ledger.read(3)).entries
+
+
+async def test_barriers_one_after_the_other_cost_a_burst_of_empty_chunks_and_then_one_per_second() -> None:
+    shard = Shard()
+    shard.store.latency_seconds = (0.0, 0.0)
+    loop = asyncio.get_running_loop()
+    async with running(shard):
+        for number in range(40):
+            passed, before = asyncio.Event(), loop.time()
+            shard.commit.after_barrier(passed.set)
+            await passed.wait()
+            assert loop.time() - before <= (0 if number < BURST else INTERVAL_SECONDS)
+
+    assert 1 + 40 == shard.commit.durable
+    assert 40 - BURST == loop.time() == len(shard.observer.of(events.BarrierDelayed))
+
+
+async def test_barriers_that_wait_share_the_next_chunk_whatever_opens_it() -> None:
+    shard = Shard()
+    shard.store.latency_seconds = (0.0, 0.0)
+    passed: list[int] = []
+    async with running(shard):
+        for _ in range(BURST):
+            shard.commit.after_barrier(lambda: None)
+            await shard.commit.flush()
+        for number in range(5):
+            shard.commit.after_barrier(partial(passed.append, number))
+        await asyncio.sleep(INTERVAL_SECONDS / 2)
+        assert [] == passed
+        shard.create("a")
+        await asyncio.sleep(0.01)
+        assert (list(range(5)), ["a"]) == (passed, shard.sent), "the entry did not wait for the barriers"
+        assert 1 + BURST + 1 == shard.commit.durable
+        await asyncio.sleep(10)
+
+    assert 1 + BURST + 1 == shard.commit.durable, "no empty chunk is written for barriers that have passed"
+
+
+async def test_a_flush_and_too_many_barriers_do_not_wait() -> None:
+    shard = Shard()
+    shard.store.latency_seconds = (0.0, 0.0)
+    passed: list[int] = []
+    loop = asyncio.get_running_loop()
+    async with running(shard):
+        for _ in range(BURST):
+            shard.commit.after_barrier(lambda: None)
+            await shard.commit.flush()
+        shard.commit.after_barrier(partial(passed.append, 0))
+        await shard.commit.flush()
+        assert ([0], 0) == (passed, loop.time())
+        for number in range(MAX_WAITING_BARRIERS + 1):
+            shard.commit.after_barrier(partial(passed.append, number))
+        await asyncio.sleep(0)
+        await shard.commit.flush()
+        assert (MAX_WAITING_BARRIERS + 2, 0) == (len(passed), loop.time())
+        shard.commit.after_barrier(partial(passed.append, 0))
+        await asyncio.sleep(INTERVAL_SECONDS + 0.01)
+        assert MAX_WAITING_BARRIERS + 3 == len(passed), "later barriers wait no longer than usual"
+
+
+async def test_a_term_that_ended_opens_no_chunk_for_waiting_barriers() -> None:
+    shard = Shard()
+    shard.store.latency_seconds = (0.0, 0.0)
+    async with running(shard):
+        for _ in range(BURST):
+            shard.commit.after_barrier(lambda: None)
+            await shard.commit.flush()
+        shard.commit.after_barrier(lambda: None)
+    await asyncio.sleep(10)
+
+    assert 1 + BURST == shard.commit.newest
 
 
 async def test_callbacks_of_durable_chunks_run_at_once() -> None:

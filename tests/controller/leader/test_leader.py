@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from controller.commit import TermEndedError
+from controller.commit import EMPTY_CHUNK_BURST, EMPTY_CHUNK_INTERVAL_SECONDS, TermEndedError
 from controller.leader.leader import ShardLeader
 from controller.leadership.transitions import Event
 from controller.settings.load import IngestSettings
@@ -174,6 +174,19 @@ async def test_a_refusal_that_ends_a_session_waits_for_a_barrier() -> None:
         assert durable + 1 == leader.commit.durable
 
     assert ("out_of_order", 1) == (rejected.verdict, client.replies[request][0].leader_epoch)
+
+
+async def test_refusals_one_after_the_other_share_empty_chunks() -> None:
+    shard = OneShard()
+    async with shard.leader() as leader, shard.client() as client:
+        await asyncio.sleep(1)
+        before, began = leader.commit.durable, asyncio.get_running_loop().time()
+        for _ in range(60):
+            await asyncio.gather(*(client.call(m.DeleteTopic, topic="none", token="x") for _ in range(5)))
+        took = asyncio.get_running_loop().time() - began
+
+    assert leader.commit.durable - before <= EMPTY_CHUNK_BURST + took + 1
+    assert took <= 60 * EMPTY_CHUNK_INTERVAL_SECONDS
 
 
 async def test_a_deposed_leader_never_says_out_of_order() -> None:
