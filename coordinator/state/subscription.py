@@ -175,8 +175,9 @@ class Subscription:
         segment, buckets = segment_of(segment_slice), buckets_of(segment_slice)
         progress = self.progress_by_bucket.get(segment)
         if progress is None:
-            return count_records([self.acknowledged_in(segment, 0).remaining(end_offset)] * len(buckets), alike=True)
-        return count_records([progress[bucket].remaining(end_offset) for bucket in buckets], alike=False)
+            offsets = self.acknowledged_in(segment, 0).remaining(end_offset) * len(buckets)
+            return count_records(offsets, exact=len(buckets) == KEY_BUCKETS)
+        return count_records(sum(progress[bucket].remaining(end_offset) for bucket in buckets), exact=False)
 
     def held_by(self, consumer: str) -> list[SegmentSlice]:
         """Return the sorted slices that ``consumer`` holds, revoked ones included."""

@@ -217,9 +217,8 @@ def _backlog(subscription: StateRow, segment: StateRow, progress: Sequence[State
     by_bucket = {row.bucket: unacknowledged_offsets(end, row.position, OffsetRanges(row.above)) for row in progress}
     others = by_bucket.pop(None, end)
     position = min((row.position for row in progress), default=0)
-    records, estimated = count_records(
-        [*by_bucket.values(), *[others] * (KEY_BUCKETS - len(by_bucket))], alike=not by_bucket
-    )
+    offsets = sum(by_bucket.values()) + others * (KEY_BUCKETS - len(by_bucket))
+    records, estimated = count_records(offsets, exact=not by_bucket)
     size_bytes = estimate_size_bytes(records, segment.records, segment.size_bytes)
     return Backlog(
         topic_id=subscription.topic_id,

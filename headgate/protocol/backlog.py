@@ -10,7 +10,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any, Final, Literal, NamedTuple, TypeVar
 
 import msgspec
@@ -88,15 +88,13 @@ def unacknowledged_offsets(end_offset: int, position: int, above: OffsetRanges) 
     return max(0, end_offset - position) - above.count(below=end_offset)
 
 
-def count_records(offsets_by_bucket: Sequence[int], *, alike: bool) -> RecordCount:
+def count_records(offsets: int, *, exact: bool) -> RecordCount:
     """Return the unacknowledged records of some key buckets of a segment (rule 2).
 
-    ``offsets_by_bucket``: the unacknowledged offsets of each. ``alike``: all buckets of the segment
-    have the same progress.
+    ``offsets``: the sum of the unacknowledged offsets of each bucket. ``exact``: they are all buckets
+    of the segment, with the same progress.
     """
-    total = sum(offsets_by_bucket)
-    exact = total == 0 or (alike and len(offsets_by_bucket) == KEY_BUCKETS)
-    return RecordCount(-(-total // KEY_BUCKETS), not exact)
+    return RecordCount(-(-offsets // KEY_BUCKETS), offsets > 0 and not exact)
 
 
 def records_text(records: int | None, estimated: bool) -> str:

@@ -33,26 +33,20 @@ def test_unacknowledged_offsets_are_neither_below_the_position_nor_in_a_range(
     assert unacknowledged_offsets(end, position, above) == len(set(range(end)) - acknowledged)
 
 
-@pytest.mark.parametrize(("total", "mean"), [(1, 1), (KEY_BUCKETS, 1), (KEY_BUCKETS + 1, 2)])
-def test_the_mean_over_the_buckets_is_rounded_up(total: int, mean: int) -> None:
-    assert count_records([total, *[0] * (KEY_BUCKETS - 1)], alike=False) == (mean, True)
-
-
 @pytest.mark.parametrize(
-    ("offsets_by_bucket", "alike", "expected"),
+    ("offsets", "exact", "expected"),
     [
-        ([40] * KEY_BUCKETS, True, (40, False)),
-        ([40] * KEY_BUCKETS, False, (40, True)),
-        ([40] * 4, True, (10, True)),
-        ([0] * KEY_BUCKETS, False, (0, False)),
-        ([0] * 4, True, (0, False)),
+        (1, False, (1, True)),
+        (KEY_BUCKETS, False, (1, True)),
+        (KEY_BUCKETS + 1, False, (2, True)),
+        (KEY_BUCKETS * 40, True, (40, False)),
+        (0, False, (0, False)),
     ],
-    ids=["alike", "other offsets in each bucket", "a quarter", "nothing", "nothing in a quarter"],
 )
-def test_a_count_is_exact_where_every_bucket_has_the_same_progress_and_where_it_is_zero(
-    offsets_by_bucket: list[int], alike: bool, expected: tuple[int, bool]
+def test_records_are_the_mean_over_the_buckets_rounded_up_and_zero_is_exact(
+    offsets: int, exact: bool, expected: tuple[int, bool]
 ) -> None:
-    assert count_records(offsets_by_bucket, alike=alike) == expected
+    assert count_records(offsets, exact=exact) == expected
 
 
 @pytest.mark.parametrize(
