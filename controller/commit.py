@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 from controller.leadership.transitions import Event
 from controller.state.shard_state import ShardState
@@ -264,9 +265,15 @@ class GroupCommit:
         loop = asyncio.get_running_loop()
         began = loop.time()
         number = pending.number
-        data = pending.builder.encode(
-            shard=self._state.shard, number=number, leader_epoch=self._state.leader_epoch, at_ms=pending.at_ms
+        encode = partial(
+            pending.builder.encode,
+            shard=self._state.shard,
+            number=number,
+            leader_epoch=self._state.leader_epoch,
+            at_ms=pending.at_ms,
         )
+        # A thread would delay a small chunk, and a large one would delay heartbeats and other shards.
+        data = await asyncio.to_thread(encode) if pending.builder.is_large else encode()
         while True:
             try:
                 async with asyncio.timeout(self._write_timeout_seconds):

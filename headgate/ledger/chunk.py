@@ -28,7 +28,7 @@ import pyarrow.parquet as pq
 from arro3.io import write_parquet
 
 from headgate.errors import LedgerError
-from headgate.ledger.arrow_columns import PaddedColumns
+from headgate.ledger.arrow_columns import PaddedColumns, nullable
 from headgate.ledger.checksum import seal_parquet
 from headgate.ledger.paths import chunk_path
 from headgate.ledger.record_columns import RecordColumns
@@ -42,6 +42,9 @@ METADATA_KEY: Final = b"headgate"
 PYARROW_THRESHOLD_BYTES: Final = 64 * 1024
 """Chunks with at least this many bytes of records are written with pyarrow instead of arro3. Readers see no difference.
 """
+LARGE_RECORDS: Final = 1000
+LARGE_ENTRY_BYTES: Final = 8 * 1024
+LARGE_VALUE_BYTES: Final = 256 * 1024
 COMPRESSION: Final = "snappy"
 DICTIONARY_COLUMNS: Final = ("fact", "subscription_type")
 """Columns with few distinct values. Keys and values are mostly distinct, so a dictionary would not pay."""
@@ -106,7 +109,8 @@ class ChunkBuilder:
         """Create an empty builder; see the constants for the two limits."""
         self.entries: list[e.AnyEntry] = []
         self.records = RecordColumns()
-        self._facts: list[dict[str, Any]] = []
+        self._bodies: list[bytes] = []
+        self._layouts: list[Layout | None] = []
         self._pyarrow_threshold_bytes = pyarrow_threshold_bytes
         self._uncompressed_max_rows = uncompressed_max_rows
 
@@ -116,7 +120,17 @@ class ChunkBuilder:
     def add(self, entry: e.AnyEntry, layout: Layout | None = None) -> None:
         """Append ``entry``; ``layout``, its topic's layout after it, is required for splits and merges."""
         self.entries.append(entry)
-        self._facts.extend(facts_of(entry, layout))
+        self._bodies.append(e.encode_entry(entry))
+        self._layouts.append(layout)
+
+    @property
+    def is_large(self) -> bool:
+        """Whether `encode` takes more than some milliseconds, so that an event loop should not wait for it."""
+        return (
+            len(self.records) >= LARGE_RECORDS
+            or sum(map(len, self._bodies)) >= LARGE_ENTRY_BYTES
+            or sum(map(len, self.records.value)) >= LARGE_VALUE_BYTES
+        )
 
     def encode(self, *, shard: int, number: int, leader_epoch: int, at_ms: int) -> bytes:
         """Return the chunk as Parquet bytes with a checksum (headgate.ledger.checksum)."""
@@ -130,8 +144,11 @@ class ChunkBuilder:
             records=len(self.records),
         )
         size_bytes = [len(key) + len(value) for key, value in zip(self.records.key, self.records.value, strict=True)]
-        bodies = [e.encode_entry(entry) for entry in self.entries]
-        batch = _table(bodies, self._facts, self.records, size_bytes)
+        bodies = self._bodies
+        facts = [
+            fact for entry, layout in zip(self.entries, self._layouts, strict=True) for fact in facts_of(entry, layout)
+        ]
+        batch = _table(bodies, facts, self.records, size_bytes)
         metadata = {METADATA_KEY.decode(): msgspec.json.encode(header).decode()}
         if sum(size_bytes) >= self._pyarrow_threshold_bytes:
             return seal_parquet(_write_large(batch, metadata))
@@ -279,7 +296,7 @@ def _table(
         values = recorded.get(name)
         stated = [fact.get(name) for fact in facts]
         if any(value is not None for value in stated):
-            return pa.array([None] * len(bodies) + stated + list(values or [None] * len(records)), kind)
+            return nullable([None] * len(bodies) + stated + list(values or [None] * len(records)), kind)
         if not values:
             return pa.nulls(rows, kind)
         return record_columns.integers(values) if kind is INTEGER else record_columns.blobs(values, kind)

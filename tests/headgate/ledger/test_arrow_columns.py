@@ -1,11 +1,14 @@
 """Columns built in their buffers equal those that pyarrow builds from the same values."""
 
+import subprocess
+import sys
+
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.ledger.arrow_columns import PaddedColumns
+from headgate.ledger.arrow_columns import PaddedColumns, nullable
 
 PADDING = st.integers(0, 20)
 
@@ -42,3 +45,30 @@ def test_values_that_do_not_fit_are_an_error() -> None:
         PaddedColumns(2, 0, 2).integers([1])
     with pytest.raises(AssertionError, match="3 values for 2 rows"):
         PaddedColumns(2, 0, 2).blobs([b"a", b"b", b"c"], pa.binary())
+
+
+@given(st.lists(st.none() | st.integers(-(2**63), 2**63 - 1)))
+def test_integers_with_nulls_anywhere(values: list[int | None]) -> None:
+    column = nullable(values, pa.int64())
+
+    column.validate(full=True)
+    assert pa.array(values, pa.int64()).equals(column)
+
+
+@given(st.lists(st.none() | st.text()))
+def test_strings_with_nulls_anywhere(values: list[str | None]) -> None:
+    column = nullable(values, pa.string())
+
+    column.validate(full=True)
+    assert pa.array(values, pa.string()).equals(column)
+    assert column.equals(nullable([None if value is None else value.encode() for value in values], pa.string()))
+
+
+def test_a_chunk_of_facts_is_encoded_without_pandas() -> None:
+    """The import stops the event loop for half a second."""
+    program = (
+        "import sys; from headgate.ledger.chunk import ChunkBuilder; from headgate.model import entries as e; "
+        "builder = ChunkBuilder(); builder.add(e.TopicCreated(topic_id=1, topic='t', segments=3, token='')); "
+        "builder.encode(shard=0, number=1, leader_epoch=1, at_ms=0); sys.exit('pandas' in sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)

@@ -138,7 +138,7 @@ def test_a_foreign_parquet_object_is_rejected() -> None:
 def test_an_unknown_entry_is_rejected() -> None:
     """Skipping an entry would lose what it states."""
     builder = chunk.ChunkBuilder()
-    builder.entries.append(e.TermStarted(leader_epoch=1, instance="a"))
+    builder.add(e.TermStarted(leader_epoch=1, instance="a"))
     original = e.encode_entry(builder.entries[0])
     data = builder.encode(shard=0, number=1, leader_epoch=1, at_ms=0)
     table = pq.read_table(io.BytesIO(data))
