@@ -104,6 +104,10 @@ class MalformedMessageReceived(Event, frozen=True):
     reason: MalformedReason
 
 
+class OversizedMessageWithheld(Event, frozen=True):
+    """A reply or push was not sent because it exceeds the protocol's limit."""
+
+
 class ClientIdConflictSeen(Event, frozen=True):
     """A client connected although a newer program uses its client id."""
 

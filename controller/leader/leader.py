@@ -83,6 +83,7 @@ class ShardLeader:
             instance=context.instance,
             transport=context.transport,
             commit=self.commit,
+            observer=observer,
         )
         self.pruner = self._pruner()
         self.subscription_registry = self._subscription_registry()

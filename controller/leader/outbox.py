@@ -1,6 +1,8 @@
 """Send replies, pushes and announcements, each once the chunk it depends on is durable.
 
-Delivery is not guaranteed: clients repeat requests.
+Delivery is not guaranteed: clients repeat requests. A large message is sent in parts, because a
+broker closes the connection of a client that exceeds its limit. One that exceeds the protocol's
+limit is not sent: its client gets a refusal instead.
 """
 
 from __future__ import annotations
@@ -8,18 +10,32 @@ from __future__ import annotations
 import asyncio
 from functools import partial
 
+import structlog
+
 from controller.commit import GroupCommit
 from controller.leader.request_decoding import Address
 from coordinator.decisions.refusal import Refusal
 from headgate.protocol import messages as m
 from headgate.transport.port import Transport
+from metrics import events
+
+log = structlog.get_logger(__name__)
 
 
 class Outbox:
     """The messages of one leader to its clients."""
 
     def __init__(
-        self, *, cluster: str, shard: int, leader_epoch: int, instance: str, transport: Transport, commit: GroupCommit
+        self,
+        *,
+        cluster: str,
+        shard: int,
+        leader_epoch: int,
+        instance: str,
+        transport: Transport,
+        commit: GroupCommit,
+        observer: events.Observer,
+        max_reply_bytes: int = m.MAX_REPLY_BYTES,
     ) -> None:
         """``instance`` is named in refusals, so that a client knows which daemon rejected its request."""
         self._cluster = cluster
@@ -28,6 +44,9 @@ class Outbox:
         self._instance = instance
         self._transport = transport
         self._commit = commit
+        self._observer = observer
+        self._max_reply_bytes = max_reply_bytes
+        self._messages_in_parts = 0
 
     def reply(self, request: m.Request | Address, body: m.AnyReplyBody, chunk: int | None = None) -> None:
         """Send the reply with ``body`` once ``chunk`` is durable; None: once every proposed entry is."""
@@ -50,6 +69,9 @@ class Outbox:
     def push(self, client_id: str, message: m.Push) -> None:
         """Send ``message`` once every proposed entry is durable."""
         topic, payload = m.replies_topic(self._cluster, client_id), m.encode(message)
+        if len(payload) > self._max_reply_bytes:
+            self._report_too_large(type(message).__name__, client_id, len(payload))
+            return
         self._commit.when_durable(self._commit.newest, partial(self._publish, topic, payload))
 
     def announce_leader(self, announcement: m.LeaderAnnouncement) -> None:
@@ -67,7 +89,30 @@ class Outbox:
 
     def _reply_message(self, request: m.Request | Address, body: m.AnyReplyBody) -> tuple[str, bytes]:
         reply = m.Reply(request_id=request.request_id, leader_epoch=self._leader_epoch, body=body)
-        return m.replies_topic(self._cluster, request.client_id), m.encode(reply)
+        topic, payload = m.replies_topic(self._cluster, request.client_id), m.encode(reply)
+        if len(payload) <= self._max_reply_bytes:
+            return topic, payload
+        self._report_too_large(type(body).__name__, request.client_id, len(payload))
+        reason = f"the reply has {len(payload)} bytes; the limit is {self._max_reply_bytes}: ask for less at a time"
+        return self._reply_message(request, m.Rejected(verdict="invalid", reason=reason, instance=self._instance))
+
+    def _report_too_large(self, kind: str, client_id: str, size_bytes: int) -> None:
+        self._observer.observe(events.OversizedMessageWithheld())
+        log.warning(
+            "message.too_large",
+            shard=self._shard,
+            kind=kind,
+            client_id=client_id,
+            size_bytes=size_bytes,
+            limit_bytes=self._max_reply_bytes,
+        )
 
     def _publish(self, topic: str, payload: bytes) -> None:
-        self._transport.publish(topic, payload)
+        if len(payload) <= m.PART_BYTES:
+            self._transport.publish(topic, payload)
+            return
+        self._messages_in_parts += 1
+        for part in m.split_message(
+            payload, shard=self._shard, leader_epoch=self._leader_epoch, number=self._messages_in_parts
+        ):
+            self._transport.publish(topic, m.encode(part))

@@ -20,7 +20,12 @@ from controller.leader.drain_check import DrainChecker, LedgerDrainCheck
 from controller.state.shard_state import ShardState, Topic
 from coordinator.decisions import external_topics
 from coordinator.decisions.refusal import Refusal
-from coordinator.decisions.registration import judge_deleted_subscription, judge_deleted_topic, order_error
+from coordinator.decisions.registration import (
+    judge_deleted_subscription,
+    judge_deleted_topic,
+    order_error,
+    subscriptions_error,
+)
 from coordinator.ports import CoordinatorSettings, PushMessage
 from coordinator.state.subscription import Subscription
 from coordinator.subscription_coordinator import SubscriptionCoordinator
@@ -184,7 +189,9 @@ class SubscriptionRegistry:
             return Refusal("invalid", reason, after_barrier=True)
         if known is None:
             # Checked before the subscription is created: a rejection must not leave one behind.
-            reason = order_error(request.subscription_type, request.order)
+            reason = order_error(request.subscription_type, request.order) or subscriptions_error(
+                topic.name, len(topic.subscriptions)
+            )
             if reason is not None:
                 return Refusal("invalid", reason)
             self._commit.propose(create_subscription(request, topic, self._state.next_id))

@@ -34,6 +34,8 @@ from headgate.protocol import messages as m
 
 MAX_CONSUMERS: Final = 1000
 """Limit for the consumers of one subscription, connected or in their grace period, as in Kafka's share groups."""
+MAX_SUBSCRIPTIONS: Final = 1000
+"""Limit for the subscriptions of one topic: its description names all of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +47,13 @@ class AcceptedRegistration:
     """The new type, order and balance; None if they do not change."""
     capacity_changed: bool = False
     """Whether a returning consumer has another capacity than the recorded one."""
+
+
+def subscriptions_error(topic: str, subscriptions: int, max_subscriptions: int = MAX_SUBSCRIPTIONS) -> str | None:
+    """Return why a topic with that many subscriptions gets no other one, if that is so."""
+    if subscriptions < max_subscriptions:
+        return None
+    return f"topic {topic!r} has {subscriptions} subscriptions; the limit is {max_subscriptions}: delete one of them"
 
 
 def judge_deleted_subscription(

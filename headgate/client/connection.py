@@ -95,6 +95,7 @@ class Client:
         self._broker = f"the broker at {broker}" if broker else "the broker"
         self._cluster_known = asyncio.Event()
         self._incarnation = now_ms()
+        self._parts = m.PartCollector()
         self._description: m.ClusterDescription | None = None
         self._incompatible_protocol: int | None = None
         self._leaders: dict[int, m.LeaderAnnouncement] = {}
@@ -260,7 +261,10 @@ class Client:
         body: m.AnyRequestBody,
         max_term_age_ms: int | None = None,
     ) -> bool:
-        """Send one request; False if it was certainly not sent."""
+        """Send one request; False if it was certainly not sent.
+
+        Raises RequestRejectedError: it is larger than any leader accepts.
+        """
         request = m.Request(
             request_id=request_id,
             client_id=self.client_id,
@@ -268,7 +272,13 @@ class Client:
             max_term_age_ms=max_term_age_ms,
             body=body,
         )
-        return self.transport.publish(m.requests_topic(self.cluster, shard), m.encode(request))
+        payload = m.encode(request)
+        if len(payload) > m.MAX_MESSAGE_BYTES:
+            raise RequestRejectedError(
+                "invalid",
+                f"the request has {len(payload)} bytes; the limit is {m.MAX_MESSAGE_BYTES}: send less at a time",
+            )
+        return self.transport.publish(m.requests_topic(self.cluster, shard), payload)
 
     def on_reply(self, request_id: int, handler: ReplyHandler) -> None:
         """Call ``handler`` with every reply to ``request_id``, until `remove_reply_handler`."""
@@ -443,7 +453,10 @@ class Client:
         for handler in list(self._head_watchers.get(head.shard, ())):
             handler(head)
 
-    def _on_reply(self, message: m.Reply | m.Push) -> None:
+    def _on_reply(self, message: m.AnyReply) -> None:
+        if isinstance(message, m.MessagePart):
+            self._on_part(message)
+            return
         if isinstance(message, m.Push):
             push_handler = self._pushes.get((message.topic, message.subscription, message.consumer))
             if push_handler is not None:
@@ -452,6 +465,18 @@ class Client:
         reply_handler = self._replies.get(message.request_id)
         if reply_handler is not None:
             reply_handler(message)
+
+    def _on_part(self, part: m.MessagePart) -> None:
+        payload = self._parts.add(part)
+        if payload is None:
+            return
+        try:
+            message = m.decode_reply(payload)
+        except msgspec.DecodeError as error:
+            self._count_undecodable("parts", error)
+            return
+        if not isinstance(message, m.MessagePart):
+            self._on_reply(message)
 
     async def _subscribe(
         self,
@@ -468,13 +493,16 @@ class Client:
             try:
                 message = decode(payload)
             except msgspec.DecodeError as error:
-                self.undecodable_messages += 1
-                if self.undecodable_messages == 1:
-                    self._log.warning("message.undecodable", kind=kind, reason=str(error))
+                self._count_undecodable(kind, error)
                 return
             handle(message)
 
         await self.transport.subscribe(topic, on_message, retained=retained)
+
+    def _count_undecodable(self, kind: str, error: msgspec.DecodeError) -> None:
+        self.undecodable_messages += 1
+        if self.undecodable_messages == 1:
+            self._log.warning("message.undecodable", kind=kind, reason=str(error))
 
 
 HandlerT = TypeVar("HandlerT")

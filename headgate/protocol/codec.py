@@ -14,7 +14,7 @@ from headgate.protocol.replies import AnyReply
 from headgate.protocol.requests import Request
 
 MAX_MESSAGE_BYTES = 4 * 1024 * 1024
-"""Limit for the payload of a request. A leader does not decode larger ones, even if the broker lets them pass."""
+"""Limit for the payload of any message. A leader does not decode larger requests, even if the broker lets them pass."""
 
 _ENCODER = msgspec.msgpack.Encoder()
 _REQUEST: msgspec.msgpack.Decoder[Request] = msgspec.msgpack.Decoder(Request)

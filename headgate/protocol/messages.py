@@ -14,5 +14,6 @@ from headgate.protocol.backlog import *  # noqa: F403
 from headgate.protocol.codec import *  # noqa: F403
 from headgate.protocol.explanations import *  # noqa: F403
 from headgate.protocol.mqtt_topics import *  # noqa: F403
+from headgate.protocol.parts import *  # noqa: F403
 from headgate.protocol.replies import *  # noqa: F403
 from headgate.protocol.requests import *  # noqa: F403

@@ -434,5 +434,20 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="re
     body: AnyReplyBody
 
 
+class MessagePart(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="part"):
+    """A part of a reply or push that is too large for one message.
+
+    ``content`` of all ``count`` parts of message ``number`` of this term, by ``index``, is the
+    encoded reply or push.
+    """
+
+    shard: int
+    leader_epoch: int
+    number: int
+    index: int
+    count: int
+    content: bytes
+
+
 AnyPush = AssignmentChanged | ConsumerFenced
-AnyReply = Reply | AnyPush
+AnyReply = Reply | AnyPush | MessagePart

@@ -40,7 +40,7 @@ from paho.mqtt.reasoncodes import ReasonCode
 from headgate.backoff import Backoff, BackoffSchedule
 from headgate.errors import TransportError
 from headgate.event_log import get_logger
-from headgate.transport.port import MessageHandler
+from headgate.transport.port import MAX_PAYLOAD_BYTES, MessageHandler
 
 RECONNECT_BACKOFF: Final = Backoff(first_seconds=0.1, longest_seconds=2.0, jitter=1.0, shortest_seconds=0.05)
 EARLY_LOSS_BACKOFF: Final = Backoff(first_seconds=0.1, longest_seconds=30.0, jitter=1.0, shortest_seconds=0.05)
@@ -172,6 +172,10 @@ class MqttTransport:
 
     def publish(self, topic: str, payload: bytes, *, retain: bool = False) -> bool:
         """See `Transport.publish`."""
+        if len(payload) > MAX_PAYLOAD_BYTES:
+            self._log.error("message.too_large", topic=topic, size_bytes=len(payload), limit_bytes=MAX_PAYLOAD_BYTES)
+            self.dropped_messages += 1
+            return False
         if not self._connected or self._client is None or not self._outgoing.has_capacity(len(payload)):
             self.dropped_messages += 1
             return False

@@ -7,8 +7,10 @@ automatically, and reports both: a client that waits for a reply must then repea
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol, Self
+from typing import Final, Protocol, Self
 
+MAX_PAYLOAD_BYTES: Final = 4 * 1024 * 1024
+"""A larger message is never sent: a broker with a lower limit closes the connection, again at each attempt."""
 MessageHandler = Callable[[str, bytes], None]
 """Called on the loop with (topic, payload), in the order of arrival. Must not block and must not raise."""
 
@@ -38,7 +40,11 @@ class Transport(Protocol):
         """Stop delivering messages of ``topic_filter``."""
 
     def publish(self, topic: str, payload: bytes, *, retain: bool = False) -> bool:
-        """Send a message without waiting; False if the broker is unreachable or too much is waiting."""
+        """Send a message without waiting.
+
+        False if the broker is unreachable, too much is waiting, or ``payload`` exceeds
+        `MAX_PAYLOAD_BYTES`.
+        """
 
     async def __aenter__(self) -> Self:
         """Start connecting; returns immediately."""

@@ -34,6 +34,11 @@ def add_ingestion_metrics(metrics: MetricFactory) -> None:
         reason=get_args(events.MalformedReason),
     )
     metrics.count(
+        events.OversizedMessageWithheld,
+        "messages_too_large",
+        "Replies and pushes that were not sent because they exceed the protocol's limit.",
+    )
+    metrics.count(
         events.RequestWithoutEpochRejected,
         "requests_without_epoch",
         "Batches rejected because they contain no leader epoch.",

@@ -12,7 +12,7 @@ import pytest
 
 from controller.local.embedded import EmbeddedBroker
 from headgate.transport.mqtt import MqttTiming, MqttTransport
-from headgate.transport.port import Transport
+from headgate.transport.port import MAX_PAYLOAD_BYTES, Transport
 from tests.support.broker import FakeBroker
 from tests.support.real_brokers import BROKERS, real_broker
 from tests.support.tcp_proxy import Proxy
@@ -340,3 +340,19 @@ async def test_a_message_of_a_megabyte_is_delivered(harness: BrokerHarness) -> N
 
     await until(lambda: inbox.messages)
     assert inbox.payloads == [payload]
+
+
+async def test_a_message_above_the_limit_is_not_sent_and_the_connection_stays_open(harness: BrokerHarness) -> None:
+    """A broker closes the connection of a client that exceeds its limit."""
+    a = await harness.open("a")
+    inbox, states = Inbox(), []
+    await a.subscribe("x", inbox)
+    a.on_connection(states.append)
+
+    assert not a.publish("x", b"." * (MAX_PAYLOAD_BYTES + 1))
+    assert a.publish("x", b"." * MAX_PAYLOAD_BYTES)
+    assert a.publish("x", b"next")
+
+    await until(lambda: b"next" in inbox.payloads)
+    assert [len(payload) for payload in inbox.payloads] == [MAX_PAYLOAD_BYTES, 4]
+    assert states == []

@@ -27,7 +27,7 @@ from typing import Self
 from paho.mqtt.client import topic_matches_sub
 from paho.mqtt.matcher import MQTTMatcher
 
-from headgate.transport.port import MessageHandler
+from headgate.transport.port import MAX_PAYLOAD_BYTES, MessageHandler
 
 
 @dataclass(slots=True)
@@ -264,7 +264,7 @@ class FakeTransport:
 
     def publish(self, topic: str, payload: bytes, *, retain: bool = False) -> bool:
         """See `Transport.publish`."""
-        if self._link is None:
+        if self._link is None or len(payload) > MAX_PAYLOAD_BYTES:
             return False
         self._link.submit(Message(topic, bytes(payload), retain, self.client_id))
         return True

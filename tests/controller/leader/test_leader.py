@@ -14,6 +14,7 @@ from controller.leadership.transitions import Event
 from controller.settings.load import IngestSettings
 from controller.state.dedup_window import WINDOW
 from headgate.protocol import messages as m
+from tests.support.broker import Message
 from tests.support.one_shard import CLUSTER, BareClient, OneShard
 from tests.support.whole_state import everything
 
@@ -345,7 +346,12 @@ async def test_a_message_above_the_limit_is_not_decoded() -> None:
     shard = OneShard()
     async with shard.leader(), shard.client() as client:
         records = [m.Record(b"k", b"v" * 1_000_000, 0)] * 5
-        rejected = await client.call(m.ProduceBatch, topic="orders", records=records)
+        request = m.Request(
+            request_id=7, client_id=client.client_id, body=m.ProduceBatch(topic="orders", records=records)
+        )
+        # headgate's own transport does not send it.
+        shard.broker.route(Message(m.requests_topic(CLUSTER, 0), m.encode(request), retain=False, sender="foreign"))
+        rejected = await client.reply(7)
 
     # The leader does not decode it and reads only the address.
     assert "invalid" == rejected.verdict

@@ -10,6 +10,7 @@ from coordinator.decisions.registration import (
     judge_deleted_subscription,
     judge_deleted_topic,
     judge_registration,
+    subscriptions_error,
 )
 from coordinator.decisions.sessions import Claim
 from coordinator.state.subscription import MAX_REMOVED_CONSUMERS, REMOVED_CONSUMER_RETENTION_MS, Subscription
@@ -224,3 +225,9 @@ def test_rule_7_a_full_subscription_takes_no_further_consumer_but_returning_and_
     assert isinstance(judge_registration(known, request(), "client-ada", max_consumers=1), AcceptedRegistration)
     replacing = request(incarnation=6)
     assert isinstance(judge_registration(known, replacing, "client-ada", max_consumers=1), AcceptedRegistration)
+
+
+def test_a_topic_has_at_most_so_many_subscriptions() -> None:
+    assert subscriptions_error("orders", 2, max_subscriptions=3) is None
+    reason = subscriptions_error("orders", 3, max_subscriptions=3)
+    assert reason == "topic 'orders' has 3 subscriptions; the limit is 3: delete one of them"

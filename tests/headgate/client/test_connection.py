@@ -9,7 +9,15 @@ import msgspec
 import pytest
 
 from headgate.client.admin import Admin
-from headgate.errors import CommandUnknownError, ConfigError, FencedError, HeadgateError, NoLeaderError, ProtocolError
+from headgate.errors import (
+    CommandUnknownError,
+    ConfigError,
+    FencedError,
+    HeadgateError,
+    NoLeaderError,
+    ProtocolError,
+    RequestRejectedError,
+)
 from headgate.protocol import messages as m
 from tests.support.scripted_leader import CLUSTER, ScriptedCluster
 
@@ -245,3 +253,11 @@ async def test_choices_are_checked_before_anything_is_sent(cluster):
         with pytest.raises(ConfigError, match="reset='retention': use 'auto_split' or"):
             await admin.set_topic_policy("orders", reset=["retention"])
     assert [] == leader.requests
+
+
+async def test_a_request_that_no_leader_accepts_is_refused_before_it_is_sent(cluster):
+    segments = [m.SegmentImport(segment=f"{n}", parents=["p" * 128] * 64) for n in range(600)]
+    async with cluster.leader() as leader, cluster.client() as client:
+        with pytest.raises(RequestRejectedError, match="bytes; the limit is 4194304: send less at a time"):
+            await client.request(0, lambda: m.ImportTopic(topic="orders", token="t", segments=segments))
+        assert leader.requests == []

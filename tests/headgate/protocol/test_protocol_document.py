@@ -21,7 +21,7 @@ from controller.state.producers import MAX_EARLIER_TOKENS
 from controller.state.shard_state import MAX_REMEMBERED_COMMANDS, ShardState
 from coordinator.assignment_reconciler import MAX_REPEATED_GRANTS
 from coordinator.decisions.refusal import Refusal
-from coordinator.decisions.registration import MAX_CONSUMERS
+from coordinator.decisions.registration import MAX_CONSUMERS, MAX_SUBSCRIPTIONS
 from coordinator.decisions.sessions import MISSED_HEARTBEATS
 from headgate.ledger.chunk import RECORD_COLUMNS, SCHEMA
 from headgate.ledger.paths import chunk_folder, chunk_name
@@ -98,10 +98,13 @@ def test_the_limits_match_the_code() -> None:
     assert stated == {
         "protocol": m.PROTOCOL_VERSION,
         "message": m.MAX_MESSAGE_BYTES,
+        "part": m.PART_BYTES,
+        "reply": m.MAX_REPLY_BYTES,
         "record": m.MAX_RECORD_BYTES,
         "window": WINDOW,
         "tokens": MAX_EARLIER_TOKENS,
         "segments": MAX_SEGMENTS,
+        "subscriptions": MAX_SUBSCRIPTIONS,
         "consumers": MAX_CONSUMERS,
         "records": m.MAX_BATCH_RECORDS,
         "acknowledgements": m.MAX_BATCH_ACKNOWLEDGEMENTS,

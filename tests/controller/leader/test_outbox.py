@@ -1,0 +1,85 @@
+"""A large reply is sent in parts. One beyond the limit is replaced by a refusal, and the leader continues."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from structlog.testing import capture_logs
+
+from controller.leader.outbox import Outbox
+from headgate.client.connection import Client
+from headgate.protocol import messages as m
+from tests.support.one_shard import CLUSTER, OneShard
+
+pytestmark = pytest.mark.looptime
+
+ADDRESS = m.Request(request_id=7, client_id="client", body=m.ListTopics())
+
+
+def described(size_bytes: int) -> m.TopicReply:
+    """Return a reply of about ``size_bytes``."""
+    subscriptions = ["s" * 100] * (size_bytes // 102)
+    topic = m.TopicDescription(
+        topic="orders", topic_id=1, shard=0, layout_epoch=1, segments=[], subscriptions=subscriptions
+    )
+    return m.TopicReply(topic=topic)
+
+
+async def received(size_bytes: int, max_reply_bytes: int = m.MAX_REPLY_BYTES) -> tuple[list[m.Reply], list[int], float]:
+    """Return the replies that reach a client, the sizes of the messages on the broker, and the metric."""
+    shard = OneShard()
+    async with shard.leader() as leader, shard.broker.transport("sender") as sender:
+        client = Client(transport=shard.broker.transport("client"), store=None, cluster=CLUSTER, client_id="client")
+        async with client:
+            replies: list[m.Reply] = []
+            sizes: list[int] = []
+            client.on_reply(7, replies.append)
+            await asyncio.sleep(5)
+            shard.broker.spies.append(
+                lambda message: sizes.append(len(message.payload)) if message.topic.endswith("replies") else None
+            )
+            outbox = Outbox(
+                cluster=CLUSTER,
+                shard=0,
+                leader_epoch=1,
+                instance="a",
+                transport=sender,
+                commit=leader.commit,
+                observer=shard.instruments,
+                max_reply_bytes=max_reply_bytes,
+            )
+            outbox.reply(ADDRESS, described(size_bytes))
+            await asyncio.sleep(5)
+    return replies, sizes, shard.registry.get_sample_value("headgate_messages_too_large_total") or 0.0
+
+
+async def test_a_small_reply_is_one_message():
+    replies, sizes, too_large = await received(1000)
+
+    assert [reply.body for reply in replies] == [described(1000)]
+    assert len(sizes) == 1
+    assert too_large == 0
+
+
+async def test_a_large_reply_arrives_in_parts_that_every_broker_accepts():
+    replies, sizes, too_large = await received(5_000_000)
+
+    assert [reply.body for reply in replies] == [described(5_000_000)]
+    assert len(sizes) == 10
+    assert max(sizes) < 1_000_000
+    assert too_large == 0
+
+
+async def test_a_reply_beyond_the_limit_is_refused_logged_and_counted():
+    with capture_logs() as logs:
+        replies, sizes, too_large = await received(200_000, max_reply_bytes=100_000)
+
+    (refusal,) = [reply.body for reply in replies]
+    assert isinstance(refusal, m.Rejected)
+    assert (refusal.verdict, refusal.instance) == ("invalid", "a")
+    assert "the limit is 100000: ask for less at a time" in refusal.reason
+    assert len(sizes) == 1
+    assert too_large == 1
+    (line,) = [entry for entry in logs if entry["event"] == "message.too_large"]
+    assert (line["kind"], line["client_id"], line["limit_bytes"]) == ("TopicReply", "client", 100_000)

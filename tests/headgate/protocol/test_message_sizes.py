@@ -1,0 +1,175 @@
+"""The largest form of every reply, push and announcement fits into what a leader may send.
+
+The size is computed from the structs. Each text, list and map needs its limit below, so a new field
+fails this test until its limit is given.
+"""
+
+from __future__ import annotations
+
+import typing
+
+import msgspec
+import pytest
+from msgspec import inspect as shapes
+
+from controller.decisions.topic_commands import MAX_SEGMENTS
+from coordinator.decisions.gate import MAX_NAMED_BLOCKERS
+from coordinator.decisions.registration import MAX_CONSUMERS, MAX_SUBSCRIPTIONS
+from headgate.model.hashing import KEY_BUCKETS
+from headgate.protocol import messages as m
+from headgate.protocol.paging import PAGE_BYTES
+from headgate.transport.mqtt import MAX_OUTGOING_BYTES
+from headgate.transport.port import MAX_PAYLOAD_BYTES
+
+NAME, LABEL, SENTENCE, WORD = 100, 128, 400, 12
+CHECKPOINT = 4 * 1024
+"""1024 characters."""
+PATH = 1024
+QUEUE_RANGES = 200_000 // MAX_SEGMENTS
+"""Gaps between acknowledged records of a QUEUE, per segment if every segment has the same. Not limited:
+a grant with more than a million gaps is withheld, with a log line and a metric."""
+PARENTS = 64
+SLICES = 2
+"""On average per segment and per consumer: shared segments have as many slices as there are consumers, or
+half of that again while some leave."""
+MOVES = MAX_SEGMENTS + MAX_CONSUMERS + 1000
+"""Slices of a subscription: a segment is shared only by consumers that would have none otherwise."""
+PAGED = ("TopicList.topics", "SubscriptionList.subscriptions", "BacklogReply.backlogs", "ProducerList.producers")
+LIMITS = {
+    **dict.fromkeys(
+        ["topic", "subscription", "consumer", "instance", "client_id", "waiting_for", "before", "after"], NAME
+    ),
+    **dict.fromkeys(["label"], LABEL),
+    **dict.fromkeys(["reason", "idle", "unknown_reason"], SENTENCE),
+    **dict.fromkeys(
+        ["type", "order", "balance", "status", "state", "verdict", "outlook", "counted_by", "positions"], WORD
+    ),
+    **dict.fromkeys(["subscription_type"], WORD),
+    "next": 256,
+    "checkpoint": CHECKPOINT,
+    "source": 4 * 256,
+    "ledger_url": PATH,
+    "source_position": 1024,
+    "Committed.placements": MAX_SEGMENTS,
+    "Committed.rejected": m.MAX_BATCH_ACKNOWLEDGEMENTS,
+    "Committed.rejected.item": SENTENCE,
+    "BucketStart.acknowledged": QUEUE_RANGES // KEY_BUCKETS,
+    "Grant.acknowledged": QUEUE_RANGES,
+    "Grant.starts": KEY_BUCKETS,
+    "Registered.grants": MAX_SEGMENTS,
+    "AssignmentChanged.granted": 1000,
+    "AssignmentChanged.revoked": MAX_SEGMENTS * KEY_BUCKETS,
+    "SegmentDescription.parents": PARENTS,
+    "SegmentDescription.children": PARENTS,
+    "TopicDescription.segments": MAX_SEGMENTS,
+    "TopicDescription.subscriptions": MAX_SUBSCRIPTIONS,
+    "TopicDescription.subscriptions.item": NAME,
+    "TopicImportReply.created": MAX_SEGMENTS,
+    "TopicImportReply.created.item": LABEL,
+    "TopicImportReply.sealed": MAX_SEGMENTS,
+    "TopicImportReply.sealed.item": LABEL,
+    "TopicImportReply.expired_parents": MAX_SEGMENTS * PARENTS // 2,
+    "TopicImportReply.expired_parents.item": LABEL,
+    "Pruned.segments": MAX_SEGMENTS,
+    "Pruned.retained": MAX_SEGMENTS,
+    "Pruned.abandoned": MAX_SUBSCRIPTIONS,
+    "Pruned.abandoned.item": NAME,
+    "SegmentProgress.blocked_by": MAX_NAMED_BLOCKERS,
+    "SegmentProgress.bucket_ranges": SLICES,
+    "ConsumerDescription.segments": SLICES,
+    "ConsumerDescription.bucket_ranges": SLICES,
+    "SubscriptionDescription.consumers": MAX_CONSUMERS,
+    "SubscriptionDescription.segments": MAX_SEGMENTS,
+    "SeekReply.moves": MAX_SEGMENTS,
+    "ProducerDescription.producer": NAME,
+    "SubscriptionBacklog.segments": MAX_SEGMENTS,
+    "PlannedSegment.parents": PARENTS,
+    "PlannedSegment.blocked_by": MAX_NAMED_BLOCKERS,
+    "ChangePlan.created": 3 * 100,
+    "ChangePlan.after_rebalance": MOVES,
+    "ChangePlan.after_drain": MOVES,
+    "ChangePlan.consumers": MAX_CONSUMERS + 1000,
+    "BlockingAncestor.consumers": KEY_BUCKETS,
+    "BlockingAncestor.consumers.item": NAME,
+    "SegmentExplanation.consumers": KEY_BUCKETS,
+    "SegmentExplanation.consumers.item": NAME,
+    "SegmentExplanation.blocked_by": MAX_NAMED_BLOCKERS,
+    "SegmentExplanation.sentences": MAX_NAMED_BLOCKERS + 2,
+    "SegmentExplanation.sentences.item": SENTENCE + KEY_BUCKETS * NAME,
+    "ConsumerExplanation.segments": MAX_SEGMENTS,
+    "ConsumerExplanation.sentences": 5,
+    "ConsumerExplanation.sentences.item": MAX_SEGMENTS * KEY_BUCKETS * NAME // 4,
+    "SubscriptionExplanation.summary": 5,
+    "SubscriptionExplanation.summary.item": SENTENCE,
+    # One segment and one consumer. An explanation of everything may be refused: the text says to ask for less.
+    "SubscriptionExplanation.segments": 1,
+    "SubscriptionExplanation.consumers": 1,
+}
+ANNOUNCEMENTS = (m.ClusterDescription, m.LeaderAnnouncement, m.HeadAnnouncement, m.Presence)
+MESSAGES = [*typing.get_args(m.AnyReplyBody), *typing.get_args(m.AnyPush)]
+
+
+def limit_of(path: str) -> int:
+    """Return the limit of a text, list or map at ``path`` (message.field, or message.field.item)."""
+    field = path.partition(".")[2]
+    assert path in LIMITS or field in LIMITS, f"{path} has no limit here: how large can it be?"
+    return LIMITS.get(path, LIMITS.get(field, 0))
+
+
+def largest(of: shapes.Type, path: str) -> int:
+    """Return the most bytes of an encoded value; numbers and headers count as nine and five bytes."""
+    match of:
+        case shapes.StructType(cls=kind, fields=fields):
+            names = 0 if kind.__struct_config__.array_like else sum(2 + len(field.encode_name) for field in fields)
+            return 5 + 40 + names + sum(largest(field.type, f"{kind.__name__}.{field.name}") for field in fields)
+        case shapes.UnionType(types=types):
+            return max(largest(each, path) for each in types)
+        case shapes.ListType(item_type=item) if path in PAGED:
+            return 5 + PAGE_BYTES + largest(item, path)
+        case shapes.ListType(item_type=item):
+            return 5 + limit_of(path) * largest(item, f"{path}.item")
+        case shapes.TupleType(item_types=items):
+            return 5 + sum(largest(item, path) for item in items)
+        case shapes.StrType() | shapes.BytesType():
+            return 5 + limit_of(path)
+        case shapes.LiteralType(values=values):
+            return 5 + max(len(str(value)) for value in values)
+        case shapes.EnumType(cls=kind):
+            return 5 + max(len(str(member.value)) for member in kind)
+        case shapes.IntType() | shapes.FloatType() | shapes.BoolType() | shapes.NoneType():
+            return 9
+    raise AssertionError(f"{path}: {of}")
+
+
+def largest_message(kind: type[msgspec.Struct]) -> int:
+    return largest(shapes.type_info(kind), kind.__name__)
+
+
+@pytest.mark.parametrize("kind", MESSAGES, ids=lambda kind: kind.__name__)
+def test_the_largest_reply_or_push_can_be_sent(kind):
+    assert largest_message(kind) <= m.MAX_REPLY_BYTES
+
+
+@pytest.mark.parametrize("kind", ANNOUNCEMENTS, ids=lambda kind: kind.__name__)
+def test_announcements_fit_into_one_message(kind):
+    assert largest_message(kind) <= m.PART_BYTES
+
+
+def test_the_envelopes_fit_into_a_message_that_brokers_accept():
+    part = m.MessagePart(
+        shard=2**31, leader_epoch=2**31, number=2**40, index=m.MAX_PARTS, count=m.MAX_PARTS, content=b"x" * m.PART_BYTES
+    )
+
+    assert len(m.encode(part)) < 1_000_000
+    assert m.MAX_MESSAGE_BYTES == MAX_PAYLOAD_BYTES
+    assert 2 * m.MAX_REPLY_BYTES <= MAX_OUTGOING_BYTES, "a transport takes all parts at once"
+
+
+def test_the_size_of_a_message_is_not_underestimated():
+    segment = m.SegmentDescription(
+        segment=2**63 - 1, first_hash=65535, last_hash=65535, state="x" * WORD, parents=[2**63 - 1] * PARENTS,
+        children=[2**63 - 1] * PARENTS, next_offset=2**63 - 1, size_bytes=2**63 - 1, created_at_ms=2**63 - 1,
+        sealed_at_ms=2**63 - 1, label="x" * LABEL,
+    )  # fmt: skip
+
+    assert len(m.encode(segment)) <= largest_message(m.SegmentDescription) <= 1.1 * len(m.encode(segment))
