@@ -23,6 +23,7 @@ from prometheus_client import CollectorRegistry
 
 from controller.decisions.client_ids import ClientIds
 from controller.devices.session_port import Delivery, DeviceSession
+from controller.devices.unknown_topics import UnknownTopicWatch
 from controller.leader.context import LeaderContext
 from controller.leader.drain_check import DrainChecker
 from controller.leader.leader import ShardLeader
@@ -224,11 +225,13 @@ class Daemon:
             tasks.create_task(controller.run(), name=f"shard-{controller.shard}") for controller in self._controllers
         ]
         scheduling = tasks.create_task(self._snapshot_scheduler(store).run(), name="snapshots")
+        watching = tasks.create_task(self._unknown_topic_watch(transport).run(), name="unknown-topics")
         notifier.ready(f"{self.instance}: contending for {shards} shards")
         log.info("daemon.started", instance=self.instance, shards=shards, http=self.http_address)
         await stop.wait()
         log.info("daemon.stopping", instance=self.instance)
         scheduling.cancel()
+        watching.cancel()
         notifier.stopping()
         for controller in self._controllers:
             controller.post(Event.STOP_REQUESTED)
@@ -332,6 +335,16 @@ class Daemon:
             pause_seconds=settings.min_interval_seconds,
             heads=heads,
             observer=self.instruments,
+        )
+
+    def _unknown_topic_watch(self, transport: Transport) -> UnknownTopicWatch:
+        return UnknownTopicWatch(
+            cluster=self.settings.cluster.name,
+            transport=transport,
+            intakes=lambda: [
+                None if controller.leader is None else controller.leader.devices for controller in self._controllers
+            ],
+            enabled=lambda: self.settings.ingest.mqtt_devices,
         )
 
     def _device_session(self, shard: int, handler: Callable[[Delivery], None]) -> DeviceSession:

@@ -6,7 +6,9 @@ messages to the next leader: at least once, in the broker's order. Duplicates ar
 
 1. No message is acknowledged before the chunk that contains it is durable.
 2. A message that cannot be stored (empty key, too large, a copy of a retained message) is counted,
-   logged at a limited rate, and acknowledged, so that it is not delivered again.
+   logged at a limited rate, and acknowledged, so that it is not delivered again. So is a message
+   for a topic that does not exist, which no session receives: see
+   controller.devices.unknown_topics.
 3. A successor of this leader may have created an unknown topic: such a message is acknowledged only
    after a barrier. The filter that matched it is removed.
 4. The leader calls `accept` only while the term serves: later messages are for the next leader.
@@ -31,16 +33,18 @@ from headgate.protocol import messages as m
 from metrics import events
 
 REJECTION_LOG_INTERVAL_SECONDS = 60.0
-"""Between two log lines for one rejection reason."""
+"""Between two log lines for one rejection reason and topic."""
 MAX_LOGGED_TOPIC_CHARS = 200
 """Length limit of an MQTT topic in a log line."""
+MAX_LOGGED_REJECTIONS = 100
+"""Topics that have log lines of their own in one term. All others share one per reason."""
 
 log = structlog.get_logger(__name__)
 
 
 @dataclass(slots=True)
 class _LoggedRejection:
-    """When a rejection reason was logged last, and how many rejections were not logged since."""
+    """When a rejection was logged last, and how many like it were not logged since."""
 
     at_seconds: float
     suppressed: int = 0
@@ -68,7 +72,7 @@ class DeviceIntake:
         self._observer = observer
         self._now_ms = now_ms
         self._pending_records = 0
-        self._logged_rejections: dict[str, _LoggedRejection] = {}
+        self._logged_rejections: dict[tuple[str, str], _LoggedRejection] = {}
 
     def accept(self, delivery: Delivery) -> None:
         """Store one message, or discard it with a reason; acknowledge it when the outcome is durable."""
@@ -95,6 +99,13 @@ class DeviceIntake:
             self._set_pending(self._pending_records + 1)
             self._commit.when_durable(self._commit.newest, partial(self._stored, delivery))
 
+    def note_publication(self, name: str, mqtt_topic: str, size_bytes: int) -> None:
+        """Count a publication for topic ``name`` of this shard if no session receives it, so that it is lost."""
+        topic = self._state.topics.get(name)
+        if self.subscriptions.subscribes_to(name) or (topic is not None and topic.external is None):
+            return
+        self._reject("unknown_topic" if topic is None else "external_topic", mqtt_topic, size_bytes)
+
     def _stored(self, delivery: Delivery) -> None:
         self._set_pending(self._pending_records - 1)
         self._observer.observe(events.DeviceRecordStored(shard=self._state.shard))
@@ -109,22 +120,25 @@ class DeviceIntake:
         self.subscriptions.remove_filter(name)
 
     def _discard(self, reason: events.DeviceRejectionReason, delivery: Delivery) -> None:
-        self._observer.observe(events.DeviceMessageRejected(reason=reason))
-        self._log_rejection(reason, delivery)
+        self._reject(reason, delivery.topic, len(delivery.payload))
         delivery.acknowledge()
 
-    def _log_rejection(self, reason: str, delivery: Delivery) -> None:
+    def _reject(self, reason: events.DeviceRejectionReason, mqtt_topic: str, size_bytes: int) -> None:
+        self._observer.observe(events.DeviceMessageRejected(reason=reason))
         now = asyncio.get_running_loop().time()
-        logged = self._logged_rejections.get(reason)
+        kind = reason, m.parse_publish_address(self._cluster, mqtt_topic)[0]
+        if kind not in self._logged_rejections and len(self._logged_rejections) >= MAX_LOGGED_REJECTIONS:
+            kind = reason, ""
+        logged = self._logged_rejections.get(kind)
         if logged is not None and now - logged.at_seconds < REJECTION_LOG_INTERVAL_SECONDS:
             logged.suppressed += 1
             return
-        self._logged_rejections[reason] = _LoggedRejection(now)
+        self._logged_rejections[kind] = _LoggedRejection(now)
         log.warning(
             "device.message_rejected",
             shard=self._state.shard,
             reason=reason,
-            mqtt_topic=delivery.topic[:MAX_LOGGED_TOPIC_CHARS],
-            size_bytes=len(delivery.payload),
+            mqtt_topic=mqtt_topic[:MAX_LOGGED_TOPIC_CHARS],
+            size_bytes=size_bytes,
             suppressed=0 if logged is None else logged.suppressed,
         )

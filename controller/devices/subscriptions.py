@@ -104,6 +104,10 @@ class DeviceSubscriptions:
             self._callbacks.append(callback)
         self._changed.set()
 
+    def subscribes_to(self, topic: str) -> bool:
+        """Return whether the session receives messages for ``topic``, as far as known."""
+        return m.publish_filter(self._cluster, topic) in self._active_filters
+
     def remove_filter(self, topic: str) -> None:
         """Remove the filter of a topic that does not exist. An earlier term left it."""
         self._active_filters.add(m.publish_filter(self._cluster, topic))

@@ -55,11 +55,16 @@ def publish_filter(cluster: str, topic: str) -> str:
     return f"headgate/{cluster}/publish/{topic}/#"
 
 
-def parse_publish_address(cluster: str, mqtt_topic: str) -> tuple[str, str]:
-    """Return (topic, key) of a device's message to ``mqtt_topic``, which matches a `publish_filter`.
+def all_publications_filter(cluster: str) -> str:
+    """Filter for everything that MQTT devices publish, also to topics that do not exist."""
+    return f"headgate/{cluster}/publish/#"
 
-    The key is everything after the topic's name, including further slashes. It is empty if nothing
-    follows.
+
+def parse_publish_address(cluster: str, mqtt_topic: str) -> tuple[str, str]:
+    """Return (topic, key) of a device's message to ``mqtt_topic``, which matches `all_publications_filter`.
+
+    The key is everything after the topic's name, including further slashes. Both are empty if
+    nothing follows.
     """
-    topic, _, key = mqtt_topic.removeprefix(f"headgate/{cluster}/publish/").partition("/")
+    topic, _, key = mqtt_topic.removeprefix(f"headgate/{cluster}/publish").removeprefix("/").partition("/")
     return topic, key

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from controller.settings.load import IngestSettings
-from tests.support.cluster import SHARDS, Cluster
+from tests.support.cluster import SHARDS, Cluster, Daemon
 from tests.support.programs import TEST_SECONDS, TIMEOUT_FACTOR, metric, wait_until
 
 pytestmark = [
@@ -23,11 +23,11 @@ pytestmark = [
 ]
 
 
-async def publish(cluster: Cluster, key: str, values: range) -> None:
+async def publish(cluster: Cluster, key: str, values: range, topic: str = "orders") -> None:
     """Publish one message per value, as a device does; return when the broker has acknowledged all of them."""
     process = await asyncio.create_subprocess_exec(
         *("mosquitto_pub", "-h", cluster.broker.host, "-p", str(cluster.broker.port), "-q", "1", "-l"),
-        *("-t", f"headgate/{cluster.name}/publish/orders/{key}"),
+        *("-t", f"headgate/{cluster.name}/publish/{topic}/{key}"),
         stdin=asyncio.subprocess.PIPE,
     )
     try:
@@ -151,3 +151,28 @@ async def test_no_message_acknowledged_before_the_switch_is_lost_when_devices_ar
         await wait_until(stored, "later messages are stored", 30)
         assert [] == await values(b"while-off")
         assert [["ingest.mqtt_devices"]] * 2 == [line["applied"] for line in daemon.log_entries("settings.reloaded")]
+
+
+async def test_messages_for_a_mistyped_topic_are_logged_and_counted(tmp_path: Path) -> None:
+    async with Cluster(tmp_path, broker_kind="mosquitto") as cluster:
+        await start_two_daemons(cluster)
+        one, two = (cluster.daemons[name] for name in ("one", "two"))
+        await wait_until(lambda: _leads_all(one, two), "every shard has a leader")
+        await cluster.commands.succeed("topic", "create", "orders", "--segments", "1")
+        name = "headgate_device_messages_rejected_total"
+
+        async def counted() -> bool:
+            await publish(cluster, "site-1", range(5), topic="ordres")
+            rejected = [await metric(each.http_address, name, reason="unknown_topic") for each in (one, two)]
+            return sum(rejected) >= 5
+
+        await wait_until(counted, "the lost messages are counted")
+        lines = [*one.log_entries("device.message_rejected"), *two.log_entries("device.message_rejected")]
+
+    assert {(line["reason"], line["mqtt_topic"]) for line in lines} == {
+        ("unknown_topic", f"headgate/{cluster.name}/publish/ordres/site-1")
+    }
+
+
+async def _leads_all(*daemons: Daemon) -> bool:
+    return sum([await daemon.leads() for daemon in daemons]) == SHARDS

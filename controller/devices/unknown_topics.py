@@ -1,0 +1,97 @@
+"""Notices what MQTT devices publish to topics that do not exist: no session receives it, and devices get a PUBACK.
+
+A daemon that leads subscribes to all publications with its own connection, at QoS 0, so it receives
+each one a second time. That has a limit per window; what follows in the window is not looked at. So
+a device that publishes again and again is noticed, and a busy cluster counts too few.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import structlog
+
+from controller.devices.intake import DeviceIntake
+from headgate.errors import TransportError
+from headgate.model.hashing import shard_of
+from headgate.protocol import messages as m
+from headgate.transport.port import Transport
+
+CHECK_INTERVAL_SECONDS: Final = 1.0
+"""How soon the subscription follows the leaders, the setting and the limit."""
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchLimits:
+    """What one daemon looks at per window: about half a percent of its time."""
+
+    window_seconds: float = 60.0
+    messages: int = 6_000
+    size_bytes: int = 16 * 1024 * 1024
+
+
+class UnknownTopicWatch:
+    """Passes publications to the leaders of their shards in this daemon, which count the lost ones."""
+
+    def __init__(
+        self,
+        *,
+        cluster: str,
+        transport: Transport,
+        intakes: Callable[[], Sequence[DeviceIntake | None]],
+        enabled: Callable[[], bool],
+        limits: WatchLimits | None = None,
+    ) -> None:
+        """``intakes``: per shard, that of its leader; None where this daemon does not lead."""
+        self._filter = m.all_publications_filter(cluster)
+        self._cluster = cluster
+        self._transport = transport
+        self._intakes = intakes
+        self._enabled = enabled
+        self._limits = limits or WatchLimits()
+        self._messages = 0
+        self._size_bytes = 0
+
+    async def run(self) -> None:
+        """Watch until cancelled, or until the broker rejects the subscription."""
+        loop = asyncio.get_running_loop()
+        window_ends_at = 0.0
+        subscribed = False
+        while True:
+            if loop.time() >= window_ends_at:
+                window_ends_at = loop.time() + self._limits.window_seconds
+                self._messages = self._size_bytes = 0
+            wanted = self._wanted()
+            if wanted and not subscribed:
+                try:
+                    await self._transport.subscribe(self._filter, self._on_publication)
+                except TransportError as error:
+                    log.warning("device.watch_rejected", reason=str(error))
+                    await self._transport.unsubscribe(self._filter)
+                    return
+            elif subscribed and not wanted:
+                await self._transport.unsubscribe(self._filter)
+            subscribed = wanted
+            await asyncio.sleep(CHECK_INTERVAL_SECONDS)
+
+    def _wanted(self) -> bool:
+        return (
+            self._enabled()
+            and self._messages < self._limits.messages
+            and self._size_bytes < self._limits.size_bytes
+            and any(intake is not None for intake in self._intakes())
+        )
+
+    def _on_publication(self, mqtt_topic: str, payload: bytes) -> None:
+        self._messages += 1
+        self._size_bytes += len(payload)
+        intakes = self._intakes()
+        name, _ = m.parse_publish_address(self._cluster, mqtt_topic)
+        intake = intakes[shard_of(name, len(intakes))]
+        if intake is not None:
+            intake.note_publication(name, mqtt_topic, len(payload))

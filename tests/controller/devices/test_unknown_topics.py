@@ -1,0 +1,159 @@
+"""What MQTT devices publish to topics that do not exist is counted and logged, at a limited cost."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import pytest
+from structlog.testing import capture_logs
+
+from controller.devices.intake import MAX_LOGGED_REJECTIONS, DeviceIntake
+from controller.devices.unknown_topics import UnknownTopicWatch, WatchLimits
+from headgate.errors import TransportError
+from headgate.protocol import messages as m
+from headgate.transport.port import MessageHandler
+from tests.support.broker import FakeTransport
+from tests.support.device_environment import Devices
+from tests.support.one_shard import CLUSTER, BareClient
+
+pytestmark = pytest.mark.looptime
+
+FILTER = m.all_publications_filter(CLUSTER)
+
+
+@dataclass
+class Watching:
+    """A running watch beside the leader of one shard, which has the topic ``orders``."""
+
+    devices: Devices
+    daemon: FakeTransport
+    device: FakeTransport
+    client: BareClient
+    enabled: bool = True
+    leads: bool = True
+
+    async def publish(self, *names: str) -> None:
+        for name in names:
+            assert self.device.publish(f"headgate/{CLUSTER}/publish/{name}" if name else FILTER[:-2], b"21.5")
+        await asyncio.sleep(2)
+
+    def rejected(self, reason: str = "unknown_topic") -> float | None:
+        return self.devices.metric("device_messages_rejected_total", reason=reason)
+
+    @property
+    def subscribed(self) -> bool:
+        return FILTER in self.daemon._handlers
+
+
+@asynccontextmanager
+async def watching(devices: Devices, limits: WatchLimits | None = None) -> AsyncIterator[Watching]:
+    broker = devices.shard.broker
+    async with (
+        devices.running() as (leader, client),
+        broker.transport("daemon-watch") as daemon,
+        broker.transport("device") as device,
+    ):
+        found = Watching(devices, daemon, device, client)
+
+        def intakes() -> Sequence[DeviceIntake | None]:
+            return [leader.devices if found.leads else None]
+
+        watch = UnknownTopicWatch(
+            cluster=CLUSTER, transport=daemon, intakes=intakes, enabled=lambda: found.enabled, limits=limits
+        )
+        task = asyncio.create_task(watch.run())
+        await asyncio.sleep(3)
+        try:
+            yield found
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_publications_to_unknown_topics_are_counted_and_others_are_not(devices: Devices) -> None:
+    async with watching(devices) as watch:
+        await watch.publish("orders/site-1", "ordres/site-1", "orders/site-2/a", "ORDERS/x", "ordres", "")
+
+        assert watch.rejected() == 4
+
+
+async def test_each_unknown_topic_is_logged_once_per_minute_and_their_number_is_limited(devices: Devices) -> None:
+    async with watching(devices) as watch:
+        with capture_logs() as logs:
+            await watch.publish(*["ordres/site-1"] * 3, "odrers/site-1")
+            await watch.publish(*(f"topic-{number}/a" for number in range(2 * MAX_LOGGED_REJECTIONS)))
+        lines = [line for line in logs if line["event"] == "device.message_rejected"]
+
+    assert [line["mqtt_topic"].rpartition("publish/")[2] for line in lines[:2]] == ["ordres/site-1", "odrers/site-1"]
+    assert {line["reason"] for line in lines} == {"unknown_topic"}
+    assert len(lines) == MAX_LOGGED_REJECTIONS + 1
+    assert watch.rejected() == 4 + 2 * MAX_LOGGED_REJECTIONS
+
+
+async def test_publications_to_an_external_topic_are_counted(devices: Devices) -> None:
+    async with watching(devices) as watch:
+        fields = {"topic": "external", "token": "x", "segments": [m.SegmentImport(segment="a")]}
+        assert isinstance(await watch.client.call(m.ImportTopic, **fields), m.TopicImportReply)
+        await watch.publish("external/a")
+
+        assert (watch.rejected("external_topic"), watch.rejected()) == (1, 0)
+
+
+async def test_a_message_that_a_stale_filter_still_receives_is_counted_there(devices: Devices) -> None:
+    async with watching(devices) as watch:
+        devices.broker.delay_seconds = 100.0
+        watch.client.send(m.DeleteTopic, topic="orders", token="y")
+        await asyncio.sleep(1)
+        await watch.publish("orders/a")
+
+        assert watch.rejected() == 0
+
+
+@pytest.mark.parametrize(
+    "limits", [WatchLimits(messages=10), WatchLimits(size_bytes=40)], ids=["messages", "size in bytes"]
+)
+async def test_only_so_much_is_looked_at_per_minute(devices: Devices, limits: WatchLimits) -> None:
+    async with watching(devices, limits) as watch:
+        await watch.publish(*["orders/a"] * 12)
+        assert not watch.subscribed
+        await watch.publish("ordres/a")
+        assert watch.rejected() == 0
+        await asyncio.sleep(60)
+        assert watch.subscribed
+        await watch.publish("ordres/a")
+
+        assert watch.rejected() == 1
+
+
+@pytest.mark.parametrize("switch", ["enabled", "leads"])
+async def test_a_daemon_watches_while_it_leads_and_devices_are_enabled(devices: Devices, switch: str) -> None:
+    async with watching(devices) as watch:
+        assert watch.subscribed
+        setattr(watch, switch, False)
+        await asyncio.sleep(2)
+        assert not watch.subscribed
+        setattr(watch, switch, True)
+        await asyncio.sleep(2)
+        assert watch.subscribed
+
+
+async def test_a_subscription_that_the_broker_rejects_ends_the_watch_and_nothing_else(devices: Devices) -> None:
+    """The transport would request the filter again with each connection, and fail again."""
+
+    class RestrictedTransport(FakeTransport):
+        async def subscribe(self, topic_filter: str, handler: MessageHandler, *, retained: bool = False) -> None:
+            await super().subscribe(topic_filter, handler, retained=retained)
+            raise TransportError("not allowed")
+
+    async with devices.running() as (leader, _), RestrictedTransport(devices.shard.broker, "d", None) as daemon:
+        watch = UnknownTopicWatch(
+            cluster=CLUSTER, transport=daemon, intakes=lambda: [leader.devices], enabled=lambda: True
+        )
+        with capture_logs() as logs:
+            await watch.run()
+
+        assert [line["event"] for line in logs] == ["device.watch_rejected"]
+        assert FILTER not in daemon._handlers
