@@ -19,6 +19,7 @@ from headgate.model.bucket_ranges import BucketRange, overlaps, slice_of
 from headgate.model.hashing import KEY_BUCKETS, key_bucket
 from tests.simulation.broken_promise import InvariantViolationError
 from tests.simulation.clients import KEY_PREFIX
+from tests.simulation.import_program import IMPORT_KEY
 from tests.simulation.simulated_daemon import now_ms
 from tests.support.whole_state import decode_snapshot, everything
 
@@ -70,6 +71,11 @@ class InvariantChecker:
     trace: list[str] = field(default_factory=list)
     chunks: int = 0
     changed_batches_refused: int = 0
+    source_positions: dict[str, bytes] = field(default_factory=dict)
+    """Producer name → the last source position stored under it."""
+    open_tokens: dict[str, int] = field(default_factory=dict)
+    """Token of an open request → the producer that it opened, as long as the producer exists."""
+    producers_removed: int = 0
     automatic_changes: int = 0
     pruned: int = 0
     partial_grants: int = 0
@@ -115,7 +121,13 @@ class InvariantChecker:
                 self._check_weights(state, entry)
             if isinstance(entry, e.DataDeleted):
                 self._check_deletion(state, entry)
+            if isinstance(entry, e.ProducerOpened):
+                self._check_opening(entry)
             state.apply(entry)
+            if isinstance(entry, e.ProducersExpired):
+                self._record_expiry(entry)
+            elif isinstance(entry, e.RecordsStored):
+                self._record_position(state, entry)
             if isinstance(entry, e.SegmentGranted):
                 self._check_grant(state, entry)
             elif isinstance(entry, e.SubscriptionSeek):
@@ -125,6 +137,7 @@ class InvariantChecker:
             elif isinstance(entry, e.SubscriptionDeleted):
                 self.deletions += 1
         self._check_created_subscriptions(found.entries)
+        self._check_names(state)
         self.trace.append(f"chunk {shard}/{number} epoch {found.header.leader_epoch}: {_kinds(found)}")
 
     def _check_snapshot(self, data: bytes, shard: int, number: int) -> None:
@@ -166,6 +179,8 @@ class InvariantChecker:
             next_offsets[tail_key] = expected + 1
             counter = int(row["value"])
             highest = self.counters.get((topic.name, row["key"]), -1)
+            if row["key"] == IMPORT_KEY and counter != highest + 1:
+                raise InvariantViolationError(f"the import stored #{counter} after #{highest}")
             if row["key"].startswith(KEY_PREFIX):
                 # Device records are stored at least once: one may repeat, but none may be skipped.
                 if counter > highest + 1:
@@ -218,6 +233,32 @@ class InvariantChecker:
             raise InvariantViolationError(
                 f"{known.name}: {entry.client_id} came back after its subscription was deleted"
             )
+
+    def _check_opening(self, entry: e.ProducerOpened) -> None:
+        """Check that a token opens one identity: a repeated request must not open another."""
+        if entry.token in self.open_tokens:
+            raise InvariantViolationError(
+                f"one token opened producer {self.open_tokens[entry.token]} and producer {entry.producer_id}"
+            )
+        self.open_tokens[entry.token] = entry.producer_id
+
+    def _record_expiry(self, entry: e.ProducersExpired) -> None:
+        gone = set(entry.producer_ids)
+        self.open_tokens = {token: opened for token, opened in self.open_tokens.items() if opened not in gone}
+        self.producers_removed += len(gone)
+
+    def _record_position(self, state: ShardState, entry: e.RecordsStored) -> None:
+        if entry.producer_id is not None and entry.source_position is not None:
+            name = state.producers[entry.producer_id].name
+            if name is not None:
+                self.source_positions[name] = entry.source_position
+
+    def _check_names(self, state: ShardState) -> None:
+        """Check that every name still has its last position: no simulated command deletes one."""
+        for name, position in self.source_positions.items():
+            known = state.producers.of_name(name)
+            if known is None or known.source_position != position:
+                raise InvariantViolationError(f"producer {name!r} has lost its source position {position!r}")
 
     def _check_created_subscriptions(self, entries: Iterable[e.AnyEntry]) -> None:
         """Check that a registration created each new subscription: a rejected program must not create one."""

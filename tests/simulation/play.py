@@ -13,15 +13,25 @@ from tests.support.object_store import FakeStore
 
 
 def run_seed(
-    seed: int, *, fault_rounds: int = 10, store_kind: type[FakeStore] = FakeStore, changed_batches: bool = False
+    seed: int,
+    *,
+    fault_rounds: int = 10,
+    store_kind: type[FakeStore] = FakeStore,
+    changed_batches: bool = False,
+    named_producer: bool = False,
 ) -> InvariantChecker:
-    """Run one simulation and return its checker. ``changed_batches``: with a client that changes batches of others.
+    """Run one simulation and return its checker.
+
+    ``changed_batches``: with a client that changes batches of others. ``named_producer``: with a program that
+    continues at its source position, beside many anonymous producers.
 
     Raises InvariantViolationError, or what a bug raised, with the end of the run's trace as a note.
     """
     structlog.configure(processors=[], logger_factory=structlog.ReturnLoggerFactory())
     loop = VirtualLoop()
-    simulation = ClusterSimulation(seed, store_kind=store_kind, changed_batches=changed_batches)
+    simulation = ClusterSimulation(
+        seed, store_kind=store_kind, changed_batches=changed_batches, named_producer=named_producer
+    )
     try:
         loop.run_until_complete(simulation.run(fault_rounds=fault_rounds))
     except BaseException as error:

@@ -147,7 +147,10 @@ class SimulatedDaemon:
             ledger=Ledger(self.store, state.shard),
             transport=self.transport,
             ingest=IngestSettings(
-                unreachable_seconds=10, write_timeout_seconds=5, mqtt_devices=self.simulation.device_clients.on
+                unreachable_seconds=10,
+                write_timeout_seconds=5,
+                mqtt_devices=self.simulation.device_clients.on,
+                max_producers=self.simulation.max_producers,
             ),
             subscriptions=COORDINATION,
             scaling=self.simulation.scaling,

@@ -6,6 +6,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import pytest
 
 import controller.decisions.placement
@@ -15,19 +16,23 @@ import controller.retention.policy
 import controller.snapshots.job
 import coordinator.assignment_reconciler
 import coordinator.balancing.weights
+from controller.decisions import producer_expiry
 from controller.devices.intake import DeviceIntake
 from controller.devices.session_port import Delivery
 from controller.devices.subscriptions import DeviceSubscriptions
 from controller.snapshots.format import encode_snapshot
+from controller.state.producers import Producers, ProducerState
 from controller.state.shard_state import ShardState
 from controller.state.steady_clock import SteadyClock
 from coordinator.balancing.weights import weight_of
 from coordinator.decisions.gate import compute_gate
 from coordinator.state.subscription import Subscription
 from headgate.errors import ObjectExistsError
+from headgate.model import entries as e
 from headgate.model.entries import SubscriptionSeek
 from tests.simulation.broken_promise import InvariantViolationError
 from tests.simulation.clients import KEY_PREFIX
+from tests.simulation.import_program import IMPORT_NAME
 from tests.simulation.play import run_seed
 from tests.support.device_broker import FakeDeviceSession
 from tests.support.object_store import FakeStore
@@ -208,6 +213,43 @@ def test_a_changed_batch_that_is_reported_as_stored_is_found(monkeypatch: pytest
 def test_changed_batches_are_refused_under_any_faults(seed: int) -> None:
     """Also by the next leader, and by one that has read a snapshot."""
     assert run_seed(seed, changed_batches=True).changed_batches_refused > 0
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_an_import_continues_exactly_once_under_any_faults(seed: int) -> None:
+    """However its runs end, and however many anonymous producers the shard forgets meanwhile."""
+    checker = run_seed(seed, named_producer=True)
+
+    assert int(checker.source_positions[IMPORT_NAME]) > 10
+    assert checker.producers_removed > 10
+
+
+def test_names_that_expire_like_anonymous_producers_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted: above the limit, named producers are removed as well."""
+    expired_producers = producer_expiry.expired_producers
+
+    def greedy(producers: Producers, **rules: Any) -> e.ProducersExpired | None:
+        expired = expired_producers(producers, **rules)
+        if expired is None:
+            return None
+        return msgspec.structs.replace(expired, producer_ids=[*expired.producer_ids, *producers.with_window])
+
+    monkeypatch.setattr(producer_expiry, "expired_producers", greedy)
+
+    assert "has lost its source position" in found(named_producer=True)
+
+
+def test_tokens_that_open_two_identities_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted: a repeated open request of an anonymous producer opens another identity."""
+    opened_by = Producers.opened_by
+
+    def forgetful(producers: Producers, token: str) -> ProducerState | None:
+        known = opened_by(producers, token)
+        return known if known is not None and known.name is not None else None
+
+    monkeypatch.setattr(Producers, "opened_by", forgetful)
+
+    assert "one token opened" in found(named_producer=True)
 
 
 def test_a_snapshot_that_forgets_finished_batches_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ Faults of a run: daemons that crash or freeze, a broker restart, messages that a
 or reordered, a ZooKeeper outage, expired sessions, a store that fails or does not report whether it
 wrote, a clock that is wrong for seconds. Meanwhile topics split and merge, consumers join, leave
 and vanish, subscriptions are moved, and MQTT devices publish. A faulty client may repeat batches with
-other content. Half of the seeds balance by load. An `InvariantChecker` sees every write
+other content. A named program may end at any moment and continue at its source position. Half of the seeds balance by load. An `InvariantChecker` sees every write
 and every delivery, and ends the run at the first violation.
 """
 
@@ -22,7 +22,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, suppress
 from typing import Any
 
-from controller.settings.load import RetentionSettings, ScalingSettings
+from controller.settings.load import IngestSettings, RetentionSettings, ScalingSettings
 from controller.snapshots.job import take_snapshot
 from drain.protocol import DrainQuery
 from headgate import Admin, Consumer, Producer
@@ -41,6 +41,7 @@ from headgate.ledger.compacted import manifest_ranges
 from headgate.ledger.ledger import Ledger
 from tests.simulation.clients import DeviceClients
 from tests.simulation.faulty_client import FaultyClient
+from tests.simulation.import_program import MAX_PRODUCERS, ImportProgram
 from tests.simulation.invariant_checker import CheckedObjects, InvariantChecker, InvariantViolationError
 from tests.simulation.simulated_daemon import CLUSTER, SimulatedDaemon, now_ms
 from tests.support.broker import FakeBroker, Faults
@@ -77,7 +78,14 @@ SETTLE_SECONDS = 900.0
 class ClusterSimulation:
     """The cluster of one seed."""
 
-    def __init__(self, seed: int, *, store_kind: type[FakeStore] = FakeStore, changed_batches: bool = False) -> None:
+    def __init__(
+        self,
+        seed: int,
+        *,
+        store_kind: type[FakeStore] = FakeStore,
+        changed_batches: bool = False,
+        named_producer: bool = False,
+    ) -> None:
         self.rng = random.Random(seed)
         self.checker = InvariantChecker()
         self.objects = CheckedObjects(self.checker)
@@ -94,6 +102,8 @@ class ClusterSimulation:
         self.device_clients = DeviceClients(random.Random(seed + 4), CLUSTER, TOPIC, self._switch_devices)
         self.clock_rng = random.Random(seed + 5)
         self.faulty_client = FaultyClient(random.Random(seed + 6), self.broker, CLUSTER) if changed_batches else None
+        self.import_program = ImportProgram(random.Random(seed + 7), self.client, TOPIC) if named_producer else None
+        self.max_producers = MAX_PRODUCERS if named_producer else IngestSettings().max_producers
         self.by_load = seed % 4 > 1
         """Whether the STREAM subscription is balanced by load."""
         self._maintenance: asyncio.Task[None] | None = None
@@ -161,6 +171,8 @@ class ClusterSimulation:
             others = [publishing, self._spawn(self._set_clocks())]
             if self.faulty_client is not None:
                 others.append(self._spawn(self.faulty_client.run(self.checker, self.fail)))
+            if self.import_program is not None:
+                others += [self._spawn(self.import_program.run()), self._spawn(self.import_program.open_anonymous())]
             for _ in range(fault_rounds):
                 await asyncio.sleep(self.rng.uniform(0.2, 6))
                 await self._inject_fault(admin)

@@ -1,0 +1,61 @@
+"""A program that stores a source under a name, ends at any moment, and continues at its source position.
+
+Meanwhile other programs open more anonymous producers than a shard keeps.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final
+
+from headgate import Producer
+from headgate.client.connection import Client
+from headgate.client.producer import ProducerSettings
+from headgate.errors import DeliveryFailedError, DeliveryUnknownError, NoLeaderError
+from headgate.protocol import messages as m
+
+IMPORT_NAME: Final = "import-1"
+IMPORT_KEY: Final = b"import"
+"""Key of its records; their values count from 0."""
+MAX_PRODUCERS: Final = 15
+"""Anonymous producers that a shard keeps: more than run, fewer than are opened in ten seconds."""
+
+
+class ImportProgram:
+    """The runs of the program, one after the other, and the anonymous producers beside it."""
+
+    def __init__(self, rng: random.Random, new_client: Callable[[str], Client], topic: str) -> None:
+        self._rng = rng
+        self._new_client = new_client
+        self._topic = topic
+
+    async def run(self) -> None:
+        """Start the program again whenever it has ended, until cancelled."""
+        settings = ProducerSettings(request_timeout_seconds=2, delivery_timeout_seconds=20)
+        for run in itertools.count():
+            with suppress(TimeoutError, NoLeaderError, DeliveryFailedError, DeliveryUnknownError):
+                async with (
+                    asyncio.timeout(self._rng.uniform(1, 20)),
+                    Producer(self._new_client(f"import-{run}"), name=IMPORT_NAME, settings=settings) as producer,
+                ):
+                    await self._import(producer)
+
+    async def _import(self, producer: Producer) -> None:
+        await producer.open(self._topic)
+        first = 0 if producer.source_position is None else int(producer.source_position)
+        for number in itertools.count(first):
+            await producer.send_and_wait(self._topic, IMPORT_KEY, b"%d" % number, source_position=b"%d" % (number + 1))
+            await asyncio.sleep(self._rng.uniform(0, 0.5))
+
+    async def open_anonymous(self) -> None:
+        """Open anonymous producers, until cancelled."""
+        async with self._new_client("anonymous") as client:
+            while True:
+                opening = m.OpenProducer(token=client.new_token())
+                with suppress(NoLeaderError):
+                    await client.request(0, lambda opening=opening: opening, timeout_seconds=5)
+                await asyncio.sleep(self._rng.uniform(0.1, 0.5))
