@@ -17,6 +17,7 @@ from headgate.ledger import chunk
 from headgate.model import entries as e
 from headgate.model.bucket_ranges import BucketRange, overlaps, slice_of
 from headgate.model.hashing import KEY_BUCKETS, key_bucket
+from tests.simulation.backlog_checker import BacklogChecker
 from tests.simulation.broken_promise import InvariantViolationError
 from tests.simulation.clients import KEY_PREFIX
 from tests.simulation.import_program import IMPORT_KEY
@@ -80,6 +81,7 @@ class InvariantChecker:
     pruned: int = 0
     partial_grants: int = 0
     """Number of grants of slices."""
+    backlogs: BacklogChecker = field(default_factory=BacklogChecker)
 
     # The ledger
 
@@ -128,6 +130,7 @@ class InvariantChecker:
                 self._record_expiry(entry)
             elif isinstance(entry, e.RecordsStored):
                 self._record_position(state, entry)
+            self.backlogs.entry_applied(state, entry)
             if isinstance(entry, e.SegmentGranted):
                 self._check_grant(state, entry)
             elif isinstance(entry, e.SubscriptionSeek):
@@ -190,6 +193,7 @@ class InvariantChecker:
             elif counter <= highest:
                 raise InvariantViolationError(f"{topic.name}: {row['key']!r} #{counter} stored after #{highest}")
             self.counters[topic.name, row["key"]] = max(counter, highest)
+            self.backlogs.record_stored(state.shard, row["topic_id"], row["segment"], row["offset"], row["key"])
             self.stored[topic.name].append(Stored(row["segment"], row["offset"], row["key"], row["value"]))
             self.records_by_offset[topic.name, row["segment"], row["offset"]] = (row["key"], row["value"])
 

@@ -30,6 +30,7 @@ from coordinator.state.subscription import Subscription
 from headgate.errors import ObjectExistsError
 from headgate.model import entries as e
 from headgate.model.entries import SubscriptionSeek
+from headgate.protocol.backlog import RecordCount
 from tests.simulation.broken_promise import InvariantViolationError
 from tests.simulation.clients import KEY_PREFIX
 from tests.simulation.import_program import IMPORT_NAME
@@ -192,6 +193,25 @@ def test_balancing_by_load_slices_and_devices_occur_together() -> None:
     assert checker.partial_grants > 0
     assert any(key.startswith(KEY_PREFIX) for _, key in checker.counters)
     assert checker.duplicate_device_records, "the broker redelivers what was not acknowledged in time"
+
+
+def test_reported_backlogs_are_exact_or_called_estimates() -> None:
+    """Otherwise the invariant about backlogs would not cover shared segments."""
+    backlogs = run_seed(2).backlogs
+
+    assert backlogs.exact > 0
+    assert backlogs.estimated > 0
+
+
+def test_a_backlog_that_is_wrong_and_not_called_an_estimate_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted: the lowest position of a shared segment counts for all its buckets."""
+    monkeypatch.setattr(
+        Subscription,
+        "unacknowledged_records",
+        lambda self, segment, end_offset: RecordCount(end_offset - self.position(segment)),
+    )
+
+    assert "unacknowledged records, not" in found()
 
 
 def test_ledger_time_that_follows_every_clock_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
