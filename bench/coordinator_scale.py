@@ -65,6 +65,10 @@ class _Shard:
     def push(self, client_id: str, message: m.Push, /) -> None:
         """See `coordinator.ports.PushMessage`; the messages are dropped."""
 
+    def do_later(self, _: int, work: Callable[[], None], /) -> None:
+        """See `coordinator.ports.DoLater`."""
+        asyncio.get_running_loop().call_soon(work)
+
     def _lead(self) -> None:
         topic_id = self.state.next_id
         name = f"topic-{topic_id}"
@@ -88,6 +92,7 @@ class _Shard:
             drain_check=None,
             leader_epoch=1,
             settings=SETTINGS,
+            later=self.do_later,
             now_ms=lambda: 0,
             rng=random.Random(topic_id),
         )

@@ -17,7 +17,7 @@ import structlog
 from coordinator.balancing import handover
 from coordinator.balancing.balance import compute_target
 from coordinator.decisions.gate import Gate, compute_gate
-from coordinator.ports import LedgerPort, PushMessage
+from coordinator.ports import DoLater, LedgerPort, PushMessage
 from coordinator.reporting.description import build_grant
 from coordinator.reporting.explanation import SegmentHolder
 from coordinator.state.subscription import RegisteredConsumer, Subscription
@@ -29,6 +29,8 @@ from metrics import events
 
 MAX_GRANTS_PER_PUSH = 1000
 """Limit that keeps a message far below the maximum message size."""
+MAX_MOVES_PER_TURN = 1000
+"""Releases, revocations and grants that one turn of the event loop makes at most: about 10 ms."""
 MAX_REPEATED_GRANTS = 1000
 """Grants that one heartbeat repeats at most, and as many revocations. The next heartbeat repeats more."""
 
@@ -48,6 +50,8 @@ class AssignmentReconciler:
         leader_epoch: int,
         observer: events.Observer,
         clock: Callable[[], float],
+        later: DoLater,
+        max_moves: int = MAX_MOVES_PER_TURN,
     ) -> None:
         """``clock`` returns monotonic seconds."""
         self._subscription = subscription
@@ -57,6 +61,11 @@ class AssignmentReconciler:
         self._leader_epoch = leader_epoch
         self._observer = observer
         self._clock = clock
+        self._later = later
+        self._max_moves = max_moves
+        self._waiting_preferences: dict[SegmentSlice, Sequence[str]] | None = None
+        """Preferred owners of a reconciliation that continues in a later turn; None: none does."""
+        self._closed = False
         self._log = log.bind(topic=topic.name, subscription=subscription.name)
         now = clock()
         self._revoking = {
@@ -89,16 +98,15 @@ class AssignmentReconciler:
         return [*self.gate.grantable, *self.gate.blocked]
 
     def blocking_segments(self) -> list[int]:
-        """Return the undrained segments that block others."""
+        """Return the readable segments that block others. The others do not advance."""
         if not self.gate.blocked:
             return []
-        segments, drained = self._topic.layout.segments, self._subscription.drained
-        return [s for s, segment in segments.items() if segment.children and s not in drained]
+        return [s for s in self.gate.grantable if self._topic.layout.segments[s].children]
 
     @property
     def handovers_complete(self) -> bool:
-        """Whether no revocation is pending."""
-        return not self._revoking
+        """Whether no revocation is pending, and no move waits for a later turn."""
+        return not self._revoking and self._waiting_preferences is None
 
     def grants(self, name: str) -> list[m.Grant]:
         """Return the grants of ``name``, without revoked ones."""
@@ -128,6 +136,7 @@ class AssignmentReconciler:
     def layout_changed(self) -> None:
         """Drop the gate, and the state of segments that left the layout."""
         self._gate = self._held_by_consumer = None
+        self._next_owner.clear()
         for known in (self._revoking, self._in_handover):
             for pruned in [each for each in known if segment_of(each) not in self._topic.layout.segments]:
                 del known[pruned]
@@ -138,7 +147,8 @@ class AssignmentReconciler:
             since = self._revoking.pop(segment_slice, None)
             if since is not None:
                 self._in_handover[segment_slice] = (since, "holder_left")
-        self._held_by_consumer = None
+        if self._held_by_consumer is not None:
+            self._held_by_consumer.pop(name, None)
 
     def reconcile(
         self,
@@ -153,10 +163,12 @@ class AssignmentReconciler:
 
         ``preferred_owners`` override affinity for slices that have just become free. ``requester``
         learns its grants from the response to its own request. ``timed_out`` comes from
-        `overdue_revocations`. ``confirmed``: slices whose holder has finished.
+        `overdue_revocations`. ``confirmed``: slices whose holder has finished. At most
+        `MAX_MOVES_PER_TURN` moves are made; a later turn makes the others.
         """
         subscription, gate = self._subscription, self.gate
-        target = self._compute_target(gate, preferred_owners or {})
+        preferred = {**(self._waiting_preferences or {}), **(preferred_owners or {})}
+        target = self._compute_target(gate, preferred)
         moves = handover.plan(
             handover.HandoverState(
                 target=target,
@@ -167,8 +179,23 @@ class AssignmentReconciler:
                 timed_out=timed_out,
             )
         )
-        self._apply_moves(moves, reason, requester)
+        now = moves.first(self._max_moves)
+        if now != moves:
+            self._continue_later(preferred)
+        else:
+            self._waiting_preferences = None
+        self._apply_moves(now, reason, requester)
         self._next_owner = {revoked: target[revoked] for revoked in self._revoking if revoked in target}
+
+    def _continue_later(self, preferred_owners: dict[SegmentSlice, Sequence[str]]) -> None:
+        if self._waiting_preferences is None:
+            self._later(len(self._topic.layout.segments), self._continue)
+        self._waiting_preferences = preferred_owners
+
+    def _continue(self) -> None:
+        if self._waiting_preferences is not None and not self._closed:
+            preferred, self._waiting_preferences = self._waiting_preferences, None
+            self.reconcile("continued", preferred_owners=preferred)
 
     def confirm(self, segment: int, name: str, generation: int) -> None:
         """Release a revoked slice whose holder has finished. Any other confirmation changes nothing."""
@@ -236,7 +263,8 @@ class AssignmentReconciler:
             self._notify(self._subscription.consumers[name], granted, revoked)
 
     def close(self) -> None:
-        """Remove this subscription's blocked segments from the total."""
+        """Make no further moves, and remove this subscription's blocked segments from the total."""
+        self._closed = True
         self._report_blocked(0)
 
     def _release(self, slices: Iterable[SegmentSlice], how: e.ReleaseReason, reason: str) -> None:

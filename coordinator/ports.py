@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -49,6 +50,13 @@ class PushMessage(Protocol):
 
     def __call__(self, client_id: str, message: m.Push, /) -> None:
         """Send ``message`` once all entries proposed so far are durable. It may be lost, duplicated or delayed."""
+
+
+class DoLater(Protocol):
+    """Leaves work for a later turn of the event loop."""
+
+    def __call__(self, cost: int, work: Callable[[], None], /) -> None:
+        """Do ``work`` in a later turn. ``cost``: the segments and consumers that it looks at."""
 
 
 class DrainCheck(Protocol):

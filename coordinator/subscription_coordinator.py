@@ -33,7 +33,7 @@ from coordinator.decisions.refusal import Refusal
 from coordinator.decisions.registration import judge_registration, replaced_reason
 from coordinator.drain_monitor import DrainMonitor
 from coordinator.load_monitor import LoadMonitor
-from coordinator.ports import CoordinatorSettings, DrainCheck, LedgerPort, PushMessage
+from coordinator.ports import CoordinatorSettings, DoLater, DrainCheck, LedgerPort, PushMessage
 from coordinator.reporting.description import describe, fenced_push
 from coordinator.reporting.drain_rate import DrainRate
 from coordinator.reporting.explanation import ExplanationContext, explain
@@ -46,6 +46,9 @@ from headgate.model import entries as e
 from headgate.model.bucket_ranges import SegmentSlice
 from headgate.protocol import messages as m
 from metrics import events
+
+MAX_EVICTIONS_PER_TICK = 25
+"""Consumers that one tick evicts at most: each removal looks at all holdings."""
 
 log = structlog.get_logger(__name__)
 
@@ -63,6 +66,7 @@ class SubscriptionCoordinator:
         drain_check: DrainCheck | None,
         leader_epoch: int,
         settings: CoordinatorSettings,
+        later: DoLater,
         now_ms: Callable[[], int],
         rng: random.Random,
         observer: events.Observer | None = None,
@@ -95,6 +99,7 @@ class SubscriptionCoordinator:
             leader_epoch=leader_epoch,
             observer=self._observer,
             clock=self._loop.time,
+            later=later,
         )
         self._load_monitor = LoadMonitor(
             subscription=subscription, topic=topic, ledger=ledger, settings=settings, observer=self._observer
@@ -122,6 +127,11 @@ class SubscriptionCoordinator:
     def blocked(self) -> Mapping[int, tuple[int, ...]]:
         """Blocked segment → the undrained ancestors that block it, nearest first."""
         return self._reconciler.gate.blocked
+
+    @property
+    def size(self) -> int:
+        """What a reconciliation or a tick looks at: segments and consumers."""
+        return len(self._topic.layout.segments) + len(self._subscription.consumers)
 
     @property
     def handovers_complete(self) -> bool:
@@ -270,9 +280,12 @@ class SubscriptionCoordinator:
         self._reconciler.release_pruned(segments)
 
     def layout_changed(self) -> None:
-        """Adapt to a split, merge or prune. Its entry is already applied."""
+        """Drop what is outdated after a split, merge or prune, already applied. `adapt_to_layout` must follow."""
         self._reconciler.layout_changed()
         self._drain.layout_changed()
+
+    def adapt_to_layout(self) -> None:
+        """Assign the segments of the new layout."""
         self._reconcile("layout changed")
         self._drain.wake()
 
@@ -321,7 +334,7 @@ class SubscriptionCoordinator:
         if self._load_monitor.is_due(now) and self._load_monitor.add_sample(now, self._reconciler.unfinished_segments):
             self._reconcile("weights changed")
         if expired.evicted:
-            self._remove_consumers(expired.evicted, "evicted")
+            self._remove_consumers(expired.evicted[:MAX_EVICTIONS_PER_TICK], "evicted")
         late = self._reconciler.overdue_revocations(self._now_ms(), self._settings.revoke_timeout_seconds)
         if self._drain_rate.is_due(now):
             blocking = self._reconciler.blocking_segments()
@@ -391,16 +404,20 @@ class SubscriptionCoordinator:
         self._observer.observe(events.ConsumerReconnected())
         return True
 
-    def _mark_disconnected(self, names: Iterable[str]) -> None:
+    def _mark_disconnected(self, names: Sequence[str]) -> None:
+        if not names:
+            return
+        consumers = self._subscription.consumers
+        self._ledger.propose(
+            *(
+                e.ConsumerDisconnected(**self._ids, consumer=name, incarnation=consumers[name].incarnation)
+                for name in names
+            )
+        )
         for name in names:
             self._last_seen_at[name] = self._loop.time()
-            self._ledger.propose(
-                e.ConsumerDisconnected(
-                    **self._ids, consumer=name, incarnation=self._subscription.consumers[name].incarnation
-                )
-            )
-            self._log.info("consumer.disconnected", consumer=name, grace_seconds=self._settings.grace_seconds)
             self._observer.observe(events.ConsumerDisconnected())
+        self._log.info("consumer.disconnected", consumers=list(names), grace_seconds=self._settings.grace_seconds)
 
     def _remove_consumers(self, names: Sequence[str], reason: e.LeaveReason) -> None:
         fenced = None

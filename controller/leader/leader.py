@@ -184,6 +184,7 @@ class ShardLeader:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self.commit.run(), name=f"commit-{self._shard}")
                 tasks.create_task(self._run_timers(), name=f"timers-{self._shard}")
+                tasks.create_task(self.subscription_registry.run(), name=f"subscriptions-{self._shard}")
                 tasks.create_task(self.pruner.run(), name=f"prune-{self._shard}")
                 tasks.create_task(self.backlogs.run(), name=f"backlogs-{self._shard}")
                 tasks.create_task(self._raise_handler_failure(), name=f"failure-{self._shard}")
@@ -377,7 +378,7 @@ class ShardLeader:
         checked_at = loop.time()
         while True:
             await asyncio.sleep(TICK_INTERVAL_SECONDS)
-            self.subscription_registry.tick()
+            await self.subscription_registry.tick()
             self._expire_producers()
             self.autoscaler.tick()
             if self._context.now_ms() - self.state.at_ms >= IDLE_CHUNK_MS:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import TypeVar
 
 from controller.commit import GroupCommit
@@ -17,6 +18,7 @@ from controller.decisions.handlers import Outcome, Registration, handler
 from controller.decisions.lookup import find_subscription, find_topic
 from controller.decisions.subscription_commands import create_subscription
 from controller.leader.drain_check import DrainChecker, LedgerDrainCheck
+from controller.leader.spread_work import SpreadWork
 from controller.state.shard_state import ShardState, Topic
 from coordinator.decisions import external_topics
 from coordinator.decisions.refusal import Refusal
@@ -71,6 +73,7 @@ class SubscriptionRegistry:
         self._now_ms = now_ms
         self._rng = rng
         self._coordinators: dict[int, SubscriptionCoordinator] = {}
+        self._work = SpreadWork()
         self._closing: set[asyncio.Task[None]] = set()
 
     def restore(self) -> None:
@@ -90,10 +93,20 @@ class SubscriptionRegistry:
         """All coordinators."""
         return self._coordinators.values()
 
-    def tick(self) -> None:
-        """Check the deadlines of all subscriptions."""
-        for coordinator in list(self._coordinators.values()):
-            coordinator.tick()
+    async def run(self) -> None:
+        """Do what was left for later turns, until cancelled; raises what a bug in a coordinator raised."""
+        await self._work.run()
+
+    async def tick(self) -> None:
+        """Check the deadlines of all subscriptions, of large ones in several turns of the loop."""
+        await self._work.do_all(
+            (coordinator.size, partial(self._if_current, subscription_id, coordinator, coordinator.tick))
+            for subscription_id, coordinator in list(self._coordinators.items())
+        )
+
+    def _if_current(self, subscription_id: int, coordinator: SubscriptionCoordinator, work: Callable[[], None]) -> None:
+        if self._coordinators.get(subscription_id) is coordinator:
+            work()
 
     def drain_checker_ready(self) -> None:
         """Poll again in all subscriptions: the drain checker has become available."""
@@ -121,7 +134,7 @@ class SubscriptionRegistry:
             if isinstance(entry, e.SegmentSplit | e.SegmentsMerged | e.SegmentsPruned | e.LayoutExtended):
                 topic = self._state.topics_by_id[entry.topic_id]
                 for subscription in topic.subscriptions.values():
-                    self._coordinators[subscription.subscription_id].layout_changed()
+                    self._layout_changed(subscription.subscription_id)
             elif isinstance(entry, e.SubscriptionSeek):
                 self._coordinators[entry.subscription_id].positions_changed()
             elif isinstance(entry, e.SubscriptionConfigured):
@@ -131,6 +144,13 @@ class SubscriptionRegistry:
                     deleted = self._coordinators.pop(subscription_id)
                     deleted.subscription_deleted()
                     self._close_later(deleted)
+
+    def _layout_changed(self, subscription_id: int) -> None:
+        """Adapt one subscription to a new layout: what it remembers at once, its assignment when there is time."""
+        coordinator = self._coordinators[subscription_id]
+        coordinator.layout_changed()
+        adapt = partial(self._if_current, subscription_id, coordinator, coordinator.adapt_to_layout)
+        self._work.do(coordinator.size, adapt)
 
     def acknowledge(self, batch: m.AcknowledgeBatch) -> Refusal | list[tuple[int, str]]:
         """Record the acknowledgements that count; return (segment, reason) for those that do not."""
@@ -231,6 +251,7 @@ class SubscriptionRegistry:
             drain_check=self._drain_check,
             leader_epoch=self._state.leader_epoch,
             settings=self._settings,
+            later=self._work.do_later,
             now_ms=self._now_ms,
             rng=self._rng,
             observer=self._observer,

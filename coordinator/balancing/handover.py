@@ -53,6 +53,14 @@ class Moves:
     def __bool__(self) -> bool:
         return bool(self.releases or self.revocations or self.grants)
 
+    def first(self, count: int) -> Moves:
+        """Return the first ``count`` moves. They are allowed without the others: grants depend on releases only."""
+        if len(self.releases) + len(self.revocations) + len(self.grants) <= count:
+            return self
+        releases, left = self.releases[:count], max(0, count - len(self.releases))
+        revocations, left = self.revocations[:left], max(0, left - len(self.revocations))
+        return Moves(releases, revocations, self.grants[:left])
+
 
 def plan(state: HandoverState) -> Moves:
     """Return the moves that are needed and allowed now."""

@@ -174,6 +174,9 @@ class Subscription:
         """Return the backlog of ``segment_slice``, whose records end at ``end_offset``."""
         segment, buckets = segment_of(segment_slice), buckets_of(segment_slice)
         progress = self.progress_by_bucket.get(segment)
+        if progress is None and segment not in self.acknowledged_ranges:
+            offsets = max(0, end_offset - self.position(segment)) * len(buckets)
+            return count_records(offsets, exact=len(buckets) == KEY_BUCKETS)
         if progress is None:
             offsets = self.acknowledged_in(segment, 0).remaining(end_offset) * len(buckets)
             return count_records(offsets, exact=len(buckets) == KEY_BUCKETS)

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from coordinator.assignment_reconciler import MAX_REPEATED_GRANTS
+from coordinator.assignment_reconciler import MAX_MOVES_PER_TURN, MAX_REPEATED_GRANTS
 from headgate.protocol import messages as m
 from metrics.events import BlockedSegmentsChanged
 from tests.coordinator.conftest import Lead
@@ -57,6 +57,7 @@ async def test_a_heartbeat_with_stale_grants_triggers_final_revocations(harness:
 
 async def test_one_heartbeat_repeats_a_limited_number_of_grants_and_the_next_one_the_rest(lead: Lead) -> None:
     harness = lead("ada", segments=MAX_REPEATED_GRANTS + 2)
+    await harness.run(0.1)
     harness.pushes.clear()
     held = [(5000 + n, 1) for n in range(MAX_REPEATED_GRANTS + 2)]
     harness.heartbeat("ada", held=held)
@@ -81,15 +82,44 @@ async def test_a_heartbeat_without_holdings_triggers_pending_revocations_only(ha
     assert [2, 3] == [revocation.segment for revocation in harness.take_pushes("ada")[0].revoked]
 
 
-async def test_many_grants_are_pushed_in_several_messages(lead: Lead) -> None:
-    """A message must stay far below the broker's limit."""
-    harness = lead("ada", "bob", segments=1024, type="QUEUE")
+async def test_many_moves_are_made_in_several_turns_of_the_loop(lead: Lead) -> None:
+    """The loop must not wait for thousands of entries, nor a client for a message beyond the broker's limit."""
+    harness = lead("ada", segments=MAX_MOVES_PER_TURN + 24, type="QUEUE")
+    await harness.run(0.1)
     harness.leave("ada")
-    pushed = [len(push.granted) for push in harness.take_pushes("bob")]
+    harness.register("bob")
+    assert [] == harness.take_pushes("bob")
+    harness.heartbeat("bob", held=[])
+    assert [MAX_MOVES_PER_TURN] == [len(push.granted) for push in harness.take_pushes("bob")]
+    assert not harness.coordinator.handovers_complete
 
-    assert [1000, 24] == pushed
-    harness.heartbeat("bob", held=[(5000, 1)])
-    assert [(1000, 1)] == [(len(push.granted), len(push.revoked)) for push in harness.take_pushes("bob")]
+    await harness.run(0.1)
+    assert [24] == [len(push.granted) for push in harness.take_pushes("bob")]
+    assert harness.coordinator.handovers_complete
+    assert {"bob"} == set(harness.holders().values())
+
+
+async def test_a_seek_over_several_turns_keeps_the_holders(lead: Lead) -> None:
+    """Former holders are preferred also in the turns that follow."""
+    segments = 2 * MAX_MOVES_PER_TURN + 2
+    harness = lead("ada", "bob", segments=segments, type="QUEUE")
+    await harness.run(0.1)
+    harness.confirm_all()
+    await harness.run(0.1)
+    before = harness.holders()
+    assert segments == len(before)
+    harness.seek(dict.fromkeys(range(segments), 0))
+    await harness.run(0.1)
+
+    assert before == harness.holders()
+
+
+async def test_a_deleted_subscription_makes_no_further_moves(lead: Lead) -> None:
+    harness = lead("ada", segments=MAX_MOVES_PER_TURN + 24)
+    await harness.coordinator.close()
+    await asyncio.sleep(0.1)
+
+    assert MAX_MOVES_PER_TURN == len(harness.holders())
 
 
 # Descriptions

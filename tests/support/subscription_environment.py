@@ -147,6 +147,7 @@ class CoordinatorHarness:
             drain_check=self.checker if with_drain_check else None,
             leader_epoch=self.leader_epoch,
             settings=SETTINGS,
+            later=lambda _, work: asyncio.get_running_loop().call_soon(work),
             now_ms=self.now_ms,
             rng=random.Random(1),
             observer=self.observer,
@@ -184,15 +185,18 @@ class CoordinatorHarness:
         end_offset = self.topic.tails[segment].next_offset
         self.propose(e.SegmentSplit(topic_id=1, segment=segment, end_offset=end_offset, token="t"))
         self.coordinator.layout_changed()
+        self.coordinator.adapt_to_layout()
 
     def merge(self, first: int, second: int) -> None:
         ends = (self.topic.tails[first].next_offset, self.topic.tails[second].next_offset)
         self.propose(e.SegmentsMerged(topic_id=1, segments=(first, second), end_offsets=ends, token="t"))
         self.coordinator.layout_changed()
+        self.coordinator.adapt_to_layout()
 
     def prune(self, *segments: int) -> None:
         self.propose(e.SegmentsPruned(topic_id=1, segments=list(segments)))
         self.coordinator.layout_changed()
+        self.coordinator.adapt_to_layout()
 
     def seek(self, positions: dict[int, int]) -> None:
         self.propose(

@@ -174,3 +174,12 @@ def test_no_segment_ever_has_two_holders(events: list) -> None:
     assert not reconcile()
     owners = {s: owner for s, owner in target.items() if owner in consumers and s not in retired}
     assert owners == {s: holding.consumer for s, holding in holdings.items()}
+
+
+def test_the_first_moves_are_releases_then_revocations_then_grants() -> None:
+    moves = Moves(releases=((1, "drained"), (2, "drained")), revocations=(3, 4), grants=((1, "ada"), (2, "bob")))
+
+    assert moves == moves.first(6)
+    assert Moves(moves.releases, moves.revocations, ((1, "ada"),)) == moves.first(5)
+    assert Moves(moves.releases, (3,)) == moves.first(3)
+    assert Moves(((1, "drained"),)) == moves.first(1)
