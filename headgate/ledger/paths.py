@@ -10,8 +10,8 @@ CHUNKS_FOLDER: Final = "chunks"
 """The folder of all shards' chunks."""
 FORMER_CHUNKS_FOLDER: Final = "ledger"
 """The same folder up to format 2."""
-_CHUNK_NAME: Final = re.compile(r"(\d{12})\.parquet")
-_SNAPSHOT_NAME: Final = re.compile(r"(\d{12})\.snapshot")
+_CHUNK_NAME: Final = re.compile(r"([0-9]{12})\.parquet")
+_SNAPSHOT_NAME: Final = re.compile(r"([0-9]{12})\.snapshot")
 
 
 def chunk_folder(shard: int) -> str:

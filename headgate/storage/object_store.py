@@ -55,7 +55,10 @@ class Store(Protocol):
         """Return the object; raises ObjectMissingError or StoreUnavailableError."""
 
     async def names(self, prefix: str, after: str = "") -> list[str]:
-        """Return the names in the folder ``prefix`` greater than ``after``, sorted; raises StoreUnavailableError."""
+        """Return the names of the objects in the folder ``prefix`` greater than ``after``, sorted.
+
+        Raises StoreUnavailableError.
+        """
 
     async def folders(self, prefix: str) -> list[str]:
         """Return the names of the folders in the folder ``prefix``, sorted; raises StoreUnavailableError."""
@@ -107,7 +110,7 @@ class LocalStore:
             raise StoreUnavailableError(f"cannot read {self._root / path}: {error.strerror or error}") from error
 
     def _names(self, prefix: str, after: str) -> list[str]:
-        return sorted(item.name for item in self._scan(prefix) if item.name > after)
+        return sorted(item.name for item in self._scan(prefix) if item.name > after and item.is_file())
 
     def _folders(self, prefix: str) -> list[str]:
         return sorted(item.name for item in self._scan(prefix) if item.is_dir())

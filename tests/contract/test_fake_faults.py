@@ -44,6 +44,17 @@ async def run_once(seed: int) -> list[tuple[float, bytes]]:
     return got
 
 
+async def test_a_damaged_read_differs_in_one_bit_and_leaves_the_object_intact() -> None:
+    store = FakeStore(objects={"a": bytes(100)})
+    store.damaged_reads = 0.5
+    found = [int.from_bytes(await store.read("a"), "little").bit_count() for _ in range(100)]
+
+    assert {0, 1} == set(found)
+    assert 30 < sum(found) < 70
+    store.damaged_reads = 0.0
+    assert bytes(100) == await store.read("a")
+
+
 async def test_one_seed_produces_one_schedule() -> None:
     first = await run_once(7)
 

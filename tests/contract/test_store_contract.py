@@ -94,6 +94,14 @@ async def test_names_are_those_of_one_folder_after_a_given_name_sorted(store: St
     assert await store.names("a", after="03") == []
 
 
+async def test_names_are_those_of_objects_whatever_they_are_called(store: Store) -> None:
+    for path in ("a/1", "a/README.txt", "a/old/2", "a/old.parquet/3"):
+        await store.create(path, b"")
+
+    assert await store.names("a") == ["1", "README.txt"]
+    assert await store.names("a", after="1") == ["README.txt"]
+
+
 async def test_a_missing_folder_has_no_names(store: Store) -> None:
     assert await store.names("nowhere") == []
     assert await store.names("nowhere", after="1") == []

@@ -7,7 +7,7 @@ exactly.
 
 Faults of a run: daemons that crash or freeze, a broker restart, messages that are lost, duplicated
 or reordered, a ZooKeeper outage, expired sessions, a store that fails or does not report whether it
-wrote, a clock that is wrong for seconds. Meanwhile topics split and merge, consumers join, leave
+wrote, a daemon whose reads are damaged, a clock that is wrong for seconds. Meanwhile topics split and merge, consumers join, leave
 and vanish, subscriptions are moved, and MQTT devices publish. A faulty client may repeat batches with
 other content. A named program may end at any moment and continue at its source position. Half of the seeds balance by load. An `InvariantChecker` sees every write
 and every delivery, and ends the run at the first violation.
@@ -101,6 +101,7 @@ class ClusterSimulation:
         self.maintenance_rng = random.Random(seed + 3)
         self.device_clients = DeviceClients(random.Random(seed + 4), CLUSTER, TOPIC, self._switch_devices)
         self.clock_rng = random.Random(seed + 5)
+        self.disk_rng = random.Random(seed + 7)
         self.faulty_client = FaultyClient(random.Random(seed + 6), self.broker, CLUSTER) if changed_batches else None
         self.import_program = ImportProgram(random.Random(seed + 7), self.client, TOPIC) if named_producer else None
         self.max_producers = MAX_PRODUCERS if named_producer else IngestSettings().max_producers
@@ -168,7 +169,7 @@ class ClusterSimulation:
             producers = [self._spawn(self._produce(number)) for number in range(2)]
             self._maintenance = self._spawn(self._run_maintenance())
             publishing = self._spawn(self.device_clients.publish())
-            others = [publishing, self._spawn(self._set_clocks())]
+            others = [publishing, self._spawn(self._set_clocks()), self._spawn(self._damage_reads())]
             if self.faulty_client is not None:
                 others.append(self._spawn(self.faulty_client.run(self.checker, self.fail)))
             if self.import_program is not None:
@@ -413,6 +414,19 @@ class ClusterSimulation:
             self.log(f"the clock of {leader.name} is {leader.clock_ahead_ms} ms ahead")
             await asyncio.sleep(self.clock_rng.uniform(0.1, 5))
             leader.clock_ahead_ms = 0
+
+    async def _damage_reads(self) -> None:
+        """Let a daemon's disk or network flip bits for a while, again and again."""
+        while True:
+            await asyncio.sleep(self.disk_rng.uniform(1, 30))
+            # Those that follow read; a leader does not.
+            store = self.disk_rng.choice([each for each in self.daemons if not each.leads] or self.daemons).store
+            store.damaged_reads = self.disk_rng.choice([0.05, 0.3, 1.0])
+            self.log(f"{store.damaged_reads:.0%} of the reads of a daemon are damaged")
+            try:
+                await asyncio.sleep(self.disk_rng.uniform(5, 30))
+            finally:
+                store.damaged_reads = 0.0
 
     def _leader(self) -> SimulatedDaemon:
         leading = [daemon for daemon in self.daemons if daemon.leads]

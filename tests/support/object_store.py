@@ -9,7 +9,8 @@ The faults of a write:
 ``unknown_written``  OutcomeUnknownError, and the object was written
 ``unknown_lost``     OutcomeUnknownError, and it was not written
 
-Reads, listings and deletions have only ``unavailable``.
+Reads, listings and deletions have only ``unavailable``. `damaged_reads` is the disk or the network of one client: the
+object itself stays intact.
 """
 
 from __future__ import annotations
@@ -40,6 +41,8 @@ class FakeStore:
         self.objects: dict[str, bytes] = {} if objects is None else objects
         self.latency_seconds = latency_seconds
         self.probabilities: dict[Fault, float] = dict.fromkeys(FAULTS, 0.0)
+        self.damaged_reads = 0.0
+        """Probability that a read returns data with one flipped bit."""
         self.calls: dict[Operation, int] = dict.fromkeys(("create", "read", "names", "delete"), 0)
         self._rng = rng or random.Random(0)
         self._next: dict[Operation, deque[Fault]] = {operation: deque() for operation in self.calls}
@@ -90,6 +93,9 @@ class FakeStore:
         await self._delay()
         if data is None:
             raise ObjectMissingError(f"{path} does not exist")
+        if data and self.damaged_reads and self._rng.random() < self.damaged_reads:
+            at = self._rng.randrange(len(data))
+            return data[:at] + bytes([data[at] ^ 1 << self._rng.randrange(8)]) + data[at + 1 :]
         return data
 
     async def names(self, prefix: str, after: str = "") -> list[str]:

@@ -116,6 +116,22 @@ async def test_missing_records_are_an_error(cluster):
                 await anext(reader)
 
 
+async def test_a_consumer_stops_at_a_damaged_chunk_with_its_name_and_skips_nothing(cluster):
+    cluster.store_records(records("0"))
+    cluster.store_records(records("1"))
+    cluster.store_records(records("2"))
+    *_, path, _ = sorted(path for path in cluster.store.objects if path.startswith("chunks/"))
+    data = cluster.store.objects[path]
+    cluster.store.objects[path] = data[:100] + bytes([data[100] ^ 1]) + data[101:]
+    async with cluster.leader() as leader:
+        leader.grants = [grant()]
+        async with consumer(cluster) as reader:
+            assert ["0"] == await take(reader, 1)
+            for _ in range(2):
+                with pytest.raises(LedgerError, match=f"^{path} is damaged"):
+                    await anext(reader)
+
+
 async def test_a_checkpoint_consumer_resumes_at_its_own_positions(cluster):
     cluster.store_records(records("0", "1"))
     cluster.store_records(records("2", "3"))

@@ -1,0 +1,95 @@
+"""Seals: their places, what they detect, and that other readers do not notice them."""
+
+from __future__ import annotations
+
+import io
+import json
+import zlib
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headgate.ledger import checksum as c
+
+
+def parquet(rows: int = 3) -> bytes:
+    sink = io.BytesIO()
+    pq.write_table(pa.table({"a": list(range(rows))}), sink)
+    return sink.getvalue()
+
+
+@given(st.binary(), st.integers(0, 50))
+def test_sealed_bytes_are_verified_and_the_seal_adds_eight_bytes_at_its_place(data: bytes, at: int) -> None:
+    at = min(at, len(data))
+    sealed = c.seal(data, at)
+
+    assert data == sealed[:at] + sealed[at + c.SEAL_BYTES :]
+    assert c.MARK == sealed[at : at + 4]
+    c.verify(sealed, at)
+
+
+@given(st.binary(), st.integers(0), st.binary(min_size=1, max_size=4))
+def test_every_damaged_run_of_up_to_32_bits_is_detected(data: bytes, at: int, flips: bytes) -> None:
+    sealed = bytearray(c.seal(data))
+    at %= len(sealed) - len(flips) + 1
+    for index, flip in enumerate(flips):
+        sealed[at + index] ^= flip
+    if any(flips):
+        with pytest.raises(c.ChecksumError):
+            c.verify(bytes(sealed))
+
+
+def test_a_parquet_object_is_sealed_before_its_footer_and_reads_as_before() -> None:
+    data = parquet()
+    sealed = c.seal_parquet(memoryview(data))
+    c.verify_parquet(sealed)
+    footer = len(sealed) - 8 - int.from_bytes(sealed[-8:-4], "little")
+
+    assert c.MARK == sealed[footer - 8 : footer - 4]
+    assert pq.read_table(io.BytesIO(data)) == pq.read_table(io.BytesIO(sealed))
+    assert pq.read_metadata(io.BytesIO(data)).num_rows == pq.read_metadata(io.BytesIO(sealed)).num_rows
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"PAR1", parquet(), b"\xff" * 8, b"\xff" * 100, bytes(100), c.MARK, c.MARK + b"abc"],
+    ids=["empty", "only the mark", "unsealed", "length beyond", "length far beyond", "zeros", "only a mark", "cut"],
+)
+def test_an_object_without_a_seal_is_told_from_a_damaged_one(data: bytes) -> None:
+    with pytest.raises(c.NoChecksumError, match="have no checksum"):
+        c.verify_parquet(data)
+    with pytest.raises(c.NoChecksumError, match="have no checksum"):
+        c.verify(data)
+
+
+def test_a_damaged_object_has_a_checksum_that_does_not_match() -> None:
+    sealed = bytearray(c.seal(b"v100"))
+    sealed[-4] ^= 8
+
+    with pytest.raises(
+        c.ChecksumError, match=r"its 12 bytes have the checksum [0-9a-f]{8}, expected [0-9a-f]{8}"
+    ) as found:
+        c.verify(bytes(sealed))
+    assert not isinstance(found.value, c.NoChecksumError)
+
+
+def test_json_has_its_checksum_as_first_field() -> None:
+    sealed = c.seal_json(b'{"format":3}')
+    c.verify_json(sealed)
+
+    expected = zlib.crc32(b'"format":3}')
+    assert list(json.loads(sealed).items()) == [("checksum", f"{expected:08x}"), ("format", 3)]
+    with pytest.raises(c.NoChecksumError):
+        c.verify_json(b'{"format":3}')
+    for damaged in (sealed.replace(b"3}", b"2}"), sealed.replace(b'm":"', b'm":"A', 1), sealed + b" "):
+        with pytest.raises(c.ChecksumError, match="another checksum than their first field"):
+            c.verify_json(damaged)
+
+
+def test_a_stated_checksum_is_compared() -> None:
+    c.check(b"records", c.checksum(b"records"))
+    with pytest.raises(c.ChecksumError, match="its 7 bytes have the checksum"):
+        c.check(b"recordz", c.checksum(b"records"))
