@@ -173,7 +173,12 @@ def _read_page(page: str) -> Drive:
             )
         )
         server = HttpServer(
-            "127.0.0.1", 0, registry=CollectorRegistry(), health=lambda: health, status=lambda: _status(one)
+            "127.0.0.1",
+            0,
+            registry=CollectorRegistry(),
+            health=lambda: health,
+            status=lambda: _status(one),
+            observer=events.NoopObserver(),
         )
         async with server:
             await asyncio.sleep(SETTLE_SECONDS)

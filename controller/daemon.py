@@ -162,6 +162,7 @@ class Daemon:
                 registry=self.registry,
                 health=self.health,
                 status=self.status,
+                observer=self.instruments,
             )
             await stack.enter_async_context(http)
             self.http_address = http.address

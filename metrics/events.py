@@ -36,6 +36,7 @@ LayoutChangeReason = Literal["rate", "bytes", "size", "consumers", "quiet"]
 SplitLimit = Literal["hot_key", "max_segments", "undrained_ancestors", "single_hash", "layout_full"]
 DrainState = Literal["off", "starting", "ready", "degraded"]
 DrainFailure = Literal["unreachable", "timed_out", "failed", "invalid"]
+HttpLimit = Literal["connections", "descriptors"]
 ObjectKind = Literal["chunk", "snapshot", "manifest", "compacted"]
 
 
@@ -380,6 +381,12 @@ class StoreOperationSucceeded(Event, frozen=True):
 
 class StoreOperationFailed(Event, frozen=True):
     operation: StoreOperation
+
+
+class HttpLimitReached(Event, frozen=True):
+    """A connection was closed to accept another one, or none could be accepted for lack of file descriptors."""
+
+    limit: HttpLimit
 
 
 class LoopLagMeasured(Event, frozen=True):

@@ -29,7 +29,9 @@ from prometheus_client.exposition import choose_encoder
 
 from headgate.errors import HeadgateError
 from headgate.protocol.backlog import document
+from metrics.events import Observer
 from metrics.health import Health
+from metrics.http_listener import MAX_CONNECTIONS, HttpListener
 from metrics.status import DaemonStatus
 from metrics.status_page import STYLE, status_page
 
@@ -65,7 +67,9 @@ class HttpServer:
         registry: CollectorRegistry,
         health: Callable[[], Health],
         status: Callable[[], DaemonStatus],
+        observer: Observer,
         cache_seconds: float = CACHE_SECONDS,
+        max_connections: int = MAX_CONNECTIONS,
     ) -> None:
         """Prepare, without listening. Port 0 is any free port."""
         self._host = host
@@ -73,7 +77,10 @@ class HttpServer:
         self._registry = registry
         self._health = health
         self._status_source = status
+        self._observer = observer
+        self._max_connections = max_connections
         self._runner: web.AppRunner | None = None
+        self._listener: HttpListener | None = None
         self._address = ""
         self._cache_seconds = cache_seconds
         self._rendering = asyncio.Lock()
@@ -98,7 +105,7 @@ class HttpServer:
         }
         for path, handler in handlers.items():
             app.router.add_get(path, handler)
-        runner = web.AppRunner(
+        self._runner = runner = web.AppRunner(
             app,
             handle_signals=False,
             access_log=None,
@@ -106,17 +113,16 @@ class HttpServer:
             shutdown_timeout=CLOSE_SECONDS,
         )
         await runner.setup()
+        assert runner.server is not None, "set up"
+        self._listener = HttpListener(runner.server, self._observer, self._max_connections)
         try:
-            await web.TCPSite(runner, self._host, self._port).start()
+            self._address = await self._listener.open(self._host, self._port)
         except OSError as error:
             await runner.cleanup()
             raise HeadgateError(
                 f"$.http: cannot listen on {self._host}:{self._port}: {_reason(error)}; "
                 "choose another port, or 0 for any free one",
             ) from None
-        self._runner = runner
-        host, port = runner.addresses[0][:2]
-        self._address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         return self
 
     async def __aexit__(
@@ -126,9 +132,10 @@ class HttpServer:
         traceback: TracebackType | None,
     ) -> None:
         """Stop listening, and wait up to `CLOSE_SECONDS` for open requests."""
-        if self._runner is not None:
+        if self._runner is not None and self._listener is not None:
+            await self._listener.close()
             await self._runner.cleanup()
-            self._runner = None
+            self._runner = self._listener = None
 
     async def _page(self, _: web.Request) -> web.Response:
         return web.Response(text=status_page(self._status_source(), self._health()), content_type="text/html")

@@ -34,6 +34,13 @@ def add_dependency_metrics(metrics: MetricFactory) -> None:
         "Failed operations of the object store, by operation.",
         operation=get_args(events.StoreOperation),
     )
+    metrics.count(
+        events.HttpLimitReached,
+        "http_limit_reached",
+        "HTTP connections that were closed to accept another one (connections), and failures to accept one for lack of "
+        "file descriptors (descriptors).",
+        limit=get_args(events.HttpLimit),
+    )
     metrics.time(events.LoopLagMeasured, "loop_lag_seconds", "How late the event loop ran a timer.", LAG_BUCKETS)
     build = metrics.gauge("build_info", "Always 1. The labels name the versions.", version=None, python=None)
     build.child(version("headgate"), platform.python_version()).set(1)

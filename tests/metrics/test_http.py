@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import shutil
 import signal
@@ -12,14 +13,16 @@ from dataclasses import replace
 
 import aiohttp
 import pytest
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, Gauge
 from prometheus_client.parser import text_string_to_metric_families
+from structlog.testing import capture_logs
 
 from headgate.errors import HeadgateError
 from headgate.protocol.backlog import SegmentBacklog, summarize_backlog
-from metrics.events import StatusCollected
+from metrics.events import NoopObserver, StatusCollected
 from metrics.health import STALLED_SECONDS, judge_health
 from metrics.http import CACHE_SECONDS, HEADERS, HttpServer
+from metrics.http_listener import connection_limit
 from metrics.instruments import Instruments
 from metrics.status import DaemonStatus, ShardStatus
 from tests.support.example_events import example_events
@@ -44,20 +47,28 @@ DAEMON_STATUS = DaemonStatus(
 
 def http_server(host="127.0.0.1", port=0, **fields):
     """Return a server of a healthy daemon, unless ``fields`` say otherwise."""
-    healthy = {"registry": CollectorRegistry(), "health": lambda: judge_health(HEALTHY_FACTS)}
+    healthy = {
+        "registry": CollectorRegistry(),
+        "health": lambda: judge_health(HEALTHY_FACTS),
+        "observer": NoopObserver(),
+    }
     return HttpServer(host, port, status=lambda: DAEMON_STATUS, **healthy | fields)
 
 
 class HttpHarness:
     """A server whose health facts a test can change, and a client."""
 
-    def __init__(self, cache_seconds=CACHE_SECONDS):
+    def __init__(self, cache_seconds=CACHE_SECONDS, **fields):
         self.facts = HEALTHY_FACTS
         self.registry = CollectorRegistry()
         self.instruments = Instruments(self.registry)
         self.scrapes = 0
         self.server = http_server(
-            registry=self.registry, health=lambda: judge_health(self.facts), cache_seconds=cache_seconds
+            registry=self.registry,
+            health=lambda: judge_health(self.facts),
+            cache_seconds=cache_seconds,
+            observer=self.instruments,
+            **fields,
         )
         self.registry.register(self)
 
@@ -220,6 +231,76 @@ async def test_a_closed_server_frees_its_port():
         host, port = harness.server.address.split(":")
     with pytest.raises(ConnectionRefusedError):
         await asyncio.open_connection(host, int(port))
+
+
+@pytest.mark.parametrize(
+    ("descriptors", "connections"), [(65_536, 100), (-1, 100), (400, 100), (399, 99), (40, 10), (3, 1)]
+)
+def test_connections_take_at_most_a_quarter_of_the_descriptors(descriptors, connections):
+    assert connection_limit(100, descriptors) == connections
+
+
+async def test_at_the_limit_the_oldest_connection_is_closed():
+    """Clients that send nothing do not keep a probe out."""
+    harness = HttpHarness(max_connections=10)
+    async with harness.server:
+        host, port = harness.server.address.split(":")
+        silent = [await asyncio.open_connection(host, int(port)) for _ in range(14)]
+        assert (await harness.get("/livez"))[0] == 200
+        assert [await ended(reader) for reader, _ in (*silent[:5], silent[-1])] == [True] * 5 + [False]
+        for _, writer in silent:
+            writer.close()
+
+    assert harness.registry.get_sample_value("headgate_http_limit_reached_total", {"limit": "connections"}) == 5
+
+
+async def test_a_client_that_does_not_read_its_answer_loses_its_connection():
+    harness = HttpHarness(max_connections=1)
+    Gauge("large", "x" * 30_000_000, registry=harness.registry)
+    async with harness.server:
+        host, port = harness.server.address.split(":")
+        reader, writer = await asyncio.open_connection(host, int(port), limit=1)
+        writer.write(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+        await reader.read(1)
+
+        assert (await harness.get("/livez"))[0] == 200
+        writer.transport.abort()
+
+
+async def ended(reader):
+    """Whether the peer has closed the connection, or does so within a moment."""
+    try:
+        async with asyncio.timeout(1):
+            return await reader.read(1) == b""
+    except TimeoutError:
+        return False
+
+
+async def test_a_lack_of_descriptors_is_logged_once_and_passes(harness, monkeypatch):
+    """asyncio's server would try, and log, thousands of times per second."""
+    loop = asyncio.get_running_loop()
+    accept, lacking = loop.sock_accept, 3
+
+    async def accept_later(listening):
+        nonlocal lacking
+        found = await accept(listening)
+        if lacking:
+            lacking -= 1
+            found[0].close()
+            raise OSError(errno.EMFILE, "Too many open files")
+        return found
+
+    monkeypatch.setattr(loop, "sock_accept", accept_later)
+    host, port = harness.server.address.split(":")
+    with capture_logs() as logs:
+        for _ in range(4):
+            # The first one was accepted by a call that began before.
+            _, writer = await asyncio.open_connection(host, int(port))
+            writer.close()
+        assert (await harness.get("/livez"))[0] == 200
+
+    assert [(line["event"], line["failures"]) for line in logs] == [("http.accept_failed", 1)]
+    assert harness.registry.get_sample_value("headgate_http_limit_reached_total", {"limit": "descriptors"}) == 3
 
 
 @pytest.mark.skipif(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 from pathlib import Path
 
 import pytest
 
 from tests.support.cluster import SESSION_SECONDS, Cluster, Daemon
 from tests.support.programs import TEST_SECONDS, get, jsonl, wait_until
+from tests.support.waiting import never
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(TEST_SECONDS)]
 
@@ -157,3 +159,28 @@ async def test_a_daemon_waits_for_an_unusable_ledger_folder_and_reports_it(tmp_p
         assert "stored 1, failed 0" in (await producing).err
         assert len(await cluster.stored()) == 1
         assert daemon.process.returncode is None
+
+
+def open_descriptors(pid: int) -> int:
+    return sum(1 for _ in Path(f"/proc/{pid}/fd").iterdir())
+
+
+async def test_connections_take_no_file_descriptors_that_the_daemon_needs(tmp_path: Path):
+    """ZooKeeper's client opens a descriptor for each wait, so it would lose its session."""
+    async with Cluster(tmp_path) as cluster:
+        await cluster.start_servers()
+        daemon = await cluster.start_daemon("one")
+        await daemon.until_leading()
+        pid = daemon.process.pid
+        descriptors = open_descriptors(pid) + 20
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (descriptors, descriptors))
+        size = len(daemon.log())
+        host, port = daemon.http_address.split(":")
+
+        open_connections = [await asyncio.open_connection(host, int(port)) for _ in range(200)]
+
+        await never(lambda: daemon.log_entries("zookeeper.suspended"), 1.5 * SESSION_SECONDS)
+        assert await daemon.reports(200, "zookeeper", "ok")
+        assert len(daemon.log()) - size < 10_000
+        for _, writer in open_connections:
+            writer.close()

@@ -1,0 +1,127 @@
+"""Accepts HTTP connections within two limits: their number, and the file descriptors of the process.
+
+asyncio's own server has neither. Without descriptors it fails to accept thousands of times per
+second and logs each failure (python/cpython#151615), while ZooKeeper and the store get none.
+
+1. Connections take at most a quarter of the descriptors that the process may open.
+2. At the limit, the oldest connection is closed once its request is answered, or a second later: a
+   client that sends or reads nothing must not keep others out.
+3. A failure to accept is logged once a minute, and followed by a pause.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import socket
+from typing import Final
+
+import structlog
+from aiohttp import web
+
+from metrics import events
+
+MAX_CONNECTIONS: Final = 100
+"""Far above what Prometheus, a probe and some browsers need."""
+DESCRIPTOR_FRACTION: Final = 4
+BACKLOG: Final = 100
+"""Connections that the kernel holds until they are accepted."""
+PAUSE_SECONDS: Final = 1.0
+"""After a failure to accept: whatever took the descriptors needs time to return them."""
+CLOSE_SECONDS: Final = 1.0
+"""Longest wait for the answer to a request, and for its client to read it, on a connection that is closed."""
+LOOK_SECONDS: Final = 0.01
+"""Between two looks at whether a connection has been closed."""
+REPORT_SECONDS: Final = 60.0
+
+log = structlog.get_logger(__name__)
+
+
+def connection_limit(max_connections: int, descriptors: int) -> int:
+    """Return how many connections may be open if the process may open ``descriptors``; negative: any number."""
+    return max_connections if descriptors < 0 else max(1, min(max_connections, descriptors // DESCRIPTOR_FRACTION))
+
+
+class HttpListener:
+    """Listening sockets and the tasks that accept from them."""
+
+    def __init__(self, server: web.Server, observer: events.Observer, max_connections: int) -> None:
+        self._server = server
+        self._max_connections = max_connections
+        self._observer = observer
+        self._sockets: list[socket.socket] = []
+        self._accepting: list[asyncio.Task[None]] = []
+        self._reported_at: float | None = None
+        self._failures = 0
+
+    async def open(self, host: str, port: int) -> str:
+        """Listen on all addresses of ``host``; return the first as ``host:port``. Raises OSError."""
+        loop = asyncio.get_running_loop()
+        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        try:
+            for family, address in dict.fromkeys((family, address[:2]) for family, *_, address in found):
+                listening = socket.create_server(address, family=family, backlog=BACKLOG)
+                self._sockets.append(listening)
+                listening.setblocking(False)
+        except OSError:
+            self._close_sockets()
+            raise
+        self._accepting = [loop.create_task(self._accept(listening), name="http-accept") for listening in self._sockets]
+        bound_host, bound_port = self._sockets[0].getsockname()[:2]
+        return f"[{bound_host}]:{bound_port}" if ":" in bound_host else f"{bound_host}:{bound_port}"
+
+    async def close(self) -> None:
+        """Stop listening. Connections stay open."""
+        for task in self._accepting:
+            task.cancel()
+        await asyncio.gather(*self._accepting, return_exceptions=True)
+        self._close_sockets()
+
+    def _close_sockets(self) -> None:
+        for listening in self._sockets:
+            listening.close()
+        self._sockets.clear()
+
+    async def _accept(self, listening: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                connection, _ = await loop.sock_accept(listening)
+            except OSError as error:
+                self._report(error)
+                await asyncio.sleep(PAUSE_SECONDS)
+                continue
+            try:
+                await self._close_surplus()
+                await loop.connect_accepted_socket(self._server, connection)
+            except asyncio.CancelledError:
+                connection.close()
+                raise
+
+    async def _close_surplus(self) -> None:
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        limit = connection_limit(self._max_connections, soft)
+        while len(connections := self._server.connections) >= limit:
+            self._observer.observe(events.HttpLimitReached(limit="connections"))
+            await self._close(connections[0])
+
+    async def _close(self, connection: web.RequestHandler) -> None:
+        transport = connection.transport
+        connection.close()
+        await connection.shutdown(CLOSE_SECONDS)
+        try:
+            async with asyncio.timeout(CLOSE_SECONDS):
+                while connection in self._server.connections:  # noqa: ASYNC110 - aiohttp reports no end
+                    await asyncio.sleep(LOOK_SECONDS)
+        except TimeoutError:
+            assert isinstance(transport, asyncio.Transport), "a connection that is open has a transport"
+            transport.abort()
+            await asyncio.sleep(LOOK_SECONDS)
+
+    def _report(self, error: OSError) -> None:
+        self._observer.observe(events.HttpLimitReached(limit="descriptors"))
+        self._failures += 1
+        now = asyncio.get_running_loop().time()
+        if self._reported_at is None or now - self._reported_at >= REPORT_SECONDS:
+            self._reported_at = now
+            log.error("http.accept_failed", error=str(error), failures=self._failures, advice="raise LimitNOFILE")
