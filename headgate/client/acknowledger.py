@@ -38,7 +38,7 @@ class _AcknowledgementBatch:
     """Implements `Sendable`."""
 
     def __init__(self, owner: Acknowledger, deadline: float, acknowledgements: list[m.Acknowledgement]) -> None:
-        self.deadline = deadline
+        self.deadlines = (deadline,)
         self.acknowledgements = acknowledgements
         # Fixed here, because a batch is never rebuilt.
         self._checkpoints = owner.checkpoints_of(acknowledgements)
@@ -56,6 +56,9 @@ class _AcknowledgementBatch:
             sequence=sequence,
             checkpoints=self._checkpoints,
         )
+
+    def expire(self, due: float, outcome: Outcome, reason: str) -> None:
+        raise AssertionError(f"a batch with one deadline was {outcome} in part up to {due}: {reason}")
 
     def resolve(self, outcome: Outcome, reply: m.Committed | None, reason: str) -> None:
         self._owner.on_batch_completed(self, outcome, reply, reason)

@@ -2,8 +2,9 @@
 
 1. Records of one topic keep the order in which `Producer.send` accepted them.
 2. A batch is sent when it is full, or when it has lingered and no batch is queued before it.
-3. ``delivery_timeout_seconds`` is one bound from `Producer.send` to the outcome, including waiting
-   for buffer space and retries. It is never reset. Outcomes are committed, not stored, or unknown.
+3. ``delivery_timeout_seconds`` is one bound for each record, from `Producer.send` to its outcome,
+   including waiting for buffer space and retries. It is never reset, and a record never expires
+   early because it shares a batch with an older one. Outcomes are committed, not stored, or unknown.
 4. A shard cannot use up the buffer of another one: each has a guaranteed minimum.
 5. A record with a source position seals the other topics' batches of its shard, so that positions
    are committed in the order in which they were sent.
@@ -297,7 +298,7 @@ class Producer:
                 log.warning("producer.close_timed_out", batches=len(self._pending), name=self._name)
             finally:
                 for batches in self._shard_batches.values():
-                    batches.session.close()
+                    batches.close()
                 if self._owns_client:
                     await self._client.__aexit__(None, None, None)
         return self.report()
@@ -379,7 +380,7 @@ class Producer:
                     name=self._name,
                     settings=self._settings,
                     pending=self._pending,
-                    on_completed=self._on_completed,
+                    on_outcome=self._on_outcome,
                 )
                 await batches.session.start()
                 self._shard_batches[shard] = batches
@@ -401,11 +402,12 @@ class Producer:
                 f"{self._settings.delivery_timeout_seconds:g}",
             ) from None
 
-    def _on_completed(self, shard: int, batch: RecordBatch) -> None:
-        assert batch.outcome is not None, "completed without an outcome"
-        self._pending.discard(batch)
-        self._counts[batch.outcome] += len(batch.records)
-        self._budget.release(shard, batch.size_bytes)
+    def _on_outcome(self, shard: int, batch: RecordBatch, outcome: Outcome, records: int, released_bytes: int) -> None:
+        self._counts[outcome] += records
+        if batch.outcome is not None:
+            self._pending.discard(batch)
+        if released_bytes:
+            self._budget.release(shard, released_bytes)
 
 
 class _ShardBatches:
@@ -419,7 +421,7 @@ class _ShardBatches:
         name: str | None,
         settings: ProducerSettings,
         pending: set[RecordBatch],
-        on_completed: Callable[[int, RecordBatch], None],
+        on_outcome: Callable[[int, RecordBatch, Outcome, int, int], None],
     ) -> None:
         self.shard = shard
         self.session = ShardSession(
@@ -432,12 +434,13 @@ class _ShardBatches:
         )
         self._settings = settings
         self._pending = pending
-        self._on_completed = on_completed
+        self._on_outcome = on_outcome
         self._loop = asyncio.get_running_loop()
         self._open: dict[str, RecordBatch] = {}
         self._lingered: set[str] = set()
         self._offering = False
         self._filled = False
+        self._deadline_timer: asyncio.TimerHandle | None = None
 
     def starts_new_batch(self, topic: str, size_bytes: int) -> bool:
         """Return, once per batch, whether ``size_bytes`` more start a new one."""
@@ -462,13 +465,17 @@ class _ShardBatches:
         if source_position is not None:
             for other in [name for name in self._open if name != topic]:
                 self._seal(other)
+        deadline = started_at + self._settings.delivery_timeout_seconds
         batch = self._open.get(topic)
-        if batch is not None and not batch.fits(size_bytes, self._settings.batch_bytes):
+        if batch is not None and not (
+            batch.fits(size_bytes, self._settings.batch_bytes) and batch.accepts_deadline(deadline)
+        ):
             self._seal(topic)
             batch = None
         if batch is None:
-            batch = self._open_batch(topic, started_at)
-        delivery = batch.add(record, size_bytes, source_position)
+            batch = self._open_batch(topic)
+            self._watch_deadline(deadline)
+        delivery = batch.add(record, size_bytes, source_position, deadline)
         if batch.size_bytes >= self._settings.batch_bytes:
             self._filled = True
             self._seal(topic)
@@ -479,9 +486,31 @@ class _ShardBatches:
         for topic in list(self._open):
             self._seal(topic)
 
-    def _open_batch(self, topic: str, started_at: float) -> RecordBatch:
-        deadline = started_at + self._settings.delivery_timeout_seconds
-        batch = RecordBatch(topic, deadline, partial(self._on_completed, self.shard))
+    def close(self) -> None:
+        """Resolve every batch that has no outcome yet, and stop."""
+        if self._deadline_timer is not None:
+            self._deadline_timer.cancel()
+        self.session.close()
+
+    def _watch_deadline(self, deadline: float) -> None:
+        """Wake at ``deadline``, or earlier: one timer for all open batches, because few are open that long."""
+        if self._deadline_timer is not None:
+            if self._deadline_timer.when() <= deadline:
+                return
+            self._deadline_timer.cancel()
+        self._deadline_timer = self._loop.call_at(deadline, self._seal_expiring)
+
+    def _seal_expiring(self) -> None:
+        """Hand open batches with expired records to the session, which reports them; rule 3."""
+        self._deadline_timer = None
+        now = self._loop.time()
+        for topic in [topic for topic, batch in self._open.items() if batch.deadlines[0] <= now]:
+            self._seal(topic)
+        if self._open:
+            self._watch_deadline(min(batch.deadlines[0] for batch in self._open.values()))
+
+    def _open_batch(self, topic: str) -> RecordBatch:
+        batch = RecordBatch(topic, partial(self._on_outcome, self.shard))
         self._open[topic] = batch
         self._pending.add(batch)
         if self._settings.linger_seconds:

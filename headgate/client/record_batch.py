@@ -1,13 +1,18 @@
-"""One batch of records: filled, sealed, sent under one sequence, and resolved for all its records.
+"""One batch of records: filled, sealed, and sent under one sequence.
 
-A sealed batch is never rebuilt. Offsets are computed when a caller first awaits a delivery.
+Each record expires at its own deadline: a record that joins an open batch does not expire with the
+first one. Expired records leave a batch that was never sent. Once it was sent it is never rebuilt, and
+all records without an outcome get the same one. Offsets are computed when a caller first awaits a
+delivery.
 """
 
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_right
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
+from operator import itemgetter
 
 from headgate.client.decisions.session_types import Outcome
 from headgate.errors import (
@@ -25,6 +30,9 @@ from headgate.protocol import messages as m
 
 RECORD_OVERHEAD_BYTES = 24
 """Most bytes of a record on the wire besides its key and value."""
+DEADLINE_RESOLUTION_SECONDS = 0.005
+"""Deadlines that differ by less from the first of a group count as the latest one of the group. So an
+outcome can be twice as late, and a full batch has hundreds of deadlines, not thousands."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +54,15 @@ class RecordBatch:
     """Records of one topic; implements `Sendable`."""
 
     __slots__ = (
+        "_expired",
+        "_group_deadline",
+        "_group_ends",
         "_locations",
-        "_on_completed",
+        "_on_outcome",
+        "_removed",
         "_waiters",
         "completion",
-        "deadline",
+        "deadlines",
         "outcome",
         "records",
         "reply",
@@ -62,20 +74,29 @@ class RecordBatch:
     def __init__(
         self,
         topic: str,
-        deadline: float,
-        on_completed: Callable[[RecordBatch], None],
+        on_outcome: Callable[[RecordBatch, Outcome, int, int], None],
     ) -> None:
-        """``deadline`` is the loop time at which the first record expires."""
+        """``on_outcome`` gets each outcome with the number of its records, and the bytes that are no longer needed."""
         self.topic = topic
-        self.deadline = deadline
+        self.deadlines: list[float] = []
+        """Ascending, one per group of records: see `DEADLINE_RESOLUTION_SECONDS`."""
         self.records: list[m.Record] = []
         self.size_bytes = 0
         self.source_position: bytes | None = None
         self.outcome: Outcome | None = None
         self.reply: m.Committed | None = None
         self.completion: asyncio.Future[HeadgateError | None] = asyncio.get_running_loop().create_future()
-        self._on_completed = on_completed
-        self._waiters: dict[asyncio.Future[None], None] = {}
+        self._on_outcome = on_outcome
+        self._group_deadline = 0.0
+        """The deadline of the first record of the last group."""
+        self._group_ends: list[int] = []
+        """Per group, the index after its last record."""
+        self._expired: list[tuple[int, HeadgateError]] = []
+        """(index after the last record, error) of the records that expired, ascending."""
+        self._removed = 0
+        """Records that expired before the batch was sent; they were the first ones."""
+        self._waiters: dict[asyncio.Future[None], int] = {}
+        """Caller → the index of its record."""
         self._locations: list[tuple[int, int] | None] | None = None
 
     def fits(self, size_bytes: int, limit_bytes: int) -> bool:
@@ -84,9 +105,20 @@ class RecordBatch:
             self.size_bytes + size_bytes <= limit_bytes and len(self.records) < m.MAX_BATCH_RECORDS
         )
 
-    def add(self, record: m.Record, size_bytes: int, source_position: bytes | None) -> Delivery:
-        """Append ``record``; returns its delivery."""
+    def accepts_deadline(self, deadline: float) -> bool:
+        """Return whether a record can follow: one that waited long for buffer space expires before earlier ones."""
+        return deadline > self._group_deadline - DEADLINE_RESOLUTION_SECONDS
+
+    def add(self, record: m.Record, size_bytes: int, source_position: bytes | None, deadline: float) -> Delivery:
+        """Append ``record``, whose outcome must be known at the loop time ``deadline``; returns its delivery."""
         self.records.append(record)
+        if self.deadlines and deadline < self._group_deadline + DEADLINE_RESOLUTION_SECONDS:
+            self.deadlines[-1] = max(self.deadlines[-1], deadline)
+            self._group_ends[-1] = len(self.records)
+        else:
+            self._group_deadline = deadline
+            self.deadlines.append(deadline)
+            self._group_ends.append(len(self.records))
         self.size_bytes += size_bytes
         if source_position is not None:
             self.source_position = source_position
@@ -108,14 +140,40 @@ class RecordBatch:
             source_position=self.source_position,
         )
 
+    def expire(self, due: float, outcome: Outcome, reason: str) -> None:
+        end = self._group_ends[bisect_right(self.deadlines, due) - 1]
+        count = end - self._expired_end
+        error = self._error(outcome, reason)
+        assert error is not None, "expired records have an error"
+        self._expired.append((end, error))
+        released_bytes = 0
+        if outcome is Outcome.FAILED:
+            released_bytes = sum(
+                len(record.key) + len(record.value) + RECORD_OVERHEAD_BYTES for record in self.records[:count]
+            )
+            del self.records[:count]
+            self._removed += count
+            self.size_bytes -= released_bytes
+        self._wake(end)
+        self._on_outcome(self, outcome, count, released_bytes)
+
     def resolve(self, outcome: Outcome, reply: m.Committed | None, reason: str) -> None:
         assert self.outcome is None, "a batch was resolved twice"
         self.outcome, self.reply = outcome, reply
         self.completion.set_result(self._error(outcome, reason))
-        for waiter in self._waiters:
-            if not waiter.done():
+        end = self._removed + len(self.records)
+        self._wake(end)
+        self._on_outcome(self, outcome, end - self._expired_end, self.size_bytes)
+
+    @property
+    def _expired_end(self) -> int:
+        return self._expired[-1][0] if self._expired else 0
+
+    def _wake(self, end: int) -> None:
+        """Wake the callers that wait for records before ``end``."""
+        for waiter, index in self._waiters.items():
+            if index < end and not waiter.done():
                 waiter.set_result(None)
-        self._on_completed(self)
 
     def _error(self, outcome: Outcome, reason: str) -> HeadgateError | None:
         where = f"topic {self.topic!r}"
@@ -133,14 +191,24 @@ class RecordBatch:
             case Outcome.FORGOTTEN:
                 return ForgottenError("forgotten", f"{where}: {reason}; what was in flight may or may not be stored")
 
-    def wait(self) -> Generator[object, None, None]:
-        """Wait for the outcome. Cancelling one caller does not affect the others.
+    def has_outcome(self, index: int) -> bool:
+        """Return whether the outcome of a record is known. Indexes count from the first record added."""
+        return self.completion.done() or index < self._expired_end
+
+    def error(self, index: int) -> HeadgateError | None:
+        """Return why a record with an outcome is not committed, or None."""
+        if index < self._expired_end:
+            return self._expired[bisect_right(self._expired, index, key=itemgetter(0))][1]
+        return self.completion.result()
+
+    def wait(self, index: int) -> Generator[object, None, None]:
+        """Wait for the outcome of a record. Cancelling one caller does not affect the others.
 
         Each caller gets its own future: `asyncio.shield` over a shared one costs another turn of
         the loop per record.
         """
         waiter = self.completion.get_loop().create_future()
-        self._waiters[waiter] = None
+        self._waiters[waiter] = index
         try:
             yield from waiter
         finally:
@@ -154,7 +222,7 @@ class RecordBatch:
             return RecordMetadata(None, None, duplicate=True, topic_id=None)
         if self._locations is None and reply.placements is not None:
             self._locations = record_locations(self.records, reply.placements)
-        location = None if self._locations is None else self._locations[index]
+        location = None if self._locations is None else self._locations[index - self._removed]
         if location is None:
             return RecordMetadata(None, None, reply.duplicate, reply.topic_id)
         return RecordMetadata(SegmentId(location[0]), Offset(location[1]), reply.duplicate, reply.topic_id)
@@ -201,13 +269,13 @@ class Delivery:
         self._index = index
 
     def done(self) -> bool:
-        return self._batch.completion.done()
+        return self._batch.has_outcome(self._index)
 
     def __await__(self) -> Generator[object, None, RecordMetadata]:
         batch = self._batch
-        if not batch.completion.done():
-            yield from batch.wait()
-        error = batch.completion.result()
+        if not batch.has_outcome(self._index):
+            yield from batch.wait(self._index)
+        error = batch.error(self._index)
         if error is not None:
             raise error
         return self._batch.stored(self._index)

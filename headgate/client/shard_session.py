@@ -14,6 +14,7 @@ from headgate.client.decisions.producer_session import ProducerSession
 from headgate.client.decisions.session_transitions import Phase
 from headgate.client.decisions.session_types import (
     Command,
+    Expire,
     ForgetRequests,
     Identified,
     IdentityRejected,
@@ -105,7 +106,7 @@ class ShardSession:
     def offer(self, batch: Sendable) -> None:
         """Queue ``batch``; `Sendable.resolve` receives its outcome."""
         assert not self._closed, "offered to a closed session"
-        self._perform(self._session.offer(batch, batch.deadline, self._loop.time()))
+        self._perform(self._session.offer(batch, batch.deadlines, self._loop.time()))
 
     async def open(self, timeout_seconds: float) -> None:
         """Get an identity before there is a batch to send.
@@ -173,6 +174,8 @@ class ShardSession:
                 case OpenIdentity():
                     if not self._send_identity_request(command):
                         failed.append(command.request_id)
+                case Expire(batch, due, outcome, reason):
+                    batch.expire(due, outcome, reason)
                 case Resolve(batch, outcome, reply, reason):
                     batch.resolve(outcome, reply, reason)
                 case ForgetRequests(request_ids):

@@ -11,7 +11,15 @@ import random
 from dataclasses import dataclass, field
 
 from headgate.client.decisions.producer_session import ProducerSession
-from headgate.client.decisions.session_types import Command, ForgetRequests, OpenIdentity, Outcome, Resolve, SendBatch
+from headgate.client.decisions.session_types import (
+    Command,
+    Expire,
+    ForgetRequests,
+    OpenIdentity,
+    Outcome,
+    Resolve,
+    SendBatch,
+)
 from headgate.protocol import messages as m
 
 WINDOW = 8
@@ -133,6 +141,9 @@ class ProducerSessionSimulation:
         self.to_client: list[m.Reply] = []
         self.forgotten: set[int] = set()
         self.outcomes: dict[int, Outcome] = {}
+        self.sent: set[int] = set()
+        self.expired = 0
+        """How often records expired before their batch."""
         self.resolved_at: dict[int, float] = {}
         self.offered_at: dict[int, float] = {}
         self.next_batch = 1
@@ -142,9 +153,16 @@ class ProducerSessionSimulation:
         for command in commands:
             match command:
                 case SendBatch() | OpenIdentity():
+                    if isinstance(command, SendBatch):
+                        self.sent.add(command.batch)
                     if self.rng.random() >= self.loss:
                         copies = 2 if self.rng.random() < self.doubling else 1
                         self.to_leader += [command] * copies
+                case Expire(batch, due, outcome):
+                    assert batch not in self.outcomes, f"{batch} has an outcome already"
+                    assert outcome is (Outcome.UNKNOWN if batch in self.sent else Outcome.FAILED)
+                    assert due <= self.now <= due + 0.2, "too early or too late"
+                    self.expired += 1
                 case Resolve(batch, outcome):
                     assert batch not in self.outcomes, f"{batch} has two outcomes"
                     self.outcomes[batch] = outcome
@@ -162,7 +180,9 @@ class ProducerSessionSimulation:
             payload = self.next_batch
             self.next_batch += 1
         self.offered_at[payload] = self.now
-        self.perform(self.session.offer(payload, self.now + self.deadline, self.now))
+        # The first records of some batches are older than the last ones.
+        oldest = self.rng.choice([0.5, 1.0]) * self.deadline
+        self.perform(self.session.offer(payload, sorted({self.now + oldest, self.now + self.deadline}), self.now))
 
     def announce(self, leader: LeaderModel, *, pipelining: bool = True) -> None:
         self.perform(self.session.leader_announced(leader.epoch, pipelining, WINDOW, self.now))

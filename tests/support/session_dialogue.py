@@ -6,7 +6,7 @@ import itertools
 
 from headgate.client.decisions.producer_session import ProducerSession
 from headgate.client.decisions.session_transitions import Phase
-from headgate.client.decisions.session_types import IdentityRejected, OpenIdentity, Outcome, Resolve, SendBatch
+from headgate.client.decisions.session_types import Expire, IdentityRejected, OpenIdentity, Outcome, Resolve, SendBatch
 from headgate.protocol import messages as m
 
 
@@ -25,6 +25,9 @@ class Dialogue:
         self.deadline = deadline
         self.outcomes: dict[object, Outcome] = {}
         self.replies: dict[object, m.Committed | None] = {}
+        self.expired: list[tuple[str, float, Outcome]] = []
+        """(batch, latest deadline, outcome) of records that expired before their batch."""
+        self.reasons: dict[object, str] = {}
         self.last: dict[str, SendBatch] = {}
         self.opening: OpenIdentity | None = None
 
@@ -38,10 +41,15 @@ class Dialogue:
             elif isinstance(command, OpenIdentity):
                 sent.append("open")
                 self.opening = command
+            elif isinstance(command, Expire):
+                assert command.batch not in self.outcomes, f"{command.batch} has an outcome"
+                self.expired.append((str(command.batch), command.due, command.outcome))
+                self.reasons[command.batch] = command.reason
             elif isinstance(command, Resolve):
                 assert command.batch not in self.outcomes, f"{command.batch} has two outcomes"
                 self.outcomes[command.batch] = command.outcome
                 self.replies[command.batch] = command.reply
+                self.reasons[command.batch] = command.reason
             elif isinstance(command, IdentityRejected):
                 sent.append(f"open rejected: {command.verdict}")
         return sent
@@ -49,8 +57,12 @@ class Dialogue:
     def offer(self, *names: str) -> list[str]:
         sent = []
         for name in names:
-            sent += self._record(self.session.offer(name, self.now + self.deadline, self.now))
+            sent += self.offer_until(name, self.now + self.deadline)
         return sent
+
+    def offer_until(self, name: str, *deadlines: float) -> list[str]:
+        """Offer a batch of records with these deadlines."""
+        return self._record(self.session.offer(name, deadlines, self.now))
 
     def leader(self, epoch: int = 1, *, pipelining: bool = True, window: int = 64) -> list[str]:
         return self._record(self.session.leader_announced(epoch, pipelining, window, self.now))

@@ -14,12 +14,14 @@ The rules ("E" is the combined table of other systems' rules, KIP-91 and KIP-360
 4.  The window is the smaller of the session's own and the announced one; 1 if the leader does not
     pipeline.
 5.  ``Committed`` counts whenever it arrives, a refusal only in its own attempt.
-6.  Outcomes are reported head first. A batch that is known to be committed is not sent again.
-7.  The leader accepts no sequence before its predecessor, so a commit behind the head proves the
-    head. If the head's own reply does not follow shortly, it is sent again in the same attempt,
-    which returns its offsets.
-8.  A batch's deadline is fixed when it is formed. At its deadline a batch that was never sent is
-    not stored; one that was sent is unknown, even if it was rejected: a broker may have doubled it.
+6.  A commit is reported when it arrives.
+7.  The leader accepts no sequence before its predecessor, so a commit proves all earlier batches.
+    Only their offsets are missing. A proven batch whose own reply does not follow shortly is sent
+    again, once and in the same attempt. It is reported without offsets if that has no reply in time,
+    and as soon as the attempt ends.
+8.  Each record has its own deadline, at which its outcome is reported. A record of a batch that was
+    never sent is not stored, and leaves the batch. One that was sent is unknown, even if it was
+    rejected: a broker may have doubled it. A batch expires with its last record.
 9.  An expired batch that was sent leaves a possible gap. No new sequence is used until every batch
     in flight has an outcome. Until then they are replayed, which may prove that there is no gap.
     After that the identity is opened at the next producer epoch, from sequence 0 (KIP-360). Only
@@ -40,10 +42,10 @@ The rules ("E" is the combined table of other systems' rules, KIP-91 and KIP-360
 
 from __future__ import annotations
 
+import math
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice, takewhile
 
 from headgate.client.decisions.session_transitions import (
     ATTEMPT_PHASES,
@@ -61,6 +63,7 @@ from headgate.client.decisions.session_types import (
     RETRY_BACKOFF,
     Attempt,
     Command,
+    Expire,
     ForgetRequests,
     Identified,
     Identity,
@@ -120,7 +123,11 @@ class ProducerSession:
         self._identity = Identity()
         self._last_reply_at = 0.0
         self._in_flight: deque[SessionBatch] = deque()
+        self._proven: list[SessionBatch] = []
+        """Rule 7: durable, and their offsets may still arrive."""
         self._queue: deque[SessionBatch] = deque()
+        self._next_deadline = math.inf
+        """No deadline is earlier; recomputed when it is due, because most batches end long before theirs."""
         self._sent: dict[int, SentRequest] = {}
         self._commands_out: list[Command] = []
 
@@ -136,22 +143,21 @@ class ProducerSession:
         """When to call `tick`, unless another event occurs earlier."""
         if self.phase in (Phase.FENCED, Phase.CLOSED):
             return None
-        # A queued batch does not expire before those in flight.
-        waiting = (batch for batch in (*self._in_flight, *islice(self._queue, 1)) if not batch.resolved)
-        times = [batch.deadline for batch in islice(waiting, 1)]
+        times = [self._next_deadline]
         if self.phase is Phase.BACKING_OFF:
             times.append(self._attempt.retry_at)
         elif self.phase is Phase.OPENING:
             times.append(self._identity.requested_at + self._request_timeout_seconds)
         elif self.phase in SENDING_PHASES:
             times.extend(batch.sent_at + self._request_timeout_seconds for batch in self._unanswered())
-            times.extend(batch.resend_at for batch in self._in_flight if batch.resend_at is not None)
-        return min(times, default=None)
+            times.extend(self._settled_by(batch) for batch in self._proven)
+        wake_at = min(times)
+        return None if wake_at == math.inf else wake_at
 
     @property
     def unresolved_batches(self) -> int:
         """Number of batches whose owner waits for the outcome."""
-        return len(self._queue) + sum(not batch.resolved for batch in self._in_flight)
+        return len(self._queue) + len(self._proven) + sum(not batch.resolved for batch in self._in_flight)
 
     @property
     def in_flight(self) -> int:
@@ -165,13 +171,14 @@ class ProducerSession:
 
     # Events
 
-    def offer(self, payload: Sendable, deadline: float, now: float) -> list[Command]:
-        """Queue a batch. Deadlines must not fall from one call to the next."""
+    def offer(self, payload: Sendable, deadlines: Sequence[float], now: float) -> list[Command]:
+        """Queue a batch. ``deadlines``, ascending: when the outcomes of its records must be known."""
         assert self.phase is not Phase.CLOSED, "offered to a closed session"
         if self.phase is Phase.FENCED:
             outcome, reason = self._end
             return [Resolve(payload, outcome, reason=reason)]
-        self._queue.append(SessionBatch(payload, deadline))
+        self._queue.append(SessionBatch(payload, deque(deadlines)))
+        self._next_deadline = min(self._next_deadline, deadlines[0])
         return self._advance(now)
 
     def open(self, now: float) -> list[Command]:
@@ -204,14 +211,15 @@ class ProducerSession:
         if sent is None or sent.batch is None:
             return []
         self._last_reply_at = now
-        self._attempt.failures = 0
-        batch = sent.batch
-        batch.reply = batch.reply or reply
-        batch.resend_at = None
-        for earlier in takewhile(lambda each: each is not batch, self._in_flight):
-            if earlier.reply is None and earlier.resend_at is None and earlier.attempt == self._attempt.number:
-                earlier.resend_at = now + MISSING_REPLY_TIMEOUT_SECONDS
-        self._resolve_committed()
+        self._attempt.failures, self._attempt.refusal = 0, ""
+        if sent.batch in self._proven:
+            self._proven.remove(sent.batch)
+        else:
+            while (earlier := self._in_flight.popleft()) is not sent.batch:
+                self._prove(earlier, now)
+        self._settle(sent.batch, reply)
+        if not any(self._unanswered()):
+            self._on(Event.ALL_ANSWERED)
         return self._advance(now)
 
     def identified(self, request_id: int, reply: m.ProducerIdentity, now: float) -> list[Command]:
@@ -238,22 +246,20 @@ class ProducerSession:
             sent.batch.unrejected_request_ids.discard(request_id)
         if sent.attempt == self._attempt.number and self.phase in ATTEMPT_PHASES:  # rule 5
             self._last_reply_at = now
-            if sent.batch is not None and reply.verdict == "invalid" and not newer_leader and self._stored(sent.batch):
-                # The batch was stored and its topic has been deleted since.
-                sent.batch.reply = m.Committed(duplicate=True)
-                self._resolve_committed()
-            else:
-                event = Event.ATTEMPT_FAILED if newer_leader else self._meaning(reply.verdict, sent.batch)
-                self._on(event, _Occurrence(now, jitter, reply.reason, sent.batch, verdict=reply.verdict))
+            self._attempt.refusal = f"{reply.verdict}: {reply.reason}"
+            event = Event.ATTEMPT_FAILED if newer_leader else self._meaning(reply.verdict, sent.batch)
+            self._on(event, _Occurrence(now, jitter, reply.reason, sent.batch, verdict=reply.verdict))
         return self._advance(now)
 
     def _meaning(self, verdict: m.Verdict, batch: SessionBatch | None) -> Event:
         """Return the event that a refusal by the present leader is; ``batch`` None: of the identity."""
         if verdict == "fenced" or (verdict == "forgotten" and (self._named or batch is None)):
             return Event.FENCED
+        if batch in self._proven:
+            return Event.ATTEMPT_FAILED
         if verdict == "invalid":
             return Event.IDENTITY_INVALID if batch is None else Event.BATCH_INVALID
-        probed = self.phase is Phase.PROBING and batch is self._in_flight[0]
+        probed = self.phase is Phase.PROBING and batch is not None and batch is self._in_flight[0]
         if verdict in ("out_of_order", "forgotten") and probed:
             return Event.PROBE_OUT_OF_ORDER
         return Event.ATTEMPT_FAILED
@@ -316,7 +322,9 @@ class ProducerSession:
 
     def _advance(self, now: float) -> list[Command]:
         """Raise the events that follow from the clock and from the state; return the commands."""
-        self._expire(now)
+        self._settle_proven(now)
+        if now >= self._next_deadline:
+            self._expire(now)
         if self._in_flight and all(batch.resolved for batch in self._in_flight):  # rule 9
             for batch in self._in_flight:
                 self._forget_requests(batch)
@@ -340,7 +348,7 @@ class ProducerSession:
         return self.numbering in (Numbering.UNIDENTIFIED, Numbering.REOPENING)
 
     def _unanswered(self) -> Iterator[SessionBatch]:
-        return (batch for batch in self._in_flight if batch.reply is None and batch.attempt == self._attempt.number)
+        return (batch for batch in self._in_flight if batch.attempt == self._attempt.number)
 
     def _timed_out(self, now: float) -> bool:
         if self.phase is Phase.OPENING:
@@ -355,8 +363,6 @@ class ProducerSession:
         assert self._leader.announced_epoch is not None, "an attempt without a leader"
         self._attempt.number += 1
         self._attempt.leader_epoch = self._leader.announced_epoch
-        for batch in self._in_flight:
-            batch.resend_at = None
 
     def _request_identity(self, now: float) -> None:
         assert not self._in_flight, "an identity is requested while batches of the old one are in flight"
@@ -389,13 +395,12 @@ class ProducerSession:
             self._on(Event.SILENCE)  # rule 3
         outstanding = sum(1 for _ in self._unanswered())
         limit = 1 if self.phase is Phase.PROBING else self._leader.window
-        for batch in self._in_flight:
-            if batch.reply is not None:
-                continue
+        for batch in self._proven:
             if batch.resend_at is not None and now >= batch.resend_at:
                 batch.resend_at = None
                 self._send(batch, now)
-            elif batch.attempt != self._attempt.number:
+        for batch in self._in_flight:
+            if batch.attempt != self._attempt.number:
                 if outstanding >= limit:
                     return
                 outstanding += 1
@@ -442,44 +447,79 @@ class ProducerSession:
         batch.request_ids.clear()
         batch.unrejected_request_ids.clear()
 
-    def _resolve_committed(self) -> None:
-        """Resolve the committed batches at the head; rule 6."""
-        while self._in_flight and self._in_flight[0].reply is not None:
-            batch = self._in_flight.popleft()
-            self._resolve(batch, Outcome.COMMITTED, reply=batch.reply)
+    def _prove(self, batch: SessionBatch, now: float) -> None:
+        if batch.resolved:
             self._forget_requests(batch)
-        if not any(self._unanswered()):
-            self._on(Event.ALL_ANSWERED)
+        else:
+            batch.resend_at = now + MISSING_REPLY_TIMEOUT_SECONDS
+            self._proven.append(batch)
 
-    def _stored(self, batch: SessionBatch) -> bool:
-        """Return whether a later commit proves that ``batch`` is stored; rule 7."""
-        later = list(self._in_flight)[self._in_flight.index(batch) + 1 :]
-        return any(each.reply is not None for each in later)
+    def _settle(self, batch: SessionBatch, reply: m.Committed | None) -> None:
+        self._resolve(batch, Outcome.COMMITTED, reply=reply)
+        self._forget_requests(batch)
+
+    def _settle_proven(self, now: float) -> None:
+        """Report proven batches whose offsets will not arrive, or not in time; rule 7."""
+        if self.phase in SENDING_PHASES:
+            late = [each for each in self._proven if each.resend_at is None and now >= self._settled_by(each)]
+        else:
+            late = self._proven
+        self._proven = [batch for batch in self._proven if batch not in late]
+        for batch in late:
+            self._settle(batch, None)
+
+    def _settled_by(self, batch: SessionBatch) -> float:
+        """Return when to send a proven batch again, or to report it without offsets."""
+        return batch.sent_at + self._request_timeout_seconds if batch.resend_at is None else batch.resend_at
 
     def _expire(self, now: float) -> None:
-        """Rule 8, in order: stops at the first batch that is not due."""
-        due = list(takewhile(lambda batch: batch.resolved or now >= batch.deadline, self._in_flight))
-        all_due = len(due) == len(self._in_flight)
-        later_reply = next((batch.reply for batch in reversed(self._in_flight) if batch.reply is not None), None)
-        for batch in due:
-            if batch.reply is None and later_reply is not None:
-                batch.reply = m.Committed(duplicate=True)  # rule 7
-            if batch.reply is not None and batch.reply is later_reply:
-                later_reply = None
-            if batch.reply is None:
-                self._resolve(batch, Outcome.UNKNOWN, "delivery timeout expired while the batch was in flight")
-        if due:
-            self._resolve_committed()
-        while all_due and self._queue and now >= self._queue[0].deadline:
-            batch = self._queue.popleft()
+        """Rule 8."""
+        obstacle = self._obstacle()
+        for batch in self._in_flight:
+            self._expire_records(batch, now, Outcome.UNKNOWN, f"it was sent, but {obstacle}")
+        for batch in self._queue:
             if batch.ever_sent:
-                self._resolve(batch, Outcome.UNKNOWN, "delivery timeout expired after the leader had rejected a copy")
+                self._expire_records(batch, now, Outcome.UNKNOWN, f"a copy of it was refused, and then {obstacle}")
             else:
-                self._resolve(batch, Outcome.FAILED, "delivery timeout expired before the batch could be sent")
+                self._expire_records(batch, now, Outcome.FAILED, f"it was never sent, because {obstacle}")
+        for batch in self._proven:
+            if batch.deadlines[0] <= now:
+                self._settle(batch, None)
+        self._proven = [batch for batch in self._proven if not batch.resolved]
+        self._queue = deque(batch for batch in self._queue if not batch.resolved)
+        waiting = (*self._in_flight, *self._queue, *self._proven)
+        self._next_deadline = min((batch.deadlines[0] for batch in waiting if not batch.resolved), default=math.inf)
+
+    def _expire_records(self, batch: SessionBatch, now: float, outcome: Outcome, reason: str) -> None:
+        due = None
+        if batch.resolved:
+            return
+        while batch.deadlines and batch.deadlines[0] <= now:
+            due = batch.deadlines.popleft()
+        if due is None:
+            return
+        reason = f"the delivery timeout has passed: {reason}"
+        if batch.deadlines:
+            self._commands_out.append(Expire(batch.payload, due, outcome, reason))
+        else:
+            self._resolve(batch, outcome, reason)
+
+    def _obstacle(self) -> str:
+        """Return what prevents a commit now, for people."""
+        if not self._leader.connected:
+            return "there is no connection to the broker"
+        if not self._leader.reachable:
+            return "no leader of its shard has announced itself"
+        if self._attempt.refusal:
+            return f"the leader refuses batches ({self._attempt.refusal})"
+        return "the leader does not reply"
 
     def _resolve_all(self, sent: Outcome, unsent: Outcome, reason: str) -> None:
+        for batch in self._proven:
+            self._resolve(batch, Outcome.COMMITTED)
         for batch in (*self._in_flight, *self._queue):
             self._resolve(batch, sent if batch.ever_sent else unsent, reason)
+        self._proven.clear()
         self._in_flight.clear()
         self._queue.clear()
         self._commands_out.append(ForgetRequests(tuple(self._sent)))
@@ -501,7 +541,6 @@ class ProducerSession:
         while (last := self._in_flight.pop()) is not batch:
             behind.append(last)
         self._renumber(behind)
-        self._resolve_committed()
 
     def _restart_history(self, reason: str) -> None:
         """Rule 12."""
@@ -522,6 +561,6 @@ class ProducerSession:
             # Late replies refer to a sequence that the batch no longer has.
             self._forget_requests(batch)
             if not batch.resolved:
-                batch.sequence, batch.reply, batch.resend_at, batch.attempt = None, None, None, 0
+                batch.sequence, batch.attempt = None, 0
                 self._queue.appendleft(batch)
         self._on(Event.GAP_FOUND)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, Protocol
@@ -15,7 +17,7 @@ PROBE_AFTER_SILENCE_SECONDS: Final = 10.0
 """After this long without an answer the leader may have forgotten the producer, so one batch is
 sent alone first."""
 MISSING_REPLY_TIMEOUT_SECONDS: Final = 0.1
-"""How long the head's own reply may arrive after the commit of a later batch."""
+"""How long a batch's own reply may arrive after the commit of a later one."""
 
 
 class Outcome(StrEnum):
@@ -34,8 +36,9 @@ class Outcome(StrEnum):
 class Sendable(Protocol):
     """A batch that a session can send."""
 
-    deadline: float
-    """Loop time at which its outcome must be known."""
+    @property
+    def deadlines(self) -> Sequence[float]:
+        """Loop times, ascending, at which the outcomes of its records must be known."""
 
     def request(
         self,
@@ -46,8 +49,14 @@ class Sendable(Protocol):
     ) -> m.AnyRequestBody:
         """Return the body of one send. Its other fields are the same in every send."""
 
+    def expire(self, due: float, outcome: Outcome, reason: str) -> None:
+        """Receive the outcome of the records with a deadline up to ``due``; others follow.
+
+        FAILED: no request was built yet, and none may contain these records.
+        """
+
     def resolve(self, outcome: Outcome, reply: m.Committed | None, reason: str) -> None:
-        """Receive the outcome. Called exactly once."""
+        """Receive the outcome of all records that have none yet. Called exactly once."""
 
 
 # Commands
@@ -88,6 +97,16 @@ class Resolve:
 
 
 @dataclass(frozen=True, slots=True)
+class Expire:
+    """Report the outcome of those records of ``batch`` whose deadline is ``due`` or earlier."""
+
+    batch: Sendable
+    due: float
+    outcome: Outcome
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class ForgetRequests:
     """Expect no more replies to these requests."""
 
@@ -110,7 +129,7 @@ class IdentityRejected:
     reason: str
 
 
-Command = SendBatch | OpenIdentity | Resolve | ForgetRequests | Identified | IdentityRejected
+Command = SendBatch | OpenIdentity | Expire | Resolve | ForgetRequests | Identified | IdentityRejected
 
 
 # What a session knows
@@ -121,17 +140,18 @@ class SessionBatch:
     """One batch. ``sequence`` None: never sent under the current identity."""
 
     payload: Sendable
-    deadline: float
+    deadlines: deque[float]
+    """Of the records without an outcome, ascending; empty once it is resolved by expiry."""
     sequence: int | None = None
     attempt: int = 0
     """The attempt in which it was last sent."""
     sent_at: float = 0.0
     resend_at: float | None = None
+    """Of a proven batch: when it is sent again; None: it was."""
     request_ids: list[int] = field(default_factory=list)
     unrejected_request_ids: set[int] = field(default_factory=set)
     """Requests that the leader they were meant for has not rejected."""
     ever_sent: bool = False
-    reply: m.Committed | None = None
     resolved: bool = False
     """Its owner knows the outcome."""
     unknown_once: bool = False
@@ -172,6 +192,8 @@ class Attempt:
     failures: int = 0
     """Attempts that failed in a row."""
     retry_at: float = 0.0
+    refusal: str = ""
+    """The last refusal since the last commit, for people."""
 
 
 @dataclass(slots=True)

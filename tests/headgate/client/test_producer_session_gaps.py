@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from headgate.client.decisions.session_types import Outcome
@@ -42,15 +44,72 @@ def test_a_batch_that_was_refused_and_expired_is_unknown():
     assert Outcome.UNKNOWN is talk.outcomes["a"]
 
 
-def test_a_batch_does_not_expire_before_its_predecessor():
-    talk = streaming(max_in_flight=1, deadline=10)
+def test_each_batch_expires_at_its_own_deadline():
+    talk = streaming(max_in_flight=2)
+    talk.offer_until("a", 10)
+    talk.offer_until("b", 5)
+    talk.offer_until("c", 7)
+    talk.offer_until("d", 6)
+    talk.wait(5.9)
+    assert {"0": Outcome.COMMITTED, "b": Outcome.UNKNOWN} == talk.outcomes
+    talk.wait(3.9)
+    assert [("d", Outcome.FAILED), ("c", Outcome.FAILED)] == list(talk.outcomes.items())[2:]
+    talk.wait(0.2)
+    assert Outcome.UNKNOWN is talk.outcomes["a"]
+
+
+def test_the_records_of_a_batch_expire_at_their_own_deadlines():
+    """The others are committed, and there is no gap."""
+    talk = streaming()
+    talk.offer_until("a", 5, 6, 20)
+    talk.connect(False)
+    talk.wait(4.9)
+    assert [] == talk.expired
+    talk.wait(1.2)
+    assert [("a", 5, Outcome.UNKNOWN), ("a", 6, Outcome.UNKNOWN)] == talk.expired
+    assert ["a@1"] == talk.connect()
+    assert ["b@2"] == (talk.commit("a") or talk.offer("b"))
+    assert Outcome.COMMITTED is talk.outcomes["a"]
+
+
+def test_expired_records_leave_a_batch_that_was_never_sent():
+    """The command comes before the request that must not contain them."""
+    talk = streaming()
+    talk.connect(False)
+    talk.offer_until("a", 5, 20)
+    talk.wait(5)
+    assert [("a", 5, Outcome.FAILED)] == talk.expired
+    assert ["a@1"] == talk.connect()
+    talk.wait(14.9)
+    assert "a" not in talk.outcomes
+    talk.wait(0.2)
+    assert Outcome.UNKNOWN is talk.outcomes["a"]
+
+
+@pytest.mark.parametrize(
+    ("obstacle", "reason"),
+    [
+        ("no connection", "sent, but there is no connection to the broker"),
+        ("no leader", "sent, but no leader of its shard has announced itself"),
+        ("no reply", "sent, but the leader does not reply"),
+        ("refused", "sent, but the leader refuses batches \\(unavailable: refused by the test\\)"),
+        ("never sent", "never sent, because there is no connection to the broker"),
+    ],
+)
+def test_the_outcome_at_a_deadline_says_what_happened(obstacle, reason):
+    talk = streaming(deadline=10)
+    if obstacle == "never sent":
+        talk.connect(False)
     talk.offer("a")
-    talk.deadline = 5
-    talk.offer("b")
-    talk.wait(9)
-    assert {"0"} == set(talk.outcomes)
-    talk.wait(1)
-    assert ["0", "a", "b"] == list(talk.outcomes)
+    match obstacle:
+        case "no connection":
+            talk.connect(False)
+        case "no leader":
+            talk.refuse("a", "not_leader", epoch=9)
+        case "refused":
+            talk.refuse("a", "unavailable")
+    talk.wait(10)
+    assert re.search(f"^the delivery timeout has passed: it was {reason}$", talk.reasons["a"])
 
 
 def test_a_refused_batch_that_waits_for_a_new_sequence_is_unknown_at_its_deadline():
@@ -63,16 +122,25 @@ def test_a_refused_batch_that_waits_for_a_new_sequence_is_unknown_at_its_deadlin
     assert (Outcome.UNKNOWN, Outcome.FAILED) == (talk.outcomes["a"], talk.outcomes["b"])
 
 
-def test_a_commit_behind_the_head_proves_the_head_at_its_deadline():
+def test_a_proven_batch_is_committed_at_its_deadline():
     talk = streaming(deadline=10)
-    talk.offer("a", "b")
+    talk.offer_until("a", 0.05)
+    talk.offer("b")
     talk.commit("b")
-    talk.connect(False)
-    talk.wait(10)
-    assert (Outcome.COMMITTED, Outcome.COMMITTED) == (talk.outcomes["a"], talk.outcomes["b"])
-    assert talk.replies["a"].placements is None
-    talk.connect()
+    talk.wait(0.06)
+    assert (Outcome.COMMITTED, None) == (talk.outcomes["a"], talk.replies["a"])
     assert ["c@3"] == talk.offer("c"), "there is no gap, so there is no bump"
+
+
+def test_a_commit_proves_an_expired_batch_and_closes_its_gap():
+    talk = streaming()
+    talk.offer_until("a", 2)
+    talk.offer_until("b", 20)
+    talk.wait(2)
+    assert Outcome.UNKNOWN is talk.outcomes["a"]
+    assert [] == talk.offer("c")
+    assert ["c@3"] == talk.commit("b")
+    assert 0 == talk.session.epoch_bumps
 
 
 def test_an_expired_batch_blocks_new_sequences_until_the_batches_behind_it_are_resolved():

@@ -86,13 +86,14 @@ def test_an_unanswered_open_request_is_repeated_with_the_same_token():
 # Replies
 
 
-def test_outcomes_are_reported_head_first():
+def test_a_commit_is_reported_although_earlier_replies_are_missing():
     talk = streaming()
     talk.offer("a", "b", "c")
-    talk.commit("c", "b")
-    assert {"0"} == set(talk.outcomes)
-    talk.commit("a")
-    assert ["0", "a", "b", "c"] == list(talk.outcomes)
+    talk.commit("c")
+    assert ["0", "c"] == list(talk.outcomes)
+    talk.commit("b", "a")
+    assert ["0", "c", "b", "a"] == list(talk.outcomes)
+    assert None not in talk.replies.values()
 
 
 def test_a_doubled_reply_changes_nothing():
@@ -104,13 +105,61 @@ def test_a_doubled_reply_changes_nothing():
 
 
 def test_only_the_batch_whose_reply_is_missing_is_sent_again():
-    """Only the reply to the head was lost: b and c are known to be committed."""
+    """Its offsets are missing; that it is committed is known."""
     talk = streaming()
     talk.offer("a", "b", "c")
     talk.commit("b", "c")
     assert ["a@1"] == talk.wait(0.2)
+    assert ["d@4"] == talk.offer("d")
     talk.commit("a")
-    assert ["0", "a", "b", "c"] == list(talk.outcomes)
+    assert ["0", "b", "c", "a"] == list(talk.outcomes)
+    assert talk.replies["a"] is not None
+
+
+def test_a_proven_batch_is_reported_without_offsets_if_they_do_not_arrive():
+    talk = streaming()
+    talk.offer("a", "b")
+    talk.commit("b")
+    assert ["a@1"] == talk.wait(5.0)
+    assert "a" not in talk.outcomes
+    assert [] == talk.wait(0.2)
+    assert (Outcome.COMMITTED, None) == (talk.outcomes["a"], talk.replies["a"])
+    assert Phase.STREAMING is talk.session.phase, "the attempt continues"
+
+
+@pytest.mark.parametrize("end", ["a refusal", "a lost connection", "another leader", "closing"])
+def test_the_end_of_an_attempt_reports_proven_batches(end):
+    """Offsets are not worth the wait for the next attempt."""
+    talk = streaming()
+    talk.offer("a", "b", "c")
+    talk.commit("b")
+    match end:
+        case "a refusal":
+            talk.refuse("c", "unavailable")
+        case "a lost connection":
+            talk.connect(False)
+        case "another leader":
+            assert ["c@3"] == talk.leader(2)
+        case "closing":
+            talk._record(talk.session.abandon("closed"))
+    assert (Outcome.COMMITTED, None) == (talk.outcomes["a"], talk.replies["a"])
+
+
+@pytest.mark.parametrize("verdict", ["invalid", "out_of_order", "forgotten", "fenced"])
+def test_no_refusal_makes_a_proven_batch_fail(verdict):
+    talk = streaming()
+    talk.offer("a", "b", "c")
+    talk.commit("b")
+    talk.wait(0.2)
+    talk.refuse("a", verdict)
+    assert Outcome.COMMITTED is talk.outcomes["a"]
+    assert talk.outcomes.get("c") is (Outcome.FENCED if verdict == "fenced" else None)
+
+
+def test_a_proven_batch_leaves_the_window():
+    talk = streaming(max_in_flight=2)
+    talk.offer("a", "b", "c", "d")
+    assert ["c@3", "d@4"] == talk.commit("b")
 
 
 def test_a_commit_of_an_older_attempt_counts():
@@ -230,13 +279,13 @@ def test_a_stale_or_equal_announcement_changes_nothing(hint):
     assert 2 == talk.last["b"].leader_epoch
 
 
-def test_a_batch_that_is_known_to_be_committed_is_not_replayed():
+def test_batches_that_are_known_to_be_committed_are_not_replayed():
     talk = streaming()
     talk.offer("a", "b", "c", "d")
     talk.commit("c")
     talk.refuse("d", "unavailable")
-    assert ["a@1"] == talk.wait_for_pause()
-    assert ["b@2", "d@4"] == talk.commit("a")
+    assert ["d@4"] == talk.wait_for_pause()
+    assert [Outcome.COMMITTED] * 3 == [talk.outcomes[name] for name in "abc"]
 
 
 def test_a_refusal_by_a_deposed_leader_of_a_request_to_its_successor_is_ignored():
