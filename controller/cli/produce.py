@@ -228,7 +228,8 @@ class _Produce:
         if position is None or not _matches_position(source, position):
             raise HeadgateError(
                 f"{source} is not the file that producer {self._name!r} has read before (line "
-                f"{'?' if position is None else position.number} differs); give the same file, or another --name",
+                f"{'?' if position is None else position.number} differs); give the same file or another --name, or "
+                f"delete the producer: headgate producer delete {self._name}",
             )
         click.echo(f"headgate: {source}: {position.number} lines are already stored; continuing after them", err=True)
         return position
