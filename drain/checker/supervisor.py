@@ -20,7 +20,7 @@ from drain.checker.connection import Connection
 from drain.protocol import Address, DrainCheckError, Ping, Pong
 from headgate.background import BackgroundService
 from headgate.child_process import ChildProcess
-from headgate.restart_policy import Failures, RestartPolicy
+from headgate.restart_policy import MAX_EXTENSION, Failures, RestartPolicy
 from metrics import events
 
 LOG_NAME: Final = "drain.log"
@@ -167,9 +167,10 @@ class DrainSupervisor(BackgroundService):
             async with asyncio.timeout(None) as limit:
                 connection = await self._await_ready(started_at, limit)
         except TimeoutError:
+            timeout = self._policy.start_timeout(self._failures)
             return (
-                f"the Spark process was not ready after {loop.time() - started_at:.0f} s (limit: "
-                f"{self._policy.start_timeout(self._failures):g} s without a line in {self._log_path})"
+                f"the Spark process was not ready after {loop.time() - started_at:.0f} s (limits: {timeout:g} s "
+                f"without a line in {self._log_path}, {timeout * MAX_EXTENSION:g} s in total)"
             )
         ready.set_result(loop.time())
         self._set_state("ready", f"{self._address} answers")

@@ -140,7 +140,7 @@ async def test_a_process_that_never_answers_is_restarted_with_growing_pauses_and
     assert [reason.rpartition("; next start in ")[2] for reason in reasons] == ["0.1 s", "0.2 s", "0.4 s"]
     for limit, reason in zip(("0.3 s", "0.6 s", "1.2 s"), reasons, strict=True):
         assert "the Spark process was not ready after" in reason
-        assert f"limit: {limit} without a line in {tmp_path / 'folder' / LOG_NAME}" in reason
+        assert f"limits: {limit} without a line in {tmp_path / 'folder' / LOG_NAME}, " in reason
 
 
 async def test_a_slow_start_that_writes_to_its_log_is_not_ended(tmp_path):
