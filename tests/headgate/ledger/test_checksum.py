@@ -58,7 +58,7 @@ def test_a_parquet_object_is_sealed_before_its_footer_and_reads_as_before() -> N
     [b"", b"PAR1", parquet(), b"\xff" * 8, b"\xff" * 100, bytes(100), c.MARK, c.MARK + b"abc"],
     ids=["empty", "only the mark", "unsealed", "length beyond", "length far beyond", "zeros", "only a mark", "cut"],
 )
-def test_an_object_without_a_seal_is_told_from_a_damaged_one(data: bytes) -> None:
+def test_an_object_without_a_seal_has_an_error_of_its_own(data: bytes) -> None:
     with pytest.raises(c.NoChecksumError, match="have no checksum"):
         c.verify_parquet(data)
     with pytest.raises(c.NoChecksumError, match="have no checksum"):
