@@ -3,8 +3,9 @@
 1. Spark's counts have ages and rates. The leader's have neither, but are always current.
    ``counted_by`` names the origin.
 2. A subscription that is newer than Spark's count has the leader's.
-3. Of an external topic the leader knows only segments acknowledged to their end: 0. Other values
-   come from its tables or are unknown. Counts from before a seek are not used.
+3. Of an external topic the leader knows only segments that are drained or acknowledged to their
+   end: 0, also if their tables were counted before. Other values come from its tables or are
+   unknown. Counts from before a seek are not used.
 """
 
 from __future__ import annotations
@@ -74,10 +75,12 @@ def _external_backlog(
     rows = [
         row for row in response.rows if (row.subscription_id, row.seek_generation) == mine and row.segment in segments
     ]
-    # The leader's values remain for segments that are newer than the count, and where the count is
-    # unknown.
+    # The leader's values remain where it knows that nothing is left, for segments that are newer than
+    # the count, and where the count is unknown.
     segments |= {
-        row.segment: _spark_segment_backlog(row, segments[row.segment].label) for row in rows if row.records is not None
+        row.segment: _spark_segment_backlog(row, segments[row.segment].label)
+        for row in rows
+        if row.records is not None and segments[row.segment].records is None
     }
     reason = response.reason or OUTDATED
     unknown = any(each.records is None for each in segments.values())

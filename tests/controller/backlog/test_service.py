@@ -296,6 +296,16 @@ async def test_counted_tables_are_reported_with_labels_and_the_time_of_the_count
     assert (untracked.outlook, untracked.unknown_reason) == ("not_tracked", "")
 
 
+async def test_a_drained_segment_of_an_external_topic_is_empty_even_if_its_table_was_counted_before(harness):
+    topic_id, stream, _ = imported(harness)
+    reply_with(harness, *(row(topic_id, stream, at, records=500) for at in range(3)), as_of_ms=400)
+    harness.ledger.state.subscriptions[stream].drained.add(0)
+    async with harness.open():
+        found, _ = await harness.describe(topic="orders")
+
+    assert [part.records for part in found.segments] == [0, 500, 500]
+
+
 async def test_the_ledgers_rows_of_an_external_topic_are_ignored(harness):
     """There an active segment ends at 0, so it would seem empty."""
     _, stream, _ = imported(harness)
