@@ -133,6 +133,7 @@ class Daemon:
         self.registry = CollectorRegistry()
         self.instruments = Instruments(self.registry, settings.metrics.backlog_topics)
         self.instruments.observe(events.IngestQueueLimitSet(size_bytes=settings.ingest.queue_bytes))
+        self.instruments.observe(events.NamedProducerLimitSet(producers=settings.ingest.max_named_producers))
         self._rng = random.Random()  # noqa: S311 - jitter
         self._read_clocks = read_clocks
         self._clock = SteadyClock(*read_clocks())

@@ -95,6 +95,12 @@ class IngestQueueResized(Event, frozen=True):
     size_bytes: int
 
 
+class NamedProducerLimitSet(Event, frozen=True):
+    """The settings allow ``producers`` named producers per shard."""
+
+    producers: int
+
+
 class IngestQueueLimitSet(Event, frozen=True):
     """The settings allow ``size_bytes`` of accepted bytes per shard."""
 

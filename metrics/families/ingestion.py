@@ -59,6 +59,12 @@ def add_ingestion_metrics(metrics: MetricFactory) -> None:
     )
     in_flight = metrics.gauge("batches_in_flight", "Accepted batches that are not durable yet.", shard=None)
     producers = metrics.gauge("producers", "Known producers, named and anonymous.", shard=None)
+    metrics.gauge_of(
+        events.NamedProducerLimitSet,
+        "producers",
+        "named_producers_limit",
+        "Named producers that are allowed, per shard.",
+    )
     named = metrics.gauge("named_producers", "Named producers, which are kept until they are deleted.", shard=None)
 
     def set_held(event: events.StatusCollected) -> None:
