@@ -91,10 +91,10 @@ class Elections(Protocol):
         """
 
     async def watch(self) -> NoReturn:
-        """Wait until the client of the service can never connect again; requires that this is open.
+        """Wait until the client of the service has ended; requires that this is open. Raises what a bug raised.
 
         Raises:
-            ElectionClientError: it can not. Only a new process can.
+            ElectionClientError: it has. Only a new process can connect again.
 
         """
 

@@ -32,11 +32,14 @@ class ShardLeaders:
             self._announced[shard] = max(self._announced.get(shard, (0, "")), (leader_epoch, instance))
 
     def without_leader(self, roles: Sequence[Role]) -> dict[int, str]:
-        """Return the shards without a leader, with the reason; ``roles`` are this daemon's, by shard."""
+        """Return the shards without a leader, with the reason; ``roles`` are this daemon's, by shard.
+
+        A daemon that cannot read the ledger of a shard does not contend for it, and does not know.
+        """
         return {
             shard: reason
             for shard, role in enumerate(roles)
-            if role is not Role.LEADING and (reason := self._reason(shard, role)) is not None
+            if role not in (Role.LEADING, Role.FAILED) and (reason := self._reason(shard, role)) is not None
         }
 
     def _reason(self, shard: int, role: Role) -> str | None:

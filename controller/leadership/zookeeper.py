@@ -303,10 +303,8 @@ class ZooKeeperElections:
 
     def _ended(self, task: _Task) -> None:
         self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self._loop.call_exception_handler(
-                {"message": f"bug in {task.get_name()}", "exception": error, "task": task}
-            )
+        if not task.cancelled() and (error := task.exception()) is not None and not self._failure.done():
+            self._failure.set_exception(error)
 
     # Queues
 

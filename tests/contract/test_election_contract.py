@@ -473,3 +473,21 @@ async def test_an_unreachable_service_is_logged_once() -> None:
                 await until(lambda: logs)
                 await never(lambda: len(logs) > 1, 0.5)
     assert [entry["event"] for entry in logs] == ["zookeeper.unreachable"]
+
+
+@pytest.mark.contract
+async def test_a_bug_in_a_contender_is_raised(
+    zookeeper: Server, stack: AsyncExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the daemon would not contend for that shard any more, and nothing would show it."""
+
+    async def fail(*_: object) -> None:
+        raise ZeroDivisionError("planted")
+
+    monkeypatch.setattr(ZooKeeperElections, "_reconcile_queue", fail)
+    elections = await stack.enter_async_context(await ZooKeeperHarness(stack, zookeeper).build("a", lambda event: None))
+    elections.contend(0)
+
+    with pytest.raises(ZeroDivisionError, match="planted"):
+        async with asyncio.timeout(60):
+            await elections.watch()

@@ -20,6 +20,7 @@ from controller.leadership.transitions import Role
         pytest.param("b", [(3, "c")], Role.FOLLOWING, "daemon 'b' holds its lock", id="the leader died"),
         pytest.param("b", [], Role.FOLLOWING, "daemon 'b' holds its lock", id="the first term has not begun"),
         pytest.param("b", [(3, "c"), (2, "b")], Role.FOLLOWING, "daemon 'b' holds its lock", id="a late announcement"),
+        pytest.param("a", [], Role.FAILED, None, id="its ledger is unreadable here"),
         pytest.param("a", [(3, "a")], Role.CATCHING_UP, "this daemon .* is catching up", id="this daemon's last term"),
     ],
 )
