@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from headgate.client.admin import Admin
 from headgate.client.connection import Client
+from headgate.model.entries import SubscriptionType
 from headgate.protocol import messages as m
 from headgate.transport.mqtt import MqttTransport
+from tests.support.one_shard import CLUSTER, OneShard
 from tests.support.real_brokers import real_broker
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.contract
+
+SUBSCRIPTIONS = 45
 
 
 @pytest.mark.parametrize("kind", ["mosquitto", "amqtt"])
@@ -39,3 +46,41 @@ async def test_the_largest_reply_arrives(tmp_path: Path, kind: str) -> None:
 
     assert len(parts) == m.MAX_PARTS
     assert [reply.body for reply in replies] == [m.TopicReply(topic=topic)]
+
+
+async def test_a_list_of_many_large_subscriptions_leaves_the_leader_connected(tmp_path: Path) -> None:
+    """Together they are larger than mosquitto's limit for a packet, and than headgate's for a message."""
+    world = OneShard()
+    states: list[bool] = []
+    async with real_broker(tmp_path) as broker, MqttTransport(broker.host, broker.port, "daemon") as transport:
+        await until(lambda: transport.connected)
+        description = m.ClusterDescription(protocol=m.PROTOCOL_VERSION, shards=1, ledger_url="file:///unused")
+        transport.publish(m.cluster_topic(CLUSTER), m.encode(description), retain=True)
+        leader = await world.begin("a", transport)
+        transport.on_connection(leader.connection_changed)
+        serving = asyncio.create_task(leader.serve())
+        client = Client(
+            transport=MqttTransport(broker.host, broker.port, "till"), store=None, cluster=CLUSTER, client_id="till"
+        )
+        try:
+            async with client, Admin(client) as admin:
+                await admin.create_topic("orders", segments=1024)
+                for number in range(SUBSCRIPTIONS):
+                    register = m.RegisterConsumer(
+                        topic="orders",
+                        subscription=f"s-{number}",
+                        consumer="c",
+                        incarnation=1,
+                        subscription_type=SubscriptionType.QUEUE,
+                    )
+                    await client.request(0, lambda register=register: register)
+                transport.on_connection(states.append)
+                listed = await admin.list_subscriptions()
+                assert states == []
+        finally:
+            serving.cancel()
+            await asyncio.wait({serving})
+
+    assert [len(each.segments) for each in listed] == [1024] * SUBSCRIPTIONS
+    size_bytes = sum(len(msgspec.msgpack.encode(each)) for each in listed)
+    assert size_bytes > 5_242_880, "one reply would exceed max_packet_size"
