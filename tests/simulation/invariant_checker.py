@@ -63,6 +63,9 @@ class InvariantChecker:
     """(consumer program, segment, key bucket) → generation of its last delivery."""
     registrations: dict[tuple[str, str, str, int, str], int] = field(default_factory=dict)
     """(topic, subscription, consumer, incarnation, client) → id of the subscription of this program."""
+    abandoned_tokens: set[str] = field(default_factory=set)
+    """Tokens of commands that were reported as not executed."""
+    executed_tokens: set[str] = field(default_factory=set)
     seeks: int = 0
     deletions: int = 0
     duplicate_device_records: set[tuple[str, int, int]] = field(default_factory=set)
@@ -125,6 +128,7 @@ class InvariantChecker:
                 self._check_deletion(state, entry)
             if isinstance(entry, e.ProducerOpened):
                 self._check_opening(entry)
+            self._check_token(entry)
             state.apply(entry)
             if isinstance(entry, e.ProducersExpired):
                 self._record_expiry(entry)
@@ -196,6 +200,21 @@ class InvariantChecker:
             self.backlogs.record_stored(state.shard, row["topic_id"], row["segment"], row["offset"], row["key"])
             self.stored[topic.name].append(Stored(row["segment"], row["offset"], row["key"], row["value"]))
             self.records_by_offset[topic.name, row["segment"], row["offset"]] = (row["key"], row["value"])
+
+    def command_abandoned(self, token: str) -> None:
+        """Note that a client reported a command as not executed: it must not have been, and must not be later."""
+        self.abandoned_tokens.add(token)
+        self._check_abandoned(token)
+
+    def _check_token(self, entry: e.AnyEntry) -> None:
+        token = getattr(entry, "token", "")
+        if token:
+            self.executed_tokens.add(token)
+            self._check_abandoned(token)
+
+    def _check_abandoned(self, token: str) -> None:
+        if token in self.abandoned_tokens & self.executed_tokens:
+            raise InvariantViolationError(f"command {token} was reported as not executed, and is executed")
 
     def _check_grant(self, state: ShardState, entry: e.SegmentGranted) -> None:
         subscription = state.subscriptions[entry.subscription_id]

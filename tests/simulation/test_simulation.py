@@ -11,6 +11,7 @@ import pytest
 
 import controller.decisions.placement
 import controller.decisions.verdicts
+import controller.leader.leader
 import controller.leader.subscription_registry
 import controller.retention.policy
 import controller.snapshots.job
@@ -99,6 +100,13 @@ def test_a_segment_pruned_before_it_is_read_is_found(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(controller.retention.policy, "_is_drained", lambda *_: True)
 
     assert "was pruned" in found()
+
+
+def test_a_command_that_is_executed_after_it_was_reported_as_failed_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted: leaders ignore deadlines."""
+    monkeypatch.setattr(controller.leader.leader, "judge_deadline", lambda *_: None)
+
+    assert "was reported as not executed, and is executed" in found(first=9)
 
 
 def test_two_writers_of_one_chunk_number_are_found() -> None:

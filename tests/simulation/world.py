@@ -20,7 +20,7 @@ import random
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, suppress
-from typing import Any
+from typing import Any, TypeVar
 
 from controller.settings.load import IngestSettings, RetentionSettings, ScalingSettings
 from controller.snapshots.job import take_snapshot
@@ -29,6 +29,7 @@ from headgate import Admin, Consumer, Producer
 from headgate.client.connection import Client
 from headgate.client.producer import ProducerSettings
 from headgate.errors import (
+    CommandUnknownError,
     DeliveryFailedError,
     DeliveryUnknownError,
     FencedError,
@@ -73,6 +74,21 @@ SNAPSHOT_CHUNKS, COMPACTED_CHUNKS = 10, 8
 DAY_MS = 86_400_000
 SETTLE_SECONDS = 900.0
 """Virtual time in which a healed cluster must deliver everything."""
+COMMAND_SECONDS = 2.0
+"""Time-out of commands, below the duration of most freezes."""
+
+ClientT = TypeVar("ClientT", bound=Client)
+
+
+class CommandClient(Client):
+    """A client that shows the token of its last command."""
+
+    token = ""
+
+    def new_token(self) -> str:
+        """Return a token, and keep it."""
+        self.token = super().new_token()
+        return self.token
 
 
 class ClusterSimulation:
@@ -116,9 +132,9 @@ class ClusterSimulation:
         """Return another client of the bucket."""
         return self.store_kind(random.Random(self.rng.random()), objects=self.objects, latency_seconds=(0.001, 0.02))
 
-    def client(self, client_id: str) -> Client:
+    def client(self, client_id: str, kind: type[ClientT] = Client) -> ClientT:
         """Return another program's connection, not yet entered."""
-        return Client(
+        return kind(
             transport=self.broker.transport(client_id, will=Client.will(CLUSTER, client_id)),
             store=self.store(),
             cluster=CLUSTER,
@@ -158,7 +174,8 @@ class ClusterSimulation:
             for _ in range(2):
                 self._start_daemon()
             stack.push_async_callback(self._end_everything)
-            admin = await stack.enter_async_context(Admin(self.client("admin")))
+            self._commands = self.client("admin", CommandClient)
+            admin = await stack.enter_async_context(Admin(self._commands, timeout_seconds=COMMAND_SECONDS))
             await admin.create_topic(TOPIC, segments=2)
             # With two segments, three or more consumers share them.
             for _ in range(self.rng.randint(1, 6)):
@@ -358,8 +375,14 @@ class ClusterSimulation:
 
     async def _command(self, command: Awaitable[Any], what: str) -> None:
         """Execute a command; it may fail, for example without a leader."""
+        self._commands.token = ""
         try:
             await command
+        except CommandUnknownError as error:
+            self.log(f"{what}: {error}")
+        except NoLeaderError as error:
+            self.log(f"{what} failed: {error}")
+            self.checker.command_abandoned(self._commands.token)
         except HeadgateError as error:
             self.log(f"{what} failed: {error}")
         else:
