@@ -30,7 +30,7 @@ from bench import _worst_cases as worst
 from bench._harness import Benchmark, Effort, Measurement, Part, gc_disabled
 from bench._one_leader import CLUSTER, SETTLE_SECONDS, OneLeader, TurnClock, run_timed
 from controller.state.shard_state import ShardState
-from controller.status import daemon_status
+from controller.status import current_backlogs, daemon_status, described_status
 from headgate.protocol import messages as m
 from metrics import events
 from metrics.health import HealthFacts, judge_health
@@ -143,10 +143,9 @@ async def _disconnect(one: OneLeader, clock: TurnClock) -> None:
     asyncio.get_running_loop().call_soon(one.leader.on_presence, presence)
 
 
-def _status(one: OneLeader) -> Any:
+def _controllers(one: OneLeader) -> list[Any]:
     role = SimpleNamespace(role=SimpleNamespace(value="leading"))
-    controller: Any = SimpleNamespace(leader=one.leader, leadership=role, shard=0)
-    return daemon_status("bench", CLUSTER, [controller])
+    return [SimpleNamespace(leader=one.leader, leadership=role, shard=0)]
 
 
 async def _set_gauges(one: OneLeader, clock: TurnClock) -> None:
@@ -154,7 +153,9 @@ async def _set_gauges(one: OneLeader, clock: TurnClock) -> None:
     instruments = Instruments(CollectorRegistry())
     clock.restart()
     await asyncio.sleep(0)
-    instruments.observe(events.StatusCollected(status=_status(one), now_seconds=time.monotonic()))
+    instruments.observe(
+        events.StatusCollected(status=daemon_status("bench", CLUSTER, _controllers(one)), now_seconds=time.monotonic())
+    )
     await asyncio.sleep(0)
 
 
@@ -177,7 +178,8 @@ def _read_page(page: str) -> Drive:
             0,
             registry=CollectorRegistry(),
             health=lambda: health,
-            status=lambda: _status(one),
+            status=lambda: described_status("bench", CLUSTER, _controllers(one)),
+            backlogs=lambda topic: current_backlogs(_controllers(one), topic),
             observer=events.NoopObserver(),
         )
         async with server:

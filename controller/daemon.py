@@ -48,7 +48,7 @@ from controller.settings.sections import MAX_SHARDS
 from controller.snapshots.scheduler import SnapshotScheduler
 from controller.state.shard_state import ShardState
 from controller.state.steady_clock import SteadyClock
-from controller.status import daemon_status
+from controller.status import current_backlogs, daemon_status, described_status
 from coordinator.ports import CoordinatorSettings
 from drain.checker.checker import SparkDrainChecker
 from drain.checker.results_checker import ResultsChecker
@@ -162,7 +162,8 @@ class Daemon:
                 settings.http.port,
                 registry=self.registry,
                 health=self.health,
-                status=self.status,
+                status=self.described_status,
+                backlogs=self.backlogs,
                 observer=self.instruments,
             )
             await stack.enter_async_context(http)
@@ -242,6 +243,12 @@ class Daemon:
 
     def status(self) -> DaemonStatus:
         return daemon_status(self.instance, self.settings.cluster.name, self._controllers)
+
+    async def described_status(self) -> DaemonStatus:
+        return await described_status(self.instance, self.settings.cluster.name, self._controllers)
+
+    async def backlogs(self, topic: str | None) -> list[m.SubscriptionBacklog]:
+        return await current_backlogs(self._controllers, topic)
 
     def health(self) -> Health:
         connected = self._transport is not None and self._transport.connected

@@ -1,19 +1,75 @@
-"""Collects the status of this daemon as values."""
+"""Collects the status of this daemon as values: counts at once, descriptions over turns of the event loop."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import asyncio
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from controller.decisions import topic_commands
+from controller.leader.leader import ShardLeader
 from controller.leader.shard_controller import ShardController
-from metrics.status import DaemonStatus, ShardStatus
+from headgate.protocol.backlog import SubscriptionBacklog
+from headgate.protocol.messages import SubscriptionDescription, TopicDescription
+from metrics.status import DaemonStatus, ShardCounts, ShardStatus
 
 
 def daemon_status(instance: str, cluster: str, controllers: Iterable[ShardController]) -> DaemonStatus:
+    """Return the status without descriptions of topics, subscriptions and backlogs."""
     return DaemonStatus(
         instance=instance,
         cluster=cluster,
         shards=tuple(_shard(controller) for controller in controllers),
+    )
+
+
+async def described_status(instance: str, cluster: str, controllers: Sequence[ShardController]) -> DaemonStatus:
+    """Return the status with descriptions. They are made one per turn of the loop, so each has its own moment."""
+    shards: list[ShardStatus] = []
+    for controller in controllers:
+        leader = controller.leader
+        if leader is not None:
+            topics, subscriptions = await _descriptions(leader)
+            backlogs = await leader.backlogs.latest()
+            shards.append(replace(_shard(controller), topics=topics, subscriptions=subscriptions, backlogs=backlogs))
+        else:
+            shards.append(_shard(controller))
+    return DaemonStatus(instance=instance, cluster=cluster, shards=tuple(shards))
+
+
+async def current_backlogs(controllers: Sequence[ShardController], topic: str | None) -> list[SubscriptionBacklog]:
+    """Return the backlogs on the led shards, of one topic or of all, by topic and subscription."""
+    found: list[SubscriptionBacklog] = []
+    for controller in controllers:
+        if controller.leader is not None:
+            found += await controller.leader.backlogs.latest(lambda name, _: topic in (None, name))
+    return sorted(found, key=lambda each: (each.topic, each.subscription))
+
+
+async def _descriptions(
+    leader: ShardLeader,
+) -> tuple[tuple[TopicDescription, ...], tuple[SubscriptionDescription, ...]]:
+    topics: list[TopicDescription] = []
+    for _, topic in sorted(leader.state.topics.items()):
+        topics.append(topic_commands.describe(topic, leader.state.shard))
+        await asyncio.sleep(0)
+    subscriptions: list[SubscriptionDescription] = []
+    for coordinator in list(leader.subscription_registry.coordinators):
+        subscriptions.append(coordinator.describe())
+        await asyncio.sleep(0)
+    return tuple(topics), tuple(subscriptions)
+
+
+def _counts(leader: ShardLeader) -> ShardCounts:
+    layouts = [topic.layout for topic in leader.state.topics.values()]
+    coordinators = leader.subscription_registry.coordinators
+    active, connected = sum(each.active_count for each in layouts), sum(c.connected_consumers for c in coordinators)
+    return ShardCounts(
+        active_segments=active,
+        sealed_segments=sum(len(each.segments) for each in layouts) - active,
+        connected_consumers=connected,
+        consumers_in_grace=sum(c.consumers for c in coordinators) - connected,
+        longest_blocked_seconds=max((c.longest_blocked_seconds for c in coordinators), default=0.0),
     )
 
 
@@ -38,7 +94,5 @@ def _shard(controller: ShardController) -> ShardStatus:
         named_producers=state.producers.named,
         in_flight_batches=commit.queued_batches,
         queue_bytes=commit.queued_bytes,
-        topics=tuple(topic_commands.describe(topic, state.shard) for _, topic in sorted(state.topics.items())),
-        subscriptions=tuple(coordinator.describe() for coordinator in leader.subscription_registry.coordinators),
-        backlogs=leader.backlogs.latest(),
+        counts=_counts(leader),
     )

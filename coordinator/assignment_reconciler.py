@@ -78,6 +78,8 @@ class AssignmentReconciler:
         """Slice between two holders → when its revocation started, and why it was released."""
         self._gate: Gate | None = None
         self._reported_blocked = 0
+        self._blocked_since: dict[int, float] = {}
+        self._oldest_block: float | None = None
         self._held_by_consumer: dict[str, list[SegmentSlice]] | None = None
         """Consumer → the slices it holds, revoked ones included; None after a change."""
 
@@ -90,7 +92,15 @@ class AssignmentReconciler:
             subscription, layout = self._subscription, self._topic.layout
             self._gate = compute_gate(layout, subscription.drained, subscription.type, subscription.order)
             self._report_blocked(len(self._gate.blocked))
+            now = self._clock()
+            self._blocked_since = {segment: self._blocked_since.get(segment, now) for segment in self._gate.blocked}
+            self._oldest_block = min(self._blocked_since.values(), default=None)
         return self._gate
+
+    @property
+    def longest_blocked_seconds(self) -> float:
+        """How long this leader has seen the longest blocked segment blocked."""
+        return 0.0 if not self.gate.blocked or self._oldest_block is None else self._clock() - self._oldest_block
 
     @property
     def unfinished_segments(self) -> list[int]:

@@ -129,6 +129,21 @@ class SubscriptionCoordinator:
         return self._reconciler.gate.blocked
 
     @property
+    def longest_blocked_seconds(self) -> float:
+        """How long this leader has seen the longest blocked segment blocked."""
+        return self._reconciler.longest_blocked_seconds
+
+    @property
+    def connected_consumers(self) -> int:
+        """Registered consumers that are not in their grace period."""
+        return sum(consumer.disconnected_at_ms is None for consumer in self._subscription.consumers.values())
+
+    @property
+    def consumers(self) -> int:
+        """Registered consumers."""
+        return len(self._subscription.consumers)
+
+    @property
     def size(self) -> int:
         """What a reconciliation or a tick looks at: segments and consumers."""
         return len(self._topic.layout.segments) + len(self._subscription.consumers)

@@ -7,9 +7,8 @@
     /backlog  backlogs on the shards that this daemon leads, as JSON; ?topic=NAME for one topic
     /         health and status as an HTML page
 
-There is no authentication: bind it to loopback, or use an authenticating proxy. Metrics are
-rendered in a worker thread, because thousands of lines would block the loop, one rendering at a
-time.
+There is no authentication: bind it to loopback, or use an authenticating proxy. Pages are rendered
+in a worker thread, because megabytes of text would block the loop, one rendering at a time.
 """
 
 from __future__ import annotations
@@ -18,7 +17,8 @@ import asyncio
 import base64
 import hashlib
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import fields
 from types import TracebackType
 from typing import Self
 
@@ -28,7 +28,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
 from headgate.errors import HeadgateError
-from headgate.protocol.backlog import document
+from headgate.protocol.backlog import SubscriptionBacklog, document
 from metrics.events import Observer
 from metrics.health import Health
 from metrics.http_listener import MAX_CONNECTIONS, HttpListener
@@ -66,7 +66,8 @@ class HttpServer:
         *,
         registry: CollectorRegistry,
         health: Callable[[], Health],
-        status: Callable[[], DaemonStatus],
+        status: Callable[[], Awaitable[DaemonStatus]],
+        backlogs: Callable[[str | None], Awaitable[Sequence[SubscriptionBacklog]]],
         observer: Observer,
         cache_seconds: float = CACHE_SECONDS,
         max_connections: int = MAX_CONNECTIONS,
@@ -77,6 +78,7 @@ class HttpServer:
         self._registry = registry
         self._health = health
         self._status_source = status
+        self._backlog_source = backlogs
         self._observer = observer
         self._max_connections = max_connections
         self._runner: web.AppRunner | None = None
@@ -138,22 +140,20 @@ class HttpServer:
             self._runner = self._listener = None
 
     async def _page(self, _: web.Request) -> web.Response:
-        return web.Response(text=status_page(self._status_source(), self._health()), content_type="text/html")
+        async with self._rendering:
+            text = await asyncio.to_thread(status_page, await self._status_source(), self._health())
+        return web.Response(text=text, content_type="text/html")
 
     async def _status(self, _: web.Request) -> web.Response:
-        status, health = self._status_source(), self._health()
-        return _json({"health": _health_report(health), "daemon": status}, 200)
+        async with self._rendering:
+            body = await asyncio.to_thread(_status_json, await self._status_source(), self._health())
+        return web.Response(body=body, content_type="application/json")
 
     async def _backlog(self, request: web.Request) -> web.Response:
-        topic = request.query.get("topic")
-        found = [
-            backlog
-            for shard in self._status_source().shards
-            for backlog in shard.backlogs
-            if topic in (None, backlog.topic)
-        ]
-        found.sort(key=lambda each: (each.topic, each.subscription))
-        return _json({"backlogs": [document(each) for each in found]}, 200)
+        async with self._rendering:
+            found = await self._backlog_source(request.query.get("topic"))
+            body = await asyncio.to_thread(_backlogs_json, found)
+        return web.Response(body=body, content_type="application/json")
 
     async def _livez(self, _: web.Request) -> web.Response:
         health = self._health()
@@ -183,6 +183,29 @@ def _health_report(health: Health) -> dict[str, object]:
             component.name: {"state": component.state, "reason": component.reason} for component in health.components
         },
     }
+
+
+def _status_json(status: DaemonStatus, health: Health) -> bytes:
+    shards = [
+        {
+            **{field.name: getattr(shard, field.name) for field in fields(shard)},
+            "topics": _encoded_each(shard.topics),
+            "subscriptions": _encoded_each(shard.subscriptions),
+            "backlogs": _encoded_each(shard.backlogs),
+        }
+        for shard in status.shards
+    ]
+    daemon = {"instance": status.instance, "shards": shards, "cluster": status.cluster}
+    return msgspec.json.encode({"health": _health_report(health), "daemon": daemon}) + b"\n"
+
+
+def _backlogs_json(backlogs: Iterable[SubscriptionBacklog]) -> bytes:
+    return msgspec.json.encode({"backlogs": _encoded_each(document(each) for each in backlogs)}) + b"\n"
+
+
+def _encoded_each(values: Iterable[object]) -> list[msgspec.Raw]:
+    """Encode each value for itself: the encoder holds the interpreter's lock, so the event loop waits for each call."""
+    return [msgspec.Raw(msgspec.json.encode(value)) for value in values]
 
 
 def _json(value: object, status: int) -> web.Response:

@@ -12,6 +12,18 @@ from headgate.protocol.messages import SubscriptionBacklog, SubscriptionDescript
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ShardCounts:
+    """Sums over all topics and subscriptions of a shard, which cost little to collect."""
+
+    active_segments: int = 0
+    sealed_segments: int = 0
+    connected_consumers: int = 0
+    consumers_in_grace: int = 0
+    longest_blocked_seconds: float = 0.0
+    """How long this leader has seen the longest blocked segment blocked."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ShardStatus:
     shard: int
     role: str
@@ -29,7 +41,9 @@ class ShardStatus:
     """Accepted batches that are not durable yet."""
     queue_bytes: int = 0
     """Accepted bytes waiting for the object store."""
+    counts: ShardCounts = ShardCounts()
     topics: tuple[TopicDescription, ...] = ()
+    """Like ``subscriptions`` and ``backlogs`` only in a status that describes them (controller.status)."""
     subscriptions: tuple[SubscriptionDescription, ...] = ()
     backlogs: tuple[SubscriptionBacklog, ...] = ()
 

@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from controller.state.shard_state import ShardState, Topic
@@ -30,8 +30,16 @@ from headgate.protocol.backlog import (
 OUTDATED: Final = "its tables were counted before its last seek or import: ask again"
 
 
-def backlogs(state: ShardState, response: BacklogResponse | None, now_ms: int) -> tuple[SubscriptionBacklog, ...]:
-    """Return the backlog of every subscription, by topic and name; ``response``: Spark's last count, if any."""
+def backlogs(
+    state: ShardState,
+    response: BacklogResponse | None,
+    now_ms: int,
+    wanted: Callable[[str, str], bool] | None = None,
+) -> Iterator[SubscriptionBacklog]:
+    """Yield the backlog of each subscription, by topic and name; the state may change meanwhile.
+
+    ``response``: Spark's last count, if any. ``wanted`` (topic, name): leave out the others.
+    """
     rows: dict[int, list[BacklogRow]] = defaultdict(list)
     external: dict[int, ExternalBacklogResponse] = {}
     as_of_ms = None if response is None else response.as_of_ms.get(state.shard)
@@ -40,16 +48,16 @@ def backlogs(state: ShardState, response: BacklogResponse | None, now_ms: int) -
         for row in response.rows:
             if row.shard == state.shard:
                 rows[row.subscription_id].append(row)
-    merged: list[SubscriptionBacklog] = []
-    for _, topic in sorted(state.topics.items()):
-        for _, subscription in sorted(topic.subscriptions.items()):
+    for topic_name, topic in sorted(state.topics.items()):
+        for name, subscription in sorted(topic.subscriptions.items()):
+            if wanted is not None and not wanted(topic_name, name):
+                continue
             if topic.external is not None:
-                merged.append(_external_backlog(subscription, topic, external.get(topic.topic_id), now_ms))
+                yield _external_backlog(subscription, topic, external.get(topic.topic_id), now_ms)
             elif as_of_ms is not None and subscription.subscription_id in rows:
-                merged.append(_spark_backlog(subscription, rows[subscription.subscription_id], as_of_ms))
+                yield _spark_backlog(subscription, rows[subscription.subscription_id], as_of_ms)
             else:
-                merged.append(leader_backlog(subscription, topic, now_ms))
-    return tuple(merged)
+                yield leader_backlog(subscription, topic, now_ms)
 
 
 def leader_backlog(subscription: Subscription, topic: Topic, now_ms: int) -> SubscriptionBacklog:

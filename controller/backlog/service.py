@@ -29,7 +29,7 @@ REFRESH_TIMEOUT_SECONDS: Final = 1.5
 MAX_RESPONSE_AGE_SECONDS: Final = 60.0
 BACKLOG_INTERVAL_SECONDS: Final = 15.0
 MAX_PENDING_ANSWERS: Final = 256
-"""Replies that may wait for Spark. Further requests are answered at once from the cache."""
+"""Replies that may wait for Spark. As many further requests are answered from the cache, and more are rejected."""
 
 BacklogSource = Callable[[int, int, Sequence[ExternalBacklogQuery]], Awaitable[BacklogResponse]]
 """(shard, now in ms, its external topics) → Spark's count; raises DrainCheckError."""
@@ -60,54 +60,59 @@ class BacklogService:
         """External topic → the logged error of its tables."""
         self._query_task: asyncio.Task[None] | None = None
         self._pending_answers: set[asyncio.Task[None]] = set()
-        self._running = False
 
     async def run(self) -> None:
         """Query periodically until cancelled; then cancel the tasks that wait."""
-        self._running = True
         try:
             while True:
                 await self._refresh(self._interval_seconds)
+                found = await self.latest()
                 self._observer.observe(
-                    events.BacklogUpdated(shard=self._state.shard, backlogs=self.latest(), now_ms=self._now_ms())
+                    events.BacklogUpdated(shard=self._state.shard, backlogs=found, now_ms=self._now_ms())
                 )
                 await asyncio.sleep(self._interval_seconds)
         finally:
-            self._running = False
             await cancel_and_wait(*self._pending_answers, *([] if self._query_task is None else [self._query_task]))
 
     def answer_later(self, request: m.DescribeBacklog, reply: Callable[[m.AnyReplyBody], None]) -> None:
         """Call ``reply`` with the reply to ``request`` within `REFRESH_TIMEOUT_SECONDS`."""
-        if self._source is None or not self._running or len(self._pending_answers) >= MAX_PENDING_ANSWERS:
-            reply(self._answer(request))
+        waiting = len(self._pending_answers)
+        if waiting >= 2 * MAX_PENDING_ANSWERS:
+            reply(m.Rejected(verdict="unavailable", reason=f"{waiting} requests wait for backlogs"))
             return
-        task = asyncio.get_running_loop().create_task(self._refresh_and_answer(request, reply), name="backlog-answer")
+        answering = self._answer(request, reply, refresh=waiting < MAX_PENDING_ANSWERS)
+        task = asyncio.get_running_loop().create_task(answering, name="backlog-answer")
         self._pending_answers.add(task)
         task.add_done_callback(self._pending_answers.discard)
 
-    def latest(self) -> tuple[SubscriptionBacklog, ...]:
+    async def latest(self, wanted: Callable[[str, str], bool] | None = None) -> tuple[SubscriptionBacklog, ...]:
+        """Return the ``wanted`` backlogs (topic, subscription), counted one per turn of the loop."""
         response = None
         if (
             self._response is not None
             and asyncio.get_running_loop().time() - self._response[1] <= MAX_RESPONSE_AGE_SECONDS
         ):
             response = self._response[0]
-        return backlogs(self._state, response, self._now_ms())
+        found: list[SubscriptionBacklog] = []
+        for each in backlogs(self._state, response, self._now_ms(), wanted):
+            found.append(each)
+            await asyncio.sleep(0)
+        return tuple(found)
 
-    def _answer(self, request: m.DescribeBacklog) -> m.BacklogReply:
-        found = (
-            ((each.topic, each.subscription), each)
-            for each in self.latest()
-            if request.topic in (None, each.topic)
-            and request.subscription in (None, each.subscription)
-            and follows(request.after, each.topic, each.subscription)
+    async def _answer(
+        self, request: m.DescribeBacklog, reply: Callable[[m.AnyReplyBody], None], *, refresh: bool
+    ) -> None:
+        if refresh:
+            await self._refresh(REFRESH_TIMEOUT_SECONDS)
+        found = await self.latest(
+            lambda topic, subscription: (
+                request.topic in (None, topic)
+                and request.subscription in (None, subscription)
+                and follows(request.after, topic, subscription)
+            )
         )
-        page, following = cut_page(found)
-        return m.BacklogReply(backlogs=page, next=following)
-
-    async def _refresh_and_answer(self, request: m.DescribeBacklog, reply: Callable[[m.AnyReplyBody], None]) -> None:
-        await self._refresh(REFRESH_TIMEOUT_SECONDS)
-        reply(self._answer(request))
+        page, following = cut_page(((each.topic, each.subscription), each) for each in found)
+        reply(m.BacklogReply(backlogs=page, next=following))
 
     async def _refresh(self, wait_seconds: float) -> None:
         """Return when the current query has completed or failed, or after ``wait_seconds``."""

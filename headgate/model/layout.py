@@ -111,6 +111,11 @@ class Layout:
         """Return the active segments, in order of id."""
         return [segment for _, segment in sorted(self.segments.items()) if segment.state is SegmentState.ACTIVE]
 
+    @property
+    def active_count(self) -> int:
+        """Number of active segments."""
+        return len(self._routes)
+
     def route(self, hash16: int) -> int:
         """Return the id of the active segment whose range includes ``hash16``."""
         return self._routes[bisect_right(self._starts, hash16) - 1]

@@ -32,8 +32,7 @@ def add_layout_metrics(metrics: MetricFactory) -> None:
 
     def set_segments(event: events.StatusCollected) -> None:
         for shard in event.status.shards:
-            states = [segment.state for topic in shard.topics for segment in topic.segments]
-            for state in SEGMENT_STATES:
-                segments.child(shard.shard, state).set(states.count(state))
+            segments.child(shard.shard, "active").set(shard.counts.active_segments)
+            segments.child(shard.shard, "sealed").set(shard.counts.sealed_segments)
 
     metrics.on(events.StatusCollected, set_segments)

@@ -38,7 +38,7 @@ def add_subscription_metrics(metrics: MetricFactory) -> None:
     metrics.count(
         events.DrainPollCompleted, "drain_polls", "Drain polls, by outcome.", outcome=get_args(events.PollOutcome)
     )
-    _BlockedSegmentMetrics(metrics)
+    _add_blocked_segment_metrics(metrics)
 
 
 def _add_consumer_metrics(metrics: MetricFactory) -> None:
@@ -59,33 +59,20 @@ def _add_consumer_metrics(metrics: MetricFactory) -> None:
 
     def set_consumers(event: events.StatusCollected) -> None:
         for shard in event.status.shards:
-            connected = [each.connected for subscription in shard.subscriptions for each in subscription.consumers]
-            consumers.child(shard.shard, "connected").set(connected.count(True))
-            consumers.child(shard.shard, "in_grace").set(connected.count(False))
+            consumers.child(shard.shard, "connected").set(shard.counts.connected_consumers)
+            consumers.child(shard.shard, "in_grace").set(shard.counts.consumers_in_grace)
 
     metrics.on(events.StatusCollected, set_consumers)
 
 
-class _BlockedSegmentMetrics:
-    """How many segments are blocked, and for how long the longest one has been seen blocked."""
+def _add_blocked_segment_metrics(metrics: MetricFactory) -> None:
+    blocked = metrics.gauge("segments_blocked", "Segments blocked until their ancestors are drained.").child()
+    longest = metrics.gauge(
+        "segments_blocked_longest_seconds", "How long the longest blocked segment has been seen blocked."
+    ).child()
+    metrics.on(events.BlockedSegmentsChanged, lambda event: blocked.inc(event.change))
 
-    def __init__(self, metrics: MetricFactory) -> None:
-        blocked = metrics.gauge("segments_blocked", "Segments blocked until their ancestors are drained.").child()
-        self._longest = metrics.gauge(
-            "segments_blocked_longest_seconds", "How long the longest blocked segment has been seen blocked."
-        ).child()
-        self._blocked_since: dict[tuple[int, str, str, int], float] = {}
-        metrics.on(events.BlockedSegmentsChanged, lambda event: blocked.inc(event.change))
-        metrics.on(events.StatusCollected, self._measure_longest)
+    def set_longest(event: events.StatusCollected) -> None:
+        longest.set(max((shard.counts.longest_blocked_seconds for shard in event.status.shards), default=0.0))
 
-    def _measure_longest(self, event: events.StatusCollected) -> None:
-        now = event.now_seconds
-        self._blocked_since = {
-            key: self._blocked_since.get(key, now)
-            for shard in event.status.shards
-            for subscription in shard.subscriptions
-            for progress in subscription.segments
-            if progress.status == "blocked"
-            for key in [(shard.shard, subscription.topic, subscription.subscription, progress.segment)]
-        }
-        self._longest.set(now - min(self._blocked_since.values(), default=now))
+    metrics.on(events.StatusCollected, set_longest)

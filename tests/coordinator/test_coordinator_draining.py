@@ -426,3 +426,22 @@ async def test_a_returning_consumer_does_not_undo_a_later_change_of_order(harnes
 
     assert "none" == harness.subscription.order
     assert {0, 1, 2} == set(harness.holders())
+
+
+async def test_the_longest_blocked_segment_is_timed_from_its_first_gate(harness: CoordinatorHarness) -> None:
+    """Blocked times of different segments, or of one segment at different times, do not add up."""
+    harness.checker.reports_nothing_drained = True
+    await harness.run_with_heartbeats(30)
+    harness.store(1, 1)
+    harness.split(1)
+    await harness.run_with_heartbeats(10)
+    assert 40 == round(harness.coordinator.longest_blocked_seconds)
+
+    harness.seek({0: 5})
+    assert 40 > harness.coordinator.longest_blocked_seconds
+    harness.seek({0: 5, 1: 1})
+    assert 0 == harness.coordinator.longest_blocked_seconds
+    harness.seek({0: 4})
+    assert 0 == harness.coordinator.longest_blocked_seconds
+    await harness.run_with_heartbeats(10)
+    assert 10 == round(harness.coordinator.longest_blocked_seconds)

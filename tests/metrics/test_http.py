@@ -52,7 +52,16 @@ def http_server(host="127.0.0.1", port=0, **fields):
         "health": lambda: judge_health(HEALTHY_FACTS),
         "observer": NoopObserver(),
     }
-    return HttpServer(host, port, status=lambda: DAEMON_STATUS, **healthy | fields)
+    return HttpServer(host, port, status=described, backlogs=backlogs, **healthy | fields)
+
+
+async def described():
+    return DAEMON_STATUS
+
+
+async def backlogs(topic):
+    found = [each for shard in DAEMON_STATUS.shards for each in shard.backlogs if topic in (None, each.topic)]
+    return sorted(found, key=lambda each: each.topic)
 
 
 class HttpHarness:

@@ -8,13 +8,12 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from controller.leadership.transitions import TRANSITIONS, Action, Role
-from headgate.protocol.messages import ConsumerDescription, SegmentProgress, SubscriptionDescription
 from metrics import events
 from metrics.families.drain import DRAIN_STATES
 from metrics.families.leadership import TERM_END_REASONS
 from metrics.instruments import Instruments
 from metrics.metric_factory import MetricFactory, UnhandledEventsError
-from metrics.status import DaemonStatus, ShardStatus
+from metrics.status import DaemonStatus, ShardCounts, ShardStatus
 from tests.support.example_events import example_events
 
 
@@ -32,24 +31,7 @@ def families(registry):
     return [family for family in registry.collect() if family.name.startswith("headgate_")]
 
 
-def blocked(shard, *segments):
-    progress = [
-        SegmentProgress(segment=segment, status="blocked", acknowledged_offset=0, next_offset=5, blocked_by=[0])
-        for segment in segments
-    ]
-    subscription = SubscriptionDescription(
-        topic="orders",
-        subscription="billing",
-        subscription_id=7,
-        type="STREAM",
-        order="key",
-        seek_generation=0,
-        consumers=[
-            ConsumerDescription(consumer="a", incarnation=1, connected=True, segments=[]),
-            ConsumerDescription(consumer="b", incarnation=1, connected=False, segments=[]),
-        ],
-        segments=progress,
-    )
+def leading(shard):
     held = ShardStatus(
         shard=shard,
         role="leading",
@@ -58,7 +40,7 @@ def blocked(shard, *segments):
         producers=3,
         in_flight_batches=2,
         queue_bytes=640,
-        subscriptions=(subscription,),
+        counts=ShardCounts(active_segments=5, sealed_segments=6, connected_consumers=7, consumers_in_grace=8),
     )
     return DaemonStatus(instance="one", shards=(held,))
 
@@ -75,7 +57,7 @@ def test_names_have_the_prefix_and_histograms_a_unit(registry, instruments):
 def test_labels_are_bounded(registry, instruments):
     """No label has a value that a client chooses."""
     instruments.observe(events.ChunkCommitted(shard=0, seconds=0.1, size_bytes=100, records=5))
-    instruments.observe(events.StatusCollected(status=blocked(0, 1), now_seconds=0.0))
+    instruments.observe(events.StatusCollected(status=leading(0), now_seconds=0.0))
     labels = {label for family in families(registry) for sample in family.samples for label in sample.labels}
 
     assert {
@@ -156,31 +138,33 @@ def test_a_chunk_updates_counters_and_histograms(registry, instruments):
 
 
 def test_held_values_are_read_from_the_status(registry, instruments):
-    instruments.observe(events.StatusCollected(status=blocked(2, 5), now_seconds=10.0))
+    instruments.observe(events.StatusCollected(status=leading(2), now_seconds=10.0))
 
     assert registry.get_sample_value("headgate_shard_is_leader", {"shard": "2"}) == 1
     assert registry.get_sample_value("headgate_ledger_head_chunk", {"shard": "2"}) == 90
     assert registry.get_sample_value("headgate_producers", {"shard": "2"}) == 3
     assert registry.get_sample_value("headgate_batches_in_flight", {"shard": "2"}) == 2
     assert registry.get_sample_value("headgate_ingest_queue_bytes", {"shard": "2"}) == 640
-    assert registry.get_sample_value("headgate_consumers", {"shard": "2", "state": "connected"}) == 1
-    assert registry.get_sample_value("headgate_consumers", {"shard": "2", "state": "in_grace"}) == 1
+    assert registry.get_sample_value("headgate_consumers", {"shard": "2", "state": "connected"}) == 7
+    assert registry.get_sample_value("headgate_consumers", {"shard": "2", "state": "in_grace"}) == 8
+    assert registry.get_sample_value("headgate_segments", {"shard": "2", "state": "active"}) == 5
+    assert registry.get_sample_value("headgate_segments", {"shard": "2", "state": "sealed"}) == 6
 
 
-def test_the_longest_blocked_segment_is_timed_from_its_first_status(registry, instruments):
-    """Blocked times of different segments, or of one segment at different times, do not add up."""
+def test_the_longest_blocked_segment_of_all_shards_counts(registry, instruments):
     longest = "headgate_segments_blocked_longest_seconds"
-    instruments.observe(events.StatusCollected(status=blocked(0, 5), now_seconds=100.0))
-    instruments.observe(events.StatusCollected(status=blocked(0, 5, 6), now_seconds=130.0))
+    shards = [
+        ShardStatus(
+            shard=n, role="leading", leader_epoch=1, head=1, counts=ShardCounts(longest_blocked_seconds=seconds)
+        )
+        for n, seconds in enumerate((20.0, 30.0))
+    ]
+    instruments.observe(
+        events.StatusCollected(status=DaemonStatus(instance="one", shards=tuple(shards)), now_seconds=1.0)
+    )
     assert registry.get_sample_value(longest) == 30
 
-    instruments.observe(events.StatusCollected(status=blocked(0, 6), now_seconds=150.0))
-    assert registry.get_sample_value(longest) == 20
-
-    instruments.observe(events.StatusCollected(status=blocked(0), now_seconds=160.0))
-    assert registry.get_sample_value(longest) == 0
-
-    instruments.observe(events.StatusCollected(status=blocked(0, 6), now_seconds=170.0))
+    instruments.observe(events.StatusCollected(status=DaemonStatus(instance="one"), now_seconds=2.0))
     assert registry.get_sample_value(longest) == 0
 
 
@@ -190,7 +174,7 @@ def test_the_age_of_contact_counts_from_the_last_connected_status(registry, inst
     expected += [("suspended", 20, 5), ("lost", 25, 10), ("connected", 30, 0)]
     for state, now, seconds in expected:
         instruments.observe(events.ZooKeeperStateChanged(state=state))
-        instruments.observe(events.StatusCollected(status=blocked(0), now_seconds=now))
+        instruments.observe(events.StatusCollected(status=leading(0), now_seconds=now))
 
         assert registry.get_sample_value(age) == seconds
 
