@@ -152,6 +152,32 @@ async def test_a_batch_after_a_rejected_one_is_rejected_as_well(ingest: IngestCl
     await assert_stored_exactly(ingest, topic, range(2))
 
 
+async def test_a_used_sequence_stores_nothing_else_and_its_repetition_names_the_deleted_topic(
+    ingest: IngestCluster,
+) -> None:
+    """Other content is invalid. A topic that was created again under the name has another id, and only new batches."""
+    topic = await ingest.topic(segments=1)
+    async with ingest.client() as client:
+        sender = RequestSender(client, 0)
+        first, second = await numbered(sender, topic, 2)
+        original = await sender.ask(m.ProduceBatch, **first)
+        changed = await sender.ask(m.ProduceBatch, **first | {"records": [m.Record(b"key-0", b"7", 0)]})
+        elsewhere = await sender.ask(m.ProduceBatch, **first | {"topic": "nowhere"})
+        await sender.ask(m.DeleteTopic, topic=topic, token=client.new_token())
+        created = await sender.ask(m.CreateTopic, topic=topic, token=client.new_token(), segments=1)
+        repeated = await sender.ask(m.ProduceBatch, **first)
+        after = await sender.ask(m.ProduceBatch, **second)
+
+    assert [("invalid", True)] * 2 == [(each.verdict, "other content" in each.reason) for each in (changed, elsewhere)]
+    assert (original.topic_id, original.placements, True) == (
+        repeated.topic_id,
+        repeated.placements,
+        repeated.duplicate,
+    )
+    assert original.topic_id != created.topic.topic_id == after.topic_id
+    assert 0 == after.placements[0].first_offset
+
+
 async def numbered(sender: RequestSender, topic: str, count: int, **opening: Any) -> list[dict[str, Any]]:
     """The fields of ``count`` batches of one record, under an identity of their own."""
     identity = await sender.ask(m.OpenProducer, token=sender.client.new_token(), **opening)
