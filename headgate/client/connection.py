@@ -94,7 +94,7 @@ class Client:
         self._store = store
         self._broker = f"the broker at {broker}" if broker else "the broker"
         self._cluster_known = asyncio.Event()
-        self._incarnation = now_ms()
+        self._incarnation = 0
         self._parts = m.PartCollector()
         self._description: m.ClusterDescription | None = None
         self._incompatible_protocol: int | None = None
@@ -160,6 +160,7 @@ class Client:
         """Start to connect; returns once replies and the cluster description are subscribed."""
         if self.entered:
             raise HeadgateError(f"client {self.client_id} is open already; create another one")
+        self._incarnation = self.now_ms()
         self.entered = True
         self.transport.on_connection(self._on_connection)
         await self.transport.__aenter__()
