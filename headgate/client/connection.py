@@ -162,6 +162,7 @@ class Client:
             raise HeadgateError(f"client {self.client_id} is open already; create another one")
         self._incarnation = self.now_ms()
         self.entered = True
+        self._incarnation = self.now_ms()
         self.transport.on_connection(self._on_connection)
         await self.transport.__aenter__()
         await self._subscribe(m.replies_topic(self.cluster, self.client_id), "reply", m.decode_reply, self._on_reply)
