@@ -99,7 +99,7 @@ def test_a_segment_pruned_before_it_is_read_is_found(monkeypatch: pytest.MonkeyP
     """Planted: retention considers every segment drained."""
     monkeypatch.setattr(controller.retention.policy, "_is_drained", lambda *_: True)
 
-    assert "was pruned" in found()
+    assert "was pruned" in found(first=55)
 
 
 def test_a_command_that_is_executed_after_it_was_reported_as_failed_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,7 +138,8 @@ def test_drained_facts_that_outlive_a_seek_are_found(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(Subscription, "apply", keep_drained)
 
     broken = found()
-    assert "granted before its ancestor" in broken or "never delivered" in broken
+    noticed = ("granted before its ancestor", "never delivered", "unacknowledged records, not 0")
+    assert any(text in broken for text in noticed)
 
 
 def test_a_subscription_that_comes_back_after_its_deletion_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
