@@ -37,6 +37,8 @@ from metrics.status_page import STYLE, status_page
 
 CACHE_SECONDS = 1.0
 """How long a rendering is reused: far below any scrape interval."""
+PIECE_BYTES = 256 * 1024
+"""Bytes of a body that are handed to the socket at a time."""
 KEEPALIVE_SECONDS = 15.0
 """After this long an idle connection is closed."""
 CLOSE_SECONDS = 1.0
@@ -139,21 +141,21 @@ class HttpServer:
             await self._runner.cleanup()
             self._runner = self._listener = None
 
-    async def _page(self, _: web.Request) -> web.Response:
+    async def _page(self, request: web.Request) -> web.StreamResponse:
         async with self._rendering:
             text = await asyncio.to_thread(status_page, await self._status_source(), self._health())
-        return web.Response(text=text, content_type="text/html")
+        return await _send(request, text.encode(), "text/html", "utf-8")
 
-    async def _status(self, _: web.Request) -> web.Response:
+    async def _status(self, request: web.Request) -> web.StreamResponse:
         async with self._rendering:
             body = await asyncio.to_thread(_status_json, await self._status_source(), self._health())
-        return web.Response(body=body, content_type="application/json")
+        return await _send(request, body, "application/json")
 
-    async def _backlog(self, request: web.Request) -> web.Response:
+    async def _backlog(self, request: web.Request) -> web.StreamResponse:
         async with self._rendering:
             found = await self._backlog_source(request.query.get("topic"))
             body = await asyncio.to_thread(_backlogs_json, found)
-        return web.Response(body=body, content_type="application/json")
+        return await _send(request, body, "application/json")
 
     async def _livez(self, _: web.Request) -> web.Response:
         health = self._health()
@@ -173,6 +175,18 @@ class HttpServer:
                 body = await asyncio.to_thread(encode, self._registry)
                 self._rendered = (content_type, body, loop.time())
         return web.Response(body=body, headers={"Content-Type": content_type})
+
+
+async def _send(request: web.Request, body: bytes, content_type: str, charset: str | None = None) -> web.StreamResponse:
+    """Send ``body`` in pieces: asyncio moves the rest of a body in memory each time that the socket takes a part."""
+    response = web.StreamResponse()
+    response.content_type, response.charset = content_type, charset
+    response.content_length = len(body)
+    await response.prepare(request)
+    for start in range(0, len(body) if request.method == "GET" else 0, PIECE_BYTES):
+        await response.write(body[start : start + PIECE_BYTES])
+    await response.write_eof()
+    return response
 
 
 def _health_report(health: Health) -> dict[str, object]:

@@ -104,6 +104,13 @@ class _Explainer:
         self._topic = topic
         self._gate = gate
         self._context = context
+        self._held_by: dict[str, list[SegmentHolder]] = {}
+        self._incoming: dict[str, list[SegmentHolder]] = {}
+        for _, holders in sorted(context.held.items()):
+            for each in holders:
+                self._held_by.setdefault(each.consumer, []).append(each)
+                if each.next_owner is not None:
+                    self._incoming.setdefault(each.next_owner, []).append(each)
 
     def summary(self) -> list[str]:
         """Describe the subscription as a whole."""
@@ -260,11 +267,10 @@ class _Explainer:
     def consumer(self, consumer: RegisteredConsumer) -> m.ConsumerExplanation:
         """Explain one consumer."""
         name = consumer.consumer
-        all_held = [each for _, held in sorted(self._context.held.items()) for each in held]
-        own = [each for each in all_held if each.consumer == name]
+        own = self._held_by.get(name, [])
         reads = [str(each.segment_slice) for each in own if each.waited_seconds is None]
         revoked = [str(each.segment_slice) for each in own if each.waited_seconds is not None]
-        incoming = [f"{each.segment_slice} from {each.consumer}" for each in all_held if each.next_owner == name]
+        incoming = [f"{each.segment_slice} from {each.consumer}" for each in self._incoming.get(name, [])]
         sentences = []
         if reads:
             sentences.append(f"{name} reads {_segments(reads)}.")

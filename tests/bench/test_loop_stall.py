@@ -40,7 +40,7 @@ def test_the_longest_turn_counts_and_not_their_sum() -> None:
 
 
 def test_the_value_is_the_longest_stall_over_that_of_a_batch() -> None:
-    measured = summarized({"a": 0.002, "b": 0.004}, 0.001)
+    measured = summarized({"produce_a": 0.002, "b": 0.004}, 0.001)
 
     assert measured.value == 4
-    assert (measured.parts["largest"], measured.parts["largest_ms"], measured.parts["a_ms"]) == ("b", 4, 2)
+    assert (measured.parts["largest"], measured.parts["largest_ms"], measured.parts["program_ms"]) == ("b", 4, 2)
