@@ -106,6 +106,7 @@ class _Explainer:
         self._context = context
         self._held_by: dict[str, list[SegmentHolder]] = {}
         self._incoming: dict[str, list[SegmentHolder]] = {}
+        self._ancestors: dict[int, m.BlockingAncestor] = {}
         for _, holders in sorted(context.held.items()):
             for each in holders:
                 self._held_by.setdefault(each.consumer, []).append(each)
@@ -137,7 +138,7 @@ class _Explainer:
         shared = any(isinstance(each.segment_slice, BucketRange) for each in held)
         status = segment_status(self._subscription, self._gate, segment, shared=shared)
         backlog = self._backlog(segment)
-        blocking = [self._blocking_ancestor(ancestor) for ancestor in self._gate.blocked.get(segment, ())]
+        blocking = [self._known_ancestor(ancestor) for ancestor in self._gate.blocked.get(segment, ())]
         if status == "drained":
             sentences = [f"{self._title(segment)} is drained: all its records are acknowledged."]
         elif held:
@@ -218,6 +219,12 @@ class _Explainer:
         if all(each.state == "sealed" and each.backlog_records == 0 for each in blocking):
             sentences.append(self._next_check())
         return sentences
+
+    def _known_ancestor(self, segment: int) -> m.BlockingAncestor:
+        """Return the description of an ancestor, which blocks several segments, and is described once."""
+        if segment not in self._ancestors:
+            self._ancestors[segment] = self._blocking_ancestor(segment)
+        return self._ancestors[segment]
 
     def _blocking_ancestor(self, segment: int) -> m.BlockingAncestor:
         backlog = self._backlog(segment)
