@@ -13,8 +13,11 @@ import selectors
 import time
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Self, TypeVar
 
+from controller.access.control import AccessControl
+from controller.access.rules import OPEN
 from controller.leader.context import LeaderContext
 from controller.leader.leader import ShardLeader
 from controller.settings.load import IngestSettings, RetentionSettings, ScalingSettings
@@ -27,6 +30,7 @@ from headgate.transport.port import MessageHandler
 from metrics.events import Observer
 
 CLUSTER = "bench"
+CLIENT = m.client_address(None, "c")
 REPLY_TIMEOUT_SECONDS = 30.0
 AT_MS = 1_700_000_000_000
 SETTLE_SECONDS = 0.6
@@ -153,6 +157,7 @@ class OneLeader:
             instance="bench",
             ledger=Ledger(MemoryStore(), state.shard),
             transport=self.transport,
+            access=AccessControl(OPEN, observer),
             ingest=IngestSettings(),
             subscriptions=SETTINGS,
             scaling=ScalingSettings(),
@@ -161,6 +166,7 @@ class OneLeader:
             observer=observer,
             now_ms=lambda: AT_MS + round(time.monotonic() * 1000),
             rng=random.Random(1),
+            new_producer_id=partial(random.Random(1).getrandbits, 63),
         )
         self.leader = ShardLeader(state, context, lambda: False)
 
@@ -182,10 +188,10 @@ class OneLeader:
 
     async def call(self, payload: bytes) -> m.AnyReplyBody:
         """Send a prepared request and return the body of its reply."""
-        self.transport.deliver(m.requests_topic(CLUSTER, self.leader.state.shard), payload)
+        self.transport.deliver(m.requests_topic(CLUSTER, self.leader.state.shard, CLIENT), payload)
         parts = m.PartCollector()
         while True:
-            message = await self._wait_for(m.replies_topic(CLUSTER, "c"))
+            message = await self._wait_for(m.replies_topic(CLUSTER, CLIENT))
             # In a thread: the leader's loop does not decode replies.
             body = await asyncio.to_thread(_body_of, message, parts)
             if body is not None:

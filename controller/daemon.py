@@ -10,6 +10,7 @@ import asyncio
 import gc
 import os
 import random
+import secrets
 import socket
 import time
 from collections.abc import Callable, Sequence
@@ -21,6 +22,7 @@ import msgspec
 import structlog
 from prometheus_client import CollectorRegistry
 
+from controller.access.control import AccessControl
 from controller.decisions.client_ids import ClientIds
 from controller.devices.session_port import Delivery, DeviceSession
 from controller.devices.unknown_topics import UnknownTopicWatch
@@ -73,6 +75,8 @@ from metrics.systemd import SystemdNotifier
 
 TICK_INTERVAL_SECONDS = 0.25
 """Liveness and the watchdog depend on this tick."""
+PRODUCER_ID_BITS = 63
+"""As many as msgpack and Parquet store as a signed number."""
 GAUGE_INTERVAL_SECONDS = 5.0
 """Pause between two updates of the gauges that show the state."""
 
@@ -148,6 +152,7 @@ class Daemon:
         self._transport: Transport | None = None
         self._checker: SparkDrainChecker | ResultsChecker | None = None
         self._client_ids = ClientIds()
+        self._access = AccessControl(settings.access.rules(), self.instruments)
         self._description: m.ClusterDescription | None = None
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -216,8 +221,8 @@ class Daemon:
         self._transport = transport
         transport.on_connection(self._on_broker)
         await stack.enter_async_context(transport)
-        await transport.subscribe(m.presence_topic(settings.cluster.name, "+"), self._on_presence)
         await transport.subscribe(m.leader_topic(settings.cluster.name, "+"), self._on_leader, retained=True)
+        await transport.subscribe(m.presence_filter(settings.cluster.name), self._on_presence)
         self._controllers = [
             self._controller(
                 Ledger(store, shard, partial(self._on_foreign_objects, shard)), elections, transport, drain_checker
@@ -270,10 +275,15 @@ class Daemon:
         )
 
     def reload(self, read: Settings) -> None:
-        """Apply the settings in ``read`` that can change at run time, and log those that need a restart."""
+        """Apply the settings in ``read`` that can change at run time, and log those that need a restart.
+
+        Raises ConfigError, and changes nothing, if the access file is unusable.
+        """
+        access_rules = read.access.rules()
         reload = reloaded(self.settings, read)
         self.settings = reload.settings
         change_level(self.settings.log.level)
+        self._access.rules = access_rules
         log.info("settings.reloaded", applied=reload.applied, needs_restart=reload.needs_restart)
         for setting in reload.needs_restart:
             log.warning("settings.needs_restart", setting=setting)
@@ -302,6 +312,7 @@ class Daemon:
                 instance=self.instance,
                 ledger=ledger,
                 transport=transport,
+                access=self._access,
                 ingest=settings.ingest,
                 subscriptions=coordinator_settings(settings),
                 scaling=settings.scaling,
@@ -312,6 +323,7 @@ class Daemon:
                 drain_problem=self._drain_problem,
                 now_ms=self._now_ms,
                 rng=self._rng,
+                new_producer_id=partial(secrets.randbits, PRODUCER_ID_BITS),
                 open_session=self._device_session,
                 trim_delay_seconds=settings.compaction.delete_delay_seconds if settings.compaction.enabled else None,
                 backlog_source=self._query_backlog,
@@ -541,9 +553,9 @@ class Daemon:
             if controller.leader is not None:
                 controller.leader.connection_changed(connected)
 
-    def _on_presence(self, _: str, payload: bytes) -> None:
+    def _on_presence(self, topic: str, payload: bytes) -> None:
         try:
-            presence = m.decode_presence(payload)
+            presence = m.read_presence(topic, payload)
         except msgspec.DecodeError as error:
             self.instruments.observe(events.MalformedMessageReceived(reason="presence"))
             log.debug("presence.malformed", error=str(error))

@@ -31,7 +31,7 @@ class ClientConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ledger_url: str
     """The object store that consumers read from, e.g. ``file:///folder`` or ``s3://bucket``."""
     username: str | None = None
-    """User name at the broker; None if the broker requires none."""
+    """User name at the broker, a name as in the protocol; None if the broker requires none."""
     password_file: str | None = None
     """File that contains the password and nothing else."""
     file: str | None = None
@@ -84,6 +84,8 @@ def load_client_config(path: Path | str | None = None) -> ClientConfig:
             raise ConfigError(f"{found}: Object contains unknown field `file`")
         config = msgspec.convert(data | {"file": str(found)}, ClientConfig)
         require_name("cluster", config.cluster)
+        if config.username is not None:
+            require_name("user", config.username)
     except (msgspec.ValidationError, InvalidNameError) as error:
         raise ConfigError(f"{found}: {error}") from error
     if config.password_file is not None and config.username is None:

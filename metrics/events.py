@@ -23,7 +23,7 @@ from headgate.protocol.replies import Verdict
 from metrics.status import DaemonStatus
 
 BatchVerdict = Literal["accept", "duplicate", Verdict]
-MalformedReason = Literal["too_large", "not_msgpack", "invalid", "protocol", "presence", "leader"]
+MalformedReason = Literal["too_large", "not_msgpack", "invalid", "protocol", "sender", "presence", "leader"]
 DeviceRejectionReason = Literal["unknown_topic", "external_topic", "empty_key", "too_large", "retained"]
 ZooKeeperState = Literal["connecting", "connected", "suspended", "lost"]
 PollOutcome = Literal["drained", "waiting", "failed", "timed_out", "stuck"]
@@ -117,6 +117,10 @@ class OversizedMessageWithheld(Event, frozen=True):
 
 class ClientIdConflictSeen(Event, frozen=True):
     """A client connected although a newer program uses its client id."""
+
+
+class AccessDenied(Event, frozen=True):
+    """A request was refused because its user has no right to it."""
 
 
 class RequestWithoutEpochRejected(Event, frozen=True):

@@ -33,7 +33,7 @@ DOCUMENTS = [
     ),
 ]
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-SEPARATORS = {"|", "||", "&&", ";", "&", "(", ")"}
+SEPARATORS = {"|", "||", "&&", ";", "&", "(", ")", ">"}
 
 
 @dataclass(frozen=True)

@@ -95,11 +95,9 @@ def reload_or_stop(daemon: Daemon, load_new_settings: Callable[[], Settings], *,
         signal.raise_signal(signal.SIGTERM)
         return
     try:
-        read = load_new_settings()
+        daemon.reload(load_new_settings())
     except ConfigError as error:
         log.error("settings.invalid", error=str(error))  # noqa: TRY400 - the text suffices
-        return
-    daemon.reload(read)
 
 
 @click.command(

@@ -27,6 +27,7 @@ from controller.cli.spark_report import SparkReport
 from controller.local.data_folder import DataFolder, NodeState, reserve_port
 from controller.local.reserved_port import LOOPBACK
 from controller.settings.load import (
+    AccessSettings,
     BrokerSettings,
     ClusterSettings,
     DrainSettings,
@@ -233,6 +234,7 @@ class _Node:
             instance=InstanceSettings(name=self._instance),
             zookeeper=ZooKeeperSettings(hosts=zookeeper),
             broker=BrokerSettings(host=broker_host, port=broker_port),
+            access=AccessSettings(open=True),
             ledger=LedgerSettings(url=(path / "ledger").as_uri()),
             drain=DrainSettings(
                 socket=socket,

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Callable
 from typing import Final
 
-from controller.decisions.handlers import Answer, Decision, Registration, command, done
+from controller.decisions.handlers import Answer, Decision, Registration, command, done, handler
 from controller.state.producers import ProducerState
 from controller.state.shard_state import ShardState
 from coordinator.decisions.refusal import Refusal
@@ -17,9 +17,15 @@ LAST_PRODUCER_EPOCH: Final = 2**31 - 1
 """An identity that has used all its epochs gets a new id. The epoch never wraps (librdkafka #3720)."""
 
 
-def open_producer(request: m.OpenProducer, state: ShardState, *, max_named_producers: int) -> Decision | Refusal:
+def open_producer(
+    request: m.OpenProducer, state: ShardState, *, user: str, new_id: int, max_named_producers: int
+) -> Decision | Refusal:
     """Return a producer identity (the table of KIP-360, with a token instead of its "last epoch").
 
+    ``new_id``: a random number, which is the id if the producer is new. A client that guesses the
+    id of another producer could end its session, or have its batches answered as duplicates.
+
+    * A name, an id or a token of another user's producer: forbidden.
     * A known token: the same identity again, as long as it is new. Once it has stored a batch or
       has been opened again, the request is a delayed copy: fenced. Its batch 0 would be answered as
       a duplicate and not be stored.
@@ -31,9 +37,11 @@ def open_producer(request: m.OpenProducer, state: ShardState, *, max_named_produ
     * An unknown name, no name and no id, or no epochs left: a new id at epoch 0.
     """
     opened = state.producers.opened_by(request.token)
+    known = opened or _producer_of(request, state)
+    if known is not None and known.user != user:
+        return _refuse("forbidden", "the producer belongs to another user: use a name and a token of your own")
     if opened is not None:
         return _repeated(request, opened)
-    known = _producer_of(request, state)
     if known is None:
         if request.producer_id is not None and not request.accept_new:
             return _refuse("forgotten", _forgotten_reason(request))
@@ -44,7 +52,7 @@ def open_producer(request: m.OpenProducer, state: ShardState, *, max_named_produ
                 f"(max_named_producers={max_named_producers}): delete one with `headgate producer delete`, or raise "
                 "the limit",
             )
-        return _opened(state.next_id, 0, request)
+        return _opened(new_id, 0, user, request)
     current = known.producer_id, known.producer_epoch
     if request.producer_id is not None and (request.producer_id, request.producer_epoch) != current:
         return _refuse(
@@ -53,8 +61,8 @@ def open_producer(request: m.OpenProducer, state: ShardState, *, max_named_produ
             f"{request.producer_epoch} of producer {request.producer_id}",
         )
     if known.producer_epoch >= LAST_PRODUCER_EPOCH:
-        return _opened(state.next_id, 0, request, replaced_id=known.producer_id)
-    return _opened(known.producer_id, known.producer_epoch + 1, request)
+        return _opened(new_id, 0, user, request, replaced_id=known.producer_id)
+    return _opened(known.producer_id, known.producer_epoch + 1, user, request)
 
 
 def list_producers(request: m.ListProducers, state: ShardState) -> Decision:
@@ -83,10 +91,20 @@ def delete_producer(request: m.DeleteProducer, state: ShardState) -> Decision | 
     return Decision((e.ProducerDeleted(producer_id=producer.producer_id, token=request.token),), done)
 
 
-def commands(max_named_producers: int) -> tuple[Registration, ...]:
-    """Return the handlers. ``max_named_producers``: names per shard, above which a new one is refused."""
+def commands(max_named_producers: int, new_id: Callable[[], int], state: ShardState) -> tuple[Registration, ...]:
+    """Return the handlers.
+
+    ``max_named_producers``: names per shard, above which a new one is refused. ``new_id`` draws an
+    unpredictable id.
+    """
+
+    def open_for(request: m.OpenProducer, address: str) -> Decision | Refusal:
+        return open_producer(
+            request, state, user=m.user_of(address), new_id=new_id(), max_named_producers=max_named_producers
+        )
+
     return (
-        command(m.OpenProducer, partial(open_producer, max_named_producers=max_named_producers)),
+        handler(m.OpenProducer, open_for),
         command(m.ListProducers, list_producers),
         command(m.DescribeProducer, describe_producer),
         command(m.DeleteProducer, delete_producer),
@@ -127,12 +145,13 @@ def _forgotten_reason(request: m.OpenProducer) -> str:
 
 
 def _opened(
-    producer_id: int, producer_epoch: int, request: m.OpenProducer, *, replaced_id: int | None = None
+    producer_id: int, producer_epoch: int, user: str, request: m.OpenProducer, *, replaced_id: int | None = None
 ) -> Decision:
     entry = e.ProducerOpened(
         producer_id=producer_id,
         producer_epoch=producer_epoch,
         token=request.token,
+        user=user,
         name=request.name,
         replaced_id=replaced_id,
     )

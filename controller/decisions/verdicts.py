@@ -6,20 +6,23 @@ in this order, which is that of the table in docs/protocol.md:
 1.  malformed → ``invalid``
 2.  for another term, or for none → ``not_leader``
 3.  the term has reached the ``max_term_age_ms`` of the request → ``expired``
-4.  the producer is unknown → ``forgotten``, after a barrier
+4.  the producer is unknown, or another user's → ``forgotten``, after a barrier
 5.  producer epoch below the stored one → ``fenced``, after a barrier
 6.  producer epoch above the stored one, not at sequence 0 → ``out_of_order``, after a barrier
 7.  further ahead than the next sequence → ``out_of_order``, after a barrier
 8.  older than the window → ``committed``, ``duplicate``, no placements
 9.  a sequence in the window, with other content → ``invalid``, after a barrier
 10. a sequence in the window, finished or in flight → ``committed``, ``duplicate``
-11. the topic or subscription does not exist → ``invalid``, after a barrier
-12. records for an external topic → ``invalid``, after a barrier
-13. a record is too large → ``invalid``
-14. 128 batches are in flight, or too many bytes wait → ``unavailable``
-15. anything else → ``committed``
+11. the user has no right to it → ``forbidden``, after a barrier
+12. the topic or subscription does not exist → ``invalid``, after a barrier
+13. records for an external topic → ``invalid``, after a barrier
+14. a record is too large → ``invalid``
+15. 128 batches are in flight, or too many bytes wait → ``unavailable``
+16. anything else → ``committed``
 
-A batch without a producer skips rows 4 to 10. A repetition is recognized before its topic is looked up,
+A producer of another user counts as unknown (row 4): ids are random, and nothing shows that one was
+guessed. A repetition is answered although its user has lost the right (row 11): "not stored" would be
+untrue. A batch without a producer skips rows 4 to 10. A repetition is recognized before its topic is looked up,
 because the topic may have been deleted since. An unknown producer is refused at sequence 0 too, which
 may be a delayed copy. Row 9 compares digests: an equal number of records would report another batch as
 stored. Of a batch older than the window (row 8) no digest is left.
@@ -32,6 +35,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from controller.access.requirements import refuse_access
+from controller.access.rules import AccessRules
 from controller.decisions.lookup import find_subscription
 from controller.decisions.placement import oversized_reason
 from controller.state.dedup_window import WINDOW, FinishedBatch
@@ -81,15 +86,15 @@ def judge_term(request: m.Request, leader_epoch: int) -> Refusal | None:
     return None
 
 
-def judge_batch(batch: Batch, state: ShardState, durable: int) -> Judgement:
-    """Rows 4 to 15, for a batch of this term. The bytes of row 14 are known to the leader only.
+def judge_batch(batch: Batch, state: ShardState, durable: int, *, user: str, rules: AccessRules) -> Judgement:
+    """Rows 4 to 16, for a batch of ``user`` in this term. The bytes of row 15 are known to the leader only.
 
     ``durable`` is the newest durable chunk. Whatever ``state`` holds beyond it is in flight.
     """
     if batch.producer_id is None or batch.sequence is None:
-        return _refused_content(batch, state) or Accept()
+        return refuse_access(rules, user, batch) or _refused_content(batch, state) or Accept()
     producer = state.producers.get(batch.producer_id)
-    if producer is None:  # row 4
+    if producer is None or producer.user != user:  # row 4
         return _refuse(
             "forgotten",
             f"producer {batch.producer_id} is not known on this shard: it was deleted or replaced, or idle too long",
@@ -97,6 +102,7 @@ def judge_batch(batch: Batch, state: ShardState, durable: int) -> Judgement:
     return (
         _judge_epoch(batch, producer)
         or _judge_sequence(batch, batch.sequence, producer)
+        or refuse_access(rules, user, batch)
         or _refused_content(batch, state)
         or _refused_window(batch, producer, durable)
         or Accept()
@@ -137,7 +143,7 @@ def _judge_sequence(batch: Batch, sequence: int, producer: ProducerState) -> Dup
 
 
 def _refused_content(batch: Batch, state: ShardState) -> Refusal | None:
-    """Rows 11 to 13."""
+    """Rows 12 to 14."""
     if isinstance(batch, m.AcknowledgeBatch):
         found = find_subscription(batch.topic, batch.subscription, state)
         return found if isinstance(found, Refusal) else None
@@ -151,7 +157,7 @@ def _refused_content(batch: Batch, state: ShardState) -> Refusal | None:
 
 
 def _refused_window(batch: Batch, producer: ProducerState, durable: int) -> Refusal | None:
-    """Row 14: one more in flight would displace a batch that is not durable yet."""
+    """Row 15: one more in flight would displace a batch that is not durable yet."""
     if batch.producer_epoch != producer.producer_epoch or len(producer.finished) < WINDOW:
         return None
     if producer.finished.oldest_chunk <= durable:

@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from controller.access.control import AccessControl
 from controller.backlog.service import BACKLOG_INTERVAL_SECONDS, BacklogSource
 from controller.devices.session_port import OpenSession
 from controller.leader.drain_check import DrainChecker
@@ -27,6 +28,7 @@ class LeaderContext:
     """The daemon's name; refusals and announcements carry it."""
     ledger: Ledger
     transport: Transport
+    access: AccessControl
     ingest: IngestSettings
     subscriptions: CoordinatorSettings
     scaling: ScalingSettings
@@ -35,6 +37,8 @@ class LeaderContext:
     observer: events.Observer
     now_ms: Callable[[], int]
     rng: random.Random
+    new_producer_id: Callable[[], int]
+    """Draws 63 unpredictable bits."""
     drain_checker: DrainChecker | None = None
     """None: segments are never reported as drained."""
     drain_problem: Callable[[], str | None] = lambda: None

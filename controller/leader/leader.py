@@ -14,6 +14,7 @@ from typing import TypeVar
 
 import structlog
 
+from controller.access.requirements import refuse_access
 from controller.backlog.service import BacklogService
 from controller.commit import GroupCommit, TermEndedError
 from controller.decisions import producer_commands, producer_expiry, subscription_commands, topic_commands, topic_import
@@ -46,7 +47,7 @@ TICK_INTERVAL_SECONDS = 0.25
 MAX_DELAYED_REFUSALS = 1000
 """Limit for refusals that are being delayed. Beyond it a request gets no reply, so its client repeats it even later."""
 
-Arrival = TypeVar("Arrival", bytes, Delivery)
+Arrival = TypeVar("Arrival", tuple[str, bytes], Delivery)
 
 log = structlog.get_logger(__name__)
 
@@ -61,6 +62,7 @@ class ShardLeader:
         self._shard = state.shard
         self._context = context
         self._transport = context.transport
+        self._access = context.access
         self._ingest = context.ingest
         self._pipelining = context.ingest.pipelining
         self._observer = context.observer
@@ -159,7 +161,7 @@ class ShardLeader:
 
     def _all_handlers(self) -> dict[type[m.RequestBody], Handler]:
         registrations = [
-            *producer_commands.commands(self._ingest.max_named_producers),
+            *producer_commands.commands(self._ingest.max_named_producers, self._context.new_producer_id, self.state),
             *topic_commands.COMMANDS,
             *topic_import.COMMANDS,
             *subscription_commands.COMMANDS,
@@ -175,7 +177,7 @@ class ShardLeader:
 
     async def serve(self) -> None:
         """Lead until the term ends; raises TermEndedError, or the exception of a bug. Cancel it to stop at once."""
-        requests = m.requests_topic(self._context.cluster, self._shard)
+        requests = m.requests_filter(self._context.cluster, self._shard)
         self._serving = True
         try:
             self.subscription_registry.restore()
@@ -242,8 +244,8 @@ class ShardLeader:
 
     # Arrivals
 
-    def _on_request(self, _: str, payload: bytes) -> None:
-        self._dispatch(self._handle_request, payload)
+    def _on_request(self, topic: str, payload: bytes) -> None:
+        self._dispatch(self._handle_request, (topic, payload))
 
     def _on_delivery(self, delivery: Delivery) -> None:
         self._dispatch(self.devices.accept, delivery)
@@ -264,8 +266,9 @@ class ShardLeader:
         assert self._failure is not None, "woken without a failure"
         raise self._failure
 
-    def _handle_request(self, payload: bytes) -> None:
-        request = read_request(payload)
+    def _handle_request(self, message: tuple[str, bytes]) -> None:
+        topic, payload = message
+        request = read_request(payload, m.sender_of_request(topic))
         if isinstance(request, Malformed):
             self._observer.observe(events.MalformedMessageReceived(reason=request.kind))
             log.debug("request.malformed", shard=self._shard, reason=request.reason, size_bytes=len(payload))
@@ -274,10 +277,13 @@ class ShardLeader:
             return
         term_age_ms = int((asyncio.get_running_loop().time() - self._began_at) * 1000)
         refusal = judge_term(request, self.leader_epoch) or judge_deadline(request, term_age_ms)
-        if refusal is None:
-            self._carry_out(request, self._handlers[type(request.body)](request, self.state))
-        else:
+        if refusal is not None:
             self._refuse_unread(request, refusal)
+            return
+        denied: Refusal | None = None
+        if not isinstance(request.body, Batch):  # `judge_batch` judges the rights to a batch among its other rows.
+            denied = refuse_access(self._access.rules, m.user_of(request.client_id), request.body)
+        self._carry_out(request, denied or self._handlers[type(request.body)](request, self.state))
 
     def _refuse_unread(self, request: m.Request, refusal: Refusal) -> None:
         """Refuse a request for its envelope: it is for another term, or too late."""
@@ -297,6 +303,8 @@ class ShardLeader:
         """Apply the entries of ``outcome``, and send its reply once the chunk it depends on is durable."""
         match outcome:
             case Refusal():
+                if outcome.verdict == "forbidden":
+                    self._access.report_refused(request.client_id, type(request.body).__name__, outcome.reason)
                 self._outbox.refuse(request, outcome)
             case AfterChunk(chunk, body):
                 self._outbox.reply(request, body, chunk)
@@ -321,8 +329,10 @@ class ShardLeader:
 
     # Handlers
 
-    def _handle_batch(self, batch: Batch, _: str) -> Outcome:
-        judgement = judge_batch(batch, self.state, self.commit.durable)
+    def _handle_batch(self, batch: Batch, address: str) -> Outcome:
+        judgement = judge_batch(
+            batch, self.state, self.commit.durable, user=m.user_of(address), rules=self._access.rules
+        )
         outcome: Outcome
         verdict: events.BatchVerdict
         match judgement:

@@ -1,22 +1,27 @@
-"""Decode a message on the request topic: a request, or what is wrong with it and its sender.
+"""Decode a message on a request topic: a request, or what is wrong with it and its sender.
 
-Pure. Accepts bytes from any source.
+The topic names the sender, and the broker vouches for it. A request that names another client is
+not read further, and replies go to the sender only. Pure. Accepts bytes from any source.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+import re
+from dataclasses import dataclass, replace
+from typing import Final, Literal
 
 import msgspec
 
 from headgate.protocol import messages as m
 
-MalformedKind = Literal["too_large", "invalid", "not_msgpack", "protocol"]
+MalformedKind = Literal["too_large", "invalid", "not_msgpack", "protocol", "sender"]
 
 
 class Address(msgspec.Struct, frozen=True):
-    """The part of the envelope that can be read although the request as a whole cannot."""
+    """The part of the envelope that can be read although the request as a whole cannot.
+
+    ``client_id``: as in the message; the sender's address once it was compared with that.
+    """
 
     request_id: m.Natural
     client_id: m.Name
@@ -25,18 +30,38 @@ class Address(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Malformed:
-    """A message that is not a valid request. ``address`` None: the client that sent it is unknown."""
+    """A message that is not a valid request. ``address`` None: its request id is unknown."""
 
     kind: MalformedKind
     reason: str
     address: Address | None
 
 
+_NAME: Final = "[A-Za-z0-9][A-Za-z0-9._-]{0,99}"
+_SENDER: Final = re.compile(f"{_NAME}/{_NAME}")
 _ADDRESS: msgspec.msgpack.Decoder[Address] = msgspec.msgpack.Decoder(Address)
 
 
-def read_request(payload: bytes) -> m.Request | Malformed:
-    """Return the request in ``payload``, or what is wrong with it."""
+def read_request(payload: bytes, sender: str) -> m.Request | Malformed:
+    """Return the request in ``payload``, or what is wrong with it.
+
+    ``sender``: the address that the message's topic names. It is the ``client_id`` of the result.
+    """
+    found = _read(payload)
+    named = found.address if isinstance(found, Malformed) else found
+    if named is None:
+        return found
+    if not _SENDER.fullmatch(sender):
+        return Malformed("sender", f"the topic names no user and client: {sender!r}", None)
+    if named.client_id != sender.partition("/")[2]:
+        reason = f"the request names client {named.client_id!r}, but its topic names {sender!r}"
+        return Malformed("sender", reason, Address(named.request_id, sender))
+    if isinstance(found, Malformed):
+        return replace(found, address=Address(named.request_id, sender))
+    return msgspec.structs.replace(found, client_id=sender)
+
+
+def _read(payload: bytes) -> m.Request | Malformed:
     if len(payload) > m.MAX_MESSAGE_BYTES:
         reason = f"a message has {len(payload)} bytes; the limit is {m.MAX_MESSAGE_BYTES}"
         return _malformed(payload, "too_large", reason)

@@ -24,6 +24,7 @@ from controller.local.daemon_process import start_daemon
 from controller.local.embedded import EmbeddedBroker, EmbeddedZooKeeper
 from controller.local.reserved_port import ReservedPort
 from controller.settings.load import (
+    AccessSettings,
     BrokerSettings,
     ClusterSettings,
     DrainSettings,
@@ -170,6 +171,7 @@ class LocalCluster:
             instance=InstanceSettings(name=name),
             zookeeper=ZooKeeperSettings(hosts=self.zookeeper.address, session_timeout_seconds=self.session_seconds),
             broker=BrokerSettings(host=self.broker.host, port=self.broker.port),
+            access=AccessSettings(open=True),
             ledger=LedgerSettings(url=self.ledger_url),
             drain=DrainSettings(socket=self.drain_socket, spawn=False),
             http=HttpSettings(port=self._http_ports[name]),

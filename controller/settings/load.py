@@ -24,6 +24,7 @@ from controller.settings.sections import (
     LEDGER_SCHEMES,
     MAX_PORT,
     UNIX_SOCKET_PATH_BYTES,
+    AccessSettings,
     BrokerSettings,
     ClusterSettings,
     CompactionSettings,
@@ -47,6 +48,7 @@ from headgate.errors import ConfigError, InvalidNameError
 from headgate.protocol.messages import require_name
 
 __all__ = [
+    "AccessSettings",
     "BrokerSettings",
     "ClusterSettings",
     "CompactionSettings",
@@ -81,6 +83,8 @@ class Settings(Section, frozen=True, kw_only=True):
     """Elections."""
     broker: BrokerSettings = BrokerSettings()
     """The MQTT broker."""
+    access: AccessSettings = AccessSettings()
+    """Who may do what."""
     ledger: LedgerSettings
     """The object store."""
     drain: DrainSettings = DrainSettings()
@@ -145,6 +149,7 @@ def load_settings(path: Path, *, default_instance: str = "headgate", credentials
     if settings.broker.password_file is not None:
         found = _password_path(settings.broker.password_file, path.parent, credentials)
         settings = settings.replace(broker=msgspec.structs.replace(settings.broker, password_file=str(found)))
+    settings = settings.replace(access=_checked_access(settings.access, path))
     drain = msgspec.structs.replace(settings.drain, folder=str((path.parent / settings.drain.folder).absolute()))
     if drain.external is not None:
         tables = (path.parent / drain.external).absolute()
@@ -152,6 +157,22 @@ def load_settings(path: Path, *, default_instance: str = "headgate", credentials
         read_tables(tables)
         drain = msgspec.structs.replace(drain, external=str(tables))
     return settings.replace(drain=drain)
+
+
+def _checked_access(access: AccessSettings, path: Path) -> AccessSettings:
+    """Return ``access`` with an absolute path. Errors in the access file are reported with the settings."""
+    if access.file is None:
+        if not access.open:
+            raise ConfigError(
+                f"{path}: $.access.file is not set: name a file with the rights of all users (deploy/access.toml is an "
+                "example), or write open = true if every client that reaches the broker may do everything"
+            )
+        return access
+    if access.open:
+        raise ConfigError(f"{path}: $.access.open excludes access.file; remove one of the two")
+    found = msgspec.structs.replace(access, file=str((path.parent / access.file).absolute()))
+    found.rules()
+    return found
 
 
 def parse_settings(text: str, source: str) -> Settings:

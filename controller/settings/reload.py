@@ -16,6 +16,8 @@ AT_RUN_TIME = (
     "ingest.mqtt_devices",
     *(f"scaling.{field}" for field in ScalingSettings.__struct_fields__),
     *(f"retention.{field}" for field in RetentionSettings.__struct_fields__),
+    "access.file",
+    "access.open",
     "log.level",
 )
 """Settings that can change while the daemon runs."""

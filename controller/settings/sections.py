@@ -11,6 +11,8 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from controller.access.file import read_access_file
+from controller.access.rules import OPEN, AccessRules
 from drain.spark.master import DEFAULT_MASTER
 from headgate.arguments import SHORTEST_SECONDS
 from headgate.errors import ConfigError
@@ -88,6 +90,21 @@ class BrokerSettings(Section, frozen=True, kw_only=True):
         if not password:
             raise ConfigError(f"$.broker.password_file: {self.password_file} is empty; it must contain the password")
         return password
+
+
+class AccessSettings(Section, frozen=True, kw_only=True):
+    """``[access]``: who may do what. One of the two settings is required."""
+
+    file: Text | None = None
+    """TOML file with the rights of all users, relative to the folder of the settings file; see
+    deploy/access.toml. SIGHUP reads it again."""
+    open: bool = False
+    """Every client that reaches the broker may do everything. Only for a broker on loopback.
+    Default: false; without a file the daemon does not start."""
+
+    def rules(self) -> AccessRules:
+        """Read the rules. Raises ConfigError if the file is unusable."""
+        return OPEN if self.file is None else read_access_file(Path(self.file))
 
 
 class LedgerSettings(Section, frozen=True, kw_only=True):

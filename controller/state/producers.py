@@ -14,6 +14,7 @@ from itertools import chain, islice
 
 from controller.state.dedup_window import FinishedBatch, FinishedBatches
 from headgate.model import entries as e
+from headgate.model.identifiers import ANONYMOUS
 
 MAX_EARLIER_TOKENS = 8
 """Earlier open requests stored per producer, so that a delayed copy of one does not open the producer again."""
@@ -35,6 +36,8 @@ class ProducerState:
     """Tokens of earlier incarnations, newest last."""
     last_chunk: int = 0
     last_at_ms: int = 0
+    user: str = ANONYMOUS
+    """Who opened it. Only this user can use it."""
 
     @property
     def new(self) -> bool:
@@ -101,6 +104,7 @@ class Producers(Mapping[int, ProducerState]):
                 earlier_tokens=() if before is None else (*before.earlier_tokens, before.token)[-MAX_EARLIER_TOKENS:],
                 last_chunk=chunk,
                 last_at_ms=at_ms,
+                user=entry.user,
             )
         )
 

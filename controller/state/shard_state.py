@@ -107,7 +107,7 @@ class ShardState:
         self.term_started_at_ms = 0
         """Ledger time of the newest term chunk."""
         self.next_id = 1
-        """The next topic, subscription or producer id. One counter, so that a shard never uses an id twice."""
+        """The next topic or subscription id. One counter, so that a shard never uses an id twice."""
         self.topics: dict[str, Topic] = {}
         self.topics_by_id: dict[int, Topic] = {}
         self.subscriptions: dict[int, Subscription] = {}
@@ -151,7 +151,6 @@ class ShardState:
                 self.trimmed_below = max(self.trimmed_below, entry.below)
             case e.ProducerOpened():
                 self.producers.open(entry, self.chunk, self.at_ms)
-                self.next_id = max(self.next_id, entry.producer_id + 1)
             case e.ProducersExpired():
                 self.producers.expire(entry)
             case e.ProducerDeleted():

@@ -105,6 +105,8 @@ def judge_registration(
 ) -> AcceptedRegistration | Refusal:
     """Judge ``request`` by the rules above."""
     name, known = request.consumer, subscription.consumers.get(request.consumer)
+    if known is not None and m.user_of(known.client_id) != m.user_of(client_id):
+        return Refusal("forbidden", f"consumer {name!r} belongs to another user: use another name", after_proposed=True)
     claim = judge_claim(known, request.incarnation, client_id)
     if claim is not Claim.CURRENT and subscription.was_removed(name, request.incarnation, client_id):
         if known is not None:

@@ -71,6 +71,7 @@ class Client:
         store: Store | None,
         cluster: str,
         client_id: str,
+        user: str | None = None,
         now_ms: Callable[[], int] = _wall_clock_ms,
         rng: random.Random | None = None,
         broker: str = "",
@@ -82,6 +83,7 @@ class Client:
         self.transport = transport
         self.cluster = cluster
         self.client_id = m.require_name("client", client_id)
+        self.address = m.client_address(user, client_id)
         self.now_ms = now_ms
         self.rng = rng or random.Random()  # noqa: S311 - jitter and names, no secrets
         self.entered = False
@@ -110,10 +112,10 @@ class Client:
         self._log = log.bind(cluster=cluster, client_id=client_id)
 
     @staticmethod
-    def will(cluster: str, client_id: str) -> tuple[str, bytes, bool]:
+    def will(cluster: str, client_id: str, user: str | None = None) -> tuple[str, bytes, bool]:
         """Return the last will (topic, payload, retain) for this client's transport."""
         gone = m.Presence(client_id=client_id, online=False)
-        return m.presence_topic(cluster, client_id), m.encode(gone), False
+        return m.presence_topic(cluster, m.client_address(user, client_id)), m.encode(gone), False
 
     @classmethod
     def from_config(cls, config: ClientConfig, kind: str, *, with_store: bool = False) -> Client:
@@ -129,7 +131,7 @@ class Client:
             config.broker_host,
             config.broker_port,
             client_id,
-            will=cls.will(config.cluster, client_id),
+            will=cls.will(config.cluster, client_id, config.username),
             username=config.username,
             password=config.password(),
             rng=rng,
@@ -140,6 +142,7 @@ class Client:
             store=store,
             cluster=config.cluster,
             client_id=client_id,
+            user=config.username,
             rng=rng,
             broker=config.broker,
         )
@@ -162,10 +165,9 @@ class Client:
             raise HeadgateError(f"client {self.client_id} is open already; create another one")
         self._incarnation = self.now_ms()
         self.entered = True
-        self._incarnation = self.now_ms()
         self.transport.on_connection(self._on_connection)
         await self.transport.__aenter__()
-        await self._subscribe(m.replies_topic(self.cluster, self.client_id), "reply", m.decode_reply, self._on_reply)
+        await self._subscribe(m.replies_topic(self.cluster, self.address), "reply", m.decode_reply, self._on_reply)
         await self._subscribe(
             m.cluster_topic(self.cluster), "cluster", partial(m.decode, _CLUSTER), self._on_cluster, retained=True
         )
@@ -190,7 +192,7 @@ class Client:
 
     def _publish_presence(self, *, online: bool) -> None:
         presence = m.Presence(client_id=self.client_id, online=online, incarnation=self._incarnation)
-        self.transport.publish(m.presence_topic(self.cluster, self.client_id), m.encode(presence))
+        self.transport.publish(m.presence_topic(self.cluster, self.address), m.encode(presence))
 
     # The cluster
 
@@ -280,7 +282,7 @@ class Client:
                 "invalid",
                 f"the request has {len(payload)} bytes; the limit is {m.MAX_MESSAGE_BYTES}: send less at a time",
             )
-        return self.transport.publish(m.requests_topic(self.cluster, shard), payload)
+        return self.transport.publish(m.requests_topic(self.cluster, shard, self.address), payload)
 
     def on_reply(self, request_id: int, handler: ReplyHandler) -> None:
         """Call ``handler`` with every reply to ``request_id``, until `remove_reply_handler`."""
@@ -354,7 +356,7 @@ class Client:
                 return reply
             elif rejected.verdict == "fenced":
                 raise FencedError(rejected.verdict, rejected.reason)
-            elif rejected.verdict in ("invalid", "forgotten", "out_of_order"):
+            elif rejected.verdict in ("invalid", "forbidden", "forgotten", "out_of_order"):
                 raise RequestRejectedError(rejected.verdict, rejected.reason)
             elif limit is not None and rejected.term_age_ms is not None:
                 reason = rejected.reason

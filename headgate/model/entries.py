@@ -13,6 +13,7 @@ from typing import Literal
 import msgspec
 
 from headgate.model.hashing import KEY_BUCKETS
+from headgate.model.identifiers import ANONYMOUS
 
 Order = Literal["strict", "none"]
 Positions = Literal["offsets", "opaque"]
@@ -62,12 +63,14 @@ class TermStarted(Entry, frozen=True, tag="term_started"):
 class ProducerOpened(Entry, frozen=True, tag="producer_opened"):
     """A producer got an identity or its next epoch. A repeated request with the same ``token`` gets the same reply.
 
-    ``replaced_id``: its earlier id, which has no epochs left. Its name and its history continue under the new one.
+    ``user``: who opened it. ``replaced_id``: its earlier id, which has no epochs left. Its name and its history
+    continue under the new one.
     """
 
     producer_id: int
     producer_epoch: int
     token: str
+    user: str = ANONYMOUS
     name: str | None = None
     replaced_id: int | None = None
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NewType
+from typing import Final, NewType
 
 SegmentId = NewType("SegmentId", int)
 """Number of a segment inside its topic, from 0. It is never used again."""
@@ -11,3 +11,6 @@ Offset = NewType("Offset", int)
 Generation = NewType("Generation", int)
 """Number of a grant. Of two holders of the same keys, the one with the higher generation is
 valid."""
+
+ANONYMOUS: Final = "anonymous"
+"""The user of a client that gives the broker no user name."""

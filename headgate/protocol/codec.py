@@ -10,6 +10,7 @@ from typing import TypeVar
 import msgspec
 
 from headgate.protocol.announcements import LeaderAnnouncement, Presence
+from headgate.protocol.mqtt_topics import client_address, sender_of_presence, user_of
 from headgate.protocol.replies import AnyReply
 from headgate.protocol.requests import Request
 
@@ -50,11 +51,20 @@ def decode_reply(data: bytes) -> AnyReply:
     return decode(_REPLY, data)
 
 
-def decode_presence(data: bytes) -> Presence:
-    """Return the presence in ``data``; raises msgspec.DecodeError."""
-    return decode(_PRESENCE, data)
-
-
 def decode_leader(data: bytes) -> LeaderAnnouncement:
     """Return the announcement in ``data``; raises msgspec.DecodeError."""
     return decode(_LEADER, data)
+
+
+def read_presence(mqtt_topic: str, data: bytes) -> Presence:
+    """Return the presence in ``data``, published to ``mqtt_topic``. Its ``client_id`` is the sender's address.
+
+    Raises:
+        msgspec.DecodeError: the data is invalid, or is about another client than the topic.
+
+    """
+    presence = decode(_PRESENCE, data)
+    sender = sender_of_presence(mqtt_topic)
+    if sender != client_address(user_of(sender), presence.client_id):
+        raise msgspec.ValidationError(f"presence of client {presence.client_id!r} from {sender!r}")
+    return msgspec.structs.replace(presence, client_id=sender)

@@ -1,8 +1,24 @@
-"""MQTT topics as functions of cluster, shard and client; docs/protocol.md lists the publishers."""
+"""MQTT topics as functions of cluster, shard and client; docs/protocol.md lists the publishers.
+
+The *address* of a client is ``<user>/<client id>``. It is part of the topics on which the client
+publishes, so that the broker's access control vouches for the user.
+"""
 
 from __future__ import annotations
 
 from typing import Literal
+
+from headgate.model.identifiers import ANONYMOUS
+
+
+def client_address(user: str | None, client_id: str) -> str:
+    """Return the address of a client. ``user`` None: it gives the broker no user name."""
+    return f"{user or ANONYMOUS}/{client_id}"
+
+
+def user_of(address: str) -> str:
+    """Return the user in the address of a client."""
+    return address.partition("/")[0]
 
 
 def cluster_topic(cluster: str) -> str:
@@ -10,19 +26,39 @@ def cluster_topic(cluster: str) -> str:
     return f"headgate/{cluster}/cluster"
 
 
-def requests_topic(cluster: str, shard: int) -> str:
+def requests_topic(cluster: str, shard: int, address: str) -> str:
     """Client → leader."""
-    return f"headgate/{cluster}/shards/{shard}/requests"
+    return f"headgate/{cluster}/shards/{shard}/requests/{address}"
 
 
-def replies_topic(cluster: str, client_id: str) -> str:
+def requests_filter(cluster: str, shard: int) -> str:
+    """Filter for the requests of all clients."""
+    return requests_topic(cluster, shard, "+/+")
+
+
+def sender_of_request(mqtt_topic: str) -> str:
+    """Return the address of the client that published to ``mqtt_topic``, which matches `requests_filter`."""
+    return "/".join(mqtt_topic.rsplit("/", 2)[1:])
+
+
+def replies_topic(cluster: str, address: str) -> str:
     """Leader → client."""
-    return f"headgate/{cluster}/clients/{client_id}/replies"
+    return f"headgate/{cluster}/clients/{address}/replies"
 
 
-def presence_topic(cluster: str, client_id: str) -> str:
-    """`Presence`, also the last will. With ``+`` as the client id: the presence of all clients."""
-    return f"headgate/{cluster}/clients/{client_id}/presence"
+def presence_topic(cluster: str, address: str) -> str:
+    """`Presence`, also the last will."""
+    return f"headgate/{cluster}/clients/{address}/presence"
+
+
+def presence_filter(cluster: str) -> str:
+    """Filter for the presence of all clients."""
+    return presence_topic(cluster, "+/+")
+
+
+def sender_of_presence(mqtt_topic: str) -> str:
+    """Return the address of the client that published to ``mqtt_topic``, which matches `presence_filter`."""
+    return "/".join(mqtt_topic.rsplit("/", 3)[1:3])
 
 
 def leader_topic(cluster: str, shard: int | Literal["+"]) -> str:

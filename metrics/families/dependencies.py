@@ -29,6 +29,11 @@ def add_dependency_metrics(metrics: MetricFactory) -> None:
         "Connections of clients whose client id is used by a newer program, too.",
     )
     metrics.count(
+        events.AccessDenied,
+        "access_denied",
+        "Requests that were refused because their user has no right to them.",
+    )
+    metrics.count(
         events.StoreOperationFailed,
         "object_store_errors",
         "Failed operations of the object store, by operation.",

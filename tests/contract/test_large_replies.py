@@ -40,7 +40,7 @@ async def test_the_largest_reply_arrives(tmp_path: Path, kind: str) -> None:
             transport.on_connection(states.append)
             client.on_reply(7, replies.append)
             parts = m.split_message(payload, shard=0, leader_epoch=1, number=1)
-            assert all(leader.publish(m.replies_topic("one", "till"), m.encode(part)) for part in parts)
+            assert all(leader.publish(m.replies_topic("one", "anonymous/till"), m.encode(part)) for part in parts)
             await until(lambda: replies)
             assert states == []
 

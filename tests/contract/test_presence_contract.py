@@ -45,7 +45,7 @@ async def test_clients_that_connected_once_leave_no_retained_message(broker: Emb
         await until(lambda: leader.connected)
         announced: list[m.Presence] = []
         await leader.subscribe(
-            m.presence_topic(CLUSTER, "+"), lambda _, payload: announced.append(m.decode_presence(payload))
+            m.presence_filter(CLUSTER), lambda topic, payload: announced.append(m.read_presence(topic, payload))
         )
         for first in range(0, CLIENTS, TOGETHER):
             await asyncio.gather(*(connect_once(broker, number) for number in range(first, first + TOGETHER)))

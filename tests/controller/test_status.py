@@ -27,7 +27,7 @@ async def test_counts_cover_all_topics_and_descriptions_come_on_request():
             await client.call(
                 m.RegisterConsumer, topic="b", subscription="s", consumer=name, incarnation=1, subscription_type="QUEUE"
             )
-        leader.on_presence(m.Presence(client_id="client", online=False))
+        leader.on_presence(m.Presence(client_id=client.address, online=False))
         (counted,) = daemon_status("one", "c", [leading(leader)]).shards
         (described,) = (await described_status("one", "c", [leading(leader)])).shards
         backlogs = await current_backlogs([leading(leader)], "b")

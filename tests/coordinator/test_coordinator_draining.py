@@ -242,7 +242,7 @@ async def test_polls_back_off_and_each_progress_event_resets_the_backoff(harness
         "register": lambda: harness.register("bob"),
         "reconnect": lambda: harness.register("ada"),
         "heartbeat of a disconnected consumer": lambda: (
-            harness.coordinator.client_disconnected("client-bob"),
+            harness.coordinator.client_disconnected("anonymous/client-bob"),
             harness.heartbeat("bob"),
         ),
         "layout": lambda: (harness.store(1, 1), harness.split(1)),

@@ -130,7 +130,7 @@ async def test_a_description_names_holders_and_blocking_segments(harness: Coordi
     harness.register("ada")
     harness.split(0)
     harness.register("bob")
-    harness.coordinator.client_disconnected("client-bob")
+    harness.coordinator.client_disconnected("anonymous/client-bob")
     described = harness.coordinator.describe()
 
     assert [("ada", True, [0, 1, 2, 3]), ("bob", False, [])] == [

@@ -53,7 +53,7 @@ class CoordinatorModel:
         self.incarnations = dict.fromkeys(NAMES, 1)
 
     def client(self, name: str) -> str:
-        return f"client-{name}-{self.incarnations[name]}"
+        return f"anonymous/client-{name}-{self.incarnations[name]}"
 
     def on_push(self, client_id: str, message: m.Push) -> None:
         """Track the grants as a consumer does."""

@@ -64,7 +64,7 @@ async def test_connected_consumers_get_one_heartbeat_window_from_a_new_leader(ha
 
 
 async def test_leader_changes_do_not_extend_the_grace_period(harness: CoordinatorHarness) -> None:
-    harness.coordinator.client_disconnected("client-ada")
+    harness.coordinator.client_disconnected("anonymous/client-ada")
     for _ in range(5):
         await harness.run(11)
         await harness.change_leader()

@@ -142,7 +142,7 @@ async def test_a_lost_grant_of_a_bucket_range_is_sent_again(harness: Coordinator
 
 
 async def test_a_disconnected_consumer_keeps_its_range_until_it_is_evicted(harness: CoordinatorHarness) -> None:
-    harness.coordinator.client_disconnected("client-bob")
+    harness.coordinator.client_disconnected("anonymous/client-bob")
     harness.heartbeat("ada")
     assert {LOW: "ada", HIGH: "bob"} == harness.holders()
     for _ in range(13):

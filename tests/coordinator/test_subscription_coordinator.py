@@ -109,7 +109,7 @@ async def test_registering_again_omits_revoked_segments_and_revokes_them_again(h
 async def test_returning_within_the_grace_period_moves_nothing(harness: CoordinatorHarness) -> None:
     harness.register("ada")
     generations = {s: holding.generation for s, holding in harness.subscription.holdings.items()}
-    harness.coordinator.client_disconnected("client-ada")
+    harness.coordinator.client_disconnected("anonymous/client-ada")
     await harness.run(59)
     assert harness.subscription.consumers["ada"].disconnected_at_ms is not None
     answer = harness.register("ada")
@@ -139,12 +139,12 @@ async def test_strict_order_is_rejected_for_a_queue(lead: Lead) -> None:
 
 
 async def test_a_newer_incarnation_fences_the_older_and_gets_new_generations(harness: CoordinatorHarness) -> None:
-    harness.register("ada", client_id="client-old")
-    answer = harness.register("ada", incarnation=2, client_id="client-new")
+    harness.register("ada", client_id="anonymous/client-old")
+    answer = harness.register("ada", incarnation=2, client_id="anonymous/client-new")
 
     assert [5, 6, 7, 8] == [grant.generation for grant in answer.grants]
     [(client_id, fenced)] = harness.pushes
-    assert "client-old" == client_id
+    assert "anonymous/client-old" == client_id
     assert isinstance(fenced, m.ConsumerFenced)
     assert 1 == fenced.incarnation
     assert "replaced" == harness.proposed(e.ConsumerRemoved)[0].reason
@@ -166,33 +166,33 @@ async def test_an_older_incarnation_is_fenced_and_changes_nothing(harness: Coord
     harness.register("ada", incarnation=2)
     before = len(harness.entries)
 
-    assert "fenced" == harness.register("ada", incarnation=1, client_id="client-old").verdict
-    assert "fenced" == harness.heartbeat("ada", incarnation=1, client_id="client-old").verdict
+    assert "fenced" == harness.register("ada", incarnation=1, client_id="anonymous/client-old").verdict
+    assert "fenced" == harness.heartbeat("ada", incarnation=1, client_id="anonymous/client-old").verdict
     assert before == len(harness.entries)
 
 
 async def test_two_clients_with_one_incarnation_never_share_a_generation(harness: CoordinatorHarness) -> None:
-    old = harness.register("ada", client_id="client-1")
-    new = harness.register("ada", client_id="client-2")
+    old = harness.register("ada", client_id="anonymous/client-1")
+    new = harness.register("ada", client_id="anonymous/client-2")
 
     assert not {g.generation for g in old.grants} & {g.generation for g in new.grants}
-    assert "fenced" == harness.heartbeat("ada", client_id="client-1").verdict
+    assert "fenced" == harness.heartbeat("ada", client_id="anonymous/client-1").verdict
 
 
 async def test_a_stale_leave_changes_nothing(harness: CoordinatorHarness) -> None:
-    harness.register("ada", incarnation=2, client_id="client-new")
+    harness.register("ada", incarnation=2, client_id="anonymous/client-new")
     before = len(harness.entries)
-    harness.leave("ada", incarnation=1, client_id="client-old")
-    harness.leave("ada", incarnation=2, client_id="client-old")
+    harness.leave("ada", incarnation=1, client_id="anonymous/client-old")
+    harness.leave("ada", incarnation=2, client_id="anonymous/client-old")
     harness.leave("eve")
 
     assert before == len(harness.entries)
 
 
 async def test_a_delayed_will_of_a_replaced_client_changes_nothing(harness: CoordinatorHarness) -> None:
-    harness.register("ada", client_id="client-old")
-    harness.register("ada", incarnation=2, client_id="client-new")
-    harness.coordinator.client_disconnected("client-old")
+    harness.register("ada", client_id="anonymous/client-old")
+    harness.register("ada", incarnation=2, client_id="anonymous/client-new")
+    harness.coordinator.client_disconnected("anonymous/client-old")
 
     assert harness.subscription.consumers["ada"].disconnected_at_ms is None
 
@@ -230,7 +230,7 @@ async def test_three_missed_heartbeats_then_grace_then_eviction(harness: Coordin
 
 async def test_a_heartbeat_within_the_grace_period_moves_nothing(harness: CoordinatorHarness) -> None:
     harness.register("ada")
-    harness.coordinator.client_disconnected("client-ada")
+    harness.coordinator.client_disconnected("anonymous/client-ada")
     await harness.run(30)
     assert isinstance(harness.heartbeat("ada"), m.HeartbeatReply)
     await harness.run(14)
@@ -241,9 +241,9 @@ async def test_a_heartbeat_within_the_grace_period_moves_nothing(harness: Coordi
 
 async def test_a_will_starts_the_grace_period_at_once_and_only_once(harness: CoordinatorHarness) -> None:
     harness.register("ada")
-    harness.coordinator.client_disconnected("client-ada")
+    harness.coordinator.client_disconnected("anonymous/client-ada")
     await harness.run(30)
-    harness.coordinator.client_disconnected("client-ada")
+    harness.coordinator.client_disconnected("anonymous/client-ada")
     await harness.run(31)
 
     assert {} == harness.subscription.consumers
@@ -255,11 +255,11 @@ async def test_client_presence_renews_connected_consumers_but_not_disconnected_o
 ) -> None:
     harness.register("ada")
     await harness.run(14)
-    harness.coordinator.client_connected("client-ada")
+    harness.coordinator.client_connected("anonymous/client-ada")
     await harness.run(14)
     assert harness.subscription.consumers["ada"].disconnected_at_ms is None
-    harness.coordinator.client_disconnected("client-ada")
-    harness.coordinator.client_connected("client-ada")
+    harness.coordinator.client_disconnected("anonymous/client-ada")
+    harness.coordinator.client_connected("anonymous/client-ada")
     await harness.run(61)
 
     assert {} == harness.subscription.consumers
@@ -268,10 +268,10 @@ async def test_client_presence_renews_connected_consumers_but_not_disconnected_o
 async def test_client_presence_does_not_extend_the_grace_period(harness: CoordinatorHarness) -> None:
     """Not even if the ledger's clock is ahead, so that only the leader's clock counts."""
     harness.register("ada")
-    harness.coordinator.client_disconnected("client-ada")
+    harness.coordinator.client_disconnected("anonymous/client-ada")
     harness.coordinator._now_ms = lambda: 0
     await harness.run(40)
-    harness.coordinator.client_connected("client-ada")
+    harness.coordinator.client_connected("anonymous/client-ada")
     await harness.run(21)
 
     assert {} == harness.subscription.consumers

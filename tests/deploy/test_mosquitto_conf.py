@@ -20,7 +20,7 @@ def test_the_shipped_limits_are_those_of_headgate_up() -> None:
 
 
 def test_the_other_shipped_settings_are_those_of_an_installation() -> None:
-    of_an_installation = {"listener", "allow_anonymous", "password_file", "persistence_location"}
+    of_an_installation = {"listener", "allow_anonymous", "password_file", "acl_file", "persistence_location"}
 
     assert set(settings(SHIPPED.read_text())) - set(MOSQUITTO_SETTINGS) == of_an_installation
 

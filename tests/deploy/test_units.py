@@ -134,6 +134,7 @@ def test_the_password_file_of_the_example_is_the_credential(tmp_path):
     enabled = re.sub(r"^# (username|password_file) =", r"\1 =", text, flags=re.MULTILINE)
     assert enabled != text
     (tmp_path / "headgate.toml").write_text(enabled)
+    shutil.copy(DEPLOY / "access.toml", tmp_path)
     credential, source = directives(UNITS[0])["LoadCredential"][0].split(":")
     credentials = tmp_path / "credentials"
     credentials.mkdir()

@@ -4,10 +4,15 @@
 // sent again in order after every refusal, timeout, reconnection or change of leader. It has no deadlines, no named
 // producers and one topic. A verdict that ends the identity fails every unanswered batch with an error.
 import { randomBytes, randomInt } from "node:crypto";
-import { decode, encode } from "@msgpack/msgpack";
+import { decode as unpack, encode as pack } from "@msgpack/msgpack";
 import mqtt from "mqtt";
 
+// Producer ids have 63 bits; numbers of JavaScript have 53.
+const decode = (bytes) => unpack(bytes, { useBigInt64: true });
+const encode = (value) => pack(value, { useBigInt64: true });
+
 const PROTOCOL = 1;
+const USER = "anonymous"; // of a client that gives the broker no user name
 const REPLY_MS = 5000; // after this long without a reply: send again
 const FIRST_PAUSE_MS = 25;
 const LONGEST_PAUSE_MS = 1000;
@@ -33,6 +38,7 @@ export function murmur3(bytes) {
 export class Producer {
   #prefix; // headgate/<cluster>
   #clientId;
+  #address; // <user>/<client>
   #presenceTopic;
   #mqtt;
   #ready = false; // connected, and subscribed to replies
@@ -46,7 +52,7 @@ export class Producer {
   #pending = []; // unanswered batches in the order of their sequence: {sequence, records, resolve, reject}
   #inFlight = 0; // how many of them, from the head, were sent under this attempt
   #nextSequence = 0;
-  #requestId = randomInt(2 ** 40);
+  #requestId = 2n ** 40n + BigInt(randomInt(2 ** 40)); // a BigInt in every reply
   #requests = new Map(); // request id → {batch, attempt, epoch}, of every attempt of every pending batch
   #call = null; // the one request that is no batch: {id, resolve}
   #pauseMs = FIRST_PAUSE_MS;
@@ -61,7 +67,8 @@ export class Producer {
   constructor({ host, port, cluster, topic, clientId }) {
     this.#prefix = `headgate/${cluster}`;
     this.#clientId = clientId ?? `js-${randomBytes(6).toString("hex")}`;
-    this.#presenceTopic = `${this.#prefix}/clients/${this.#clientId}/presence`;
+    this.#address = `${USER}/${this.#clientId}`;
+    this.#presenceTopic = `${this.#prefix}/clients/${this.#address}/presence`;
     this.#topic = topic;
     const gone = { topic: this.#presenceTopic, payload: this.#presence(false), qos: 1 };
     this.#mqtt = mqtt.connect({
@@ -88,7 +95,7 @@ export class Producer {
   async send(pairs) {
     while (!this.#failure && this.#pending.length >= 2 * this.#window) await this.#change();
     if (this.#failure) throw this.#failure;
-    const records = pairs.map(([key, value]) => [key, value, Date.now()]);
+    const records = pairs.map(([key, value]) => [key, value, BigInt(Date.now())]);
     const stored = new Promise((resolve, reject) => {
       this.#pending.push({ sequence: this.#nextSequence++, records, resolve, reject });
     });
@@ -112,7 +119,7 @@ export class Producer {
   #presence = (online) => Buffer.from(encode({ client_id: this.#clientId, online }));
 
   async #onConnect() {
-    const topics = ["cluster", `clients/${this.#clientId}/replies`].map((name) => `${this.#prefix}/${name}`);
+    const topics = ["cluster", `clients/${this.#address}/replies`].map((name) => `${this.#prefix}/${name}`);
     try {
       await this.#mqtt.subscribeAsync(topics, { qos: 1 });
     } catch {
@@ -150,7 +157,7 @@ export class Producer {
   #publish(body) {
     const request_id = ++this.#requestId;
     const payload = encode({ request_id, client_id: this.#clientId, leader_epoch: this.#epoch, body });
-    if (this.#ready) this.#mqtt.publish(`${this.#prefix}/shards/${this.#shard}/requests`, Buffer.from(payload));
+    if (this.#ready) this.#mqtt.publish(`${this.#prefix}/shards/${this.#shard}/requests/${this.#address}`, Buffer.from(payload));
     return request_id;
   }
 

@@ -26,7 +26,7 @@ class FaultyClient:
         self._rng = rng
         self._cluster = cluster
         self._transport = broker.transport(self.CLIENT_ID)
-        self._requests = m.requests_topic(cluster, 0)
+        self._requests = m.requests_topic(cluster, 0, m.client_address(None, self.CLIENT_ID))
         self._sent: dict[tuple[str, int], m.ProduceBatch] = {}
         self._committed: m.ProduceBatch | None = None
         self._leader_epoch = 0
@@ -36,7 +36,8 @@ class FaultyClient:
         """Send changed batches until cancelled; count those refused, and call ``fail`` if one is reported as stored."""
         async with self._transport:
             await self._transport.subscribe(
-                m.replies_topic(self._cluster, self.CLIENT_ID), lambda _, payload: self._check(payload, checker, fail)
+                m.replies_topic(self._cluster, m.client_address(None, self.CLIENT_ID)),
+                lambda _, payload: self._check(payload, checker, fail),
             )
             for request_id in itertools.count(1):
                 await asyncio.sleep(self._rng.uniform(1, 5))
@@ -59,7 +60,7 @@ class FaultyClient:
             fail(InvariantViolationError("a changed batch was reported as stored"))
 
     def _overhear(self, message: Message) -> None:
-        if message.topic == self._requests:
+        if "/requests/" in message.topic:
             request = m.decode_request(message.payload)
             if isinstance(request.body, m.ProduceBatch) and request.client_id != self.CLIENT_ID:
                 self._sent[request.client_id, request.request_id] = request.body

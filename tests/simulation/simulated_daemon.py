@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry
 
+from controller.access.control import AccessControl
+from controller.access.rules import OPEN
 from controller.devices.session_port import Delivery, DeviceSession
 from controller.leader.context import LeaderContext
 from controller.leader.leader import ShardLeader
@@ -133,7 +135,7 @@ class SimulatedDaemon:
                 self.transport.on_connection(self._on_broker)
                 await stack.enter_async_context(self.elections)
                 await stack.enter_async_context(self.transport)
-                await self.transport.subscribe(m.presence_topic(CLUSTER, "+"), self._on_presence)
+                await self.transport.subscribe(m.presence_filter(CLUSTER), self._on_presence)
                 async with asyncio.TaskGroup() as tasks:
                     for controller in self.controllers:
                         tasks.create_task(controller.run())
@@ -146,6 +148,7 @@ class SimulatedDaemon:
             instance=self.name,
             ledger=Ledger(self.store, state.shard),
             transport=self.transport,
+            access=AccessControl(OPEN, self.instruments),
             ingest=IngestSettings(
                 unreachable_seconds=10,
                 write_timeout_seconds=5,
@@ -160,6 +163,7 @@ class SimulatedDaemon:
             drain_checker=self.simulation,
             now_ms=self.now_ms,
             rng=self.simulation.rng,
+            new_producer_id=partial(self.simulation.rng.getrandbits, 63),
             trim_delay_seconds=DELETE_SECONDS,
             trim_interval_seconds=TRIM_INTERVAL_SECONDS,
             open_session=self._open_devices,
@@ -200,8 +204,8 @@ class SimulatedDaemon:
             if controller.leader is not None:
                 controller.leader.connection_changed(connected)
 
-    def _on_presence(self, _: str, payload: bytes) -> None:
-        presence = m.decode_presence(payload)
+    def _on_presence(self, topic: str, payload: bytes) -> None:
+        presence = m.read_presence(topic, payload)
         for controller in self.controllers:
             if controller.leader is not None:
                 controller.leader.on_presence(presence)

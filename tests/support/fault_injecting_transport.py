@@ -84,7 +84,7 @@ class FaultInjectingTransport:
         await self._inner.unsubscribe(topic_filter)
 
     def publish(self, topic: str, payload: bytes, *, retain: bool = False) -> bool:
-        if not topic.endswith("/requests"):
+        if "/requests/" not in topic:
             return self._inner.publish(topic, payload, retain=retain)
         self._apply_rule(
             m.decode_request(payload), self.requests, self.on_request, lambda copy: self._inner.publish(topic, copy)

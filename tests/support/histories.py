@@ -75,14 +75,19 @@ class History(RandomLedger):
     def _open_producer(self) -> None:
         name = self.rng.choice((None, "loader", "gateway"))
         known = None if name is None else self.state.producers.of_name(name)
-        identity, epoch, replaced = self.state.next_id, 0, None
+        identity, epoch, replaced = 2**40 + self.state.chunk * 1000 + len(self._pending), 0, None
         if known is not None and self.rng.random() < 0.7:
             identity, epoch = known.producer_id, known.producer_epoch + 1
         elif known is not None:
             replaced = known.producer_id
         self.add(
             e.ProducerOpened(
-                producer_id=identity, producer_epoch=epoch, token=self.token(), name=name, replaced_id=replaced
+                producer_id=identity,
+                producer_epoch=epoch,
+                token=self.token(),
+                name=name,
+                replaced_id=replaced,
+                user=f"u{identity % 2}",
             )
         )
 

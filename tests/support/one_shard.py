@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -11,6 +12,8 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry
 
+from controller.access.control import AccessControl
+from controller.access.rules import OPEN
 from controller.commit import TermEndedError
 from controller.devices.session_port import OpenSession
 from controller.leader.context import LeaderContext
@@ -47,8 +50,9 @@ def now_ms() -> int:
 class BareClient:
     """Sends requests and collects replies and pushes."""
 
-    def __init__(self, broker: FakeBroker, client_id: str = "client") -> None:
+    def __init__(self, broker: FakeBroker, client_id: str = "client", user: str | None = None) -> None:
         self.client_id = client_id
+        self.address = m.client_address(user, client_id)
         self.replies: dict[int, list[m.Reply]] = {}
         self.pushes: list[m.Push] = []
         self.transport = broker.transport(client_id)
@@ -60,7 +64,7 @@ class BareClient:
         await self.transport.__aenter__()
         connected = asyncio.Event()
         self.transport.on_connection(lambda up: connected.set() if up else None)
-        await self.transport.subscribe(m.replies_topic(CLUSTER, self.client_id), self._on_reply)
+        await self.transport.subscribe(m.replies_topic(CLUSTER, self.address), self._on_reply)
         if not self.transport.connected:
             await connected.wait()
 
@@ -79,7 +83,7 @@ class BareClient:
 
     def send_raw(self, payload: bytes, *, shard: int = 0) -> None:
         """Send any payload."""
-        assert self.transport.publish(m.requests_topic(CLUSTER, shard), payload)
+        assert self.transport.publish(m.requests_topic(CLUSTER, shard, self.address), payload)
 
     async def reply(self, request_id: int) -> Any:
         """Return the body of the first reply to a request."""
@@ -117,6 +121,8 @@ class OneShard:
         self.ledger = Ledger(self.store, 0)
         self.registry = CollectorRegistry()
         self.instruments = Instruments(self.registry)
+        self.producer_ids = itertools.count(1000)
+        self.access = AccessControl(OPEN, self.instruments)
         self.ingest = ingest or IngestSettings()
         self.scaling = scaling or ScalingSettings()
         self.retention = retention or RetentionSettings()
@@ -154,6 +160,7 @@ class OneShard:
             instance=instance,
             ledger=self.ledger,
             transport=transport or self.broker.transport(f"daemon-{instance}"),
+            access=self.access,
             ingest=self.ingest,
             subscriptions=SETTINGS,
             scaling=self.scaling,
@@ -164,6 +171,7 @@ class OneShard:
             drain_problem=lambda: self.drain_problem,
             now_ms=self.now_ms,
             rng=random.Random(1),
+            new_producer_id=partial(next, self.producer_ids),
             open_session=self.open_session,
         )
         return ShardLeader(state, context, lambda: self.yields_to_contender)

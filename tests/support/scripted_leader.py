@@ -76,7 +76,7 @@ class ScriptedLeader:
     async def start(self) -> None:
         self.began_at = asyncio.get_running_loop().time()
         await self.transport.__aenter__()
-        await self.transport.subscribe(m.requests_topic(CLUSTER, self.shard), self._on_request)
+        await self.transport.subscribe(m.requests_filter(CLUSTER, self.shard), self._on_request)
         connected = asyncio.Event()
         self.transport.on_connection(lambda up: connected.set() if up else None)
         if not self.transport.connected:
@@ -117,7 +117,7 @@ class ScriptedLeader:
             **fields,
         )
         client_id = next(each.client_id for each in self.requests if each.body is request)
-        self.transport.publish(m.replies_topic(CLUSTER, client_id), m.encode(message))
+        self.transport.publish(m.replies_topic(CLUSTER, m.client_address(None, client_id)), m.encode(message))
 
     def _retain(self, topic: str, message) -> None:
         self.transport.publish(topic, m.encode(message), retain=True)
@@ -144,7 +144,7 @@ class ScriptedLeader:
 
     def reply(self, request: m.Request, body: m.AnyReplyBody, *, epoch: int | None = None) -> None:
         reply = m.Reply(request_id=request.request_id, leader_epoch=self.epoch if epoch is None else epoch, body=body)
-        self.transport.publish(m.replies_topic(CLUSTER, request.client_id), m.encode(reply))
+        self.transport.publish(m.replies_topic(CLUSTER, m.client_address(None, request.client_id)), m.encode(reply))
 
     def refuse(self, request: m.Request, verdict: m.Verdict, *, epoch: int | None = None) -> None:
         self.reply(request, m.Rejected(verdict=verdict, reason=f"scripted {verdict}"), epoch=epoch)

@@ -250,7 +250,7 @@ class CoordinatorHarness:
             balance=balance,
             capacity=capacity,
         )
-        return self.coordinator.register(request, client_id or f"client-{consumer}")
+        return self.coordinator.register(request, client_id or f"anonymous/client-{consumer}")
 
     def heartbeat(
         self,
@@ -261,11 +261,11 @@ class CoordinatorHarness:
         held: list[tuple[int, int]] | None = None,
     ) -> m.HeartbeatReply | Refusal:
         request = self._request(m.Heartbeat, consumer, incarnation, held=held)
-        return self.coordinator.heartbeat(request, client_id or f"client-{consumer}")
+        return self.coordinator.heartbeat(request, client_id or f"anonymous/client-{consumer}")
 
     def leave(self, consumer: str, *, incarnation: int = 1, client_id: str | None = None) -> m.Done:
         request = self._request(m.LeaveConsumer, consumer, incarnation)
-        return self.coordinator.leave(request, client_id or f"client-{consumer}")
+        return self.coordinator.leave(request, client_id or f"anonymous/client-{consumer}")
 
     def confirm(
         self, consumer: str, held: SegmentSlice, generation: int | None = None, *, incarnation: int = 1
@@ -275,7 +275,7 @@ class CoordinatorHarness:
         segment = segment_of(held)
         return self.coordinator.confirm_revoked(
             self._request(m.ConfirmRevoked, consumer, incarnation, segment=segment, generation=generation),
-            f"client-{consumer}",
+            f"anonymous/client-{consumer}",
         )
 
     def acknowledge(
@@ -303,7 +303,7 @@ class CoordinatorHarness:
 
     def take_pushes(self, consumer: str) -> list[m.Push]:
         """Return and remove the messages pushed to the consumer's client."""
-        client_id = f"client-{consumer}"
+        client_id = f"anonymous/client-{consumer}"
         mine = [message for receiver, message in self.pushes if receiver == client_id]
         self.pushes = [push for push in self.pushes if push[0] != client_id]
         return mine

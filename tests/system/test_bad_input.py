@@ -126,7 +126,7 @@ async def test_a_missing_or_invalid_client_configuration_is_named(tmp_path: Path
 )
 async def test_check_config_and_run_name_an_invalid_setting(text: str, named: str, tmp_path: Path):
     path = tmp_path / "headgate.toml"
-    path.write_text(f'[ledger]\nurl = "file://{tmp_path}/ledger"\n{text}')
+    path.write_text(f'[access]\nopen = true\n[ledger]\nurl = "file://{tmp_path}/ledger"\n{text}')
 
     for failed in await asyncio.gather(
         finish("check-config", str(path)),
@@ -157,7 +157,7 @@ async def test_run_names_a_port_in_use(tmp_path: Path):
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        path.write_text(f'[ledger]\nurl = "file://{tmp_path}/ledger"\n[http]\nport = {port}\n')
+        path.write_text(f'[access]\nopen = true\n[ledger]\nurl = "file://{tmp_path}/ledger"\n[http]\nport = {port}\n')
         failed = await finish("run", "--config", str(path))
 
     assert failed.code == 1
@@ -263,8 +263,8 @@ async def test_malformed_messages_are_counted_and_change_nothing(node: Node):
         await wait_until(lambda: stranger.connected, "the stranger is connected")
         for shard in range(4):
             for frame in frames:
-                assert stranger.publish(m.requests_topic("local", shard), frame)
-        assert stranger.publish(m.presence_topic("local", "stranger"), b"\xff\xff")
+                assert stranger.publish(m.requests_topic("local", shard, "anonymous/stranger"), frame)
+        assert stranger.publish(m.presence_topic("local", "anonymous/stranger"), b"\xff\xff")
 
         async def counted() -> bool:
             return (

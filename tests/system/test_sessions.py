@@ -182,9 +182,9 @@ async def test_a_newer_consumer_of_the_same_name_fences_the_older_one(
         await old.ask(m.LeaveConsumer)
         async with ingest.client() as observer:
             wills: list[m.Presence] = []
-            topic_of_presence = m.presence_topic(ingest.name, old.client_id)
+            topic_of_presence = m.presence_topic(ingest.name, m.client_address(None, old.client_id))
             await observer.transport.subscribe(
-                topic_of_presence, lambda _, payload: wills.append(m.decode_presence(payload))
+                topic_of_presence, lambda topic, payload: wills.append(m.read_presence(topic, payload))
             )
             await observer.shards()
             await old.proxy.cut()

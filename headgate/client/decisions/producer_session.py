@@ -257,7 +257,7 @@ class ProducerSession:
             return Event.FENCED
         if batch in self._proven:
             return Event.ATTEMPT_FAILED
-        if verdict == "invalid":
+        if verdict in ("invalid", "forbidden"):
             return Event.IDENTITY_INVALID if batch is None else Event.BATCH_INVALID
         probed = self.phase is Phase.PROBING and batch is not None and batch is self._in_flight[0]
         if verdict in ("out_of_order", "forgotten") and probed:

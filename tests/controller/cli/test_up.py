@@ -22,7 +22,7 @@ from metrics.health import Health
 from tests.controller.cli.conftest import Invoke
 from tests.support.cli_client import FakeCluster, InProcessContext
 
-LEDGER = '[ledger]\nurl = "file:///var/lib/headgate/ledger"\n'
+LEDGER = '[access]\nopen = true\n[ledger]\nurl = "file:///var/lib/headgate/ledger"\n'
 
 
 class NodeRecorder:

@@ -5,6 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from controller.access.rules import OPEN
 from controller.decisions import producer_commands
 from controller.decisions.producer_commands import (
     LAST_PRODUCER_EPOCH,
@@ -18,6 +19,7 @@ from controller.snapshots.format import encode_snapshot
 from controller.state.producers import MAX_EARLIER_TOKENS
 from coordinator.decisions.refusal import Refusal
 from headgate.model import entries as e
+from headgate.model.identifiers import ANONYMOUS
 from headgate.protocol import messages as m
 from headgate.protocol.batch_digest import batch_digest
 from headgate.protocol.paging import PAGE_BYTES
@@ -30,12 +32,19 @@ LIMIT = 3
 
 
 class Shard(CommandShard):
-    """Opens producers."""
+    """Opens producers, with ids from 1 on."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.last_id = 0
 
     def identity(self, token: str, **kwargs: Any) -> m.ProducerIdentity:
         request = m.OpenProducer(token=token, **kwargs)
-        reply = self.do(open_producer(request, self.state, max_named_producers=LIMIT))
+        reply = self.do(
+            open_producer(request, self.state, user=ANONYMOUS, new_id=self.last_id + 1, max_named_producers=LIMIT)
+        )
         assert isinstance(reply, m.ProducerIdentity)
+        self.last_id = max(self.last_id, reply.producer_id)
         return reply
 
     def open(self, token: str, **kwargs: Any) -> tuple[int, int]:
@@ -45,6 +54,7 @@ class Shard(CommandShard):
     def exhaust(self, token: str, name: str | None = None) -> None:
         """Open producer 1 at its last epoch."""
         self.apply(e.ProducerOpened(producer_id=1, producer_epoch=LAST_PRODUCER_EPOCH, token=token, name=name))
+        self.last_id = 1
 
     def store(self, producer_id: int, epoch: int = 0, sequence: int = 0, position: bytes | None = None) -> None:
         """Store one record."""
@@ -66,14 +76,20 @@ class Shard(CommandShard):
 
     def batch_verdict(self, producer_id: int, epoch: int, sequence: int) -> str:
         batch = msgspec.structs.replace(BATCH, producer_id=producer_id, producer_epoch=epoch, sequence=sequence)
-        judgement = judge_batch(batch, self.state, durable=10**9)
+        judgement = judge_batch(batch, self.state, durable=10**9, user=ANONYMOUS, rules=OPEN)
         return judgement.verdict if isinstance(judgement, Refusal) else type(judgement).__name__
 
     def rejected(self, token: str, **kwargs: Any) -> str:
         return self.refusal(token, **kwargs).verdict
 
     def refusal(self, token: str, **kwargs: Any) -> Refusal:
-        outcome = open_producer(m.OpenProducer(token=token, **kwargs), self.state, max_named_producers=LIMIT)
+        outcome = open_producer(
+            m.OpenProducer(token=token, **kwargs),
+            self.state,
+            user=ANONYMOUS,
+            new_id=self.last_id + 1,
+            max_named_producers=LIMIT,
+        )
         assert isinstance(outcome, Refusal)
         assert outcome.after_barrier
         return outcome
@@ -360,5 +376,5 @@ def test_named_producers_are_listed_page_by_page(shard: Shard) -> None:
 
 def test_every_producer_command_has_a_handler() -> None:
     assert {m.OpenProducer, m.ListProducers, m.DescribeProducer, m.DeleteProducer} == {
-        kind for kind, _ in producer_commands.commands(LIMIT)
+        kind for kind, _ in producer_commands.commands(LIMIT, lambda: 1, Shard().state)
     }

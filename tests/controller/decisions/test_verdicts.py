@@ -4,11 +4,14 @@ from typing import Any
 
 import pytest
 
-from controller.decisions.verdicts import Accept, Batch, Duplicate, Judgement, judge_batch, judge_term
+from controller.access.rules import OPEN
+from controller.decisions import verdicts
+from controller.decisions.verdicts import Accept, Batch, Duplicate, Judgement, judge_term
 from controller.state.dedup_window import WINDOW
 from controller.state.shard_state import ShardState
 from coordinator.decisions.refusal import Refusal
 from headgate.model import entries as e
+from headgate.model.identifiers import ANONYMOUS
 from headgate.protocol import messages as m
 from headgate.protocol.batch_digest import batch_digest
 
@@ -59,6 +62,10 @@ def shard(batches: int = 0, *, epoch: int = 0) -> ShardState:
 
 def request(body: Batch | m.ListTopics, leader_epoch: int | None) -> m.Request:
     return m.Request(request_id=1, client_id="client", leader_epoch=leader_epoch, body=body)
+
+
+def judge_batch(judged: Batch, state: ShardState, durable: int) -> Judgement:
+    return verdicts.judge_batch(judged, state, durable, user=ANONYMOUS, rules=OPEN)
 
 
 def verdict(judgement: Judgement) -> tuple[str, bool]:

@@ -89,7 +89,7 @@ async def test_a_retained_request_is_executed_once_although_the_broker_restarts(
         await created(client)
         body = m.ProduceBatch(topic="orders", records=RECORDS)
         request = m.Request(request_id=77, client_id=client.client_id, leader_epoch=1, body=body)
-        client.transport.publish(m.requests_topic(CLUSTER, 0), m.encode(request), retain=True)
+        client.transport.publish(m.requests_topic(CLUSTER, 0, "anonymous/client"), m.encode(request), retain=True)
         await client.reply(77)
 
         shard.broker.stop()
@@ -105,7 +105,7 @@ async def test_replies_are_sent_before_the_head_announcement() -> None:
     shard = OneShard()
     order: list[str] = []
     async with shard.leader(), producing(shard) as (client, identity):
-        head, replies = m.head_topic(CLUSTER, 0), m.replies_topic(CLUSTER, client.client_id)
+        head, replies = m.head_topic(CLUSTER, 0), m.replies_topic(CLUSTER, "anonymous/client")
         shard.broker.spies.append(
             lambda message: order.append(message.topic) if message.topic in (head, replies) else None
         )
@@ -350,7 +350,9 @@ async def test_a_message_above_the_limit_is_not_decoded() -> None:
             request_id=7, client_id=client.client_id, body=m.ProduceBatch(topic="orders", records=records)
         )
         # headgate's own transport does not send it.
-        shard.broker.route(Message(m.requests_topic(CLUSTER, 0), m.encode(request), retain=False, sender="foreign"))
+        shard.broker.route(
+            Message(m.requests_topic(CLUSTER, 0, "anonymous/client"), m.encode(request), retain=False, sender="foreign")
+        )
         rejected = await client.reply(7)
 
     # The leader does not decode it and reads only the address.

@@ -14,7 +14,7 @@ from tests.support.one_shard import CLUSTER, OneShard
 
 pytestmark = pytest.mark.looptime
 
-ADDRESS = m.Request(request_id=7, client_id="client", body=m.ListTopics())
+ADDRESS = m.Request(request_id=7, client_id="anonymous/client", body=m.ListTopics())
 
 
 def described(size_bytes: int) -> m.TopicReply:
@@ -82,4 +82,4 @@ async def test_a_reply_beyond_the_limit_is_refused_logged_and_counted():
     assert len(sizes) == 1
     assert too_large == 1
     (line,) = [entry for entry in logs if entry["event"] == "message.too_large"]
-    assert (line["kind"], line["client_id"], line["limit_bytes"]) == ("TopicReply", "client", 100_000)
+    assert (line["kind"], line["client_id"], line["limit_bytes"]) == ("TopicReply", "anonymous/client", 100_000)

@@ -1,4 +1,4 @@
-"""A message on the request topic is a request, or it yields a reason and the client to tell."""
+"""A message on a request topic is a request of its sender, or it yields a reason."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pytest
 from controller.leader.request_decoding import Address, Malformed, read_request
 from headgate.protocol import messages as m
 
+SENDER = "shop/till-3"
 BODY = {"type": "describe_topic", "topic": "orders"}
 
 
@@ -15,29 +16,31 @@ def packed(body: dict[str, object] = BODY, **changes: object) -> bytes:
     return msgspec.msgpack.encode({"request_id": 7, "client_id": "till-3", "body": body} | changes)
 
 
-def test_a_valid_request_is_returned_unchanged():
-    assert read_request(packed()) == m.Request(request_id=7, client_id="till-3", body=m.DescribeTopic(topic="orders"))
+def test_a_valid_request_carries_the_address_of_its_sender():
+    assert read_request(packed(), SENDER) == m.Request(
+        request_id=7, client_id=SENDER, body=m.DescribeTopic(topic="orders")
+    )
 
 
 @pytest.mark.parametrize(
     ("payload", "kind", "reason", "address"),
     [
         (b"\xc1", "not_msgpack", "not msgpack", None),
-        (packed(BODY | {"topic": "no/slash"}), "invalid", "not a request of protocol 1", Address(7, "till-3")),
-        (packed(BODY | {"type": "unheard_of"}), "invalid", "not a request of protocol 1", Address(7, "till-3")),
+        (packed(BODY | {"topic": "no/slash"}), "invalid", "not a request of protocol 1", Address(7, SENDER)),
+        (packed(BODY | {"type": "unheard_of"}), "invalid", "not a request of protocol 1", Address(7, SENDER)),
         (packed(client_id="no/slash"), "invalid", "client_id", None),
-        (packed(protocol=2), "protocol", "of protocol 2; this leader supports protocol 1", Address(7, "till-3", 2)),
+        (packed(protocol=2), "protocol", "of protocol 2; this leader supports protocol 1", Address(7, SENDER)),
         (
             packed(BODY | {"topic": 5}, protocol=2),
             "protocol",
             "of protocol 2; this leader supports protocol 1",
-            Address(7, "till-3", 2),
+            Address(7, SENDER),
         ),
         (
             packed(BODY | {"topic": "x" * m.MAX_MESSAGE_BYTES}),
             "too_large",
             f"the limit is {m.MAX_MESSAGE_BYTES}",
-            Address(7, "till-3"),
+            Address(7, SENDER),
         ),
     ],
     ids=[
@@ -51,8 +54,18 @@ def test_a_valid_request_is_returned_unchanged():
     ],
 )
 def test_a_malformed_message_yields_the_reason_and_the_address(payload, kind, reason, address):
-    found = read_request(payload)
+    found = read_request(payload, SENDER)
 
     assert isinstance(found, Malformed)
     assert (found.kind, found.address) == (kind, address)
     assert reason in found.reason
+
+
+@pytest.mark.parametrize("sender", ["shop/till-4", "shop/", "/till-3", "till-3", "s hop/till-3", "shop/till-3/more"])
+@pytest.mark.parametrize("body", [BODY, {"type": "unheard_of"}], ids=["valid", "invalid"])
+def test_a_request_in_another_name_than_its_topics_is_not_read(sender: str, body: dict[str, object]):
+    found = read_request(packed(body), sender)
+
+    assert isinstance(found, Malformed)
+    assert found.kind == "sender"
+    assert found.address in (None, Address(7, sender)), "nothing is sent to the client that is named"

@@ -12,6 +12,8 @@ import pytest
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
+from controller.access.control import AccessControl
+from controller.access.rules import OPEN
 from controller.leader.context import LeaderContext
 from controller.leader.leader import ShardLeader
 from controller.leader.shard_controller import ShardController
@@ -69,6 +71,7 @@ class Contender:
             instance=self.name,
             ledger=Ledger(self.store, 0),
             transport=self.transport,
+            access=AccessControl(OPEN, Instruments(CollectorRegistry())),
             ingest=IngestSettings(unreachable_seconds=5, write_timeout_seconds=5),
             subscriptions=SETTINGS,
             scaling=ScalingSettings(),
@@ -77,6 +80,7 @@ class Contender:
             observer=Instruments(CollectorRegistry()),
             now_ms=now_ms,
             rng=random.Random(1),
+            new_producer_id=partial(random.Random(1).getrandbits, 63),
         )
         return ShardLeader(state, context, yields_to_contender)
 

@@ -14,7 +14,7 @@ from controller.settings import load, sections
 from controller.settings.load import Settings, ledger_unreachable_from_executors, load_settings, parse_settings
 from headgate.errors import ConfigError
 
-LEDGER = '[ledger]\nurl = "file:///var/lib/headgate/ledger"\n'
+LEDGER = '[access]\nopen = true\n[ledger]\nurl = "file:///var/lib/headgate/ledger"\n'
 
 
 def error_of(text: str) -> str:

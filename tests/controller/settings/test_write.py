@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.settings.load import (
+    AccessSettings,
     DrainSettings,
     InstanceSettings,
     LedgerSettings,
@@ -37,7 +38,11 @@ def test_settings_are_read_back_with_any_text(spark_conf: dict[str, str], folder
 
 def test_written_settings_name_the_daemon(tmp_path: Path) -> None:
     path = tmp_path / "headgate.toml"
-    settings = Settings(ledger=LedgerSettings(url="file:///a"), instance=InstanceSettings(name="one"))
+    settings = Settings(
+        access=AccessSettings(open=True),
+        ledger=LedgerSettings(url="file:///a"),
+        instance=InstanceSettings(name="one"),
+    )
     path.write_text(settings_toml("", settings))
 
     assert "one" == load_settings(path, default_instance="another").instance.name

@@ -25,7 +25,7 @@ def subscription(kind: Any = "STREAM", order: Any = "strict") -> Subscription:
     """Consumer ada is registered as incarnation 5 at client-ada."""
     created = e.SubscriptionCreated(**IDS, subscription="billing", subscription_type=kind, order=order, positions={})
     known = Subscription.created(created, "orders")
-    known.apply(e.ConsumerRegistered(**IDS, consumer="ada", incarnation=5, client_id="client-ada"), 0)
+    known.apply(e.ConsumerRegistered(**IDS, consumer="ada", incarnation=5, client_id="anonymous/client-ada"), 0)
     return known
 
 
@@ -38,7 +38,9 @@ def request(**fields: Any) -> m.RegisterConsumer:
     return m.RegisterConsumer(**{**asked, "subscription_type": "STREAM", **fields})
 
 
-def judge(known: Subscription, *, client_id: str = "client-ada", **fields: Any) -> AcceptedRegistration | Refusal:
+def judge(
+    known: Subscription, *, client_id: str = "anonymous/client-ada", **fields: Any
+) -> AcceptedRegistration | Refusal:
     return judge_registration(known, request(**fields), client_id)
 
 
@@ -57,12 +59,14 @@ def test_rule_1_a_delayed_copy_does_not_bring_a_consumer_back(reason: str) -> No
 def test_a_replaced_instance_learns_which_one_has_its_name(incarnation: int) -> None:
     known = subscription()
     remove(known, "replaced")
-    known.apply(e.ConsumerRegistered(**IDS, consumer="ada", incarnation=incarnation, client_id="new"), 0)
+    known.apply(e.ConsumerRegistered(**IDS, consumer="ada", incarnation=incarnation, client_id="anonymous/new"), 0)
     rejected = judge(known)
 
     assert isinstance(rejected, Refusal)
     assert ("fenced", True) == (rejected.verdict, rejected.after_proposed)
-    assert f"consumer 'ada' is now incarnation {incarnation} at client 'new': stop this one" == rejected.reason
+    assert (
+        f"consumer 'ada' is now incarnation {incarnation} at client 'anonymous/new': stop this one" == rejected.reason
+    )
 
 
 @pytest.mark.parametrize(("subscription_id", "verdict"), [(None, "invalid"), (7, "fenced")])
@@ -93,7 +97,7 @@ def test_rule_1_a_delayed_copy_does_not_replace_a_newer_instance() -> None:
     """The copy has the higher incarnation, as after a clock was set back."""
     known = subscription()
     remove(known, "left")
-    known.apply(e.ConsumerRegistered(**IDS, consumer="ada", incarnation=3, client_id="client-new"), 0)
+    known.apply(e.ConsumerRegistered(**IDS, consumer="ada", incarnation=3, client_id="anonymous/client-new"), 0)
 
     assert isinstance(judge(known), Refusal)
 
@@ -105,7 +109,7 @@ def test_rule_1_removed_consumers_expire_and_are_bounded() -> None:
         known.apply(e.ConsumerRegistered(**IDS, consumer=f"c{n}", incarnation=1, client_id="x"), 2)
         remove(known, "left", at_ms=2, name=f"c{n}", incarnation=1)
     assert MAX_REMOVED_CONSUMERS == len(known.removed_consumers)
-    assert not known.was_removed("ada", 5, "client-ada")
+    assert not known.was_removed("ada", 5, "anonymous/client-ada")
     assert known.was_removed("c9", 1, "x")
 
     known.apply(e.ConsumerRegistered(**IDS, consumer="d", incarnation=1, client_id="x"), 3)
@@ -118,7 +122,7 @@ def test_rule_2_a_replaced_incarnation_is_fenced() -> None:
 
     assert isinstance(rejected, Refusal)
     assert ("fenced", True) == (rejected.verdict, rejected.after_proposed)
-    assert "now incarnation 5 at client 'client-ada'" in rejected.reason
+    assert "now incarnation 5 at client 'anonymous/client-ada'" in rejected.reason
 
 
 @pytest.mark.parametrize(
@@ -175,7 +179,9 @@ async def test_a_duplicated_registration_after_a_leave_gets_no_segment(lead: Lea
     assert isinstance(harness.register("ada", incarnation=2), m.Registered)
 
 
-def judge_after_deletion(found: Subscription | None, *, client_id: str = "client-ada", **fields: Any) -> Refusal | None:
+def judge_after_deletion(
+    found: Subscription | None, *, client_id: str = "anonymous/client-ada", **fields: Any
+) -> Refusal | None:
     """Judge a registration of ada, a consumer of a deleted subscription of this name."""
     return judge_deleted_subscription(found, subscription().known_consumers(7), request(**fields), client_id)
 
@@ -210,21 +216,25 @@ def test_a_consumer_of_the_current_subscription_may_name_it() -> None:
 def test_consumers_that_left_before_the_deletion_are_remembered() -> None:
     known = subscription()
     remove(known, "left", at_ms=3)
-    known.apply(e.ConsumerRegistered(**IDS, consumer="bob", incarnation=1, client_id="client-bob"), 4)
+    known.apply(e.ConsumerRegistered(**IDS, consumer="bob", incarnation=1, client_id="anonymous/client-bob"), 4)
 
     assert [("ada", 3), ("bob", 9)] == [(each.consumer, each.at_ms) for each in known.known_consumers(9)]
 
 
 def test_rule_7_a_full_subscription_takes_no_further_consumer_but_returning_and_replacing_ones() -> None:
     known = subscription()
-    full = judge_registration(known, request(consumer="bob"), "client-bob", max_consumers=1)
+    full = judge_registration(known, request(consumer="bob"), "anonymous/client-bob", max_consumers=1)
 
     assert isinstance(full, Refusal)
     assert ("invalid", True) == (full.verdict, full.after_proposed)
     assert "has 1 consumers; the limit is 1: stop one of them, or use another subscription" in full.reason
-    assert isinstance(judge_registration(known, request(), "client-ada", max_consumers=1), AcceptedRegistration)
+    assert isinstance(
+        judge_registration(known, request(), "anonymous/client-ada", max_consumers=1), AcceptedRegistration
+    )
     replacing = request(incarnation=6)
-    assert isinstance(judge_registration(known, replacing, "client-ada", max_consumers=1), AcceptedRegistration)
+    assert isinstance(
+        judge_registration(known, replacing, "anonymous/client-ada", max_consumers=1), AcceptedRegistration
+    )
 
 
 def test_a_topic_has_at_most_so_many_subscriptions() -> None:

@@ -5,18 +5,18 @@ import pytest
 from coordinator.decisions.sessions import MISSED_HEARTBEATS, Claim, ExpiredConsumers, find_expired, judge_claim
 from coordinator.state.subscription import RegisteredConsumer
 
-KNOWN = RegisteredConsumer("ada", incarnation=5, client_id="client-a")
+KNOWN = RegisteredConsumer("ada", incarnation=5, client_id="anonymous/client-a")
 
 
 @pytest.mark.parametrize(
     ("incarnation", "client_id", "claim"),
     [
-        (5, "client-a", Claim.CURRENT),
-        (4, "client-a", Claim.OUTDATED),
-        (4, "client-b", Claim.OUTDATED),
-        (6, "client-a", Claim.REPLACES),
-        (6, "client-b", Claim.REPLACES),
-        (5, "client-b", Claim.REPLACES),
+        (5, "anonymous/client-a", Claim.CURRENT),
+        (4, "anonymous/client-a", Claim.OUTDATED),
+        (4, "anonymous/client-b", Claim.OUTDATED),
+        (6, "anonymous/client-a", Claim.REPLACES),
+        (6, "anonymous/client-b", Claim.REPLACES),
+        (5, "anonymous/client-b", Claim.REPLACES),
     ],
 )
 def test_rules_2_to_4_claims_to_a_registered_name(incarnation: int, client_id: str, claim: Claim) -> None:
@@ -24,7 +24,7 @@ def test_rules_2_to_4_claims_to_a_registered_name(incarnation: int, client_id: s
 
 
 def test_rule_1_an_unused_name_may_be_claimed() -> None:
-    assert Claim.FRESH is judge_claim(None, 0, "client-a")
+    assert Claim.FRESH is judge_claim(None, 0, "anonymous/client-a")
 
 
 def judge(consumer: RegisteredConsumer, *, unseen_seconds: float, now_ms: int = 0) -> ExpiredConsumers:
@@ -50,14 +50,14 @@ def test_rule_5_a_connected_consumer_is_disconnected_before_it_is_evicted() -> N
 
 def test_rule_6_the_grace_period_runs_by_the_ledgers_clock() -> None:
     """This leader has known the disconnected consumer for only one second."""
-    disconnected = RegisteredConsumer("ada", 5, "client-a", disconnected_at_ms=1_000)
+    disconnected = RegisteredConsumer("ada", 5, "anonymous/client-a", disconnected_at_ms=1_000)
 
     assert ExpiredConsumers((), ()) == judge(disconnected, unseen_seconds=1, now_ms=60_999)
     assert ExpiredConsumers((), ("ada",)) == judge(disconnected, unseen_seconds=1, now_ms=61_000)
 
 
 def test_rule_6_a_ledger_clock_ahead_does_not_extend_the_grace_period() -> None:
-    disconnected = RegisteredConsumer("ada", 5, "client-a", disconnected_at_ms=10**9)
+    disconnected = RegisteredConsumer("ada", 5, "anonymous/client-a", disconnected_at_ms=10**9)
 
     assert ExpiredConsumers((), ()) == judge(disconnected, unseen_seconds=59.9)
     assert ExpiredConsumers((), ("ada",)) == judge(disconnected, unseen_seconds=60)

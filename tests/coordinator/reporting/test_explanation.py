@@ -161,7 +161,7 @@ async def test_a_revoked_segment_names_the_missing_confirmation_and_its_deadline
 
 async def test_a_disconnected_holder_states_its_grace_period(lead: Lead) -> None:
     harness = lead("ada")
-    harness.coordinator.client_disconnected("client-ada")
+    harness.coordinator.client_disconnected("anonymous/client-ada")
     await asyncio.sleep(20)
     explained = explain_all(harness)
 

@@ -47,7 +47,7 @@ ANNOUNCEMENTS = [
     m.encode(m.HeadAnnouncement(shard=0, leader_epoch=1, head=3)),
 ]
 KINDS = {
-    m.replies_topic(CLUSTER, "producer"): m.decode_reply,
+    m.replies_topic(CLUSTER, "anonymous/producer"): m.decode_reply,
     m.cluster_topic(CLUSTER): msgspec.msgpack.Decoder(m.ClusterDescription).decode,
     m.leader_topic(CLUSTER, 0): msgspec.msgpack.Decoder(m.LeaderAnnouncement).decode,
     m.head_topic(CLUSTER, 0): msgspec.msgpack.Decoder(m.HeadAnnouncement).decode,
@@ -101,11 +101,15 @@ async def produce_among(payloads: list[bytes]) -> None:
         await create(world)
 
         def answer_first(message: Message) -> None:
-            if message.topic == m.requests_topic(CLUSTER, 0) and message.sender == "producer" and waiting:
+            if (
+                message.topic == m.requests_topic(CLUSTER, 0, "anonymous/producer")
+                and message.sender == "producer"
+                and waiting
+            ):
                 # A forged identity makes requests that no leader would decode.
                 request_id = msgspec.msgpack.decode(message.payload)["request_id"]
                 payload = waiting.pop().replace(b"\xaarequest_id\x07", b"\xaarequest_id" + number(request_id))
-                attacker.transport.publish(m.replies_topic(CLUSTER, "producer"), payload)
+                attacker.transport.publish(m.replies_topic(CLUSTER, "anonymous/producer"), payload)
 
         world.broker.spies.append(answer_first)
         patience = ProducerSettings(batch_bytes=100, request_timeout_seconds=1, delivery_timeout_seconds=30)

@@ -29,8 +29,8 @@ def presences(cluster: ScriptedCluster) -> list[m.Presence]:
     found: list[m.Presence] = []
     cluster.broker.spies.append(
         lambda message: (
-            found.append(m.decode_presence(message.payload))
-            if message.topic == m.presence_topic(CLUSTER, "client")
+            found.append(m.read_presence(message.topic, message.payload))
+            if message.topic == m.presence_topic(CLUSTER, "anonymous/client")
             else None
         )
     )
@@ -61,7 +61,7 @@ async def test_the_broker_keeps_nothing_of_clients_that_are_gone(cluster):
         await asyncio.sleep(2)
         cluster.broker.drop("client")
         await asyncio.sleep(3)
-    assert m.presence_topic(CLUSTER, "client") not in cluster.broker.retained
+    assert m.presence_topic(CLUSTER, "anonymous/client") not in cluster.broker.retained
 
 
 async def test_a_request_carries_the_current_leader_epoch(cluster):
@@ -143,7 +143,11 @@ async def test_the_error_names_an_unreachable_broker(cluster):
 async def test_undecodable_messages_are_counted_and_ignored(cluster):
     async with cluster.leader() as leader, cluster.client() as client:
         await client.request(0, describe)
-        for topic in (m.replies_topic(CLUSTER, "client"), m.leader_topic(CLUSTER, 0), m.cluster_topic(CLUSTER)):
+        for topic in (
+            m.replies_topic(CLUSTER, "anonymous/client"),
+            m.leader_topic(CLUSTER, 0),
+            m.cluster_topic(CLUSTER),
+        ):
             leader.transport.publish(topic, b"\xc1 not ours")
         await asyncio.sleep(0.1)
         assert 3 == client.undecodable_messages

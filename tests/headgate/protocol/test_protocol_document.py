@@ -11,10 +11,11 @@ import typing
 import msgspec
 import pytest
 
+from controller.access.rules import AccessRules, Right, Role
 from controller.decisions import verdicts
 from controller.decisions.deadline import judge_deadline
 from controller.decisions.topic_commands import MAX_SEGMENTS
-from controller.decisions.verdicts import Accept, Duplicate, judge_batch, judge_term
+from controller.decisions.verdicts import Accept, Batch, Duplicate, Judgement, judge_batch, judge_term
 from controller.leader.request_decoding import Malformed, read_request
 from controller.state.dedup_window import WINDOW
 from controller.state.producers import MAX_EARLIER_TOKENS
@@ -27,6 +28,7 @@ from headgate.ledger.chunk import RECORD_COLUMNS, SCHEMA
 from headgate.ledger.paths import chunk_folder, chunk_name
 from headgate.model import entries as e
 from headgate.model.hashing import key_bucket, key_hash, segment_hash
+from headgate.model.identifiers import ANONYMOUS
 from headgate.protocol import messages as m
 from headgate.protocol.batch_digest import batch_digest
 from tests.support.markdown import sections, ticked
@@ -86,7 +88,7 @@ def test_every_change_that_a_token_identifies_is_a_command_with_a_deadline() -> 
 
 
 def test_the_topic_table_matches_the_topic_functions() -> None:
-    placeholders = {"cluster": "<cluster>", "shard": "<shard>", "client_id": "<client>"}
+    placeholders = {"cluster": "<cluster>", "shard": "<shard>", "address": "<user>/<client>"}
     made = {
         function(*(placeholders[name] for name in inspect.signature(function).parameters))
         for name, function in vars(m).items()
@@ -293,16 +295,22 @@ def _batch(**changes: object) -> m.ProduceBatch:
     return m.ProduceBatch(**{**fields, **changes})
 
 
+def _judge_batch(batch: Batch, state: ShardState, durable: int) -> Judgement:
+    return judge_batch(batch, state, durable, user=ANONYMOUS, rules=ALL_BUT_FORBIDDEN)
+
+
 def _judge(finished: int = 3, durable: int = DURABLE, epoch: int = EPOCH, limit_ms: int | None = None, **batch: object):
     """Judge one batch of a shard with ``finished`` batches, in the steps of a leader."""
     body = _batch(**batch)
     request = m.Request(request_id=1, client_id="c", leader_epoch=epoch, max_term_age_ms=limit_ms, body=body)
-    decoded = read_request(m.encode(request))
+    decoded = read_request(m.encode(request), f"{ANONYMOUS}/c")
     if isinstance(decoded, Malformed):
         return Refusal("invalid", decoded.reason)
-    return judge_term(request, EPOCH) or judge_deadline(request, 1000) or judge_batch(body, _state(finished), durable)
+    return judge_term(request, EPOCH) or judge_deadline(request, 1000) or _judge_batch(body, _state(finished), durable)
 
 
+FORBIDDEN = "forbidden"
+ALL_BUT_FORBIDDEN = AccessRules({ANONYMOUS: (Right(Role.ADMINISTRATOR, ("t", "deleted", "nowhere", "elsewhere")),)})
 NOWHERE = {"topic": "nowhere", "records": TOO_LARGE}
 SITUATIONS = {
     "malformed": lambda: _judge(epoch=EPOCH - 1, topic="nowhere", records=[]),
@@ -310,13 +318,14 @@ SITUATIONS = {
     "the term has reached the `max_term_age_ms` of the request": lambda: _judge(
         limit_ms=1000, producer_id=99, **NOWHERE
     ),
-    "the producer is unknown": lambda: _judge(producer_id=99, **NOWHERE),
+    "the producer is unknown, or another user's": lambda: _judge(producer_id=99, **NOWHERE),
     "producer epoch below the stored one": lambda: _judge(producer_epoch=0, sequence=9, **NOWHERE),
     "producer epoch above the stored one, not at sequence 0": lambda: _judge(producer_epoch=2, **NOWHERE),
     "further ahead than the next sequence": lambda: _judge(sequence=4, **NOWHERE),
     "older than the window": lambda: _judge(finished=WINDOW + 1, sequence=0, **NOWHERE),
     "a sequence in the window, with other content": lambda: _judge(sequence=1, **NOWHERE),
     "a sequence in the window, finished or in flight": lambda: _judge(sequence=1, topic="deleted", durable=1),
+    "the user has no right to it": lambda: _judge(topic=FORBIDDEN, records=TOO_LARGE),
     "the topic or subscription does not exist": lambda: _judge(**NOWHERE),
     "records for an external topic": lambda: _judge(topic="elsewhere", records=TOO_LARGE),
     "a record is too large": lambda: _judge(finished=WINDOW, durable=1, sequence=WINDOW, records=TOO_LARGE),
@@ -380,7 +389,7 @@ def test_an_unknown_subscription_is_judged_like_an_unknown_topic(repeated: int) 
         producer_epoch=1,
         sequence=repeated,
     )
-    judged = judge_batch(batch, _state(3), DURABLE)
+    judged = _judge_batch(batch, _state(3), DURABLE)
 
     assert isinstance(judged, Refusal)
     assert ("other content" if repeated == 1 else "no subscription 'unknown'") in judged.reason

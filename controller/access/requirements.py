@@ -1,0 +1,76 @@
+"""What each request does, in terms of the access rules. Pure.
+
+Every kind of request has one entry; a test fails for a new kind without one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from controller.access.rules import AccessRules, Act, Action
+from coordinator.decisions.refusal import Refusal
+from headgate.protocol import messages as m
+
+
+def refuse_access(rules: AccessRules, user: str, body: m.RequestBody) -> Refusal | None:
+    """Return the refusal of the request ``body`` of ``user``; None if the rules allow it."""
+    decision = rules.judge(user, required(body))
+    return None if decision.allowed else Refusal("forbidden", decision.reason, after_barrier=True)
+
+
+def required(body: m.RequestBody) -> Act:
+    """Return the act that a user must be allowed for the request ``body``."""
+    return _ACTS[type(body)](body)
+
+
+def _on_topic(action: Action) -> Callable[[Any], Act]:
+    return lambda body: Act(action, body.topic)
+
+
+def _on_subscription(action: Action) -> Callable[[Any], Act]:
+    return lambda body: Act(action, body.topic, body.subscription)
+
+
+def _on_optional_topic(body: m.ListSubscriptions | m.DescribeBacklog) -> Act:
+    return Act(Action.DESCRIBE, body.topic, on_all_topics=body.topic is None)
+
+
+def _on_all_topics(_: m.RequestBody) -> Act:
+    return Act(Action.DESCRIBE, on_all_topics=True)
+
+
+def _identity(_: m.OpenProducer) -> Act:
+    """Return the act of opening an identity: consumers need one for their acknowledgements as well."""
+    return Act(Action.DESCRIBE)
+
+
+_ACTS: Final[dict[type[m.RequestBody], Callable[[Any], Act]]] = {
+    m.OpenProducer: _identity,
+    m.ProduceBatch: _on_topic(Action.PRODUCE),
+    m.AcknowledgeBatch: _on_subscription(Action.CONSUME),
+    m.RegisterConsumer: _on_subscription(Action.CONSUME),
+    m.Heartbeat: _on_subscription(Action.CONSUME),
+    m.LeaveConsumer: _on_subscription(Action.CONSUME),
+    m.ConfirmRevoked: _on_subscription(Action.CONSUME),
+    m.SeekSubscription: _on_subscription(Action.CONSUME),
+    m.ListTopics: _on_all_topics,
+    m.ListProducers: _on_all_topics,
+    m.DescribeProducer: _on_all_topics,
+    m.DeleteProducer: lambda _: Act(Action.ADMINISTER, on_all_topics=True),
+    m.ListSubscriptions: _on_optional_topic,
+    m.DescribeBacklog: _on_optional_topic,
+    m.DescribeTopic: _on_topic(Action.DESCRIBE),
+    m.DescribeSubscription: _on_subscription(Action.DESCRIBE),
+    m.ExplainSubscription: _on_subscription(Action.DESCRIBE),
+    m.PlanChanges: _on_subscription(Action.DESCRIBE),
+    m.CreateTopic: _on_topic(Action.ADMINISTER),
+    m.ImportTopic: _on_topic(Action.ADMINISTER),
+    m.DeleteTopic: _on_topic(Action.ADMINISTER),
+    m.SplitSegment: _on_topic(Action.ADMINISTER),
+    m.MergeSegments: _on_topic(Action.ADMINISTER),
+    m.SetTopicPolicy: _on_topic(Action.ADMINISTER),
+    m.PruneTopic: _on_topic(Action.ADMINISTER),
+    m.DeleteSubscription: _on_subscription(Action.ADMINISTER),
+    m.SetSubscriptionOrder: _on_subscription(Action.ADMINISTER),
+}

@@ -1,0 +1,129 @@
+"""`headgate access`: explain access decisions, and make the broker's configuration from the access file.
+
+Reads the daemon's settings and the access file, and connects to nothing.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from controller.access.broker_rules import BrokerFormat, export
+from controller.access.rules import AccessRules, Act, Action
+from controller.cli.output import examples, json_option, print_json, print_table
+from controller.cli.run import read_settings
+from headgate.errors import ConfigError
+
+if TYPE_CHECKING:
+    from controller.settings.load import Settings
+
+config_option = click.option(
+    "--config",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    required=True,
+    help="Settings file of the daemon (TOML).",
+)
+
+
+@click.group(
+    epilog=examples(
+        "headgate access list --config headgate.toml",
+        "headgate access check shop produce orders --config headgate.toml",
+        "headgate access export --config headgate.toml > headgate.acl",
+    ),
+)
+def access() -> None:
+    """Show, explain and export who may do what.
+
+    The rules are in the file that [access] file names in the daemon's settings.
+    """
+
+
+@access.command(
+    "check",
+    epilog=examples(
+        "headgate access check shop produce orders --config /etc/headgate/headgate.toml",
+        "headgate access check billing consume orders -s billing --config headgate.toml --json",
+        "headgate access check operator administer orders --config headgate.toml",
+    ),
+)
+@click.argument("user")
+@click.argument("action", type=click.Choice([action.value for action in Action]))
+@click.argument("topic", required=False)
+@click.option("--subscription", "-s", metavar="NAME", help="A subscription of TOPIC.")
+@config_option
+@json_option
+def check(user: str, action: str, topic: str | None, subscription: str | None, config: Path, as_json: bool) -> None:
+    """Explain whether USER may do ACTION with TOPIC; without TOPIC: with all topics.
+
+    The exit code is 0 if it is allowed, and 1 if it is denied.
+    """
+    if subscription is not None and topic is None:
+        raise click.UsageError("--subscription needs a TOPIC")
+    rules = _rules(read_settings(config))
+    decision = rules.judge(user, Act(Action(action), topic, subscription, on_all_topics=topic is None))
+    if as_json:
+        print_json({"allowed": decision.allowed, "reason": decision.reason})
+    else:
+        click.echo(f"{'allowed' if decision.allowed else 'denied'}: {decision.reason}")
+    if not decision.allowed:
+        raise click.exceptions.Exit(1)
+
+
+@access.command("list", epilog=examples("headgate access list --config /etc/headgate/headgate.toml"))
+@config_option
+@json_option
+def list_users(config: Path, as_json: bool) -> None:
+    """List the rights of all users."""
+    rules = _rules(read_settings(config))
+    rows = [
+        (user, right.role.value, ", ".join(right.topics), ", ".join(right.subscriptions))
+        for user, rights in sorted(rules.users.items())
+        for right in rights
+    ]
+    columns = ("user", "role", "topics", "subscriptions")
+    if as_json:
+        print_json([dict(zip(columns, row, strict=True)) for row in rows])
+    else:
+        print_table(columns, rows)
+
+
+@access.command(
+    "export",
+    epilog=examples(
+        "headgate access export --config /etc/headgate/headgate.toml > /etc/mosquitto/headgate.acl",
+        "headgate access export --config headgate.toml --format dynamic-security > dynamic-security.json",
+    ),
+)
+@click.option(
+    "--format",
+    "broker_format",
+    type=click.Choice([each.value for each in BrokerFormat]),
+    default=BrokerFormat.ACL_FILE.value,
+    show_default=True,
+    help="mosquitto: a file for acl_file. dynamic-security: the plugin's file, to which you add passwords.",
+)
+@config_option
+def export_rules(broker_format: str, config: Path) -> None:
+    """Print the MQTT broker's configuration for all users and for the daemons.
+
+    The broker vouches for the user of each message, and enforces the rights of devices. Export again
+    and reload the broker whenever the access file changes.
+    """
+    settings = read_settings(config)
+    if settings.broker.username is None:
+        raise ConfigError(f"{config}: $.broker.username is not set; the broker must know the daemons by a user name")
+    rules = _rules(settings)
+    text = export(
+        rules, BrokerFormat(broker_format), cluster=settings.cluster.name, daemon_user=settings.broker.username
+    )
+    click.echo(text, nl=False)
+
+
+def _rules(settings: Settings) -> AccessRules:
+    if settings.access.file is None:
+        raise ConfigError("access control is off ([access] open = true): name a file in [access] file first")
+    return settings.access.rules()

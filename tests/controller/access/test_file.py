@@ -1,0 +1,93 @@
+"""The access file: what it may contain, and what its errors name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from controller.access.file import MAX_FILE_BYTES, read_access_file
+from controller.access.rules import Right, Role
+from headgate.errors import ConfigError
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "access.toml"
+    path.write_text(text)
+    return path
+
+
+def test_a_user_has_one_right_per_table(tmp_path: Path) -> None:
+    rules = read_access_file(
+        write(
+            tmp_path,
+            """
+            [[users.shop]]
+            role = "producer"
+            topics = ["orders", "cart-*"]
+            [[users.shop]]
+            role = "consumer"
+            topics = ["refunds"]
+            subscriptions = ["shop"]
+            [[users.alice]]
+            role = "administrator"
+            """,
+        )
+    )
+
+    assert rules.users == {
+        "shop": (Right(Role.PRODUCER, ("orders", "cart-*")), Right(Role.CONSUMER, ("refunds",), ("shop",))),
+        "alice": (Right(Role.ADMINISTRATOR),),
+    }
+    assert not rules.is_open
+
+
+def right(text: str) -> str:
+    return f"[[users.shop]]\n{text}\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("users = 1", "Expected `object`, got `int` - at `$.users`"),
+        ("", "missing required field `users`"),
+        ("[users.shop]\nrole = 'producer'", "a right is a table [[users.NAME]]"),
+        (right("role = 'boss'"), "Invalid enum value 'boss'"),
+        (right("topics = ['a']"), "missing required field `role`"),
+        (right("role = 'producer'\ntopic = 'a'"), "unknown field `topic`"),
+        (right("role = 'producer'\ntopics = []"), "user shop: topics = [] allows nothing"),
+        (right("role = 'producer'\ntopics = ['a/b']"), "user shop: 'a/b' in topics is neither a name"),
+        (right("role = 'producer'\ntopics = ['*a']"), "user shop: '*a' in topics is neither a name"),
+        (right("role = 'producer'\nsubscriptions = ['a']"), "user shop: subscriptions are for the role consumer"),
+        (right("role = 'device'\ntopics = ['a*']"), "user shop: a device's topic is a name or *, not 'a*'"),
+        ("[['users'.'a/b']]\nrole = 'observer'", "user"),
+        ("[[users.shop]", "not TOML"),
+    ],
+)
+def test_an_error_is_one_line_that_names_the_file_and_the_user(tmp_path: Path, text: str, problem: str) -> None:
+    path = write(tmp_path, text)
+    with pytest.raises(ConfigError) as caught:
+        read_access_file(path)
+
+    assert str(caught.value).startswith(f"{path}: ")
+    assert problem in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"missing\.toml: No such file"):
+        read_access_file(tmp_path / "missing.toml")
+    (tmp_path / "large").write_bytes(b"#" * (MAX_FILE_BYTES + 1))
+    with pytest.raises(ConfigError, match="larger than"):
+        read_access_file(tmp_path / "large")
+    (tmp_path / "binary").write_bytes(b"\xff\xfe")
+    with pytest.raises(ConfigError, match="not TOML"):
+        read_access_file(tmp_path / "binary")
+
+
+def test_the_example_is_valid() -> None:
+    assert {Role.DEVICE, Role.PRODUCER, Role.CONSUMER, Role.OBSERVER, Role.ADMINISTRATOR} == {
+        each.role for rights in read_access_file(ROOT / "deploy" / "access.toml").users.values() for each in rights
+    }

@@ -1,0 +1,110 @@
+"""`headgate access`: what it prints, and its errors. It needs no cluster."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.controller.cli.conftest import Invoke
+
+ACCESS = """
+[[users.shop]]
+role = "producer"
+topics = ["orders"]
+[[users.billing]]
+role = "consumer"
+topics = ["orders"]
+subscriptions = ["billing"]
+"""
+SETTINGS = """
+[cluster]
+name = "plant"
+[broker]
+username = "headgate"
+[access]
+file = "access.toml"
+[ledger]
+url = "file:///var/lib/headgate/ledger"
+"""
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> str:
+    (tmp_path / "access.toml").write_text(ACCESS)
+    (tmp_path / "headgate.toml").write_text(SETTINGS)
+    return str(tmp_path / "headgate.toml")
+
+
+def test_check_explains_a_decision_and_exits_with_it(invoke: Invoke, config: str) -> None:
+    allowed = invoke("access", "check", "shop", "produce", "orders", "--config", config)
+    denied = invoke("access", "check", "billing", "consume", "orders", "-s", "audit", "--config", config)
+
+    assert (0, "allowed: user shop is producer of orders\n") == (allowed.exit_code, allowed.stdout)
+    assert 1 == denied.exit_code
+    assert denied.stdout == (
+        "denied: user billing may not consume subscription audit of topic orders: "
+        "the user is consumer of orders (subscriptions billing)\n"
+    )
+    assert "" == denied.stderr
+
+
+def test_check_without_a_topic_means_all_topics(invoke: Invoke, config: str) -> None:
+    denied = invoke("access", "check", "shop", "describe", "--config", config, "--json")
+
+    assert 1 == denied.exit_code
+    assert json.loads(denied.stdout) == {
+        "allowed": False,
+        "reason": "user shop may not describe all topics: the user is producer of orders",
+    }
+
+
+def test_list_shows_every_right(invoke: Invoke, config: str) -> None:
+    printed = invoke("access", "list", "--config", config, "--json")
+
+    assert json.loads(printed.stdout) == [
+        {"user": "billing", "role": "consumer", "topics": "orders", "subscriptions": "billing"},
+        {"user": "shop", "role": "producer", "topics": "orders", "subscriptions": "*"},
+    ]
+    assert "producer" in invoke("access", "list", "--config", config).stdout
+
+
+def test_export_prints_the_brokers_configuration(invoke: Invoke, config: str) -> None:
+    acl = invoke("access", "export", "--config", config)
+    plugin = invoke("access", "export", "--config", config, "--format", "dynamic-security")
+
+    assert "user shop\n" in acl.stdout
+    assert "topic write headgate/plant/shards/+/requests/shop/+\n" in acl.stdout
+    assert {client["username"] for client in json.loads(plugin.stdout)["clients"]} == {"headgate", "billing", "shop"}
+
+
+@pytest.mark.parametrize(
+    ("replaced", "by", "problem"),
+    [
+        ('username = "headgate"', "", "$.broker.username is not set"),
+        ('file = "access.toml"', "open = true", "access control is off"),
+        ('file = "access.toml"', "", "$.access.file is not set"),
+        ('file = "access.toml"', 'file = "none.toml"', "none.toml: No such file"),
+        ('file = "access.toml"', 'file = "access.toml"\nopen = true', "$.access.open excludes access.file"),
+        ('username = "headgate"', 'username = "shop"', "user shop is the daemons' own"),
+    ],
+)
+def test_an_unusable_configuration_is_one_line(
+    invoke: Invoke, config: str, replaced: str, by: str, problem: str
+) -> None:
+    Path(config).write_text(SETTINGS.replace(replaced, by))
+    failed = invoke("access", "export", "--config", config)
+
+    assert 1 == failed.exit_code
+    assert "" == failed.stdout
+    assert problem in failed.stderr
+    assert 1 == len(failed.stderr.splitlines())
+
+
+def test_check_config_names_an_error_in_the_access_file(invoke: Invoke, config: str) -> None:
+    (Path(config).parent / "access.toml").write_text('[[users.shop]]\nrole = "boss"\n')
+    failed = invoke("check-config", config)
+
+    assert 1 == failed.exit_code
+    assert "access.toml: Invalid enum value 'boss'" in failed.stderr

@@ -1,0 +1,198 @@
+"""A leader acts on the rights and the identity of the sender that a request's topic names."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+from structlog.testing import capture_logs
+
+from controller.access.rules import AccessRules, Right, Role
+from headgate.client.admin import Admin
+from headgate.client.connection import Client
+from headgate.client.consumer import Consumer
+from headgate.client.producer import Producer, ProducerSettings
+from headgate.errors import RequestRejectedError
+from headgate.model.entries import SubscriptionType
+from headgate.protocol import messages as m
+from tests.headgate.client.test_against_the_leader import client as client_of
+from tests.support.one_shard import CLUSTER, BareClient, OneShard
+
+pytestmark = pytest.mark.looptime
+
+RULES = AccessRules(
+    {
+        "operator": (Right(Role.ADMINISTRATOR),),
+        "shop": (Right(Role.PRODUCER, ("orders",)),),
+        "rival": (Right(Role.PRODUCER, ("orders",)), Right(Role.CONSUMER, ("orders",))),
+        "billing": (Right(Role.CONSUMER, ("orders",), ("billing",)),),
+        "grafana": (Right(Role.OBSERVER),),
+    }
+)
+RECORDS = [m.Record(b"key", b"value", 0)]
+
+
+@asynccontextmanager
+async def shard_with_rules() -> AsyncIterator[OneShard]:
+    """A led shard with the topic ``orders``."""
+    shard = OneShard()
+    shard.access.rules = RULES
+    async with shard.leader():
+        async with Admin(client(shard, "operator")) as admin:
+            await admin.create_topic("orders", 1)
+        yield shard
+
+
+def client(shard: OneShard, user: str) -> Client:
+    return client_of(shard, f"client-{user}", user)
+
+
+def denied(shard: OneShard) -> float:
+    return shard.registry.get_sample_value("headgate_access_denied_total") or 0.0
+
+
+async def test_each_role_does_what_it_may_and_nothing_else() -> None:
+    async with shard_with_rules() as shard:
+        async with Producer(client(shard, "shop")) as producer:
+            stored = await producer.send_and_wait("orders", b"key", b"value")
+        options = {"topic": "orders", "subscription": "billing", "type": SubscriptionType.STREAM, "start": "earliest"}
+        async with Consumer(client(shard, "billing"), **options) as consumer:
+            record = await anext(consumer)
+            await consumer.acknowledge(record)
+        async with Admin(client(shard, "grafana")) as observer:
+            assert ["orders"] == [topic.topic for topic in await observer.list_topics()]
+            for refused in (
+                observer.delete_topic("orders", force=True),
+                observer.split("orders", 0),
+                observer.seek("orders", "billing", to="earliest"),
+                observer.delete_subscription("orders", "billing", force=True),
+            ):
+                with pytest.raises(RequestRejectedError, match=r"user grafana may not .*: the user is observer"):
+                    await refused
+        async with Admin(client(shard, "operator")) as admin:
+            assert 1 == len((await admin.describe_topic("orders")).segments)
+
+    assert (0, b"value") == (stored.offset, record.value)
+    assert 4 == denied(shard)
+
+
+async def test_a_producer_without_the_right_stores_nothing_and_learns_why() -> None:
+    async with shard_with_rules() as shard:
+        async with Producer(
+            client(shard, "billing"), settings=ProducerSettings(delivery_timeout_seconds=5)
+        ) as producer:
+            with pytest.raises(RequestRejectedError, match="user billing may not produce topic orders"):
+                await producer.send_and_wait("orders", b"key", b"value")
+        async with Admin(client(shard, "operator")) as admin:
+            topic = await admin.describe_topic("orders")
+
+    assert [0] == [segment.next_offset for segment in topic.segments]
+
+
+async def test_a_consumer_gets_no_other_subscription() -> None:
+    async with shard_with_rules() as shard:
+        with pytest.raises(RequestRejectedError, match="may not consume subscription audit of topic orders"):
+            async with Consumer(client(shard, "billing"), topic="orders", subscription="audit", type="STREAM"):
+                pass
+        async with Admin(client(shard, "operator")) as admin:
+            assert [] == await admin.list_subscriptions("orders")
+
+
+async def test_refusals_are_logged_once_per_client() -> None:
+    with capture_logs() as logs:
+        async with shard_with_rules() as shard, Admin(client(shard, "grafana")) as admin:
+            for _ in range(3):
+                with pytest.raises(RequestRejectedError):
+                    await admin.delete_topic("orders")
+
+    assert ["grafana/client-grafana"] == [line["client"] for line in logs if line["event"] == "access.denied"]
+    assert 3 == denied(shard)
+
+
+async def opened(shard: OneShard, user: str, **fields: object) -> m.AnyReplyBody:
+    async with bare(shard, user) as sender:
+        return await sender.call(m.OpenProducer, token=f"token-{user}", **fields)
+
+
+@asynccontextmanager
+async def bare(shard: OneShard, user: str) -> AsyncIterator[BareClient]:
+    sender = BareClient(shard.broker, f"client-{user}", user)
+    await sender.open()
+    try:
+        yield sender
+    finally:
+        await sender.transport.__aexit__(None, None, None)
+
+
+async def test_a_named_producer_belongs_to_its_user() -> None:
+    async with shard_with_rules() as shard:
+        mine = await opened(shard, "shop", name="import")
+        theirs = await opened(shard, "rival", name="import")
+        again = await opened(shard, "rival", producer_id=mine.producer_id, producer_epoch=mine.producer_epoch)
+
+    assert [("forbidden", True), ("forbidden", True)] == [
+        (reply.verdict, "belongs to another user" in reply.reason) for reply in (theirs, again)
+    ]
+
+
+async def test_a_forged_batch_counts_as_one_of_an_unknown_producer() -> None:
+    """The honest producer's next batch is stored, and is no duplicate."""
+    async with shard_with_rules() as shard:
+        identity = await opened(shard, "shop")
+        batch = {
+            "topic": "orders",
+            "records": RECORDS,
+            "producer_id": identity.producer_id,
+            "producer_epoch": identity.producer_epoch,
+            "sequence": 0,
+        }
+        async with bare(shard, "rival") as rival, bare(shard, "shop") as shop:
+            forged = await rival.call(m.ProduceBatch, **batch)
+            raised = await rival.call(m.ProduceBatch, **{**batch, "producer_epoch": identity.producer_epoch + 1})
+            honest = await shop.call(m.ProduceBatch, **batch)
+
+    assert ["forgotten", "forgotten"] == [forged.verdict, raised.verdict]
+    assert isinstance(honest, m.Committed)
+    assert not honest.duplicate
+
+
+async def test_a_consumers_name_belongs_to_its_user() -> None:
+    registration = {"topic": "orders", "subscription": "billing", "consumer": "c", "subscription_type": "STREAM"}
+    async with shard_with_rules() as shard, bare(shard, "billing") as owner, bare(shard, "rival") as rival:
+        await owner.call(m.RegisterConsumer, **registration, incarnation=1)
+        taken = await rival.call(m.RegisterConsumer, **registration, incarnation=2)
+        named = {key: registration[key] for key in ("topic", "subscription", "consumer")}
+        await rival.call(m.LeaveConsumer, **named, incarnation=1)
+        kept = await owner.call(m.Heartbeat, **named, incarnation=1)
+
+    assert ("forbidden", "consumer 'c' belongs to another user: use another name") == (taken.verdict, taken.reason)
+    assert isinstance(kept, m.HeartbeatReply)
+
+
+async def test_a_request_in_another_clients_name_has_no_effect_and_is_answered_to_its_sender() -> None:
+    async with shard_with_rules() as shard, bare(shard, "rival") as rival, bare(shard, "operator") as operator:
+        request = m.Request(request_id=5, client_id="client-operator", body=m.DeleteTopic(topic="orders", token="x"))
+        rival.transport.publish(m.requests_topic(CLUSTER, 0, "rival/client-rival"), m.encode(request))
+        reply = await rival.reply(5)
+        topics = await operator.call(m.ListTopics)
+
+    assert ("invalid", True) == (reply.verdict, "names client 'client-operator'" in reply.reason)
+    assert ["orders"] == [topic.topic for topic in topics.topics]
+    assert 5 not in operator.replies
+    assert 1 == shard.registry.get_sample_value("headgate_messages_malformed_total", {"reason": "sender"})
+
+
+async def test_a_stored_batch_is_answered_after_its_user_has_lost_the_right() -> None:
+    """ "Not stored" would be untrue."""
+    async with shard_with_rules() as shard:
+        identity = await opened(shard, "shop")
+        named = {"producer_id": identity.producer_id, "producer_epoch": identity.producer_epoch}
+        async with bare(shard, "shop") as shop:
+            await shop.call(m.ProduceBatch, topic="orders", records=RECORDS, **named, sequence=0)
+            shard.access.rules = AccessRules({"shop": (Right(Role.PRODUCER, ("other",)),)})
+            repeated = await shop.call(m.ProduceBatch, topic="orders", records=RECORDS, **named, sequence=0)
+            later = await shop.call(m.ProduceBatch, topic="orders", records=RECORDS, **named, sequence=1)
+
+    assert repeated.duplicate
+    assert "forbidden" == later.verdict
