@@ -37,8 +37,11 @@ class DeviceSession(Protocol):
     def on_connection(self, handler: Callable[[bool], None]) -> None:
         """Call ``handler(connected)`` whenever that changes."""
 
-    async def add_subscription(self, topic_filter: str) -> None:
-        """Subscribe; returns at once while the broker is unreachable. Raises TransportError if the broker refuses."""
+    async def add_subscriptions(self, topic_filters: Sequence[str], connection: int) -> bool:
+        """Subscribe on this ``connection``, or not at all; a later connection does not repeat it.
+
+        Returns whether the broker confirmed it. Raises TransportError if it rejects some; the others are added.
+        """
 
     async def remove_subscriptions(self, topic_filters: Sequence[str], connection: int) -> bool:
         """Unsubscribe on this ``connection``, or not at all; filters of earlier terms can be included.

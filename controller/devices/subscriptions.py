@@ -4,10 +4,12 @@ While enabled, it subscribes to every topic of the shard. Otherwise it unsubscri
 until every message with a PUBACK is stored, and closes the session; earlier terms may have left
 subscriptions or messages.
 
-1. A filter is removed only on a connection older than a chunk of this term: the chunk proves that
-   there was no successor yet, and a later one takes over the session, which ends the connection.
-   Otherwise a deposed leader could remove its successor's filters, and devices would get PUBACKs
-   for messages that no session queues. A topic stays subscribed until its deletion is durable.
+1. A filter is added or removed only on a connection older than a chunk of this term: the chunk
+   proves that there was no successor yet, and a later one takes over the session, which ends the
+   connection. Otherwise a deposed leader could remove its successor's filters, and devices would get
+   PUBACKs for messages that no session queues. Or it could add filters to a session that its
+   successor has emptied, and no leader would read what they queue. Only durable creations and deletions
+   of topics count.
 2. The queue is empty once a sentinel returns that was sent while only its topic was subscribed to.
    The session closes once the broker has confirmed a packet on that connection, after a later
    chunk: then all messages before the sentinel are acknowledged.
@@ -59,7 +61,10 @@ class DeviceSubscriptions:
         self._enabled = enabled
         self._session: DeviceSession | None = None
         self._active_filters: set[str] = set()
-        """Filters that the broker has, or gets on the next connection, as far as known."""
+        """Filters that the broker may have, as far as known."""
+        self._added_filters: set[str] = set()
+        """Filters that were added, or rejected, on `_added_connection`."""
+        self._added_connection = 0
         self._changed = asyncio.Event()
         self._callbacks: list[Callable[[], None]] = []
         self._sentinels_sent = 0
@@ -81,7 +86,8 @@ class DeviceSubscriptions:
         """Keep a session open while it is enabled or not empty, until cancelled."""
         while True:
             # An earlier leader may have left these.
-            self._active_filters = set() if self._enabled else self._publish_filters()
+            self._active_filters = self._publish_filters()
+            self._added_connection = 0
             async with open_session() as session:
                 session.on_connection(lambda _: self._changed.set())
                 self._session = session
@@ -129,11 +135,10 @@ class DeviceSubscriptions:
         while True:
             self._changed.clear()
             callbacks, self._callbacks = self._callbacks, []
-            await self._add_wanted_filters(session)
-            await self._remove_unwanted_filters(session)
+            await self._change_filters(session)
             for callback in callbacks:
                 callback()
-            if not self._enabled and not self._active_filters:
+            if not self._enabled and not self._active_filters and not self._wanted_filters(session):
                 for callback in self._callbacks:  # Disabled: there is nothing to subscribe to.
                     callback()
                 self._callbacks = []
@@ -143,24 +148,33 @@ class DeviceSubscriptions:
                 async with asyncio.timeout(None if self._enabled else SENTINEL_INTERVAL_SECONDS):
                     await self._changed.wait()
 
-    async def _add_wanted_filters(self, session: DeviceSession) -> None:
-        for topic_filter in sorted(self._wanted_filters(session) - self._active_filters):
-            self._active_filters.add(topic_filter)
-            try:
-                await session.add_subscription(topic_filter)
-            except TransportError as error:
-                # This topic gets no messages before the next connection. All others continue.
-                log.warning("device.filter_rejected", shard=self._state.shard, reason=str(error))
-
-    async def _remove_unwanted_filters(self, session: DeviceSession) -> None:
+    async def _change_filters(self, session: DeviceSession) -> None:
         connection = session.connection
-        if connection == 0 or self._active_filters <= self._wanted_filters(session):
+        if connection != self._added_connection:
+            # The broker may have lost its data: all wanted filters are added again.
+            self._added_connection, self._added_filters = connection, set()
+        before = self._wanted_filters(session)
+        if connection == 0 or before == self._added_filters == self._active_filters:
             return
         await self._wait_for_barrier()
-        # Enabled again during the wait, some of these are wanted.
-        unwanted = sorted(self._active_filters - self._wanted_filters(session))
+        # What changed during the wait is not durable yet. It has set `_changed`, so it follows.
+        after = self._wanted_filters(session)
+        await self._add_filters(session, sorted((before & after) - self._added_filters), connection)
+        unwanted = sorted(self._active_filters - before - after)
         if unwanted and await session.remove_subscriptions(unwanted, connection):
             self._active_filters.difference_update(unwanted)
+            self._added_filters.difference_update(unwanted)
+
+    async def _add_filters(self, session: DeviceSession, filters: list[str], connection: int) -> None:
+        if not filters:
+            return
+        self._active_filters.update(filters)
+        self._added_filters.update(filters)
+        try:
+            await session.add_subscriptions(filters, connection)
+        except TransportError as error:
+            # These topics get no messages before the next connection. All others continue.
+            log.warning("device.filter_rejected", shard=self._state.shard, reason=str(error))
 
     async def _wait_for_barrier(self) -> None:
         """Return once a chunk was created after this call."""
@@ -169,9 +183,11 @@ class DeviceSubscriptions:
         await created.wait()
 
     def _send_sentinel(self, session: DeviceSession) -> None:
-        """Send a sentinel, if one is due and only its topic is subscribed to."""
+        """Send a sentinel, if one is due and only its topic is subscribed to, on this connection."""
         now = asyncio.get_running_loop().time()
-        if self._enabled or not session.connected or self._active_filters != {self.sentinel_topic}:
+        if self._enabled or session.connection != self._added_connection:
+            return
+        if not (self._added_filters == self._active_filters == {self.sentinel_topic}):
             return
         if now - self._sentinel_sent_at >= SENTINEL_INTERVAL_SECONDS:
             self._sentinels_sent += 1

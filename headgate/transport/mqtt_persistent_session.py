@@ -6,8 +6,8 @@ acknowledged to the broker only when its consumer acknowledges it.
 1. A connection with the same client id takes over the session; the older one ends.
 2. A delivery is acknowledged on the connection that it arrived on, or not at all: later its number
    may belong to another message.
-3. Filters are removed on the connection that the caller names, or not at all: another client may
-   have used the session since, and may need them.
+3. Filters are added and removed on the connection that the caller names, or not at all: another
+   client may have used the session since. So a reconnection does not subscribe automatically.
 4. Nothing is read while more than ``max_unacknowledged_bytes`` are unacknowledged. The broker
    bounds their number (mosquitto: ``max_inflight_messages``).
 5. Closing leaves the session and its subscriptions at the broker.
@@ -17,21 +17,22 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
 
 import aiomqtt  # noqa: TID251 - this and headgate.transport.mqtt are the modules that speak to the broker
 from paho.mqtt.client import Client as PahoClient
 from paho.mqtt.client import MQTTMessage
 
+from headgate.errors import TransportError
 from headgate.transport.mqtt import FILTERS_PER_PACKET, MqttTiming, MqttTransport, paho_of
 
 KEEPALIVE_SECONDS: Final = 30
 """Longer than reading may pause: while nothing is read, the broker's answers to pings are not read either."""
-UNSUBSCRIBE_TIMEOUT_SECONDS: Final = 60.0
-"""For the answer to `remove_subscriptions`: deliveries before it may have to be stored first. A
-dead broker is detected sooner."""
+CONFIRMATION_TIMEOUT_SECONDS: Final = 60.0
+"""For the broker's answer to a change of filters: deliveries before it may have to be stored first.
+A dead broker is detected sooner."""
 DEFAULT_MAX_UNACKNOWLEDGED_BYTES: Final = 16 * 1024 * 1024
 
 
@@ -79,7 +80,11 @@ class MqttPersistentSession(MqttTransport):
             username=username,
             password=password,
             rng=rng,
-            timing=replace(timing or MqttTiming(), keepalive_seconds=KEEPALIVE_SECONDS),
+            timing=replace(
+                timing or MqttTiming(),
+                keepalive_seconds=KEEPALIVE_SECONDS,
+                subscribe_timeout_seconds=CONFIRMATION_TIMEOUT_SECONDS,
+            ),
         )
         self._handler = handler
         self._max_unacknowledged_bytes = max_unacknowledged_bytes
@@ -88,17 +93,31 @@ class MqttPersistentSession(MqttTransport):
         self._connections = 0
         self._lost = asyncio.Event()
 
-    async def add_subscription(self, topic_filter: str) -> None:
-        """Receive messages that match ``topic_filter`` from now on; returns like `Transport.subscribe`.
-
-        Raises TransportError: the broker rejects this filter.
-        """
-        await self.subscribe(topic_filter, _ignore_message)
-
     @property
     def connection(self) -> int:
         """Number of the current connection, never reused; 0: the broker is unreachable."""
         return self._connections if self.connected else 0
+
+    async def add_subscriptions(self, topic_filters: Sequence[str], connection: int) -> bool:
+        """Add filters to the session; on ``connection`` or not at all.
+
+        Returns whether the broker confirmed it. Raises TransportError, after it has requested all:
+        the broker rejects some.
+        """
+        client = self._client
+        if client is None or connection != self._connections:
+            return False
+        rejections: list[str] = []
+        for first in range(0, len(topic_filters), FILTERS_PER_PACKET):
+            packet = list(topic_filters[first : first + FILTERS_PER_PACKET])
+            try:
+                if not await self._confirmed(client, self._request_subscriptions(client, packet)):
+                    return False
+            except TransportError as error:
+                rejections.append(str(error))
+        if rejections:
+            raise TransportError("; ".join(rejections))
+        return True
 
     async def remove_subscriptions(self, topic_filters: Sequence[str], connection: int) -> bool:
         """Remove filters from the session, whichever client added them; on ``connection`` or not at all.
@@ -110,10 +129,9 @@ class MqttPersistentSession(MqttTransport):
         if client is None or connection != self._connections:
             return False
         for first in range(0, len(topic_filters), FILTERS_PER_PACKET):
-            if not await self._unsubscribe_confirmed(client, topic_filters[first : first + FILTERS_PER_PACKET]):
+            packet = list(topic_filters[first : first + FILTERS_PER_PACKET])
+            if not await self._confirmed(client, client.unsubscribe(packet, timeout=CONFIRMATION_TIMEOUT_SECONDS)):
                 return False
-        for topic_filter in topic_filters:
-            self._remove_handler(topic_filter)
         return True
 
     def publish_sentinel(self, topic: str, payload: bytes) -> None:
@@ -121,10 +139,9 @@ class MqttPersistentSession(MqttTransport):
         if self._client is not None:
             paho_of(self._client).publish(topic, payload, qos=1)
 
-    async def _unsubscribe_confirmed(self, client: aiomqtt.Client, topic_filters: Sequence[str]) -> bool:
-        confirmation = asyncio.ensure_future(
-            client.unsubscribe(list(topic_filters), timeout=UNSUBSCRIBE_TIMEOUT_SECONDS)
-        )
+    async def _confirmed(self, client: aiomqtt.Client, request: Coroutine[Any, Any, None]) -> bool:
+        """Return whether ``request`` was answered on the connection of ``client``. Raises what ``request`` raises."""
+        confirmation = asyncio.ensure_future(request)
         lost = asyncio.ensure_future(self._lost.wait())
         try:
             # aiomqtt does not detect the loss.
@@ -208,7 +225,3 @@ class MqttPersistentSession(MqttTransport):
     async def _disconnect(self, client: aiomqtt.Client) -> None:
         self._resume_reading(force=True)  # The broker's answer follows the unread deliveries.
         await super()._disconnect(client)
-
-
-def _ignore_message(_topic: str, _payload: bytes) -> None:
-    """Handle the messages of a filter: here deliveries are not routed by filter."""

@@ -14,7 +14,7 @@ import pytest
 from controller.devices.session_port import Delivery, DeviceSession
 from controller.local.embedded import EmbeddedBroker
 from headgate.transport.mqtt import MqttTiming
-from headgate.transport.mqtt_persistent_session import UNSUBSCRIBE_TIMEOUT_SECONDS, MqttPersistentSession
+from headgate.transport.mqtt_persistent_session import CONFIRMATION_TIMEOUT_SECONDS, MqttPersistentSession
 from tests.support.device_broker import FakeDeviceBroker
 from tests.support.real_brokers import BROKERS, real_broker
 from tests.support.tcp_proxy import Proxy
@@ -116,7 +116,7 @@ async def test_messages_of_a_device_arrive_in_order_with_their_topic(harness: Br
     intake = Intake()
     async with await harness.session(intake) as session:
         await connected(session)
-        await session.add_subscription("publish/orders/#")
+        await session.add_subscriptions(["publish/orders/#"], session.connection)
         await harness.publish("publish/orders/a/b", *(b"%d" % n for n in range(50)))
         await harness.publish("publish/orders", b"no key")
         await harness.publish("publish/other/a", b"not subscribed")
@@ -136,7 +136,7 @@ async def test_messages_published_without_a_connection_wait_for_the_next_one(har
     first, second = Intake(), Intake()
     async with await harness.session(first) as session:
         await connected(session)
-        await session.add_subscription("publish/orders/#")
+        await session.add_subscriptions(["publish/orders/#"], session.connection)
     await harness.publish("publish/orders/a", b"1", b"2", b"3")
 
     async with await harness.session(second) as session:
@@ -151,7 +151,7 @@ async def test_only_unacknowledged_messages_are_delivered_again(harness: BrokerH
     first, second = Intake(acknowledges=False), Intake()
     async with await harness.session(first) as session:
         await connected(session)
-        await session.add_subscription("publish/orders/#")
+        await session.add_subscriptions(["publish/orders/#"], session.connection)
         await harness.publish("publish/orders/a", *(b"%d" % n for n in range(6)))
         await until(lambda: len(first.payloads) == 6)
         for delivery in first.deliveries[:3]:
@@ -170,7 +170,7 @@ async def test_unacknowledged_messages_are_delivered_again_after_a_reconnection(
     intake = Intake(acknowledges=False)
     async with await harness.session(intake) as session:
         await connected(session)
-        await session.add_subscription("publish/orders/#")
+        await session.add_subscriptions(["publish/orders/#"], session.connection)
         await harness.publish("publish/orders/a", b"1", b"2")
         await until(lambda: len(intake.payloads) == 2)
 
@@ -192,7 +192,7 @@ async def test_an_acknowledgement_counts_only_on_the_connection_of_its_delivery(
     intake, rest = Intake(acknowledges=False), Intake()
     async with await harness.session(intake) as session:
         await connected(session)
-        await session.add_subscription("publish/orders/#")
+        await session.add_subscriptions(["publish/orders/#"], session.connection)
         await harness.publish("publish/orders/a", b"1", b"2")
         await until(lambda: len(intake.payloads) == 2)
         await harness.drop()
@@ -210,7 +210,7 @@ async def test_a_new_connection_takes_over_the_session(harness: BrokerHarness) -
     old, new = Intake(acknowledges=False), Intake()
     async with await harness.session(old) as deposed:
         await connected(deposed)
-        await deposed.add_subscription("publish/orders/#")
+        await deposed.add_subscriptions(["publish/orders/#"], deposed.connection)
         await harness.publish("publish/orders/a", b"1")
         await until(lambda: old.payloads)
         async with await harness.session(new) as session:
@@ -226,7 +226,7 @@ async def test_a_retained_copy_is_distinct_from_a_publication(harness: BrokerHar
     await harness.publish("publish/orders/a", b"old", retain=True)
     async with await harness.session(intake) as session:
         await connected(session)
-        await session.add_subscription("publish/orders/#")
+        await session.add_subscriptions(["publish/orders/#"], session.connection)
         await until(lambda: intake.payloads)
         await harness.publish("publish/orders/a", b"new", retain=True)
         await until(lambda: len(intake.payloads) == 2)
@@ -238,8 +238,8 @@ async def test_removed_filters_deliver_nothing_whichever_connection_added_them(h
     intake = Intake()
     async with await harness.session(Intake()) as session:
         await connected(session)
-        await session.add_subscription("publish/orders/#")
-        await session.add_subscription("publish/other/#")
+        await session.add_subscriptions(["publish/orders/#"], session.connection)
+        await session.add_subscriptions(["publish/other/#"], session.connection)
     async with await harness.session(intake) as session:
         await connected(session)
         assert await session.remove_subscriptions(
@@ -263,7 +263,7 @@ async def test_filters_are_removed_only_on_the_numbered_connection(
         await connected(session)
         first = session.connection
         assert first > 0
-        await session.add_subscription("publish/orders/#")
+        await session.add_subscriptions(["publish/orders/#"], session.connection)
         await harness.drop()
         await until(lambda: session.connection > first)
 
@@ -273,7 +273,7 @@ async def test_filters_are_removed_only_on_the_numbered_connection(
         assert await session.remove_subscriptions(["publish/orders/#"], session.connection)
         await harness.drop()
         await until(lambda: session.connection > first + 1)
-        await session.add_subscription("publish/other/#")
+        await session.add_subscriptions(["publish/other/#"], session.connection)
         await harness.publish("publish/orders/a", b"not subscribed")
         await harness.publish("publish/other/a", b"last")
         await until(lambda: b"last" in intake.payloads)
@@ -283,17 +283,39 @@ async def test_filters_are_removed_only_on_the_numbered_connection(
 
 
 @persistent_sessions
+async def test_filters_are_added_only_on_the_numbered_connection(harness: BrokerHarness) -> None:
+    """A client that connects again adds none automatically: another client may have removed them meanwhile."""
+    intake, successor = Intake(), Intake()
+    async with await harness.session(intake) as session:
+        assert not await session.add_subscriptions(["publish/orders/#"], session.connection)
+        await connected(session)
+        first = session.connection
+        assert await session.add_subscriptions(["publish/orders/#"], first)
+        async with await harness.session(successor) as other:
+            await until(lambda: other.connected and not session.connected)
+            assert await other.remove_subscriptions(["publish/orders/#"], other.connection)
+        await until(lambda: session.connection > first)
+        assert not await session.add_subscriptions(["publish/orders/#"], first)
+        await harness.publish("publish/orders/a", b"not subscribed")
+        assert await session.add_subscriptions(["publish/other/#"], session.connection)
+        await harness.publish("publish/other/a", b"last")
+        await until(lambda: b"last" in intake.payloads)
+
+    assert [[], [b"last"]] == [successor.payloads, intake.payloads]
+
+
+@persistent_sessions
 async def test_a_sentinel_is_delivered_once_after_all_waiting_messages(harness: BrokerHarness) -> None:
     """With more messages than the broker has in flight (mosquitto with our settings: 1000; the fake too)."""
     intake = Intake(acknowledges=False)
     async with await harness.session(Intake()) as session:
         await connected(session)
-        await session.add_subscription("publish/orders/#")
+        await session.add_subscriptions(["publish/orders/#"], session.connection)
     await harness.publish("publish/orders/a", *(b"%d" % n for n in range(1100)))
 
     async with await harness.session(intake) as session:
         await connected(session)
-        await session.add_subscription("sentinels")
+        await session.add_subscriptions(["sentinels"], session.connection)
         assert await session.remove_subscriptions(["publish/orders/#"], session.connection)
         session.publish_sentinel("sentinels", b"the end")
         await until(lambda: len(intake.payloads) == 1000)
@@ -310,7 +332,7 @@ async def test_a_sentinel_is_not_sent_without_a_connection(harness: BrokerHarnes
     session.publish_sentinel("sentinels", b"not sent")
     async with session:
         await connected(session)
-        await session.add_subscription("sentinels")
+        await session.add_subscriptions(["sentinels"], session.connection)
         session.publish_sentinel("sentinels", b"sent")
         await until(lambda: intake.payloads)
 
@@ -324,10 +346,10 @@ async def test_removing_a_filter_fails_if_the_connection_is_lost_before_the_conf
         harness = MosquittoHarness(stack, await stack.enter_async_context(real_broker(tmp_path)))
         async with await harness.session(Intake()) as session:
             await connected(session)
-            await session.add_subscription("publish/orders/#")
+            await session.add_subscriptions(["publish/orders/#"], session.connection)
             assert harness._proxy is not None
             await harness._proxy.blackhole()
-            async with asyncio.timeout(UNSUBSCRIBE_TIMEOUT_SECONDS / 2):
+            async with asyncio.timeout(CONFIRMATION_TIMEOUT_SECONDS / 2):
                 confirmation = asyncio.create_task(
                     session.remove_subscriptions(["publish/orders/#"], session.connection)
                 )
@@ -349,7 +371,7 @@ async def test_reading_pauses_at_the_unacknowledged_bytes_limit_and_loses_nothin
         )
         async with session:
             await connected(session)
-            await session.add_subscription("publish/orders/#")
+            await session.add_subscriptions(["publish/orders/#"], session.connection)
             await MosquittoHarness(stack, broker).publish("publish/orders/a", *(b"%04d" % n * 2500 for n in range(60)))
             await until(lambda: len(intake.payloads) == 11)
             await never(lambda: len(intake.payloads) > 11, 0.3)
@@ -375,7 +397,7 @@ async def test_mosquitto_keeps_waiting_messages_across_a_restart(tmp_path: Path)
         harness = MosquittoHarness(stack, broker)
         async with await harness.session(Intake()) as session:
             await connected(session)
-            await session.add_subscription("publish/orders/#")
+            await session.add_subscriptions(["publish/orders/#"], session.connection)
         await harness.publish("publish/orders/a", b"1", b"2")
 
         await broker.restart()

@@ -20,15 +20,23 @@ DEVICES = 3
 DROP_PROBABILITY = 0.2
 """Probability that the leader's session is disconnected right after a publication."""
 SWITCH_PROBABILITY = 0.05
-"""Probability that the intake is switched before a publication."""
+"""Probability that the intake is switched before a publication, in most runs."""
 KEY_PREFIX = b"device/"
 
 
 class DeviceClients:
     """Devices, and the session that the broker keeps for the leader."""
 
-    def __init__(self, rng: random.Random, cluster: str, topic: str, on_switch: Callable[[], None]) -> None:
-        """``on_switch`` is called when `on` changes."""
+    def __init__(
+        self,
+        rng: random.Random,
+        cluster: str,
+        topic: str,
+        on_switch: Callable[[], None],
+        *,
+        switch_probability: float,
+    ) -> None:
+        """``on_switch`` is called when `on` changes; ``switch_probability``: per publication."""
         self.broker = FakeDeviceBroker(window=20)
         self.published: dict[bytes, list[int]] = defaultdict(list)
         """Key → counters with a PUBACK that the broker keeps."""
@@ -37,6 +45,7 @@ class DeviceClients:
         self.discarded = 0
         """Publications that the broker discarded."""
         self._on_switch = on_switch
+        self._switch_probability = switch_probability
         self._subscribed_publications = 2
         """Publications that the broker kept since the intake was switched on."""
         self._rng = rng
@@ -74,7 +83,7 @@ class DeviceClients:
         """Publish until cancelled. The leader must have subscribed already: earlier publications may be lost."""
         while True:
             await asyncio.sleep(self._rng.uniform(0.3, 3))
-            if self._rng.random() < SWITCH_PROBABILITY:
+            if self._rng.random() < self._switch_probability:
                 self.switch(not self.on)
             if self.broker.running:
                 key = KEY_PREFIX + b"%d" % self._rng.randrange(DEVICES)

@@ -6,6 +6,7 @@ import asyncio
 
 import structlog
 
+from tests.simulation.clients import SWITCH_PROBABILITY
 from tests.simulation.invariant_checker import InvariantChecker
 from tests.simulation.virtual_loop import VirtualLoop
 from tests.simulation.world import ClusterSimulation
@@ -19,18 +20,24 @@ def run_seed(
     store_kind: type[FakeStore] = FakeStore,
     changed_batches: bool = False,
     named_producer: bool = False,
+    device_switches: float = SWITCH_PROBABILITY,
 ) -> InvariantChecker:
     """Run one simulation and return its checker.
 
     ``changed_batches``: with a client that changes batches of others. ``named_producer``: with a program that
-    continues at its source position, beside many anonymous producers.
+    continues at its source position, beside many anonymous producers. ``device_switches``: probability that the intake
+    of devices is switched on or off before a publication of a device.
 
     Raises InvariantViolationError, or what a bug raised, with the end of the run's trace as a note.
     """
     structlog.configure(processors=[], logger_factory=structlog.ReturnLoggerFactory())
     loop = VirtualLoop()
     simulation = ClusterSimulation(
-        seed, store_kind=store_kind, changed_batches=changed_batches, named_producer=named_producer
+        seed,
+        store_kind=store_kind,
+        changed_batches=changed_batches,
+        named_producer=named_producer,
+        device_switches=device_switches,
     )
     try:
         loop.run_until_complete(simulation.run(fault_rounds=fault_rounds))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
 from functools import partial
@@ -78,7 +77,6 @@ class SimulatedDaemon:
             )
             for shard in range(SHARDS)
         ]
-        self._producer_ids = random.Random(name)
         self._devices: FakeDeviceSession | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -165,7 +163,7 @@ class SimulatedDaemon:
             drain_checker=self.simulation,
             now_ms=self.now_ms,
             rng=self.simulation.rng,
-            new_producer_id=partial(self._producer_ids.getrandbits, 63),
+            new_producer_id=partial(self.simulation.rng.getrandbits, 63),
             trim_delay_seconds=DELETE_SECONDS,
             trim_interval_seconds=TRIM_INTERVAL_SECONDS,
             open_session=self._open_devices,

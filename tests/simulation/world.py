@@ -40,7 +40,7 @@ from headgate.errors import (
 from headgate.ledger.chunk_ranges import compacted_through, ranges_to_read
 from headgate.ledger.compacted import manifest_ranges
 from headgate.ledger.ledger import Ledger
-from tests.simulation.clients import DeviceClients
+from tests.simulation.clients import SWITCH_PROBABILITY, DeviceClients
 from tests.simulation.faulty_client import FaultyClient
 from tests.simulation.import_program import MAX_PRODUCERS, ImportProgram
 from tests.simulation.invariant_checker import CheckedObjects, InvariantChecker, InvariantViolationError
@@ -101,6 +101,7 @@ class ClusterSimulation:
         store_kind: type[FakeStore] = FakeStore,
         changed_batches: bool = False,
         named_producer: bool = False,
+        device_switches: float = SWITCH_PROBABILITY,
     ) -> None:
         self.rng = random.Random(seed)
         self.checker = InvariantChecker()
@@ -115,7 +116,9 @@ class ClusterSimulation:
         self.not_stored: dict[bytes, list[int]] = defaultdict(list)
         self.producing = True
         self.maintenance_rng = random.Random(seed + 3)
-        self.device_clients = DeviceClients(random.Random(seed + 4), CLUSTER, TOPIC, self._switch_devices)
+        self.device_clients = DeviceClients(
+            random.Random(seed + 4), CLUSTER, TOPIC, self._switch_devices, switch_probability=device_switches
+        )
         self.clock_rng = random.Random(seed + 5)
         self.disk_rng = random.Random(seed + 7)
         self.faulty_client = FaultyClient(random.Random(seed + 6), self.broker, CLUSTER) if changed_batches else None
@@ -204,9 +207,9 @@ class ClusterSimulation:
             self._check()
 
     def _check(self) -> None:
+        self.device_clients.check()
         self.checker.check_nothing_lost(TOPIC, self.committed)
         self.checker.check_nothing_lost(TOPIC, self.device_clients.published)
-        self.device_clients.check()
         held = {(record.key, int(record.value)) for record in self.checker.stored[TOPIC]}
         for key, counters in self.not_stored.items():
             if wrong := [counter for counter in counters if (key, counter) in held]:
@@ -435,8 +438,10 @@ class ClusterSimulation:
             leader = self._leader()
             leader.clock_ahead_ms = self.clock_rng.choice([-1, 1, 8]) * DAY_MS
             self.log(f"the clock of {leader.name} is {leader.clock_ahead_ms} ms ahead")
-            await asyncio.sleep(self.clock_rng.uniform(0.1, 5))
-            leader.clock_ahead_ms = 0
+            try:
+                await asyncio.sleep(self.clock_rng.uniform(0.1, 5))
+            finally:
+                leader.clock_ahead_ms = 0
 
     async def _damage_reads(self) -> None:
         """Let a daemon's disk or network flip bits for a while, again and again."""

@@ -176,7 +176,6 @@ class FakeDeviceSession:
         self.client_id = client_id
         self.handler = handler
         self._broker = broker
-        self._filters: set[str] = set()
         self._link: _Link | None = None
         self._connecting: asyncio.TimerHandle | None = None
         self._open = False
@@ -188,13 +187,6 @@ class FakeDeviceSession:
         """See `DeviceSession.connected`."""
         return self._link is not None
 
-    async def add_subscription(self, topic_filter: str) -> None:
-        """See `DeviceSession.add_subscription`."""
-        self._filters.add(topic_filter)
-        await asyncio.sleep(self._broker.delay_seconds)
-        if self._link is not None:
-            self._broker.subscribe(self._link.broker_session, topic_filter)
-
     @property
     def connection(self) -> int:
         """See `DeviceSession.connection`."""
@@ -204,18 +196,31 @@ class FakeDeviceSession:
         """See `DeviceSession.on_connection`."""
         self._watchers.append(handler)
 
+    async def add_subscriptions(self, topic_filters: Sequence[str], connection: int) -> bool:
+        """See `DeviceSession.add_subscriptions`."""
+        link = await self._packet_arrives(connection)
+        if link is None:
+            return False
+        for topic_filter in topic_filters:
+            self._broker.subscribe(link.broker_session, topic_filter)
+        return True
+
     async def remove_subscriptions(self, topic_filters: Sequence[str], connection: int) -> bool:
         """See `DeviceSession.remove_subscriptions`."""
-        link = self._link
-        if link is None or connection != self._connections:
-            return False
-        await asyncio.sleep(self._broker.delay_seconds)
-        # A packet arrives if its connection still exists at the broker, whatever the sender knows.
-        if link.broker_session.link is not link:
+        link = await self._packet_arrives(connection)
+        if link is None:
             return False
         link.broker_session.filters.difference_update(topic_filters)
-        self._filters.difference_update(topic_filters)
         return True
+
+    async def _packet_arrives(self, connection: int) -> _Link | None:
+        """Return the link once a packet on ``connection`` is at the broker; None if that connection has ended."""
+        link = self._link
+        if link is None or connection != self._connections:
+            return None
+        await asyncio.sleep(self._broker.delay_seconds)
+        # It arrives if its connection still exists at the broker, whatever the sender knows.
+        return link if link.broker_session.link is link else None
 
     def publish_sentinel(self, topic: str, payload: bytes) -> None:
         """See `DeviceSession.publish_sentinel`."""
@@ -258,8 +263,6 @@ class FakeDeviceSession:
         if self._link is None:
             self._reconnect()
             return
-        for topic_filter in sorted(self._filters):
-            self._broker.subscribe(self._link.broker_session, topic_filter)
         self._link.fill()
         self._connections += 1
         self._notify_connection(connected=True)

@@ -10,8 +10,10 @@ from typing import Any
 from controller.devices.session_port import Delivery, DeviceSession
 from controller.leader.leader import ShardLeader
 from controller.settings.load import IngestSettings
+from headgate.ledger.ledger import Ledger
 from headgate.protocol import messages as m
 from tests.support.device_broker import FakeDeviceBroker
+from tests.support.object_store import FakeStore
 from tests.support.one_shard import CLUSTER, BareClient, OneShard
 from tests.support.waiting import until
 
@@ -49,6 +51,12 @@ class Devices:
 
     def metric(self, name: str, **labels: str) -> float | None:
         return self.shard.registry.get_sample_value(f"headgate_{name}", labels)
+
+    def isolate_store(self) -> None:
+        """Cut the running leader off from the store. Later leaders reach it."""
+        isolated, self.shard.store = self.shard.store, FakeStore(objects=self.shard.store.objects)
+        isolated.freeze()
+        self.shard.ledger = Ledger(self.shard.store, 0)
 
     async def records(self) -> list[dict[str, Any]]:
         rows: list[dict[str, Any]] = []

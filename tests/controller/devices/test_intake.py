@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 import pytest
 from structlog.testing import capture_logs
@@ -222,10 +223,12 @@ async def test_an_external_topic_is_not_subscribed_to_and_rejects_messages(devic
 
 async def test_a_filter_that_the_broker_rejects_affects_no_other_topic(devices: Devices) -> None:
     class RestrictedSession(FakeDeviceSession):
-        async def add_subscription(self, topic_filter: str) -> None:
-            if "secret" in topic_filter:
+        async def add_subscriptions(self, topic_filters: Sequence[str], connection: int) -> bool:
+            allowed = [topic_filter for topic_filter in topic_filters if "secret" not in topic_filter]
+            added = await super().add_subscriptions(allowed, connection)
+            if len(allowed) < len(topic_filters):
                 raise TransportError("not allowed")
-            await super().add_subscription(topic_filter)
+            return added
 
     devices.shard.open_session = lambda _, handler: RestrictedSession(devices.broker, SESSION, handler)
     async with devices.running(topic=None) as (_, client):
