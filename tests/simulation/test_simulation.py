@@ -104,7 +104,7 @@ def test_a_segment_pruned_before_it_is_read_is_found(monkeypatch: pytest.MonkeyP
     """Planted: retention considers every segment drained."""
     monkeypatch.setattr(controller.retention.policy, "_is_drained", lambda *_: True)
 
-    assert "was pruned" in found(first=55)
+    assert "was pruned" in found(first=85)
 
 
 def test_a_command_that_is_executed_after_it_was_reported_as_failed_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
