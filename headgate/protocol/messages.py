@@ -5,8 +5,9 @@ may be added with a default. Any message may be lost, duplicated or late, and on
 leader counts. docs/protocol.md is the specification; a test compares the two.
 
 To add a request, change: its struct and union in requests (replies for a new kind of reply), its
-handler with its line in ``COMMANDS`` or ``handlers()``, headgate.client.admin, docs/protocol.md,
-and the conversation of tests/headgate/protocol/test_protocol_document.py.
+handler with its line in ``COMMANDS`` or ``handlers()``, its line in controller.access.requirements,
+headgate.client.admin, and docs/protocol.md. Tests name what is missing, among it an example of the
+message in the protocol's conversation and its worst case in the benchmark ``loop_stall``.
 """
 
 from headgate.protocol.announcements import *  # noqa: F403
