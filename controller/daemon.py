@@ -16,7 +16,6 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
-from pathlib import Path
 
 import msgspec
 import structlog
@@ -26,6 +25,7 @@ from controller.access.control import AccessControl
 from controller.decisions.client_ids import ClientIds
 from controller.devices.session_port import Delivery, DeviceSession
 from controller.devices.unknown_topics import UnknownTopicWatch
+from controller.drain_connection import DrainConnection
 from controller.leader.context import LeaderContext
 from controller.leader.drain_check import DrainChecker
 from controller.leader.leader import ShardLeader
@@ -44,7 +44,7 @@ from controller.leadership.shard_leaders import ShardLeaders
 from controller.leadership.transitions import Event, Role
 from controller.leadership.zookeeper import ZooKeeperElections
 from controller.logs import change_level
-from controller.settings.load import CompactionSettings, Settings, ledger_unreachable_from_executors
+from controller.settings.load import Settings
 from controller.settings.reload import reloaded
 from controller.settings.sections import MAX_SHARDS
 from controller.snapshots.scheduler import SnapshotScheduler
@@ -52,16 +52,11 @@ from controller.state.shard_state import ShardState
 from controller.state.steady_clock import SteadyClock
 from controller.status import current_backlogs, daemon_status, described_status
 from coordinator.ports import CoordinatorSettings
-from drain.checker.checker import SparkDrainChecker
-from drain.checker.results_checker import ResultsChecker
-from drain.checker.supervisor import DrainSupervisor, service_command
-from drain.protocol import BacklogResponse, ExternalBacklogQuery
 from headgate.errors import ConfigError
 from headgate.ledger.compacted import delete_compacted_segments
 from headgate.ledger.ledger import Ledger
 from headgate.ledger.paths import chunk_folder
 from headgate.protocol import messages as m
-from headgate.restart_policy import RestartPolicy
 from headgate.storage.object_store import Store, open_store
 from headgate.transport.mqtt import MqttTransport
 from headgate.transport.mqtt_persistent_session import MqttPersistentSession
@@ -93,17 +88,6 @@ def read_clocks() -> tuple[int, int]:
     elapsed = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
     # Of Python's clocks, only this one has a value beyond the year 2262.
     return int(time.clock_gettime(time.CLOCK_REALTIME) * 1000), time.clock_gettime_ns(elapsed) // 1_000_000
-
-
-def compaction_arguments(settings: CompactionSettings) -> list[str]:
-    """Return the compaction arguments of the Spark process; none if compaction is disabled."""
-    if not settings.enabled:
-        return []
-    return [
-        *("--compaction-chunks", str(settings.min_chunks)),
-        *("--compaction-delay-seconds", f"{settings.delay_seconds:g}"),
-        *("--compaction-delete-after-seconds", f"{settings.delete_delay_seconds:g}"),
-    ]
 
 
 def coordinator_settings(settings: Settings) -> CoordinatorSettings:
@@ -147,10 +131,8 @@ class Daemon:
         self._ticked_at = 0.0
         self._suspended: asyncio.TimerHandle | None = None
         self._zookeeper_state = "connecting"
-        self.drain_state: tuple[events.DrainState, str] = ("off", "the drain service has not replied yet")
-        """State of the drain service, and its reason."""
         self._transport: Transport | None = None
-        self._checker: SparkDrainChecker | ResultsChecker | None = None
+        self._drain = DrainConnection(settings, self.instruments, self._rng, self._recheck_drained)
         self._client_ids = ClientIds()
         self._access = AccessControl(settings.access.rules(), self.instruments)
         self._description: m.ClusterDescription | None = None
@@ -199,7 +181,7 @@ class Daemon:
             password=settings.broker.password(),
             rng=self._rng,
         )
-        drain_checker = await self._start_drain(stack)
+        drain_checker = await self._drain.start(stack)
         elections = ZooKeeperElections(
             settings.zookeeper.hosts,
             root=elections_root(settings),
@@ -246,6 +228,11 @@ class Daemon:
         await asyncio.gather(*running)
         log.info("daemon.stopped", instance=self.instance)
 
+    @property
+    def drain_state(self) -> tuple[events.DrainState, str]:
+        """State of the drain service, and its reason."""
+        return self._drain.state
+
     def status(self) -> DaemonStatus:
         return daemon_status(self.instance, self.settings.cluster.name, self._controllers)
 
@@ -262,8 +249,8 @@ class Daemon:
                 tick_age_seconds=asyncio.get_running_loop().time() - self._ticked_at,
                 zookeeper=self._zookeeper_state,
                 broker_connected=connected,
-                drain=self.drain_state[0],
-                drain_reason=self.drain_state[1],
+                drain=self._drain.state[0],
+                drain_reason=self._drain.state[1],
                 shards=len(self._controllers),
                 unreadable={each.shard: each.fault for each in self._controllers if each.fault is not None},
                 store_reachable=self.instruments.store_reachable,
@@ -320,13 +307,13 @@ class Daemon:
                 delete_data=partial(delete_compacted_segments, ledger.store),
                 observer=self.instruments,
                 drain_checker=drain_checker,
-                drain_problem=self._drain_problem,
+                drain_problem=self._drain.problem,
                 now_ms=self._now_ms,
                 rng=self._rng,
                 new_producer_id=partial(secrets.randbits, PRODUCER_ID_BITS),
                 open_session=self._device_session,
                 trim_delay_seconds=settings.compaction.delete_delay_seconds if settings.compaction.enabled else None,
-                backlog_source=self._query_backlog,
+                backlog_source=self._drain.query_backlog,
                 backlog_interval_seconds=settings.metrics.backlog_interval_seconds,
             )
             return self._leader_type(state, context, yields_to_contender)
@@ -413,64 +400,6 @@ class Daemon:
             )
         await elections.register_instance(self.instance, msgspec.json.encode({"http": self.http_address}))
         return shards
-
-    async def _start_drain(self, stack: AsyncExitStack) -> DrainChecker:
-        settings = self.settings.drain
-        if settings.results is not None:
-            results = self._checker = await stack.enter_async_context(self._results_checker(settings.results))
-            return results
-        if settings.spawn:
-            if ledger_unreachable_from_executors(self.settings):
-                log.warning(
-                    "drain.ledger_unreachable_from_executors", master=settings.master, ledger=self.settings.ledger.url
-                )
-            command = service_command(
-                ledger_url=self.settings.ledger.url,
-                socket=settings.socket,
-                folder=Path(settings.folder),
-                master=settings.master,
-                reader=settings.reader,
-                spark_conf=settings.spark_conf,
-                driver_memory=settings.driver_memory,
-                run_timeout_seconds=settings.run_timeout_seconds,
-                external=settings.external,
-                compaction_arguments=compaction_arguments(self.settings.compaction),
-            )
-            supervisor = DrainSupervisor(
-                command=command,
-                socket=settings.socket,
-                folder=Path(settings.folder),
-                on_state=self._on_drain_state,
-                on_restart=lambda: self.instruments.observe(events.DrainServiceRestarted()),
-                policy=RestartPolicy(start_timeout_seconds=settings.start_timeout_seconds),
-                rng=self._rng,
-            )
-            await stack.enter_async_context(supervisor)
-        checker = SparkDrainChecker(
-            settings.socket,
-            timeout_seconds=settings.run_timeout_seconds,
-            # The supervisor reports the state of a spawned process. For another one, only its
-            # replies show it.
-            on_state=None if settings.spawn else self._on_drain_state,
-            observer=self.instruments,
-            rng=self._rng,
-        )
-        self._checker = await stack.enter_async_context(checker)
-        return checker
-
-    def _results_checker(self, url: str) -> ResultsChecker:
-        return ResultsChecker(
-            open_store(url),
-            stale_seconds=self.settings.drain.results_stale_seconds,
-            on_state=self._on_drain_state,
-            on_result=self._recheck_drained,
-        )
-
-    async def _query_backlog(
-        self, shard: int, now_ms: int, external: Sequence[ExternalBacklogQuery]
-    ) -> BacklogResponse:
-        assert self._checker is not None, "this daemon leads a shard before its drain checker exists"
-        return await self._checker.backlog([shard], now_ms, external)
 
     def _now_ms(self) -> int:
         """Return milliseconds since 1970, and report a step of the clock."""
@@ -588,21 +517,6 @@ class Daemon:
             log.debug("leader.malformed", error=str(error))
             return
         self._leaders.announced(announced.shard, announced.leader_epoch, announced.instance)
-
-    def _on_drain_state(self, state: events.DrainState, reason: str) -> None:
-        if state != self.drain_state[0]:
-            log.info("drain.state", state=state, reason=reason)
-        became_ready = state == "ready" and self.drain_state[0] != "ready"
-        self.drain_state = (state, reason)
-        self.instruments.observe(events.DrainServiceStateChanged(state=state))
-        if became_ready:
-            if isinstance(self._checker, SparkDrainChecker):
-                self._checker.on_process_ready()
-            self._recheck_drained()
-
-    def _drain_problem(self) -> str | None:
-        state, reason = self.drain_state
-        return None if state == "ready" else reason
 
     def _recheck_drained(self) -> None:
         """Ask again for blocked segments without waiting for the next poll."""

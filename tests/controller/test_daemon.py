@@ -22,7 +22,6 @@ from controller.settings.load import (
     ZooKeeperSettings,
 )
 from controller.state.shard_state import ShardState
-from drain.checker.checker import SparkDrainChecker
 from headgate.errors import ConfigError
 from headgate.ledger.ledger import Ledger
 from headgate.storage.object_store import LocalStore
@@ -123,17 +122,3 @@ async def test_a_reload_enables_and_disables_devices_now_and_for_later_terms(
         gc.unfreeze()
 
     assert [True, False, False, True, True, False] == enabled
-
-
-async def test_a_drain_service_that_becomes_ready_is_connected_to_at_once(tmp_path: Path, settings: Settings) -> None:
-    """Otherwise blocked segments wait for the next attempt too, up to half a minute."""
-    daemon: Any = Daemon(settings)
-    daemon._checker = SparkDrainChecker(f"unix:{tmp_path / 'missing'}")
-
-    daemon._on_drain_state("degraded", "the process ended")
-    assert not daemon._checker._process_ready.is_set()
-    assert daemon._drain_problem() == "the process ended"
-    daemon._on_drain_state("ready", "it responds")
-
-    assert daemon._checker._process_ready.is_set()
-    assert daemon._drain_problem() is None
