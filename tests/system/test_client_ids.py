@@ -64,4 +64,4 @@ async def test_two_clients_with_one_id_are_reported_by_a_daemon(tmp_path: Path) 
 
         async with older, newer:
             await wait_until(reported, "the daemon counts that a client id is used twice")
-        assert daemon.log_entries("client.id_used_twice")[0]["client_id"] == "till"
+        assert daemon.log_entries("client.id_used_twice")[0]["client_id"] == "anonymous/till"
