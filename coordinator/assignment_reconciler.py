@@ -29,8 +29,8 @@ from metrics import events
 
 MAX_GRANTS_PER_PUSH = 1000
 """Limit that keeps a message far below the maximum message size."""
-MAX_MOVES_PER_TURN = 1000
-"""Releases, revocations and grants that one turn of the event loop makes at most: about 10 ms."""
+MAX_MOVES_PER_TURN = 500
+"""Releases, revocations and grants that one turn of the event loop makes at most: about 5 ms, besides the target."""
 MAX_REPEATED_GRANTS = 1000
 """Grants that one heartbeat repeats at most, and as many revocations. The next heartbeat repeats more."""
 

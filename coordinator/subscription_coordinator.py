@@ -39,6 +39,7 @@ from coordinator.reporting.drain_rate import DrainRate
 from coordinator.reporting.explanation import ExplanationContext, explain
 from coordinator.reporting.idle_reasons import idle_reasons
 from coordinator.reporting.plan import plan_changes
+from coordinator.reporting.steps import Steps, complete
 from coordinator.state.subscription import RegisteredConsumer, Subscription
 from coordinator.state.topic_view import TopicView
 from headgate.errors import LayoutError
@@ -155,7 +156,11 @@ class SubscriptionCoordinator:
 
     def describe(self) -> m.SubscriptionDescription:
         """Return the description of the subscription."""
-        return describe(self._subscription, self._topic, self._reconciler.gate)
+        return complete(self.describe_in_steps())
+
+    def describe_in_steps(self) -> Steps[m.SubscriptionDescription]:
+        """Describe the subscription."""
+        return describe(self._subscription, self._topic, self.gate)
 
     def explanation_context(self, drain_problem: str | None = None) -> ExplanationContext:
         """Return the volatile state that `coordinator.reporting.explanation` uses; see `explain`."""
@@ -171,7 +176,9 @@ class SubscriptionCoordinator:
             idle=idle_reasons(self._subscription, self.gate),
         )
 
-    def explain(self, request: m.ExplainSubscription, drain_problem: str | None = None) -> m.ExplanationReply | Refusal:
+    def explain(
+        self, request: m.ExplainSubscription, drain_problem: str | None = None
+    ) -> Steps[m.ExplanationReply | Refusal]:
         """Explain the requested segment or consumer; everything if neither is named.
 
         ``drain_problem``: why the daemon cannot have drain checks answered at present, if it knows.
@@ -187,14 +194,17 @@ class SubscriptionCoordinator:
         if request.segment is not None or request.consumer is not None:
             segments = [] if request.segment is None else [request.segment]
             consumers = [] if request.consumer is None else [request.consumer]
+        yield self.size
         context = self.explanation_context(drain_problem)
-        explanation = explain(subscription, topic, self.gate, context, segments=segments, consumers=consumers)
+        explanation = yield from explain(
+            subscription, topic, self.gate, context, segments=segments, consumers=consumers
+        )
         return m.ExplanationReply(explanation=explanation)
 
-    def plan(self, request: m.PlanChanges) -> m.PlanReply | Refusal:
-        """Return the moves that the requested changes would cause."""
+    def plan(self, request: m.PlanChanges) -> Steps[m.PlanReply | Refusal]:
+        """Plan the moves that the requested changes would cause."""
         try:
-            return m.PlanReply(plan=plan_changes(self._subscription, self._topic, request))
+            return m.PlanReply(plan=(yield from plan_changes(self._subscription, self._topic, request)))
         except LayoutError as error:
             return Refusal("invalid", str(error), after_barrier=True)
 
@@ -313,9 +323,12 @@ class SubscriptionCoordinator:
         self._drain.wake()
 
     def order_changed(self) -> None:
-        """Adapt to a new order, already applied: segments that are now blocked are revoked."""
+        """Drop what is outdated after a change of the order, already applied. `adapt_to_order` must follow."""
         self._log.warning("subscription.order_changed", order=self._subscription.order)
         self._reconciler.invalidate_gate()
+
+    def adapt_to_order(self) -> None:
+        """Revoke the segments that are now blocked, and assign those that no longer are."""
         self._reconcile("order changed")
         self._drain.wake()
 

@@ -37,9 +37,9 @@ class AfterChunk:
 
 @dataclass(frozen=True, slots=True)
 class Deferred:
-    """Reply later: ``start`` gets a function that sends the body, and calls it once."""
+    """Reply later: ``start`` gets a function that sends the body or the refusal, and calls it once."""
 
-    start: Callable[[Callable[[m.AnyReplyBody], None]], None]
+    start: Callable[[Callable[[m.AnyReplyBody | Refusal], None]], None]
 
 
 Outcome = m.AnyReplyBody | Decision | AfterChunk | Deferred | Refusal

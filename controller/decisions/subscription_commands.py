@@ -16,6 +16,7 @@ from coordinator.decisions.refusal import Refusal
 from coordinator.decisions.registration import order_error
 from coordinator.decisions.seek import SeekTarget, seek_positions
 from coordinator.reporting.description import describe
+from coordinator.reporting.steps import complete
 from headgate.model import entries as e
 from headgate.protocol import messages as m
 
@@ -165,7 +166,7 @@ def _described(topic_id: int, subscription_id: int) -> Answer:
     def answer(state: ShardState) -> m.AnyReplyBody:
         topic, subscription = state.topics_by_id[topic_id], state.subscriptions[subscription_id]
         gate = compute_gate(topic.layout, subscription.drained, subscription.type, subscription.order)
-        return m.SubscriptionReply(subscription=describe(subscription, topic, gate))
+        return m.SubscriptionReply(subscription=complete(describe(subscription, topic, gate)))
 
     return answer
 

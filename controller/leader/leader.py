@@ -309,7 +309,7 @@ class ShardLeader:
             case AfterChunk(chunk, body):
                 self._outbox.reply(request, body, chunk)
             case Deferred(start):
-                start(partial(self._outbox.reply, request))
+                start(partial(self._answer, request))
             case Decision(entries, answer):
                 if entries:
                     self._apply_entries(entries)
@@ -321,6 +321,12 @@ class ShardLeader:
                     reply()
             case _:
                 self._outbox.reply(request, outcome)
+
+    def _answer(self, request: m.Request, answer: m.AnyReplyBody | Refusal) -> None:
+        if isinstance(answer, Refusal):
+            self._outbox.refuse(request, answer)
+        else:
+            self._outbox.answer(request, answer)
 
     def _apply_entries(self, entries: Sequence[e.AnyEntry]) -> None:
         self.subscription_registry.before_entries(entries)

@@ -54,6 +54,18 @@ class Outbox:
         topic, payload = self._reply_message(request, body)
         self._commit.when_durable(chunk, partial(self._publish, topic, payload))
 
+    def answer(self, request: m.Request | Address, body: m.AnyReplyBody) -> None:
+        """Send the answer to a query as `reply` does, a large one in a turn after that which encodes it.
+
+        Other messages may overtake it, which changes nothing for a query.
+        """
+        topic, payload = self._reply_message(request, body)
+        send = partial(self._commit.when_durable, self._commit.newest, partial(self._publish, topic, payload))
+        if len(payload) <= m.PART_BYTES:
+            send()
+        else:
+            asyncio.get_running_loop().call_soon(send)
+
     def refuse(self, request: m.Request | Address, refusal: Refusal) -> None:
         """Send the refusal when its flags allow it. A delayed one is delayed by the caller."""
         body = m.Rejected(

@@ -29,10 +29,8 @@ class SpreadWork:
 
     def do(self, cost: int, work: Callable[[], None]) -> None:
         """Do ``work`` now if nothing waits and this turn has capacity; otherwise later, in order."""
-        if not self._waiting and (self._spent == 0 or self._spent + cost <= self._max_cost):
-            if self._spent == 0:
-                self._loop.call_soon(self._begin_turn)
-            self._spent += max(cost, 1)
+        if not self._waiting and self._has_capacity(cost):
+            self._spend(cost)
             work()
         else:
             self.do_later(cost, work)
@@ -56,13 +54,19 @@ class SpreadWork:
 
     async def do_all(self, works: Iterable[tuple[int, Callable[[], None]]]) -> None:
         """Do (cost, work) one after the other, as much per turn as its limit allows."""
-        spent = 0
         for cost, work in works:
-            if spent and spent + cost > self._max_cost:
+            if not self._has_capacity(cost):
                 await asyncio.sleep(0)
-                spent = 0
-            spent += max(cost, 1)
+            self._spend(cost)
             work()
+
+    def _has_capacity(self, cost: int) -> bool:
+        return self._spent == 0 or self._spent + cost <= self._max_cost
+
+    def _spend(self, cost: int) -> None:
+        if self._spent == 0:
+            self._loop.call_soon(self._begin_turn)
+        self._spent += max(cost, 1)
 
     def _begin_turn(self) -> None:
         self._spent = 0

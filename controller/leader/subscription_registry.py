@@ -17,6 +17,7 @@ from controller.commit import GroupCommit
 from controller.decisions.handlers import Outcome, Registration, handler
 from controller.decisions.lookup import find_subscription, find_topic
 from controller.decisions.subscription_commands import create_subscription
+from controller.leader.answer_queue import Answer, AnswerQueue
 from controller.leader.drain_check import DrainChecker, LedgerDrainCheck
 from controller.leader.spread_work import SpreadWork
 from controller.state.shard_state import ShardState, Topic
@@ -29,6 +30,7 @@ from coordinator.decisions.registration import (
     subscriptions_error,
 )
 from coordinator.ports import CoordinatorSettings, PushMessage
+from coordinator.reporting.steps import Steps
 from coordinator.state.subscription import Subscription
 from coordinator.subscription_coordinator import SubscriptionCoordinator
 from headgate.model import entries as e
@@ -41,10 +43,8 @@ RequestT = TypeVar(
     m.Heartbeat,
     m.LeaveConsumer,
     m.ConfirmRevoked,
-    m.DescribeSubscription,
-    m.ExplainSubscription,
-    m.PlanChanges,
 )
+QueryT = TypeVar("QueryT", m.DescribeSubscription, m.ExplainSubscription, m.PlanChanges)
 
 
 class SubscriptionRegistry:
@@ -74,6 +74,7 @@ class SubscriptionRegistry:
         self._rng = rng
         self._coordinators: dict[int, SubscriptionCoordinator] = {}
         self._work = SpreadWork()
+        self._answers = AnswerQueue(self._work)
         self._closing: set[asyncio.Task[None]] = set()
 
     def restore(self) -> None:
@@ -138,7 +139,7 @@ class SubscriptionRegistry:
             elif isinstance(entry, e.SubscriptionSeek):
                 self._coordinators[entry.subscription_id].positions_changed()
             elif isinstance(entry, e.SubscriptionConfigured):
-                self._coordinators[entry.subscription_id].order_changed()
+                self._order_changed(entry.subscription_id)
             elif isinstance(entry, e.TopicDeleted | e.SubscriptionDeleted):
                 for subscription_id in sorted(self._coordinators.keys() - self._state.subscriptions.keys()):
                     deleted = self._coordinators.pop(subscription_id)
@@ -151,6 +152,14 @@ class SubscriptionRegistry:
         coordinator.layout_changed()
         adapt = partial(self._if_current, subscription_id, coordinator, coordinator.adapt_to_layout)
         self._work.do(coordinator.size, adapt)
+
+    def _order_changed(self, subscription_id: int) -> None:
+        """Adapt one subscription to a new order: its gate at once, its assignment after the reply is built."""
+        coordinator = self._coordinators[subscription_id]
+        coordinator.order_changed()
+        self._work.do_later(
+            coordinator.size, partial(self._if_current, subscription_id, coordinator, coordinator.adapt_to_order)
+        )
 
     def acknowledge(self, batch: m.AcknowledgeBatch) -> Refusal | list[tuple[int, str]]:
         """Record the acknowledgements that count; return (segment, reason) for those that do not."""
@@ -165,9 +174,9 @@ class SubscriptionRegistry:
             self._handler(m.Heartbeat, SubscriptionCoordinator.heartbeat),
             handler(m.LeaveConsumer, self._leave),
             self._handler(m.ConfirmRevoked, SubscriptionCoordinator.confirm_revoked),
-            self._handler(m.DescribeSubscription, lambda found, *_: m.SubscriptionReply(subscription=found.describe())),
-            self._handler(m.ExplainSubscription, self._explain),
-            self._handler(m.PlanChanges, lambda found, request, _: found.plan(request)),
+            self._query(m.DescribeSubscription, self._describe),
+            self._query(m.ExplainSubscription, lambda found, request: found.explain(request, self._drain_problem())),
+            self._query(m.PlanChanges, SubscriptionCoordinator.plan),
         )
 
     def _handler(
@@ -181,10 +190,32 @@ class SubscriptionRegistry:
 
         return handler(kind, find_and_respond)
 
-    def _explain(
-        self, found: SubscriptionCoordinator, request: m.ExplainSubscription, _: str
-    ) -> m.ExplanationReply | Refusal:
-        return found.explain(request, self._drain_problem())
+    def _query(
+        self, kind: type[QueryT], respond: Callable[[SubscriptionCoordinator, QueryT], Steps[Answer]]
+    ) -> Registration:
+        """Register a query about one subscription that ``respond`` answers in steps."""
+
+        def find_and_respond(request: QueryT) -> Steps[Answer]:
+            found = self._find(request.topic, request.subscription)
+            return found if isinstance(found, Refusal) else (yield from respond(found, request))
+
+        def defer(request: QueryT, _: str) -> Outcome:
+            version = partial(self._version, request.topic, request.subscription)
+            return self._answers.defer(partial(find_and_respond, request), version)
+
+        return handler(kind, defer)
+
+    def _version(self, topic_name: str, name: str) -> tuple[int, int, int] | None:
+        """Return what changes with a subscription, except for acknowledgements; None if it does not exist."""
+        found = find_subscription(topic_name, name, self._state)
+        if isinstance(found, Refusal):
+            return None
+        topic, subscription = found
+        return subscription.subscription_id, subscription.version, topic.layout.layout_epoch
+
+    @staticmethod
+    def _describe(found: SubscriptionCoordinator, _: m.DescribeSubscription) -> Steps[Answer]:
+        return m.SubscriptionReply(subscription=(yield from found.describe_in_steps()))
 
     def refuse_unknown(self, topic_name: str | None, name: str | None) -> Refusal | None:
         """Return the refusal if the topic, or the subscription ``name`` in it, does not exist."""

@@ -29,12 +29,18 @@ def preferred_owners_of(
     held_segments = {segment_of(held) for held in holders} if free else set()
     nearest = _nearest_held(layout, {segment_of(each) for each in free} - held_segments, held_segments)
     preferred_owners: dict[SegmentSlice, Sequence[str]] = {}
+    ranked: dict[tuple[range, tuple[int, ...]], Sequence[str]] = {}
+    """(buckets, origins) → preferred owners, the same for all slices: a long chain has one origin."""
     for each in free:
         segment = segment_of(each)
         origins = (segment,) if segment in held_segments else nearest.get(segment, ())
-        related = [held for s in origins for held in (s, *ranges_by_segment.get(s, ())) if held in holders]
-        if related:
-            preferred_owners[each] = _ranked(each, related, holders)
+        if not origins:
+            continue
+        key = buckets_of(each), origins
+        if key not in ranked:
+            related = [held for s in origins for held in (s, *ranges_by_segment.get(s, ())) if held in holders]
+            ranked[key] = _ranked(each, related, holders)
+        preferred_owners[each] = ranked[key]
     return preferred_owners
 
 
@@ -57,7 +63,9 @@ def _nearest_held(layout: Layout, wanted: AbstractSet[int], held: AbstractSet[in
             for p in known[segment].parents
             if p in held or p in found
         ]
-        if near:
+        if len(near) == 1:
+            found[segment] = near[0]
+        elif near:
             distance = min(near)[0]
             found[segment] = distance, tuple(sorted({each for d, origins in near if d == distance for each in origins}))
     return {segment: found[segment][1] for segment in wanted if segment in found}

@@ -69,22 +69,39 @@ def compute_gate(
 
 
 class _Blocked(Mapping[int, tuple[int, ...]]):
-    """The blocked segments, each with its blockers (rule 5), searched on access."""
+    """The blocked segments, each with its blockers (rule 5), found on access and remembered for its descendants."""
 
     def __init__(self, layout: Layout, drained: frozenset[int], blocked: Iterable[int]) -> None:
         self._layout = layout
         self._drained = drained
         self._blocked = dict.fromkeys(blocked)
+        self._nearest: dict[int, list[tuple[int, int]]] = {}
+        """Segment → its nearest undrained ancestors as (distance, id), sorted, at most `MAX_NAMED_BLOCKERS`."""
 
     def __getitem__(self, segment: int) -> tuple[int, ...]:
         if segment not in self._blocked:
             raise KeyError(segment)
-        found: list[int] = []
-        for generation in _generations(self._layout, segment):
-            found += (ancestor for ancestor in generation if ancestor not in self._drained)
-            if len(found) >= MAX_NAMED_BLOCKERS:
-                break
-        return tuple(found[:MAX_NAMED_BLOCKERS])
+        pending = [segment]
+        while pending:
+            parents = self._parents(pending[-1])
+            unknown = [parent for parent in parents if parent not in self._nearest]
+            if unknown:
+                pending += unknown
+            else:
+                self._nearest[pending.pop()] = self._nearest_behind(parents)
+        return tuple(ancestor for _, ancestor in self._nearest[segment])
+
+    def _parents(self, segment: int) -> list[int]:
+        return [parent for parent in self._layout.segments[segment].parents if parent in self._layout.segments]
+
+    def _nearest_behind(self, parents: list[int]) -> list[tuple[int, int]]:
+        """Return the nearest undrained of ``parents`` and of their nearest ones: no other ancestor is nearer."""
+        distances: dict[int, int] = {}
+        for parent in parents:
+            near = [(distance + 1, ancestor) for distance, ancestor in self._nearest[parent]]
+            for distance, ancestor in near if parent in self._drained else [(1, parent), *near]:
+                distances[ancestor] = min(distance, distances.get(ancestor, distance))
+        return sorted((distance, ancestor) for ancestor, distance in distances.items())[:MAX_NAMED_BLOCKERS]
 
     def __contains__(self, segment: object) -> bool:
         return segment in self._blocked
@@ -122,16 +139,6 @@ def drained_without_count(
         for segment_id in undrained_sealed(layout, drained)
         if (end := layout.segments[segment_id].end_offset) is not None and end <= start_positions.get(segment_id, 0)
     )
-
-
-def _generations(layout: Layout, segment: int) -> Iterator[list[int]]:
-    """Yield the ancestors of ``segment`` in ``layout`` by generation, nearest first; each once, sorted by id."""
-    seen: set[int] = set()
-    pending = {segment}
-    while pending:
-        pending = {p for s in pending for p in layout.segments[s].parents if p in layout.segments} - seen
-        seen |= pending
-        yield sorted(pending)
 
 
 def _behind_undrained(layout: Layout, drained: AbstractSet[int]) -> set[int]:

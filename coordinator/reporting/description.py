@@ -6,6 +6,7 @@ from coordinator.decisions.external_topics import external_grant
 from coordinator.decisions.gate import Gate
 from coordinator.reporting.idle_reasons import idle_reasons
 from coordinator.reporting.progress import segment_status, unacknowledged
+from coordinator.reporting.steps import Steps, encoding_cost, parts
 from coordinator.state.subscription import Holding, RegisteredConsumer, Subscription
 from coordinator.state.topic_view import TopicView
 from headgate.model.bucket_ranges import BucketRange, SegmentSlice, bucket_bounds, buckets_of, segment_of
@@ -62,9 +63,19 @@ def fenced_push(
     )
 
 
-def describe(subscription: Subscription, topic: TopicView, gate: Gate) -> m.SubscriptionDescription:
-    """Return the description of ``subscription``."""
+def describe(subscription: Subscription, topic: TopicView, gate: Gate) -> Steps[m.SubscriptionDescription]:
+    """Describe ``subscription``."""
+    yield len(subscription.holdings)
     bucket_ranges = _range_progress_by_segment(subscription, topic)
+    yield len(subscription.holdings) + len(subscription.consumers)
+    consumers = _consumers(subscription, gate)
+    segments: list[m.SegmentProgress] = []
+    for cost, some_segments in parts(sorted(topic.layout.segments)):
+        yield cost
+        segments += (
+            _progress(subscription, topic, gate, segment, bucket_ranges.get(segment, [])) for segment in some_segments
+        )
+    yield encoding_cost(segments, consumers)
     return m.SubscriptionDescription(
         topic=topic.name,
         subscription=subscription.name,
@@ -73,11 +84,8 @@ def describe(subscription: Subscription, topic: TopicView, gate: Gate) -> m.Subs
         order=subscription.order,
         balance=subscription.balance,
         seek_generation=subscription.seek_generation,
-        consumers=_consumers(subscription, gate),
-        segments=[
-            _progress(subscription, topic, gate, segment, bucket_ranges.get(segment, []))
-            for segment in sorted(topic.layout.segments)
-        ],
+        consumers=consumers,
+        segments=segments,
     )
 
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from coordinator.decisions.external_topics import remaining_at_source
 from coordinator.decisions.gate import Gate, is_gated, tracks_acknowledgements
 from coordinator.reporting.progress import segment_status, unacknowledged
+from coordinator.reporting.steps import Steps, encoding_cost, parts
 from coordinator.state.subscription import RegisteredConsumer, Subscription
 from coordinator.state.topic_view import TopicView
 from headgate.model.bucket_ranges import BucketRange, SegmentSlice, segment_of
@@ -67,15 +68,25 @@ def explain(
     *,
     segments: Sequence[int],
     consumers: Sequence[str],
-) -> m.SubscriptionExplanation:
+) -> Steps[m.SubscriptionExplanation]:
     """Explain the existing ``segments`` and ``consumers``."""
+    yield len(subscription.holdings)
     explainer = _Explainer(subscription, topic, gate, explanation_context)
+    explained_segments: list[m.SegmentExplanation] = []
+    for cost, some_segments in parts(segments):
+        yield cost
+        explained_segments += map(explainer.segment, some_segments)
+    explained_consumers: list[m.ConsumerExplanation] = []
+    for cost, names in parts(consumers):
+        yield cost
+        explained_consumers += (explainer.consumer(subscription.consumers[name]) for name in names)
+    yield encoding_cost(segments, consumers)
     return m.SubscriptionExplanation(
         topic=topic.name,
         subscription=subscription.name,
         summary=explainer.summary(),
-        segments=[explainer.segment(segment) for segment in segments],
-        consumers=[explainer.consumer(subscription.consumers[name]) for name in consumers],
+        segments=explained_segments,
+        consumers=explained_consumers,
     )
 
 
@@ -106,7 +117,8 @@ class _Explainer:
         self._context = context
         self._held_by: dict[str, list[SegmentHolder]] = {}
         self._incoming: dict[str, list[SegmentHolder]] = {}
-        self._ancestors: dict[int, m.BlockingAncestor] = {}
+        self._ancestors: dict[int, tuple[m.BlockingAncestor, str]] = {}
+        """Segment that blocks others → its description and its sentence, which each of them repeats."""
         for _, holders in sorted(context.held.items()):
             for each in holders:
                 self._held_by.setdefault(each.consumer, []).append(each)
@@ -138,13 +150,14 @@ class _Explainer:
         shared = any(isinstance(each.segment_slice, BucketRange) for each in held)
         status = segment_status(self._subscription, self._gate, segment, shared=shared)
         backlog = self._backlog(segment)
-        blocking = [self._known_ancestor(ancestor) for ancestor in self._gate.blocked.get(segment, ())]
+        ancestors = [self._known_ancestor(ancestor) for ancestor in self._gate.blocked.get(segment, ())]
+        blocking = [described for described, _ in ancestors]
         if status == "drained":
             sentences = [f"{self._title(segment)} is drained: all its records are acknowledged."]
         elif held:
             sentences = [self._holder(segment, each) for each in held]
         elif status == "blocked":
-            sentences = self._blocked(segment, blocking)
+            sentences = self._blocked(segment, ancestors)
         else:
             sentences = [self._unassigned(segment)]
         waiting = next((each for each in held if each.waited_seconds is not None), None)
@@ -211,20 +224,21 @@ class _Explainer:
 
     # Blocking ancestors
 
-    def _blocked(self, segment: int, blocking: Sequence[m.BlockingAncestor]) -> list[str]:
-        names = ", ".join(str(each.segment) for each in blocking)
+    def _blocked(self, segment: int, blocking: Sequence[tuple[m.BlockingAncestor, str]]) -> list[str]:
+        names = ", ".join(str(each.segment) for each, _ in blocking)
         ancestors = f"segments {names} are" if len(blocking) > 1 else f"segment {names} is"
         sentences = [f"{self._title(segment)} is blocked until {ancestors} drained."]
-        sentences += [self._ancestor(each) for each in blocking]
-        if all(each.state == "sealed" and each.backlog_records == 0 for each in blocking):
+        sentences += [sentence for _, sentence in blocking]
+        if all(each.state == "sealed" and each.backlog_records == 0 for each, _ in blocking):
             sentences.append(self._next_check())
         return sentences
 
-    def _known_ancestor(self, segment: int) -> m.BlockingAncestor:
-        """Return the description of an ancestor, which blocks several segments, and is described once."""
-        if segment not in self._ancestors:
-            self._ancestors[segment] = self._blocking_ancestor(segment)
-        return self._ancestors[segment]
+    def _known_ancestor(self, segment: int) -> tuple[m.BlockingAncestor, str]:
+        known = self._ancestors.get(segment)
+        if known is None:
+            described = self._blocking_ancestor(segment)
+            known = self._ancestors[segment] = described, self._ancestor(described)
+        return known
 
     def _blocking_ancestor(self, segment: int) -> m.BlockingAncestor:
         backlog = self._backlog(segment)

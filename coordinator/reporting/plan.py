@@ -13,6 +13,7 @@ from collections.abc import Collection, Mapping
 
 from coordinator.balancing.balance import compute_target
 from coordinator.decisions.gate import compute_gate, drained_without_count, tracks_acknowledgements
+from coordinator.reporting.steps import Steps
 from coordinator.state.subscription import Subscription
 from coordinator.state.topic_view import TopicView
 from headgate.errors import LayoutError
@@ -21,8 +22,8 @@ from headgate.model.layout import Layout, SegmentState
 from headgate.protocol import messages as m
 
 
-def plan_changes(subscription: Subscription, topic: TopicView, changes: m.PlanChanges) -> m.ChangePlan:
-    """Return the moves that ``changes`` would cause.
+def plan_changes(subscription: Subscription, topic: TopicView, changes: m.PlanChanges) -> Steps[m.ChangePlan]:
+    """Plan the moves that ``changes`` would cause.
 
     Raises:
         LayoutError: a split, a merge, or a joining or leaving consumer is impossible.
@@ -39,13 +40,23 @@ def plan_changes(subscription: Subscription, topic: TopicView, changes: m.PlanCh
     drained = subscription.drained.union(
         drained_without_count(layout, subscription.drained, subscription.type, subscription.start_positions)
     )
+    size = len(layout.segments) + len(consumers)
+    yield size
     gate = compute_gate(layout, drained, subscription.type, subscription.order)
+    yield size
     after_rebalance = compute_target(subscription, layout, gate.grantable, consumers, kept)
     sealed = {s for s, segment in layout.segments.items() if segment.state is SegmentState.SEALED}
     if tracks_acknowledgements(subscription.type):
         drained |= sealed
+    yield size
     later_gate = compute_gate(layout, drained, subscription.type, subscription.order)
+    yield size
     later = compute_target(subscription, layout, later_gate.grantable, consumers, after_rebalance)
+    yield size
+    moves_after_rebalance = _moves(before, after_rebalance)
+    yield size
+    moves_after_drain = _moves(after_rebalance, later)
+    yield size
     return m.ChangePlan(
         topic=topic.name,
         subscription=subscription.name,
@@ -59,14 +70,9 @@ def plan_changes(subscription: Subscription, topic: TopicView, changes: m.PlanCh
             )
             for segment in sorted(layout.segments.keys() - topic.layout.segments.keys())
         ],
-        after_rebalance=_moves(before, after_rebalance),
-        after_drain=_moves(after_rebalance, later),
-        consumers=_loads(
-            {name: len(subscription.held_by(name)) for name in subscription.consumers},
-            consumers,
-            after_rebalance,
-            later,
-        ),
+        after_rebalance=moves_after_rebalance,
+        after_drain=moves_after_drain,
+        consumers=_loads(subscription.consumers, consumers, before, after_rebalance, later),
     )
 
 
@@ -79,11 +85,7 @@ def _changed(topic: TopicView, changes: m.PlanChanges) -> Layout:
         tail = topic.tails.get(segment)
         return 0 if tail is None else tail.next_offset
 
-    for segment in changes.splits:
-        layout = layout.split(segment, end(segment), 0)
-    for first, second in changes.merges:
-        layout = layout.merge(first, second, {first: end(first), second: end(second)}, 0)
-    return layout
+    return layout.changed(changes.splits, changes.merges, end, 0)
 
 
 def _consumers(subscription: Subscription, changes: m.PlanChanges) -> dict[str, bool]:
@@ -119,18 +121,19 @@ def _moves(before: Mapping[SegmentSlice, str], after: Mapping[SegmentSlice, str]
 
 
 def _loads(
-    before: Mapping[str, int],
+    registered: Collection[str],
     consumers: Collection[str],
+    before: Mapping[SegmentSlice, str],
     after_rebalance: Mapping[SegmentSlice, str],
     later: Mapping[SegmentSlice, str],
 ) -> list[m.ConsumerLoad]:
-    present, first, then = set(consumers), Counter(after_rebalance.values()), Counter(later.values())
+    held, first, then = Counter(before.values()), Counter(after_rebalance.values()), Counter(later.values())
     return [
         m.ConsumerLoad(
             consumer=name,
-            before=before.get(name),
-            after_rebalance=first[name] if name in present else None,
-            after_drain=then[name] if name in present else None,
+            before=held[name] if name in registered else None,
+            after_rebalance=first[name] if name in consumers else None,
+            after_drain=then[name] if name in consumers else None,
         )
-        for name in sorted(before.keys() | set(consumers))
+        for name in sorted({*registered, *consumers})
     ]

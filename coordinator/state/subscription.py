@@ -124,6 +124,8 @@ class Subscription:
     """Segment → its weight, once measured. Used when balancing by load."""
     unused_since_ms: int | None = None
     """Since when there has been no consumer; None while there is one."""
+    version: int = field(default=0, init=False, repr=False, compare=False)
+    """Rises with each change but an acknowledgement, in this process."""
     _slices_by_generation: dict[int, SegmentSlice] = field(init=False, repr=False, compare=False)
     """Generation → the segment or bucket range that is held at it."""
 
@@ -193,6 +195,7 @@ class Subscription:
 
     def apply(self, entry: SubscriptionEntry, at_ms: int) -> None:
         """Fold one entry. ``at_ms`` is the time of its chunk."""
+        self.version += not isinstance(entry, e.RecordsAcknowledged)
         match entry:
             case e.RecordsAcknowledged():
                 self._acknowledge(entry)
@@ -244,6 +247,7 @@ class Subscription:
 
     def forget_segments(self, segments: list[int]) -> None:
         """Drop the state of pruned segments."""
+        self.version += 1
         forgotten = set(segments)
         for pruned in [held for held in self.holdings if segment_of(held) in forgotten]:
             self._release(pruned)

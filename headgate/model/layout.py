@@ -16,7 +16,7 @@ routed by them.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -109,7 +109,7 @@ class Layout:
 
     def active(self) -> list[Segment]:
         """Return the active segments, in order of id."""
-        return [segment for _, segment in sorted(self.segments.items()) if segment.state is SegmentState.ACTIVE]
+        return _active(self.segments)
 
     @property
     def active_count(self) -> int:
@@ -145,33 +145,32 @@ class Layout:
 
         Raises LayoutError: the segment is unknown, sealed, or a single hash.
         """
-        parent = self._active_segment(segment_id, "split")
-        if parent.first_hash == parent.last_hash:
-            raise LayoutError(f"segment {segment_id} covers the single hash {parent.hash_range}: it cannot be split")
-        middle = parent.first_hash + (parent.last_hash - parent.first_hash) // 2
-        low = Segment(self.next_segment_id, parent.first_hash, middle, at_ms, (segment_id,))
-        high = Segment(self.next_segment_id + 1, middle + 1, parent.last_hash, at_ms, (segment_id,))
-        return self._with((low, high), {segment_id: end_offset}, at_ms)
+        return self.changed([segment_id], [], lambda _: end_offset, at_ms)
 
     def merge(self, first_id: int, second_id: int, end_offsets: Mapping[int, int], at_ms: int) -> Layout:
         """Seal two active neighbors and create the segment that covers both.
 
         Raises LayoutError: one is unknown or sealed, both are the same, or they do not touch.
         """
-        first, second = self._active_segment(first_id, "merge"), self._active_segment(second_id, "merge")
-        low, high = sorted((first, second), key=lambda segment: segment.first_hash)
-        if low.last_hash + 1 != high.first_hash:
-            neighbors = [
-                str(other.segment_id)
-                for other in self.active()
-                if other.last_hash + 1 == first.first_hash or first.last_hash + 1 == other.first_hash
-            ]
-            raise LayoutError(
-                f"segments {first_id} ({first.hash_range}) and {second_id} ({second.hash_range}) are not neighbors; "
-                f"segment {first_id} can merge with: {', '.join(neighbors) or 'none'}",
-            )
-        child = Segment(self.next_segment_id, low.first_hash, high.last_hash, at_ms, (low.segment_id, high.segment_id))
-        return self._with((child,), {first_id: end_offsets[first_id], second_id: end_offsets[second_id]}, at_ms)
+        return self.changed([], [(first_id, second_id)], end_offsets.__getitem__, at_ms)
+
+    def changed(
+        self,
+        splits: Sequence[int],
+        merges: Sequence[tuple[int, int]],
+        end_offset: Callable[[int], int],
+        at_ms: int,
+    ) -> Layout:
+        """Return the layout after ``splits``, then ``merges``. ``end_offset``: segment → where it is sealed.
+
+        The cost is linear in the segments and the changes. Raises LayoutError: a change is impossible.
+        """
+        draft = _Draft(dict(self.segments), self.next_segment_id, end_offset, at_ms)
+        for segment_id in splits:
+            draft.split(segment_id)
+        for first_id, second_id in merges:
+            draft.merge(first_id, second_id)
+        return Layout(self.layout_epoch + len(splits) + len(merges), draft.next_segment_id, draft.segments)
 
     def prune(self, segment_ids: Iterable[int]) -> Layout:
         """Remove sealed segments, ancestors first. None may keep an ancestor in the layout.
@@ -193,24 +192,62 @@ class Layout:
                     segments[child] = replace(segments[child], parents=parents)
         return Layout(self.layout_epoch + 1, self.next_segment_id, segments)
 
+
+@dataclass
+class _Draft:
+    """The segments while several changes are made."""
+
+    segments: dict[int, Segment]
+    next_segment_id: int
+    end_offset: Callable[[int], int]
+    at_ms: int
+
+    def split(self, segment_id: int) -> None:
+        parent = self._active_segment(segment_id, "split")
+        if parent.first_hash == parent.last_hash:
+            raise LayoutError(f"segment {segment_id} covers the single hash {parent.hash_range}: it cannot be split")
+        middle = parent.first_hash + (parent.last_hash - parent.first_hash) // 2
+        self._replace((segment_id,), (parent.first_hash, middle), (middle + 1, parent.last_hash))
+
+    def merge(self, first_id: int, second_id: int) -> None:
+        first, second = self._active_segment(first_id, "merge"), self._active_segment(second_id, "merge")
+        low, high = sorted((first, second), key=lambda segment: segment.first_hash)
+        if low.last_hash + 1 != high.first_hash:
+            neighbors = [
+                str(other.segment_id)
+                for other in _active(self.segments)
+                if other.last_hash + 1 == first.first_hash or first.last_hash + 1 == other.first_hash
+            ]
+            raise LayoutError(
+                f"segments {first_id} ({first.hash_range}) and {second_id} ({second.hash_range}) are not neighbors; "
+                f"segment {first_id} can merge with: {', '.join(neighbors) or 'none'}",
+            )
+        self._replace((low.segment_id, high.segment_id), (low.first_hash, high.last_hash))
+
     def _active_segment(self, segment_id: int, verb: str) -> Segment:
         segment = self.segments.get(segment_id)
         if segment is not None and segment.state is SegmentState.ACTIVE:
             return segment
         problem = "unknown" if segment is None else "already sealed"
-        choices = ", ".join(str(other.segment_id) for other in self.active())
+        choices = ", ".join(str(other.segment_id) for other in _active(self.segments))
         raise LayoutError(f"cannot {verb} segment {segment_id}: it is {problem}; active segments are {choices}")
 
-    def _with(self, created: Iterable[Segment], sealed: Mapping[int, int], at_ms: int) -> Layout:
-        segments = dict(self.segments)
-        created = tuple(created)
-        for segment_id, end_offset in sealed.items():
-            segments[segment_id] = replace(
-                segments[segment_id],
+    def _replace(self, parents: tuple[int, ...], *ranges: tuple[int, int]) -> None:
+        """Seal ``parents`` and create their children, one for each of ``ranges``."""
+        children = tuple(range(self.next_segment_id, self.next_segment_id + len(ranges)))
+        for parent in parents:
+            self.segments[parent] = replace(
+                self.segments[parent],
                 state=SegmentState.SEALED,
-                children=tuple(child.segment_id for child in created),
-                end_offset=end_offset,
-                sealed_at_ms=at_ms,
+                children=children,
+                end_offset=self.end_offset(parent),
+                sealed_at_ms=self.at_ms,
             )
-        segments.update({segment.segment_id: segment for segment in created})
-        return Layout(self.layout_epoch + 1, self.next_segment_id + len(created), segments)
+        for child, (first_hash, last_hash) in zip(children, ranges, strict=True):
+            self.segments[child] = Segment(child, first_hash, last_hash, self.at_ms, parents)
+        self.next_segment_id += len(ranges)
+
+
+def _active(segments: Mapping[int, Segment]) -> list[Segment]:
+    """Return the active segments, in order of id."""
+    return [segment for _, segment in sorted(segments.items()) if segment.state is SegmentState.ACTIVE]

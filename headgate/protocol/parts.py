@@ -7,6 +7,7 @@ leader. If a part is lost, the whole message is: the client repeats its request.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
 from headgate.protocol.replies import MessagePart
@@ -18,12 +19,12 @@ MAX_REPLY_BYTES: Final = PART_BYTES * MAX_PARTS
 """Limit for one reply or push in all its parts; half of what a transport lets wait."""
 
 
-def split_message(payload: bytes, *, shard: int, leader_epoch: int, number: int) -> list[MessagePart]:
-    """Return the parts of an encoded message; ``number`` is different for each message of the term."""
+def split_message(payload: bytes, *, shard: int, leader_epoch: int, number: int) -> Iterator[MessagePart]:
+    """Yield the parts of an encoded message; ``number`` is different for each message of the term."""
     assert len(payload) <= MAX_REPLY_BYTES, f"a message of {len(payload)} bytes"
     starts = range(0, len(payload), PART_BYTES)
-    return [
-        MessagePart(
+    for index, start in enumerate(starts):
+        yield MessagePart(
             shard=shard,
             leader_epoch=leader_epoch,
             number=number,
@@ -31,8 +32,6 @@ def split_message(payload: bytes, *, shard: int, leader_epoch: int, number: int)
             count=len(starts),
             content=payload[start : start + PART_BYTES],
         )
-        for index, start in enumerate(starts)
-    ]
 
 
 class PartCollector:

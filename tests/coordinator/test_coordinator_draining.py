@@ -422,6 +422,7 @@ async def test_a_returning_consumer_does_not_undo_a_later_change_of_order(harnes
         e.SubscriptionConfigured(topic_id=1, subscription_id=2, subscription_type="STREAM", order="none", token="o")
     )
     harness.coordinator.order_changed()
+    harness.coordinator.adapt_to_order()
     harness.register("bob", order="strict")
 
     assert "none" == harness.subscription.order

@@ -4,6 +4,7 @@ import pytest
 
 from coordinator.balancing.affinity import preferred_owners_of
 from coordinator.reporting.idle_reasons import idle_reasons
+from coordinator.reporting.steps import complete
 from headgate.model import entries as e
 from headgate.model.bucket_ranges import BucketRange
 from headgate.model.layout import Layout
@@ -34,7 +35,7 @@ def idle(harness: CoordinatorHarness) -> dict[str, str]:
 
 
 def explained_segments(harness: CoordinatorHarness) -> list[m.SegmentExplanation]:
-    reply = harness.coordinator.explain(m.ExplainSubscription(topic="orders", subscription="billing"))
+    reply = complete(harness.coordinator.explain(m.ExplainSubscription(topic="orders", subscription="billing")))
     assert isinstance(reply, m.ExplanationReply)
     return reply.explanation.segments
 

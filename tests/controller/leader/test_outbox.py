@@ -54,6 +54,29 @@ async def received(size_bytes: int, max_reply_bytes: int = m.MAX_REPLY_BYTES) ->
     return replies, sizes, shard.registry.get_sample_value("headgate_messages_too_large_total") or 0.0
 
 
+@pytest.mark.parametrize(("size_bytes", "turns"), [(1000, 0), (2 * m.PART_BYTES, 1)], ids=["small", "large"])
+async def test_a_large_answer_is_sent_in_a_turn_after_that_which_encodes_it(size_bytes: int, turns: int) -> None:
+    shard = OneShard()
+    async with shard.leader() as leader, shard.broker.transport("sender") as sender:
+        sent: list[bytes] = []
+        sender.publish = lambda _, payload, **__: sent.append(payload) is None
+        outbox = Outbox(
+            cluster=CLUSTER,
+            shard=0,
+            leader_epoch=1,
+            instance="a",
+            transport=sender,
+            commit=leader.commit,
+            observer=shard.instruments,
+        )
+        await leader.commit.flush()
+        outbox.answer(ADDRESS, described(size_bytes))
+        assert [bool(sent)] == [turns == 0]
+        await asyncio.sleep(0)
+
+        assert sent
+
+
 async def test_a_small_reply_is_one_message():
     replies, sizes, too_large = await received(1000)
 

@@ -1,5 +1,7 @@
 """The gate, rule by rule, then over random layouts."""
 
+from collections import UserDict
+
 import pytest
 from hypothesis import given
 
@@ -114,6 +116,42 @@ def test_rule_5_a_long_chain_names_only_the_nearest_blockers() -> None:
     assert (*range(27, 27 - MAX_NAMED_BLOCKERS, -1),) == blocked[29]
     assert 29 == len(blocked)
     assert 0 not in blocked
+
+
+class _CountedSegments(UserDict[int, Segment]):
+    looks = 0
+
+    def __getitem__(self, segment: int) -> Segment:
+        self.looks += 1
+        return super().__getitem__(segment)
+
+
+def test_the_blockers_of_a_whole_chain_cost_a_few_looks_at_each_segment() -> None:
+    """A search that starts again for each segment would look at ten ancestors of each."""
+    chain = {n: Segment(n, 0, 0xFFFF, 0, parents=(n - 1,) if n else ()) for n in range(1000)}
+    layout = Layout(1, 1000, chain)
+    counted = _CountedSegments(chain)
+    object.__setattr__(layout, "segments", counted)
+    blocked = compute_gate(layout, set(), "STREAM", "strict").blocked
+    counted.looks = 0
+
+    assert 999 == len([*blocked.values()])
+    assert counted.looks <= 3000
+
+
+@given(layouts_and_drained())
+def test_rule_5_blockers_are_sorted_by_generation_and_id(drawn: tuple[Layout, set[int]]) -> None:
+    """Compared with a search by generation."""
+    layout, drained = drawn
+    for segment, blockers in compute_gate(layout, drained, "STREAM", "strict").blocked.items():
+        found: list[int] = []
+        seen: set[int] = set()
+        pending = {segment}
+        while pending:
+            pending = {p for s in pending for p in layout.segments[s].parents if p in layout.segments} - seen
+            seen |= pending
+            found += sorted(pending - drained)
+        assert (*found[:MAX_NAMED_BLOCKERS],) == blockers
 
 
 def test_rule_6_sealed_segments_that_end_at_the_start_position_need_no_count() -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from coordinator.decisions.gate import compute_gate
 from coordinator.reporting.explanation import ExplanationContext, duration, explain
+from coordinator.reporting.steps import complete
 from coordinator.state.subscription import Subscription
 from headgate.model import entries as e
 from headgate.protocol import messages as m
@@ -19,13 +20,15 @@ pytestmark = pytest.mark.looptime
 
 
 def explain_all(harness: CoordinatorHarness, context: ExplanationContext | None = None) -> m.SubscriptionExplanation:
-    return explain(
-        harness.subscription,
-        harness.topic,
-        harness.coordinator.gate,
-        context or harness.coordinator.explanation_context(),
-        segments=sorted(harness.topic.layout.segments),
-        consumers=sorted(harness.subscription.consumers),
+    return complete(
+        explain(
+            harness.subscription,
+            harness.topic,
+            harness.coordinator.gate,
+            context or harness.coordinator.explanation_context(),
+            segments=sorted(harness.topic.layout.segments),
+            consumers=sorted(harness.subscription.consumers),
+        )
     )
 
 
@@ -216,7 +219,7 @@ def test_an_active_ancestor_of_an_external_topic_cannot_be_drained() -> None:
     subscription = Subscription.created(created, "t")
     gate = compute_gate(topic.layout, set(), subscription.type, subscription.order)
     context = ExplanationContext(now_ms=0, revoke_timeout_seconds=30, grace_seconds=60, held={})
-    (child,) = explain(subscription, topic, gate, context, segments=[1], consumers=[]).segments
+    (child,) = complete(explain(subscription, topic, gate, context, segments=[1], consumers=[])).segments
 
     assert child.sentences == [
         "Segment 1 (b) is blocked until segment 0 is drained.",

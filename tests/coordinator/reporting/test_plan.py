@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coordinator.reporting.plan import plan_changes
+from coordinator.reporting.steps import complete
 from headgate.errors import LayoutError
 from headgate.model import entries as e
 from headgate.model.bucket_ranges import SegmentSlice, segment_of, slice_of
@@ -24,7 +25,7 @@ def asked(**changes) -> m.PlanChanges:
 
 def planned(harness: CoordinatorHarness, **changes) -> m.ChangePlan:
     before = (len(harness.entries), harness.topic.layout, dict(harness.subscription.holdings))
-    plan = plan_changes(harness.subscription, harness.topic, asked(**changes))
+    plan = complete(plan_changes(harness.subscription, harness.topic, asked(**changes)))
     assert before == (len(harness.entries), harness.topic.layout, dict(harness.subscription.holdings))
     return plan
 
@@ -133,7 +134,7 @@ async def test_an_external_topic_cannot_be_split_or_merged(lead: Lead, changes) 
     topic = imported_topic(e.ImportedSegment(segment=0, label="a"), e.ImportedSegment(segment=1, label="b"))
 
     with pytest.raises(LayoutError, match="only its source splits and merges"):
-        plan_changes(lead("ada").subscription, topic, asked(**changes))
+        complete(plan_changes(lead("ada").subscription, topic, asked(**changes)))
 
 
 @pytest.mark.parametrize(

@@ -138,3 +138,24 @@ def test_descendants_are_at_any_depth() -> None:
     assert {2, 3, 4} == layout.descendants({0})
     assert {4} == layout.descendants({1, 3})
     assert set() == layout.descendants({4})
+
+
+@given(st.integers(4, 40), st.integers(0, 4), st.integers(0, 4))
+def test_many_changes_at_once_are_the_same_as_one_after_the_other(segments: int, splits: int, merges: int) -> None:
+    layout = Layout.initial(segments + splits + 2 * merges, 0)
+    split = list(range(splits))
+    merge = [(splits + 2 * n, splits + 2 * n + 1) for n in range(merges)]
+    single = layout
+    for segment in split:
+        single = single.split(segment, 10 + segment, 5)
+    for low, high in merge:
+        single = single.merge(low, high, {low: 10 + low, high: 10 + high}, 5)
+
+    assert layout.changed(split, merge, lambda segment: 10 + segment, 5) == single
+
+
+def test_a_change_may_concern_a_segment_that_an_earlier_one_creates() -> None:
+    layout = Layout.initial(1, 0).changed([0, 1], [(4, 2)], lambda _: 0, 0)
+
+    assert sorted(segment.segment_id for segment in layout.active()) == [3, 5]
+    assert layout.segments[5].parents == (4, 2)

@@ -14,7 +14,7 @@ LARGE = random.Random(1).randbytes(3 * m.PART_BYTES + 7)
 
 
 def parts_of(payload: bytes, number: int = 1, leader_epoch: int = 1, shard: int = 0) -> list[m.MessagePart]:
-    return m.split_message(payload, shard=shard, leader_epoch=leader_epoch, number=number)
+    return list(m.split_message(payload, shard=shard, leader_epoch=leader_epoch, number=number))
 
 
 @given(st.permutations(range(4)), st.sets(st.integers(0, 3)))

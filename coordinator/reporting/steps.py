@@ -1,0 +1,44 @@
+"""Reports about thousands of segments, computed in steps between which their leader serves others. Pure.
+
+A step yields the cost of the next one before it begins it. All steps must see the same state: who
+takes them begins again after a change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from typing import Final, TypeVar
+
+ResultT = TypeVar("ResultT")
+ItemT = TypeVar("ItemT")
+
+Steps = Generator[int, None, ResultT]
+"""Yields costs, in segments or consumers to look at (about 2 µs each); returns the report."""
+ITEMS_PER_STEP: Final = 128
+COST_PER_ITEM: Final = 8
+"""Cost of describing or explaining a segment or consumer: about 16 µs."""
+
+COST_PER_ENCODED_ITEM: Final = 2
+"""Cost of encoding a described or explained item, and of sending it."""
+
+
+def complete(steps: Steps[ResultT]) -> ResultT:
+    """Take all steps at once, and return the report."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as stop:
+            result: ResultT = stop.value
+            return result
+
+
+def parts(items: Sequence[ItemT]) -> Generator[tuple[int, Sequence[ItemT]], None, None]:
+    """Yield (cost, items) for each step."""
+    for begin in range(0, len(items), ITEMS_PER_STEP):
+        part = items[begin : begin + ITEMS_PER_STEP]
+        yield len(part) * COST_PER_ITEM, part
+
+
+def encoding_cost(*reported: Sequence[object]) -> int:
+    """Return the cost of what follows the last step: the report is encoded and sent as one message."""
+    return sum(map(len, reported)) * COST_PER_ENCODED_ITEM
