@@ -30,7 +30,8 @@ from headgate.transport.port import MessageHandler
 from metrics.events import Observer
 
 CLUSTER = "bench"
-CLIENT = m.client_address(None, "c")
+CLIENT_ID = "c"
+CLIENT = m.client_address(None, CLIENT_ID)
 REPLY_TIMEOUT_SECONDS = 30.0
 AT_MS = 1_700_000_000_000
 SETTLE_SECONDS = 0.6
@@ -135,9 +136,9 @@ class MemoryTransport:
         self.published.put_nowait((topic, payload))
         return True
 
-    def deliver(self, topic: str, payload: bytes) -> None:
-        """Hand one message to its subscriber in a turn of its own, as a connection does."""
-        asyncio.get_running_loop().call_soon(self._handlers[topic], topic, payload)
+    def deliver(self, topic_filter: str, topic: str, payload: bytes) -> None:
+        """Hand one message to the subscriber of ``topic_filter`` in a turn of its own, as a connection does."""
+        asyncio.get_running_loop().call_soon(self._handlers[topic_filter], topic, payload)
 
     async def __aenter__(self) -> Self:
         """See `Transport.__aenter__`."""
@@ -180,15 +181,16 @@ class OneLeader:
             serving.cancel()
 
     def prepared(self, body: m.AnyRequestBody) -> bytes:
-        """Return one request of client ``c`` as bytes."""
-        request = m.Request(request_id=1, client_id="c", leader_epoch=self.leader.leader_epoch, body=body)
+        """Return one request of `CLIENT` as bytes."""
+        request = m.Request(request_id=1, client_id=CLIENT_ID, leader_epoch=self.leader.leader_epoch, body=body)
         payload = m.encode(request)
         assert len(payload) <= m.MAX_MESSAGE_BYTES, f"a message of {len(payload)} bytes is not valid"
         return payload
 
     async def call(self, payload: bytes) -> m.AnyReplyBody:
         """Send a prepared request and return the body of its reply."""
-        self.transport.deliver(m.requests_topic(CLUSTER, self.leader.state.shard, CLIENT), payload)
+        shard = self.leader.state.shard
+        self.transport.deliver(m.requests_filter(CLUSTER, shard), m.requests_topic(CLUSTER, shard, CLIENT), payload)
         parts = m.PartCollector()
         while True:
             message = await self._wait_for(m.replies_topic(CLUSTER, CLIENT))

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
+from bench._one_leader import CLIENT
 from controller.decisions.topic_commands import MAX_SEGMENTS
 from controller.snapshots.format import decode_steps, encode_snapshot
 from controller.state.shard_state import ShardState
@@ -22,7 +23,6 @@ from headgate.protocol import messages as m
 
 STREAM, QUEUE = e.SubscriptionType.STREAM, e.SubscriptionType.QUEUE
 TOPIC: Final = "bench"
-CLIENT: Final = "c"
 AT_MS: Final = 1_700_000_000_000
 SUBSCRIPTIONS: Final = 40
 """Subscriptions of the widest topic."""

@@ -30,7 +30,7 @@ from prometheus_client import CollectorRegistry
 
 from bench import _worst_cases as worst
 from bench._harness import Benchmark, Effort, Measurement, Part, gc_disabled
-from bench._one_leader import CLUSTER, SETTLE_SECONDS, OneLeader, TurnClock, run_timed
+from bench._one_leader import CLIENT, CLUSTER, SETTLE_SECONDS, OneLeader, TurnClock, run_timed
 from controller.state.shard_state import ShardState
 from controller.status import current_backlogs, daemon_status, described_status
 from headgate.protocol import messages as m
@@ -144,7 +144,7 @@ async def _wait(*_: object) -> None:
 async def _disconnect(one: OneLeader, clock: TurnClock) -> None:
     await asyncio.sleep(SETTLE_SECONDS)
     clock.restart()
-    presence = m.Presence(client_id=worst.CLIENT, online=False)
+    presence = m.Presence(client_id=CLIENT, online=False)
     asyncio.get_running_loop().call_soon(one.leader.on_presence, presence)
 
 
