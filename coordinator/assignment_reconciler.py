@@ -225,19 +225,24 @@ class AssignmentReconciler:
         )
         self._apply_moves(handover.plan(state), "confirmed", None)
 
-    def release_all(self) -> dict[SegmentSlice, Sequence[str]]:
-        """Release all holdings because positions moved; return the former holders."""
+    def release_all(self) -> dict[SegmentSlice, Sequence[str]] | None:
+        """Release all holdings because positions moved; return the former holders.
+
+        None: those were more than `MAX_MOVES_PER_TURN`, so a later turn grants the segments again.
+        """
         former: dict[SegmentSlice, Sequence[str]] = {
             held: (holding.consumer,) for held, holding in self._subscription.holdings.items()
         }
         self._gate = None
         self._release(sorted(former), "rewound", "positions changed")
+        if len(former) > self._max_moves:
+            self._continue_later({**(self._waiting_preferences or {}), **former})
+            return None
         return former
 
-    def release_pruned(self, segments: Iterable[int]) -> None:
+    def release_pruned(self, segments: AbstractSet[int]) -> None:
         """Release ``segments``, which are about to be pruned, without granting them again."""
-        pruned = set(segments)
-        released = [held for held in sorted(self._subscription.holdings) if segment_of(held) in pruned]
+        released = sorted(self._subscription.held_in(segments))
         for held in released:
             self._revoking.pop(held, None)
         self._release(released, "pruned", "pruned")

@@ -300,7 +300,7 @@ class SubscriptionCoordinator:
             if consumer.client_id == client_id and consumer.disconnected_at_ms is None:
                 self._last_seen_at[name] = self._loop.time()
 
-    def release_pruned(self, segments: Iterable[int]) -> None:
+    def release_pruned(self, segments: AbstractSet[int]) -> None:
         """Release ``segments``, which are about to be pruned."""
         self._reconciler.release_pruned(segments)
 
@@ -319,7 +319,9 @@ class SubscriptionCoordinator:
         self._log.warning("subscription.seek_completed", seek_generation=self._subscription.seek_generation)
         self._observer.observe(events.SubscriptionSeekCompleted())
         self._drain.positions_changed()
-        self._reconcile("positions changed", preferred_owners=self._reconciler.release_all())
+        former = self._reconciler.release_all()
+        if former is not None:
+            self._reconcile("positions changed", preferred_owners=former)
         self._drain.wake()
 
     def order_changed(self) -> None:

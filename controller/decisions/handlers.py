@@ -6,7 +6,7 @@ entries to write, and how to build the body once they are applied.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -42,7 +42,18 @@ class Deferred:
     start: Callable[[Callable[[m.AnyReplyBody | Refusal], None]], None]
 
 
-Outcome = m.AnyReplyBody | Decision | AfterChunk | Deferred | Refusal
+Steps = Generator[None, None, Decision | Refusal]
+"""A long decision in steps. The state may change between two, and the result is for the state after the last."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stepwise:
+    """Take ``steps``, one per turn of the loop, and carry out what they return in the turn of the last one."""
+
+    steps: Steps
+
+
+Outcome = m.AnyReplyBody | Decision | AfterChunk | Deferred | Stepwise | Refusal
 Handler = Callable[[m.Request, ShardState], Outcome]
 Registration = tuple[type[m.RequestBody], Handler]
 BodyT = TypeVar("BodyT", bound=m.RequestBody)
@@ -59,6 +70,16 @@ def command(kind: type[BodyT], decide: Callable[[BodyT, ShardState], Decision | 
     def handle(request: m.Request, state: ShardState) -> Outcome:
         assert isinstance(request.body, kind), f"{type(request.body).__name__} reached the handler of {kind.__name__}"
         return decide(request.body, state)
+
+    return kind, handle
+
+
+def stepwise_command(kind: type[BodyT], decide: Callable[[BodyT, ShardState], Steps]) -> Registration:
+    """Register a pure decision on the shard's state that takes several steps."""
+
+    def handle(request: m.Request, state: ShardState) -> Outcome:
+        assert isinstance(request.body, kind), f"{type(request.body).__name__} reached the handler of {kind.__name__}"
+        return Stepwise(decide(request.body, state))
 
     return kind, handle
 

@@ -28,7 +28,7 @@ class GraphNode:
 
 
 def index_listing(request: m.ImportTopic) -> dict[str, m.SegmentImport]:
-    """Return the segments by name; rules 1 and 2 for each segment."""
+    """Return the segments by name, parents first; rule 1, and rule 2 for each segment."""
     listed: dict[str, m.SegmentImport] = {}
     for item in request.segments:
         label = item.segment
@@ -42,7 +42,7 @@ def index_listing(request: m.ImportTopic) -> dict[str, m.SegmentImport]:
         if request.positions == "offsets" and item.sealed and item.end_offset is None:
             raise LayoutError(f"segment {label!r} is sealed and has no end_offset")
         _check_hashes(item, request.hash_bits)
-    return listed
+    return {label: listed[label] for label in _parents_first(listed)}
 
 
 def _check_hashes(item: m.SegmentImport, hash_bits: int) -> None:
@@ -64,26 +64,28 @@ def end_of(item: m.SegmentImport, positions: e.Positions) -> int | None:
     return item.end_offset
 
 
-def parents_first(parents: Mapping[str, list[str]]) -> list[str]:
-    """Return the new segments in topological order, then by name; rule 1."""
-    missing = {label: sum(parent in parents for parent in found) for label, found in parents.items()}
+def _parents_first(listed: Mapping[str, m.SegmentImport]) -> list[str]:
+    """Return the names in topological order, then alphabetically; linear in segments and parents."""
+    waits_for: dict[str, int] = {}
     children: dict[str, list[str]] = {}
-    for label, found in parents.items():
-        for parent in found:
+    for label, item in listed.items():
+        parents = [parent for parent in item.parents if parent in listed]
+        waits_for[label] = len(parents)
+        for parent in parents:
             children.setdefault(parent, []).append(label)
     ordered: list[str] = []
-    ready = sorted(label for label, count in missing.items() if not count)
+    ready = sorted(label for label, count in waits_for.items() if not count)
     while ready:
         ordered += ready
         opened: list[str] = []
         for label in ready:
             for child in children.get(label, ()):
-                missing[child] -= 1
-                if not missing[child]:
+                waits_for[child] -= 1
+                if not waits_for[child]:
                     opened.append(child)
         ready = sorted(opened)
-    if len(ordered) < len(parents):
-        waiting = sorted(parents.keys() - set(ordered))
+    if len(ordered) < len(listed):
+        waiting = sorted(listed.keys() - set(ordered))
         raise LayoutError(f"these segments are in a cycle, or descend from one: {', '.join(waiting[:10])}")
     return ordered
 

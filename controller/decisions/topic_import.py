@@ -20,19 +20,19 @@ as finished, so children can overtake a parent not discovered yet.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from controller.decisions.handlers import Answer, Decision, command
-from controller.decisions.source_listing import GraphNode, check_graph, end_of, index_listing, parents_first, range_text
+from controller.decisions.handlers import Answer, Decision, Steps, stepwise_command
+from controller.decisions.source_listing import GraphNode, check_graph, end_of, index_listing, range_text
 from controller.decisions.topic_commands import MAX_SEGMENTS, describe
 from controller.state.shard_state import SegmentTail, ShardState, Topic
 from coordinator.decisions.refusal import Refusal
 from headgate.errors import LayoutError
 from headgate.model import entries as e
 from headgate.model.external_topic import OPAQUE_END_OFFSET, ExternalTopic, imported_segments, parse_hashes
-from headgate.model.layout import Segment, SegmentState
+from headgate.model.layout import Layout, Segment, SegmentState
 from headgate.protocol import messages as m
 
 
@@ -48,13 +48,23 @@ class ImportPlan:
     """Parents that the source no longer has."""
 
 
-def import_topic(request: m.ImportTopic, state: ShardState) -> Decision | Refusal:
-    """Create an external topic, or update it to match its source."""
-    topic = state.topics.get(request.topic)
-    if request.token in state.commands and topic is not None:
-        return Decision((), _answer(request.topic, ImportPlan()))
+def import_topic(request: m.ImportTopic, state: ShardState) -> Steps:
+    """Create an external topic, or update it to match its source.
+
+    The steps: check the listing, compare it with the topic, decide. If the layout changes between
+    the last two, the listing is compared again, so the decision is about one state.
+    """
     try:
-        plan = plan_import(request, topic)
+        listed = index_listing(request)
+        topic, layout, plan = None, None, None
+        while plan is None or _layout_of(topic := state.topics.get(request.topic)) is not layout:
+            yield
+            topic = state.topics.get(request.topic)
+            if topic is not None and request.token in state.commands:
+                return Decision((), _answer(request.topic, ImportPlan()))
+            layout, plan = _layout_of(topic), plan_import(request, listed, topic)
+            yield
+        _check_acknowledged(topic, plan)
     except LayoutError as error:
         return Refusal("invalid", f"topic {request.topic!r} cannot be imported: {error}", after_barrier=True)
     entry = _entry(request, topic, plan, state.next_id)
@@ -67,27 +77,45 @@ def import_topic(request: m.ImportTopic, state: ShardState) -> Decision | Refusa
     return Decision((entry,), _answer(request.topic, plan))
 
 
-def plan_import(request: m.ImportTopic, topic: Topic | None) -> ImportPlan:
+def plan_import(request: m.ImportTopic, listed: Mapping[str, m.SegmentImport], topic: Topic | None) -> ImportPlan:
     """Return what ``request`` changes in ``topic``; None: the topic does not exist yet.
 
+    ``listed``: the result of `index_listing`. The plan depends on the topic's layout only.
     Raises LayoutError: the listing violates a rule; the text names the segment.
     """
-    planner = _Planner(request, topic)
+    planner = _Planner(request, listed, topic)
     planner.update_known_segments()
     planner.add_segments()
     check_graph(planner.graph(), request.hash_bits)
     return planner.plan
 
 
+def _layout_of(topic: Topic | None) -> Layout | None:
+    return None if topic is None else topic.layout
+
+
+def _check_acknowledged(topic: Topic | None, plan: ImportPlan) -> None:
+    """Rule 6: no end offset is below an acknowledged one."""
+    for subscription in () if topic is None else topic.subscriptions.values():
+        positions = subscription.positions
+        for segment_id, end in plan.sealed.items():
+            if positions.get(segment_id, 0) > end:
+                assert topic is not None, "it has a subscription"
+                raise LayoutError(
+                    f"segment {_label(topic.layout.segments[segment_id])!r} ends at {end}, but subscription "
+                    f"{subscription.name!r} has acknowledged it to {positions[segment_id]}",
+                )
+
+
 class _Planner:
     """Compares a listing with the topic, and collects the plan."""
 
-    def __init__(self, request: m.ImportTopic, topic: Topic | None) -> None:
+    def __init__(self, request: m.ImportTopic, listed: Mapping[str, m.SegmentImport], topic: Topic | None) -> None:
         self.plan = ImportPlan()
         self._request = request
         self._topic = topic
         self._external = _source_of(request, topic)
-        self._listed = index_listing(request)
+        self._listed = listed
         self._segments = {} if topic is None else topic.layout.segments
         self._known = {_label(segment): segment for segment in self._segments.values()}
         self._new = {
@@ -95,6 +123,8 @@ class _Planner:
             for label, item in self._listed.items()
             if label not in self._known and label not in self._external.pruned
         }
+        """Parents first."""
+        self._names = self._known.keys() | self._new.keys()
 
     def update_known_segments(self) -> None:
         """Check rule 6, and seal the segments that the source has sealed since."""
@@ -104,12 +134,11 @@ class _Planner:
     def add_segments(self) -> None:
         """Add the new segments, parents first, and seal their unlisted parents."""
         parents = {label: self._parents_of(item) for label, item in self._new.items()}
-        self._seal_unlisted_parents({parent for found in parents.values() for parent in found})
+        self._seal_unlisted_parents({parent for found in parents.values() for parent in found if parent in self._known})
         ids = {label: segment.segment_id for label, segment in self._known.items()}
         first_id = 0 if self._topic is None else self._topic.layout.next_segment_id
-        for number, label in enumerate(parents_first(parents), start=first_id):
+        for number, (label, item) in enumerate(self._new.items(), start=first_id):
             ids[label] = number
-            item = self._new[label]
             self.plan.created.append(
                 e.ImportedSegment(
                     segment=number,
@@ -146,7 +175,7 @@ class _Planner:
         if hashes != before:
             raise LayoutError(f"segment {label!r} has hashes {range_text(hashes)}; it had {range_text(before)}")
         had = {_label(self._segments[parent]) for parent in segment.parents}
-        if others := set(item.parents) & self._known.keys() - had:
+        if others := [parent for parent in item.parents if parent in self._known and parent not in had]:
             raise LayoutError(
                 f"segment {label!r} has a parent that it did not have before: {', '.join(sorted(others))}"
             )
@@ -156,20 +185,18 @@ class _Planner:
                 now = "active" if end is None else f"sealed at {end}"
                 raise LayoutError(f"segment {label!r} is {now}; it was sealed at {segment.end_offset}")
         elif end is not None:
-            assert self._topic is not None, "a known segment of no topic"
-            for subscription in self._topic.subscriptions.values():
-                if (position := subscription.position(segment_id)) > end:
-                    raise LayoutError(
-                        f"segment {label!r} ends at {end}, but subscription {subscription.name!r} has acknowledged it "
-                        f"to {position}",
-                    )
             self._seal(segment, end)
 
     def _parents_of(self, item: m.SegmentImport) -> list[str]:
         """Return the parents of a new segment that exist; rules 1 and 7."""
         label = item.segment
-        found = [parent for parent in item.parents if parent in self._known or parent in self._new]
-        missing = [parent for parent in item.parents if parent not in found and parent not in self._external.pruned]
+        found = item.parents
+        missing: list[str] = []
+        if not self._names.issuperset(found):
+            found = [parent for parent in item.parents if parent in self._names]
+            missing = [
+                parent for parent in item.parents if parent not in self._names and parent not in self._external.pruned
+            ]
         if missing and (self._topic is not None or self._request.missing_parents == "rejected"):
             hint = (
                 ""
@@ -264,4 +291,4 @@ def _label(segment: Segment) -> str:
     return segment.label
 
 
-COMMANDS: Final = (command(m.ImportTopic, import_topic),)
+COMMANDS: Final = (stepwise_command(m.ImportTopic, import_topic),)

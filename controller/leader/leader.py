@@ -19,7 +19,7 @@ from controller.backlog.service import BacklogService
 from controller.commit import GroupCommit, TermEndedError
 from controller.decisions import producer_commands, producer_expiry, subscription_commands, topic_commands, topic_import
 from controller.decisions.deadline import judge_deadline
-from controller.decisions.handlers import AfterChunk, Decision, Deferred, Handler, Outcome, handler
+from controller.decisions.handlers import AfterChunk, Decision, Deferred, Handler, Outcome, Steps, Stepwise, handler
 from controller.decisions.placement import route_batch
 from controller.decisions.verdicts import Accept, Batch, Duplicate, judge_batch, judge_term
 from controller.devices.intake import DeviceIntake
@@ -27,6 +27,7 @@ from controller.devices.session_port import Delivery
 from controller.leader.context import LeaderContext
 from controller.leader.outbox import Outbox
 from controller.leader.request_decoding import Malformed, read_request
+from controller.leader.spread_work import MAX_COST_PER_TURN, SpreadWork
 from controller.leader.subscription_registry import SubscriptionRegistry
 from controller.leadership.transitions import Event
 from controller.retention.pruner import Pruner
@@ -46,6 +47,8 @@ TICK_INTERVAL_SECONDS = 0.25
 """How often deadlines (heartbeats, grace periods, revocations) are checked."""
 MAX_DELAYED_REFUSALS = 1000
 """Limit for refusals that are being delayed. Beyond it a request gets no reply, so its client repeats it even later."""
+MAX_STEPWISE_DECISIONS = 16
+"""Limit for commands that are being decided in steps; each keeps its message in memory. More are refused."""
 
 Arrival = TypeVar("Arrival", tuple[str, bytes], Delivery)
 
@@ -73,6 +76,9 @@ class ShardLeader:
         self._serving = False
         self._failure: BaseException | None = None
         self._failed = asyncio.Event()
+        self._steps = SpreadWork()
+        self._decisions = 0
+        """Stepwise decisions that have not ended."""
         observer, now_ms = context.observer, context.now_ms
         self.autoscaler = Autoscaler(
             state=state, apply_entries=self._apply_entries, settings=context.scaling, observer=observer, now_ms=now_ms
@@ -125,6 +131,7 @@ class ShardLeader:
             state=self.state,
             commit=self.commit,
             apply_entries=self._apply_entries,
+            spread=self._steps.do_all,
             delete_data=self._context.delete_data,
             settings=self._context.retention,
             observer=self._observer,
@@ -185,6 +192,7 @@ class ShardLeader:
             self.connection_changed(self._transport.connected)
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self.commit.run(), name=f"commit-{self._shard}")
+                tasks.create_task(self._steps.run(), name=f"steps-{self._shard}")
                 tasks.create_task(self._run_timers(), name=f"timers-{self._shard}")
                 tasks.create_task(self.subscription_registry.run(), name=f"subscriptions-{self._shard}")
                 tasks.create_task(self.pruner.run(), name=f"prune-{self._shard}")
@@ -310,6 +318,8 @@ class ShardLeader:
                 self._outbox.reply(request, body, chunk)
             case Deferred(start):
                 start(partial(self._answer, request))
+            case Stepwise(steps):
+                self._begin_steps(request, steps)
             case Decision(entries, answer):
                 if entries:
                     self._apply_entries(entries)
@@ -327,6 +337,26 @@ class ShardLeader:
             self._outbox.refuse(request, answer)
         else:
             self._outbox.answer(request, answer)
+
+    def _begin_steps(self, request: m.Request, steps: Steps) -> None:
+        if self._decisions == MAX_STEPWISE_DECISIONS:
+            reason = f"{self._decisions} other long commands are being decided"
+            self._outbox.refuse(request, Refusal("unavailable", reason))
+            return
+        self._decisions += 1
+        self._steps.do_later(MAX_COST_PER_TURN, partial(self._take_step, request, steps))
+
+    def _take_step(self, request: m.Request, steps: Steps) -> None:
+        """Take one step of a decision, and leave the next one to a later turn."""
+        if not self._serving:
+            return
+        try:
+            next(steps)
+        except StopIteration as end:
+            self._decisions -= 1
+            self._carry_out(request, end.value)
+        else:
+            self._steps.do_later(MAX_COST_PER_TURN, partial(self._take_step, request, steps))
 
     def _apply_entries(self, entries: Sequence[e.AnyEntry]) -> None:
         self.subscription_registry.before_entries(entries)

@@ -126,8 +126,9 @@ class SubscriptionRegistry:
         """Release the segments that ``entries`` are about to prune."""
         for entry in entries:
             if isinstance(entry, e.SegmentsPruned):
+                pruned = set(entry.segments)
                 for subscription in self._state.topics_by_id[entry.topic_id].subscriptions.values():
-                    self._coordinators[subscription.subscription_id].release_pruned(entry.segments)
+                    self._coordinators[subscription.subscription_id].release_pruned(pruned)
 
     def after_entries(self, entries: Iterable[e.AnyEntry]) -> None:
         """Forward the effects of a command's ``entries``, which are already applied."""

@@ -17,7 +17,8 @@ anything.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -52,60 +53,78 @@ def decide_pruning(
     layout: Layout, subscriptions: Iterable[Subscription], rules: RetentionRules, age_ms: Callable[[int], int]
 ) -> PruneDecision:
     """``age_ms`` returns the age of a ledger time."""
-    subscriptions = sorted(subscriptions, key=lambda subscription: subscription.name)
-    abandoned = [subscription for subscription in subscriptions if _is_abandoned(subscription, rules, age_ms)]
-    retaining = [subscription for subscription in subscriptions if subscription not in abandoned]
+    abandoned: list[str] = []
+    retaining: list[Subscription] = []
+    for subscription in sorted(subscriptions, key=lambda subscription: subscription.name):
+        if _is_abandoned(subscription, rules, age_ms):
+            abandoned.append(subscription.name)
+        else:
+            retaining.append(subscription)
+    # Ancestors have lower ids than their descendants.
+    sealed_ms = {
+        segment: _sealed_ms(layout.segments[segment], age_ms)
+        for segment in sorted(layout.segments)
+        if layout.segments[segment].state is SegmentState.SEALED
+    }
+    if rules.retention_ms == KEEP_FOREVER:
+        forever = dict.fromkeys(sealed_ms, "the topic has unlimited retention")
+        return PruneDecision((), MappingProxyType(forever), tuple(abandoned))
+    kept = _kept_for_subscriptions(layout, sealed_ms, retaining, rules)
     pruned: dict[int, None] = {}
     """In order, ancestors first."""
     retained: dict[int, str] = {}
-    # Ancestors have lower ids than their descendants.
-    for segment_id, segment in sorted(layout.segments.items()):
-        if segment.state is not SegmentState.SEALED:
-            continue
-        reason = _retention_reason(segment, pruned, layout, retaining, rules, age_ms)
-        if reason is None:
-            pruned[segment_id] = None
+    for segment, age in sealed_ms.items():
+        blocking = [
+            parent for parent in layout.segments[segment].parents if parent in layout.segments and parent not in pruned
+        ]
+        if blocking:
+            retained[segment] = f"its ancestors {', '.join(map(str, blocking))} are retained"
+        elif age < rules.retention_ms:
+            retained[segment] = f"sealed {_seconds(age)} s ago, retained for {_seconds(rules.retention_ms)} s"
+        elif segment in kept:
+            retained[segment] = kept[segment]
         else:
-            retained[segment_id] = reason
-    return PruneDecision(
-        tuple(pruned), MappingProxyType(retained), tuple(subscription.name for subscription in abandoned)
-    )
+            pruned[segment] = None
+    return PruneDecision(tuple(pruned), MappingProxyType(retained), tuple(abandoned))
 
 
-def _retention_reason(
-    segment: Segment,
-    pruned: Container[int],
-    layout: Layout,
-    retaining: Iterable[Subscription],
-    rules: RetentionRules,
-    age_ms: Callable[[int], int],
-) -> str | None:
-    assert segment.sealed_at_ms is not None, "a sealed segment has a sealing time"
-    sealed_ms = age_ms(segment.sealed_at_ms)
-    if rules.retention_ms == KEEP_FOREVER:
-        return "the topic has unlimited retention"
-    if blocking := [parent for parent in segment.parents if parent in layout.segments and parent not in pruned]:
-        return f"its ancestors {', '.join(map(str, blocking))} are retained"
-    if sealed_ms < rules.retention_ms:
-        return f"sealed {_seconds(sealed_ms)} s ago, retained for {_seconds(rules.retention_ms)} s"
+def _kept_for_subscriptions(
+    layout: Layout, sealed_ms: Mapping[int, int], retaining: Iterable[Subscription], rules: RetentionRules
+) -> dict[int, str]:
+    """Return the segments past their retention time that a subscription retains, and why: the first one by name."""
+    ends = {segment: layout.segments[segment].end_offset or 0 for segment in sealed_ms}
+    due = {segment for segment, age in sealed_ms.items() if age >= rules.retention_ms}
+    kept: dict[int, str] = {}
     for subscription in retaining:
         if subscription.type == SubscriptionType.CHECKPOINT:
-            if sealed_ms < rules.checkpoint_retention_ms:
-                return (
-                    f"sealed {_seconds(sealed_ms)} s ago, retained for {_seconds(rules.checkpoint_retention_ms)} s for "
-                    f"CHECKPOINT subscription {subscription.name!r}"
-                )
-        elif not _is_drained(subscription, segment):
-            position = subscription.position(segment.segment_id)
-            return f"subscription {subscription.name!r} has acknowledged {position} of {segment.end_offset} records"
-    return None
+            found = {
+                segment: f"sealed {_seconds(sealed_ms[segment])} s ago, retained for "
+                f"{_seconds(rules.checkpoint_retention_ms)} s for CHECKPOINT subscription {subscription.name!r}"
+                for segment in due
+                if sealed_ms[segment] < rules.checkpoint_retention_ms
+            }
+        else:
+            found = {
+                segment: f"subscription {subscription.name!r} has acknowledged {subscription.position(segment)} of "
+                f"{ends[segment]} records"
+                for segment in _undrained(subscription, due, ends)
+            }
+        kept |= found
+        due -= found.keys()
+    return kept
 
 
-def _is_drained(subscription: Subscription, segment: Segment) -> bool:
+def _undrained(subscription: Subscription, segments: AbstractSet[int], ends: Mapping[int, int]) -> Iterable[int]:
+    """Return those of ``segments`` that ``subscription`` has not acknowledged to their end."""
     if not tracks_acknowledgements(subscription.type):
-        return False
-    assert segment.end_offset is not None, "a sealed segment has an end"
-    return segment.segment_id in subscription.drained or subscription.position(segment.segment_id) >= segment.end_offset
+        return segments
+    positions = subscription.positions
+    return [segment for segment in segments - subscription.drained if positions.get(segment, 0) < ends[segment]]
+
+
+def _sealed_ms(segment: Segment, age_ms: Callable[[int], int]) -> int:
+    assert segment.sealed_at_ms is not None, "a sealed segment has a sealing time"
+    return age_ms(segment.sealed_at_ms)
 
 
 def _is_abandoned(subscription: Subscription, rules: RetentionRules, age_ms: Callable[[int], int]) -> bool:

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from functools import partial
 
 import structlog
 
@@ -38,6 +39,8 @@ DELETION_BACKOFF = Backoff(first_seconds=5.0, longest_seconds=300.0)
 DeleteData = Callable[[int, int, Collection[int]], Awaitable[int]]
 """(shard, topic id, segments) → number of deleted objects. Idempotent. Raises the errors of a
 `Store`, or LedgerError."""
+Spread = Callable[[Iterable[tuple[int, Callable[[], None]]]], Awaitable[None]]
+"""Does (cost, work) one after the other, in as many turns of the event loop as the costs require."""
 
 log = structlog.get_logger(__name__)
 
@@ -51,6 +54,7 @@ class Pruner:
         state: ShardState,
         commit: GroupCommit,
         apply_entries: Callable[[Sequence[e.AnyEntry]], None],
+        spread: Spread,
         delete_data: DeleteData,
         settings: RetentionSettings,
         observer: events.Observer,
@@ -63,6 +67,7 @@ class Pruner:
         self._state = state
         self._commit = commit
         self._apply_entries = apply_entries
+        self._spread = spread
         self._delete_data = delete_data
         self._observer = observer
         self._now_ms = now_ms
@@ -76,7 +81,7 @@ class Pruner:
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(PRUNE_INTERVAL_SECONDS)
-            self._prune()
+            await self._prune()
             self._observer.observe(
                 events.PendingDeletionsCounted(
                     shard=self._state.shard,
@@ -109,21 +114,28 @@ class Pruner:
         entry = e.SegmentsPruned(topic_id=topic.topic_id, segments=list(pruning.segments), token=request.token)
         return Decision((entry,), _answer(pruning, pruning.segments))
 
-    def _prune(self) -> None:
-        for topic in list(self._state.topics.values()):
-            retention_ms = topic.policy.retention_ms
-            if retention_ms is None:
-                retention_ms = (
-                    KEEP_FOREVER if self.settings.retention_seconds < 0 else int(self.settings.retention_seconds * 1000)
-                )
-            if retention_ms == KEEP_FOREVER:
-                continue
-            pruning = decide_pruning(
-                topic.layout, topic.subscriptions.values(), self._rules(retention_ms), self._age_ms
+    async def _prune(self) -> None:
+        """Prune every topic, in several turns of the loop if there are many: each topic is decided for itself."""
+        await self._spread(
+            (len(topic.layout.segments) * (1 + len(topic.subscriptions)), partial(self._prune_expired, topic.topic_id))
+            for topic in list(self._state.topics.values())
+        )
+
+    def _prune_expired(self, topic_id: int) -> None:
+        topic = self._state.topics_by_id.get(topic_id)
+        if topic is None:
+            return  # Deleted in an earlier turn.
+        retention_ms = topic.policy.retention_ms
+        if retention_ms is None:
+            retention_ms = (
+                KEEP_FOREVER if self.settings.retention_seconds < 0 else int(self.settings.retention_seconds * 1000)
             )
-            if pruning.segments:
-                self._report(topic, pruning)
-                self._apply_entries((e.SegmentsPruned(topic_id=topic.topic_id, segments=list(pruning.segments)),))
+        if retention_ms == KEEP_FOREVER:
+            return
+        pruning = decide_pruning(topic.layout, topic.subscriptions.values(), self._rules(retention_ms), self._age_ms)
+        if pruning.segments:
+            self._report(topic, pruning)
+            self._apply_entries((e.SegmentsPruned(topic_id=topic.topic_id, segments=list(pruning.segments)),))
 
     def _report(self, topic: Topic, pruning: PruneDecision) -> None:
         for name in pruning.abandoned:

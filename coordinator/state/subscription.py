@@ -10,12 +10,13 @@ stored per key bucket; it is merged again once all buckets agree.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
-from typing import assert_never
+from typing import Any, assert_never
 
 from coordinator.state.acknowledged import AcknowledgementProgress
 from headgate.model import entries as e
-from headgate.model.bucket_ranges import SegmentSlice, buckets_of, segment_of, slice_of
+from headgate.model.bucket_ranges import BucketRange, SegmentSlice, buckets_of, segment_of, slice_of
 from headgate.model.hashing import KEY_BUCKETS
 from headgate.model.offset_ranges import OffsetRanges
 from headgate.protocol.backlog import RecordCount, count_records
@@ -128,12 +129,14 @@ class Subscription:
     """Rises with each change but an acknowledgement, in this process."""
     _slices_by_generation: dict[int, SegmentSlice] = field(init=False, repr=False, compare=False)
     """Generation → the segment or bucket range that is held at it."""
+    _held_ranges: set[BucketRange] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Index the holdings by generation."""
+        """Index the holdings."""
         self._slices_by_generation = {
             holding.generation: segment_slice for segment_slice, holding in self.holdings.items()
         }
+        self._held_ranges = {held for held in self.holdings if isinstance(held, BucketRange)}
 
     @classmethod
     def created(cls, entry: e.SubscriptionCreated, topic: str) -> Subscription:
@@ -188,6 +191,11 @@ class Subscription:
         """Return the sorted slices that ``consumer`` holds, revoked ones included."""
         return sorted(segment_slice for segment_slice, holding in self.holdings.items() if holding.consumer == consumer)
 
+    def held_in(self, segments: AbstractSet[int]) -> list[SegmentSlice]:
+        """Return the slices of ``segments`` that are held, in no order."""
+        whole: AbstractSet[SegmentSlice] = self.holdings.keys() & segments
+        return [*whole, *(held for held in self._held_ranges if held.segment in segments)]
+
     def held_at(self, segment: int, generation: int) -> SegmentSlice | None:
         """Return the slice of ``segment`` that is held at ``generation``; None if there is none."""
         segment_slice = self._slices_by_generation.get(generation)
@@ -203,6 +211,8 @@ class Subscription:
                 segment_slice = slice_of(entry.segment, entry.first_bucket, entry.end_bucket)
                 self.holdings[segment_slice] = Holding(entry.consumer, entry.generation)
                 self._slices_by_generation[entry.generation] = segment_slice
+                if isinstance(segment_slice, BucketRange):
+                    self._held_ranges.add(segment_slice)
                 self.next_generation = max(self.next_generation, entry.generation + 1)
             case e.SegmentRevoked():
                 self.holdings[slice_of(entry.segment, entry.first_bucket, entry.end_bucket)].revoked_at_ms = at_ms
@@ -249,14 +259,20 @@ class Subscription:
         """Drop the state of pruned segments."""
         self.version += 1
         forgotten = set(segments)
-        for pruned in [held for held in self.holdings if segment_of(held) in forgotten]:
-            self._release(pruned)
-        for segment in segments:
-            self._forget_progress(segment)
-            self.positions.pop(segment, None)
-            self.start_positions.pop(segment, None)
-            self.drained.discard(segment)
-            self.weights.pop(segment, None)
+        for held in self.held_in(forgotten):
+            self._release(held)
+        self.drained -= forgotten
+        by_segment: tuple[dict[int, Any], ...] = (
+            self.positions,
+            self.start_positions,
+            self.weights,
+            self.acknowledged_ranges,
+            self.checkpoints,
+            self.progress_by_bucket,
+        )
+        for each in by_segment:
+            for segment in each.keys() & forgotten:
+                del each[segment]
 
     def _forget_progress(self, segment: int) -> None:
         self.acknowledged_ranges.pop(segment, None)
@@ -271,6 +287,8 @@ class Subscription:
 
     def _release(self, segment_slice: SegmentSlice) -> None:
         del self._slices_by_generation[self.holdings.pop(segment_slice).generation]
+        if isinstance(segment_slice, BucketRange):
+            self._held_ranges.remove(segment_slice)
 
     def _acknowledge(self, entry: e.RecordsAcknowledged) -> None:
         if entry.seek_generation != self.seek_generation:

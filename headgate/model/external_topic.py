@@ -12,7 +12,7 @@ has one kind of positions:
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from headgate.model import entries as e
@@ -64,11 +64,18 @@ class ExternalTopic:
 
 def imported_layout(entry: e.TopicImported, at_ms: int) -> Layout:
     """Return the first layout of an external topic."""
-    return Layout.imported(imported_segments(entry.segments, entry.hash_bits, at_ms), at_ms)
+    return Layout.imported(imported_segments(entry.segments, entry.hash_bits, at_ms))
 
 
-def imported_segments(segments: Iterable[e.ImportedSegment], hash_bits: int, at_ms: int) -> list[Segment]:
-    """Return ``segments`` for a layout: ranges scaled to the ring, the whole ring if the source has none."""
+def imported_segments(segments: Sequence[e.ImportedSegment], hash_bits: int, at_ms: int) -> list[Segment]:
+    """Return ``segments`` for a layout, with their children among themselves.
+
+    Ranges are scaled to the ring. If the source has none, a segment has the whole ring.
+    """
+    children: dict[int, list[int]] = {}
+    for imported in segments:
+        for parent in imported.parents:
+            children.setdefault(parent, []).append(imported.segment)
     scaled: list[Segment] = []
     for imported in segments:
         hashes = parse_hashes(imported.hashes)
@@ -81,6 +88,7 @@ def imported_segments(segments: Iterable[e.ImportedSegment], hash_bits: int, at_
                 last_hash=last,
                 created_at_ms=at_ms,
                 parents=tuple(imported.parents),
+                children=tuple(children.get(imported.segment, ())),
                 state=SegmentState.SEALED if sealed else SegmentState.ACTIVE,
                 end_offset=imported.end_offset,
                 sealed_at_ms=at_ms if sealed else None,

@@ -88,24 +88,30 @@ class Layout:
         return cls(0, count, segments)
 
     @classmethod
-    def imported(cls, segments: Iterable[Segment], at_ms: int) -> Layout:
-        """Return the layout of an external topic; parents come before their children, ids rise."""
-        return replace(cls(0, 0, {}).extended(segments, {}, at_ms), layout_epoch=0)
+    def imported(cls, segments: Iterable[Segment]) -> Layout:
+        """Return the first layout of an external topic; ``segments`` name their parents and children."""
+        listed = {segment.segment_id: segment for segment in segments}
+        return cls(0, max(listed, default=-1) + 1, listed)
 
     def extended(self, created: Iterable[Segment], sealed: Mapping[int, int], at_ms: int) -> Layout:
-        """Return an external topic's layout with more segments, and with others ``sealed`` (segment → end offset)."""
-        segments = dict(self.segments)
+        """Return an external topic's layout with more segments, and with others ``sealed`` (segment → end offset).
+
+        ``created`` name their parents, and their children among themselves.
+        """
+        new = {segment.segment_id: segment for segment in created}
+        segments = {**self.segments, **new}
         for segment_id, end_offset in sealed.items():
             segments[segment_id] = replace(
                 segments[segment_id], state=SegmentState.SEALED, end_offset=end_offset, sealed_at_ms=at_ms
             )
-        next_id = self.next_segment_id
-        for segment in created:
-            segments[segment.segment_id] = segment
-            next_id = max(next_id, segment.segment_id + 1)
+        opened: dict[int, list[int]] = {}
+        for segment in new.values():
             for parent in segment.parents:
-                segments[parent] = replace(segments[parent], children=(*segments[parent].children, segment.segment_id))
-        return Layout(self.layout_epoch + 1, next_id, segments)
+                if parent not in new:
+                    opened.setdefault(parent, []).append(segment.segment_id)
+        for parent, children in opened.items():
+            segments[parent] = replace(segments[parent], children=(*segments[parent].children, *children))
+        return Layout(self.layout_epoch + 1, max(self.next_segment_id, *(n + 1 for n in new), 0), segments)
 
     def active(self) -> list[Segment]:
         """Return the active segments, in order of id."""
@@ -178,6 +184,7 @@ class Layout:
         Raises LayoutError: one is unknown, active, or would lose its place after an ancestor that stays.
         """
         segments = dict(self.segments)
+        orphans: set[int] = set()
         for segment_id in segment_ids:
             segment = segments.get(segment_id)
             if segment is None or segment.state is SegmentState.ACTIVE:
@@ -186,10 +193,10 @@ class Layout:
                 older = sorted(self.ancestors(segment_id) & segments.keys())
                 raise LayoutError(f"segment {segment_id} still has ancestors {older}: prune those first")
             del segments[segment_id]
-            for child in segment.children:
-                if child in segments:
-                    parents = tuple(p for p in segments[child].parents if p != segment_id)
-                    segments[child] = replace(segments[child], parents=parents)
+            orphans.update(segment.children)
+        for orphan in orphans & segments.keys():
+            remaining = tuple(parent for parent in segments[orphan].parents if parent in segments)
+            segments[orphan] = _with_parents(segments[orphan], remaining)
         return Layout(self.layout_epoch + 1, self.next_segment_id, segments)
 
 
@@ -251,3 +258,19 @@ class _Draft:
 def _active(segments: Mapping[int, Segment]) -> list[Segment]:
     """Return the active segments, in order of id."""
     return [segment for _, segment in sorted(segments.items()) if segment.state is SegmentState.ACTIVE]
+
+
+def _with_parents(segment: Segment, parents: tuple[int, ...]) -> Segment:
+    """Return ``segment`` with other parents. `replace` takes three times as long, and a prune changes thousands."""
+    return Segment(
+        segment.segment_id,
+        segment.first_hash,
+        segment.last_hash,
+        segment.created_at_ms,
+        parents,
+        segment.children,
+        segment.state,
+        segment.end_offset,
+        segment.sealed_at_ms,
+        segment.label,
+    )

@@ -114,6 +114,16 @@ async def test_a_seek_over_several_turns_keeps_the_holders(lead: Lead) -> None:
     assert before == harness.holders()
 
 
+async def test_a_seek_of_many_segments_releases_at_once_and_grants_in_later_turns(lead: Lead) -> None:
+    harness = lead("ada", segments=MAX_MOVES_PER_TURN + 24, type="QUEUE")
+    await harness.run(0.1)
+    harness.seek({0: 0})
+
+    assert {} == harness.holders()
+    await harness.run(0.1)
+    assert MAX_MOVES_PER_TURN + 24 == len(harness.holders())
+
+
 async def test_a_deleted_subscription_makes_no_further_moves(lead: Lead) -> None:
     harness = lead("ada", segments=MAX_MOVES_PER_TURN + 24)
     await harness.coordinator.close()

@@ -38,6 +38,7 @@ from headgate import (
 from headgate.client.admin_values import public_value
 from headgate.errors import RequestRejectedError
 from headgate.protocol import messages as m
+from tests.support.command_shard import decided
 
 
 def segment(number: int, first: int, last: int, state: str = "active", **fields: Any) -> SegmentInfo:
@@ -143,20 +144,18 @@ class FakeAdmin:
     ) -> TopicImportResult:
         self.cluster.calls.append(("import_topic", name, complete, dry_run))
         state = self.cluster.imports
-        outcome = import_topic(
-            m.ImportTopic(
-                topic=name,
-                token=f"t{len(self.cluster.calls)}",
-                segments=list(layout.segments),
-                positions=layout.positions,
-                hash_bits=layout.hash_bits,
-                source=layout.source,
-                complete=complete,
-                missing_parents=layout.missing_parents,
-                dry_run=dry_run,
-            ),
-            state,
+        request = m.ImportTopic(
+            topic=name,
+            token=f"t{len(self.cluster.calls)}",
+            segments=list(layout.segments),
+            positions=layout.positions,
+            hash_bits=layout.hash_bits,
+            source=layout.source,
+            complete=complete,
+            missing_parents=layout.missing_parents,
+            dry_run=dry_run,
         )
+        outcome = decided(import_topic(request, state))
         if isinstance(outcome, Refusal):
             raise RequestRejectedError(outcome.verdict, outcome.reason)
         if outcome.entries:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from controller.decisions.handlers import Decision
+from controller.decisions.handlers import Decision, Steps
 from controller.state.shard_state import ShardState
+from coordinator.decisions.refusal import Refusal
 from headgate.model import entries as e
 
 
@@ -29,3 +30,13 @@ class CommandShard:
         if decision.entries:
             self.apply(*decision.entries)
         return decision.answer(self.state)
+
+
+def decided(steps: Steps) -> Decision | Refusal:
+    """Take all ``steps`` of a decision and return its result."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            outcome: Decision | Refusal = end.value
+            return outcome

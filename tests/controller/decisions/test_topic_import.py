@@ -15,7 +15,7 @@ from coordinator.decisions.refusal import Refusal
 from headgate.model import entries as e
 from headgate.model.layout import SegmentState
 from headgate.protocol import messages as m
-from tests.support.command_shard import CommandShard
+from tests.support.command_shard import CommandShard, decided
 from tests.support.whole_state import decode_snapshot
 
 
@@ -33,7 +33,7 @@ class Shard(CommandShard):
         # As the leader gets it: encoded and decoded.
         decoded = m.decode_request(m.encode(m.Request(request_id=1, client_id="c", body=request))).body
         assert isinstance(decoded, m.ImportTopic)
-        return import_topic(decoded, self.state)
+        return decided(import_topic(decoded, self.state))
 
     def imported(self, *segments: m.SegmentImport, **fields: Any) -> m.TopicImportReply:
         reply = self.do(self.ask(*segments, **fields))
@@ -369,3 +369,96 @@ def test_a_snapshot_holds_the_source_with_hashes_of_128_bits(shard: Shard) -> No
 
     assert shard.state.topics["orders"] == restored.topics["orders"]
     assert {"a"} == restored.topics["orders"].external.pruned
+
+
+# Decisions in steps
+
+
+def chain(count: int, name: type[str] = str) -> list[m.SegmentImport]:
+    """Return ``count`` segments without hashes, each the child of the one before; the last is active."""
+    return [
+        m.SegmentImport(
+            segment=name(f"s{n:05}"),
+            parents=[name(f"s{n - 1:05}")] if n else [],
+            sealed=n < count - 1,
+        )
+        for n in range(count)
+    ]
+
+
+def listing(*segments: m.SegmentImport, token: str = "again") -> m.ImportTopic:
+    return m.ImportTopic(topic="orders", token=token, segments=list(segments), positions="opaque")
+
+
+class CountedName(str):
+    """A name that counts how often a set or a dict asks for its hash."""
+
+    __slots__ = ()
+    hashed = 0
+
+    def __hash__(self) -> int:
+        CountedName.hashed += 1
+        return super().__hash__()
+
+
+def lookups_of_an_update(count: int) -> int:
+    shard = Shard()
+    shard.do(decided(import_topic(listing(*chain(count, CountedName)), shard.state)))
+    update = listing(*chain(count + 1, CountedName), token="next")
+    before = CountedName.hashed
+    assert [f"s{count:05}"] == shard.do(decided(import_topic(update, shard.state))).created
+    return CountedName.hashed - before
+
+
+def test_the_cost_of_an_update_is_linear_in_the_segments() -> None:
+    assert lookups_of_an_update(400) < 2.2 * lookups_of_an_update(200)
+
+
+def test_a_plan_for_a_former_layout_is_made_again(shard: Shard) -> None:
+    shard.do(decided(import_topic(listing(*chain(2)), shard.state)))
+    steps = import_topic(listing(*chain(4), token="late"), shard.state)
+    next(steps)
+    next(steps)
+    shard.do(decided(import_topic(listing(*chain(3), token="first"), shard.state)))
+
+    assert ["s00003"] == shard.do(decided(steps)).created
+    assert {"s00000": 0, "s00001": 1, "s00002": 2, "s00003": 3} == ids(shard)
+
+
+def test_a_topic_that_was_deleted_between_two_steps_is_created_again(shard: Shard) -> None:
+    shard.do(decided(import_topic(listing(*chain(2)), shard.state)))
+    steps = import_topic(listing(*chain(3), token="late"), shard.state)
+    next(steps)
+    next(steps)
+    shard.apply(e.TopicDeleted(topic_id=shard.state.topics["orders"].topic_id, token=""))
+
+    assert ["s00000", "s00001", "s00002"] == shard.do(decided(steps)).created
+
+
+def test_an_acknowledgement_between_two_steps_counts(shard: Shard) -> None:
+    active = m.SegmentImport(segment="s")
+    shard.do(decided(import_topic(msgspec.structs.replace(listing(active), positions="offsets"), shard.state)))
+    fields: dict[str, Any] = {"topic_id": 1, "subscription_id": 2}
+    shard.apply(
+        e.SubscriptionCreated(**fields, subscription="s", subscription_type="STREAM", order="strict", positions={})
+    )
+    ended = listing(msgspec.structs.replace(active, end_offset=5), m.SegmentImport(segment="t", parents=["s"]))
+    steps = import_topic(msgspec.structs.replace(ended, positions="offsets", token="end"), shard.state)
+    next(steps)
+    next(steps)
+    shard.apply(e.RecordsAcknowledged(**fields, seek_generation=0, ranges=[e.AcknowledgedRange(0, 0, 6)]))
+
+    outcome = decided(steps)
+    assert isinstance(outcome, Refusal)
+    assert "ends at 5, but subscription 's' has acknowledged it to 6" in outcome.reason
+
+
+def test_one_command_in_two_copies_is_executed_once(shard: Shard) -> None:
+    first, second = (import_topic(listing(*chain(2)), shard.state) for _ in range(2))
+    for steps in (first, second):
+        next(steps)
+        next(steps)
+    shard.do(decided(first))
+
+    assert [] == shard.do(decided(second)).created
+    assert 0 == shard.state.topics["orders"].layout.layout_epoch

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from controller.decisions.source_listing import index_listing
 from controller.decisions.topic_import import plan_import
 from headgate.client.source_listing import read_layout, read_list_shards
 from headgate.errors import LayoutError
@@ -135,7 +136,7 @@ def test_the_listing_of_the_example_can_be_imported() -> None:
         hash_bits=layout.hash_bits,
         missing_parents=layout.missing_parents,
     )
-    plan = plan_import(request, None)
+    plan = plan_import(request, index_listing(request), None)
 
     assert ["shardId-000000000000"] == plan.expired_parents
     assert [[], [], [0], [0], [2, 3]] == [segment.parents for segment in plan.created]
