@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 import structlog
 
+from controller.access.rules import Act, Action
 from controller.daemon import Daemon
 from controller.leadership.election import ElectionClientError
 from controller.settings.load import (
+    AccessSettings,
     DrainSettings,
     HttpSettings,
     IngestSettings,
@@ -122,3 +124,21 @@ async def test_a_reload_enables_and_disables_devices_now_and_for_later_terms(
         gc.unfreeze()
 
     assert [True, False, False, True, True, False] == enabled
+
+
+def test_sighup_puts_other_access_rules_into_force_or_changes_nothing(tmp_path: Path, settings: Settings) -> None:
+    daemon: Any = Daemon(settings.replace(access=AccessSettings(open=True)))
+    access = tmp_path / "access.toml"
+    access.write_text('[[users.alice]]\nrole = "administrator"\n')
+    with_file = daemon.settings.replace(access=AccessSettings(file=str(access)))
+    deletion = Act(Action.ADMINISTER, "orders")
+    assert daemon._access.rules.judge("mallory", deletion).allowed
+
+    daemon.reload(with_file)
+    assert [True, False] == [daemon._access.rules.judge(user, deletion).allowed for user in ("alice", "mallory")]
+    assert with_file.access == daemon.settings.access
+
+    access.write_text('[[users.mallory]]\nrole = "boss"\n')
+    with pytest.raises(ConfigError, match="boss"):
+        daemon.reload(with_file)
+    assert not daemon._access.rules.judge("mallory", deletion).allowed
