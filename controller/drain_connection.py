@@ -1,7 +1,7 @@
 """The daemon's connection to whatever answers drain checks: its Spark process, another one, or published results.
 
-It starts and supervises the Spark process if the settings say so, and tells the leaders when checks are
-answered again.
+It starts and supervises the Spark process if the settings say so. When checks are answered again, the
+leaders repeat theirs.
 """
 
 from __future__ import annotations
