@@ -12,7 +12,10 @@ from tests.support.package_diagram import updated
 
 ROOT = Path(__file__).parents[1]
 CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text()
-DOCUMENTS = ["README.md", "CONTRIBUTING.md", *sorted(str(p.relative_to(ROOT)) for p in (ROOT / "docs").rglob("*.md"))]
+DOCUMENTS = [
+    *("README.md", "CONTRIBUTING.md", "SECURITY.md"),
+    *sorted(str(p.relative_to(ROOT)) for p in (ROOT / "docs").rglob("*.md")),
+]
 PLACEHOLDERS = {"bench/NAME.py"}
 
 

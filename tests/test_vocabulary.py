@@ -27,6 +27,7 @@ FOLDERS = (
 FILES = (
     "README.md",
     "CONTRIBUTING.md",
+    "SECURITY.md",
     "CHANGELOG.md",
     "Makefile",
     "pyproject.toml",
