@@ -8,18 +8,16 @@ from __future__ import annotations
 
 import fcntl
 import os
-import secrets
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 import msgspec
 
+from controller.local.private_file import OWNER_ONLY, write_private_file
 from controller.local.reserved_port import ReservedPort, port_is_free
 from headgate.child_process import rotate_log
 from headgate.errors import ConfigError
-
-OWNER_ONLY = 0o600
 
 
 class NodeState(msgspec.Struct, frozen=True):
@@ -83,19 +81,7 @@ class DataFolder:
 
     def write(self, name: str, text: str) -> Path:
         """Write a file atomically, readable only for its owner; return its path."""
-        target = self.path / name
-        draft = self.path / f".{name}.{secrets.token_hex(4)}"
-        try:
-            draft.touch(OWNER_ONLY, exist_ok=False)
-            with draft.open("w") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            draft.replace(target)
-        except OSError as error:
-            draft.unlink(missing_ok=True)
-            raise ConfigError(f"cannot write {target}: {error.strerror}") from None
-        return target
+        return write_private_file(self.path / name, text)
 
     def log_path(self, name: str) -> Path:
         """Return the path of a log; a large log of earlier runs is renamed first."""
