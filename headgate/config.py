@@ -16,6 +16,7 @@ from msgspec import Meta
 
 from headgate.errors import ConfigError, InvalidNameError
 from headgate.protocol.messages import require_name
+from headgate.secret_file import read_secret
 
 ENVIRONMENT_VARIABLE = "HEADGATE_CONFIG"
 DEFAULT_PATH = Path("headgate-data") / "client.toml"
@@ -33,7 +34,7 @@ class ClientConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     username: str | None = None
     """User name at the broker, a name as in the protocol; None if the broker requires none."""
     password_file: str | None = None
-    """File that contains the password and nothing else."""
+    """File that contains the password and nothing else. Only its owner and group may have access."""
     file: str | None = None
     """The file that this was read from, for messages. It is not part of the file."""
 
@@ -47,16 +48,10 @@ class ClientConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Return the password; None if there is no file for it.
 
         Raises:
-            ConfigError: the file cannot be read.
+            ConfigError: the file is unusable; see `headgate.secret_file`.
 
         """
-        if self.password_file is None:
-            return None
-        try:
-            return Path(self.password_file).read_text().rstrip("\r\n")
-        except (OSError, UnicodeDecodeError) as error:
-            reason = getattr(error, "strerror", None) or "not a text file"
-            raise ConfigError(f"password_file {self.password_file}: {reason}") from error
+        return None if self.password_file is None else read_secret(self.password_file, "password_file")
 
 
 def load_client_config(path: Path | str | None = None) -> ClientConfig:

@@ -15,8 +15,8 @@ from controller.access.file import read_access_file
 from controller.access.rules import OPEN, AccessRules
 from drain.spark.master import DEFAULT_MASTER
 from headgate.arguments import SHORTEST_SECONDS
-from headgate.errors import ConfigError
 from headgate.protocol.messages import MAX_MESSAGE_BYTES
+from headgate.secret_file import read_secret
 
 MAX_PORT = 65_535
 MAX_SHARDS = 1024
@@ -75,21 +75,12 @@ class BrokerSettings(Section, frozen=True, kw_only=True):
     username: str | None = None
     """User name. Default: none."""
     password_file: str | None = None
-    """File that contains the password. A relative path is looked up in systemd's credentials first,
-    then in the folder of the settings file."""
+    """File that contains the password. Only its owner and group may have access. A relative path is
+    looked up in systemd's credentials first, then in the folder of the settings file."""
 
     def password(self) -> str | None:
         """Read the password; None if no file is set. Raises ConfigError if the file is unusable."""
-        if self.password_file is None:
-            return None
-        try:
-            password = Path(self.password_file).read_text().rstrip("\r\n")
-        except (OSError, UnicodeDecodeError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "not text"
-            raise ConfigError(f"$.broker.password_file: cannot read {self.password_file}: {reason}") from None
-        if not password:
-            raise ConfigError(f"$.broker.password_file: {self.password_file} is empty; it must contain the password")
-        return password
+        return None if self.password_file is None else read_secret(self.password_file, "$.broker.password_file")
 
 
 class AccessSettings(Section, frozen=True, kw_only=True):

@@ -15,6 +15,7 @@ from controller.settings.load import load_settings
 from drain.service.service import STOP_SECONDS
 from metrics.http import CLOSE_SECONDS
 from metrics.systemd import START_EXTENSION_SECONDS
+from tests.support.secret_files import write_secret
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 UNITS = ("headgate.service", "headgate-backlog.service", "headgate-backlog-once.service")
@@ -138,7 +139,7 @@ def test_the_password_file_of_the_example_is_the_credential(tmp_path):
     credential, source = directives(UNITS[0])["LoadCredential"][0].split(":")
     credentials = tmp_path / "credentials"
     credentials.mkdir()
-    (credentials / credential).write_text("sesame\n")
+    write_secret(credentials / credential, b"sesame\n")
 
     settings = load_settings(tmp_path / "headgate.toml", credentials=credentials)
     assert settings.broker.password() == "sesame"

@@ -6,6 +6,7 @@ import pytest
 
 from headgate.config import ENVIRONMENT_VARIABLE, ClientConfig, load_client_config
 from headgate.errors import ConfigError
+from tests.support.secret_files import write_secret
 
 GOOD = 'cluster = "local"\nbroker_host = "127.0.0.1"\nbroker_port = 1883\nledger_url = "file:///srv/ledger"\n'
 
@@ -62,8 +63,7 @@ def test_an_error_names_the_file_and_the_field(tmp_path: Path, text: str, said: 
 
 
 def test_the_password_is_read_from_its_file_and_never_shown(tmp_path: Path):
-    file = tmp_path / "password"
-    file.write_text("s3cret\n")
+    file = write_secret(tmp_path / "password", b"s3cret\n")
     config = ClientConfig("local", "h", 1, "file:///x", username="me", password_file=str(file))
     assert "s3cret" == config.password()
     assert "s3cret" not in repr(config)
@@ -71,5 +71,5 @@ def test_the_password_is_read_from_its_file_and_never_shown(tmp_path: Path):
 
 def test_the_error_names_a_missing_password_file(tmp_path: Path):
     config = ClientConfig("local", "h", 1, "file:///x", username="me", password_file=str(tmp_path / "none"))
-    with pytest.raises(ConfigError, match=r"password_file .*none: No such file"):
+    with pytest.raises(ConfigError, match=r"password_file: cannot read .*none: No such file"):
         config.password()

@@ -18,6 +18,7 @@ from headgate.protocol import messages as m
 from headgate.transport.mqtt import MqttTransport
 from tests.support.cluster import Cluster
 from tests.support.programs import TEST_SECONDS, metric, wait_until
+from tests.support.secret_files import write_secret
 from tests.support.secure_broker import SecureBroker
 from tests.support.waiting import until
 
@@ -54,7 +55,7 @@ class SecuredCluster(Cluster):
         access = AccessSettings(file=str(self.folder / "access.toml"))
         (self.folder / "access.toml").write_text(ACCESS)
         for user in (*USERS, DAEMON):
-            (self.folder / f"{user}.password").write_text(f"secret of {user}\n")
+            write_secret(self.folder / f"{user}.password", f"secret of {user}\n".encode())
         acl = export(access.rules(), BrokerFormat.ACL_FILE, cluster=self.name, daemon_user=DAEMON)
         passwords = {user: f"secret of {user}" for user in (*USERS, DAEMON)}
         self.broker = SecureBroker(self.folder / "broker", self.broker.port, passwords, acl)

@@ -21,6 +21,7 @@ from headgate.errors import HeadgateError
 from metrics.health import Health
 from tests.controller.cli.conftest import Invoke
 from tests.support.cli_client import FakeCluster, InProcessContext
+from tests.support.secret_files import write_secret
 
 LEDGER = '[access]\nopen = true\n[ledger]\nurl = "file:///var/lib/headgate/ledger"\n'
 
@@ -354,7 +355,7 @@ def test_run_reads_passwords_from_systemd_credentials(
 ):
     path, credentials = tmp_path / "headgate.toml", tmp_path / "credentials"
     credentials.mkdir()
-    (credentials / "broker").write_text("hunter2\n")
+    write_secret(credentials / "broker", b"hunter2\n")
     path.write_text(LEDGER + '[broker]\nusername = "u"\npassword_file = "broker"\n')
     monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(credentials))
 
@@ -366,7 +367,7 @@ def test_run_reads_passwords_from_systemd_credentials(
 def test_check_config_prints_every_setting_and_no_secret(invoke: Invoke, recorder: NodeRecorder, tmp_path: Path):
     path = tmp_path / "headgate.toml"
     path.write_text(LEDGER + '[broker]\nusername = "u"\npassword_file = "secret"\n')
-    (tmp_path / "secret").write_text("hunter2")
+    write_secret(tmp_path / "secret", b"hunter2")
 
     table = invoke("check-config", str(path))
     document = invoke("check-config", "--config", str(path), "--json")

@@ -13,6 +13,7 @@ import pytest
 from controller.settings import load, sections
 from controller.settings.load import Settings, ledger_unreachable_from_executors, load_settings, parse_settings
 from headgate.errors import ConfigError
+from tests.support.secret_files import write_secret
 
 LEDGER = '[access]\nopen = true\n[ledger]\nurl = "file:///var/lib/headgate/ledger"\n'
 
@@ -146,7 +147,7 @@ def test_the_default_name_applies_only_to_an_unnamed_instance(tmp_path: Path):
 def test_relative_paths_are_relative_to_the_settings_file(tmp_path: Path):
     path = tmp_path / "x.toml"
     path.write_text(LEDGER + '[broker]\nusername = "u"\npassword_file = "secret"\n[drain]\nfolder = "d"\n')
-    (tmp_path / "secret").write_text("pass word\n")
+    write_secret(tmp_path / "secret", b"pass word\n")
 
     settings = load_settings(path)
 
@@ -176,19 +177,21 @@ def test_a_systemd_credential_precedes_a_file_beside_the_settings(tmp_path: Path
     path, credentials = tmp_path / "x.toml", tmp_path / "credentials"
     credentials.mkdir()
     path.write_text(LEDGER + '[broker]\nusername = "u"\npassword_file = "secret"\n')
-    (tmp_path / "secret").write_text("beside")
-    (credentials / "secret").write_text("credential")
+    write_secret(tmp_path / "secret", b"beside")
+    write_secret(credentials / "secret", b"credential")
 
     assert load_settings(path, credentials=credentials).broker.password() == "credential"
     assert load_settings(path, credentials=tmp_path / "other").broker.password() == "beside"
 
 
-@pytest.mark.parametrize(("content", "message"), [(None, "No such file"), (b"", "is empty"), (b"\xff", "not text")])
+@pytest.mark.parametrize(
+    ("content", "message"), [(None, "No such file"), (b"", "is empty"), (b"\xff", "not UTF-8 text")]
+)
 def test_an_unusable_password_file_is_named(tmp_path: Path, content: bytes | None, message: str):
     path = tmp_path / "x.toml"
     path.write_text(LEDGER + '[broker]\nusername = "u"\npassword_file = "secret"\n')
     if content is not None:
-        (tmp_path / "secret").write_bytes(content)
+        write_secret(tmp_path / "secret", content)
 
     with pytest.raises(ConfigError, match=rf"\$\.broker\.password_file: .*{message}"):
         load_settings(path).broker.password()
@@ -201,7 +204,7 @@ def test_no_password_is_set_by_default():
 def test_no_representation_of_the_settings_contains_the_password(tmp_path: Path):
     path = tmp_path / "x.toml"
     path.write_text(LEDGER + '[broker]\nusername = "u"\npassword_file = "file"\n')
-    (tmp_path / "file").write_text("hunter2")
+    write_secret(tmp_path / "file", b"hunter2")
     settings = load_settings(path)
     settings.broker.password()
 

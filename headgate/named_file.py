@@ -1,0 +1,42 @@
+"""Read a small file that a setting names. Every error names the setting and the file, never the contents."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+from typing import Final
+
+from headgate.errors import ConfigError
+
+OTHERS: Final = 0o007
+
+
+def read_named_file(path: Path | str, setting: str, *, max_bytes: int, private: bool) -> bytes:
+    """Return the contents of ``path``, which ``setting`` names; ``private``: other users must have no access.
+
+    Raises:
+        ConfigError: it cannot be read, is not a regular file, is empty, is too large, or is open to others.
+
+    """
+    file = Path(path)
+    try:
+        # Before it is opened: the opening of a named pipe waits for its writer.
+        mode = file.stat().st_mode
+        if not stat.S_ISREG(mode):
+            raise ConfigError(f"{setting}: {path} is not a file; name a file")
+        if private and mode & OTHERS:
+            raise ConfigError(
+                f"{setting}: every user may access {path} (mode {stat.S_IMODE(mode):04o}): "
+                "allow only owner and group, for example with chmod 640"
+            )
+        with file.open("rb") as opened:
+            contents = opened.read(max_bytes + 1)
+    except OSError as error:
+        raise ConfigError(f"{setting}: cannot read {path}: {error.strerror or error}") from None
+    except ValueError:
+        raise ConfigError(f"{setting}: {str(path)!r} is not a path") from None
+    if not contents:
+        raise ConfigError(f"{setting}: {path} is empty")
+    if len(contents) > max_bytes:
+        raise ConfigError(f"{setting}: {path} has more than {max_bytes} bytes; is it the right file?")
+    return contents
