@@ -1,10 +1,10 @@
 """A certificate authority for one folder, so that a node or a test on this machine can use TLS.
 
-It signs certificates for servers and clients on this machine. Nobody else should trust it: its key lies in the folder
-beside them. A real deployment has its own authority.
+It signs certificates for servers and clients on this machine. Other machines must not trust it: its key lies beside
+them. A real deployment has its own authority.
 
 The next start uses the same authority, so that clients can keep their copy of its certificate. A certificate that
-expires soon, has other hosts, or belongs to another authority is issued anew, with a new key.
+expires soon, has other hosts, or belongs to another authority is replaced, with a new key.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ AUTHORITY_DAYS: Final = 3650
 """The authority is replaced a year earlier, so that it outlives everything that it signs."""
 CERTIFICATE_DAYS: Final = 365
 RENEWAL_DAYS: Final = 30
-"""A certificate is issued anew if it expires earlier. A node that runs for longer must be restarted in between."""
+"""A certificate is replaced if it expires earlier. A node that runs for longer must be restarted in between."""
 CLOCK_TOLERANCE: Final = timedelta(hours=1)
 """Certificates are valid from a little earlier, for clocks that are set back after the start."""
 _NAME: Final = "headgate's throwaway authority"
@@ -82,7 +82,7 @@ class LocalCertificateAuthority:
         """Return a certificate for a server with these ``hosts``, for a client with this ``name``, or for both.
 
         The files are ``<name>.pem`` and ``<name>.key``. Those of an earlier start are used again while they fit. With
-        ``not_before`` or ``not_after`` they are always issued anew.
+        ``not_before`` or ``not_after`` they are always replaced.
 
         Raises:
             ConfigError: a file cannot be read or written, or is damaged.
@@ -133,7 +133,7 @@ class LocalCertificateAuthority:
         except (ValueError, TypeError):
             raise ConfigError(
                 f"{files.certificate_file} or its key {files.key_file.name} is damaged: "
-                "delete both, and they are made anew"
+                "delete both, and the next start makes others"
             ) from None
         valid = certificate.not_valid_before_utc <= self._now() and certificate.not_valid_after_utc > self._days(days)
         if valid and isinstance(key, ec.EllipticCurvePrivateKey) and certificate.public_key() == key.public_key():

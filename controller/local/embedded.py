@@ -1,8 +1,8 @@
 """ZooKeeper and an MQTT broker as child processes, for `headgate up` and local clusters.
 
 ZooKeeper comes from the jars that PySpark ships, so it needs only Java. The broker is mosquitto if it is installed,
-else amqtt. Both listen on loopback only, without passwords, and store their data in a given folder. To use more than
-one machine, run your own servers: see deploy/.
+else amqtt. Both listen on loopback only and store their data in a given folder. With TLS they have no other port. To
+use more than one machine, run your own servers: see deploy/.
 
 A server that dies is restarted (controller.local.supervised_process). Its port stays reserved while it is down
 (controller.local.reserved_port).
@@ -13,17 +13,22 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import importlib.util
+import json
 import os
 import shutil
 import signal
+import ssl
 import sys
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final, Self
 
 import structlog
 
+from controller.local.broker_access import BrokerAccess
+from controller.local.private_file import write_private_file
 from controller.local.reserved_port import LOOPBACK, ReservedPort, port_is_free
+from controller.local.server_tls import ServerTls
 from controller.local.supervised_process import ProcessSpec, ProcessStartError, SupervisedProcess
 from drain.spark.java import find_java
 
@@ -33,6 +38,8 @@ MIN_FREE_BYTES: Final = 64 * 1024 * 1024
 PORT_ATTEMPTS: Final = 3
 """Attempts to start on a free port. Where a port cannot be reserved, another process may take it first."""
 ZOOKEEPER_JARS: Final = ("zookeeper-*", "slf4j-api-*", "log4j-*", "netty-*", "metrics-core-*", "snappy-java-*")
+ZOOKEEPER_KEY_STORE: Final = "server.pem"
+"""A certificate and its key in one file, as ZooKeeper reads them."""
 MOSQUITTO_SETTINGS: Final = {
     # The protocol's own windows bound everything. The broker's limits drop acknowledged messages silently, so they
     # are set explicitly, and high.
@@ -48,6 +55,8 @@ MOSQUITTO_SETTINGS: Final = {
     "autosave_interval": "60",
 }
 """A test keeps this in step with deploy/mosquitto.conf."""
+NOT_AUTHORIZED: Final = b"\x05"
+"""MQTT 3.1.1's return code for a client without a valid user name."""
 
 log = structlog.get_logger(__name__)
 
@@ -61,9 +70,15 @@ class EmbeddedServer:
     """A server as a supervised child process. Entering starts it, leaving stops it; it can be started again."""
 
     def __init__(
-        self, name: str, folder: Path, port: int, reserve_port: Callable[[int], ReservedPort] = ReservedPort
+        self,
+        name: str,
+        folder: Path,
+        port: int,
+        tls: ServerTls | None,
+        reserve_port: Callable[[int], ReservedPort] = ReservedPort,
     ) -> None:
         """``folder`` is created if it is missing; ``port`` 0 means any free port, which a restart keeps."""
+        self._tls = tls
         self.host = HOST
         self.name = name
         self.folder = folder.absolute()
@@ -105,6 +120,10 @@ class EmbeddedServer:
         """Stop the server and start it again on the same port and data; return when it serves."""
         assert self._server is not None, "not running"
         await self._server.restart()
+
+    def reload(self) -> None:
+        """Let the server read its files again."""
+        self._signal(signal.SIGHUP)
 
     def freeze(self) -> None:
         """Suspend the running server with SIGSTOP."""
@@ -151,16 +170,29 @@ class EmbeddedServer:
                 "stop the program that uses the port, or choose another port"
             ) from error
 
+    def _ready(
+        self, probe: Callable[[int, ssl.SSLContext | None], Awaitable[bool]], port: int
+    ) -> Callable[[], Awaitable[bool]]:
+        context = None if self._tls is None else self._tls.client_context()
+        return lambda: probe(port, context)
+
     def _signal(self, number: signal.Signals) -> None:
         assert self.pid is not None, "not running"
         os.kill(self.pid, number)
 
 
 class EmbeddedZooKeeper(EmbeddedServer):
-    """A ZooKeeper server."""
+    """A ZooKeeper server. With TLS it admits only clients that have a certificate of the authority."""
 
-    def __init__(self, folder: Path, port: int = 0, *, java: Callable[[Path], Path] = find_java) -> None:
-        super().__init__("ZooKeeper", folder, port)
+    def __init__(
+        self,
+        folder: Path,
+        port: int = 0,
+        *,
+        tls: ServerTls | None = None,
+        java: Callable[[Path], Path] = find_java,
+    ) -> None:
+        super().__init__("ZooKeeper", folder, port, tls)
         self._find_java = java
 
     async def _spec_factory(self) -> Callable[[int], ProcessSpec]:
@@ -170,7 +202,11 @@ class EmbeddedZooKeeper(EmbeddedServer):
 
     def _process_spec(self, home: Path, classpath: str, port: int) -> ProcessSpec:
         config = self.folder / "zoo.cfg"
-        _write(config, zookeeper_config(self.folder / "data", port))
+        _write(config, zookeeper_config(self.folder, port, self._tls))
+        if self._tls is not None:
+            files = self._tls.server
+            key_store = files.key_file.read_text() + files.certificate_file.read_text()
+            write_private_file(self.folder / ZOOKEEPER_KEY_STORE, key_store)
         command = [
             str(home / "bin" / "java"),
             "-Xmx256m",
@@ -185,7 +221,7 @@ class EmbeddedZooKeeper(EmbeddedServer):
             "org.apache.zookeeper.server.ZooKeeperServerMain",
             str(config),
         ]
-        return ProcessSpec("ZooKeeper", command, self.folder / "zookeeper.log", lambda: _is_zookeeper_ready(port))
+        return ProcessSpec("ZooKeeper", command, self.folder / "zookeeper.log", self._ready(_is_zookeeper_ready, port))
 
 
 class EmbeddedBroker(EmbeddedServer):
@@ -197,13 +233,16 @@ class EmbeddedBroker(EmbeddedServer):
         port: int = 0,
         *,
         kind: str | None = None,
+        tls: ServerTls | None = None,
+        access: BrokerAccess | None = None,
         reserve_port: Callable[[int], ReservedPort] = ReservedPort,
         mosquitto: Callable[[], str | None] = find_mosquitto,
     ) -> None:
-        """``kind`` is ``mosquitto`` or ``amqtt``. Default: mosquitto if it is installed."""
+        """``kind`` is ``mosquitto`` or ``amqtt``, by default mosquitto if it is installed. ``access``: its users."""
         self.kind = kind or ("mosquitto" if mosquitto() else "amqtt")
         self._find_mosquitto = mosquitto
-        super().__init__(self.kind, folder, port, reserve_port)
+        self._access = access
+        super().__init__(self.kind, folder, port, tls, reserve_port)
 
     async def _spec_factory(self) -> Callable[[int], ProcessSpec]:
         return self._process_spec
@@ -218,16 +257,22 @@ class EmbeddedBroker(EmbeddedServer):
                     "Ubuntu), 'dnf install mosquitto' (Fedora) or 'brew install mosquitto' (macOS)"
                 )
             config = self.folder / "mosquitto.conf"
-            _write(config, mosquitto_config(self.folder, port))
+            _write(config, mosquitto_config(self.folder, port, self._tls, self._access))
             command = [program, "-c", str(config)]
         else:
-            command = [sys.executable, "-m", "controller.local.embedded_broker", str(port)]
+            config = self.folder / "amqtt.json"
+            _write(config, amqtt_config(port, self._tls, self._access))
+            command = [sys.executable, "-m", "controller.local.embedded_broker", str(config)]
             # The child must import this very package, however this process was started.
             environ["PYTHONPATH"] = os.pathsep.join(
                 [str(Path(__file__).resolve().parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
             )
         return ProcessSpec(
-            self.kind, command, self.folder / f"{self.kind}.log", lambda: _is_broker_ready(port), environ=environ
+            self.kind,
+            command,
+            self.folder / f"{self.kind}.log",
+            self._ready(_is_broker_ready, port),
+            environ=environ,
         )
 
 
@@ -248,12 +293,11 @@ def zookeeper_classpath() -> str:
     return ":".join(str(jar) for jar in jars)
 
 
-def zookeeper_config(data_folder: Path, port: int) -> str:
-    """Return a zoo.cfg."""
+def zookeeper_config(folder: Path, port: int, tls: ServerTls | None = None) -> str:
+    """Return a zoo.cfg for a server in ``folder``."""
     settings = {
-        "dataDir": str(data_folder),
-        "clientPort": str(port),
-        "clientPortAddress": HOST,
+        "dataDir": str(folder / "data"),
+        **(_plain_zookeeper(port) if tls is None else _tls_zookeeper(port, tls, folder / ZOOKEEPER_KEY_STORE)),
         "admin.enableServer": "false",
         # Allows sessions from one second. The default tick allows no session below four seconds.
         "tickTime": "500",
@@ -263,11 +307,33 @@ def zookeeper_config(data_folder: Path, port: int) -> str:
     return "".join(f"{name}={value}\n" for name, value in settings.items())
 
 
-def mosquitto_config(folder: Path, port: int) -> str:
+def _plain_zookeeper(port: int) -> dict[str, str]:
+    return {"clientPort": str(port), "clientPortAddress": HOST}
+
+
+def _tls_zookeeper(port: int, tls: ServerTls, key_store: Path) -> dict[str, str]:
+    return {
+        "secureClientPort": str(port),
+        "secureClientPortAddress": HOST,
+        # The default server has no TLS.
+        "serverCnxnFactory": "org.apache.zookeeper.server.NettyServerCnxnFactory",
+        "ssl.keyStore.location": str(key_store),
+        "ssl.keyStore.type": "PEM",
+        "ssl.trustStore.location": str(tls.ca_file),
+        "ssl.trustStore.type": "PEM",
+        "ssl.clientAuth": "none" if tls.client is None else "need",
+        "ssl.enabledProtocols": "TLSv1.3,TLSv1.2",
+    }
+
+
+def mosquitto_config(folder: Path, port: int, tls: ServerTls | None = None, access: BrokerAccess | None = None) -> str:
     """Return a mosquitto.conf."""
     settings = {
         "listener": f"{port} {HOST}",
-        "allow_anonymous": "true",
+        # Without another setting, TLS 1.2 is the oldest version.
+        **({} if tls is None else {"certfile": str(tls.server.certificate_file), "keyfile": str(tls.server.key_file)}),
+        "allow_anonymous": "true" if access is None else "false",
+        **({} if access is None else {"password_file": str(access.password_file), "acl_file": str(access.acl_file)}),
         # As root, mosquitto would change its user. That user cannot write here, and loses the parent death signal.
         **({"user": "root"} if os.geteuid() == 0 else {}),
         "persistence_location": f"{folder}/",
@@ -277,25 +343,43 @@ def mosquitto_config(folder: Path, port: int) -> str:
     return "".join(f"{name} {value}\n" for name, value in settings.items())
 
 
+def amqtt_config(port: int, tls: ServerTls | None, access: BrokerAccess | None) -> str:
+    """Return the configuration of controller.local.embedded_broker.
+
+    It is not decoded here: amqtt is imported by the child process only.
+    """
+    found: dict[str, str | int] = {"port": port}
+    if tls is not None:
+        found |= {"certificate_file": str(tls.server.certificate_file), "key_file": str(tls.server.key_file)}
+    if access is not None:
+        found |= {"password_file": str(access.password_file), "acl_file": str(access.acl_file)}
+    return json.dumps(found)
+
+
 # Readiness
 
 
-async def _is_zookeeper_ready(port: int) -> bool:
-    answer = await _probe(port, b"srvr", 1024)
+async def _is_zookeeper_ready(port: int, tls: ssl.SSLContext | None) -> bool:
+    answer = await _probe(port, tls, b"srvr", 1024)
     return b"Mode:" in answer
 
 
-async def _is_broker_ready(port: int) -> bool:
-    """Connect with MQTT: any other server on this port would accept a TCP connection as well."""
+async def _is_broker_ready(port: int, tls: ssl.SSLContext | None) -> bool:
+    """Connect with MQTT: any other server on this port would accept a TCP connection as well.
+
+    A broker that knows its users refuses this connection, and serves.
+    """
     client_id = b"headgate-ready"
     body = b"\x00\x04MQTT\x04\x02\x00\x05" + len(client_id).to_bytes(2, "big") + client_id
-    answer = await _probe(port, b"\x10" + bytes([len(body)]) + body, 4, goodbye=b"\xe0\x00")
-    return answer[:1] == b"\x20" and answer[3:4] == b"\x00"
+    answer = await _probe(port, tls, b"\x10" + bytes([len(body)]) + body, 4, goodbye=b"\xe0\x00")
+    return answer[:1] == b"\x20" and answer[3:4] in {b"\x00", NOT_AUTHORIZED}
 
 
-async def _probe(port: int, question: bytes, answer_bytes: int, goodbye: bytes = b"") -> bytes:
+async def _probe(
+    port: int, tls: ssl.SSLContext | None, question: bytes, answer_bytes: int, goodbye: bytes = b""
+) -> bytes:
     """Return the answer, cut short if the server closed the connection. Raises OSError."""
-    reader, writer = await asyncio.open_connection(HOST, port)
+    reader, writer = await asyncio.open_connection(HOST, port, ssl=tls)
     try:
         writer.write(question)
         try:

@@ -114,7 +114,7 @@ def test_the_next_start_uses_the_same_files(tmp_path: Path):
 @pytest.mark.parametrize(
     "change", ["expires soon", "other hosts", "other purpose", "other authority", "other key", "no key"]
 )
-def test_a_certificate_that_does_not_fit_any_more_is_issued_anew(tmp_path: Path, change: str):
+def test_a_certificate_that_does_not_fit_any_more_is_replaced(tmp_path: Path, change: str):
     LocalCertificateAuthority(tmp_path).issue("broker", hosts=HOSTS)
     before = contents(tmp_path)
     days = CERTIFICATE_DAYS - RENEWAL_DAYS + 1 if change == "expires soon" else 0
@@ -161,6 +161,6 @@ def test_a_folder_that_cannot_be_used_is_named(tmp_path: Path):
         LocalCertificateAuthority(tmp_path / "file" / "tls")
 
 
-def test_a_certificate_for_nobody_is_a_mistake(tmp_path: Path):
+def test_a_certificate_for_no_host_and_no_client_is_a_mistake(tmp_path: Path):
     with pytest.raises(ValueError, match="for hosts, for a client, or for both"):
-        LocalCertificateAuthority(tmp_path).issue("nobody")
+        LocalCertificateAuthority(tmp_path).issue("none")
