@@ -46,7 +46,8 @@ if TYPE_CHECKING:
     from headgate.client.connection import Client
     from headgate.client.consumer import ConsumedRecord, Consumer
     from headgate.client.external_consumer import ExternalConsumer, GrantedSegment
-    from headgate.client.producer import CloseReport, Producer, ProducerSettings
+    from headgate.client.producer import CloseReport, Producer
+    from headgate.client.producer_settings import ProducerSettings
     from headgate.client.record_batch import Delivery, RecordMetadata
     from headgate.client.source_listing import ExternalLayout, read_layout, read_list_shards
     from headgate.config import ClientConfig, load_client_config
@@ -97,7 +98,8 @@ _EXPORTS = {
     "client.connection": ("Client",),
     "client.consumer": ("ConsumedRecord", "Consumer"),
     "client.external_consumer": ("ExternalConsumer", "GrantedSegment"),
-    "client.producer": ("CloseReport", "Producer", "ProducerSettings"),
+    "client.producer": ("CloseReport", "Producer"),
+    "client.producer_settings": ("ProducerSettings",),
     "client.record_batch": ("Delivery", "RecordMetadata"),
     "client.source_listing": ("ExternalLayout", "read_layout", "read_list_shards"),
     "config": ("ClientConfig", "load_client_config"),

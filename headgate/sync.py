@@ -33,7 +33,8 @@ from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar
 from headgate.arguments import require_seconds
 from headgate.client import admin, consumer, producer
 from headgate.client.connection import DEFAULT_TIMEOUT_SECONDS, Client
-from headgate.client.producer import CloseReport, ProducerSettings
+from headgate.client.producer import CloseReport
+from headgate.client.producer_settings import ProducerSettings
 from headgate.client.record_batch import Delivery as AsyncDelivery
 from headgate.client.record_batch import RecordMetadata
 from headgate.client.record_feed import ConsumedRecord

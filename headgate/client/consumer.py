@@ -16,14 +16,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Coroutine, Mapping
-from typing import Any, Final, Self, TypedDict, get_args
+from typing import Any, Final, Self
 
-from headgate.arguments import require_choice, require_seconds
+from headgate.arguments import require_seconds
 from headgate.client.acknowledger import Acknowledger
 from headgate.client.admin import Admin
 from headgate.client.admin_values import SeekResult
 from headgate.client.connection import DEFAULT_TIMEOUT_SECONDS, Client
-from headgate.client.decisions.held_segments import Changes, HeldSegments
+from headgate.client.consumer_requests import ConsumerOptions, ConsumerRequests, subscription_type
+from headgate.client.decisions.held_segments import Changes, HeldSegments, finish_seconds
 from headgate.client.record_feed import ConsumedRecord, RecordFeed
 from headgate.config import ClientConfig
 from headgate.errors import ConfigError, FencedError, HeadgateError, NoLeaderError, RequestRejectedError
@@ -35,22 +36,12 @@ from headgate.model.identifiers import Offset, SegmentId
 from headgate.protocol import messages as m
 
 ACK_INTERVAL_SECONDS: Final = 0.1
-CONFIRMATION_SECONDS: Final = 10.0
-"""Kept free of the leader's limit for a revocation, for the last acknowledgements and the
-confirmation."""
 CLOSE_TIMEOUT_SECONDS: Final = 5.0
 """For the last acknowledgements, and again for leaving."""
 
 __all__ = ["ConsumedRecord", "Consumer"]
 
 log = get_logger(__name__)
-
-
-class _RequestFields(TypedDict):
-    topic: str
-    subscription: str
-    consumer: str
-    incarnation: int
 
 
 class Consumer:
@@ -102,28 +93,25 @@ class Consumer:
             ConfigError, InvalidNameError: an argument is invalid. The text names it.
 
         """
-        self._kind = _subscription_type(type)
+        self._kind = subscription_type(type)
         if positions is not None and self._kind != SubscriptionType.CHECKPOINT:
             raise ConfigError(
                 f"positions: only for type CHECKPOINT; the leader stores those of a {self._kind} subscription"
             )
+        options = ConsumerOptions(self._kind, start, order, balance, capacity, self._reads_source)
         self._client = (
             config
             if isinstance(config, Client)
             else Client.from_config(config, "consumer", with_store=not self._reads_source)
         )
-        require_choice("start", start, get_args(m.Start))
-        require_choice("order", order, (*get_args(Order), None))
-        require_choice("balance", balance, (*get_args(Balance), None))
-        self._balance: Balance | None = balance
-        self._capacity_percent = _percent(capacity)
         self._connect_timeout_seconds = require_seconds("connect_timeout_seconds", connect_timeout_seconds)
         self._owns_client = not self._client.entered
         self._topic = m.require_name("topic", topic)
         self._subscription = m.require_name("subscription", subscription)
         self.name = m.require_name("consumer", name or f"consumer-{self._client.rng.getrandbits(48):012x}")
-        self._start: m.Start = start
-        self._order: Order | None = order
+        self._requests = ConsumerRequests(
+            self._client, topic=topic, subscription=subscription, consumer=self.name, options=options
+        )
         self.incarnation = 0
         """Rises with every start of the program: the time at which the consumer was entered, in
         milliseconds."""
@@ -170,6 +158,7 @@ class Consumer:
         deadline = loop.time() + self._connect_timeout_seconds
         self._shard = shard_of(self._topic, await self._client.shards(self._connect_timeout_seconds))
         self.incarnation = self._client.now_ms()
+        self._requests.open(self._shard, self.incarnation)
         self._feed.on_skipped = self._on_skipped
         self._acknowledger = Acknowledger(
             self._client,
@@ -206,11 +195,7 @@ class Consumer:
 
     async def _leave(self) -> None:
         try:
-            await self._client.request(
-                self._shard,
-                lambda: m.LeaveConsumer(**self._request_fields()),
-                timeout_seconds=CLOSE_TIMEOUT_SECONDS,
-            )
+            await self._requests.leave(CLOSE_TIMEOUT_SECONDS)
         except (NoLeaderError, RequestRejectedError) as error:
             self._log.warning("consumer.leave_failed", reason=str(error))
 
@@ -371,52 +356,21 @@ class Consumer:
     def _push_key(self) -> tuple[str, str, str]:
         return self._topic, self._subscription, self.name
 
-    def _request_fields(self) -> _RequestFields:
-        return {
-            "topic": self._topic,
-            "subscription": self._subscription,
-            "consumer": self.name,
-            "incarnation": self.incarnation,
-        }
-
     async def _register(self, timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS) -> None:
         self._held_segments.registration_requested()
-        reply = await self._client.request(
-            self._shard,
-            lambda: m.RegisterConsumer(
-                **self._request_fields(),
-                subscription_type=self._kind,
-                start=self._start,
-                order=self._order,
-                external=self._reads_source,
-                balance=self._balance,
-                capacity=self._capacity_percent,
-                supports_bucket_ranges=self._kind != SubscriptionType.CHECKPOINT and not self._reads_source,
-                subscription_id=self._subscription_id,
-            ),
-            timeout_seconds,
-        )
-        registered = reply.body
-        assert isinstance(registered, m.Registered), (
-            f"the leader replied to a registration with {type(registered).__name__}"
-        )
+        registered, leader_epoch = await self._requests.register(self._subscription_id, timeout_seconds)
         self._subscription_id = registered.subscription_id
         self._feed.head.advance(registered.head)
         self._interval_seconds = registered.heartbeat_interval_seconds
         self._finish_seconds = finish_seconds(registered.revoke_timeout_seconds)
         self._open_feed(registered.topic_id)
-        self._apply_changes(self._held_segments.registered(reply.leader_epoch, registered))
+        self._apply_changes(self._held_segments.registered(leader_epoch, registered))
 
     def _open_feed(self, topic_id: int) -> None:
         self._feed.open(self._client.store, self._shard, topic_id)
 
     async def _heartbeat(self) -> m.HeartbeatReply:
-        reply = await self._client.request(
-            self._shard,
-            lambda: m.Heartbeat(**self._request_fields(), held=self._feed.generations()),
-        )
-        alive = reply.body
-        assert isinstance(alive, m.HeartbeatReply), f"the leader replied to a heartbeat with {type(alive).__name__}"
+        alive = await self._requests.heartbeat(self._feed.generations())
         self._feed.head.advance(alive.head)
         return alive
 
@@ -503,14 +457,7 @@ class Consumer:
 
     async def _confirm(self, revocation: m.Revocation) -> None:
         try:
-            await self._client.request(
-                self._shard,
-                lambda: m.ConfirmRevoked(
-                    **self._request_fields(),
-                    segment=revocation.segment,
-                    generation=revocation.generation,
-                ),
-            )
+            await self._requests.confirm(revocation)
         except (NoLeaderError, RequestRejectedError) as error:
             # The leader revokes the segment itself after its time limit.
             self._log.warning("segment.confirm_failed", segment=revocation.segment, reason=str(error))
@@ -543,24 +490,3 @@ class Consumer:
             self._failure = error
             self._log.error("consumer.failed", reason=str(error))
             self._feed.wake()
-
-
-def finish_seconds(revoke_timeout_seconds: float) -> float:
-    """Return how long after a revocation a consumer waits for acknowledgements, below the leader's limit."""
-    return max(revoke_timeout_seconds - CONFIRMATION_SECONDS, revoke_timeout_seconds * 2 / 3)
-
-
-def _subscription_type(given: SubscriptionType | str) -> SubscriptionType:
-    """Return the type of that name, in any case. Raises ConfigError."""
-    try:
-        return SubscriptionType(given)
-    except ValueError:
-        raise ConfigError(f"type={given!r}: use {', '.join(SubscriptionType)}") from None
-
-
-def _percent(capacity: float) -> int:
-    if not 1 <= capacity * 100 <= m.MAX_CAPACITY_PERCENT:
-        raise ConfigError(
-            f"capacity={capacity:g}: use 0.01 to {m.MAX_CAPACITY_PERCENT / 100:g}; an ordinary consumer has 1.0"
-        )
-    return round(capacity * 100)

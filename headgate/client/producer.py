@@ -14,98 +14,31 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
-from typing import Final, Literal, Self
+from typing import Final, Self
 
 from headgate.arguments import require_seconds
 from headgate.client.byte_budget import ByteBudget
 from headgate.client.connection import DEFAULT_TIMEOUT_SECONDS, Client
 from headgate.client.decisions.session_types import Outcome
+from headgate.client.producer_settings import ProducerSettings
 from headgate.client.record_batch import RECORD_OVERHEAD_BYTES, Delivery, RecordBatch, RecordMetadata
+from headgate.client.shard_batches import ShardBatches
 from headgate.client.shard_session import ShardSession
 from headgate.config import ClientConfig
-from headgate.errors import ConfigError, DeliveryFailedError, HeadgateError, RequestRejectedError
+from headgate.errors import DeliveryFailedError, HeadgateError, RequestRejectedError
 from headgate.event_log import get_logger
 from headgate.model.hashing import shard_of
 from headgate.protocol import messages as m
 
-__all__ = ["CloseReport", "Delivery", "Producer", "ProducerSettings", "RecordMetadata"]
+__all__ = ["CloseReport", "Delivery", "Producer", "RecordMetadata"]
 
 YIELD_BYTES: Final = 256 * 1024
 """After this many bytes without a pause `send` yields to the event loop, so that batches can be
 sent."""
 MAX_SOURCE_POSITION_BYTES: Final = 1024
-SHORTEST_REQUEST_TIMEOUT_SECONDS: Final = 0.001
-"""Shorter than a round trip on loopback: every batch would be sent again before its reply."""
 
 log = get_logger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class ProducerSettings:
-    """How a producer batches, sends and times out. Invalid combinations raise ConfigError."""
-
-    linger_seconds: float = 0.0
-    """How long a batch that is not full waits for more records. 0: until the next turn of the event
-    loop; while another batch is queued, it grows anyway."""
-    batch_bytes: int = 50 * 1024
-    """Size at which a batch is full: large enough for little overhead, small enough for short
-    delays."""
-    max_in_flight: int = 128
-    """Most batches of one shard in flight; the leader can announce fewer. This many batches per round
-    trip bound the throughput. Half of them are being committed while the other half travel, because
-    a leader replies chunk by chunk. All of them are sent again when the leader changes. The default
-    is the number that a leader remembers: half as many carry two thirds of the throughput at a
-    network delay of 20 ms, and half of it at 100 ms."""
-    request_timeout_seconds: float = 5.0
-    """After this long without a reply a batch is sent again. Longer than any commit takes."""
-    delivery_timeout_seconds: float = 120.0
-    """Time from `send` to the outcome. Longer than an election, a restart and a bad network
-    together."""
-    buffer_bytes: int = 32 * 1024 * 1024
-    """Most bytes buffered for all shards, besides the guaranteed minimum of each."""
-    guaranteed_bytes: int = 1024 * 1024
-    """Bytes that each shard can buffer regardless of the others."""
-    when_full: Literal["wait", "fail"] = "wait"
-    """Whether `send` waits for buffer space, or raises DeliveryFailedError at once."""
-    max_record_bytes: int = m.MAX_RECORD_BYTES
-    """Most bytes of key and value together. A leader accepts no more than the default."""
-
-    def __post_init__(self) -> None:
-        """Reject invalid combinations, and name both values."""
-        require_seconds("linger_seconds", self.linger_seconds, at_least=0.0)
-        require_seconds(
-            "request_timeout_seconds", self.request_timeout_seconds, at_least=SHORTEST_REQUEST_TIMEOUT_SECONDS
-        )
-        require_seconds("delivery_timeout_seconds", self.delivery_timeout_seconds)
-        least = self.linger_seconds + self.request_timeout_seconds
-        if self.delivery_timeout_seconds < least:
-            raise ConfigError(
-                f"delivery_timeout_seconds={self.delivery_timeout_seconds:g} is below linger_seconds="
-                f"{self.linger_seconds:g} + request_timeout_seconds={self.request_timeout_seconds:g}: a batch would "
-                f"expire before its first attempt can fail; use at least {least:g}",
-            )
-        for name in ("batch_bytes", "max_in_flight", "guaranteed_bytes", "max_record_bytes"):
-            if getattr(self, name) <= 0:
-                raise ConfigError(f"{name}={getattr(self, name):g} must be above 0")
-        if self.guaranteed_bytes > self.buffer_bytes:
-            raise ConfigError(
-                f"guaranteed_bytes={self.guaranteed_bytes} is above buffer_bytes={self.buffer_bytes}: the "
-                "minimum of one shard must fit",
-            )
-        if self.max_record_bytes > m.MAX_RECORD_BYTES:
-            raise ConfigError(
-                f"max_record_bytes={self.max_record_bytes} exceeds the leader's limit of {m.MAX_RECORD_BYTES}",
-            )
-        if self.batch_bytes > m.MAX_MESSAGE_BYTES // 2:
-            raise ConfigError(
-                f"batch_bytes={self.batch_bytes} leaves no space for another record in a message of "
-                f"{m.MAX_MESSAGE_BYTES} bytes; use at most {m.MAX_MESSAGE_BYTES // 2}",
-            )
-        if self.when_full not in ("wait", "fail"):
-            raise ConfigError(f"when_full={self.when_full!r}: use 'wait' or 'fail'")
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,14 +87,14 @@ class Producer:
         self._connect_timeout_seconds = require_seconds("connect_timeout_seconds", connect_timeout_seconds)
         self._budget = ByteBudget(self._settings.buffer_bytes, self._settings.guaranteed_bytes)
         self._shards = 0
-        self._shard_batches: dict[int, _ShardBatches] = {}
-        self._batches_of_topic: dict[str, _ShardBatches] = {}
+        self._shard_batches: dict[int, ShardBatches] = {}
+        self._batches_of_topic: dict[str, ShardBatches] = {}
         self._opening = asyncio.Lock()
         self._counts: Counter[Outcome] = Counter()
         self._pending: set[RecordBatch] = set()
         self._bytes_since_yield = 0
         self._closed = False
-        self._last_opened: _ShardBatches | None = None
+        self._last_opened: ShardBatches | None = None
 
     async def __aenter__(self) -> Self:
         """Connect; raises NoLeaderError if the cluster cannot be reached."""
@@ -364,7 +297,7 @@ class Producer:
             )
         return size + RECORD_OVERHEAD_BYTES
 
-    async def _open_shard(self, topic: str) -> _ShardBatches:
+    async def _open_shard(self, topic: str) -> ShardBatches:
         if self._closed:
             raise HeadgateError("this producer is closed")
         if not self._shards:
@@ -374,7 +307,7 @@ class Producer:
         async with self._opening:
             batches = self._shard_batches.get(shard)
             if batches is None:
-                batches = _ShardBatches(
+                batches = ShardBatches(
                     self._client,
                     shard,
                     name=self._name,
@@ -408,132 +341,3 @@ class Producer:
             self._pending.discard(batch)
         if released_bytes:
             self._budget.release(shard, released_bytes)
-
-
-class _ShardBatches:
-    """The batches of one shard: the open one of each topic, and the session that sends them."""
-
-    def __init__(
-        self,
-        client: Client,
-        shard: int,
-        *,
-        name: str | None,
-        settings: ProducerSettings,
-        pending: set[RecordBatch],
-        on_outcome: Callable[[int, RecordBatch, Outcome, int, int], None],
-    ) -> None:
-        self.shard = shard
-        self.session = ShardSession(
-            client,
-            shard,
-            name=name,
-            max_in_flight=settings.max_in_flight,
-            request_timeout_seconds=settings.request_timeout_seconds,
-            on_progress=self._offer_lingered,
-        )
-        self._settings = settings
-        self._pending = pending
-        self._on_outcome = on_outcome
-        self._loop = asyncio.get_running_loop()
-        self._open: dict[str, RecordBatch] = {}
-        self._lingered: set[str] = set()
-        self._offering = False
-        self._filled = False
-        self._deadline_timer: asyncio.TimerHandle | None = None
-
-    def starts_new_batch(self, topic: str, size_bytes: int) -> bool:
-        """Return, once per batch, whether ``size_bytes`` more start a new one."""
-        batch = self._open.get(topic)
-        if batch is not None:
-            return not batch.fits(size_bytes, self._settings.batch_bytes)
-        filled, self._filled = self._filled, False
-        return filled
-
-    def add(
-        self,
-        topic: str,
-        record: m.Record,
-        size_bytes: int,
-        source_position: bytes | None,
-        started_at: float,
-    ) -> Delivery:
-        """Add a record to its topic's open batch.
-
-        ``started_at``: loop time at which `send` was called.
-        """
-        if source_position is not None:
-            for other in [name for name in self._open if name != topic]:
-                self._seal(other)
-        deadline = started_at + self._settings.delivery_timeout_seconds
-        batch = self._open.get(topic)
-        if batch is not None and not (
-            batch.fits(size_bytes, self._settings.batch_bytes) and batch.accepts_deadline(deadline)
-        ):
-            self._seal(topic)
-            batch = None
-        if batch is None:
-            batch = self._open_batch(topic)
-            self._watch_deadline(deadline)
-        delivery = batch.add(record, size_bytes, source_position, deadline)
-        if batch.size_bytes >= self._settings.batch_bytes:
-            self._filled = True
-            self._seal(topic)
-        return delivery
-
-    def seal_all(self) -> None:
-        """Send all open batches, full or not."""
-        for topic in list(self._open):
-            self._seal(topic)
-
-    def close(self) -> None:
-        """Resolve every batch that has no outcome yet, and stop."""
-        if self._deadline_timer is not None:
-            self._deadline_timer.cancel()
-        self.session.close()
-
-    def _watch_deadline(self, deadline: float) -> None:
-        """Wake at ``deadline``, or earlier: one timer for all open batches, because few are open that long."""
-        if self._deadline_timer is not None:
-            if self._deadline_timer.when() <= deadline:
-                return
-            self._deadline_timer.cancel()
-        self._deadline_timer = self._loop.call_at(deadline, self._seal_expiring)
-
-    def _seal_expiring(self) -> None:
-        """Hand open batches with expired records to the session, which reports them; rule 3."""
-        self._deadline_timer = None
-        now = self._loop.time()
-        for topic in [topic for topic, batch in self._open.items() if batch.deadlines[0] <= now]:
-            self._seal(topic)
-        if self._open:
-            self._watch_deadline(min(batch.deadlines[0] for batch in self._open.values()))
-
-    def _open_batch(self, topic: str) -> RecordBatch:
-        batch = RecordBatch(topic, partial(self._on_outcome, self.shard))
-        self._open[topic] = batch
-        self._pending.add(batch)
-        if self._settings.linger_seconds:
-            self._loop.call_later(self._settings.linger_seconds, partial(self._on_lingered, topic, batch))
-        else:
-            self._loop.call_soon(self._on_lingered, topic, batch)
-        return batch
-
-    def _on_lingered(self, topic: str, batch: RecordBatch) -> None:
-        if self._open.get(topic) is batch:
-            self._lingered.add(topic)
-            self._offer_lingered()
-
-    def _offer_lingered(self) -> None:
-        """Rule 2."""
-        if self._offering:
-            return
-        self._offering = True
-        while self._lingered and self.session.ready_for_batch:
-            self._seal(next(topic for topic in self._open if topic in self._lingered))
-        self._offering = False
-
-    def _seal(self, topic: str) -> None:
-        batch = self._open.pop(topic)
-        self._lingered.discard(topic)
-        self.session.offer(batch)

@@ -27,7 +27,7 @@ from controller.snapshots.job import take_snapshot
 from drain.protocol import DrainQuery
 from headgate import Admin, Consumer, Producer
 from headgate.client.connection import Client
-from headgate.client.producer import ProducerSettings
+from headgate.client.producer_settings import ProducerSettings
 from headgate.errors import (
     CommandUnknownError,
     DeliveryFailedError,

@@ -23,9 +23,14 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
+from typing import Final
 
 from headgate.model.bucket_ranges import SegmentSlice, overlaps, slice_of
 from headgate.protocol.messages import AssignmentChanged, Grant, Registered, Revocation
+
+CONFIRMATION_SECONDS: Final = 10.0
+"""Kept free of the leader's limit for a revocation, for the last acknowledgements and the
+confirmation."""
 
 HeldKey = tuple[int, int]
 """(segment, generation)."""
@@ -179,3 +184,8 @@ def _key(named: Grant | Revocation) -> HeldKey:
 
 def _slice_of(named: Grant | Revocation) -> SegmentSlice:
     return slice_of(named.segment, named.first_bucket, named.end_bucket)
+
+
+def finish_seconds(revoke_timeout_seconds: float) -> float:
+    """Return how long after a revocation a consumer waits for acknowledgements, below the leader's limit."""
+    return max(revoke_timeout_seconds - CONFIRMATION_SECONDS, revoke_timeout_seconds * 2 / 3)

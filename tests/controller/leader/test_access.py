@@ -12,7 +12,8 @@ from controller.access.rules import AccessRules, Right, Role
 from headgate.client.admin import Admin
 from headgate.client.connection import Client
 from headgate.client.consumer import Consumer
-from headgate.client.producer import Producer, ProducerSettings
+from headgate.client.producer import Producer
+from headgate.client.producer_settings import ProducerSettings
 from headgate.errors import RequestRejectedError
 from headgate.model.entries import SubscriptionType
 from headgate.protocol import messages as m

@@ -12,7 +12,8 @@ from controller.state.shard_state import ShardState
 from headgate.client.admin import Admin
 from headgate.client.connection import Client
 from headgate.client.consumer import Consumer
-from headgate.client.producer import Producer, ProducerSettings
+from headgate.client.producer import Producer
+from headgate.client.producer_settings import ProducerSettings
 from headgate.errors import FencedError, RequestRejectedError
 from headgate.protocol import messages as m
 from tests.support.one_shard import CLUSTER, OneShard, now_ms

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from headgate.client.producer import Producer, ProducerSettings
+from headgate.client.producer import Producer
+from headgate.client.producer_settings import ProducerSettings
 from headgate.client.record_batch import RecordMetadata
 from headgate.errors import HeadgateError
 from headgate.model.entries import Placement

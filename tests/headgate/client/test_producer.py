@@ -7,7 +7,8 @@ import math
 
 import pytest
 
-from headgate.client.producer import CloseReport, Delivery, Producer, ProducerSettings, RecordMetadata
+from headgate.client.producer import CloseReport, Delivery, Producer, RecordMetadata
+from headgate.client.producer_settings import ProducerSettings
 from headgate.client.record_batch import RECORD_OVERHEAD_BYTES
 from headgate.errors import (
     ConfigError,
@@ -518,30 +519,6 @@ async def test_waiting_for_buffer_space_is_bounded_by_the_delivery_timeout(clust
         with pytest.raises(DeliveryFailedError):
             await second
         assert 4 == pytest.approx(asyncio.get_running_loop().time() - began, abs=0.05), "the timeout starts at send()"
-
-
-@pytest.mark.parametrize(
-    ("settings", "names"),
-    [
-        (
-            {"delivery_timeout_seconds": 3, "request_timeout_seconds": 3, "linger_seconds": 0.1},
-            "delivery_timeout_seconds=3 .*linger_seconds=0.1 .*request_timeout_seconds=3",
-        ),
-        ({"guaranteed_bytes": 2000, "buffer_bytes": 1000}, "guaranteed_bytes=2000 .*buffer_bytes=1000"),
-        ({"batch_bytes": 3_000_000}, "batch_bytes=3000000"),
-        ({"max_record_bytes": 2_000_000}, "max_record_bytes=2000000"),
-        ({"max_in_flight": 0}, "max_in_flight=0"),
-        ({"linger_seconds": -1}, "linger_seconds=-1"),
-        ({"linger_seconds": math.nan}, "linger_seconds=nan: use 0 to 31536000"),
-        ({"request_timeout_seconds": math.nan}, "request_timeout_seconds=nan: use"),
-        ({"delivery_timeout_seconds": math.inf}, "delivery_timeout_seconds=inf: use 0.001 to 31536000 seconds"),
-        ({"request_timeout_seconds": 1e-320}, "request_timeout_seconds=.* use 0.001 to"),
-        ({"when_full": "drop"}, "when_full='drop'"),
-    ],
-)
-async def test_invalid_settings_are_refused_with_their_values(settings, names):
-    with pytest.raises(ConfigError, match=names):
-        ProducerSettings(**settings)
 
 
 async def test_a_missing_cluster_is_a_clear_error(cluster):

@@ -1,8 +1,9 @@
 """How a consumer handles late, doubled, lost and reordered messages about its segments."""
 
+import pytest
 from msgspec.structs import replace
 
-from headgate.client.decisions.held_segments import Changes, HeldSegments
+from headgate.client.decisions.held_segments import Changes, HeldSegments, finish_seconds
 from headgate.protocol.messages import AssignmentChanged, Grant, Registered, Revocation
 
 
@@ -175,3 +176,15 @@ def test_a_grant_that_was_fenced_before_it_arrived_is_ignored():
     assert Changes() == assignment.changed(pushed(revoked=[revocation(0, 0, 3, final=True)]))
     assert Changes() == assignment.changed(pushed(granted=[bucket_range(0, 8, 3)]))
     assert Changes(start=[bucket_range(0, 8, 1)]) == assignment.changed(pushed(granted=[bucket_range(0, 8, 1)]))
+
+
+@pytest.mark.parametrize(
+    ("limit_seconds", "waits_seconds"),
+    [
+        pytest.param(120, 110, id="long: ten seconds remain"),
+        pytest.param(30, 20, id="both"),
+        pytest.param(3, 2, id="short: a third remains"),
+    ],
+)
+def test_a_consumer_stops_waiting_for_acknowledgements_before_the_leader_fences_it(limit_seconds, waits_seconds):
+    assert waits_seconds == finish_seconds(limit_seconds)

@@ -1,0 +1,147 @@
+"""The open batches of one shard, and when each is handed to the session that sends it.
+
+It applies rules 2, 3 and 5 of `headgate.client.producer`: a batch is sealed when it is full, has
+lingered, contains an expired record, or precedes a source position of another topic.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+
+from headgate.client.connection import Client
+from headgate.client.decisions.session_types import Outcome
+from headgate.client.producer_settings import ProducerSettings
+from headgate.client.record_batch import Delivery, RecordBatch
+from headgate.client.shard_session import ShardSession
+from headgate.protocol import messages as m
+
+
+class ShardBatches:
+    """The batches of one shard: the open one of each topic, and the session that sends them."""
+
+    def __init__(
+        self,
+        client: Client,
+        shard: int,
+        *,
+        name: str | None,
+        settings: ProducerSettings,
+        pending: set[RecordBatch],
+        on_outcome: Callable[[int, RecordBatch, Outcome, int, int], None],
+    ) -> None:
+        self.shard = shard
+        self.session = ShardSession(
+            client,
+            shard,
+            name=name,
+            max_in_flight=settings.max_in_flight,
+            request_timeout_seconds=settings.request_timeout_seconds,
+            on_progress=self._offer_lingered,
+        )
+        self._settings = settings
+        self._pending = pending
+        self._on_outcome = on_outcome
+        self._loop = asyncio.get_running_loop()
+        self._open: dict[str, RecordBatch] = {}
+        self._lingered: set[str] = set()
+        self._offering = False
+        self._filled = False
+        self._deadline_timer: asyncio.TimerHandle | None = None
+
+    def starts_new_batch(self, topic: str, size_bytes: int) -> bool:
+        """Return, once per batch, whether ``size_bytes`` more start a new one."""
+        batch = self._open.get(topic)
+        if batch is not None:
+            return not batch.fits(size_bytes, self._settings.batch_bytes)
+        filled, self._filled = self._filled, False
+        return filled
+
+    def add(
+        self,
+        topic: str,
+        record: m.Record,
+        size_bytes: int,
+        source_position: bytes | None,
+        started_at: float,
+    ) -> Delivery:
+        """Add a record to its topic's open batch.
+
+        ``started_at``: loop time at which `send` was called.
+        """
+        if source_position is not None:
+            for other in [name for name in self._open if name != topic]:
+                self._seal(other)
+        deadline = started_at + self._settings.delivery_timeout_seconds
+        batch = self._open.get(topic)
+        if batch is not None and not (
+            batch.fits(size_bytes, self._settings.batch_bytes) and batch.accepts_deadline(deadline)
+        ):
+            self._seal(topic)
+            batch = None
+        if batch is None:
+            batch = self._open_batch(topic)
+            self._watch_deadline(deadline)
+        delivery = batch.add(record, size_bytes, source_position, deadline)
+        if batch.size_bytes >= self._settings.batch_bytes:
+            self._filled = True
+            self._seal(topic)
+        return delivery
+
+    def seal_all(self) -> None:
+        """Send all open batches, full or not."""
+        for topic in list(self._open):
+            self._seal(topic)
+
+    def close(self) -> None:
+        """Resolve every batch that has no outcome yet, and stop."""
+        if self._deadline_timer is not None:
+            self._deadline_timer.cancel()
+        self.session.close()
+
+    def _watch_deadline(self, deadline: float) -> None:
+        """Wake at ``deadline``, or earlier: one timer for all open batches, because few are open that long."""
+        if self._deadline_timer is not None:
+            if self._deadline_timer.when() <= deadline:
+                return
+            self._deadline_timer.cancel()
+        self._deadline_timer = self._loop.call_at(deadline, self._seal_expiring)
+
+    def _seal_expiring(self) -> None:
+        """Hand open batches with expired records to the session, which reports them."""
+        self._deadline_timer = None
+        now = self._loop.time()
+        for topic in [topic for topic, batch in self._open.items() if batch.deadlines[0] <= now]:
+            self._seal(topic)
+        if self._open:
+            self._watch_deadline(min(batch.deadlines[0] for batch in self._open.values()))
+
+    def _open_batch(self, topic: str) -> RecordBatch:
+        batch = RecordBatch(topic, partial(self._on_outcome, self.shard))
+        self._open[topic] = batch
+        self._pending.add(batch)
+        if self._settings.linger_seconds:
+            self._loop.call_later(self._settings.linger_seconds, partial(self._on_lingered, topic, batch))
+        else:
+            self._loop.call_soon(self._on_lingered, topic, batch)
+        return batch
+
+    def _on_lingered(self, topic: str, batch: RecordBatch) -> None:
+        if self._open.get(topic) is batch:
+            self._lingered.add(topic)
+            self._offer_lingered()
+
+    def _offer_lingered(self) -> None:
+        """Rule 2 of `headgate.client.producer`."""
+        if self._offering:
+            return
+        self._offering = True
+        while self._lingered and self.session.ready_for_batch:
+            self._seal(next(topic for topic in self._open if topic in self._lingered))
+        self._offering = False
+
+    def _seal(self, topic: str) -> None:
+        batch = self._open.pop(topic)
+        self._lingered.discard(topic)
+        self.session.offer(batch)
