@@ -381,15 +381,17 @@ class ShardLeader:
                 )
                 verdict, outcome = "duplicate", AfterChunk(judgement.chunk, body)
             case Accept():
-                outcome = self._acknowledge(batch) if isinstance(batch, m.AcknowledgeBatch) else self._store(batch)
+                outcome = (
+                    self._acknowledge(batch, address) if isinstance(batch, m.AcknowledgeBatch) else self._store(batch)
+                )
                 verdict = outcome.verdict if isinstance(outcome, Refusal) else "accept"
             case Refusal():
                 verdict, outcome = judgement.verdict, judgement
         self._observer.observe(events.BatchJudged(shard=self._shard, verdict=verdict))
         return outcome
 
-    def _acknowledge(self, batch: m.AcknowledgeBatch) -> m.Committed | Refusal:
-        rejected = self.subscription_registry.acknowledge(batch)
+    def _acknowledge(self, batch: m.AcknowledgeBatch, address: str) -> m.Committed | Refusal:
+        rejected = self.subscription_registry.acknowledge(batch, address)
         if isinstance(rejected, Refusal):
             return rejected
         self.commit.batch_accepted()

@@ -27,6 +27,7 @@ from coordinator.decisions.registration import (
     judge_deleted_subscription,
     judge_deleted_topic,
     order_error,
+    refuse_other_user,
     subscriptions_error,
 )
 from coordinator.ports import CoordinatorSettings, PushMessage
@@ -162,9 +163,9 @@ class SubscriptionRegistry:
             coordinator.size, partial(self._if_current, subscription_id, coordinator, coordinator.adapt_to_order)
         )
 
-    def acknowledge(self, batch: m.AcknowledgeBatch) -> Refusal | list[tuple[int, str]]:
+    def acknowledge(self, batch: m.AcknowledgeBatch, address: str) -> Refusal | list[tuple[int, str]]:
         """Record the acknowledgements that count; return (segment, reason) for those that do not."""
-        found = self._find(batch.topic, batch.subscription)
+        found = self._find_for(batch, address)
         return found if isinstance(found, Refusal) else found.acknowledge(batch)
 
     def handlers(self) -> tuple[Registration, ...]:
@@ -186,7 +187,7 @@ class SubscriptionRegistry:
         """Register a handler that calls ``respond`` with the coordinator of the named subscription."""
 
         def find_and_respond(request: RequestT, client_id: str) -> Outcome:
-            found = self._find(request.topic, request.subscription)
+            found = self._find_for(request, client_id)
             return found if isinstance(found, Refusal) else respond(found, request, client_id)
 
         return handler(kind, find_and_respond)
@@ -251,10 +252,12 @@ class SubscriptionRegistry:
             self._add_coordinator(known)
         return self._coordinators[known.subscription_id].register(request, client_id)
 
-    def _leave(self, request: m.LeaveConsumer, client_id: str) -> m.Done:
+    def _leave(self, request: m.LeaveConsumer, client_id: str) -> m.Done | Refusal:
         """Remove a consumer. One of a subscription that does not exist has nothing to leave, as after a deletion."""
-        found = self._find(request.topic, request.subscription)
-        return m.Done() if isinstance(found, Refusal) else found.leave(request, client_id)
+        found = self._find_for(request, client_id)
+        if isinstance(found, Refusal):
+            return found if found.verdict == "forbidden" else m.Done()
+        return found.leave(request, client_id)
 
     def _list(self, request: m.ListSubscriptions, _: str) -> m.SubscriptionList | Refusal:
         refusal = self.refuse_unknown(request.topic, None)
@@ -272,6 +275,15 @@ class SubscriptionRegistry:
     def _find(self, topic_name: str, name: str) -> SubscriptionCoordinator | Refusal:
         found = find_subscription(topic_name, name, self._state)
         return found if isinstance(found, Refusal) else self._coordinators[found[1].subscription_id]
+
+    def _find_for(self, request: m.ConsumerRequest, address: str) -> SubscriptionCoordinator | Refusal:
+        """Return the coordinator for a request about a consumer, which must belong to the user of ``address``."""
+        found = find_subscription(request.topic, request.subscription, self._state)
+        if isinstance(found, Refusal):
+            return found
+        _, subscription = found
+        known = subscription.consumers.get(request.consumer)
+        return refuse_other_user(known, request.consumer, address) or self._coordinators[subscription.subscription_id]
 
     def _add_coordinator(self, subscription: Subscription) -> None:
         topic: Topic = self._state.topics_by_id[subscription.topic_id]

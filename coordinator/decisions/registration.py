@@ -28,7 +28,7 @@ from typing import Final
 
 from coordinator.decisions.refusal import Refusal
 from coordinator.decisions.sessions import Claim, judge_claim
-from coordinator.state.subscription import RemovedConsumer, Subscription, includes_consumer
+from coordinator.state.subscription import RegisteredConsumer, RemovedConsumer, Subscription, includes_consumer
 from headgate.model import entries as e
 from headgate.protocol import messages as m
 
@@ -105,8 +105,8 @@ def judge_registration(
 ) -> AcceptedRegistration | Refusal:
     """Judge ``request`` by the rules above."""
     name, known = request.consumer, subscription.consumers.get(request.consumer)
-    if known is not None and m.user_of(known.client_id) != m.user_of(client_id):
-        return Refusal("forbidden", f"consumer {name!r} belongs to another user: use another name", after_proposed=True)
+    if (foreign := refuse_other_user(known, name, client_id)) is not None:
+        return foreign
     claim = judge_claim(known, request.incarnation, client_id)
     if claim is not Claim.CURRENT and subscription.was_removed(name, request.incarnation, client_id):
         if known is not None:
@@ -137,6 +137,16 @@ def judge_registration(
         )
     capacity_changed = known is not None and claim is Claim.CURRENT and known.capacity != request.capacity
     return AcceptedRegistration(claim, _changed_configuration(subscription, request, claim), capacity_changed)
+
+
+def refuse_other_user(known: RegisteredConsumer | None, name: str, client_id: str) -> Refusal | None:
+    """Return the refusal of a request about consumer ``name`` that another user than that of ``known`` sends.
+
+    Clients know the names, incarnations and generations of all consumers of their subscription, so these prove nothing.
+    """
+    if known is None or m.user_of(known.client_id) == m.user_of(client_id):
+        return None
+    return Refusal("forbidden", f"consumer {name!r} belongs to another user: use another name", after_proposed=True)
 
 
 def replaced_reason(subscription: Subscription, name: str) -> str:

@@ -171,6 +171,35 @@ async def test_a_consumers_name_belongs_to_its_user() -> None:
     assert isinstance(kept, m.HeartbeatReply)
 
 
+async def test_another_user_sends_no_request_for_a_consumer() -> None:
+    """It has the same right to the subscription, and knows incarnation and generation."""
+    registration = {"topic": "orders", "subscription": "billing", "consumer": "c", "subscription_type": "STREAM"}
+    async with (
+        shard_with_rules() as shard,
+        bare(shard, "shop") as shop,
+        bare(shard, "billing") as owner,
+        bare(shard, "rival") as rival,
+    ):
+        await shop.call(m.ProduceBatch, topic="orders", records=RECORDS)
+        registered = await owner.call(m.RegisterConsumer, **registration, start="earliest", incarnation=1)
+        known = {key: registration[key] for key in ("topic", "subscription", "consumer")} | {"incarnation": 1}
+        (grant,) = registered.grants
+        part = m.Acknowledgement(grant.segment, grant.generation, 0, 1)
+        replies = [
+            await rival.call(m.AcknowledgeBatch, **known, acknowledgements=[part]),
+            await rival.call(m.Heartbeat, **known, held=[]),
+            await rival.call(m.LeaveConsumer, **known),
+            await rival.call(m.ConfirmRevoked, **known, segment=grant.segment, generation=grant.generation),
+        ]
+        described = await owner.call(m.DescribeSubscription, topic="orders", subscription="billing")
+
+    assert ["forbidden"] * 4 == [reply.verdict for reply in replies]
+    assert 4 == denied(shard)
+    assert [("granted", "c", 0)] == [
+        (each.status, each.consumer, each.acknowledged_offset) for each in described.subscription.segments
+    ]
+
+
 async def test_a_request_in_another_clients_name_has_no_effect_and_is_answered_to_its_sender() -> None:
     async with shard_with_rules() as shard, bare(shard, "rival") as rival, bare(shard, "operator") as operator:
         request = m.Request(request_id=5, client_id="client-operator", body=m.DeleteTopic(topic="orders", token="x"))
