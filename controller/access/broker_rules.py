@@ -78,9 +78,7 @@ def user_rights(cluster: str, user: str, rights: tuple[Right, ...]) -> list[Topi
             TopicRight(Access.READ, f"{base}/clients/{user}/+/replies"),
             TopicRight(Access.WRITE, f"{base}/clients/{user}/+/presence"),
         ]
-    if any(right.role is Role.ADMINISTRATOR for right in rights):
-        found.append(TopicRight(Access.WRITE, f"{base}/publish/#"))
-    topics = sorted({topic for right in rights if right.role is Role.DEVICE for topic in right.topics})
+    topics = sorted({topic for right in rights for topic in right.published_topics})
     if ANY in topics:
         topics = ["+"]
     return found + [TopicRight(Access.WRITE, f"{base}/publish/{topic}/#") for topic in topics]

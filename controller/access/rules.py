@@ -9,7 +9,9 @@ Rules:
 2. A right is a role with topics and, for consumers, subscriptions. ``*`` means all of them, and
    ``orders-*`` all that begin so.
 3. A right to produce to a topic, or to consume it, includes looking at it. An administrator may do
-   everything.
+   everything with its topics.
+4. A beginning such as ``team-*`` allows no publication as a device: the broker enforces these
+   rights, and MQTT has no wildcard for a part of a level.
 """
 
 from __future__ import annotations
@@ -89,11 +91,20 @@ class Right:
         """Return whether this right allows ``act``."""
         if act.action not in ACTIONS[self.role]:
             return False
+        if act.action is Action.PUBLISH and act.topic is not None:
+            return ANY in self.topics or act.topic in self.published_topics
         if act.topic is None:
             return not act.on_all_topics or ANY in self.topics
         return _matches(self.topics, act.topic) and (
             act.subscription is None or _matches(self.subscriptions, act.subscription)
         )
+
+    @property
+    def published_topics(self) -> tuple[str, ...]:
+        """The topics to which this right allows publications as a device: names, or `ANY`."""
+        if Action.PUBLISH not in ACTIONS[self.role]:
+            return ()
+        return tuple(topic for topic in self.topics if topic == ANY or not topic.endswith(ANY))
 
     def __str__(self) -> str:
         """Return the right as in "consumer of orders (subscriptions billing)"."""

@@ -16,6 +16,7 @@ RULES = AccessRules(
         "wide": (Right(Role.DEVICE),),
         "shop": (Right(Role.PRODUCER, ("orders",)),),
         "alice": (Right(Role.ADMINISTRATOR),),
+        "team": (Right(Role.ADMINISTRATOR, ("team-*", "alarms")),),
     }
 )
 
@@ -46,7 +47,8 @@ def test_the_acl_file_lets_users_speak_below_their_own_name_only() -> None:
         "gateway": ["write headgate/plant/publish/alarms/#", "write headgate/plant/publish/telemetry/#"],
         "wide": ["write headgate/plant/publish/+/#"],
         "shop": [*client, *(line.format("shop") for line in own)],
-        "alice": [*client, *(line.format("alice") for line in own), "write headgate/plant/publish/#"],
+        "alice": [*client, *(line.format("alice") for line in own), "write headgate/plant/publish/+/#"],
+        "team": [*client, *(line.format("team") for line in own), "write headgate/plant/publish/alarms/#"],
     }
     assert "read headgate/plant/shards/+/requests/+/+" in made["headgate"]
     assert "write headgate/plant/shards/+/requests/+/+" not in made["headgate"]
@@ -63,7 +65,7 @@ def test_dynamic_security_grants_the_same_and_denies_the_rest() -> None:
         "unsubscribe": True,
     }
     assert {client["username"]: client["roles"][0]["rolename"] for client in made["clients"]} == {
-        user: f"headgate-{user}" for user in ("headgate", "gateway", "wide", "shop", "alice")
+        user: f"headgate-{user}" for user in ("headgate", "gateway", "wide", "shop", "alice", "team")
     }
     assert {(acl["acltype"], acl["topic"]) for acl in roles["headgate-gateway"]} == {
         ("publishClientSend", "headgate/plant/publish/alarms/#"),

@@ -73,6 +73,7 @@ def test_a_right_allows(user: str, act: Act) -> None:
         ("grafana", Act(Action.ADMINISTER, ORDERS), "the user is observer"),
         ("team", Act(Action.ADMINISTER, "orders"), "administrator of team-*"),
         ("team", Act(Action.DESCRIBE, on_all_topics=True), "administrator of team-*"),
+        ("team", Act(Action.PUBLISH, "team-a"), "administrator of team-*"),
         ("mallory", Act(Action.DESCRIBE, ORDERS), "the access file has no such user"),
     ],
 )
