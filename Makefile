@@ -17,7 +17,7 @@ INSTALL := $(PIP) install --progress-bar off --no-build-isolation --require-hash
 # uv reads the index's metadata only, and writes one file for every platform and Python.
 LOCK := $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-annotate \
   --custom-compile-command "make constraints"
-UNIT := not contract and not simulation and not spark and not system
+UNIT := not contract and not security and not simulation and not spark and not system
 SEEDS ?= 50
 SBOM ?= dist/headgate.cdx.json
 # Keep compiled modules, also those with rewritten assertions, for the processes that follow.
@@ -57,6 +57,7 @@ test: $(TEST_STAMP) ## Run all tests, the fastest first; starts every server the
 	$(BIN)/pytest -q -n auto --hypothesis-profile thorough -m "$(UNIT)"
 	$(BIN)/pytest -q -n auto --hypothesis-profile thorough -m "simulation"
 	$(BIN)/pytest -q -n 2 --dist loadfile -m "contract and not spark and not system"
+	$(BIN)/pytest -q -n 2 --dist loadfile -m "security"
 	$(BIN)/pytest -q -n 2 --dist loadfile -m "spark and not system"
 	@$(MAKE) --no-print-directory -j 2 --output-sync=target engine-standalone engine-connect
 	$(BIN)/pytest -q -n 2 --dist loadfile -m "system"

@@ -40,7 +40,7 @@ from tests.mutation.mutants import Mutant, apply
 from tests.mutation.targets import folders_of_tests, own_test_file
 
 PROJECT = ("headgate", "coordinator", "controller", "drain", "metrics", "bench", "demo", "tests")
-UNIT = "not contract and not simulation and not spark and not system"
+UNIT = "not contract and not security and not simulation and not spark and not system"
 OPTIONS = ["-qq", "-s", "-m", UNIT, "-p", "no:cacheprovider", "-p", "no:xdist", "-o", "timeout=0", "-o", "addopts=",
            "--import-mode=importlib", "--hypothesis-profile=mutation",
            "-W", "ignore::pytest.PytestAssertRewriteWarning"]  # fmt: skip

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from controller.local.cluster import LocalCluster, LocalDaemon
+from controller.local.secured_cluster import SecuredCluster
 from tests.support.programs import TIMEOUT_FACTOR, ClientCommands, health, metric, wait_until, whole_lines
 
 SESSION_SECONDS = 4.0
@@ -116,3 +117,7 @@ class Cluster(LocalCluster):
             for number in range(len(counts) + 1, await ledger.newest() + 1):
                 counts.append((await ledger.read_records(number)).num_rows)
         return sum(map(sum, self._record_counts))
+
+
+class SecuredTestCluster(Cluster, SecuredCluster):
+    """A cluster whose broker knows its users, and whose daemons judge what they may do."""

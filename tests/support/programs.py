@@ -219,14 +219,15 @@ async def wait_until(
         await asyncio.sleep(POLL_INTERVAL_SECONDS)
 
 
-async def get(address: str, path: str) -> tuple[int, str]:
+async def get(address: str, path: str, accept: str = "*/*") -> tuple[int, str]:
     """Return status and body of an HTTP response; status 0 if there is none."""
-    return await asyncio.to_thread(_get, f"http://{address}{path}")
+    return await asyncio.to_thread(_get, f"http://{address}{path}", accept)
 
 
-def _get(url: str) -> tuple[int, str]:
+def _get(url: str, accept: str) -> tuple[int, str]:
     try:
-        with urllib.request.urlopen(url, timeout=5 * TIMEOUT_FACTOR) as response:
+        request = urllib.request.Request(url, headers={"Accept": accept})
+        with urllib.request.urlopen(request, timeout=5 * TIMEOUT_FACTOR) as response:
             return response.status, response.read().decode()
     except urllib.error.HTTPError as error:
         with error:
@@ -241,9 +242,9 @@ async def health(address: str) -> tuple[int, dict[str, Any]]:
     return status, json.loads(body) if body else {}
 
 
-async def metric(address: str, name: str, **labels: str) -> float:
+async def metric(address: str, name: str, *, accept: str = "*/*", **labels: str) -> float:
     """Return the sum of the samples ``name`` that have ``labels``."""
-    _, text = await get(address, "/metrics")
+    _, text = await get(address, "/metrics", accept)
     wanted = [f'{label}="{value}"' for label, value in labels.items()]
     return sum(
         float(line.rpartition(" ")[2])

@@ -9,17 +9,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from controller.access.broker_rules import BrokerFormat, export
-from controller.settings.load import AccessSettings, BrokerSettings
 from headgate import Admin, Consumer, Producer, RequestRejectedError, SubscriptionType
 from headgate.client.connection import Client
-from headgate.config import ClientConfig
 from headgate.protocol import messages as m
 from headgate.transport.mqtt import MqttTransport
-from tests.support.cluster import Cluster
+from tests.support.cluster import SecuredTestCluster
 from tests.support.programs import TEST_SECONDS, metric, wait_until
-from tests.support.secret_files import write_secret
-from tests.support.secure_broker import SecureBroker
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(TEST_SECONDS)]
@@ -43,47 +38,17 @@ topics = ["orders"]
 [[users.grafana]]
 role = "observer"
 """
-USERS = ("operator", "shop", "rival", "billing", "gateway", "grafana")
-DAEMON = "headgate"
 
 
-class SecuredCluster(Cluster):
-    """A cluster whose broker knows its users, and whose daemon judges them."""
-
-    def prepare(self) -> None:
-        """Write the access file and passwords, and make the broker's list from them."""
-        access = AccessSettings(file=str(self.folder / "access.toml"))
-        (self.folder / "access.toml").write_text(ACCESS)
-        for user in (*USERS, DAEMON):
-            write_secret(self.folder / f"{user}.password", f"secret of {user}\n".encode())
-        acl = export(access.rules(), BrokerFormat.ACL_FILE, cluster=self.name, daemon_user=DAEMON)
-        passwords = {user: f"secret of {user}" for user in (*USERS, DAEMON)}
-        self.broker = SecureBroker(self.folder / "broker", self.broker.port, passwords, acl)
-        self.sections |= {
-            "access": access,
-            "broker": BrokerSettings(
-                host=self.broker.host,
-                port=self.broker.port,
-                username=DAEMON,
-                password_file=str(self.folder / f"{DAEMON}.password"),
-            ),
-        }
-
-    def config_of(self, user: str) -> ClientConfig:
-        """Return the client configuration of ``user``."""
-        return msgspec.structs.replace(
-            self.client_config(), username=user, password_file=str(self.folder / f"{user}.password")
-        )
-
-    def transport_of(self, user: str, client_id: str) -> MqttTransport:
-        """Return a bare connection of ``user``, for what no client library would send."""
-        return MqttTransport(self.broker.host, self.broker.port, client_id, username=user, password=f"secret of {user}")
+def transport_of(cluster: SecuredTestCluster, user: str, client_id: str) -> MqttTransport:
+    """Return a bare connection of ``user``, for what no client library would send."""
+    broker = cluster.broker
+    return MqttTransport(broker.host, broker.port, client_id, username=user, password=cluster.password_of(user))
 
 
 @pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[SecuredCluster]:
-    async with SecuredCluster(tmp_path, shards=1) as cluster:
-        cluster.prepare()
+async def cluster(tmp_path: Path) -> AsyncIterator[SecuredTestCluster]:
+    async with SecuredTestCluster(tmp_path, shards=1, access=ACCESS) as cluster:
         await cluster.start_servers()
         await (await cluster.start_daemon("only")).until_leading()
         async with Admin(cluster.config_of("operator")) as admin:
@@ -91,10 +56,10 @@ async def cluster(tmp_path: Path) -> AsyncIterator[SecuredCluster]:
         yield cluster
 
 
-async def test_every_role_does_its_work(cluster: SecuredCluster) -> None:
+async def test_every_role_does_its_work(cluster: SecuredTestCluster) -> None:
     async with Producer(cluster.config_of("shop")) as producer:
         await producer.send_and_wait("orders", b"key", b"1")
-    async with cluster.transport_of("gateway", "sensor") as sensor:
+    async with transport_of(cluster, "gateway", "sensor") as sensor:
         await until(lambda: sensor.connected)
         sensor.publish(f"headgate/{cluster.name}/publish/orders/key", b"2")
         options = {"topic": "orders", "subscription": "billing", "type": SubscriptionType.STREAM, "start": "earliest"}
@@ -110,7 +75,7 @@ async def test_every_role_does_its_work(cluster: SecuredCluster) -> None:
     assert "secret of" not in cluster.daemons["only"].process.log_path.read_text()
 
 
-async def test_the_broker_and_the_daemon_refuse_what_a_role_may_not_do(cluster: SecuredCluster) -> None:
+async def test_the_broker_and_the_daemon_refuse_what_a_role_may_not_do(cluster: SecuredTestCluster) -> None:
     """The user `rival` sends each message past the client library, and subscribes to everything."""
     name, address = cluster.name, cluster.daemons["only"].http_address
     epoch = 1
@@ -121,7 +86,7 @@ async def test_the_broker_and_the_daemon_refuse_what_a_role_may_not_do(cluster: 
         body=m.DeleteTopic(topic="orders", token="x", force=True),
     )
     overheard: list[str] = []
-    async with cluster.transport_of("rival", "rival-1") as rival:
+    async with transport_of(cluster, "rival", "rival-1") as rival:
         await until(lambda: rival.connected)
         for topic_filter in (f"headgate/{name}/clients/+/+/replies", f"headgate/{name}/shards/+/requests/+/+"):
             await rival.subscribe(topic_filter, lambda topic, _: overheard.append(topic))
@@ -158,7 +123,7 @@ async def test_the_broker_and_the_daemon_refuse_what_a_role_may_not_do(cluster: 
     assert {m.replies_topic(name, "rival/rival-1")} == set(overheard), "nothing of other users"
 
 
-async def test_an_unknown_user_or_a_wrong_password_is_refused(cluster: SecuredCluster) -> None:
+async def test_an_unknown_user_or_a_wrong_password_is_refused(cluster: SecuredTestCluster) -> None:
     (cluster.folder / "shop.password").write_text("guess\n")
     with pytest.raises(Exception, match="cannot reach the broker"):
         async with Admin(cluster.config_of("shop"), timeout_seconds=3) as admin:

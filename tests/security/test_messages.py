@@ -1,0 +1,152 @@
+"""Users with valid credentials publish and read what is not theirs. The broker refuses it.
+
+mosquitto accepts any subscription, and then passes on what its client may read. It counts refusals for no single
+client, so operators find them in its log (``log_type all``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from headgate.protocol import messages as m
+from tests.support.programs import TEST_SECONDS
+from tests.support.security_scene import CONSUMER, SUBSCRIPTION, TOPIC, Attack, BrokerLog, Scene
+
+pytestmark = [pytest.mark.security, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(TEST_SECONDS)]
+
+CLUSTER = "test"
+REFUSED = "Not authorized"
+LEADER = m.leader_topic(CLUSTER, 0)
+PUBLICATION = f"headgate/{CLUSTER}/publish/{TOPIC}/key"
+FALSE_LEADER = m.LeaderAnnouncement(shard=0, leader_epoch=999, instance="mine", pipelining=True, window=128)
+FALSE_HEAD = m.HeadAnnouncement(shard=0, leader_epoch=1, head=10**9)
+FALSE_CLUSTER = m.ClusterDescription(protocol=1, shards=1, ledger_url="file:///tmp/mine")
+FALSE_PUSH = m.ConsumerFenced(
+    topic=TOPIC, subscription=SUBSCRIPTION, consumer=CONSUMER, incarnation=1, leader_epoch=1, reason="forged"
+)
+
+
+def publishes(topic: str, payload: bytes, *, retain: bool = False) -> Callable[[Scene, str], Awaitable[str]]:
+    async def attempt(scene: Scene, user: str) -> str:
+        return await (await scene.attacker(user)).publish(topic, payload, retain=retain)
+
+    return attempt
+
+
+def requests_as(victim: str) -> Callable[[Scene, str], Awaitable[str]]:
+    """Publish a deletion to the request topic of ``victim``."""
+
+    async def attempt(scene: Scene, user: str) -> str:
+        _, payload = scene.request(user, m.DeleteTopic(topic=TOPIC, token="x", force=True), named=f"{victim}-1")
+        topic = m.requests_topic(CLUSTER, 0, f"{victim}/{victim}-1")
+        return await (await scene.attacker(user)).publish(topic, payload)
+
+    return attempt
+
+
+def spoofs_presence(*, retain: bool) -> Callable[[Scene, str], Awaitable[str]]:
+    """Report that the client of the honest consumer is gone."""
+
+    async def attempt(scene: Scene, user: str) -> str:
+        victim = scene.consumer_client_id
+        gone = m.encode(m.Presence(client_id=victim, online=False))
+        topic = m.presence_topic(CLUSTER, f"billing/{victim}")
+        return await (await scene.attacker(user)).publish(topic, gone, retain=retain)
+
+    return attempt
+
+
+def replies_to_the_consumer(payload: bytes) -> Callable[[Scene, str], Awaitable[str]]:
+    async def attempt(scene: Scene, user: str) -> str:
+        topic = m.replies_topic(CLUSTER, f"billing/{scene.consumer_client_id}")
+        return await (await scene.attacker(user)).publish(topic, payload)
+
+    return attempt
+
+
+def denied(topic: str) -> BrokerLog:
+    """Return the line about a refused message; ``topic`` may be a pattern."""
+    return BrokerLog(rf"Denied PUBLISH from {{id}} \(.*'{topic}'")
+
+
+REQUESTS = "headgate/test/shards/0/requests/.*"
+PRESENCE = "headgate/test/clients/billing/.*/presence"
+REPLIES = "headgate/test/clients/billing/.*/replies"
+SENTINELS = m.device_sentinel_topic(CLUSTER, 0)
+ATTACKS = [
+    Attack("rival", "announces itself as leader", publishes(LEADER, m.encode(FALSE_LEADER)), REFUSED, denied(LEADER)),
+    *(
+        Attack(
+            user,
+            "announces itself as leader, retained",
+            publishes(LEADER, m.encode(FALSE_LEADER), retain=True),
+            REFUSED,
+            denied(LEADER),
+        )
+        for user in ("rival", "colleague", "sensor", "grafana", "team")
+    ),
+    Attack("rival", "clears the leader", publishes(LEADER, b"", retain=True), REFUSED, denied(LEADER)),
+    Attack(
+        "rival",
+        "announces a head",
+        publishes(m.head_topic(CLUSTER, 0), m.encode(FALSE_HEAD)),
+        REFUSED,
+        denied(m.head_topic(CLUSTER, 0)),
+    ),
+    Attack(
+        "rival",
+        "sends readers to another ledger",
+        publishes(m.cluster_topic(CLUSTER), m.encode(FALSE_CLUSTER), retain=True),
+        REFUSED,
+        denied(m.cluster_topic(CLUSTER)),
+    ),
+    Attack("colleague", "fences the consumer", replies_to_the_consumer(m.encode(FALSE_PUSH)), REFUSED, denied(REPLIES)),
+    Attack("colleague", "spoofs presence", spoofs_presence(retain=False), REFUSED, denied(PRESENCE)),
+    Attack("colleague", "spoofs presence, retained", spoofs_presence(retain=True), REFUSED, denied(PRESENCE)),
+    Attack("sensor", "spoofs presence", spoofs_presence(retain=False), REFUSED, denied(PRESENCE)),
+    *(
+        Attack(user, "requests as the administrator", requests_as("operator"), REFUSED, denied(REQUESTS))
+        for user in ("rival", "colleague", "grafana", "team", "sensor")
+    ),
+    Attack("sensor", "sends requests at all", requests_as("sensor"), REFUSED, denied(REQUESTS)),
+    *(
+        Attack(user, "publishes device records", publishes(PUBLICATION, b"forged"), REFUSED, denied(PUBLICATION))
+        for user in ("sensor", "shop", "grafana", "team")
+    ),
+    Attack("rival", "forges a sentinel of devices", publishes(SENTINELS, b"x"), REFUSED, denied(SENTINELS)),
+]
+
+
+@pytest.mark.parametrize("attack", ATTACKS, ids=str)
+async def test_a_message_in_the_name_of_another_is_refused(scene: Scene, attack: Attack) -> None:
+    await scene.attacked(attack)
+
+
+@pytest.mark.parametrize(
+    ("user", "topic_filter"),
+    [
+        ("rival", "#"),
+        ("sensor", "#"),
+        ("colleague", "headgate/test/clients/+/+/replies"),
+        ("grafana", "headgate/test/shards/+/requests/+/+"),
+        ("snoop", "headgate/test/publish/#"),
+        ("rival", "headgate/test/clients/+/+/presence"),
+    ],
+)
+async def test_a_subscription_delivers_nothing_of_other_users(scene: Scene, user: str, topic_filter: str) -> None:
+    """All users but devices may read announcements."""
+    overheard: list[str] = []
+    client_id = f"{user}-reads-{abs(hash(topic_filter))}"
+
+    async def attempt(scene: Scene, _: str) -> str:
+        async with scene.raw(user, client_id) as reader:
+            await reader.subscribe(topic_filter, lambda topic, _: overheard.append(topic))
+            await scene.next_round()
+        return "nothing of others"
+
+    await scene.attacked(Attack(user, "reads", attempt, "nothing of others", BrokerLog(f"{client_id} 1 ")))
+
+    announced = {m.cluster_topic(CLUSTER), LEADER, m.head_topic(CLUSTER, 0)} if user != "sensor" else set()
+    assert set(overheard) <= announced

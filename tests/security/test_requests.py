@@ -1,0 +1,120 @@
+"""Users with valid credentials send requests in their own name that they have no right to. The leader refuses them."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from headgate.model.entries import SubscriptionType
+from headgate.protocol import messages as m
+from tests.support.programs import TEST_SECONDS
+from tests.support.security_scene import CONSUMER, PRODUCER, SUBSCRIPTION, TOPIC, Attack, Metric, Scene
+
+pytestmark = [pytest.mark.security, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(TEST_SECONDS)]
+
+DENIED = Metric("headgate_access_denied_total")
+FORGOTTEN = Metric("headgate_batches_judged_total", {"verdict": "forgotten"})
+SENDER = Metric("headgate_messages_malformed_total", {"reason": "sender"})
+RECORDS = [m.Record(b"key", b"forged", 0)]
+TOKEN = "of-the-attacker"
+Body = Callable[[Scene], m.AnyRequestBody]
+
+
+def asks(body: Body, *, named: str | None = None) -> Callable[[Scene, str], Awaitable[str]]:
+    async def attempt(scene: Scene, user: str) -> str:
+        return await scene.ask(user, body(scene), named=named)
+
+    return attempt
+
+
+def forbidden(user: str, act: str, body: Body) -> Attack:
+    return Attack(user, act, asks(body), "forbidden", DENIED)
+
+
+def as_the_consumer(kind: Callable[..., m.AnyRequestBody], **fields: object) -> Body:
+    """Return a request about the honest consumer. Its incarnation and generation are known: they are no secrets."""
+    where = {"topic": TOPIC, "subscription": SUBSCRIPTION, "consumer": CONSUMER}
+    return lambda scene: kind(**{**where, "incarnation": scene.incarnation, **fields})
+
+
+def acknowledges(scene: Scene) -> m.AcknowledgeBatch:
+    body = as_the_consumer(m.AcknowledgeBatch, acknowledgements=[m.Acknowledgement(0, scene.generation, 0, 10**9)])
+    batch = body(scene)
+    assert isinstance(batch, m.AcknowledgeBatch)
+    return batch
+
+
+def forges(epoch: int, sequence: int) -> Body:
+    """Return a batch in the name of the honest producer."""
+    return lambda scene: m.ProduceBatch(
+        topic=TOPIC, records=RECORDS, producer_id=scene.producer_id, producer_epoch=epoch, sequence=sequence
+    )
+
+
+def produces(_: Scene) -> m.ProduceBatch:
+    return m.ProduceBatch(topic=TOPIC, records=RECORDS)
+
+
+def on_topic(kind: Callable[..., m.AnyRequestBody], topic: str = TOPIC, **fields: object) -> Body:
+    return lambda _: kind(topic=topic, token=TOKEN, **fields)
+
+
+def on_subscription(kind: Callable[..., m.AnyRequestBody], **fields: object) -> Body:
+    return lambda _: kind(topic=TOPIC, subscription=SUBSCRIPTION, token=TOKEN, **fields)
+
+
+DELETES = on_topic(m.DeleteTopic, force=True)
+CREATES = on_topic(m.CreateTopic, topic="mine", segments=64)
+SEEKS = on_subscription(m.SeekSubscription, to="earliest")
+DELETES_SUBSCRIPTION = on_subscription(m.DeleteSubscription, force=True)
+JOINS = as_the_consumer(m.RegisterConsumer, incarnation=2**62, subscription_type=SubscriptionType.STREAM)
+STRANGER_JOINS = as_the_consumer(m.RegisterConsumer, consumer="mine", subscription_type=SubscriptionType.STREAM)
+ATTACKS = [
+    *(forbidden(user, "produces without a right", produces) for user in ("stranger", "colleague", "grafana", "team")),
+    Attack("rival", "forges the next batch of another producer", asks(forges(0, 10**6)), "forgotten", FORGOTTEN),
+    Attack("rival", "repeats a batch of another producer", asks(forges(0, 0)), "forgotten", FORGOTTEN),
+    Attack("rival", "raises the epoch of another producer", asks(forges(7, 0)), "forgotten", FORGOTTEN),
+    Attack("colleague", "forges a batch of another producer", asks(forges(0, 1)), "forgotten", FORGOTTEN),
+    forbidden(
+        "rival",
+        "fences another producer",
+        lambda scene: m.OpenProducer(token=TOKEN, producer_id=scene.producer_id, producer_epoch=0),
+    ),
+    forbidden("rival", "opens the producer of another", lambda _: m.OpenProducer(token=TOKEN, name=PRODUCER)),
+    forbidden("rival", "repeats the token of another", lambda scene: m.OpenProducer(token=scene.producer_token)),
+    *(
+        forbidden(user, "deletes a named producer", lambda _: m.DeleteProducer(producer=PRODUCER, token=TOKEN))
+        for user in ("rival", "team")
+    ),
+    forbidden("colleague", "lists all producers", lambda _: m.ListProducers()),
+    *(forbidden(user, "deletes a topic", DELETES) for user in ("rival", "colleague", "grafana", "team")),
+    *(forbidden(user, "creates a topic", CREATES) for user in ("rival", "colleague", "grafana", "team")),
+    forbidden("rival", "splits a segment", on_topic(m.SplitSegment, segment=0)),
+    forbidden("grafana", "shortens the retention", on_topic(m.SetTopicPolicy, retention_ms=0)),
+    forbidden("colleague", "prunes a topic", on_topic(m.PruneTopic)),
+    forbidden("stranger", "describes a topic", lambda _: m.DescribeTopic(topic=TOPIC)),
+    forbidden("stranger", "lists all topics", lambda _: m.ListTopics()),
+    *(forbidden(user, "moves a subscription", SEEKS) for user in ("snoop", "rival", "grafana")),
+    *(
+        forbidden(user, "deletes a subscription", DELETES_SUBSCRIPTION)
+        for user in ("snoop", "colleague", "rival", "team")
+    ),
+    forbidden("snoop", "joins a subscription", STRANGER_JOINS),
+    forbidden("rival", "joins a subscription", STRANGER_JOINS),
+    forbidden("colleague", "takes the name of a consumer", JOINS),
+    forbidden("snoop", "acknowledges for a consumer", acknowledges),
+    forbidden("colleague", "acknowledges for a consumer", acknowledges),
+    forbidden("colleague", "leaves for a consumer", as_the_consumer(m.LeaveConsumer)),
+    forbidden("colleague", "reports that a consumer holds nothing", as_the_consumer(m.Heartbeat, held=[])),
+    forbidden("colleague", "confirms a revocation", as_the_consumer(m.ConfirmRevoked, segment=0, generation=1)),
+    *(
+        Attack(user, "names another client", asks(DELETES, named="admin-1"), "invalid", SENDER)
+        for user in ("rival", "grafana")
+    ),
+]
+
+
+@pytest.mark.parametrize("attack", ATTACKS, ids=str)
+async def test_a_request_without_a_right_is_refused(scene: Scene, attack: Attack) -> None:
+    await scene.attacked(attack)
