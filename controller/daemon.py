@@ -44,6 +44,8 @@ from controller.leadership.shard_leaders import ShardLeaders
 from controller.leadership.transitions import Event, Role
 from controller.leadership.zookeeper import ZooKeeperElections
 from controller.logs import change_level
+from controller.settings.http_files import read_http_access
+from controller.settings.listeners import http_warnings
 from controller.settings.load import Settings
 from controller.settings.reload import reloaded
 from controller.settings.sections import MAX_SHARDS
@@ -136,6 +138,16 @@ class Daemon:
         self._client_ids = ClientIds()
         self._access = AccessControl(settings.access.rules(), self.instruments)
         self._description: m.ClusterDescription | None = None
+        self._http = HttpServer(
+            settings.http.host,
+            settings.http.port,
+            registry=self.registry,
+            health=self.health,
+            status=self.described_status,
+            backlogs=self.backlogs,
+            observer=self.instruments,
+            access=read_http_access(settings.http),
+        )
 
     async def run(self, stop: asyncio.Event) -> None:
         """Run until ``stop`` is set, then hand over all shards and close all connections."""
@@ -144,17 +156,10 @@ class Daemon:
         self._ticked_at = asyncio.get_running_loop().time()
         store = open_store(settings.ledger.url)
         async with AsyncExitStack() as stack:
-            http = HttpServer(
-                settings.http.host,
-                settings.http.port,
-                registry=self.registry,
-                health=self.health,
-                status=self.described_status,
-                backlogs=self.backlogs,
-                observer=self.instruments,
-            )
-            await stack.enter_async_context(http)
-            self.http_address = http.address
+            await stack.enter_async_context(self._http)
+            self.http_address = self._http.address
+            for warning in http_warnings(settings.http):
+                log.warning("http.insecure", advice=warning)
             tasks = await stack.enter_async_context(asyncio.TaskGroup())
             ticking = tasks.create_task(self._tick(notifier), name="tick")
             try:
@@ -264,13 +269,13 @@ class Daemon:
     def reload(self, read: Settings) -> None:
         """Apply the settings in ``read`` that can change at run time, and log those that need a restart.
 
-        Raises ConfigError, and changes nothing, if the access file is unusable.
+        Raises ConfigError, and changes nothing, if a file that a setting names is unusable.
         """
-        access_rules = read.access.rules()
+        access_rules, http_access = read.access.rules(), read_http_access(self.settings.http)
         reload = reloaded(self.settings, read)
         self.settings = reload.settings
         change_level(self.settings.log.level)
-        self._access.rules = access_rules
+        self._access.rules, self._http.access = access_rules, http_access
         log.info("settings.reloaded", applied=reload.applied, needs_restart=reload.needs_restart)
         for setting in reload.needs_restart:
             log.warning("settings.needs_restart", setting=setting)

@@ -37,6 +37,12 @@ SplitLimit = Literal["hot_key", "max_segments", "undrained_ancestors", "single_h
 DrainState = Literal["off", "starting", "ready", "degraded"]
 DrainFailure = Literal["unreachable", "timed_out", "failed", "invalid"]
 HttpLimit = Literal["connections", "descriptors"]
+HttpDenial = Literal[
+    "no_token", "wrong_token", "plaintext", "client_certificate", "server_certificate", "handshake", "slow_handshake"
+]
+"""A page without a token or with an unknown one; no TLS on a port that requires it; no certificate of the
+client, or an unusable one; a client that does not trust the daemon's; any other handshake that failed, or
+did not end in time."""
 ObjectKind = Literal["chunk", "snapshot", "manifest", "compacted"]
 
 
@@ -397,6 +403,16 @@ class HttpLimitReached(Event, frozen=True):
     """A connection was closed to accept another one, or none could be accepted for lack of file descriptors."""
 
     limit: HttpLimit
+
+
+class ReloadFailed(Event, frozen=True):
+    """SIGHUP was received, but settings or a file were unusable."""
+
+
+class HttpDenied(Event, frozen=True):
+    """A connection or a request over HTTP was refused."""
+
+    reason: HttpDenial
 
 
 class LoopLagMeasured(Event, frozen=True):

@@ -2,13 +2,13 @@
 
     /metrics  Prometheus metrics
     /livez    200 while the event loop runs, else 503; one line
-    /readyz   200 while this daemon is ready, degraded or not, else 503; components as JSON
+    /readyz   200 while this daemon is ready, degraded or not, else 503; with a token, components as JSON
     /status   health and status as JSON
     /backlog  backlogs on the shards that this daemon leads, as JSON; ?topic=NAME for one topic
     /         health and status as an HTML page
 
-There is no authentication: bind it to loopback, or use an authenticating proxy. Pages are rendered
-in a worker thread, because megabytes of text would block the loop, one rendering at a time.
+metrics.http_access decides which of them need a token, and metrics.http_listener speaks TLS. Pages are
+rendered in a worker thread, because megabytes of text would block the loop, one rendering at a time.
 """
 
 from __future__ import annotations
@@ -29,9 +29,11 @@ from prometheus_client.exposition import choose_encoder
 
 from headgate.errors import HeadgateError
 from headgate.protocol.backlog import SubscriptionBacklog, document
-from metrics.events import Observer
+from metrics.events import HttpDenial, Observer
 from metrics.health import Health
-from metrics.http_listener import MAX_CONNECTIONS, HttpListener
+from metrics.http_access import CHALLENGES, HttpAccess
+from metrics.http_denials import HttpDenials
+from metrics.http_listener import HANDSHAKE_SECONDS, MAX_CONNECTIONS, HttpListener
 from metrics.status import DaemonStatus
 from metrics.status_page import STYLE, status_page
 
@@ -40,7 +42,7 @@ CACHE_SECONDS = 1.0
 PIECE_BYTES = 256 * 1024
 """Bytes of a body that are handed to the socket at a time."""
 KEEPALIVE_SECONDS = 15.0
-"""After this long an idle connection is closed."""
+"""After this long, a connection without a complete request is closed."""
 CLOSE_SECONDS = 1.0
 """Longest wait for open requests when the daemon stops."""
 
@@ -71,10 +73,15 @@ class HttpServer:
         status: Callable[[], Awaitable[DaemonStatus]],
         backlogs: Callable[[str | None], Awaitable[Sequence[SubscriptionBacklog]]],
         observer: Observer,
+        access: HttpAccess | None = None,
         cache_seconds: float = CACHE_SECONDS,
         max_connections: int = MAX_CONNECTIONS,
+        keepalive_seconds: float = KEEPALIVE_SECONDS,
+        handshake_seconds: float = HANDSHAKE_SECONDS,
     ) -> None:
-        """Prepare, without listening. Port 0 is any free port."""
+        """Prepare, without listening. Port 0 is any free port. Without ``access``, everything is open."""
+        self.access = access or HttpAccess()
+        """The rules in force. They may be replaced at any time, for connections and requests from then on."""
         self._host = host
         self._port = port
         self._registry = registry
@@ -82,7 +89,10 @@ class HttpServer:
         self._status_source = status
         self._backlog_source = backlogs
         self._observer = observer
+        self._denials = HttpDenials(observer)
         self._max_connections = max_connections
+        self._keepalive_seconds = keepalive_seconds
+        self._handshake_seconds = handshake_seconds
         self._runner: web.AppRunner | None = None
         self._listener: HttpListener | None = None
         self._address = ""
@@ -97,7 +107,7 @@ class HttpServer:
 
     async def __aenter__(self) -> Self:
         """Listen; raises HeadgateError if that fails."""
-        app = web.Application()
+        app = web.Application(middlewares=[self._authorize])
         app.on_response_prepare.append(_add_headers)
         handlers: dict[str, Callable[[web.Request], Awaitable[web.StreamResponse]]] = {
             "/": self._page,
@@ -113,12 +123,19 @@ class HttpServer:
             app,
             handle_signals=False,
             access_log=None,
-            keepalive_timeout=KEEPALIVE_SECONDS,
+            keepalive_timeout=self._keepalive_seconds,
             shutdown_timeout=CLOSE_SECONDS,
         )
         await runner.setup()
         assert runner.server is not None, "set up"
-        self._listener = HttpListener(runner.server, self._observer, self._max_connections)
+        self._listener = HttpListener(
+            runner.server,
+            self._observer,
+            self._denials,
+            tls=lambda: self.access.tls,
+            max_connections=self._max_connections,
+            handshake_seconds=self._handshake_seconds,
+        )
         try:
             self._address = await self._listener.open(self._host, self._port)
         except OSError as error:
@@ -141,6 +158,24 @@ class HttpServer:
             await self._runner.cleanup()
             self._runner = self._listener = None
 
+    @web.middleware
+    async def _authorize(
+        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    ) -> web.StreamResponse:
+        denial = self._denial(request)
+        if denial is None or self.access.is_open(request.path):
+            return await handler(request)
+        self._denials.report(denial, request.remote or "")
+        response = web.Response(
+            text="a token is required: send it as Authorization: Bearer, or in a browser as the password\n", status=401
+        )
+        for challenge in CHALLENGES:
+            response.headers.add("WWW-Authenticate", challenge)
+        return response
+
+    def _denial(self, request: web.Request) -> HttpDenial | None:
+        return self.access.denial(request.headers.get("Authorization"))
+
     async def _page(self, request: web.Request) -> web.StreamResponse:
         async with self._rendering:
             text = await asyncio.to_thread(status_page, await self._status_source(), self._health())
@@ -162,9 +197,10 @@ class HttpServer:
         word = "alive" if health.live else "not alive"
         return web.Response(text=f"{word}: {health.live_reason}\n", status=200 if health.live else 503)
 
-    async def _readyz(self, _: web.Request) -> web.Response:
+    async def _readyz(self, request: web.Request) -> web.Response:
         health = self._health()
-        return _json(_health_report(health), 200 if health.ready else 503)
+        report = _health_report(health) if self._denial(request) is None else {"state": health.state}
+        return _json(report, 200 if health.ready else 503)
 
     async def _metrics(self, request: web.Request) -> web.Response:
         encode, content_type = choose_encoder(request.headers.get("Accept", ""))

@@ -7,6 +7,8 @@ second and logs each failure (python/cpython#151615), while ZooKeeper and the st
 2. At the limit, the oldest connection is closed once its request is answered, or a second later: a
    client that sends or reads nothing must not keep others out.
 3. A failure to accept is logged once a minute, and followed by a pause.
+4. A TLS handshake has a time limit, counts as a connection, and delays no other one. At the limit,
+   handshakes are ended first, because their clients have proved nothing.
 """
 
 from __future__ import annotations
@@ -14,12 +16,15 @@ from __future__ import annotations
 import asyncio
 import resource
 import socket
+import ssl
+from collections.abc import Callable
 from typing import Final
 
 import structlog
 from aiohttp import web
 
 from metrics import events
+from metrics.http_denials import HttpDenials, handshake_denial
 
 MAX_CONNECTIONS: Final = 100
 """Far above what Prometheus, a probe and some browsers need."""
@@ -33,6 +38,8 @@ CLOSE_SECONDS: Final = 1.0
 LOOK_SECONDS: Final = 0.01
 """Between two looks at whether a connection has been closed."""
 REPORT_SECONDS: Final = 60.0
+HANDSHAKE_SECONDS: Final = 10.0
+"""Longest TLS handshake: some round trips of the slowest network."""
 
 log = structlog.get_logger(__name__)
 
@@ -45,12 +52,26 @@ def connection_limit(max_connections: int, descriptors: int) -> int:
 class HttpListener:
     """Listening sockets and the tasks that accept from them."""
 
-    def __init__(self, server: web.Server, observer: events.Observer, max_connections: int) -> None:
+    def __init__(
+        self,
+        server: web.Server,
+        observer: events.Observer,
+        denials: HttpDenials,
+        *,
+        tls: Callable[[], ssl.SSLContext | None],
+        max_connections: int,
+        handshake_seconds: float,
+    ) -> None:
+        """``tls`` is called for each connection; None: without TLS."""
         self._server = server
+        self._denials = denials
+        self._tls = tls
+        self._handshake_seconds = handshake_seconds
         self._max_connections = max_connections
         self._observer = observer
         self._sockets: list[socket.socket] = []
         self._accepting: list[asyncio.Task[None]] = []
+        self._handshakes: dict[asyncio.Task[None], socket.socket] = {}
         self._reported_at: float | None = None
         self._failures = 0
 
@@ -72,9 +93,10 @@ class HttpListener:
 
     async def close(self) -> None:
         """Stop listening. Connections stay open."""
-        for task in self._accepting:
+        tasks = [*self._accepting, *self._handshakes]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._accepting, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         self._close_sockets()
 
     def _close_sockets(self) -> None:
@@ -86,24 +108,56 @@ class HttpListener:
         loop = asyncio.get_running_loop()
         while True:
             try:
-                connection, _ = await loop.sock_accept(listening)
+                connection, address = await loop.sock_accept(listening)
             except OSError as error:
                 self._report(error)
                 await asyncio.sleep(PAUSE_SECONDS)
                 continue
             try:
                 await self._close_surplus()
-                await loop.connect_accepted_socket(self._server, connection)
+                if (context := self._tls()) is None:
+                    await loop.connect_accepted_socket(self._server, connection)
+                    continue
             except asyncio.CancelledError:
                 connection.close()
                 raise
+            handshake = loop.create_task(self._shake_hands(connection, address[0], context), name="http-handshake")
+            self._handshakes[handshake] = connection
+            handshake.add_done_callback(self._end_handshake)
+
+    async def _shake_hands(self, connection: socket.socket, peer: str, context: ssl.SSLContext) -> None:
+        """Pass the connection to the server after its TLS handshake."""
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(self._handshake_seconds):
+                await loop.connect_accepted_socket(
+                    self._server, connection, ssl=context, ssl_shutdown_timeout=CLOSE_SECONDS
+                )
+        except TimeoutError:
+            self._denials.report("slow_handshake", peer)
+        except OSError as error:
+            if (reason := handshake_denial(error)) is not None:
+                self._denials.report(reason, peer)
+
+    def _end_handshake(self, handshake: asyncio.Task[None]) -> None:
+        connection = self._handshakes.pop(handshake)
+        if handshake.cancelled():
+            # It may have been cancelled before it began.
+            connection.close()
+        else:
+            handshake.result()
 
     async def _close_surplus(self) -> None:
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         limit = connection_limit(self._max_connections, soft)
-        while len(connections := self._server.connections) >= limit:
+        while len(self._handshakes) + len(connections := self._server.connections) >= limit:
             self._observer.observe(events.HttpLimitReached(limit="connections"))
-            await self._close(connections[0])
+            if self._handshakes:
+                oldest = next(iter(self._handshakes))
+                oldest.cancel()
+                await asyncio.wait([oldest])
+            else:
+                await self._close(connections[0])
 
     async def _close(self, connection: web.RequestHandler) -> None:
         transport = connection.transport

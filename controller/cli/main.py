@@ -38,6 +38,7 @@ COMMANDS = {
     "subscription": ("controller.cli.subscription", "List, describe, move and delete subscriptions."),
     "explain": ("controller.cli.explain", "Explain why a consumer has a segment, or not."),
     "access": ("controller.cli.access", "Show, explain and export who may do what."),
+    "http": ("controller.cli.http", "Make tokens for metrics and status over HTTP."),
     "plan": ("controller.cli.explain", "Show what a split, a merge or a consumer change would move."),
 }
 """Name → (module, one line of help). The module defines the command under its name, with ``_`` for ``-``."""

@@ -22,8 +22,11 @@ import structlog
 from controller.cli.context import CommandContext, InterruptedBySignalError
 from controller.cli.machine_faults import machine_fault
 from controller.cli.output import examples, json_option, print_json, print_table
+from controller.settings.http_files import read_http_access
+from controller.settings.listeners import http_warnings
 from controller.settings.load import Settings, load_settings
 from headgate.errors import ConfigError, HeadgateError
+from metrics import events
 
 if TYPE_CHECKING:
     from controller.daemon import Daemon
@@ -97,6 +100,7 @@ def reload_or_stop(daemon: Daemon, load_new_settings: Callable[[], Settings], *,
     try:
         daemon.reload(load_new_settings())
     except ConfigError as error:
+        daemon.instruments.observe(events.ReloadFailed())
         log.error("settings.invalid", error=str(error))  # noqa: TRY400 - the text suffices
 
 
@@ -117,6 +121,7 @@ def run(context: CommandContext, config: Path) -> None:
     """
     settings = read_settings(config)
     settings.broker.password()
+    read_http_access(settings.http)
     try:
         context.run(
             run_daemon(context.new_daemon(settings), lambda: read_settings(config)),
@@ -144,6 +149,9 @@ def check_config(file: Path | None, config: Path | None, as_json: bool) -> None:
     assert path is not None, "exactly one of them"
     settings = read_settings(path)
     settings.broker.password()
+    read_http_access(settings.http)
+    for warning in http_warnings(settings.http):
+        click.echo(f"warning: {path}: {warning}", err=True)
     if as_json:
         print_json(settings)
         return

@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from controller.settings.error_messages import explain
+from controller.settings.listeners import http_problems
 from controller.settings.sections import (
     LEDGER_SCHEMES,
     MAX_PORT,
@@ -149,7 +150,9 @@ def load_settings(path: Path, *, default_instance: str = "headgate", credentials
     if settings.broker.password_file is not None:
         found = _password_path(settings.broker.password_file, path.parent, credentials)
         settings = settings.replace(broker=msgspec.structs.replace(settings.broker, password_file=str(found)))
-    settings = settings.replace(access=_checked_access(settings.access, path))
+    settings = settings.replace(
+        access=_checked_access(settings.access, path), http=_located_files(settings.http, path.parent, credentials)
+    )
     drain = msgspec.structs.replace(settings.drain, folder=str((path.parent / settings.drain.folder).absolute()))
     if drain.external is not None:
         tables = (path.parent / drain.external).absolute()
@@ -173,6 +176,16 @@ def _checked_access(access: AccessSettings, path: Path) -> AccessSettings:
     found = msgspec.structs.replace(access, file=str((path.parent / access.file).absolute()))
     found.rules()
     return found
+
+
+def _located_files(http: HttpSettings, folder: Path, credentials: Path | None) -> HttpSettings:
+    """Return ``http`` with absolute paths."""
+    files = {
+        name: str(_password_path(value, folder, credentials))
+        for name in ("certificate_file", "key_file", "client_ca_file", "tokens_file")
+        if (value := getattr(http, name)) is not None
+    }
+    return msgspec.structs.replace(http, **files)
 
 
 def parse_settings(text: str, source: str) -> Settings:
@@ -203,6 +216,7 @@ def _problems(settings: Settings) -> list[tuple[str, str]]:
     if problem := _ledger_problem(settings.ledger.url):
         found.append(("ledger.url", problem))
     found += _drain_problems(drain)
+    found += http_problems(settings.http)
     if settings.broker.password_file is not None and settings.broker.username is None:
         found.append(
             ("broker.username", "password_file is set, but username is not; MQTT requires a user name with a password")

@@ -158,10 +158,26 @@ class HttpSettings(Section, frozen=True, kw_only=True):
     """``[http]``: metrics, health and status."""
 
     host: Text = "127.0.0.1"
-    """Listen address. Default: loopback, because this server has no authentication."""
+    """Listen address. Any other than loopback requires tokens_file or client_ca_file. Default:
+    loopback."""
     port: PortOrAny = 9464
     """Listen port; 0: any free port. Default: 9464, the usual port of Prometheus exporters of this
     kind."""
+    certificate_file: Text | None = None
+    """Certificate (PEM) of this server, followed by intermediate ones. It switches TLS on, 1.2 or
+    later. Relative paths of this and the other files are looked up in systemd's credentials first,
+    then in the folder of the settings file. SIGHUP reads all of them again. Default: no TLS."""
+    key_file: Text | None = None
+    """Private key of that certificate (PEM, not encrypted). Only its owner and group may have access."""
+    client_ca_file: Text | None = None
+    """Certificates (PEM) of the authorities that may vouch for clients. Every client must then
+    present a certificate, probes too. Default: none must."""
+    tokens_file: Text | None = None
+    """File of the tokens that clients send; `headgate http token` makes it. Only its owner and group
+    may have access. Default: no tokens are needed."""
+    open_metrics: bool = False
+    """Serve /metrics without a token. /livez and the status code of /readyz never need one. Default:
+    false."""
 
 
 class MetricsSettings(Section, frozen=True, kw_only=True):

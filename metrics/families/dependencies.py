@@ -46,6 +46,17 @@ def add_dependency_metrics(metrics: MetricFactory) -> None:
         "file descriptors (descriptors).",
         limit=get_args(events.HttpLimit),
     )
+    metrics.count(
+        events.ReloadFailed,
+        "reload_failures",
+        "Signals to read the settings again that changed nothing, because settings or a file were unusable.",
+    )
+    metrics.count(
+        events.HttpDenied,
+        "http_denied",
+        "HTTP requests and TLS handshakes that were refused, by reason.",
+        reason=get_args(events.HttpDenial),
+    )
     metrics.time(events.LoopLagMeasured, "loop_lag_seconds", "How late the event loop ran a timer.", LAG_BUCKETS)
     build = metrics.gauge("build_info", "Always 1. The labels name the versions.", version=None, python=None)
     build.child(version("headgate"), platform.python_version()).set(1)

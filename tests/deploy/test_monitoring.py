@@ -76,8 +76,14 @@ def test_every_alert_fires_when_it_should_and_not_otherwise():
 
 
 @needs_promtool
-def test_promtool_accepts_the_example_configuration():
-    result = promtool("check", "config", "prometheus.yml")
+def test_promtool_accepts_the_example_configuration(tmp_path):
+    """It looks for the file of the token."""
+    text, token = (PROMETHEUS / "prometheus.yml").read_text(), tmp_path / "token"
+    assert "credentials_file: /etc/prometheus/headgate-token\n" in text
+    (tmp_path / "prometheus.yml").write_text(text.replace("/etc/prometheus/headgate-token", str(token)))
+    shutil.copy(PROMETHEUS / "headgate.rules.yml", tmp_path)
+    token.write_text("token")
+    result = promtool("check", "config", str(tmp_path / "prometheus.yml"))
     assert result.returncode == 0, result.stdout + result.stderr
 
 

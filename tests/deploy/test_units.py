@@ -144,7 +144,7 @@ def test_the_password_file_of_the_example_is_the_credential(tmp_path):
     settings = load_settings(tmp_path / "headgate.toml", credentials=credentials)
     assert settings.broker.password() == "sesame"
     made = [line.split()[1] for line in (DEPLOY / "tmpfiles.conf").read_text().splitlines() if line.startswith("f ")]
-    assert made == [source], "LoadCredential= fails without its file"
+    assert made == [source, "/etc/headgate/http-tokens"], "neither starts without its file"
 
 
 def test_the_drain_service_has_the_options_that_its_unit_uses():

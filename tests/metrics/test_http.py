@@ -11,91 +11,19 @@ import socket
 import subprocess
 from dataclasses import replace
 
-import aiohttp
 import pytest
-from prometheus_client import CollectorRegistry, Gauge
+from prometheus_client import Gauge
 from prometheus_client.parser import text_string_to_metric_families
 from structlog.testing import capture_logs
 
 from headgate.errors import HeadgateError
-from headgate.protocol.backlog import SegmentBacklog, summarize_backlog
-from metrics.events import NoopObserver, StatusCollected
-from metrics.health import STALLED_SECONDS, judge_health
-from metrics.http import CACHE_SECONDS, HEADERS, HttpServer
+from metrics.events import StatusCollected
+from metrics.health import STALLED_SECONDS
+from metrics.http import CACHE_SECONDS, HEADERS
 from metrics.http_listener import connection_limit
-from metrics.instruments import Instruments
-from metrics.status import DaemonStatus, ShardStatus
 from tests.support.example_events import example_events
+from tests.support.http_server import DAEMON_STATUS, HttpHarness, http_server
 from tests.support.status_values import HEALTHY_FACTS
-
-BACKLOGS = tuple(
-    summarize_backlog(
-        topic=topic,
-        subscription="s",
-        subscription_type="STREAM",
-        counted_by="leader",
-        as_of_ms=1,
-        segments=[SegmentBacklog(segment=0, sealed=False, records=records, size_bytes=1)],
-    )
-    for topic, records in (("b", 4), ("a", 3))
-)
-DAEMON_STATUS = DaemonStatus(
-    instance="one",
-    shards=(ShardStatus(shard=0, role="leading", leader_epoch=3, head=8, backlogs=BACKLOGS),),
-)
-
-
-def http_server(host="127.0.0.1", port=0, **fields):
-    """Return a server of a healthy daemon, unless ``fields`` say otherwise."""
-    healthy = {
-        "registry": CollectorRegistry(),
-        "health": lambda: judge_health(HEALTHY_FACTS),
-        "observer": NoopObserver(),
-    }
-    return HttpServer(host, port, status=described, backlogs=backlogs, **healthy | fields)
-
-
-async def described():
-    return DAEMON_STATUS
-
-
-async def backlogs(topic):
-    found = [each for shard in DAEMON_STATUS.shards for each in shard.backlogs if topic in (None, each.topic)]
-    return sorted(found, key=lambda each: each.topic)
-
-
-class HttpHarness:
-    """A server whose health facts a test can change, and a client."""
-
-    def __init__(self, cache_seconds=CACHE_SECONDS, **fields):
-        self.facts = HEALTHY_FACTS
-        self.registry = CollectorRegistry()
-        self.instruments = Instruments(self.registry)
-        self.scrapes = 0
-        self.server = http_server(
-            registry=self.registry,
-            health=lambda: judge_health(self.facts),
-            cache_seconds=cache_seconds,
-            observer=self.instruments,
-            **fields,
-        )
-        self.registry.register(self)
-
-    def describe(self):
-        """The harness is a collector without metrics, which counts scrapes."""
-        return []
-
-    def collect(self):
-        self.scrapes += 1
-        return []
-
-    async def get(self, path, method="GET", **headers):
-        """Return (status, headers, text)."""
-        async with (
-            aiohttp.ClientSession() as session,
-            session.request(method, f"http://{self.server.address}{path}", headers=headers) as response,
-        ):
-            return response.status, response.headers, await response.text()
 
 
 @pytest.fixture

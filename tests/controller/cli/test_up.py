@@ -18,9 +18,11 @@ from controller.cli import run as cli_run
 from controller.local.data_folder import DataFolder
 from controller.settings.load import LedgerSettings, Settings, load_settings
 from headgate.errors import HeadgateError
+from metrics import events
 from metrics.health import Health
 from tests.controller.cli.conftest import Invoke
 from tests.support.cli_client import FakeCluster, InProcessContext
+from tests.support.recording_observer import RecordingObserver
 from tests.support.secret_files import write_secret
 
 LEDGER = '[access]\nopen = true\n[ledger]\nurl = "file:///var/lib/headgate/ledger"\n'
@@ -31,6 +33,7 @@ class NodeRecorder:
 
     def __init__(self) -> None:
         self.events: list[str] = []
+        self.observer = RecordingObserver()
         self.settings: list[Settings] = []
         self.signal: int | None = signal.SIGTERM
         """Sent to this process once the daemon runs; None: the daemon ends, with ``failure`` if that is set."""
@@ -67,6 +70,7 @@ class FakeDaemon:
 
     def __init__(self, recorder: NodeRecorder, settings: Settings) -> None:
         self.recorder = recorder
+        self.instruments = recorder.observer
         recorder.settings.append(settings)
 
     @property
@@ -377,7 +381,8 @@ def test_check_config_prints_every_setting_and_no_secret(invoke: Invoke, recorde
     rows = dict(line if len(line) > 1 else (line[0], "") for line in lines)
     assert rows["ledger.url"].strip() == "file:///var/lib/headgate/ledger"
     assert rows["subscriptions.grace_seconds"].strip() == "60.0"
-    assert json.loads(document.stdout)["http"] == {"host": "127.0.0.1", "port": 9464}
+    http = json.loads(document.stdout)["http"]
+    assert (http["host"], http["port"], http["tokens_file"]) == ("127.0.0.1", 9464, None)
     assert "hunter2" not in table.output + document.output
     assert recorder.events == []
 
@@ -480,6 +485,7 @@ def test_invalid_settings_change_nothing_and_are_logged(invoke: Invoke, recorder
     assert [] == recorder.reloaded
     assert ["settings.invalid"] == [entry["event"] for entry in logs]
     assert "pipelinig" in logs[0]["error"]
+    assert len(recorder.observer.of(events.ReloadFailed)) == 1
 
 
 @pytest.mark.parametrize("terminal_closed", [True, False])

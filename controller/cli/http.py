@@ -1,0 +1,58 @@
+"""`headgate http`: tokens for metrics and status. Changes only the file of tokens, and connects to nothing."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import click
+
+from controller.cli.output import examples
+from metrics.http_tokens import new_token, read_tokens, token_line
+
+OWNER_ONLY = 0o600
+
+
+@click.group(
+    epilog=examples("headgate http token prometheus --file /etc/headgate/http-tokens > /etc/prometheus/headgate-token")
+)
+def http() -> None:
+    """Make tokens for the daemons' HTTP server."""
+
+
+@http.command(
+    epilog=examples(
+        "headgate http token prometheus --file /etc/headgate/http-tokens > /etc/prometheus/headgate-token",
+        "headgate http token alice --file http-tokens",
+    )
+)
+@click.argument("name")
+@click.option(
+    "--file",
+    "path",
+    type=click.Path(path_type=Path, dir_okay=False),
+    required=True,
+    help="The daemon's [http] tokens_file; created for its owner only if it is missing.",
+)
+def token(name: str, path: Path) -> None:
+    """Make a token for NAME, add its hash to FILE, and print the token once.
+
+    NAME says in FILE who holds the token. A daemon accepts it after SIGHUP. To revoke it, delete its
+    line. To replace it, make another one for NAME, and delete the first line later.
+    """
+    made = new_token()
+    line = f"{token_line(name, made)}\n"
+    if path.exists():
+        before = path.read_bytes()
+        if before:
+            read_tokens(path, "--file")
+        if not before.endswith(b"\n") and before:
+            line = f"\n{line}"
+    # In one write, so that a daemon that reads the file finds whole lines.
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, OWNER_ONLY)
+    try:
+        os.write(descriptor, line.encode())
+    finally:
+        os.close(descriptor)
+    click.echo(made)
+    click.echo(f"added {name} to {path}; send SIGHUP to the daemons", err=True)

@@ -1,0 +1,46 @@
+"""What the daemon listens on must not be open to other machines without authentication. Pure."""
+
+from __future__ import annotations
+
+from ipaddress import ip_address
+
+from controller.settings.sections import HttpSettings
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only programs on this machine reach ``host``. Other names than localhost are not looked up: False."""
+    try:
+        return ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def http_problems(http: HttpSettings) -> list[tuple[str, str]]:
+    """Return (field, problem) for settings that lack their partner, and for a server that everyone could read."""
+    found: list[tuple[str, str]] = []
+    for present, absent in (("certificate_file", "key_file"), ("key_file", "certificate_file")):
+        if getattr(http, present) is not None and getattr(http, absent) is None:
+            found.append((f"http.{absent}", f"{present} is set, and {absent} is not; set both, or neither"))
+    if http.client_ca_file is not None and http.certificate_file is None:
+        problem = "is set, and certificate_file is not: without TLS, clients present no certificates"
+        found.append(("http.client_ca_file", f"{problem}; set certificate_file and key_file, or remove it"))
+    if not is_loopback(http.host) and http.tokens_file is None and http.client_ca_file is None:
+        problem = (
+            f"is not set, and http.host {http.host!r} is not loopback: every machine that reaches port {http.port} "
+            "could read status, backlogs and metrics"
+        )
+        remedy = (
+            "make a token with `headgate http token NAME --file FILE` and name FILE here, set client_ca_file, "
+            "or listen on 127.0.0.1"
+        )
+        found.append(("http.tokens_file", f"{problem}; {remedy}"))
+    return found
+
+
+def http_warnings(http: HttpSettings) -> list[str]:
+    """Return what is allowed and should not be: tokens that cross a network without TLS."""
+    if is_loopback(http.host) or http.tokens_file is None or http.certificate_file is not None:
+        return []
+    problem = "the network can read the tokens of HTTP clients"
+    remedy = "set certificate_file and key_file, or make sure that only a proxy with TLS reaches this port"
+    return [f"$.http.certificate_file is not set: {problem}; {remedy}"]

@@ -1,0 +1,52 @@
+"""Counts what HTTP refuses, and logs the first refusal of each peer in an hour.
+
+The number of peers that are remembered is limited, because an attacker may have many addresses.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from typing import Final
+
+import structlog
+
+from metrics import events
+
+LOG_SECONDS: Final = 3600.0
+MAX_LOGGED_PEERS: Final = 1000
+"""Above it, all are forgotten, and are logged again."""
+
+log = structlog.get_logger(__name__)
+
+
+class HttpDenials:
+    """What was refused, to whom."""
+
+    def __init__(self, observer: events.Observer) -> None:
+        self._observer = observer
+        self._logged_at: dict[tuple[str, events.HttpDenial], float] = {}
+
+    def report(self, reason: events.HttpDenial, peer: str) -> None:
+        """Report one refusal; ``peer`` is an address without a port."""
+        self._observer.observe(events.HttpDenied(reason=reason))
+        now = asyncio.get_running_loop().time()
+        logged_at = self._logged_at.get((peer, reason))
+        if logged_at is not None and now - logged_at < LOG_SECONDS:
+            return
+        if len(self._logged_at) >= MAX_LOGGED_PEERS:
+            self._logged_at.clear()
+        self._logged_at[peer, reason] = now
+        log.warning("http.denied", peer=peer, reason=reason)
+
+
+def handshake_denial(error: OSError) -> events.HttpDenial | None:
+    """Return why a TLS handshake failed; None if the peer only went away, as the probe of a port does."""
+    if not isinstance(error, ssl.SSLError) or isinstance(error, ssl.SSLEOFError):
+        return None
+    reason = error.reason or ""
+    if reason in ("HTTP_REQUEST", "WRONG_VERSION_NUMBER"):
+        return "plaintext"
+    if "ALERT" in reason and ("CERTIFICATE" in reason or "UNKNOWN_CA" in reason):
+        return "server_certificate"
+    return "client_certificate" if "CERTIFICATE" in reason else "handshake"
