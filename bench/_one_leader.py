@@ -13,16 +13,18 @@ import selectors
 import time
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import Self, TypeVar
 
 from controller.access.control import AccessControl
 from controller.access.rules import OPEN
 from controller.leader.context import LeaderContext
-from controller.leader.leader import ShardLeader
+from controller.leader.leader import TICK_INTERVAL_SECONDS, ShardLeader
 from controller.settings.load import IngestSettings, RetentionSettings, ScalingSettings
 from controller.state.shard_state import ShardState
 from coordinator.ports import CoordinatorSettings
+from drain.protocol import DrainQuery
 from headgate.errors import ObjectExistsError, ObjectMissingError
 from headgate.ledger.ledger import Ledger
 from headgate.protocol import messages as m
@@ -34,8 +36,13 @@ CLIENT_ID = "c"
 CLIENT = m.client_address(None, CLIENT_ID)
 REPLY_TIMEOUT_SECONDS = 30.0
 AT_MS = 1_700_000_000_000
-SETTLE_SECONDS = 0.6
-"""Two ticks of a leader: what a message leaves for later has then been done."""
+INTERVAL_SECONDS = 1.0
+"""Pause of the leader's slowest timers."""
+SETTLE_SECONDS = TICK_INTERVAL_SECONDS + 0.01
+"""Includes a tick of the leader."""
+PROBE_SECONDS = 0.02
+MAX_PROBE_TURNS = 3
+"""Turns that the probe makes on a settled leader."""
 SETTINGS = CoordinatorSettings(
     grace_seconds=3600,
     revoke_timeout_seconds=3600,
@@ -47,25 +54,53 @@ SETTINGS = CoordinatorSettings(
 Result = TypeVar("Result")
 
 
+@dataclass(frozen=True, slots=True)
+class Stall:
+    """The longest turn of a loop."""
+
+    cpu_seconds: float
+    wall_seconds: float
+    """Of the turn that took longest, which on a busy machine need not be the same one."""
+
+
 class TurnClock(selectors.DefaultSelector):
-    """Measures the processor time of the longest turn: from one wait for events to the next."""
+    """Measures the longest turn, from one wait for events to the next, in processor time and in wall time."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.longest_seconds = 0.0
-        self._began: float | None = None
+        self._longest = Stall(0.0, 0.0)
+        self._turns = 0
+        self._began: tuple[float, float] | None = None
 
     def restart(self) -> None:
         """Forget all earlier turns, and the beginning of the running one."""
-        self.longest_seconds, self._began = 0.0, time.thread_time()
+        self._longest, self._began = Stall(0.0, 0.0), (time.thread_time(), time.perf_counter())
+
+    @property
+    def longest(self) -> Stall:
+        """The longest turns that have ended since `restart`."""
+        return self._longest
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         """End the running turn, wait for events, and begin the next one."""
         if self._began is not None:
-            self.longest_seconds = max(self.longest_seconds, time.thread_time() - self._began)
+            cpu_seconds, wall_seconds = time.thread_time() - self._began[0], time.perf_counter() - self._began[1]
+            self._longest = Stall(
+                max(self._longest.cpu_seconds, cpu_seconds), max(self._longest.wall_seconds, wall_seconds)
+            )
         ready = super().select(timeout)
-        self._began = time.thread_time()
+        self._turns += 1
+        self._began = time.thread_time(), time.perf_counter()
         return ready
+
+    async def settled(self) -> None:
+        """Return after a tick of the leader, once nothing that was left for later turns is still to be done."""
+        await asyncio.sleep(SETTLE_SECONDS)
+        while True:
+            before = self._turns
+            await asyncio.sleep(PROBE_SECONDS)
+            if self._turns - before <= MAX_PROBE_TURNS:
+                return
 
 
 def run_timed(main: Coroutine[None, None, Result], clock: TurnClock) -> Result:
@@ -148,6 +183,14 @@ class MemoryTransport:
         """See `Transport.__aexit__`."""
 
 
+class NothingDrained:
+    """See `DrainChecker`."""
+
+    async def drained(self, _: DrainQuery) -> frozenset[int]:
+        """Return no segment."""
+        return frozenset()
+
+
 class OneLeader:
     """A leader that serves ``state``."""
 
@@ -168,6 +211,9 @@ class OneLeader:
             now_ms=lambda: AT_MS + round(time.monotonic() * 1000),
             rng=random.Random(1),
             new_producer_id=partial(random.Random(1).getrandbits, 63),
+            drain_checker=NothingDrained(),
+            backlog_interval_seconds=INTERVAL_SECONDS,
+            prune_interval_seconds=INTERVAL_SECONDS,
         )
         self.leader = ShardLeader(state, context, lambda: False)
 

@@ -7,12 +7,14 @@ in which it costs most: 4094 segments in one topic, 43 subscriptions, 1000 consu
 a chain of 4095 ancestors, shared segments with gaps in every bucket. It also reads the pages of the
 HTTP server, and lets the timers run.
 
-A stall is the processor time of the longest turn of the loop, so work that is spread over several
-turns or left to a thread counts only in parts. The value is the longest stall of all over the
-longest turn of a batch of 64 records of 1 KB. The aim is 20 ms for every message. ``program_ms`` is
-the longest stall by what producers and consumers send, which reaches it; its goal allows for
-other load. Commands and questions of operators about thousands of segments still exceed it, so the
-goal of the value only keeps them from growing.
+A stall is the processor time of the longest turn of the loop. Work that is spread over several turns
+or left to a thread counts only in parts, and other load on the machine does not count as in wall
+time, which is reported beside it. Each case takes the smallest of the rounds: disturbances only add.
+The garbage collector runs as in the daemon, so its pauses count.
+
+The promise is that no valid message stalls the loop for more than 20 ms on a present-day machine:
+``largest_ms``. The value is the longest stall over that of a batch of 64 records of 1 KB; it depends
+less on the machine.
 """
 
 from __future__ import annotations
@@ -21,8 +23,8 @@ import asyncio
 import time
 import typing
 import urllib.request
-from collections.abc import Callable
-from statistics import median
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, Final
 
@@ -30,7 +32,16 @@ from prometheus_client import CollectorRegistry
 
 from bench import _worst_cases as worst
 from bench._harness import Benchmark, Effort, Measurement, Part, gc_disabled
-from bench._one_leader import CLIENT, CLUSTER, SETTLE_SECONDS, OneLeader, TurnClock, run_timed
+from bench._one_leader import (
+    CLIENT,
+    CLUSTER,
+    INTERVAL_SECONDS,
+    SETTLE_SECONDS,
+    OneLeader,
+    Stall,
+    TurnClock,
+    run_timed,
+)
 from controller.state.shard_state import ShardState
 from controller.status import current_backlogs, daemon_status, described_status
 from headgate.protocol import messages as m
@@ -39,11 +50,21 @@ from metrics.health import HealthFacts, judge_health
 from metrics.http import HttpServer
 from metrics.instruments import Instruments
 
+PLAIN: Final = "plain_batch"
 PAGES: Final = ("/", "/status", "/backlog", "/metrics", "/readyz", "/livez")
-PROGRAM: Final = ("produce", "acknowledge", "open_producer", "register", "heartbeat", "leave", "confirm_revoked")
-"""Kinds of requests that producers and consumers send by themselves."""
-TIMER_SECONDS: Final = 10.6
-"""Longer than the slowest timer of a leader."""
+TIMER_SECONDS: Final = 2 * INTERVAL_SECONDS + SETTLE_SECONDS
+"""Every timer of the leader runs in this time, the slowest ones twice."""
+MAX_STALL_MS: Final = 20.0
+
+Drive = Callable[[OneLeader, TurnClock], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """What happens to one leader, one after the other. The clock starts again for each drive."""
+
+    world: Callable[[], ShardState]
+    drives: dict[str, Drive]
 
 
 def check_cases() -> None:
@@ -56,79 +77,74 @@ def check_cases() -> None:
 def measure(effort: Effort) -> Measurement:
     """Return the longest stall over that of a plain batch."""
     check_cases()
-    stalls: dict[str, list[float]] = {}
-    batches: list[float] = []
-    with gc_disabled():
-        for number in range(effort.pick(3, 1)):
-            effort.progress(f"round {number + 1}")
-            for name, case in _cases().items():
-                stalls.setdefault(name, []).append(_run(case.world, _sent(case)))
-                effort.progress(f"{name}: {stalls[name][-1] * 1000:.1f} ms")
-            for name, (world, drive) in _other().items():
-                stalls.setdefault(name, []).append(_run(world, drive))
-                effort.progress(f"{name}: {stalls[name][-1] * 1000:.1f} ms")
-            batches += [_run(worst.plain, _sent(worst.PLAIN_BATCH)) for _ in range(3)]
-    return summarized({name: median(found) for name, found in stalls.items()}, median(batches))
+    stalls: dict[str, list[Stall]] = {}
+    for number in range(effort.pick(3, 1)):
+        effort.progress(f"round {number + 1}")
+        for group in (*_requests(), *_others()):
+            for name, stall in _run(group).items():
+                stalls.setdefault(name, []).append(stall)
+                effort.progress(f"{name}: {stall.cpu_seconds * 1000:.1f} ms, wall {stall.wall_seconds * 1000:.1f} ms")
+    best = {
+        name: Stall(min(each.cpu_seconds for each in found), min(each.wall_seconds for each in found))
+        for name, found in stalls.items()
+    }
+    return summarized({name: stall for name, stall in best.items() if name != PLAIN}, best[PLAIN])
 
 
-def summarized(stalls: dict[str, float], batch: float) -> Measurement:
-    """Return the measurement of ``stalls`` in seconds, and of one plain ``batch``."""
-    largest = max(stalls, key=stalls.__getitem__)
+def summarized(stalls: dict[str, Stall], batch: Stall) -> Measurement:
+    """Return the measurement of ``stalls``, and of one plain ``batch``."""
+    largest = max(stalls, key=lambda name: stalls[name].cpu_seconds)
     parts: dict[str, Part] = {
-        "batch_ms": round(batch * 1000, 3),
+        "batch_ms": round(batch.cpu_seconds * 1000, 3),
         "largest": largest,
-        "largest_ms": round(stalls[largest] * 1000, 2),
+        "largest_ms": round(stalls[largest].cpu_seconds * 1000, 2),
+        "largest_wall_ms": round(max(each.wall_seconds for each in stalls.values()) * 1000, 2),
         "cases": len(stalls),
     }
-    parts["program_ms"] = round(max((stalls[name] for name in stalls if name.startswith(PROGRAM)), default=0) * 1000, 2)
-    for name, stall in sorted(stalls.items(), key=lambda each: -each[1]):
-        parts[f"{name}_ms"] = round(stall * 1000, 2)
-    return Measurement(stalls[largest] / batch, parts)
+    for name, stall in sorted(stalls.items(), key=lambda each: -each[1].cpu_seconds):
+        parts[f"{name}_ms"] = round(stall.cpu_seconds * 1000, 2)
+        parts[f"{name}_wall_ms"] = round(stall.wall_seconds * 1000, 2)
+    return Measurement(stalls[largest].cpu_seconds / batch.cpu_seconds, parts)
 
 
-Drive = Callable[[OneLeader, TurnClock], Any]
+def _requests() -> Iterator[Group]:
+    yield Group(worst.plain, {PLAIN: _sent(worst.PLAIN_BATCH)})
+    for kind, cases in worst.CASES.items():
+        for name, case in cases.items():
+            yield Group(case.world, {f"{kind.__struct_config__.tag}_{name}": _sent(case)})
 
 
-def _cases() -> dict[str, worst.Case]:
-    return {
-        f"{kind.__struct_config__.tag}_{name}": case
-        for kind, cases in worst.CASES.items()
-        for name, case in cases.items()
-    }
+def _others() -> Iterator[Group]:
+    pages = {f"http{page.replace('/', '_')}_wide": _read_page(page) for page in PAGES}
+    yield Group(worst.wide, {"timers_wide": _wait, "gauges_wide": _set_gauges, **pages})
+    yield Group(worst.deep, {"timers_deep": _wait})
+    yield Group(worst.many, {"timers_many": _wait})
+    yield Group(worst.wide, {"disconnected_wide": _disconnect})
+    yield Group(worst.many, {"disconnected_many": _disconnect})
 
 
-def _other() -> dict[str, tuple[Callable[[], ShardState], Drive]]:
-    others: dict[str, tuple[Callable[[], ShardState], Drive]] = {
-        "disconnected_wide": (worst.wide, _disconnect),
-        "disconnected_many": (worst.many, _disconnect),
-        "timers_wide": (worst.wide, _wait),
-        "timers_deep": (worst.deep, _wait),
-        "timers_many": (worst.many, _wait),
-        "gauges_wide": (worst.wide, _set_gauges),
-    }
-    for page in PAGES:
-        others[f"http{page.replace('/', '_')}_wide"] = (worst.wide, _read_page(page))
-    return others
-
-
-def _run(world: Callable[[], ShardState], drive: Drive) -> float:
+def _run(group: Group) -> dict[str, Stall]:
     clock = TurnClock()
 
-    async def main() -> float:
-        one = OneLeader(world(), Instruments(CollectorRegistry()))
-        clock.restart()
+    async def main() -> dict[str, Stall]:
+        one = OneLeader(group.world(), Instruments(CollectorRegistry()))
+        found: dict[str, Stall] = {}
         async with one.serving():
-            await drive(one, clock)
-            await one.leader.commit.flush()
-            await asyncio.sleep(SETTLE_SECONDS)
-            return clock.longest_seconds
+            for name, drive in group.drives.items():
+                await clock.settled()
+                clock.restart()
+                await drive(one, clock)
+                await one.leader.commit.flush()
+                await clock.settled()
+                found[name] = clock.longest
+        return found
 
-    return run_timed(main(), clock)
+    with gc_disabled():
+        return run_timed(main(), clock)
 
 
 def _sent(case: worst.Case) -> Drive:
     async def drive(one: OneLeader, clock: TurnClock) -> None:
-        await asyncio.sleep(SETTLE_SECONDS)
         prepared = one.prepared(case.body(one.leader.state))
         clock.restart()
         reply = await one.call(prepared)
@@ -141,9 +157,7 @@ async def _wait(*_: object) -> None:
     await asyncio.sleep(TIMER_SECONDS)
 
 
-async def _disconnect(one: OneLeader, clock: TurnClock) -> None:
-    await asyncio.sleep(SETTLE_SECONDS)
-    clock.restart()
+async def _disconnect(one: OneLeader, _: TurnClock) -> None:
     presence = m.Presence(client_id=CLIENT, online=False)
     asyncio.get_running_loop().call_soon(one.leader.on_presence, presence)
 
@@ -154,7 +168,6 @@ def _controllers(one: OneLeader) -> list[Any]:
 
 
 async def _set_gauges(one: OneLeader, clock: TurnClock) -> None:
-    await asyncio.sleep(SETTLE_SECONDS)
     instruments = Instruments(CollectorRegistry())
     clock.restart()
     await asyncio.sleep(0)
@@ -188,7 +201,6 @@ def _read_page(page: str) -> Drive:
             observer=events.NoopObserver(),
         )
         async with server:
-            await asyncio.sleep(SETTLE_SECONDS)
             clock.restart()
             await asyncio.to_thread(_fetch, f"http://{server.address}{page}")
 
@@ -201,5 +213,5 @@ def _fetch(url: str) -> int:
 
 
 BENCHMARK = Benchmark(
-    unit="times a 64 KB batch", goal=240, better="lower", measure=measure, part_goals={"program_ms": 33}
+    unit="times a 64 KB batch", goal=25, better="lower", measure=measure, part_goals={"largest_ms": MAX_STALL_MS}
 )

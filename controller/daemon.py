@@ -30,6 +30,7 @@ from controller.leader.context import LeaderContext
 from controller.leader.drain_check import DrainChecker
 from controller.leader.leader import ShardLeader
 from controller.leader.shard_controller import ShardController
+from controller.leader.step_driver import TurnBudget
 from controller.leadership.election import (
     Acquired,
     Connected,
@@ -125,6 +126,7 @@ class Daemon:
         self.instruments.observe(events.IngestQueueLimitSet(size_bytes=settings.ingest.queue_bytes))
         self.instruments.observe(events.NamedProducerLimitSet(producers=settings.ingest.max_named_producers))
         self._rng = random.Random()  # noqa: S311 - jitter
+        self._turn_budget = TurnBudget()
         self._read_clocks = read_clocks
         self._clock = SteadyClock(*read_clocks())
         self._leader_type = leader_type
@@ -318,6 +320,7 @@ class Daemon:
                 new_producer_id=partial(secrets.randbits, PRODUCER_ID_BITS),
                 open_session=self._device_session,
                 trim_delay_seconds=settings.compaction.delete_delay_seconds if settings.compaction.enabled else None,
+                turn_budget=self._turn_budget,
                 backlog_source=self._drain.query_backlog,
                 backlog_interval_seconds=settings.metrics.backlog_interval_seconds,
             )

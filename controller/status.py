@@ -53,10 +53,10 @@ async def _descriptions(
     for _, topic in sorted(leader.state.topics.items()):
         topics.append(topic_commands.describe(topic, leader.state.shard))
         await asyncio.sleep(0)
-    subscriptions: list[SubscriptionDescription] = []
-    for coordinator in list(leader.subscription_registry.coordinators):
-        subscriptions.append(coordinator.describe())
-        await asyncio.sleep(0)
+    subscriptions = [
+        await leader.driver.complete(coordinator.describe_in_steps())
+        for coordinator in list(leader.subscription_registry.coordinators)
+    ]
     return tuple(topics), tuple(subscriptions)
 
 
@@ -93,6 +93,7 @@ def _shard(controller: ShardController) -> ShardStatus:
         producers=len(state.producers),
         named_producers=state.producers.named,
         in_flight_batches=commit.queued_batches,
+        waiting_requests=len(leader.waiting_requests),
         queue_bytes=commit.queued_bytes,
         counts=_counts(leader),
     )

@@ -41,7 +41,7 @@ from coordinator.reporting.idle_reasons import idle_reasons
 from coordinator.reporting.plan import plan_changes
 from coordinator.reporting.steps import Steps, complete
 from coordinator.state.subscription import RegisteredConsumer, Subscription
-from coordinator.state.topic_view import TopicView
+from coordinator.state.topic_view import TopicSnapshot, TopicView
 from headgate.errors import LayoutError
 from headgate.model import entries as e
 from headgate.model.bucket_ranges import SegmentSlice
@@ -160,7 +160,9 @@ class SubscriptionCoordinator:
 
     def describe_in_steps(self) -> Steps[m.SubscriptionDescription]:
         """Describe the subscription."""
-        return describe(self._subscription, self._topic, self.gate)
+        yield self.size
+        gate = self.gate
+        return (yield from describe(self._subscription.snapshot(), TopicSnapshot.of(self._topic), gate))
 
     def explanation_context(self, drain_problem: str | None = None) -> ExplanationContext:
         """Return the volatile state that `coordinator.reporting.explanation` uses; see `explain`."""
@@ -195,16 +197,19 @@ class SubscriptionCoordinator:
             segments = [] if request.segment is None else [request.segment]
             consumers = [] if request.consumer is None else [request.consumer]
         yield self.size
+        gate = self.gate
+        subscription, topic = subscription.snapshot(), TopicSnapshot.of(topic)
+        yield self.size
         context = self.explanation_context(drain_problem)
-        explanation = yield from explain(
-            subscription, topic, self.gate, context, segments=segments, consumers=consumers
-        )
+        explanation = yield from explain(subscription, topic, gate, context, segments=segments, consumers=consumers)
         return m.ExplanationReply(explanation=explanation)
 
     def plan(self, request: m.PlanChanges) -> Steps[m.PlanReply | Refusal]:
         """Plan the moves that the requested changes would cause."""
         try:
-            return m.PlanReply(plan=(yield from plan_changes(self._subscription, self._topic, request)))
+            yield self.size
+            steps = plan_changes(self._subscription.snapshot(), TopicSnapshot.of(self._topic), request)
+            return m.PlanReply(plan=(yield from steps))
         except LayoutError as error:
             return Refusal("invalid", str(error), after_barrier=True)
 
@@ -285,12 +290,19 @@ class SubscriptionCoordinator:
 
     # Events from the leader
 
-    def client_disconnected(self, client_id: str) -> None:
-        """Start the grace periods of the client's consumers. The will of a replaced client changes nothing."""
+    def client_disconnected(self, client_id: str, at: float | None = None) -> None:
+        """Start the grace periods of the client's consumers. The will of a replaced client changes nothing.
+
+        ``at``: when the leader learned it, by the loop's clock; default: now. A consumer that was heard since then
+        has returned.
+        """
+        at = self._loop.time() if at is None else at
         names = [
             name
             for name, consumer in self._subscription.consumers.items()
-            if consumer.client_id == client_id and consumer.disconnected_at_ms is None
+            if consumer.client_id == client_id
+            and consumer.disconnected_at_ms is None
+            and self._last_seen_at[name] <= at
         ]
         self._mark_disconnected(sorted(names))
 

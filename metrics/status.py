@@ -39,6 +39,8 @@ class ShardStatus:
     named_producers: int = 0
     in_flight_batches: int = 0
     """Accepted batches that are not durable yet."""
+    waiting_requests: int = 0
+    """Large queries and commands that are being answered, or wait for that."""
     queue_bytes: int = 0
     """Accepted bytes waiting for the object store."""
     counts: ShardCounts = ShardCounts()

@@ -11,12 +11,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Final
 
-from controller.state.shard_state import ShardState, Topic
+from controller.state.shard_state import ShardState
 from coordinator.reporting.progress import unacknowledged
+from coordinator.reporting.steps import COST_PER_ITEM, Steps, parts
 from coordinator.state.subscription import Subscription
+from coordinator.state.topic_view import TopicSnapshot, TopicView
 from drain.protocol import BacklogResponse, BacklogRow, ExternalBacklogResponse
 from headgate.model.layout import SegmentState
 from headgate.protocol.backlog import (
@@ -35,11 +37,12 @@ def backlogs(
     response: BacklogResponse | None,
     now_ms: int,
     wanted: Callable[[str, str], bool] | None = None,
-) -> Iterator[SubscriptionBacklog]:
-    """Yield the backlog of each subscription, by topic and name; the state may change meanwhile.
+) -> Steps[list[SubscriptionBacklog]]:
+    """Return the backlog of each subscription, by topic and name, each as of its own moment.
 
     ``response``: Spark's last count, if any. ``wanted`` (topic, name): leave out the others.
     """
+    found: list[SubscriptionBacklog] = []
     rows: dict[int, list[BacklogRow]] = defaultdict(list)
     external: dict[int, ExternalBacklogResponse] = {}
     as_of_ms = None if response is None else response.as_of_ms.get(state.shard)
@@ -53,29 +56,38 @@ def backlogs(
             if wanted is not None and not wanted(topic_name, name):
                 continue
             if topic.external is not None:
-                yield _external_backlog(subscription, topic, external.get(topic.topic_id), now_ms)
+                counted = external.get(topic.topic_id)
+                found.append((yield from _external_backlog(subscription, topic, counted, now_ms)))
             elif as_of_ms is not None and subscription.subscription_id in rows:
-                yield _spark_backlog(subscription, rows[subscription.subscription_id], as_of_ms)
+                yield len(rows[subscription.subscription_id]) * COST_PER_ITEM
+                found.append(_spark_backlog(subscription, rows[subscription.subscription_id], as_of_ms))
             else:
-                yield leader_backlog(subscription, topic, now_ms)
+                found.append((yield from leader_backlog(subscription, topic, now_ms)))
+    return found
 
 
-def leader_backlog(subscription: Subscription, topic: Topic, now_ms: int) -> SubscriptionBacklog:
+def leader_backlog(subscription: Subscription, topic: TopicView, now_ms: int) -> Steps[SubscriptionBacklog]:
     """Return the backlog according to the leader's own state."""
+    subscription, topic = subscription.snapshot(), TopicSnapshot.of(topic)
+    segments: list[SegmentBacklog] = []
+    for cost, some_segments in parts(sorted(topic.layout.segments)):
+        yield cost
+        segments += (_leader_segment_backlog(subscription, topic, segment) for segment in some_segments)
+    yield len(segments)
     return summarize_backlog(
         topic=topic.name,
         subscription=subscription.name,
         subscription_type=subscription.type,
         counted_by="leader",
         as_of_ms=now_ms,
-        segments=[_leader_segment_backlog(subscription, topic, segment) for segment in topic.layout.segments],
+        segments=segments,
     )
 
 
 def _external_backlog(
-    subscription: Subscription, topic: Topic, response: ExternalBacklogResponse | None, now_ms: int
-) -> SubscriptionBacklog:
-    leaders = leader_backlog(subscription, topic, now_ms)
+    subscription: Subscription, topic: TopicView, response: ExternalBacklogResponse | None, now_ms: int
+) -> Steps[SubscriptionBacklog]:
+    leaders = yield from leader_backlog(subscription, topic, now_ms)
     if response is None or subscription.type not in TRACKED:
         return leaders
     segments = {each.segment: each for each in leaders.segments}
@@ -104,7 +116,7 @@ def _external_backlog(
     )
 
 
-def _leader_segment_backlog(subscription: Subscription, topic: Topic, segment: int) -> SegmentBacklog:
+def _leader_segment_backlog(subscription: Subscription, topic: TopicView, segment: int) -> SegmentBacklog:
     tail, known = topic.tails[segment], topic.layout.segments[segment]
     sealed = known.state is SegmentState.SEALED
     count = unacknowledged(subscription, topic, segment)

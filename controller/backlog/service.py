@@ -17,6 +17,7 @@ import structlog
 from controller.backlog.external_query import external_queries
 from controller.backlog.merge import backlogs
 from controller.state.shard_state import ShardState
+from coordinator.reporting.steps import TakeSteps
 from drain.protocol import BacklogResponse, DrainCheckError, ExternalBacklogQuery, ExternalBacklogResponse
 from headgate.background import cancel_and_wait
 from headgate.protocol import messages as m
@@ -45,6 +46,7 @@ class BacklogService:
         *,
         state: ShardState,
         source: BacklogSource | None,
+        take_steps: TakeSteps,
         observer: events.Observer,
         now_ms: Callable[[], int],
         interval_seconds: float,
@@ -52,6 +54,7 @@ class BacklogService:
         """``source`` None: there is no Spark process, so only the leader counts."""
         self._state = state
         self._source = source
+        self._take_steps = take_steps
         self._observer = observer
         self._now_ms = now_ms
         self._interval_seconds = interval_seconds
@@ -86,18 +89,14 @@ class BacklogService:
         task.add_done_callback(self._pending_answers.discard)
 
     async def latest(self, wanted: Callable[[str, str], bool] | None = None) -> tuple[SubscriptionBacklog, ...]:
-        """Return the ``wanted`` backlogs (topic, subscription), counted one per turn of the loop."""
+        """Return the ``wanted`` backlogs (topic, subscription), counted over turns of the loop."""
         response = None
         if (
             self._response is not None
             and asyncio.get_running_loop().time() - self._response[1] <= MAX_RESPONSE_AGE_SECONDS
         ):
             response = self._response[0]
-        found: list[SubscriptionBacklog] = []
-        for each in backlogs(self._state, response, self._now_ms(), wanted):
-            found.append(each)
-            await asyncio.sleep(0)
-        return tuple(found)
+        return tuple(await self._take_steps(backlogs(self._state, response, self._now_ms(), wanted)))
 
     async def _answer(
         self, request: m.DescribeBacklog, reply: Callable[[m.AnyReplyBody], None], *, refresh: bool

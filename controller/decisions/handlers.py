@@ -6,12 +6,13 @@ entries to write, and how to build the body once they are applied.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
 from controller.state.shard_state import ShardState
 from coordinator.decisions.refusal import Refusal
+from coordinator.reporting.steps import Steps
 from headgate.model import entries as e
 from headgate.protocol import messages as m
 
@@ -42,15 +43,18 @@ class Deferred:
     start: Callable[[Callable[[m.AnyReplyBody | Refusal], None]], None]
 
 
-Steps = Generator[None, None, Decision | Refusal]
-"""A long decision in steps. The state may change between two, and the result is for the state after the last."""
+StepResult = m.AnyReplyBody | Decision | Refusal
 
 
 @dataclass(frozen=True, slots=True)
 class Stepwise:
-    """Take ``steps``, one per turn of the loop, and carry out what they return in the turn of the last one."""
+    """Take ``steps`` over turns of the loop, and carry out what they return in the turn of the last one.
 
-    steps: Steps
+    The state may change between two steps. A query reads a snapshot; a decision must be for the state
+    that its last step finds.
+    """
+
+    steps: Steps[StepResult]
 
 
 Outcome = m.AnyReplyBody | Decision | AfterChunk | Deferred | Stepwise | Refusal
@@ -74,7 +78,7 @@ def command(kind: type[BodyT], decide: Callable[[BodyT, ShardState], Decision | 
     return kind, handle
 
 
-def stepwise_command(kind: type[BodyT], decide: Callable[[BodyT, ShardState], Steps]) -> Registration:
+def stepwise_command(kind: type[BodyT], decide: Callable[[BodyT, ShardState], Steps[StepResult]]) -> Registration:
     """Register a pure decision on the shard's state that takes several steps."""
 
     def handle(request: m.Request, state: ShardState) -> Outcome:

@@ -24,16 +24,20 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from controller.decisions.handlers import Answer, Decision, Steps, stepwise_command
+from controller.decisions.handlers import Answer, Decision, StepResult, stepwise_command
 from controller.decisions.source_listing import GraphNode, check_graph, end_of, index_listing, range_text
 from controller.decisions.topic_commands import MAX_SEGMENTS, describe
 from controller.state.shard_state import SegmentTail, ShardState, Topic
 from coordinator.decisions.refusal import Refusal
+from coordinator.reporting.steps import Steps
 from headgate.errors import LayoutError
 from headgate.model import entries as e
 from headgate.model.external_topic import OPAQUE_END_OFFSET, ExternalTopic, imported_segments, parse_hashes
 from headgate.model.layout import Layout, Segment, SegmentState
 from headgate.protocol import messages as m
+
+COST_PER_SEGMENT: Final = 2
+"""Cost of one segment in one step."""
 
 
 @dataclass(slots=True)
@@ -48,22 +52,24 @@ class ImportPlan:
     """Parents that the source no longer has."""
 
 
-def import_topic(request: m.ImportTopic, state: ShardState) -> Steps:
+def import_topic(request: m.ImportTopic, state: ShardState) -> Steps[StepResult]:
     """Create an external topic, or update it to match its source.
 
     The steps: check the listing, compare it with the topic, decide. If the layout changes between
     the last two, the listing is compared again, so the decision is about one state.
     """
+    cost = len(request.segments) * COST_PER_SEGMENT
+    yield cost
     try:
         listed = index_listing(request)
         topic, layout, plan = None, None, None
         while plan is None or _layout_of(topic := state.topics.get(request.topic)) is not layout:
-            yield
+            yield cost
             topic = state.topics.get(request.topic)
             if topic is not None and request.token in state.commands:
                 return Decision((), _answer(request.topic, ImportPlan()))
             layout, plan = _layout_of(topic), plan_import(request, listed, topic)
-            yield
+            yield cost
         _check_acknowledged(topic, plan)
     except LayoutError as error:
         return Refusal("invalid", f"topic {request.topic!r} cannot be imported: {error}", after_barrier=True)

@@ -10,7 +10,8 @@ from controller.access.control import AccessControl
 from controller.backlog.service import BACKLOG_INTERVAL_SECONDS, BacklogSource
 from controller.devices.session_port import OpenSession
 from controller.leader.drain_check import DrainChecker
-from controller.retention.pruner import DeleteData
+from controller.leader.step_driver import TurnBudget
+from controller.retention.pruner import PRUNE_INTERVAL_SECONDS, DeleteData
 from controller.retention.trimmer import TRIM_INTERVAL_SECONDS
 from controller.settings.load import IngestSettings, RetentionSettings, ScalingSettings
 from coordinator.ports import CoordinatorSettings
@@ -48,6 +49,9 @@ class LeaderContext:
     trim_delay_seconds: float | None = None
     """How long compacted chunks are kept; None: they are kept forever."""
     trim_interval_seconds: float = TRIM_INTERVAL_SECONDS
+    prune_interval_seconds: float = PRUNE_INTERVAL_SECONDS
+    turn_budget: TurnBudget | None = None
+    """Shared by all leaders on one event loop; None: there is one."""
     backlog_source: BacklogSource | None = None
     """None: the leader counts backlogs."""
     backlog_interval_seconds: float = BACKLOG_INTERVAL_SECONDS

@@ -19,7 +19,7 @@ from controller.backlog.service import BacklogService
 from controller.commit import GroupCommit, TermEndedError
 from controller.decisions import producer_commands, producer_expiry, subscription_commands, topic_commands, topic_import
 from controller.decisions.deadline import judge_deadline
-from controller.decisions.handlers import AfterChunk, Decision, Deferred, Handler, Outcome, Steps, Stepwise, handler
+from controller.decisions.handlers import AfterChunk, Decision, Deferred, Handler, Outcome, Stepwise, handler
 from controller.decisions.placement import route_batch
 from controller.decisions.verdicts import Accept, Batch, Duplicate, judge_batch, judge_term
 from controller.devices.intake import DeviceIntake
@@ -27,7 +27,8 @@ from controller.devices.session_port import Delivery
 from controller.leader.context import LeaderContext
 from controller.leader.outbox import Outbox
 from controller.leader.request_decoding import Malformed, read_request
-from controller.leader.spread_work import MAX_COST_PER_TURN, SpreadWork
+from controller.leader.request_queue import RequestQueue
+from controller.leader.step_driver import StepDriver
 from controller.leader.subscription_registry import SubscriptionRegistry
 from controller.leadership.transitions import Event
 from controller.retention.pruner import Pruner
@@ -47,8 +48,6 @@ TICK_INTERVAL_SECONDS = 0.25
 """How often deadlines (heartbeats, grace periods, revocations) are checked."""
 MAX_DELAYED_REFUSALS = 1000
 """Limit for refusals that are being delayed. Beyond it a request gets no reply, so its client repeats it even later."""
-MAX_STEPWISE_DECISIONS = 16
-"""Limit for commands that are being decided in steps; each keeps its message in memory. More are refused."""
 
 Arrival = TypeVar("Arrival", tuple[str, bytes], Delivery)
 
@@ -76,9 +75,9 @@ class ShardLeader:
         self._serving = False
         self._failure: BaseException | None = None
         self._failed = asyncio.Event()
-        self._steps = SpreadWork()
-        self._decisions = 0
-        """Stepwise decisions that have not ended."""
+        self.driver = StepDriver(context.turn_budget)
+        self.waiting_requests = RequestQueue(self.driver)
+        """Requests that are answered in steps."""
         observer, now_ms = context.observer, context.now_ms
         self.autoscaler = Autoscaler(
             state=state, apply_entries=self._apply_entries, settings=context.scaling, observer=observer, now_ms=now_ms
@@ -106,6 +105,7 @@ class ShardLeader:
         self.backlogs = BacklogService(
             state=state,
             source=context.backlog_source,
+            take_steps=self.driver.complete,
             observer=observer,
             now_ms=now_ms,
             interval_seconds=context.backlog_interval_seconds,
@@ -131,18 +131,20 @@ class ShardLeader:
             state=self.state,
             commit=self.commit,
             apply_entries=self._apply_entries,
-            spread=self._steps.do_all,
+            take_steps=self.driver.complete,
             delete_data=self._context.delete_data,
             settings=self._context.retention,
             observer=self._observer,
             now_ms=self._context.now_ms,
             rng=self._context.rng,
+            interval_seconds=self._context.prune_interval_seconds,
         )
 
     def _subscription_registry(self) -> SubscriptionRegistry:
         return SubscriptionRegistry(
             state=self.state,
             commit=self.commit,
+            driver=self.driver,
             push=self._outbox.push,
             settings=self._context.subscriptions,
             observer=self._observer,
@@ -192,9 +194,8 @@ class ShardLeader:
             self.connection_changed(self._transport.connected)
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self.commit.run(), name=f"commit-{self._shard}")
-                tasks.create_task(self._steps.run(), name=f"steps-{self._shard}")
+                tasks.create_task(self.driver.run(), name=f"steps-{self._shard}")
                 tasks.create_task(self._run_timers(), name=f"timers-{self._shard}")
-                tasks.create_task(self.subscription_registry.run(), name=f"subscriptions-{self._shard}")
                 tasks.create_task(self.pruner.run(), name=f"prune-{self._shard}")
                 tasks.create_task(self.backlogs.run(), name=f"backlogs-{self._shard}")
                 tasks.create_task(self._raise_handler_failure(), name=f"failure-{self._shard}")
@@ -317,9 +318,9 @@ class ShardLeader:
             case AfterChunk(chunk, body):
                 self._outbox.reply(request, body, chunk)
             case Deferred(start):
-                start(partial(self._answer, request))
+                start(partial(self._outbox.answer, request))
             case Stepwise(steps):
-                self._begin_steps(request, steps)
+                self.waiting_requests.add(steps, partial(self._carry_out_steps, request))
             case Decision(entries, answer):
                 if entries:
                     self._apply_entries(entries)
@@ -332,31 +333,13 @@ class ShardLeader:
             case _:
                 self._outbox.reply(request, outcome)
 
-    def _answer(self, request: m.Request, answer: m.AnyReplyBody | Refusal) -> None:
-        if isinstance(answer, Refusal):
-            self._outbox.refuse(request, answer)
-        else:
-            self._outbox.answer(request, answer)
-
-    def _begin_steps(self, request: m.Request, steps: Steps) -> None:
-        if self._decisions == MAX_STEPWISE_DECISIONS:
-            reason = f"{self._decisions} other long commands are being decided"
-            self._outbox.refuse(request, Refusal("unavailable", reason))
-            return
-        self._decisions += 1
-        self._steps.do_later(MAX_COST_PER_TURN, partial(self._take_step, request, steps))
-
-    def _take_step(self, request: m.Request, steps: Steps) -> None:
-        """Take one step of a decision, and leave the next one to a later turn."""
+    def _carry_out_steps(self, request: m.Request, outcome: Outcome) -> None:
         if not self._serving:
             return
-        try:
-            next(steps)
-        except StopIteration as end:
-            self._decisions -= 1
-            self._carry_out(request, end.value)
+        if isinstance(outcome, m.ReplyBody):
+            self._outbox.answer(request, outcome)
         else:
-            self._steps.do_later(MAX_COST_PER_TURN, partial(self._take_step, request, steps))
+            self._carry_out(request, outcome)
 
     def _apply_entries(self, entries: Sequence[e.AnyEntry]) -> None:
         self.subscription_registry.before_entries(entries)
@@ -426,7 +409,7 @@ class ShardLeader:
         checked_at = loop.time()
         while True:
             await asyncio.sleep(TICK_INTERVAL_SECONDS)
-            await self.subscription_registry.tick()
+            await self.driver.complete(self.subscription_registry.tick())
             self._expire_producers()
             self.autoscaler.tick()
             if self._context.now_ms() - self.state.at_ms >= IDLE_CHUNK_MS:

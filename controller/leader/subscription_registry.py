@@ -14,12 +14,11 @@ from functools import partial
 from typing import TypeVar
 
 from controller.commit import GroupCommit
-from controller.decisions.handlers import Outcome, Registration, handler
+from controller.decisions.handlers import Outcome, Registration, StepResult, Stepwise, handler
 from controller.decisions.lookup import find_subscription, find_topic
 from controller.decisions.subscription_commands import create_subscription
-from controller.leader.answer_queue import Answer, AnswerQueue
 from controller.leader.drain_check import DrainChecker, LedgerDrainCheck
-from controller.leader.spread_work import SpreadWork
+from controller.leader.step_driver import StepDriver
 from controller.state.shard_state import ShardState, Topic
 from coordinator.decisions import external_topics
 from coordinator.decisions.refusal import Refusal
@@ -36,7 +35,7 @@ from coordinator.state.subscription import Subscription
 from coordinator.subscription_coordinator import SubscriptionCoordinator
 from headgate.model import entries as e
 from headgate.protocol import messages as m
-from headgate.protocol.paging import cut_page, follows
+from headgate.protocol.paging import Page, follows
 from metrics.events import Observer
 
 RequestT = TypeVar(
@@ -56,6 +55,7 @@ class SubscriptionRegistry:
         *,
         state: ShardState,
         commit: GroupCommit,
+        driver: StepDriver,
         push: PushMessage,
         settings: CoordinatorSettings,
         observer: Observer,
@@ -66,6 +66,7 @@ class SubscriptionRegistry:
     ) -> None:
         self._state = state
         self._commit = commit
+        self._driver = driver
         self._push = push
         self._settings = settings
         self._observer = observer
@@ -74,8 +75,6 @@ class SubscriptionRegistry:
         self._now_ms = now_ms
         self._rng = rng
         self._coordinators: dict[int, SubscriptionCoordinator] = {}
-        self._work = SpreadWork()
-        self._answers = AnswerQueue(self._work)
         self._closing: set[asyncio.Task[None]] = set()
 
     def restore(self) -> None:
@@ -95,16 +94,11 @@ class SubscriptionRegistry:
         """All coordinators."""
         return self._coordinators.values()
 
-    async def run(self) -> None:
-        """Do what was left for later turns, until cancelled; raises what a bug in a coordinator raised."""
-        await self._work.run()
-
-    async def tick(self) -> None:
-        """Check the deadlines of all subscriptions, of large ones in several turns of the loop."""
-        await self._work.do_all(
-            (coordinator.size, partial(self._if_current, subscription_id, coordinator, coordinator.tick))
-            for subscription_id, coordinator in list(self._coordinators.items())
-        )
+    def tick(self) -> Steps[None]:
+        """Check the deadlines of all subscriptions."""
+        for subscription_id, coordinator in list(self._coordinators.items()):
+            yield coordinator.size
+            self._if_current(subscription_id, coordinator, coordinator.tick)
 
     def _if_current(self, subscription_id: int, coordinator: SubscriptionCoordinator, work: Callable[[], None]) -> None:
         if self._coordinators.get(subscription_id) is coordinator:
@@ -117,11 +111,16 @@ class SubscriptionRegistry:
 
     def on_presence(self, presence: m.Presence) -> None:
         """Forward the presence of a client to all subscriptions."""
-        for coordinator in self._coordinators.values():
+        self._driver.begin(self._present(presence, asyncio.get_running_loop().time()))
+
+    def _present(self, presence: m.Presence, at: float) -> Steps[None]:
+        for subscription_id, coordinator in list(self._coordinators.items()):
+            yield coordinator.consumers
             if presence.online:
-                coordinator.client_connected(presence.client_id)
+                forward = partial(coordinator.client_connected, presence.client_id)
             else:
-                coordinator.client_disconnected(presence.client_id)
+                forward = partial(coordinator.client_disconnected, presence.client_id, at)
+            self._if_current(subscription_id, coordinator, forward)
 
     def before_entries(self, entries: Iterable[e.AnyEntry]) -> None:
         """Release the segments that ``entries`` are about to prune."""
@@ -153,13 +152,13 @@ class SubscriptionRegistry:
         coordinator = self._coordinators[subscription_id]
         coordinator.layout_changed()
         adapt = partial(self._if_current, subscription_id, coordinator, coordinator.adapt_to_layout)
-        self._work.do(coordinator.size, adapt)
+        self._driver.do(coordinator.size, adapt)
 
     def _order_changed(self, subscription_id: int) -> None:
         """Adapt one subscription to a new order: its gate at once, its assignment after the reply is built."""
         coordinator = self._coordinators[subscription_id]
         coordinator.order_changed()
-        self._work.do_later(
+        self._driver.do_later(
             coordinator.size, partial(self._if_current, subscription_id, coordinator, coordinator.adapt_to_order)
         )
 
@@ -172,7 +171,7 @@ class SubscriptionRegistry:
         """Return the handlers of consumers' requests and of queries about subscriptions."""
         return (
             handler(m.RegisterConsumer, self._register),
-            handler(m.ListSubscriptions, self._list),
+            handler(m.ListSubscriptions, lambda request, _: Stepwise(self._list(request))),
             self._handler(m.Heartbeat, SubscriptionCoordinator.heartbeat),
             handler(m.LeaveConsumer, self._leave),
             self._handler(m.ConfirmRevoked, SubscriptionCoordinator.confirm_revoked),
@@ -193,30 +192,18 @@ class SubscriptionRegistry:
         return handler(kind, find_and_respond)
 
     def _query(
-        self, kind: type[QueryT], respond: Callable[[SubscriptionCoordinator, QueryT], Steps[Answer]]
+        self, kind: type[QueryT], respond: Callable[[SubscriptionCoordinator, QueryT], Steps[StepResult]]
     ) -> Registration:
         """Register a query about one subscription that ``respond`` answers in steps."""
 
-        def find_and_respond(request: QueryT) -> Steps[Answer]:
+        def find_and_respond(request: QueryT) -> Steps[StepResult]:
             found = self._find(request.topic, request.subscription)
             return found if isinstance(found, Refusal) else (yield from respond(found, request))
 
-        def defer(request: QueryT, _: str) -> Outcome:
-            version = partial(self._version, request.topic, request.subscription)
-            return self._answers.defer(partial(find_and_respond, request), version)
-
-        return handler(kind, defer)
-
-    def _version(self, topic_name: str, name: str) -> tuple[int, int, int] | None:
-        """Return what changes with a subscription, except for acknowledgements; None if it does not exist."""
-        found = find_subscription(topic_name, name, self._state)
-        if isinstance(found, Refusal):
-            return None
-        topic, subscription = found
-        return subscription.subscription_id, subscription.version, topic.layout.layout_epoch
+        return handler(kind, lambda request, _: Stepwise(find_and_respond(request)))
 
     @staticmethod
-    def _describe(found: SubscriptionCoordinator, _: m.DescribeSubscription) -> Steps[Answer]:
+    def _describe(found: SubscriptionCoordinator, _: m.DescribeSubscription) -> Steps[StepResult]:
         return m.SubscriptionReply(subscription=(yield from found.describe_in_steps()))
 
     def refuse_unknown(self, topic_name: str | None, name: str | None) -> Refusal | None:
@@ -259,18 +246,30 @@ class SubscriptionRegistry:
             return found if found.verdict == "forbidden" else m.Done()
         return found.leave(request, client_id)
 
-    def _list(self, request: m.ListSubscriptions, _: str) -> m.SubscriptionList | Refusal:
+    def _list(self, request: m.ListSubscriptions) -> Steps[StepResult]:
         refusal = self.refuse_unknown(request.topic, None)
         if refusal is not None:
             return refusal
-        subscriptions, following = cut_page(
-            ((topic_name, name), self._coordinators[subscription.subscription_id].describe())
+        yield len(self._coordinators)
+        page: Page[m.SubscriptionDescription] = Page()
+        for names, subscription_id in self._listed(request):
+            if page.is_full:
+                break
+            coordinator = self._coordinators.get(subscription_id)
+            if coordinator is not None:  # Else it was deleted in an earlier turn.
+                description = yield from coordinator.describe_in_steps()
+                page.add(names, description)
+        return m.SubscriptionList(subscriptions=page.items, next=page.following)
+
+    def _listed(self, request: m.ListSubscriptions) -> list[tuple[tuple[str, str], int]]:
+        """Return the names and ids of the requested subscriptions, in order."""
+        return [
+            ((topic_name, name), subscription.subscription_id)
             for topic_name, topic in sorted(self._state.topics.items())
             if request.topic in (None, topic_name)
             for name, subscription in sorted(topic.subscriptions.items())
             if follows(request.after, topic_name, name)
-        )
-        return m.SubscriptionList(subscriptions=subscriptions, next=following)
+        ]
 
     def _find(self, topic_name: str, name: str) -> SubscriptionCoordinator | Refusal:
         found = find_subscription(topic_name, name, self._state)
@@ -295,7 +294,7 @@ class SubscriptionRegistry:
             drain_check=self._drain_check,
             leader_epoch=self._state.leader_epoch,
             settings=self._settings,
-            later=self._work.do_later,
+            later=self._driver.do_later,
             now_ms=self._now_ms,
             rng=self._rng,
             observer=self._observer,

@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
-from functools import partial
+from collections.abc import Awaitable, Callable, Collection, Sequence
 
 import structlog
 
@@ -23,6 +22,7 @@ from controller.retention.policy import KEEP_FOREVER, PruneDecision, RetentionRu
 from controller.settings.load import RetentionSettings
 from controller.state.shard_state import ShardState, Topic
 from coordinator.decisions.refusal import Refusal
+from coordinator.reporting.steps import Steps, TakeSteps
 from headgate.backoff import Backoff, BackoffSchedule
 from headgate.errors import LedgerError, ObjectMissingError, StoreUnavailableError
 from headgate.model import entries as e
@@ -39,8 +39,6 @@ DELETION_BACKOFF = Backoff(first_seconds=5.0, longest_seconds=300.0)
 DeleteData = Callable[[int, int, Collection[int]], Awaitable[int]]
 """(shard, topic id, segments) → number of deleted objects. Idempotent. Raises the errors of a
 `Store`, or LedgerError."""
-Spread = Callable[[Iterable[tuple[int, Callable[[], None]]]], Awaitable[None]]
-"""Does (cost, work) one after the other, in as many turns of the event loop as the costs require."""
 
 log = structlog.get_logger(__name__)
 
@@ -54,12 +52,13 @@ class Pruner:
         state: ShardState,
         commit: GroupCommit,
         apply_entries: Callable[[Sequence[e.AnyEntry]], None],
-        spread: Spread,
+        take_steps: TakeSteps,
         delete_data: DeleteData,
         settings: RetentionSettings,
         observer: events.Observer,
         now_ms: Callable[[], int],
         rng: random.Random,
+        interval_seconds: float = PRUNE_INTERVAL_SECONDS,
     ) -> None:
         """``apply_entries`` applies entries, adds them to the next chunk and updates the subscriptions."""
         self.settings = settings
@@ -67,11 +66,12 @@ class Pruner:
         self._state = state
         self._commit = commit
         self._apply_entries = apply_entries
-        self._spread = spread
+        self._take_steps = take_steps
         self._delete_data = delete_data
         self._observer = observer
         self._now_ms = now_ms
         self._rng = rng
+        self._interval_seconds = interval_seconds
         self._reported_abandoned: set[int] = set()
         """Ids of expired subscriptions that were logged."""
 
@@ -80,8 +80,8 @@ class Pruner:
         retry_at = 0.0
         loop = asyncio.get_running_loop()
         while True:
-            await asyncio.sleep(PRUNE_INTERVAL_SECONDS)
-            await self._prune()
+            await asyncio.sleep(self._interval_seconds)
+            await self._take_steps(self._prune())
             self._observer.observe(
                 events.PendingDeletionsCounted(
                     shard=self._state.shard,
@@ -114,12 +114,11 @@ class Pruner:
         entry = e.SegmentsPruned(topic_id=topic.topic_id, segments=list(pruning.segments), token=request.token)
         return Decision((entry,), _answer(pruning, pruning.segments))
 
-    async def _prune(self) -> None:
-        """Prune every topic, in several turns of the loop if there are many: each topic is decided for itself."""
-        await self._spread(
-            (len(topic.layout.segments) * (1 + len(topic.subscriptions)), partial(self._prune_expired, topic.topic_id))
-            for topic in list(self._state.topics.values())
-        )
+    def _prune(self) -> Steps[None]:
+        """Prune every topic. Each is decided for itself."""
+        for topic in list(self._state.topics.values()):
+            yield len(topic.layout.segments)
+            self._prune_expired(topic.topic_id)
 
     def _prune_expired(self, topic_id: int) -> None:
         topic = self._state.topics_by_id.get(topic_id)

@@ -1,13 +1,13 @@
 """Reports about thousands of segments, computed in steps between which their leader serves others. Pure.
 
-A step yields the cost of the next one before it begins it. All steps must see the same state: who
-takes them begins again after a change.
+A step yields the cost of the next one before it begins it. The state may change between two steps, so
+a report reads snapshots that its first step takes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from typing import Final, TypeVar
+from typing import Final, Protocol, TypeVar
 
 ResultT = TypeVar("ResultT")
 ItemT = TypeVar("ItemT")
@@ -20,6 +20,13 @@ COST_PER_ITEM: Final = 8
 
 COST_PER_ENCODED_ITEM: Final = 2
 """Cost of encoding a described or explained item, and of sending it."""
+
+
+class TakeSteps(Protocol):
+    """Takes steps over turns of the event loop."""
+
+    async def __call__(self, steps: Steps[ResultT], /) -> ResultT:
+        """Return the result of ``steps``; raises what they raise."""
 
 
 def complete(steps: Steps[ResultT]) -> ResultT:

@@ -1,6 +1,8 @@
 """The state of one subscription, as a fold over its ledger entries. It survives a change of leader.
 
-Only `apply` and `forget_segments` change it, and neither validates anything: an entry is a fact.
+Only `apply` and `forget_segments` change it, and neither validates anything: an entry is a fact. What
+an acknowledgement changes, it changes in place; everything else is replaced, so that a `snapshot` is
+cheap.
 
 STREAM has one position per segment. QUEUE adds the ranges acknowledged above it. CHECKPOINT
 acknowledges nothing. While consumers that share a segment have different positions, progress is
@@ -9,10 +11,11 @@ stored per key bucket; it is merged again once all buckets agree.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
-from typing import Any, assert_never
+from copy import copy
+from dataclasses import dataclass, field, replace
+from typing import TypeVar, assert_never
 
 from coordinator.state.acknowledged import AcknowledgementProgress
 from headgate.model import entries as e
@@ -25,6 +28,7 @@ REMOVED_CONSUMER_RETENTION_MS = 600_000
 """How long a removed consumer is remembered: much longer than a broker can delay a message."""
 MAX_REMOVED_CONSUMERS = 1000
 
+ValueT = TypeVar("ValueT")
 SubscriptionEntry = (
     e.SubscriptionConfigured
     | e.SubscriptionSeek
@@ -41,7 +45,7 @@ SubscriptionEntry = (
 )
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class RegisteredConsumer:
     """A registered consumer."""
 
@@ -72,7 +76,7 @@ def includes_consumer(consumers: Iterable[RemovedConsumer], consumer: str, incar
     return any((removed.consumer, removed.incarnation, removed.client_id) == wanted for removed in consumers)
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Holding:
     """The holder of a segment, or of a bucket range of one."""
 
@@ -125,8 +129,6 @@ class Subscription:
     """Segment → its weight, once measured. Used when balancing by load."""
     unused_since_ms: int | None = None
     """Since when there has been no consumer; None while there is one."""
-    version: int = field(default=0, init=False, repr=False, compare=False)
-    """Rises with each change but an acknowledgement, in this process."""
     _slices_by_generation: dict[int, SegmentSlice] = field(init=False, repr=False, compare=False)
     """Generation → the segment or bucket range that is held at it."""
     _held_ranges: set[BucketRange] = field(init=False, repr=False, compare=False)
@@ -152,6 +154,16 @@ class Subscription:
             positions=dict(entry.positions),
             start_positions=dict(entry.positions),
         )
+
+    def snapshot(self) -> Subscription:
+        """Return a copy to be read while this subscription changes. It follows acknowledgements, up to the next seek.
+
+        The cost is a copy of a few dicts, far below that of looking at each holding.
+        """
+        shot = copy(self)
+        shot.holdings, shot.consumers = dict(self.holdings), dict(self.consumers)
+        shot.drained, shot.weights = set(self.drained), dict(self.weights)
+        return shot
 
     def position(self, segment: int) -> int:
         """Return the offset below which everything in ``segment`` is acknowledged."""
@@ -203,7 +215,6 @@ class Subscription:
 
     def apply(self, entry: SubscriptionEntry, at_ms: int) -> None:
         """Fold one entry. ``at_ms`` is the time of its chunk."""
-        self.version += not isinstance(entry, e.RecordsAcknowledged)
         match entry:
             case e.RecordsAcknowledged():
                 self._acknowledge(entry)
@@ -215,7 +226,9 @@ class Subscription:
                     self._held_ranges.add(segment_slice)
                 self.next_generation = max(self.next_generation, entry.generation + 1)
             case e.SegmentRevoked():
-                self.holdings[slice_of(entry.segment, entry.first_bucket, entry.end_bucket)].revoked_at_ms = at_ms
+                revoked = slice_of(entry.segment, entry.first_bucket, entry.end_bucket)
+                holding = self.holdings[revoked]
+                self.holdings[revoked] = Holding(holding.consumer, holding.generation, at_ms)
             case e.SegmentReleased():
                 self._release(slice_of(entry.segment, entry.first_bucket, entry.end_bucket))
             case e.SegmentsDrained():
@@ -231,9 +244,9 @@ class Subscription:
                 )
                 self.unused_since_ms = None
             case e.ConsumerDisconnected():
-                self.consumers[entry.consumer].disconnected_at_ms = at_ms
+                self._set_disconnected(entry.consumer, at_ms)
             case e.ConsumerReconnected():
-                self.consumers[entry.consumer].disconnected_at_ms = None
+                self._set_disconnected(entry.consumer, None)
             case e.ConsumerRemoved():
                 self._record_removal(self.consumers.pop(entry.consumer), entry.reason, at_ms)
                 self.unused_since_ms = None if self.consumers else at_ms
@@ -246,10 +259,9 @@ class Subscription:
             case e.SubscriptionSeek():
                 moves = tuple((s, self.position(s), to) for s, to in sorted(entry.positions.items()))
                 self.seek_generation, self.last_seek = entry.seek_generation, LastSeek(entry.token, moves)
-                self.positions.update(entry.positions)
-                self.start_positions.update(entry.positions)
-                for segment in entry.positions:
-                    self._forget_progress(segment)
+                self._forget_progress(entry.positions)
+                self.positions |= entry.positions
+                self.start_positions |= entry.positions
                 # "Drained" holds for the old positions only.
                 self.drained.difference_update(entry.positions)
             case _:
@@ -257,27 +269,23 @@ class Subscription:
 
     def forget_segments(self, segments: list[int]) -> None:
         """Drop the state of pruned segments."""
-        self.version += 1
         forgotten = set(segments)
         for held in self.held_in(forgotten):
             self._release(held)
         self.drained -= forgotten
-        by_segment: tuple[dict[int, Any], ...] = (
-            self.positions,
-            self.start_positions,
-            self.weights,
-            self.acknowledged_ranges,
-            self.checkpoints,
-            self.progress_by_bucket,
-        )
-        for each in by_segment:
-            for segment in each.keys() & forgotten:
-                del each[segment]
+        self._forget_progress(forgotten)
+        self.weights = _without(self.weights, forgotten)
 
-    def _forget_progress(self, segment: int) -> None:
-        self.acknowledged_ranges.pop(segment, None)
-        self.checkpoints.pop(segment, None)
-        self.progress_by_bucket.pop(segment, None)
+    def _forget_progress(self, segments: Collection[int]) -> None:
+        """Forget the progress in ``segments``, but not in the snapshots that were taken before."""
+        self.positions = _without(self.positions, segments)
+        self.start_positions = _without(self.start_positions, segments)
+        self.acknowledged_ranges = _without(self.acknowledged_ranges, segments)
+        self.checkpoints = _without(self.checkpoints, segments)
+        self.progress_by_bucket = _without(self.progress_by_bucket, segments)
+
+    def _set_disconnected(self, consumer: str, at_ms: int | None) -> None:
+        self.consumers[consumer] = replace(self.consumers[consumer], disconnected_at_ms=at_ms)
 
     def _record_removal(self, removed: RegisteredConsumer, reason: e.LeaveReason, at_ms: int) -> None:
         recent = [known for known in self.removed_consumers if at_ms - known.at_ms < REMOVED_CONSUMER_RETENTION_MS]
@@ -332,3 +340,11 @@ class Subscription:
         self.positions[segment] = progress.position
         if progress.acknowledged_ranges:
             self.acknowledged_ranges[segment] = progress.acknowledged_ranges
+
+
+def _without(values: Mapping[int, ValueT], segments: Collection[int]) -> dict[int, ValueT]:
+    """Return a copy of ``values`` without ``segments``."""
+    kept = dict(values)
+    for segment in segments:
+        kept.pop(segment, None)
+    return kept

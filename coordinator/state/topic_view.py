@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Protocol
 
 from headgate.model.external_topic import ExternalTopic
@@ -46,3 +47,19 @@ class TopicView(Protocol):
     @property
     def external(self) -> ExternalTopic | None:
         """The topic's source, if headgate does not store its records."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSnapshot:
+    """A topic, to be read while segments are added or pruned. Its tails grow."""
+
+    topic_id: int
+    name: str
+    layout: Layout
+    tails: Mapping[int, TailView]
+    external: ExternalTopic | None
+
+    @classmethod
+    def of(cls, topic: TopicView) -> TopicSnapshot:
+        """Return a snapshot of ``topic``."""
+        return cls(topic.topic_id, topic.name, topic.layout, dict(topic.tails), topic.external)

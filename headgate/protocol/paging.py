@@ -7,7 +7,7 @@ slashes, which names do not contain.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final, TypeVar
+from typing import Final, Generic, TypeVar
 
 import msgspec
 
@@ -24,6 +24,31 @@ def follows(after: str | None, *names: str) -> bool:
     return after is None or names > tuple(after.split("/"))
 
 
+class Page(Generic[ItemT]):
+    """The first items of a list, as many as fit. It is full with the item that does not fit, which it leaves out."""
+
+    def __init__(self, page_bytes: int = PAGE_BYTES) -> None:
+        self._page_bytes = page_bytes
+        self._size = 0
+        self._last: tuple[str, ...] = ()
+        self.items: list[ItemT] = []
+        self.is_full = False
+
+    def add(self, names: tuple[str, ...], item: ItemT) -> None:
+        """Add the next item, with the names that order the list."""
+        self._size += len(encode(item))
+        if self.items and self._size > self._page_bytes:
+            self.is_full = True
+        else:
+            self.items.append(item)
+            self._last = names
+
+    @property
+    def following(self) -> str | None:
+        """The cursor of the next page; None: there is none."""
+        return "/".join(self._last) if self.is_full else None
+
+
 def cut_page(
     items: Iterable[tuple[tuple[str, ...], ItemT]], page_bytes: int = PAGE_BYTES
 ) -> tuple[list[ItemT], str | None]:
@@ -32,13 +57,9 @@ def cut_page(
     ``items``: (names, item) in ascending order of the names. A generator builds only the items of
     this page and one more.
     """
-    page: list[ItemT] = []
-    size = 0
-    last_names: tuple[str, ...] = ()
+    page: Page[ItemT] = Page(page_bytes)
     for names, item in items:
-        size += len(encode(item))
-        if page and size > page_bytes:
-            return page, "/".join(last_names)
-        page.append(item)
-        last_names = names
-    return page, None
+        page.add(names, item)
+        if page.is_full:
+            break
+    return page.items, page.following

@@ -58,6 +58,9 @@ def add_ingestion_metrics(metrics: MetricFactory) -> None:
         "Accepted bytes that may wait for the object store, per shard.",
     )
     in_flight = metrics.gauge("batches_in_flight", "Accepted batches that are not durable yet.", shard=None)
+    waiting = metrics.gauge(
+        "requests_waiting", "Large queries and commands that are being answered, or wait for that.", shard=None
+    )
     producers = metrics.gauge("producers", "Known producers, named and anonymous.", shard=None)
     metrics.gauge_of(
         events.NamedProducerLimitSet,
@@ -72,11 +75,13 @@ def add_ingestion_metrics(metrics: MetricFactory) -> None:
             producers.child(shard.shard).set(shard.producers)
             named.child(shard.shard).set(shard.named_producers)
             in_flight.child(shard.shard).set(shard.in_flight_batches)
+            waiting.child(shard.shard).set(shard.waiting_requests)
             queue.child(shard.shard).set(shard.queue_bytes)
 
     def reset(event: events.TermEnded) -> None:
         queue.child(event.shard).set(0)
         in_flight.child(event.shard).set(0)
+        waiting.child(event.shard).set(0)
 
     metrics.on(events.StatusCollected, set_held)
     metrics.on(events.TermEnded, reset)

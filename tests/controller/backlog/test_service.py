@@ -15,6 +15,8 @@ from controller.backlog.service import (
     REFRESH_TIMEOUT_SECONDS,
     BacklogService,
 )
+from controller.leader.step_driver import StepDriver
+from coordinator.reporting.steps import complete
 from drain.external.table_mapping import ExternalView
 from drain.protocol import BacklogResponse, BacklogRow, DrainCheckError, ExternalBacklogQuery, ExternalBacklogResponse
 from headgate.model import entries as e
@@ -83,7 +85,12 @@ class ServiceFixture:
         self.state = ledger.state
         self.observer = RecordingObserver()
         self.service = BacklogService(
-            state=self.state, source=self.spark, observer=self.observer, now_ms=lambda: 1000, interval_seconds=15.0
+            state=self.state,
+            source=self.spark,
+            take_steps=StepDriver().complete,
+            observer=self.observer,
+            now_ms=lambda: 1000,
+            interval_seconds=15.0,
         )
 
     @asynccontextmanager
@@ -199,7 +206,7 @@ def test_the_leader_counts_gaps_and_does_not_track_checkpoints(tmp_path):
     ledger.acknowledge(topic, queue, (0, 2, 4), (0, 0, 1), (0, 9, 10))
     ledger.commit()
     known = ledger.state.topics_by_id[topic]
-    by_name = {name: leader_backlog(each, known, 5) for name, each in known.subscriptions.items()}
+    by_name = {name: complete(leader_backlog(each, known, 5)) for name, each in known.subscriptions.items()}
 
     assert by_name[f"s{queue}"].segments == [
         SegmentBacklog(segment=0, sealed=False, records=6, size_bytes=66),
@@ -218,7 +225,7 @@ def test_the_leader_counts_the_mean_over_the_key_buckets(tmp_path):
     ledger.commit()
     known = ledger.state.topics_by_id[topic]
 
-    (segment,) = leader_backlog(known.subscriptions[f"s{stream}"], known, 5).segments
+    (segment,) = complete(leader_backlog(known.subscriptions[f"s{stream}"], known, 5)).segments
     assert (segment.records, segment.size_bytes, segment.estimated) == (6, 66, True)
 
 

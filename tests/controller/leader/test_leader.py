@@ -9,7 +9,8 @@ import msgspec
 import pytest
 
 from controller.commit import EMPTY_CHUNK_BURST, EMPTY_CHUNK_INTERVAL_SECONDS, TermEndedError
-from controller.leader.leader import MAX_STEPWISE_DECISIONS, ShardLeader
+from controller.leader.leader import ShardLeader
+from controller.leader.request_queue import MAX_WAITING_REQUESTS
 from controller.leadership.transitions import Event
 from controller.settings.load import IngestSettings
 from controller.state.dedup_window import WINDOW
@@ -647,9 +648,10 @@ async def test_a_leader_checks_the_term_first_and_the_waiting_bytes_last() -> No
     ]
 
 
-def _deliver_import(leader: ShardLeader, number: int) -> None:
+def _deliver_import(leader: ShardLeader, number: int, segments: int = 2000) -> None:
     """Hand the leader an import in this turn of the loop."""
-    body = m.ImportTopic(topic=f"external-{number}", token=f"t{number}", segments=[m.SegmentImport(segment="s")])
+    listed = [m.SegmentImport(segment=f"s{n}") for n in range(segments)]
+    body = m.ImportTopic(topic=f"external-{number}", token=f"t{number}", segments=listed)
     request = m.Request(request_id=number, client_id="client", leader_epoch=1, body=body)
     leader._on_request(m.requests_topic(CLUSTER, 0, "anonymous/client"), m.encode(request))
 
@@ -664,13 +666,13 @@ async def test_an_import_is_decided_over_several_turns() -> None:
             turns += 1
         reply = await client.reply(1)
 
-    assert ["s"] == reply.created
+    assert 2000 == len(reply.created)
     assert turns >= 3
 
 
 async def test_too_many_imports_at_once_are_refused() -> None:
     shard = OneShard()
-    count = MAX_STEPWISE_DECISIONS + 1
+    count = MAX_WAITING_REQUESTS + 1
     async with shard.leader() as leader, shard.client() as client:
         for number in range(1, count + 1):
             _deliver_import(leader, number)
@@ -678,6 +680,6 @@ async def test_too_many_imports_at_once_are_refused() -> None:
         _deliver_import(leader, 99)
         later = await client.reply(99)
 
-    assert ["TopicImportReply"] * MAX_STEPWISE_DECISIONS + ["Rejected"] == [type(each).__name__ for each in replies]
+    assert ["TopicImportReply"] * MAX_WAITING_REQUESTS + ["Rejected"] == [type(each).__name__ for each in replies]
     assert "unavailable" == replies[-1].verdict
-    assert ["s"] == later.created
+    assert 2000 == len(later.created)

@@ -1,5 +1,7 @@
 """The handover, rule by rule, then random interleavings of targets, confirmations, timeouts and leaves."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -153,7 +155,7 @@ def test_no_segment_ever_has_two_holders(events: list) -> None:
             assert released.revoked_at_ms is not None or why in ("drained", "holder_left")
         for segment in moves.revocations:
             assert holdings[segment].revoked_at_ms is None
-            holdings[segment].revoked_at_ms = 0
+            holdings[segment] = replace(holdings[segment], revoked_at_ms=0)
         for segment, owner in moves.grants:
             assert segment not in holdings, "two holders at a time"
             assert segment not in retired

@@ -1,0 +1,55 @@
+"""Requests about thousands of segments: answered in steps over turns of the loop, one after the other.
+
+1. A short answer is complete in the turn of its request.
+2. Only the first answer is under way, so the memory that answers take is that of one. At most
+   `MAX_WAITING_REQUESTS` wait, each with its message.
+3. A query reads a snapshot that its first step takes. A command reads the state itself: its last
+   step must decide for the state that it finds (see `controller.decisions.handlers.Stepwise`).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from controller.decisions.handlers import Outcome, StepResult
+from controller.leader.step_driver import StepDriver
+from coordinator.decisions.refusal import Refusal
+from coordinator.reporting.steps import Steps
+
+MAX_WAITING_REQUESTS: Final = 64
+"""Large requests that wait on one shard, the first one included. An import keeps a message of megabytes."""
+
+Finish = Callable[[Outcome], None]
+
+
+class RequestQueue:
+    """The requests of one leader term that are being answered in steps."""
+
+    def __init__(self, driver: StepDriver, limit: int = MAX_WAITING_REQUESTS) -> None:
+        self._driver = driver
+        self._limit = limit
+        self._waiting: deque[tuple[Steps[StepResult], Finish]] = deque()
+        self._answering = False
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def add(self, steps: Steps[StepResult], finish: Finish) -> None:
+        """Call ``finish`` with the result of ``steps``, in the turn of the last one, or with a refusal now."""
+        if len(self._waiting) >= self._limit:
+            finish(Refusal("unavailable", f"{self._limit} earlier requests are not answered yet: ask again later"))
+            return
+        self._waiting.append((steps, finish))
+        if not self._answering:
+            self._driver.begin(self._answer_all())
+
+    def _answer_all(self) -> Steps[None]:
+        self._answering = True
+        while self._waiting:
+            steps, finish = self._waiting[0]
+            result = yield from steps
+            self._waiting.popleft()
+            finish(result)
+        self._answering = False

@@ -1,0 +1,129 @@
+"""Takes the steps of long work over turns of the event loop, so that no work stalls it.
+
+Work is a generator that yields the cost of each step before it begins it (`coordinator.reporting.steps`).
+Steps are taken at once while the turn has done little; in most shards that is all of them. The rest
+waits for later turns, in which all waiting work takes one step after the other, in rotation. Between
+two turns the loop serves clients and other shards.
+
+The budget of a turn is counted work and not time, so that the same events take the same turns.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+from coordinator.reporting.steps import Steps
+
+ResultT = TypeVar("ResultT")
+
+MAX_COST_PER_TURN: Final = 2048
+"""Most cost of the steps in one turn, unless a single step costs more. One unit is a segment or a consumer to look
+at, about 2 µs."""
+
+
+class TurnBudget:
+    """The cost that all leaders on one event loop spend in one turn. The longest wait goes first in the next turn."""
+
+    def __init__(self, max_cost: int = MAX_COST_PER_TURN) -> None:
+        self._max_cost = max_cost
+        self._spent = 0
+        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+
+    def try_spend(self, cost: int) -> bool:
+        """Spend ``cost`` if this turn has capacity and no driver waits; return whether it does."""
+        if self._waiting or not self._has_capacity(cost):
+            return False
+        self._spend(cost)
+        return True
+
+    async def spend(self, cost: int) -> None:
+        """Return in a turn with capacity for ``cost``, in order of the calls."""
+        if not self.try_spend(cost):
+            admitted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting.append((cost, admitted))
+            await admitted
+
+    def _has_capacity(self, cost: int) -> bool:
+        return self._spent == 0 or self._spent + cost <= self._max_cost
+
+    def _spend(self, cost: int) -> None:
+        if self._spent == 0:
+            asyncio.get_running_loop().call_soon(self._begin_turn)
+        self._spent += max(cost, 1)
+
+    def _begin_turn(self) -> None:
+        """Admit the drivers that wait, as far as the next turn has capacity."""
+        self._spent = admitted_cost = 0
+        while self._waiting and (admitted_cost == 0 or admitted_cost + self._waiting[0][0] <= self._max_cost):
+            cost, admitted = self._waiting.popleft()
+            if not admitted.done():  # Else the task that waited was cancelled.
+                admitted.set_result(None)
+                admitted_cost += max(cost, 1)
+        if admitted_cost:
+            # After the tasks were woken: the next turn begins when they have taken their steps.
+            self._spend(admitted_cost)
+
+
+class StepDriver:
+    """The work of one leader term that is under way."""
+
+    def __init__(self, budget: TurnBudget | None = None) -> None:
+        """``budget`` is shared by all drivers of an event loop; None: there is no other driver."""
+        self._budget = TurnBudget() if budget is None else budget
+        self._under_way: deque[tuple[int, Steps[None]]] = deque()
+        """Work, with the cost of its next step."""
+        self._wake = asyncio.Event()
+
+    def begin(self, steps: Steps[None]) -> None:
+        """Take ``steps``: those that this turn has capacity for now, the others in later turns."""
+        try:
+            cost = next(steps)
+            while not self._under_way and self._budget.try_spend(cost):
+                cost = next(steps)
+        except StopIteration:
+            return
+        self._continue_later(cost, steps)
+
+    def do(self, cost: int, work: Callable[[], None]) -> None:
+        """Do ``work``, which is one step: now if nothing waits and this turn has capacity, otherwise later."""
+        self.begin(_one_step(cost, work))
+
+    def do_later(self, cost: int, work: Callable[[], None]) -> None:
+        """Do ``work`` in a later turn."""
+        steps = _one_step(cost, work)
+        self._continue_later(next(steps), steps)
+
+    async def complete(self, steps: Steps[ResultT]) -> ResultT:
+        """Take ``steps`` in the calling task, and return their result. What they raise is the caller's."""
+        while True:
+            try:
+                cost = next(steps)
+            except StopIteration as end:
+                result: ResultT = end.value
+                return result
+            await self._budget.spend(cost)
+
+    async def run(self) -> None:
+        """Take the steps that wait, until cancelled; raises what a bug in them raised."""
+        while True:
+            while not self._under_way:
+                self._wake.clear()
+                await self._wake.wait()
+            await self._budget.spend(self._under_way[0][0])
+            _, steps = self._under_way[0]
+            cost = next(steps, None)
+            self._under_way.popleft()
+            if cost is not None:
+                self._under_way.append((cost, steps))
+
+    def _continue_later(self, cost: int, steps: Steps[None]) -> None:
+        self._under_way.append((cost, steps))
+        self._wake.set()
+
+
+def _one_step(cost: int, work: Callable[[], None]) -> Steps[None]:
+    yield cost
+    work()

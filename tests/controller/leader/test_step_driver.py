@@ -1,0 +1,121 @@
+"""Long work takes its steps over turns of the loop, in rotation, and little work is done at once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from itertools import pairwise
+
+import pytest
+
+from controller.leader.step_driver import StepDriver, TurnBudget
+from coordinator.reporting.steps import Steps
+
+pytestmark = pytest.mark.looptime
+
+
+@asynccontextmanager
+async def running(*drivers: StepDriver) -> AsyncIterator[None]:
+    tasks = [asyncio.create_task(driver.run()) for driver in drivers]
+    yield
+    for task in tasks:
+        task.cancel()
+
+
+def noted(done: list[str], name: str, count: int, cost: int) -> Steps[None]:
+    for _ in range(count):
+        yield cost
+        done.append(name)
+
+
+async def test_little_work_is_done_at_once_and_the_rest_in_later_turns() -> None:
+    driver, done = StepDriver(TurnBudget(max_cost=10)), []
+    async with running(driver):
+        for number in range(4):
+            driver.do(6, partial(done.append, number))
+        assert [0] == done
+        counts = [1]
+        while len(done) < 4:
+            await asyncio.sleep(0)
+            counts.append(len(done))
+
+    assert [0, 1, 2, 3] == done
+    assert all(after - before <= 1 for before, after in pairwise(counts))
+
+
+async def test_each_turn_has_its_own_limit_and_takes_at_least_one_step() -> None:
+    driver, done = StepDriver(TurnBudget(max_cost=10)), []
+    driver.do(50, partial(done.append, "a"))
+    await asyncio.sleep(0)
+    driver.do(6, partial(done.append, "b"))
+    driver.do(4, partial(done.append, "c"))
+
+    assert ["a", "b", "c"] == done
+
+
+async def test_work_never_overtakes_what_waits() -> None:
+    driver, done = StepDriver(), []
+    driver.do_later(1, partial(done.append, "first"))
+    driver.do(1, partial(done.append, "second"))
+    assert [] == done
+    async with running(driver):
+        await asyncio.sleep(0.01)
+
+    assert ["first", "second"] == done
+
+
+async def test_work_under_way_takes_steps_in_rotation() -> None:
+    driver, done = StepDriver(TurnBudget(max_cost=10)), []
+    async with running(driver):
+        driver.begin(noted(done, "a", 3, 10))
+        driver.begin(noted(done, "b", 2, 10))
+        await asyncio.sleep(0.01)
+
+    assert ["a", "a", "b", "a", "b"] == done
+
+
+async def test_drivers_share_the_budget_of_a_turn_and_take_turns() -> None:
+    budget, done = TurnBudget(max_cost=10), []
+    first, second = StepDriver(budget), StepDriver(budget)
+    async with running(first, second):
+        first.begin(noted(done, "a", 5, 10))
+        second.begin(noted(done, "b", 5, 10))
+        counts = [len(done)]
+        while len(done) < 10:
+            await asyncio.sleep(0)
+            counts.append(len(done))
+
+    assert all(after - before <= 1 for before, after in pairwise(counts))
+    assert {"a", "b"} == set(done[1:4]), "neither waits until the other has finished"
+
+
+async def test_a_task_gets_the_result_of_its_steps() -> None:
+    def steps() -> Steps[str]:
+        for _ in range(3):
+            yield 10
+        return "result"
+
+    driver = StepDriver(TurnBudget(max_cost=10))
+
+    assert "result" == await driver.complete(steps())
+
+
+async def test_who_was_cancelled_while_it_waited_spends_nothing() -> None:
+    budget = TurnBudget(max_cost=10)
+    first, second, third = (asyncio.create_task(budget.spend(10)) for _ in range(3))
+    await asyncio.sleep(0)
+    assert (True, False, False) == (first.done(), second.done(), third.done())
+    second.cancel()
+    await third
+
+    assert second.cancelled()
+
+
+async def test_a_bug_in_the_work_ends_the_task() -> None:
+    driver = StepDriver()
+    driver.do_later(1, lambda: 1 // 0)
+
+    with pytest.raises(ZeroDivisionError):
+        await driver.run()
