@@ -50,33 +50,7 @@ def measure(effort: Effort) -> Measurement:
         opened: dict[str, int] = {}
 
         async def catch_up(side: str, manifests: Store) -> None:
-            cache, compacted, head = (
-                ChunkCache(Ledger(store, 0), TOPIC_ID),
-                CompactedRecords(manifests, 0, TOPIC_ID),
-                Head(),
-            )
-            head.advance(chunks)
-            read = [0] * len(ends)
-
-            async def reading(segment: int, end: int) -> None:
-                async def deliver(_: int, __: int, ___: bytes, ____: bytes) -> None:
-                    read[segment] += 1
-
-                grant = Grant(
-                    segment=segment,
-                    generation=1,
-                    first_hash=0,
-                    last_hash=0xFFFF,
-                    start_offset=0,
-                    start_chunk=1,
-                    end_offset=end,
-                )
-                await SegmentReader(grant, cache=cache, compacted=compacted, head=head, deliver=deliver).run()
-
-            await asyncio.gather(*(reading(segment, end) for segment, end in enumerate(ends)))
-            await cache.close()
-            assert read == ends, "every record must have been read"
-            opened[side] = cache.loads + compacted.opened
+            opened[side] = await _read_all(Ledger(store, 0), manifests, chunks, ends)
 
         sides = {
             "raw": lambda: runner.run(catch_up("raw", bare)),
@@ -99,6 +73,33 @@ def measure(effort: Effort) -> Measurement:
             "compaction_mb_a_second": round(compacted_mb_a_second, 2),
         },
     )
+
+
+async def _read_all(ledger: Ledger, manifests: Store, head_chunk: int, ends: list[int]) -> int:
+    """Read every record, as a new consumer does; return how many objects were opened. ``ends``: records by segment."""
+    cache, compacted, head = ChunkCache(ledger, TOPIC_ID), CompactedRecords(manifests, 0, TOPIC_ID), Head()
+    head.advance(head_chunk)
+    read = [0] * len(ends)
+
+    async def read_segment(segment: int, end: int) -> None:
+        async def deliver(_: int, __: int, ___: bytes, ____: bytes) -> None:
+            read[segment] += 1
+
+        grant = Grant(
+            segment=segment,
+            generation=1,
+            first_hash=0,
+            last_hash=0xFFFF,
+            start_offset=0,
+            start_chunk=1,
+            end_offset=end,
+        )
+        await SegmentReader(grant, cache=cache, compacted=compacted, head=head, deliver=deliver).run()
+
+    await asyncio.gather(*(read_segment(segment, end) for segment, end in enumerate(ends)))
+    await cache.close()
+    assert read == ends, "every record must have been read"
+    return cache.loads + compacted.opened
 
 
 async def _fill(ledger: Ledger, chunks: int) -> list[int]:
