@@ -150,6 +150,7 @@ class MemoryTransport:
     """Delivers what the benchmark sends, and counts what the leader publishes; see `Transport`."""
 
     connected = True
+    unreachable_reason = None
 
     def __init__(self) -> None:
         self.published: asyncio.Queue[tuple[str, bytes]] = asyncio.Queue()

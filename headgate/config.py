@@ -2,6 +2,9 @@
 
 Its path is given, or ``$HEADGATE_CONFIG``, or ``headgate-data/client.toml``, which ``headgate up``
 writes. It never contains the password, so it can be shown and logged.
+
+Files that it names are found among systemd's credentials (``$CREDENTIALS_DIRECTORY``) or in its own
+folder, and are checked when it is loaded.
 """
 
 from __future__ import annotations
@@ -15,10 +18,15 @@ import msgspec
 from msgspec import Meta
 
 from headgate.errors import ConfigError, InvalidNameError
+from headgate.named_file import with_located_files
 from headgate.protocol.messages import require_name
 from headgate.secret_file import read_secret
+from headgate.transport.broker_tls import BrokerTls, broker_tls
+from headgate.transport.tls_options import FILES, tls_option_problem
 
 ENVIRONMENT_VARIABLE = "HEADGATE_CONFIG"
+CREDENTIALS_VARIABLE = "CREDENTIALS_DIRECTORY"
+"""systemd sets it for a service with LoadCredential=."""
 DEFAULT_PATH = Path("headgate-data") / "client.toml"
 
 
@@ -35,6 +43,18 @@ class ClientConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """User name at the broker, a name as in the protocol; None if the broker requires none."""
     password_file: str | None = None
     """File that contains the password and nothing else. Only its owner and group may have access."""
+    tls: bool = False
+    """Whether the connection to the broker is encrypted, and the broker verified."""
+    ca_file: str | None = None
+    """Certificates (PEM) of the authorities that may vouch for the broker. Default: those of the
+    system."""
+    certificate_file: str | None = None
+    """Certificate (PEM) that is presented to the broker, if it requires one."""
+    key_file: str | None = None
+    """Private key of that certificate (PEM, not encrypted). Only its owner and group may have
+    access."""
+    server_name: str | None = None
+    """Name or address that the broker's certificate must contain. Default: ``broker_host``."""
     file: str | None = None
     """The file that this was read from, for messages. It is not part of the file."""
 
@@ -53,13 +73,17 @@ class ClientConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """
         return None if self.password_file is None else read_secret(self.password_file, "password_file")
 
+    def broker_tls(self) -> BrokerTls | None:
+        """Return how to encrypt the connection to the broker; None: not at all."""
+        return broker_tls(self, self.broker_host, "" if self.file is None else f"{self.file}: ")
+
 
 def load_client_config(path: Path | str | None = None) -> ClientConfig:
     """Return the configuration at ``path``, or at the default location.
 
     Raises:
-        ConfigError: the file is missing or not TOML, or a field is missing, unknown or of the wrong
-            type. The text names the file and the field.
+        ConfigError: the file is missing or not TOML, a field is missing, unknown or of the wrong
+            type, or a certificate or key that it names is unusable. The text names file and field.
 
     """
     found = Path(os.environ.get(ENVIRONMENT_VARIABLE) or DEFAULT_PATH) if path is None else Path(path)
@@ -85,4 +109,11 @@ def load_client_config(path: Path | str | None = None) -> ClientConfig:
         raise ConfigError(f"{found}: {error}") from error
     if config.password_file is not None and config.username is None:
         raise ConfigError(f"{found}: password_file is set and username is not; set both, or neither")
+    if (problem := tls_option_problem(config)) is not None:
+        raise ConfigError(f"{found}: {': '.join(problem)}")
+    credentials = os.environ.get(CREDENTIALS_VARIABLE)
+    files = ("password_file", *FILES)
+    config = with_located_files(config, files, found.parent, Path(credentials) if credentials else None)
+    if (tls := config.broker_tls()) is not None:
+        tls.context()
     return config

@@ -1,14 +1,35 @@
-"""Read a small file that a setting names. Every error names the setting and the file, never the contents."""
+"""Find and read a small file that a setting names. Every error names the setting and the file, never the contents."""
 
 from __future__ import annotations
 
 import stat
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
+
+import msgspec
 
 from headgate.errors import ConfigError
 
 OTHERS: Final = 0o007
+
+SectionT = TypeVar("SectionT", bound=msgspec.Struct)
+
+
+def with_located_files(section: SectionT, fields: Iterable[str], folder: Path, credentials: Path | None) -> SectionT:
+    """Return ``section`` with absolute paths in those of ``fields`` that are set.
+
+    A relative path is that of one of systemd's ``credentials`` if there is one, else relative to ``folder``.
+    """
+    names = {field: getattr(section, field) for field in fields}
+    found = {field: str(_locate(name, folder, credentials)) for field, name in names.items() if name is not None}
+    return msgspec.structs.replace(section, **found)
+
+
+def _locate(name: str, folder: Path, credentials: Path | None) -> Path:
+    if not Path(name).is_absolute() and credentials is not None and (credentials / name).is_file():
+        return (credentials / name).absolute()
+    return (folder / name).absolute()
 
 
 def read_named_file(path: Path | str, setting: str, *, max_bytes: int, private: bool) -> bytes:

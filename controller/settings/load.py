@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import tomllib
 from pathlib import Path
-from typing import Self
+from typing import Final, Self
 from urllib.parse import urlsplit
 
 import msgspec
@@ -46,7 +46,9 @@ from controller.settings.sections import (
 from drain.external.table_mapping import read_tables
 from drain.spark.master import conf_problem, engine_of, is_on_this_machine
 from headgate.errors import ConfigError, InvalidNameError
+from headgate.named_file import with_located_files
 from headgate.protocol.messages import require_name
+from headgate.transport.tls_options import FILES, tls_option_problem
 
 __all__ = [
     "AccessSettings",
@@ -71,6 +73,9 @@ __all__ = [
     "parse_settings",
     "socket_problem",
 ]
+
+
+HTTP_FILES: Final = ("certificate_file", "key_file", "client_ca_file", "tokens_file")
 
 
 class Settings(Section, frozen=True, kw_only=True):
@@ -147,11 +152,10 @@ def load_settings(path: Path, *, default_instance: str = "headgate", credentials
     settings = parse_settings(text, str(path))
     if not settings.instance.name:
         settings = settings.replace(instance=InstanceSettings(name=default_instance))
-    if settings.broker.password_file is not None:
-        found = _password_path(settings.broker.password_file, path.parent, credentials)
-        settings = settings.replace(broker=msgspec.structs.replace(settings.broker, password_file=str(found)))
     settings = settings.replace(
-        access=_checked_access(settings.access, path), http=_located_files(settings.http, path.parent, credentials)
+        broker=with_located_files(settings.broker, ("password_file", *FILES), path.parent, credentials),
+        access=_checked_access(settings.access, path),
+        http=with_located_files(settings.http, HTTP_FILES, path.parent, credentials),
     )
     drain = msgspec.structs.replace(settings.drain, folder=str((path.parent / settings.drain.folder).absolute()))
     if drain.external is not None:
@@ -178,16 +182,6 @@ def _checked_access(access: AccessSettings, path: Path) -> AccessSettings:
     return found
 
 
-def _located_files(http: HttpSettings, folder: Path, credentials: Path | None) -> HttpSettings:
-    """Return ``http`` with absolute paths."""
-    files = {
-        name: str(_password_path(value, folder, credentials))
-        for name in ("certificate_file", "key_file", "client_ca_file", "tokens_file")
-        if (value := getattr(http, name)) is not None
-    }
-    return msgspec.structs.replace(http, **files)
-
-
 def parse_settings(text: str, source: str) -> Settings:
     """Return the settings in ``text``; errors name ``source``. Raises ConfigError."""
     try:
@@ -199,12 +193,6 @@ def parse_settings(text: str, source: str) -> Settings:
     for field, problem in _problems(settings):
         raise ConfigError(f"{source}: $.{field}: {problem}")
     return settings
-
-
-def _password_path(name: str, folder: Path, credentials: Path | None) -> Path:
-    if not Path(name).is_absolute() and credentials is not None and (credentials / name).is_file():
-        return (credentials / name).absolute()
-    return (folder / name).absolute()
 
 
 def _problems(settings: Settings) -> list[tuple[str, str]]:
@@ -223,6 +211,8 @@ def _problems(settings: Settings) -> list[tuple[str, str]]:
         )
     if settings.broker.password_file == "":
         found.append(("broker.password_file", "is empty; name a file, or remove the setting"))
+    if (tls_problem := tls_option_problem(settings.broker)) is not None:
+        found.append((f"broker.{tls_problem[0]}", tls_problem[1]))
     found += _scaling_problems(settings.scaling)
     if subscriptions.heartbeat_interval_seconds * 3 > subscriptions.grace_seconds:
         found.append(

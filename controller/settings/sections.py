@@ -77,6 +77,18 @@ class BrokerSettings(Section, frozen=True, kw_only=True):
     password_file: str | None = None
     """File that contains the password. Only its owner and group may have access. A relative path is
     looked up in systemd's credentials first, then in the folder of the settings file."""
+    tls: bool = False
+    """Encrypt connections, TLS 1.2 or later, and verify the broker. The usual port is 8883."""
+    ca_file: str | None = None
+    """Certificates (PEM) of the authorities that may vouch for the broker. Relative paths of this and
+    the next two are looked up like password_file. SIGHUP reads all three again. Default: the
+    authorities of the system."""
+    certificate_file: str | None = None
+    """Certificate (PEM) that is presented to the broker, followed by intermediate ones. Default: none."""
+    key_file: str | None = None
+    """Private key of that certificate (PEM, not encrypted). Only its owner and group may have access."""
+    server_name: str | None = None
+    """Name or address that the broker's certificate must contain. Default: host."""
 
     def password(self) -> str | None:
         """Read the password; None if no file is set. Raises ConfigError if the file is unusable."""

@@ -134,6 +134,7 @@ class Client:
             will=cls.will(config.cluster, client_id, config.username),
             username=config.username,
             password=config.password(),
+            tls=config.broker_tls(),
             rng=rng,
         )
         store = open_store(config.ledger_url) if with_store else None
@@ -210,7 +211,8 @@ class Client:
         except TimeoutError:
             waited = f"(waited {timeout_seconds:g} s)"
             if not self.transport.connected:
-                raise NoLeaderError(f"cannot reach {self._broker} {waited}; is it running?") from None
+                reason = self.transport.unreachable_reason or "no connection yet; is it running?"
+                raise NoLeaderError(f"cannot reach {self._broker}: {reason} {waited}") from None
             raise NoLeaderError(
                 f"found no daemon of cluster {self.cluster!r} through {self._broker} {waited}; is one running, and is "
                 "that its name?",
@@ -370,7 +372,7 @@ class Client:
                 break
             await asyncio.sleep(pause)
         if not self.transport.connected:
-            reason = f"{self._broker} cannot be reached"
+            reason = f"cannot reach {self._broker}: {self.transport.unreachable_reason or 'no connection yet'}"
         raise NoLeaderError(f"shard {shard} of cluster {self.cluster!r}: {reason} (waited {timeout_seconds:g} s)")
 
     async def _leader_epoch(self, shard: int) -> int:

@@ -26,33 +26,35 @@ import contextlib
 import logging
 import random
 import socket
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, cast
 
 import aiomqtt  # noqa: TID251 - this and headgate.transport.mqtt_persistent_session are the modules that speak to the broker
+from aiomqtt.exceptions import MqttConnectError  # noqa: TID251
 from paho.mqtt.client import Client as PahoClient
-from paho.mqtt.client import MQTTMessage, MQTTMessageInfo
+from paho.mqtt.client import MQTTMessage
 from paho.mqtt.matcher import MQTTMatcher
 from paho.mqtt.reasoncodes import ReasonCode
 
-from headgate.backoff import Backoff, BackoffSchedule
-from headgate.errors import TransportError
+from headgate.backoff import BackoffSchedule
+from headgate.errors import ConfigError, TransportError
 from headgate.event_log import get_logger
+from headgate.transport.broker_tls import BrokerTls, TlsSockets
+from headgate.transport.outgoing_messages import OutgoingMessages
 from headgate.transport.port import MAX_PAYLOAD_BYTES, MessageHandler
+from headgate.transport.reconnection import RECONNECT_BACKOFF, EarlyLosses
 
-RECONNECT_BACKOFF: Final = Backoff(first_seconds=0.1, longest_seconds=2.0, jitter=1.0, shortest_seconds=0.05)
-EARLY_LOSS_BACKOFF: Final = Backoff(first_seconds=0.1, longest_seconds=30.0, jitter=1.0, shortest_seconds=0.05)
-STABLE_CONNECTION_SECONDS: Final = 5.0
-"""A connection that lasted this long, and twice as long as the pause before it could, resets the pauses.
-Of two clients with one client id, each is connected while the other pauses."""
+if TYPE_CHECKING:
+    import ssl
+
 TAKEN_OVER_AFTER_LOSSES: Final = 3
 """Early losses in a row that are reported as a client id used twice. A restart of the broker causes one."""
 MAX_OUTGOING_BYTES: Final = 64 * 1024 * 1024
 MAX_OUTGOING_MESSAGES: Final = 20_000
 FILTERS_PER_PACKET: Final = 100
 UNSPECIFIED_ERROR: Final = 128
+ENDED_EARLY: Final = "the broker closed the connection before it answered"
 
 PAHO_LOGGER: Final = logging.getLogger("headgate.transport.paho")
 """paho reports each socket error; this module reports the begin and the end of an outage."""
@@ -67,7 +69,7 @@ class MqttTiming:
     keepalive_seconds: int = 5
     """A frozen broker is detected after one and a half of these."""
     connect_timeout_seconds: float = 3.0
-    """For the TCP connection, and again for the broker's answer."""
+    """For the TCP connection, for the TLS handshake, and again for the broker's answer."""
     subscribe_timeout_seconds: float = 5.0
     """For the confirmation of a subscription. A slower broker counts as lost."""
     close_timeout_seconds: float = 2.0
@@ -94,6 +96,7 @@ class MqttTransport:
         will: tuple[str, bytes, bool] | None = None,
         username: str | None = None,
         password: str | None = None,
+        tls: BrokerTls | None = None,
         rng: random.Random | None = None,
         timing: MqttTiming | None = None,
         max_outgoing_bytes: int = MAX_OUTGOING_BYTES,
@@ -109,12 +112,17 @@ class MqttTransport:
         """Number of `publish` calls that returned False."""
         self.ignored_retained_messages = 0
         """Copies of retained messages that arrived for filters which do not expect any."""
+        self.unreachable_reason: str | None = None
+        """See `Transport.unreachable_reason`."""
         self._host = host
         self._port = port
         self._client_id = client_id
         self._will = aiomqtt.Will(will[0], will[1], qos=1, retain=will[2]) if will else None
         self._username = username
         self._password = password
+        self._tls = tls
+        self._sockets: TlsSockets | None = None
+        """Those of the current attempt; None without TLS."""
         self._rng = rng or random.Random()  # noqa: S311 - jitter
         self._timing = timing or MqttTiming()
         self._on_taken_over = on_taken_over
@@ -123,7 +131,7 @@ class MqttTransport:
         self._matcher = MQTTMatcher()
         """The same handlers. One lookup finds those of a topic, independent of the number of filters."""
         self._watchers: list[Callable[[bool], None]] = []
-        self._outgoing = _OutgoingMessages(max_outgoing_bytes, max_outgoing_messages)
+        self._outgoing = OutgoingMessages(max_outgoing_bytes, max_outgoing_messages)
         self._client: aiomqtt.Client | None = None
         self._connected = False
         self._publishing: PahoClient | None = None
@@ -217,29 +225,36 @@ class MqttTransport:
     async def _maintain_connection(self) -> None:
         loop = asyncio.get_running_loop()
         outages = BackoffSchedule(RECONNECT_BACKOFF, self._rng.random)
-        early_losses = _EarlyLosses(self._rng)
+        early_losses = EarlyLosses(self._rng)
         outage_logged = False
+        refusals: set[str] = set()
         while not self._closing.is_set():
             client = self._new_client()
             accepted_at: float | None = None
             ended_by_broker = False
             try:
+                await self._encrypt(client)
                 await _connect(client)
                 accepted_at = loop.time()
                 self._attach(client)
                 await self._subscribe_all(client)
                 _raise_if_lost(client)
                 outage_logged = False
+                refusals.clear()
+                self.unreachable_reason = None
                 self._log.info("broker.connected")
                 self._notify_watchers(connected=True)
                 if not self._closing.is_set():
                     await self._wait_until_lost_or_closing(client)
                 await self._disconnect(client)
-            except (aiomqtt.MqttError, TransportError) as error:
+            except (aiomqtt.MqttError, TransportError, ConfigError) as error:
                 ended_by_broker = not paho_of(client).is_connected()
-                if not outage_logged:
-                    self._log.warning("broker.unreachable", reason=_loss_reason(error))
+                self.unreachable_reason, refused = self._loss_reason(error)
+                # A refusal that follows another loss is logged too: pauses do not end it, an operator does.
+                if not outage_logged or (refused and self.unreachable_reason not in refusals):
+                    self._log.warning("broker.unreachable", reason=self.unreachable_reason)
                     outage_logged = True
+                    refusals.add(self.unreachable_reason)
             finally:
                 self._detach()
                 await _close_socket(client)
@@ -283,10 +298,35 @@ class MqttTransport:
         )
         paho = paho_of(client)
         _mark_errors_as_retrieved(client)
+        _report_early_end(client)
         paho.connect_timeout = self._timing.connect_timeout_seconds
         paho.on_message = self._on_message
         paho.on_socket_register_write = self._on_write_pending
         return client
+
+    async def _encrypt(self, client: aiomqtt.Client) -> None:
+        """Make the context of this connection, so that it uses the newest certificates. Raises ConfigError."""
+        self._sockets = None if self._tls is None else await asyncio.to_thread(TlsSockets, self._tls)
+        if self._sockets is not None:
+            # paho only calls `wrap_socket` and reads `check_hostname`.
+            paho_of(client).tls_set_context(cast("ssl.SSLContext", self._sockets))
+
+    def _loss_reason(self, error: Exception) -> tuple[str, bool]:
+        """Return why a connection was lost, and whether the broker or this client refused the other."""
+        cause = _cause_of(error)
+        if isinstance(error, ConfigError):
+            return str(error), True
+        if self._sockets is not None and (problem := self._sockets.problem(cause)) is not None:
+            return problem, True
+        if isinstance(cause, MqttConnectError):
+            user = "a client without user name" if self._username is None else f"user {self._username}"
+            return f"the broker refuses {user}: {cause.rc}", True
+        if str(cause) == ENDED_EARLY and self._tls is None:
+            return f"{ENDED_EARLY}; if this port uses TLS, set tls = true", False
+        code = getattr(cause, "rc", None)
+        # paho calls a connection that the broker closed an unspecified error.
+        closed = isinstance(code, ReasonCode) and code.value == UNSPECIFIED_ERROR
+        return "the broker closed the connection" if closed else str(cause), False
 
     def _attach(self, client: aiomqtt.Client) -> None:
         _mark_errors_as_retrieved(client)  # aiomqtt may have replaced the futures while it connected
@@ -392,73 +432,16 @@ class MqttTransport:
             del self._matcher[topic_filter]
 
 
-class _EarlyLosses:
-    """Connections in a row that the broker accepted and soon ended, and the pause after each."""
-
-    def __init__(self, rng: random.Random) -> None:
-        self.in_a_row = 0
-        self._schedule = BackoffSchedule(EARLY_LOSS_BACKOFF, rng.random)
-        self._longest_last_pause_seconds = 0.0
-
-    def pause_after(self, connected_seconds: float) -> float:
-        """Count the loss of a connection that lasted ``connected_seconds``; return the pause before the next one."""
-        self.in_a_row += 1
-        if connected_seconds >= max(STABLE_CONNECTION_SECONDS, 2 * self._longest_last_pause_seconds):
-            self.in_a_row = 0
-            self._schedule.reset()
-        self._longest_last_pause_seconds = self._schedule.bound_seconds
-        return self._schedule.next_seconds()
-
-
-class _OutgoingMessages:
-    """Messages passed to paho: ordinary ones until they are on the socket, retained ones until they are confirmed.
-
-    Two queues, because ordinary messages can be written before an earlier retained one is
-    confirmed.
-    """
-
-    def __init__(self, max_bytes: int, max_messages: int) -> None:
-        self._max_bytes = max_bytes
-        self._max_messages = max_messages
-        self.clear()
-
-    def clear(self) -> None:
-        """Forget all messages; a new connection begins empty."""
-        self._queues: tuple[deque[tuple[MQTTMessageInfo, int]], ...] = (deque(), deque())
-        self._messages = 0
-        self._bytes = 0
-
-    def has_capacity(self, size: int) -> bool:
-        """Return whether one more message fits. A single message always fits."""
-        self._discard_published()
-        return not self._messages or (self._messages < self._max_messages and self._bytes + size <= self._max_bytes)
-
-    def add(self, info: MQTTMessageInfo, size: int, retain: bool) -> None:
-        """Count a message that was passed to paho."""
-        self._queues[retain].append((info, size))
-        self._messages += 1
-        self._bytes += size
-
-    def _discard_published(self) -> None:
-        for queue in self._queues:
-            while queue and queue[0][0].is_published():
-                self._bytes -= queue.popleft()[1]
-                self._messages -= 1
-
-
 def _report_unexpected_error(task: asyncio.Task[None]) -> None:
     """Report immediately that the connection is no longer maintained; closing raises the error too, but much later."""
     if not task.cancelled() and (error := task.exception()) is not None:
         task.get_loop().call_exception_handler({"message": f"bug in {task.get_name()}", "exception": error})
 
 
-def _loss_reason(error: Exception) -> str:
-    """Return why a connection was lost. paho calls a connection that the broker closed an unspecified error."""
-    cause = error.__cause__ or error
-    code = getattr(cause, "rc", None)
-    if isinstance(code, ReasonCode) and code.value == UNSPECIFIED_ERROR:
-        return "the broker closed the connection"
-    return str(cause)
+def _cause_of(error: Exception) -> BaseException:
+    """Return the error of the socket behind ``error``; aiomqtt raises its own "from None"."""
+    context = error.__context__
+    return error.__cause__ or (context if isinstance(context, OSError) else None) or error
 
 
 def paho_of(client: aiomqtt.Client) -> PahoClient:
@@ -472,8 +455,25 @@ def _mark_errors_as_retrieved(client: aiomqtt.Client) -> None:
         future.add_done_callback(lambda done: None if done.cancelled() else done.exception())
 
 
+def _report_early_end(client: aiomqtt.Client) -> None:
+    """End the wait for the broker's answer when the connection ends before; aiomqtt would wait for its time-out."""
+    paho = paho_of(client)
+    on_disconnect = paho.on_disconnect
+    assert on_disconnect is not None, "set by aiomqtt"
+
+    def on_end(*arguments: Any) -> None:
+        if not client._connected.done():  # noqa: SLF001
+            client._connected.set_exception(aiomqtt.MqttError(ENDED_EARLY))  # noqa: SLF001
+        on_disconnect(*arguments)
+
+    paho.on_disconnect = on_end
+
+
 async def _connect(client: aiomqtt.Client) -> None:
-    await client.__aenter__()
+    try:
+        await client.__aenter__()
+    except UnicodeError as error:
+        raise TransportError(f"this is not the name of a host: {error}") from None
 
 
 def _raise_if_lost(client: aiomqtt.Client) -> None:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import ssl
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Final
@@ -26,6 +27,7 @@ from paho.mqtt.client import Client as PahoClient
 from paho.mqtt.client import MQTTMessage
 
 from headgate.errors import TransportError
+from headgate.transport.broker_tls import BrokerTls
 from headgate.transport.mqtt import FILTERS_PER_PACKET, MqttTiming, MqttTransport, paho_of
 
 KEEPALIVE_SECONDS: Final = 30
@@ -68,6 +70,7 @@ class MqttPersistentSession(MqttTransport):
         *,
         username: str | None = None,
         password: str | None = None,
+        tls: BrokerTls | None = None,
         rng: random.Random | None = None,
         timing: MqttTiming | None = None,
         max_unacknowledged_bytes: int = DEFAULT_MAX_UNACKNOWLEDGED_BYTES,
@@ -79,6 +82,7 @@ class MqttPersistentSession(MqttTransport):
             client_id,
             username=username,
             password=password,
+            tls=tls,
             rng=rng,
             timing=replace(
                 timing or MqttTiming(),
@@ -215,9 +219,14 @@ class MqttPersistentSession(MqttTransport):
             asyncio.get_running_loop().add_reader(sock.fileno(), self._read, paho)
 
     def _read(self, paho: PahoClient) -> None:
-        """Read as aiomqtt's own reader does, which pausing removed."""
+        """Read as aiomqtt's own reader does, which pausing removed.
+
+        No readiness of the socket announces what TLS has decrypted already.
+        """
         try:
             paho.loop_read()
+            while isinstance(sock := paho.socket(), ssl.SSLSocket) and sock.pending():
+                paho.loop_read()
         except OSError:
             if self._client is not None and paho_of(self._client) is paho:
                 self._signal_connection_lost(self._client)

@@ -22,6 +22,13 @@ class Transport(Protocol):
     def connected(self) -> bool:
         """Whether the broker is reachable now."""
 
+    @property
+    def unreachable_reason(self) -> str | None:
+        """Why the last attempt to connect failed, or why the connection was lost; None while it is connected.
+
+        One line for users.
+        """
+
     def on_connection(self, handler: Callable[[bool], None]) -> None:
         """Call ``handler(True)`` once connected and subscribed to all filters, ``handler(False)`` after a loss."""
 

@@ -16,7 +16,7 @@ from controller.local.embedded import EmbeddedBroker
 from headgate.transport.mqtt import MqttTiming
 from headgate.transport.mqtt_persistent_session import CONFIRMATION_TIMEOUT_SECONDS, MqttPersistentSession
 from tests.support.device_broker import FakeDeviceBroker
-from tests.support.real_brokers import BROKERS, real_broker
+from tests.support.real_brokers import BROKERS, BrokerKind, real_broker, tls_of
 from tests.support.tcp_proxy import Proxy
 from tests.support.waiting import never, until
 
@@ -60,10 +60,16 @@ class MosquittoHarness:
 
     async def session(self, handler: Callable[[Delivery], None]) -> DeviceSession:
         self._proxy = await self._stack.enter_async_context(Proxy(self.broker.host, self.broker.port))
-        return MqttPersistentSession("127.0.0.1", self._proxy.port, SESSION, handler)
+        return MqttPersistentSession("127.0.0.1", self._proxy.port, SESSION, handler, tls=tls_of(self.broker))
 
     async def publish(self, topic: str, *payloads: bytes, retain: bool = False) -> None:
-        async with aiomqtt.Client(self.broker.host, self.broker.port, protocol=aiomqtt.ProtocolVersion.V311) as device:
+        tls = tls_of(self.broker)
+        async with aiomqtt.Client(
+            self.broker.host,
+            self.broker.port,
+            protocol=aiomqtt.ProtocolVersion.V311,
+            tls_context=None if tls is None else tls.context(),
+        ) as device:
             for payload in payloads:
                 await device.publish(topic, payload, qos=1, retain=retain)
 
@@ -360,14 +366,23 @@ async def test_removing_a_filter_fails_if_the_connection_is_lost_before_the_conf
 
 
 @pytest.mark.contract
-async def test_reading_pauses_at_the_unacknowledged_bytes_limit_and_loses_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["mosquitto", "mosquitto-tls"])
+async def test_reading_pauses_at_the_unacknowledged_bytes_limit_and_loses_nothing(
+    kind: BrokerKind, tmp_path: Path
+) -> None:
     """The rest stays with the broker. Acknowledging resumes reading, and the session can be closed while it pauses."""
     timing = MqttTiming(close_timeout_seconds=CLOSE_SECONDS)
     async with AsyncExitStack() as stack:
-        broker = await stack.enter_async_context(real_broker(tmp_path))
+        broker = await stack.enter_async_context(real_broker(tmp_path, kind))
         intake = Intake(acknowledges=False)
         session = MqttPersistentSession(
-            broker.host, broker.port, SESSION, intake, timing=timing, max_unacknowledged_bytes=100_000
+            broker.host,
+            broker.port,
+            SESSION,
+            intake,
+            tls=tls_of(broker),
+            timing=timing,
+            max_unacknowledged_bytes=100_000,
         )
         async with session:
             await connected(session)
@@ -384,7 +399,7 @@ async def test_reading_pauses_at_the_unacknowledged_bytes_limit_and_loses_nothin
         # The broker's answer follows the unread deliveries, which are read and discarded.
         assert asyncio.get_running_loop().time() - began < CLOSE_SECONDS
         rest = Intake()
-        async with MqttPersistentSession(broker.host, broker.port, SESSION, rest) as session:
+        async with MqttPersistentSession(broker.host, broker.port, SESSION, rest, tls=tls_of(broker)) as session:
             await until(lambda: len(rest.payloads) >= 20)
 
     assert list(range(40, 60)) == [int(payload[:4]) for payload in rest.payloads]

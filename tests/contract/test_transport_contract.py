@@ -14,7 +14,7 @@ from controller.local.embedded import EmbeddedBroker
 from headgate.transport.mqtt import MqttTiming, MqttTransport
 from headgate.transport.port import MAX_PAYLOAD_BYTES, Transport
 from tests.support.broker import FakeBroker
-from tests.support.real_brokers import BROKERS, real_broker
+from tests.support.real_brokers import BROKERS, real_broker, tls_of
 from tests.support.tcp_proxy import Proxy
 from tests.support.waiting import never, until
 
@@ -63,7 +63,7 @@ class MosquittoHarness:
     async def build(self, client_id: str, will: Will | None = None) -> Transport:
         proxy = await self._stack.enter_async_context(Proxy(self._broker.host, self._broker.port))
         self._proxies[client_id] = proxy
-        return MqttTransport("127.0.0.1", proxy.port, client_id, will=will)
+        return MqttTransport("127.0.0.1", proxy.port, client_id, will=will, tls=tls_of(self._broker))
 
     async def open(self, client_id: str, will: Will | None = None) -> Transport:
         return await opened(self._stack, await self.build(client_id, will))

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from headgate.config import ENVIRONMENT_VARIABLE, ClientConfig, load_client_config
+from controller.local.certificates import LocalCertificateAuthority
+from headgate.config import CREDENTIALS_VARIABLE, ENVIRONMENT_VARIABLE, ClientConfig, load_client_config
 from headgate.errors import ConfigError
 from tests.support.secret_files import write_secret
 
@@ -73,3 +74,33 @@ def test_the_error_names_a_missing_password_file(tmp_path: Path):
     config = ClientConfig("local", "h", 1, "file:///x", username="me", password_file=str(tmp_path / "none"))
     with pytest.raises(ConfigError, match=r"password_file: cannot read .*none: No such file"):
         config.password()
+
+
+def test_files_beside_the_configuration_are_found_and_checked_when_it_is_loaded(tmp_path: Path, monkeypatch):
+    monkeypatch.delenv(CREDENTIALS_VARIABLE, raising=False)
+    ca_file = LocalCertificateAuthority(tmp_path / "ca").ca_file
+    file = tmp_path / "client.toml"
+    file.write_text(GOOD + 'tls = true\nca_file = "ca/ca.pem"\nusername = "me"\npassword_file = "secret"\n')
+    write_secret(tmp_path / "secret", b"s3cret")
+
+    config = load_client_config(file)
+    assert ("s3cret", str(ca_file)) == (config.password(), config.ca_file)
+    tls = config.broker_tls()
+    assert tls is not None
+    assert ("127.0.0.1", f"an authority in {ca_file}") == (tls.server_name, tls.authorities)
+
+    ca_file.write_text("")
+    with pytest.raises(ConfigError, match=rf"^{file}: ca_file: {ca_file} is empty"):
+        load_client_config(file)
+
+
+def test_a_credential_of_systemd_precedes_a_file_beside_the_configuration(tmp_path: Path, monkeypatch):
+    credentials = tmp_path / "credentials"
+    credentials.mkdir()
+    monkeypatch.setenv(CREDENTIALS_VARIABLE, str(credentials))
+    write_secret(credentials / "secret", b"credential")
+    write_secret(tmp_path / "secret", b"beside")
+    file = tmp_path / "client.toml"
+    file.write_text(GOOD + 'username = "me"\npassword_file = "secret"\n')
+
+    assert "credential" == load_client_config(file).password()

@@ -237,6 +237,7 @@ class FakeTransport:
         self._handlers: dict[str, tuple[MessageHandler, bool]] = {}
         self._matcher = MQTTMatcher()
         self._watchers: list[Callable[[bool], None]] = []
+        self.unreachable_reason: str | None = None
         self._link: _Link | None = None
         self._opened = False
         self._connecting: asyncio.TimerHandle | None = None
@@ -299,6 +300,7 @@ class FakeTransport:
         if self._link is not link:
             return
         self._link = None
+        self.unreachable_reason = "the broker closed the connection"
         for future in self._confirmations:
             if not future.done():
                 future.set_result(None)
@@ -313,9 +315,11 @@ class FakeTransport:
     def _connect(self) -> None:
         link = self._broker.admit(self)
         if link is None:
+            self.unreachable_reason = "the broker is down"
             self._connect_later()
             return
         self._connecting = None
+        self.unreachable_reason = None
         self._link = link
         for topic_filter in list(self._handlers):
             self._add_subscription(link, topic_filter)

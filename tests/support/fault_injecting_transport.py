@@ -64,6 +64,10 @@ class FaultInjectingTransport:
     def connected(self) -> bool:
         return self._inner.connected
 
+    @property
+    def unreachable_reason(self) -> str | None:
+        return self._inner.unreachable_reason
+
     def on_connection(self, handler: Callable[[bool], None]) -> None:
         self._inner.on_connection(handler)
 

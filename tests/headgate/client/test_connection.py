@@ -136,7 +136,7 @@ async def test_the_error_names_an_unreachable_broker(cluster):
     async with cluster.leader(), cluster.client() as client:
         await client.request(0, describe)
         cluster.broker.stop()
-        with pytest.raises(NoLeaderError, match="the broker cannot be reached"):
+        with pytest.raises(NoLeaderError, match="cannot reach the broker: the broker is down"):
             await client.request(0, describe, timeout_seconds=3)
 
 

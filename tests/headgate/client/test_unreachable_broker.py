@@ -30,6 +30,7 @@ async def test_the_error_names_the_broker_and_the_file_that_says_so(kind: type, 
         async with kind(load_client_config(file), **options):
             pass
 
-    assert f"cannot reach the broker at 127.0.0.1:{port} (from {file}) (waited 0.2 s); is it running?" == str(
-        error.value
-    )
+    assert str(error.value) in {
+        f"cannot reach the broker at 127.0.0.1:{port} (from {file}): {reason} (waited 0.2 s)"
+        for reason in ("[Errno 111] Connection refused", "no connection yet; is it running?")
+    }

@@ -21,7 +21,8 @@ from controller.local.embedded import EmbeddedBroker
 from headgate.errors import TransportError
 from headgate.event_log import LogEvent
 from headgate.transport import mqtt
-from headgate.transport.mqtt import MqttTiming, MqttTransport, _EarlyLosses
+from headgate.transport.mqtt import MqttTiming, MqttTransport
+from headgate.transport.reconnection import EarlyLosses
 from tests.support.broker import FakeBroker, FakeTransport
 from tests.support.tcp_proxy import Proxy
 from tests.support.waiting import until
@@ -421,7 +422,7 @@ async def test_two_programs_with_one_client_id_are_reported(
 
 def test_connections_that_end_early_are_followed_by_growing_pauses() -> None:
     """Of two programs with one client id, each is connected while the other pauses, up to 30 seconds."""
-    losses = _EarlyLosses(random.Random(1))
+    losses = EarlyLosses(random.Random(1))
     pauses = [0.0]
     for _ in range(200):
         pauses.append(losses.pause_after(min(2.0 ** len(pauses) / 40, 30.0)))
@@ -433,7 +434,7 @@ def test_connections_that_end_early_are_followed_by_growing_pauses() -> None:
 
 
 def test_the_loss_of_a_stable_connection_is_followed_by_a_short_pause() -> None:
-    losses = _EarlyLosses(random.Random(1))
+    losses = EarlyLosses(random.Random(1))
     for _ in range(200):
         losses.pause_after(0.0)
 

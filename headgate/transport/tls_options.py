@@ -1,0 +1,55 @@
+"""The settings of TLS towards the broker, the same for daemons and clients, and which of them need each other. Pure."""
+
+from __future__ import annotations
+
+import re
+from typing import Final, Protocol
+
+_SERVER_NAME = re.compile(r"(?=.{1,253}$)[\w:-]{1,63}(\.[\w:-]{1,63})*", re.ASCII)
+"""Names as in RFC 1035, and both kinds of addresses."""
+
+
+class TlsOptions(Protocol):
+    """A section with these settings; None: not set."""
+
+    @property
+    def tls(self) -> bool:
+        """Whether connections are encrypted."""
+
+    @property
+    def ca_file(self) -> str | None:
+        """Certificates of the authorities that may vouch for the broker. Default: those of the system."""
+
+    @property
+    def certificate_file(self) -> str | None:
+        """The certificate that is presented to the broker."""
+
+    @property
+    def key_file(self) -> str | None:
+        """The private key of that certificate."""
+
+    @property
+    def server_name(self) -> str | None:
+        """The name that the broker's certificate must contain. Default: the host."""
+
+
+FILES: Final = ("ca_file", "certificate_file", "key_file")
+
+
+def tls_option_problem(options: TlsOptions) -> tuple[str, str] | None:
+    """Return a setting that lacks its partner or is invalid, and what is wrong; None if all is right."""
+    for name in (*FILES, "server_name"):
+        value = getattr(options, name)
+        if value == "":
+            return name, "is empty; write a value, or remove the setting"
+        if value is not None and not options.tls:
+            return name, f"{name} is set, and tls is not; set tls = true, or remove {name}"
+    if (options.certificate_file is None) != (options.key_file is None):
+        absent, present = (
+            ("key_file", "certificate_file") if options.key_file is None else ("certificate_file", "key_file")
+        )
+        return absent, f"{present} is set, and {absent} is not; set both, or neither"
+    server_name = options.server_name
+    if server_name is not None and _SERVER_NAME.fullmatch(server_name) is None:
+        return "server_name", f"{server_name!r} is neither the name nor the address of a server"
+    return None

@@ -1,0 +1,13 @@
+"""Client configurations with defaults for everything that a test does not care about."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headgate.config import ClientConfig
+
+
+def client_config(**fields: Any) -> ClientConfig:
+    """Return a configuration with ``fields``."""
+    defaults = {"cluster": "local", "broker_host": "127.0.0.1", "broker_port": 1883, "ledger_url": "memory:///"}
+    return ClientConfig(**defaults | fields)
