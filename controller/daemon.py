@@ -22,8 +22,8 @@ import structlog
 from prometheus_client import CollectorRegistry
 
 from controller.access.control import AccessControl
+from controller.broker_connection import BrokerConnection
 from controller.decisions.client_ids import ClientIds
-from controller.devices.session_port import Delivery, DeviceSession
 from controller.devices.unknown_topics import UnknownTopicWatch
 from controller.drain_connection import DrainConnection
 from controller.leader.context import LeaderContext
@@ -61,8 +61,6 @@ from headgate.ledger.ledger import Ledger
 from headgate.ledger.paths import chunk_folder
 from headgate.protocol import messages as m
 from headgate.storage.object_store import Store, open_store
-from headgate.transport.mqtt import MqttTransport
-from headgate.transport.mqtt_persistent_session import MqttPersistentSession
 from headgate.transport.port import Transport
 from metrics import events
 from metrics.health import Health, HealthFacts, judge_health
@@ -135,6 +133,7 @@ class Daemon:
         self._ticked_at = 0.0
         self._suspended: asyncio.TimerHandle | None = None
         self._zookeeper_state = "connecting"
+        self._broker = BrokerConnection(settings, self.instruments, self._rng)
         self._transport: Transport | None = None
         self._drain = DrainConnection(settings, self.instruments, self._rng, self._recheck_drained)
         self._client_ids = ClientIds()
@@ -179,15 +178,7 @@ class Daemon:
         notifier: SystemdNotifier,
     ) -> None:
         settings = self.settings
-        transport = MqttTransport(
-            settings.broker.host,
-            settings.broker.port,
-            m.daemon_client_id(settings.cluster.name, self.instance),
-            on_taken_over=lambda: self.instruments.observe(events.BrokerSessionTakenOver()),
-            username=settings.broker.username,
-            password=settings.broker.password(),
-            rng=self._rng,
-        )
+        transport = self._broker.transport(self.instance)
         drain_checker = await self._drain.start(stack)
         elections = ZooKeeperElections(
             settings.zookeeper.hosts,
@@ -274,6 +265,7 @@ class Daemon:
         Raises ConfigError, and changes nothing, if a file that a setting names is unusable.
         """
         access_rules, http_access = read.access.rules(), read_http_access(self.settings.http)
+        self._broker.reload()
         reload = reloaded(self.settings, read)
         self.settings = reload.settings
         change_level(self.settings.log.level)
@@ -318,7 +310,7 @@ class Daemon:
                 now_ms=self._now_ms,
                 rng=self._rng,
                 new_producer_id=partial(secrets.randbits, PRODUCER_ID_BITS),
-                open_session=self._device_session,
+                open_session=self._broker.device_session,
                 trim_delay_seconds=settings.compaction.delete_delay_seconds if settings.compaction.enabled else None,
                 turn_budget=self._turn_budget,
                 backlog_source=self._drain.query_backlog,
@@ -361,22 +353,6 @@ class Daemon:
                 None if controller.leader is None else controller.leader.devices for controller in self._controllers
             ],
             enabled=lambda: self.settings.ingest.mqtt_devices,
-        )
-
-    def _device_session(self, shard: int, handler: Callable[[Delivery], None]) -> DeviceSession:
-        """Return the device session of one shard. Its name is the same on every daemon."""
-        broker = self.settings.broker
-        return MqttPersistentSession(
-            broker.host,
-            broker.port,
-            m.device_session_id(self.settings.cluster.name, shard),
-            handler,
-            username=broker.username,
-            password=broker.password(),
-            rng=self._rng,
-            # A quarter of the ingest queue, so that devices do not displace producers with an
-            # identity.
-            max_unacknowledged_bytes=self.settings.ingest.queue_bytes // 4,
         )
 
     async def _join_cluster(self, elections: Elections, stop: asyncio.Event) -> int | None:

@@ -22,6 +22,7 @@ import structlog
 from controller.cli.context import CommandContext, InterruptedBySignalError
 from controller.cli.machine_faults import machine_fault
 from controller.cli.output import examples, json_option, print_json, print_table
+from controller.settings.broker_files import check_broker_files
 from controller.settings.http_files import read_http_access
 from controller.settings.listeners import http_warnings
 from controller.settings.load import Settings, load_settings
@@ -116,11 +117,12 @@ def run(context: CommandContext, config: Path) -> None:
     """Run a daemon against an existing ZooKeeper, MQTT broker and object store.
 
     SIGTERM and Ctrl-C hand over to another daemon, if there is one, and exit with code 0. SIGHUP reads the settings
-    again: ingest.pipelining, ingest.mqtt_devices, [scaling], [retention] and log.level change at once; the log names
-    settings that require a restart. Under systemd (Type=notify), the daemon reports readiness and the watchdog.
+    again: ingest.pipelining, ingest.mqtt_devices, [access], [scaling], [retention], certificates and log.level change
+    at once; the log names settings that require a restart. Under systemd (Type=notify), the daemon reports readiness
+    and the watchdog.
     """
     settings = read_settings(config)
-    settings.broker.password()
+    check_broker_files(settings.broker)
     read_http_access(settings.http)
     try:
         context.run(
@@ -148,7 +150,7 @@ def check_config(file: Path | None, config: Path | None, as_json: bool) -> None:
     path = file or config
     assert path is not None, "exactly one of them"
     settings = read_settings(path)
-    settings.broker.password()
+    check_broker_files(settings.broker)
     read_http_access(settings.http)
     for warning in http_warnings(settings.http):
         click.echo(f"warning: {path}: {warning}", err=True)

@@ -195,6 +195,7 @@ def test_the_written_files_match_the_running_settings(invoke: Invoke, recorder: 
         "broker_host": "127.0.0.1",
         "broker_port": running.broker.port,
         "ledger_url": f"file://{tmp_path}/ledger",
+        "tls": False,
     }
     assert running.cluster.shards == 2
     assert shared == running.replace(drain=shared.drain, http=shared.http)
@@ -405,6 +406,21 @@ def test_check_config_reports_a_missing_password_file(invoke: Invoke, tmp_path: 
 
     assert result.exit_code == 1
     assert "$.broker.password_file: cannot read /nowhere/secret" in result.stderr
+
+
+def test_check_config_and_run_report_an_unusable_certificate(invoke: Invoke, recorder: NodeRecorder, tmp_path: Path):
+    path = tmp_path / "headgate.toml"
+    path.write_text(LEDGER + '[broker]\ntls = true\nca_file = "ca.pem"\n')
+    (tmp_path / "ca.pem").write_text("-----BEGIN")
+
+    for command in (("check-config", str(path)), ("run", "--config", str(path))):
+        result = invoke(*command)
+        assert result.exit_code == 1
+        assert result.stderr == (
+            f"headgate: $.broker.ca_file: {tmp_path / 'ca.pem'} contains no certificate in PEM format "
+            "(-----BEGIN CERTIFICATE-----)\n"
+        )
+    assert recorder.events == []
 
 
 # Signals

@@ -1,0 +1,73 @@
+"""The daemon's connections to the broker: one for all shards, and the device sessions of the shards led here.
+
+All of them present the same user and certificate. A reload reads the certificates again. Each connection uses the
+newest ones when it connects the next time; it is not interrupted.
+"""
+
+from __future__ import annotations
+
+import random
+import ssl
+from collections.abc import Callable
+from dataclasses import replace
+
+from controller.devices.session_port import Delivery, DeviceSession
+from controller.settings.broker_files import read_broker_tls
+from controller.settings.load import Settings
+from headgate.protocol import messages as m
+from headgate.transport.broker_tls import broker_tls
+from headgate.transport.mqtt import MqttTransport
+from headgate.transport.mqtt_persistent_session import MqttPersistentSession
+from metrics import events
+
+
+class BrokerConnection:
+    """How the connections of one daemon reach the broker."""
+
+    def __init__(self, settings: Settings, observer: events.Observer, rng: random.Random) -> None:
+        """Read the certificates. Raises ConfigError if one is unusable."""
+        self._settings = settings
+        self._observer = observer
+        self._rng = rng
+        self._context = read_broker_tls(settings.broker)
+        tls = broker_tls(settings.broker, settings.broker.host, "$.broker.")
+        self._tls = None if tls is None else replace(tls, context=self._newest_context)
+
+    def reload(self) -> None:
+        """Read the certificates again. Raises ConfigError, and changes nothing, if one is unusable."""
+        self._context = read_broker_tls(self._settings.broker)
+
+    def transport(self, instance: str) -> MqttTransport:
+        """Return the connection of daemon ``instance``, not yet entered. Raises ConfigError: no usable password."""
+        broker = self._settings.broker
+        return MqttTransport(
+            broker.host,
+            broker.port,
+            m.daemon_client_id(self._settings.cluster.name, instance),
+            on_taken_over=lambda: self._observer.observe(events.BrokerSessionTakenOver()),
+            username=broker.username,
+            password=broker.password(),
+            tls=self._tls,
+            rng=self._rng,
+        )
+
+    def device_session(self, shard: int, handler: Callable[[Delivery], None]) -> DeviceSession:
+        """Return the device session of one shard. Its name is the same on every daemon."""
+        broker = self._settings.broker
+        return MqttPersistentSession(
+            broker.host,
+            broker.port,
+            m.device_session_id(self._settings.cluster.name, shard),
+            handler,
+            username=broker.username,
+            password=broker.password(),
+            tls=self._tls,
+            rng=self._rng,
+            # A quarter of the ingest queue, so that devices do not displace producers with an
+            # identity.
+            max_unacknowledged_bytes=self._settings.ingest.queue_bytes // 4,
+        )
+
+    def _newest_context(self) -> ssl.SSLContext:
+        assert self._context is not None, "tls cannot change while the daemon runs"
+        return self._context
