@@ -1,6 +1,6 @@
 """Command line of the benchmarks.
 
-``python -m bench --list``, ``python -m bench NAME [--quick] [--json] [--strict] [--plot FILE]``.
+``python -m bench --list``, ``python -m bench NAME [--quick] [--json] [--strict] [--plot FILE] [--seconds N]``.
 
 Results go to standard output: a table, and one JSON object on the last line. Progress goes to
 standard error. Exit code 0: measured; 1: it could not be measured (one line says what is missing),
@@ -36,7 +36,16 @@ def command(benchmarks: Benchmarks) -> click.Command:
     @click.option(
         "--plot", type=click.Path(dir_okay=False, path_type=Path), help="Write an SVG chart, if the benchmark has one."
     )
-    def main(name: str | None, listing: bool, quick: bool, only_json: bool, strict: bool, plot: Path | None) -> None:
+    @click.option("--seconds", type=click.IntRange(min=2), help="Measure for so long, if the benchmark can.")
+    def main(
+        name: str | None,
+        listing: bool,
+        quick: bool,
+        only_json: bool,
+        strict: bool,
+        plot: Path | None,
+        seconds: int | None,
+    ) -> None:
         if listing:
             _list(benchmarks, only_json)
             return
@@ -47,7 +56,9 @@ def command(benchmarks: Benchmarks) -> click.Command:
             raise click.UsageError(f"unknown benchmark {name!r}; choose one of: {names}")
         if plot is not None and not benchmarks[name]()[0].can_plot:
             raise click.UsageError(f"{name} has no chart; omit --plot")
-        effort = Effort(quick, lambda line: click.echo(f"{name}: {line}", err=True), plot)
+        if seconds is not None and not benchmarks[name]()[0].takes_seconds:
+            raise click.UsageError(f"{name} measures a fixed amount of work; omit --seconds")
+        effort = Effort(quick, lambda line: click.echo(f"{name}: {line}", err=True), plot, seconds)
         try:
             goal_met = _measure(name, benchmarks, effort, only_json)
         except HeadgateError as error:

@@ -7,20 +7,42 @@ only for benchmarks that wait for drains. One shard, because more shards would m
 from __future__ import annotations
 
 import asyncio
+import json
 import sys
 import tempfile
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
+from bench._raw_client import RawClient
 from controller.local.cluster import LocalCluster
+from controller.local.secured_cluster import SecuredCluster
 from headgate import Admin
 from headgate.client.connection import Client
+from headgate.config import ClientConfig
 from headgate.errors import HeadgateError
 from headgate.parent_death_signal import with_parent_death_signal
 from headgate.protocol import messages as m
 
 TOPIC, SHARD, SEGMENTS = "bench", 0, 4
+HONEST, HOSTILE, HOSTILE_TOPIC = "honest", "hostile", "theirs"
+"""Users of a secured cluster. The hostile one has rights to its own topic only, and looks at all."""
+ACCESS = f"""
+[[users.{HONEST}]]
+role = "administrator"
+[[users.{HOSTILE}]]
+role = "producer"
+topics = ["{HOSTILE_TOPIC}"]
+[[users.{HOSTILE}]]
+role = "consumer"
+topics = ["{HOSTILE_TOPIC}"]
+[[users.{HOSTILE}]]
+role = "device"
+topics = ["{HOSTILE_TOPIC}"]
+[[users.{HOSTILE}]]
+role = "observer"
+"""
 SESSION_SECONDS = 2.0
 """ZooKeeper session timeout: the shortest that a daemon accepts. Only benchmarks of leader changes wait for it."""
 START_SECONDS = 90.0
@@ -29,13 +51,20 @@ START_SECONDS = 90.0
 class BenchCluster(LocalCluster):
     """One shard, one topic, and as many daemons as are started. Entering starts everything."""
 
-    def __init__(self, daemons: int = 1, *, drain: bool = False) -> None:
-        """``daemons`` are started at first, named d1, d2 and so on; ``drain`` adds a warm Spark process."""
+    def __init__(self, daemons: int = 1, *, drain: bool = False, **options: Any) -> None:
+        """``daemons`` are started at first, named d1, d2 and so on; ``drain`` adds a warm Spark process.
+
+        ``options`` are for `LocalCluster`.
+        """
         self._drain = drain
         self._first_daemons = [f"d{number + 1}" for number in range(daemons)]
         self._temporary = tempfile.TemporaryDirectory(prefix="headgate-bench-")
         super().__init__(
-            Path(self._temporary.name), name="bench", session_seconds=SESSION_SECONDS, broker_kind="mosquitto"
+            Path(self._temporary.name),
+            name="bench",
+            session_seconds=SESSION_SECONDS,
+            broker_kind="mosquitto",
+            **options,
         )
 
     async def __aenter__(self) -> Self:
@@ -69,16 +98,18 @@ class BenchCluster(LocalCluster):
 
     async def start_delays(self, stack: AsyncExitStack, delays_ms: list[int]) -> dict[int, int]:
         """Start delayed connections to the broker; return delay per direction in milliseconds → port."""
-        line = await self._start_helper(stack, "bench._delay", *(str(delay) for delay in delays_ms))
+        _, line = await self._start_helper(stack, "bench._delay", *(str(delay) for delay in delays_ms))
         return dict(zip(delays_ms, map(int, line.split()), strict=True))
 
     async def start_peer(self, stack: AsyncExitStack) -> None:
         """Start bench._peer until ``stack`` is closed."""
-        line = await self._start_helper(stack, "bench._peer")
+        _, line = await self._start_helper(stack, "bench._peer")
         assert line == "ready", line
 
-    async def _start_helper(self, stack: AsyncExitStack, module: str, *arguments: str) -> str:
-        """Start ``module`` with the broker's address, and return the line that it prints when it is ready."""
+    async def _start_helper(
+        self, stack: AsyncExitStack, module: str, *arguments: str
+    ) -> tuple[asyncio.subprocess.Process, str]:
+        """Start ``module`` with the broker's address; return it, and the line that it prints when it is ready."""
         process = await asyncio.create_subprocess_exec(
             *with_parent_death_signal(
                 sys.executable, "-m", module, self.broker.host, str(self.broker.port), *arguments
@@ -92,7 +123,56 @@ class BenchCluster(LocalCluster):
             line = await process.stdout.readline()
         if not line:
             raise HeadgateError(f"{module} ended before it was ready")
-        return line.decode().strip()
+        return process, line.decode().strip()
+
+
+class SecuredBenchCluster(BenchCluster, SecuredCluster):
+    """A `BenchCluster` with access control, and with a topic for the hostile user."""
+
+    def __init__(self) -> None:
+        super().__init__(access=ACCESS)
+
+    async def __aenter__(self) -> Self:
+        await super().__aenter__()
+        async with asyncio.timeout(START_SECONDS), Admin(self.client_config()) as admin:
+            await admin.create_topic(HOSTILE_TOPIC)
+        return self
+
+    def client_config(self, broker_port: int | None = None) -> ClientConfig:
+        """Return the configuration of the honest user."""
+        return self.as_user(HONEST, super().client_config(broker_port))
+
+    def raw_client(self, client_id: str) -> RawClient:
+        """Return a connection of the honest user without a client library, such as that of a device."""
+        password = self.password_of(HONEST)
+        return RawClient(self.broker.host, self.broker.port, client_id, user=HONEST, password=password)
+
+    async def start_hostile(self, stack: AsyncExitStack, seconds: float) -> HostileProcess:
+        """Start bench._hostile until ``stack`` is closed; it rests at first, and will attack for ``seconds``."""
+        process, line = await self._start_helper(stack, "bench._hostile", self.name, str(self.folder), str(seconds))
+        assert line == "ready", line
+        return HostileProcess(process)
+
+
+@dataclass(frozen=True, slots=True)
+class HostileProcess:
+    """A running bench._hostile."""
+
+    _process: asyncio.subprocess.Process
+
+    async def order(self, word: str) -> None:
+        """Let it "go" or "rest"."""
+        assert self._process.stdin is not None, "started with a pipe"
+        self._process.stdin.write(f"{word}\n".encode())
+        await self._process.stdin.drain()
+
+    async def end(self) -> dict[str, int]:
+        """End it; return the number of its acts by kind."""
+        assert self._process.stdin is not None, "started with pipes"
+        assert self._process.stdout is not None, "started with pipes"
+        self._process.stdin.close()
+        acts: dict[str, int] = json.loads(await self._process.stdout.readline())
+        return acts
 
 
 def leader_epoch(client: Client) -> int:

@@ -46,6 +46,8 @@ class Effort:
     """Receives short progress lines; not part of the result."""
     plot: Path | None = None
     """Path of the SVG chart; None: do not draw."""
+    seconds: int | None = None
+    """How long to measure; None: the benchmark's own choice."""
 
     def pick(self, full: int, quick: int) -> int:
         """Return the size to use."""
@@ -72,6 +74,8 @@ class Benchmark:
     """Goals of single parts, in the same direction as the value's goal. All must be met."""
     can_plot: bool = False
     """Whether it writes an SVG to `Effort.plot`."""
+    takes_seconds: bool = False
+    """Whether it measures for `Effort.seconds`."""
 
     def meets_goal(self, value: float) -> bool:
         """Return whether ``value`` reaches the goal. NaN never does."""

@@ -80,4 +80,8 @@ class SecuredCluster(LocalCluster):
 
     def config_of(self, user: str) -> ClientConfig:
         """Return the client configuration of ``user``."""
-        return msgspec.structs.replace(self.client_config(), username=user, password_file=str(self.password_path(user)))
+        return self.as_user(user, self.client_config())
+
+    def as_user(self, user: str, config: ClientConfig) -> ClientConfig:
+        """Return ``config`` with the name and password of ``user``."""
+        return msgspec.structs.replace(config, username=user, password_file=str(self.password_path(user)))

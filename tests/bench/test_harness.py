@@ -178,6 +178,22 @@ def test_a_chart_of_a_benchmark_without_one_is_refused(tmp_path: Path) -> None:
     assert "has no chart" in result.stderr
 
 
+def test_a_duration_is_passed_on_or_refused() -> None:
+    asked = []
+
+    def measure(effort: Effort) -> Measurement:
+        asked.append(effort.seconds)
+        return Measurement(1.0, {})
+
+    timed = replace(_benchmark(1.0), measure=measure, takes_seconds=True)
+    refused = _invoke(_benchmark(1.0), "made_up", "--seconds", "60")
+
+    assert 0 == _invoke(timed, "made_up", "--seconds", "60").exit_code
+    assert [60] == asked
+    assert refused.exit_code == 2
+    assert "omit --seconds" in refused.stderr
+
+
 def test_sides_alternate_and_the_first_one_changes() -> None:
     """The warm-up round runs, and does not count."""
     order = []

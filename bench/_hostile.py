@@ -1,0 +1,279 @@
+"""A client with valid credentials that does everything bad, at a bounded rate. A process of its own.
+
+``python -m bench._hostile HOST PORT CLUSTER FOLDER SECONDS`` prints ``ready``, attacks after the line ``go``, and rests
+after the line ``rest``. At the end of its standard input it prints the number of its acts by kind, as JSON. ``FOLDER``
+has the authority of the broker, if that uses TLS. ``SECONDS``: how long it attacks in total.
+
+It plays all acts in random order, then again. Light ones: messages in the name of others, small invalid messages, new
+names, guessed passwords. Heavy ones: the largest valid message of each kind, for a topic of others and for its own;
+messages at and above the limits; floods of connections and subscriptions. When the broker disconnects it, it connects
+again. Its rate is bounded, because only the broker and quotas can stop more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import random
+import sys
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from bench import _worst_cases as worst
+from bench._cluster import HOSTILE, HOSTILE_TOPIC, TOPIC
+from bench._raw_client import RawClient
+from controller.local.secured_cluster import SecuredCluster
+from headgate.protocol import messages as m
+from headgate.tls import client_context
+
+LIGHT_ACTS_A_SECOND: Final = 20.0
+HEAVY_ACTS_A_SECOND: Final = 0.5
+"""Unless a short attack needs more for playing each one once. A large request may block the leader for 20 ms, so more
+than one per two seconds would always move the 99th percentile of others."""
+CONNECTIONS_AT_ONCE: Final = 20
+SUBSCRIPTIONS_AT_ONCE: Final = 50
+CLIENT_ID: Final = "hostile"
+LIES_ABOUT: Final = "shop/producer-1"
+"""The address in whose name it speaks."""
+
+Act = Callable[[], Awaitable[None]]
+
+
+class _Deck:
+    """Acts in random order; after the last one all of them in another order."""
+
+    def __init__(self, acts: dict[str, Act], rng: random.Random) -> None:
+        self._acts = list(acts.items())
+        self._rng = rng
+        self._left: list[tuple[str, Act]] = []
+
+    def draw(self) -> tuple[str, Act]:
+        """Return the next act and its name."""
+        if not self._left:
+            self._left = list(self._acts)
+            self._rng.shuffle(self._left)
+        return self._left.pop()
+
+
+class Hostile:
+    """The attacker: one connection that it opens again when it is lost, and more for floods."""
+
+    def __init__(self, host: str, port: int, cluster: str, folder: Path, seconds: float, rng: random.Random) -> None:
+        """``seconds``: how long it will attack."""
+        self.counts: Counter[str] = Counter()
+        self._address = host, port
+        self._cluster = cluster
+        self._rng = rng
+        ca_file = folder / "tls" / "ca.pem"
+        self._context = client_context(ca_file=ca_file) if ca_file.exists() else None
+        self._client: RawClient | None = None
+        self._leader_epoch = 0
+        self._names = 0
+        heavy = {**self._large_requests(), **self._large_messages(), **self._floods()}
+        self._heavy = _Deck(heavy, rng)
+        self._light = _Deck({**self._lies(), **self._small_acts()}, rng)
+        self._heavy_share = max(HEAVY_ACTS_A_SECOND, len(heavy) / seconds) / LIGHT_ACTS_A_SECOND
+        self._heavy_due = 0.0
+
+    async def act(self) -> None:
+        """Do one light thing, and a heavy one if it is due."""
+        await self._play(*self._light.draw())
+        self._heavy_due += self._heavy_share
+        while self._heavy_due >= 1:
+            self._heavy_due -= 1
+            await self._play(*self._heavy.draw())
+
+    async def _play(self, name: str, act: Act) -> None:
+        try:
+            if self._client is None or self._client.disconnected.is_set():
+                self._client = await self._connected()
+            await act()
+            self.counts[name] += 1
+        except (OSError, TimeoutError):
+            self.counts["disconnected"] += 1
+            self._client = None
+
+    async def close(self) -> None:
+        """Disconnect."""
+        if self._client is not None:
+            await self._client.close()
+
+    # Connections
+
+    def _raw(self, client_id: str, password: str | None = None) -> RawClient:
+        return RawClient(
+            *self._address,
+            client_id,
+            user=HOSTILE,
+            password=password or SecuredCluster.password_of(HOSTILE),
+            context=self._context,
+        )
+
+    async def _connected(self) -> RawClient:
+        client = self._raw(CLIENT_ID)
+        await client.connect()
+        await client.subscribe(m.leader_topic(self._cluster, 0), self._on_message)
+        await client.subscribe(m.replies_topic(self._cluster, f"{HOSTILE}/{CLIENT_ID}"), self._on_message)
+        return client
+
+    def _on_message(self, topic: str, payload: bytes) -> None:
+        if topic == m.leader_topic(self._cluster, 0):
+            self._leader_epoch = m.decode_leader(payload).leader_epoch
+
+    def _publish(self, topic: str, payload: bytes) -> None:
+        assert self._client is not None, "connected before each act"
+        self._client.publish_unconfirmed(topic, payload)
+
+    # Acts
+
+    def _large_requests(self) -> dict[str, Act]:
+        """Return the largest valid message of each kind, for both topics."""
+        found: dict[str, Act] = {}
+        for kind, cases in worst.CASES.items():
+            for name, case in cases.items():
+                body = case.body(case.world() if kind is m.AcknowledgeBatch else worst.plain())
+                own = msgspec.structs.replace(body, topic=HOSTILE_TOPIC) if hasattr(body, "topic") else body
+                for topic, each in ((TOPIC, body), (HOSTILE_TOPIC, own)):
+                    found[f"{kind.__name__} {name} of {topic}"] = partial(self._request, each)
+        return found
+
+    async def _request(self, body: m.AnyRequestBody, named: str = CLIENT_ID, address: str = "") -> None:
+        request = m.Request(request_id=1, client_id=named, leader_epoch=self._leader_epoch, body=body)
+        topic = m.requests_topic(self._cluster, 0, address or f"{HOSTILE}/{CLIENT_ID}")
+        self._publish(topic, m.encode(request))
+
+    def _lies(self) -> dict[str, Act]:
+        """Return messages in the name of others."""
+        cluster = self._cluster
+        leader = m.LeaderAnnouncement(shard=0, leader_epoch=999, instance="x", pipelining=True, window=128)
+        gone = m.Presence(client_id=LIES_ABOUT.partition("/")[2], online=False)
+        deletes = m.DeleteTopic(topic=TOPIC, token="x", force=True)  # noqa: S106 - no secret
+        forged = m.ProduceBatch(
+            topic=TOPIC,
+            records=[m.Record(b"k", b"forged", 0)],
+            producer_id=self._rng.getrandbits(63),
+            sequence=0,
+        )
+        lies = {
+            "leader": (m.leader_topic(cluster, 0), m.encode(leader)),
+            "head": (m.head_topic(cluster, 0), m.encode(m.HeadAnnouncement(shard=0, leader_epoch=1, head=10**9))),
+            "presence": (m.presence_topic(cluster, LIES_ABOUT), m.encode(gone)),
+            "reply": (m.replies_topic(cluster, LIES_ABOUT), b""),
+            "device record": (f"headgate/{cluster}/publish/{TOPIC}/key", b"forged"),
+            "sentinel": (m.device_sentinel_topic(cluster, 0), b"x"),
+        }
+        return {
+            **{name: partial(self._publish_retained, *message) for name, message in lies.items()},
+            "request of another": partial(self._request, deletes, named="admin", address="operator/admin"),
+            "request that names another": partial(self._request, deletes, named="admin"),
+            "forged batch": partial(self._request, forged),
+            "presence of its own": partial(
+                self._send,
+                m.presence_topic(cluster, f"{HOSTILE}/{CLIENT_ID}"),
+                m.encode(m.Presence(client_id=CLIENT_ID, online=True, incarnation=1)),
+            ),
+        }
+
+    async def _publish_retained(self, topic: str, payload: bytes) -> None:
+        assert self._client is not None, "connected before each act"
+        await self._client.publish(topic, payload, retain=True)
+
+    async def _send(self, topic: str, payload: bytes) -> None:
+        self._publish(topic, payload)
+
+    def _small_acts(self) -> dict[str, Act]:
+        own = m.requests_topic(self._cluster, 0, f"{HOSTILE}/{CLIENT_ID}")
+        return {
+            "random bytes": partial(self._send, own, self._rng.randbytes(100)),
+            "wrong password": self._guess,
+            "new names": self._register,
+        }
+
+    def _large_messages(self) -> dict[str, Act]:
+        """Return messages at and above the limits."""
+        own = m.requests_topic(self._cluster, 0, f"{HOSTILE}/{CLIENT_ID}")
+        device = f"headgate/{self._cluster}/publish/{HOSTILE_TOPIC}/key"
+        return {
+            "nested": partial(self._send, own, b"\x91" * 100_000),
+            "random bytes, largest": partial(self._send, own, self._rng.randbytes(m.MAX_MESSAGE_BYTES)),
+            "random bytes, too large": partial(self._send, own, self._rng.randbytes(m.MAX_MESSAGE_BYTES + 1)),
+            "largest device record": partial(self._send, device, bytes(m.MAX_RECORD_BYTES - 3)),
+            "too large device record": partial(self._send, device, bytes(m.MAX_RECORD_BYTES)),
+            "above the broker's limit": partial(self._send, own, bytes(6 * 1024 * 1024)),
+        }
+
+    def _floods(self) -> dict[str, Act]:
+        return {"reconnects": self._reconnect, "subscriptions": self._subscribe}
+
+    async def _reconnect(self) -> None:
+        for number in range(CONNECTIONS_AT_ONCE):
+            async with self._raw(f"flood-{number}"):
+                pass
+
+    async def _take_over(self) -> None:
+        """Connect under the ids of daemons and device sessions, as far as a client can know them."""
+        for client_id in (m.daemon_client_id(self._cluster, "d1"), m.device_session_id(self._cluster, 0)):
+            async with self._raw(client_id):
+                pass
+
+    async def _guess(self) -> None:
+        client = self._raw("guess", password="wrong")  # noqa: S106 - it is wrong
+        with contextlib.suppress(ConnectionError):
+            await client.connect()
+        await client.close()
+
+    async def _subscribe(self) -> None:
+        assert self._client is not None, "connected before each act"
+        for number in range(SUBSCRIPTIONS_AT_ONCE):
+            await self._client.subscribe(f"headgate/{self._cluster}/+/{number}/#")
+        await self._client.subscribe("#")
+
+    async def _register(self) -> None:
+        """Register and leave under a new name, and open a producer."""
+        self._names += 1
+        who = {"topic": HOSTILE_TOPIC, "subscription": "s", "consumer": f"c{self._names}", "incarnation": 1}
+        await self._request(m.RegisterConsumer(**who, subscription_type=worst.STREAM))  # type: ignore[arg-type]
+        await self._request(m.OpenProducer(token=f"t{self._names}"))
+        await self._request(m.LeaveConsumer(**who))  # type: ignore[arg-type]
+
+
+async def attack(hostile: Hostile) -> None:
+    """Attack while the standard input says so."""
+    loop = asyncio.get_running_loop()
+    attacking = asyncio.Event()
+
+    async def follow_orders() -> None:
+        while line := await asyncio.to_thread(sys.stdin.readline):
+            if line.strip() == "go":
+                attacking.set()
+            else:
+                attacking.clear()
+
+    orders = asyncio.create_task(follow_orders())
+    print("ready", flush=True)
+    due = loop.time()
+    while not orders.done():
+        if not attacking.is_set():
+            await asyncio.wait({orders, asyncio.create_task(attacking.wait())}, return_when=asyncio.FIRST_COMPLETED)
+            due = loop.time()
+            continue
+        await hostile.act()
+        due = max(due + 1 / LIGHT_ACTS_A_SECOND, loop.time())
+        await asyncio.sleep(due - loop.time())
+    await hostile.close()
+    print(json.dumps(hostile.counts), flush=True)
+
+
+async def _main() -> None:
+    host, port, cluster, folder, seconds = sys.argv[1:]
+    await attack(Hostile(host, int(port), cluster, Path(folder), float(seconds), random.Random(1)))
+
+
+if __name__ == "__main__":
+    asyncio.run(_main())
