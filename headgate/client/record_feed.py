@@ -77,7 +77,7 @@ class HeldSegment:
     progress: asyncio.Event = field(default_factory=asyncio.Event)
     """Set at every acknowledgement, and when the segment is dropped."""
     read_offset: int = 0
-    """Bucket ranges: the offset after the last record that was read, delivered or skipped."""
+    """If buckets differ: the offset after the last record that was read, delivered or skipped."""
     skip_reported_at: float = 0.0
     """Loop time at which ``read_offset`` was last reported."""
 

@@ -153,7 +153,7 @@ class SegmentReader:
         """Create a reader for ``grant``.
 
         ``start_offset`` replaces that of the grant. ``skip_acknowledged``: omit the acknowledged ranges of the grant.
-        ``on_skipped`` receives skipped records of other buckets; a reader of a bucket range calls it after every chunk.
+        ``on_skipped`` receives skipped records of other buckets. A reader that skips by bucket calls it after every chunk.
         """
         self.next_offset = grant.start_offset if start_offset is None else start_offset
         # The grant states the chunk of its own start only; an earlier start begins at chunk 1.
@@ -167,7 +167,7 @@ class SegmentReader:
         self._head = head
         self._deliver = deliver
         self._filter = _GrantFilter(grant, skip_acknowledged=skip_acknowledged)
-        self._on_skipped = on_skipped if self._filter.is_bucket_range else None
+        self._on_skipped = on_skipped if self._filter.checks_keys else None
 
     @property
     def at_end(self) -> bool:
@@ -281,13 +281,13 @@ class _Disposition(Enum):
 class _GrantFilter:
     def __init__(self, grant: Grant, *, skip_acknowledged: bool) -> None:
         segment_slice = slice_of(grant.segment, grant.first_bucket, grant.end_bucket)
-        self.is_bucket_range = isinstance(segment_slice, BucketRange)
         self._own_buckets = buckets_of(segment_slice)
         self._buckets = grant.buckets
-        self._checks_keys = self.is_bucket_range or bool(grant.starts)
+        self.checks_keys = isinstance(segment_slice, BucketRange) or bool(grant.starts)
+        """Whether it depends on a record's key bucket who reads it, or whether it is acknowledged."""
         acknowledged = OffsetRanges(grant.acknowledged if skip_acknowledged else ())
         self._starts = [grant.start_offset] * self._buckets
-        self._skipped = [acknowledged] * (self._buckets if self._checks_keys else 1)
+        self._skipped = [acknowledged] * (self._buckets if self.checks_keys else 1)
         for start in grant.starts:
             for bucket in range(start.first_bucket, start.end_bucket):
                 self._starts[bucket] = start.start_offset
@@ -295,7 +295,7 @@ class _GrantFilter:
 
     def classify(self, offset: int, key: bytes) -> _Disposition:
         bucket = 0
-        if self._checks_keys:
+        if self.checks_keys:
             bucket = key_bucket(key, self._buckets)
             if bucket not in self._own_buckets:
                 return _Disposition.OTHER_BUCKET

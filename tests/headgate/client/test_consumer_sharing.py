@@ -109,6 +109,16 @@ async def test_reading_starts_in_each_bucket_at_the_offset_of_the_grant(cluster)
             assert ["1", "3", "4"] == await take(reader, 3, acknowledge=True)
 
 
+async def test_the_last_record_of_a_whole_segment_may_be_acknowledged_in_its_bucket_already(cluster):
+    """Its former holder of this bucket acknowledged it; without another acknowledgement nothing drains the segment."""
+    async with cluster.leader() as leader:
+        leader.grants = [grant(end_offset=3, starts=[m.BucketStart(8, 16, 3)])]
+        store(cluster, leader, LOW, LOW, HIGH)
+        async with consumer(cluster) as reader:
+            assert ["0", "1"] == await take(reader, 2, acknowledge=True)
+            await reached(cluster, 1, 3)
+
+
 async def test_a_queue_skips_the_acknowledged_records_of_each_bucket(cluster):
     async with cluster.leader() as leader:
         leader.grants = [grant(starts=[m.BucketStart(0, 8, 0, [(2, 3)]), m.BucketStart(8, 16, 2)])]
