@@ -344,6 +344,7 @@ PLAIN_BATCH: Final = Case(
 """64 records of 1 KB."""
 
 CASES: Final[dict[type[m.RequestBody], dict[str, Case]]] = {
+    m.DescribeLeader: {"later": Case(plain, _asked(m.DescribeLeader, heard_epoch=2**31 - 1))},
     m.ProduceBatch: {
         "records": Case(wide, _tiny_records),
         "bytes": Case(

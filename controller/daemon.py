@@ -129,7 +129,7 @@ class Daemon:
         self._clock = SteadyClock(*read_clocks())
         self._leader_type = leader_type
         self._controllers: list[ShardController] = []
-        self._leaders = ShardLeaders(self.instance, 0)
+        self._leaders = ShardLeaders(self.instance)
         self._ticked_at = 0.0
         self._suspended: asyncio.TimerHandle | None = None
         self._zookeeper_state = "connecting"
@@ -197,7 +197,6 @@ class Daemon:
             shards=shards,
             ledger_url=settings.ledger.url,
         )
-        self._leaders = ShardLeaders(self.instance, shards)
         self._transport = transport
         transport.on_connection(self._on_broker)
         await stack.enter_async_context(transport)
@@ -253,7 +252,7 @@ class Daemon:
                 unreadable={each.shard: each.fault for each in self._controllers if each.fault is not None},
                 store_reachable=self.instruments.store_reachable,
                 without_leader=self._leaders.without_leader(
-                    [controller.leadership.role for controller in self._controllers]
+                    [(controller.leadership.role, controller.following_leader) for controller in self._controllers]
                 ),
                 shards_led=sum(controller.leadership.role is Role.LEADING for controller in self._controllers),
             ),
@@ -276,7 +275,7 @@ class Daemon:
         for leader in [controller.leader for controller in self._controllers if controller.leader is not None]:
             leader.autoscaler.settings, leader.pruner.settings = self.settings.scaling, self.settings.retention
             if "ingest.pipelining" in reload.applied:
-                leader.switch_pipelining(self.settings.ingest.pipelining)
+                leader.announcer.switch_pipelining(self.settings.ingest.pipelining)
             leader.devices.subscriptions.set_enabled(self.settings.ingest.mqtt_devices)
 
     # Construction
@@ -493,14 +492,10 @@ class Daemon:
                 "ledger.foreign_objects", folder=chunk_folder(shard), count=len(names), names=names[:MAX_LOGGED_NAMES]
             )
 
-    def _on_leader(self, _: str, payload: bytes) -> None:
-        try:
-            announced = m.decode_leader(payload)
-        except msgspec.DecodeError as error:
-            self.instruments.observe(events.MalformedMessageReceived(reason="leader"))
-            log.debug("leader.malformed", error=str(error))
-            return
-        self._leaders.announced(announced.shard, announced.leader_epoch, announced.instance)
+    def _on_leader(self, topic: str, payload: bytes) -> None:
+        for controller in self._controllers:
+            if controller.leader is not None and topic == m.leader_topic(self.settings.cluster.name, controller.shard):
+                controller.leader.announcer.seen(payload)
 
     def _recheck_drained(self) -> None:
         """Ask again for blocked segments without waiting for the next poll."""

@@ -23,7 +23,7 @@ from headgate.protocol.replies import Verdict
 from metrics.status import DaemonStatus
 
 BatchVerdict = Literal["accept", "duplicate", Verdict]
-MalformedReason = Literal["too_large", "not_msgpack", "invalid", "protocol", "sender", "presence", "leader"]
+MalformedReason = Literal["too_large", "not_msgpack", "invalid", "protocol", "sender", "presence"]
 DeviceRejectionReason = Literal["unknown_topic", "external_topic", "empty_key", "too_large", "retained"]
 ZooKeeperState = Literal["connecting", "connected", "suspended", "lost"]
 PollOutcome = Literal["drained", "waiting", "failed", "timed_out", "stuck"]
@@ -119,6 +119,12 @@ class MalformedMessageReceived(Event, frozen=True):
 
 class OversizedMessageWithheld(Event, frozen=True):
     """A reply or push was not sent because it exceeds the protocol's limit."""
+
+
+class ForeignAnnouncementSeen(Event, frozen=True):
+    """The leader found another announcement than its own at the broker, and published its own again."""
+
+    shard: int
 
 
 class ClientIdConflictSeen(Event, frozen=True):

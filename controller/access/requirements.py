@@ -15,12 +15,15 @@ from headgate.protocol import messages as m
 
 def refuse_access(rules: AccessRules, user: str, body: m.RequestBody) -> Refusal | None:
     """Return the refusal of the request ``body`` of ``user``; None if the rules allow it."""
-    decision = rules.judge(user, required(body))
+    act = required(body)
+    if act is None:
+        return None
+    decision = rules.judge(user, act)
     return None if decision.allowed else Refusal("forbidden", decision.reason, after_barrier=True)
 
 
-def required(body: m.RequestBody) -> Act:
-    """Return the act that a user must be allowed for the request ``body``."""
+def required(body: m.RequestBody) -> Act | None:
+    """Return the act that a user must be allowed for the request ``body``; None if every user may send it."""
     return _ACTS[type(body)](body)
 
 
@@ -45,7 +48,8 @@ def _identity(_: m.OpenProducer) -> Act:
     return Act(Action.DESCRIBE)
 
 
-_ACTS: Final[dict[type[m.RequestBody], Callable[[Any], Act]]] = {
+_ACTS: Final[dict[type[m.RequestBody], Callable[[Any], Act | None]]] = {
+    m.DescribeLeader: lambda _: None,  # what the leader announces to every user
     m.OpenProducer: _identity,
     m.ProduceBatch: _on_topic(Action.PRODUCE),
     m.AcknowledgeBatch: _on_subscription(Action.CONSUME),

@@ -24,6 +24,7 @@ from controller.decisions.placement import route_batch
 from controller.decisions.verdicts import Accept, Batch, Duplicate, judge_batch, judge_term
 from controller.devices.intake import DeviceIntake
 from controller.devices.session_port import Delivery
+from controller.leader.announcer import Announcer
 from controller.leader.context import LeaderContext
 from controller.leader.outbox import Outbox
 from controller.leader.request_decoding import Malformed, read_request
@@ -34,7 +35,6 @@ from controller.leadership.transitions import Event
 from controller.retention.pruner import Pruner
 from controller.retention.trimmer import Trimmer
 from controller.scaling.autoscaler import Autoscaler
-from controller.state.dedup_window import WINDOW
 from controller.state.ledger_time import IDLE_CHUNK_MS
 from controller.state.shard_state import ShardState
 from coordinator.decisions.refusal import Refusal
@@ -66,7 +66,6 @@ class ShardLeader:
         self._transport = context.transport
         self._access = context.access
         self._ingest = context.ingest
-        self._pipelining = context.ingest.pipelining
         self._observer = context.observer
         self._delayed: set[asyncio.TimerHandle] = set()
         self._broker_lost_at: float | None = None
@@ -89,6 +88,16 @@ class ShardLeader:
             leader_epoch=state.leader_epoch,
             instance=context.instance,
             transport=context.transport,
+            commit=self.commit,
+            observer=observer,
+        )
+        self.announcer = Announcer(
+            shard=state.shard,
+            leader_epoch=state.leader_epoch,
+            instance=context.instance,
+            pipelining=context.ingest.pipelining,
+            publish=self._outbox.announce_leader,
+            serving=lambda: self._serving,
             commit=self.commit,
             observer=observer,
         )
@@ -176,6 +185,7 @@ class ShardLeader:
             *subscription_commands.COMMANDS,
             *self.subscription_registry.handlers(),
             *self.pruner.handlers(),
+            handler(m.DescribeLeader, self.announcer.describe),
             handler(m.ProduceBatch, self._handle_batch),
             handler(m.AcknowledgeBatch, self._handle_batch),
             handler(m.DescribeBacklog, self._describe_backlog),
@@ -221,28 +231,13 @@ class ShardLeader:
         self._serving = False
         await self.commit.flush()
 
-    def announcement(self) -> m.LeaderAnnouncement:
-        """Return the announcement of this leader."""
-        return m.LeaderAnnouncement(
-            shard=self._shard,
-            leader_epoch=self.leader_epoch,
-            instance=self._context.instance,
-            pipelining=self._pipelining,
-            window=WINDOW,
-        )
-
-    def switch_pipelining(self, on: bool) -> None:
-        """Let producers keep several batches in flight, or one at a time, and announce it."""
-        self._pipelining = on
-        self._announce()
-
     def connection_changed(self, connected: bool) -> None:
         """Handle a broker connection or its loss. Each connection announces: the broker may have lost its data."""
         if not self._serving:
             return
         if connected:
             self._broker_lost_at = None
-            self._announce()
+            self.announcer.announce()
         elif self._broker_lost_at is None:
             self._broker_lost_at = asyncio.get_running_loop().time()
 
@@ -393,15 +388,10 @@ class ShardLeader:
         refusal = self.subscription_registry.refuse_unknown(request.topic, request.subscription)
         return refusal or Deferred(partial(self.backlogs.answer_later, request))
 
-    # Announcements and timers
+    # Chunks and timers
 
     def _on_durable(self, number: int) -> None:
         self._outbox.announce_head(number)
-
-    def _announce(self) -> None:
-        """Announce this leader while it serves. Without a broker connection the next connection announces it."""
-        if self._serving:
-            self._outbox.announce_leader(self.announcement())
 
     async def _run_timers(self) -> None:
         """Check deadlines, the broker connection, and for a successor while idle."""

@@ -65,6 +65,8 @@ class ShardController:
         self.following_chunk = 0
         """Newest chunk that was read as a follower."""
         self.following_epoch = 0
+        self.following_leader = ""
+        """Instance of the newest term that was read as a follower."""
         self.fault: str | None = None
         """Why the ledger cannot be read; the text names the object. None if it can be read."""
         self._ledger = ledger
@@ -185,6 +187,7 @@ class ShardController:
     def _record_progress(self, read: int) -> int:
         if read:
             self.following_chunk, self.following_epoch = self._state.chunk, self._state.leader_epoch
+            self.following_leader = self._state.leader_instance
             self._observer.observe(events.HeadAdvanced(shard=self.shard, chunk=self._state.chunk))
         return read
 

@@ -3,8 +3,9 @@
 Presence is announced with each connection, and revoked by a last will. It is not retained: a leader
 that misses it notices missing heartbeats, and the broker keeps nothing of clients that are gone.
 
-The highest leader epoch seen of a shard never falls: an older announcement is ignored, and so is a
-refusal by a leader older than the one that was asked.
+A leader is known once it has replied: announcements are only reasons to ask, see
+headgate.client.decisions.leader_belief. A refusal by a leader older than the one that was asked is
+ignored.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import msgspec
 from headgate.backoff import BackoffSchedule
 from headgate.client.decisions.command_deadline import CommandDeadline
 from headgate.client.decisions.session_types import RETRY_BACKOFF
+from headgate.client.leader_watch import LeaderHandler, LeaderWatch
 from headgate.config import ClientConfig
 from headgate.errors import (
     CommandUnknownError,
@@ -100,13 +102,11 @@ class Client:
         self._parts = m.PartCollector()
         self._description: m.ClusterDescription | None = None
         self._incompatible_protocol: int | None = None
-        self._leaders: dict[int, m.LeaderAnnouncement] = {}
-        self._highest_epochs: dict[int, int] = {}
+        self._leaders: dict[int, LeaderWatch] = {}
         self._watched_leaders: set[int] = set()
         self._watched_heads: set[int] = set()
         self._replies: dict[int, ReplyHandler] = {}
         self._pushes: dict[tuple[str, str, str], PushHandler] = {}
-        self._leader_watchers: dict[int, list[Callable[[m.LeaderAnnouncement], None]]] = {}
         self._head_watchers: dict[int, list[Callable[[m.HeadAnnouncement], None]]] = {}
         self._connection_watchers: list[Callable[[bool], None]] = []
         self._log = log.bind(cluster=cluster, client_id=client_id)
@@ -179,6 +179,8 @@ class Client:
     async def __aexit__(self, *_: object) -> None:
         self._publish_presence(online=False)
         self.entered = False
+        for watch in self._leaders.values():
+            watch.close()
         await self.transport.__aexit__(None, None, None)
 
     def on_connection(self, handler: Callable[[bool], None]) -> Callable[[], None]:
@@ -188,6 +190,8 @@ class Client:
     def _on_connection(self, connected: bool) -> None:
         if connected and self.entered:
             self._publish_presence(online=True)
+        for watch in self._leaders.values():
+            watch.connection_changed(connected)
         for handler in list(self._connection_watchers):
             handler(connected)
 
@@ -233,21 +237,43 @@ class Client:
         """Subscribe to the leader announcements of ``shard``."""
         if shard not in self._watched_leaders:
             self._watched_leaders.add(shard)
+            self._leader_watch(shard).prompt()
             await self._subscribe(
                 m.leader_topic(self.cluster, shard),
                 "leader",
                 partial(m.decode, _LEADER),
-                self._on_leader,
+                self._leader_watch(shard).announced,
                 retained=True,
             )
 
     def leader(self, shard: int) -> m.LeaderAnnouncement | None:
-        """Return the newest announcement for ``shard``; None if there is none."""
-        return self._leaders.get(shard)
+        """Return the leader of ``shard`` that has replied; None if none has, or the shard is not watched."""
+        return self._leader_watch(shard).leader
 
-    def on_leader(self, shard: int, handler: Callable[[m.LeaderAnnouncement], None]) -> Callable[[], None]:
-        """Call ``handler`` with each announcement that is not stale; returns a function that removes it."""
-        return _add_handler(self._leader_watchers.setdefault(shard, []), handler)
+    def on_leader(self, shard: int, handler: LeaderHandler) -> Callable[[], None]:
+        """Call ``handler`` when the leader changes or announces itself; returns a function that removes it."""
+        return _add_handler(self._leader_watch(shard).handlers, handler)
+
+    def doubt_leader(self, shard: int, leader_epoch: int = 0) -> None:
+        """Ask who leads: the leader does not reply, or the one of ``leader_epoch`` refused a request meant for it."""
+        self._leader_watch(shard).prompt(leader_epoch)
+
+    def _leader_watch(self, shard: int) -> LeaderWatch:
+        if shard not in self._leaders:
+            self._leaders[shard] = LeaderWatch(
+                shard,
+                send=partial(self._send_question, shard),
+                forget=self.remove_reply_handler,
+                jitter=self.rng.random,
+            )
+            self._leaders[shard].connection_changed(self.transport.connected and self.entered)
+        return self._leaders[shard]
+
+    def _send_question(self, shard: int, body: m.DescribeLeader, handler: ReplyHandler) -> int:
+        request_id = next(self.request_ids)
+        self.on_reply(request_id, handler)
+        self.send(shard, request_id, None, body)
+        return request_id
 
     async def watch_head(self, shard: int, handler: Callable[[m.HeadAnnouncement], None]) -> Callable[[], None]:
         """Call ``handler`` with each announced chunk of ``shard``; returns a function that removes it."""
@@ -343,7 +369,7 @@ class Client:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_seconds
         schedule = BackoffSchedule(RETRY_BACKOFF, self.rng.random)
-        reason = "it has no leader"
+        reason = ""
         await self.watch_leader(shard)
         while True:
             try:
@@ -354,6 +380,7 @@ class Client:
                 break
             if reply is None:
                 reason = "its leader does not reply"
+                self.doubt_leader(shard)
             elif not isinstance(rejected := reply.body, m.Rejected):
                 return reply
             elif rejected.verdict == "fenced":
@@ -366,28 +393,28 @@ class Client:
                     continue
             else:
                 reason = rejected.reason
-                self._observe_epoch(shard, reply.leader_epoch)
+                if rejected.verdict == "not_leader":
+                    self.doubt_leader(shard, reply.leader_epoch)
             pause = min(schedule.next_seconds(), deadline - loop.time())
             if pause <= 0:
                 break
             await asyncio.sleep(pause)
         if not self.transport.connected:
             reason = f"cannot reach {self._broker}: {self.transport.unreachable_reason or 'no connection yet'}"
+        elif not reason:
+            heard = self._leader_watch(shard).heard_of_leader
+            reason = "its leader does not reply" if heard else "it has no leader"
         raise NoLeaderError(f"shard {shard} of cluster {self.cluster!r}: {reason} (waited {timeout_seconds:g} s)")
 
     async def _leader_epoch(self, shard: int) -> int:
-        """Wait until the newest leader is known and the broker is connected; return its epoch."""
+        """Wait until a leader is known and the broker is connected; return its epoch."""
         changed = asyncio.Event()
         remove_handlers = [self.on_leader(shard, lambda _: changed.set()), self.on_connection(lambda _: changed.set())]
         try:
             waited = False
             while True:
-                known = self._leaders.get(shard)
-                if (
-                    known is not None
-                    and known.leader_epoch >= self._highest_epochs.get(shard, 0)
-                    and self.transport.connected
-                ):
+                known = self.leader(shard)
+                if known is not None and self.transport.connected:
                     return known.leader_epoch
                 if not waited:
                     self.leader_waits += 1
@@ -410,8 +437,8 @@ class Client:
             if not stale and not answered.done():
                 answered.set_result(reply)
 
-        def on_leader(announcement: m.LeaderAnnouncement) -> None:
-            if announcement.leader_epoch > leader_epoch and not answered.done():
+        def on_leader(leader: m.LeaderAnnouncement) -> None:
+            if leader.leader_epoch != leader_epoch and not answered.done():
                 answered.set_result(None)
 
         self.on_reply(request_id, on_reply)
@@ -442,18 +469,6 @@ class Client:
         else:
             self._description, self._incompatible_protocol = description, None
         self._cluster_known.set()
-
-    def _on_leader(self, announcement: m.LeaderAnnouncement) -> None:
-        known = self._leaders.get(announcement.shard)
-        if known is not None and announcement.leader_epoch < known.leader_epoch:
-            return
-        self._leaders[announcement.shard] = announcement
-        self._observe_epoch(announcement.shard, announcement.leader_epoch)
-        for handler in list(self._leader_watchers.get(announcement.shard, ())):
-            handler(announcement)
-
-    def _observe_epoch(self, shard: int, leader_epoch: int) -> None:
-        self._highest_epochs[shard] = max(self._highest_epochs.get(shard, 0), leader_epoch)
 
     def _on_head(self, head: m.HeadAnnouncement) -> None:
         for handler in list(self._head_watchers.get(head.shard, ())):

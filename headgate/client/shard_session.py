@@ -11,7 +11,7 @@ from functools import partial
 
 from headgate.client.connection import Client
 from headgate.client.decisions.producer_session import ProducerSession
-from headgate.client.decisions.session_transitions import Phase
+from headgate.client.decisions.session_transitions import ATTEMPT_PHASES, Phase
 from headgate.client.decisions.session_types import (
     Command,
     Expire,
@@ -137,11 +137,9 @@ class ShardSession:
 
     # Events
 
-    def _on_leader(self, announcement: m.LeaderAnnouncement) -> None:
+    def _on_leader(self, leader: m.LeaderAnnouncement) -> None:
         self._perform(
-            self._session.leader_announced(
-                announcement.leader_epoch, announcement.pipelining, announcement.window, self._loop.time()
-            ),
+            self._session.follow_leader(leader.leader_epoch, leader.pipelining, leader.window, self._loop.time()),
         )
 
     def _on_connection(self, connected: bool) -> None:
@@ -155,12 +153,17 @@ class ShardSession:
             case m.Rejected() as rejected:
                 jitter = self._client.rng.random()
                 self._perform(self._session.rejected(request_id, reply.leader_epoch, rejected, now, jitter))
+                if rejected.verdict == "not_leader":
+                    self._client.doubt_leader(self.shard, reply.leader_epoch)
             case m.ProducerIdentity() as identity:
                 self._perform(self._session.identified(request_id, identity, now))
 
     def _on_timer(self) -> None:
         self._timer = None
+        before = self._session.phase
         self._perform(self._session.tick(self._loop.time(), self._client.rng.random()))
+        if before in ATTEMPT_PHASES and self._session.phase is Phase.BACKING_OFF:
+            self._client.doubt_leader(self.shard)  # it did not reply in time
 
     # Commands
 

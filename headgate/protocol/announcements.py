@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from headgate.protocol.requests import Epoch
+
 
 class ClusterDescription(msgspec.Struct, frozen=True, kw_only=True):
     """Retained: what a client needs to know about the cluster."""
@@ -14,14 +16,14 @@ class ClusterDescription(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LeaderAnnouncement(msgspec.Struct, frozen=True, kw_only=True):
-    """Retained per shard: the current leader, and what it supports.
+    """Retained per shard: the current leader, and what it supports. Clients do not believe it; they ask.
 
     ``window``: finished batches that the leader remembers per producer, hence the most that a
     producer may have in flight. ``pipelining`` False: producers send one batch at a time.
     """
 
     shard: int
-    leader_epoch: int
+    leader_epoch: Epoch
     instance: str
     pipelining: bool
     window: int

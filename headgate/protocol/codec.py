@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import msgspec
 
-from headgate.protocol.announcements import LeaderAnnouncement, Presence
+from headgate.protocol.announcements import Presence
 from headgate.protocol.mqtt_topics import client_address, sender_of_presence, user_of
 from headgate.protocol.replies import AnyReply
 from headgate.protocol.requests import Request
@@ -20,7 +20,6 @@ MAX_MESSAGE_BYTES = 4 * 1024 * 1024
 _ENCODER = msgspec.msgpack.Encoder()
 _REQUEST: msgspec.msgpack.Decoder[Request] = msgspec.msgpack.Decoder(Request)
 _PRESENCE: msgspec.msgpack.Decoder[Presence] = msgspec.msgpack.Decoder(Presence)
-_LEADER: msgspec.msgpack.Decoder[LeaderAnnouncement] = msgspec.msgpack.Decoder(LeaderAnnouncement)
 _REPLY: msgspec.msgpack.Decoder[AnyReply] = msgspec.msgpack.Decoder(AnyReply)
 
 Message = TypeVar("Message")
@@ -49,11 +48,6 @@ def decode_request(data: bytes) -> Request:
 def decode_reply(data: bytes) -> AnyReply:
     """Return the reply or push in ``data``; raises msgspec.DecodeError."""
     return decode(_REPLY, data)
-
-
-def decode_leader(data: bytes) -> LeaderAnnouncement:
-    """Return the announcement in ``data``; raises msgspec.DecodeError."""
-    return decode(_LEADER, data)
 
 
 def read_presence(mqtt_topic: str, data: bytes) -> Presence:

@@ -53,6 +53,14 @@ class Rejected(ReplyBody, frozen=True, tag="rejected"):
     term_age_ms: int | None = None
 
 
+class LeaderReply(ReplyBody, frozen=True, tag="leader"):
+    """Reply to `DescribeLeader`: what the leader of the envelope's epoch supports; see `LeaderAnnouncement`."""
+
+    instance: str
+    pipelining: bool
+    window: int
+
+
 class ProducerIdentity(ReplyBody, frozen=True, tag="producer_identity"):
     """Reply to `OpenProducer`.
 
@@ -407,6 +415,7 @@ class ConsumerFenced(Push, frozen=True, tag="consumer_fenced"):
 AnyReplyBody = (
     Committed
     | Rejected
+    | LeaderReply
     | ProducerIdentity
     | ProducerReply
     | ProducerList

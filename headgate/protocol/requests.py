@@ -283,6 +283,17 @@ class ListTopics(ListRequest, frozen=True, tag="list_topics"):
     """List the topics of one shard."""
 
 
+class DescribeLeader(RequestBody, frozen=True, tag="describe_leader"):
+    """Ask who leads the shard. The request is for every term: its envelope has no ``leader_epoch``.
+
+    ``heard_epoch``: the highest epoch that the client has heard of, for example from an announcement,
+    which any program may have forged. A leader of a lower epoch replies after a barrier, which proves
+    that this term had not begun.
+    """
+
+    heard_epoch: Epoch = 0
+
+
 class DescribeTopic(RequestBody, frozen=True, tag="describe_topic"):
     """Describe a topic and its layout."""
 
@@ -390,7 +401,8 @@ class SetSubscriptionOrder(SubscriptionRequest, frozen=True, tag="set_subscripti
 
 
 AnyRequestBody = (
-    ProduceBatch
+    DescribeLeader
+    | ProduceBatch
     | AcknowledgeBatch
     | OpenProducer
     | ListProducers

@@ -29,6 +29,12 @@ def add_dependency_metrics(metrics: MetricFactory) -> None:
         "Connections of clients whose client id is used by a newer program, too.",
     )
     metrics.count(
+        events.ForeignAnnouncementSeen,
+        "foreign_announcements",
+        "Announcements of this daemon's shards that another program replaced, and that were corrected, by shard.",
+        shard=None,
+    )
+    metrics.count(
         events.AccessDenied,
         "access_denied",
         "Requests that were refused because their user has no right to them.",

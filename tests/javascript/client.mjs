@@ -16,6 +16,8 @@ const USER = "anonymous"; // of a client that gives the broker no user name
 const REPLY_MS = 5000; // after this long without a reply: send again
 const FIRST_PAUSE_MS = 25;
 const LONGEST_PAUSE_MS = 1000;
+const QUESTION_MS = 250; // between two questions who leads
+const MAX_EPOCH = 2 ** 31 - 1;
 const QUIET_MS = 10_000; // after this long without a reply: send one batch alone first
 
 export function murmur3(bytes) {
@@ -45,8 +47,10 @@ export class Producer {
   #topic;
   #shard = null;
   #identity = null;
-  #epoch = 0; // highest leader epoch seen, in announcements and replies
-  #window = 0; // of the newest announcement; 0: no leader has announced itself
+  #epoch = 0; // of the leader that is believed, because it has replied
+  #window = 0; // of that leader; 0: none has replied
+  #questions = new Map(); // request id of each question who leads → the epoch that was believed then
+  #questionTimer = null;
   #attempt = 0; // rises with each replay; refusals of an older attempt are ignored
   #probed = false; // a batch was committed since the last change: the window is open
   #pending = []; // unanswered batches in the order of their sequence: {sequence, records, resolve, reject}
@@ -109,6 +113,7 @@ export class Producer {
     while (!this.#failure && this.#pending.length) await this.#change();
     clearInterval(this.#watchTimer);
     clearTimeout(this.#pauseTimer);
+    clearTimeout(this.#questionTimer);
     this.#mqtt.publish(this.#presenceTopic, this.#presence(false));
     await this.#mqtt.endAsync();
     if (this.#failure) throw this.#failure;
@@ -142,21 +147,41 @@ export class Producer {
     if (protocol !== PROTOCOL) return this.#fail(new Error(`the cluster runs protocol ${protocol}, this client ${PROTOCOL}`));
     this.#shard = murmur3(new TextEncoder().encode(this.#topic)) % shards;
     this.#mqtt.subscribe(`${this.#prefix}/shards/${this.#shard}/leader`, { qos: 1 });
+    this.#whoLeads();
   }
 
+  // The leader: any program can forge an announcement, so it is only a reason to ask
+
   #onLeader({ shard, leader_epoch, pipelining, window }) {
-    if (shard !== this.#shard || leader_epoch < this.#epoch) return; // retained, of an earlier term
+    if (shard !== this.#shard || !(leader_epoch <= MAX_EPOCH)) return;
+    if (leader_epoch !== this.#epoch || (pipelining ? window : 1) !== this.#window) this.#whoLeads(leader_epoch);
+  }
+
+  /** Ask at once, unless the last question is recent, and again until there is a reply. */
+  #whoLeads(heard = 0, recent = this.#questionTimer !== null) {
+    clearTimeout(this.#questionTimer);
+    this.#questionTimer = setTimeout(() => this.#whoLeads(heard, false), QUESTION_MS);
+    if (recent) return;
+    const question = { type: "describe_leader", heard_epoch: Math.max(heard, this.#epoch) };
+    this.#questions.set(this.#publish(question, null), this.#epoch);
+    if (this.#questions.size > 16) this.#questions.delete(this.#questions.keys().next().value);
+  }
+
+  #believe({ leader_epoch, body: { pipelining, window } }, believedThen) {
+    if (leader_epoch < this.#epoch && believedThen !== this.#epoch) return; // it proved itself, but not against this belief
+    clearTimeout(this.#questionTimer);
+    this.#questionTimer = null;
     this.#window = pipelining ? window : 1;
     if (leader_epoch === this.#epoch) return;
     this.#epoch = leader_epoch;
-    this.#replay(0); // a new leader: no reason to wait
+    this.#replay(0); // another leader: no reason to wait
   }
 
   // Requests and replies
 
-  #publish(body) {
+  #publish(body, leader_epoch = this.#epoch) {
     const request_id = ++this.#requestId;
-    const payload = encode({ request_id, client_id: this.#clientId, leader_epoch: this.#epoch, body });
+    const payload = encode({ request_id, client_id: this.#clientId, leader_epoch, body });
     if (this.#ready) this.#mqtt.publish(`${this.#prefix}/shards/${this.#shard}/requests/${this.#address}`, Buffer.from(payload));
     return request_id;
   }
@@ -168,6 +193,7 @@ export class Producer {
         this.#call = { id: this.#publish(body), resolve };
       });
       if (answer && answer.type !== "rejected") return answer;
+      if (!answer) this.#whoLeads();
       if (answer && answer.verdict !== "not_leader" && answer.verdict !== "unavailable") throw new Error(answer.reason);
       await new Promise((resolve) => setTimeout(resolve, pause));
     }
@@ -176,8 +202,10 @@ export class Producer {
   #onReply(reply) {
     if (reply.type !== "reply") return; // a push is for consumers
     this.#heardAt = Date.now();
+    const question = this.#questions.get(reply.request_id);
+    if (question !== undefined) return this.#believe(reply, question);
     const older = reply.leader_epoch < this.#epoch;
-    this.#epoch = Math.max(this.#epoch, reply.leader_epoch);
+    if (reply.leader_epoch > this.#epoch) this.#whoLeads(reply.leader_epoch);
     if (this.#call?.id === reply.request_id) return this.#call.resolve(reply.body);
     const request = this.#requests.get(reply.request_id);
     if (!request) return; // answered already, or unknown
@@ -239,7 +267,10 @@ export class Producer {
 
   #watch() {
     const silent = Date.now() - Math.max(this.#heardAt, this.#sentAt);
-    if (this.#inFlight && silent > REPLY_MS) this.#replay(this.#nextPause());
+    if (this.#inFlight && silent > REPLY_MS) {
+      this.#whoLeads();
+      this.#replay(this.#nextPause());
+    }
     if (Date.now() - this.#heardAt > QUIET_MS) this.#probed = false;
   }
 

@@ -20,13 +20,15 @@ def run_seed(
     store_kind: type[FakeStore] = FakeStore,
     changed_batches: bool = False,
     named_producer: bool = False,
+    forged_announcements: bool = False,
     device_switches: float = SWITCH_PROBABILITY,
 ) -> InvariantChecker:
     """Run one simulation and return its checker.
 
     ``changed_batches``: with a client that changes batches of others. ``named_producer``: with a program that
-    continues at its source position, beside many anonymous producers. ``device_switches``: probability that the intake
-    of devices is switched on or off before a publication of a device.
+    continues at its source position, beside many anonymous producers. ``forged_announcements``: with a program that
+    replaces the leader's announcements. ``device_switches``: probability that the intake of devices is switched on or
+    off before a publication of a device.
 
     Raises InvariantViolationError, or what a bug raised, with the end of the run's trace as a note.
     """
@@ -37,6 +39,7 @@ def run_seed(
         store_kind=store_kind,
         changed_batches=changed_batches,
         named_producer=named_producer,
+        forged_announcements=forged_announcements,
         device_switches=device_switches,
     )
     try:

@@ -136,6 +136,7 @@ class SimulatedDaemon:
                 await stack.enter_async_context(self.elections)
                 await stack.enter_async_context(self.transport)
                 await self.transport.subscribe(m.presence_filter(CLUSTER), self._on_presence)
+                await self.transport.subscribe(m.leader_topic(CLUSTER, "+"), self._on_announcement, retained=True)
                 async with asyncio.TaskGroup() as tasks:
                     for controller in self.controllers:
                         tasks.create_task(controller.run())
@@ -203,6 +204,11 @@ class SimulatedDaemon:
         for controller in self.controllers:
             if controller.leader is not None:
                 controller.leader.connection_changed(connected)
+
+    def _on_announcement(self, topic: str, payload: bytes) -> None:
+        for controller in self.controllers:
+            if controller.leader is not None and topic == m.leader_topic(CLUSTER, controller.shard):
+                controller.leader.announcer.seen(payload)
 
     def _on_presence(self, topic: str, payload: bytes) -> None:
         presence = m.read_presence(topic, payload)

@@ -28,9 +28,11 @@ from controller.state.steady_clock import SteadyClock
 from coordinator.balancing.weights import weight_of
 from coordinator.decisions.gate import compute_gate
 from coordinator.state.subscription import Subscription
+from headgate.client.decisions.leader_belief import LeaderBelief
 from headgate.errors import ObjectExistsError
 from headgate.model import entries as e
 from headgate.model.entries import SubscriptionSeek
+from headgate.protocol import messages as m
 from headgate.protocol.backlog import RecordCount
 from tests.simulation.broken_promise import InvariantViolationError
 from tests.simulation.clients import KEY_PREFIX
@@ -273,6 +275,26 @@ def test_a_changed_batch_that_is_reported_as_stored_is_found(monkeypatch: pytest
         monkeypatch.setattr(module, "batch_digest", lambda batch: bytes(len(batch.records)))
 
     assert "a changed batch was reported as stored" in found(changed_batches=True)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_forged_announcements_change_nothing_under_any_faults(seed: int) -> None:
+    """Clients follow every failover, and no forged one."""
+    assert run_seed(seed, forged_announcements=True).stored["orders"]
+
+
+def test_a_client_that_believes_announcements_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted: the highest epoch that was announced counts, as if only daemons could announce."""
+
+    def believe(self: LeaderBelief, announcement: m.LeaderAnnouncement, _: float) -> bool:
+        if self.leader is None or announcement.leader_epoch > self.leader.leader_epoch:
+            self.leader = announcement
+        return announcement == self.leader
+
+    monkeypatch.setattr(LeaderBelief, "announced", believe)
+    monkeypatch.setattr(LeaderBelief, "answered", lambda *_: False)
+
+    assert "never delivered" in found(forged_announcements=True)
 
 
 @pytest.mark.parametrize("seed", range(2))

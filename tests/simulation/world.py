@@ -9,7 +9,7 @@ Faults of a run: daemons that crash or freeze, a broker restart, messages that a
 or reordered, a ZooKeeper outage, expired sessions, a store that fails or does not report whether it
 wrote, a daemon whose reads are damaged, a clock that is wrong for seconds. Meanwhile topics split and merge, consumers join, leave
 and vanish, subscriptions are moved, and MQTT devices publish. A faulty client may repeat batches with
-other content. A named program may end at any moment and continue at its source position. Half of the seeds balance by load. An `InvariantChecker` sees every write
+other content. A forger may replace the announcements of leaders. A named program may end at any moment and continue at its source position. Half of the seeds balance by load. An `InvariantChecker` sees every write
 and every delivery, and ends the run at the first violation.
 """
 
@@ -42,6 +42,7 @@ from headgate.ledger.compacted import manifest_ranges
 from headgate.ledger.ledger import Ledger
 from tests.simulation.clients import SWITCH_PROBABILITY, DeviceClients
 from tests.simulation.faulty_client import FaultyClient
+from tests.simulation.forger import Forger
 from tests.simulation.import_program import MAX_PRODUCERS, ImportProgram
 from tests.simulation.invariant_checker import CheckedObjects, InvariantChecker, InvariantViolationError
 from tests.simulation.simulated_daemon import CLUSTER, SimulatedDaemon, now_ms
@@ -101,6 +102,7 @@ class ClusterSimulation:
         store_kind: type[FakeStore] = FakeStore,
         changed_batches: bool = False,
         named_producer: bool = False,
+        forged_announcements: bool = False,
         device_switches: float = SWITCH_PROBABILITY,
     ) -> None:
         self.rng = random.Random(seed)
@@ -122,6 +124,7 @@ class ClusterSimulation:
         self.clock_rng = random.Random(seed + 5)
         self.disk_rng = random.Random(seed + 7)
         self.faulty_client = FaultyClient(random.Random(seed + 6), self.broker, CLUSTER) if changed_batches else None
+        self.forger = Forger(random.Random(seed + 8), self.broker, CLUSTER) if forged_announcements else None
         self.import_program = ImportProgram(random.Random(seed + 7), self.client, TOPIC) if named_producer else None
         self.max_producers = MAX_PRODUCERS if named_producer else IngestSettings().max_producers
         self.by_load = seed % 4 > 1
@@ -192,6 +195,8 @@ class ClusterSimulation:
             others = [publishing, self._spawn(self._set_clocks()), self._spawn(self._damage_reads())]
             if self.faulty_client is not None:
                 others.append(self._spawn(self.faulty_client.run(self.checker, self.fail)))
+            if self.forger is not None:
+                others.append(self._spawn(self.forger.run()))
             if self.import_program is not None:
                 others += [self._spawn(self.import_program.run()), self._spawn(self.import_program.open_anonymous())]
             for _ in range(fault_rounds):

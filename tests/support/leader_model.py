@@ -72,6 +72,8 @@ class LeaderModel:
             return self._later(self._refuse(command, "forgotten"))
         if command.producer_epoch < known.epoch:
             return self._later(self._refuse(command, "fenced"))
+        if command.producer_epoch > known.epoch and self.deposed:
+            return self._later(self._refuse(command, "out_of_order"))
         assert command.producer_epoch == known.epoch, "an epoch that no leader granted"
         if command.sequence > known.next_sequence:
             return self._later(self._refuse(command, "out_of_order"))
@@ -185,7 +187,7 @@ class ProducerSessionSimulation:
         self.perform(self.session.offer(payload, sorted({self.now + oldest, self.now + self.deadline}), self.now))
 
     def announce(self, leader: LeaderModel, *, pipelining: bool = True) -> None:
-        self.perform(self.session.leader_announced(leader.epoch, pipelining, WINDOW, self.now))
+        self.perform(self.session.follow_leader(leader.epoch, pipelining, WINDOW, self.now))
 
     def connect(self, connected: bool) -> None:
         if not connected:

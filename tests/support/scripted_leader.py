@@ -75,6 +75,7 @@ class ScriptedLeader:
 
     async def start(self) -> None:
         self.began_at = asyncio.get_running_loop().time()
+        self.cluster.newest_epoch = max(self.cluster.newest_epoch, self.epoch)
         await self.transport.__aenter__()
         await self.transport.subscribe(m.requests_filter(CLUSTER, self.shard), self._on_request)
         connected = asyncio.Event()
@@ -124,6 +125,9 @@ class ScriptedLeader:
 
     def _on_request(self, _: str, payload: bytes) -> None:
         request = m.decode_request(payload)
+        if isinstance(request.body, m.DescribeLeader):
+            self._describe(request, request.body)
+            return
         self.requests.append(request)
         if not self.answers:
             return
@@ -141,6 +145,12 @@ class ScriptedLeader:
             answer = self._command(body)
             if not self.mute:
                 self.reply(request, answer)
+
+    def _describe(self, request: m.Request, body: m.DescribeLeader) -> None:
+        deposed = self.epoch < self.cluster.newest_epoch
+        if self.answers and not (deposed and self.epoch < body.heard_epoch):
+            described = m.LeaderReply(instance=f"node-{self.epoch}", pipelining=self.pipelining, window=self.window)
+            self.reply(request, described)
 
     def reply(self, request: m.Request, body: m.AnyReplyBody, *, epoch: int | None = None) -> None:
         reply = m.Reply(request_id=request.request_id, leader_epoch=self.epoch if epoch is None else epoch, body=body)
@@ -204,6 +214,8 @@ class ScriptedCluster:
         self.store = FakeStore()
         self.segments = segments
         self.head = 0
+        self.newest_epoch = 0
+        """Of the newest term in the ledger."""
         self.stored: list[bytes] = []
         self.acknowledged: list[m.Acknowledgement] = []
         self.positions: list[bytes | None] = []

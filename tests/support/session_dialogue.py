@@ -65,7 +65,7 @@ class Dialogue:
         return self._record(self.session.offer(name, deadlines, self.now))
 
     def leader(self, epoch: int = 1, *, pipelining: bool = True, window: int = 64) -> list[str]:
-        return self._record(self.session.leader_announced(epoch, pipelining, window, self.now))
+        return self._record(self.session.follow_leader(epoch, pipelining, window, self.now))
 
     def connect(self, connected: bool = True) -> list[str]:
         return self._record(self.session.connection_changed(connected, self.now))

@@ -4,8 +4,9 @@
 
 The rules ("E" is the combined table of other systems' rules, KIP-91 and KIP-360):
 
-1.  The highest leader epoch seen never falls; an announcement that is not newer changes nothing. A
-    refusal by a leader older than the one that was asked is ignored (Restate, stale hints).
+1.  Another leader, of whatever epoch, ends the attempt. headgate.client.decisions.leader_belief
+    decides which leader to follow. A refusal by a leader older than the one that was asked is ignored
+    (Restate, stale hints).
 2.  All sends of one attempt go to one leader epoch. A refusal or loss ends the attempt. After a
     pause the head and all batches behind it are replayed in order: the same records under the same
     sequences.
@@ -192,16 +193,13 @@ class ProducerSession:
             self._on(Event.CONNECTION_LOST)
         return self._advance(now)
 
-    def leader_announced(self, leader_epoch: int, pipelining: bool, window: int, now: float) -> list[Command]:
-        """Follow the announcement of a leader; rules 1 and 4."""
+    def follow_leader(self, leader_epoch: int, pipelining: bool, window: int, now: float) -> list[Command]:
+        """Send to the leader of ``leader_epoch`` from now on; rules 1 and 4."""
         leader = self._leader
-        if leader.announced_epoch is not None and leader_epoch < leader.announced_epoch:
-            return []
-        newer = leader.announced_epoch is None or leader_epoch > leader.announced_epoch
-        leader.announced_epoch = leader_epoch
-        leader.highest_epoch = max(leader.highest_epoch, leader_epoch)
+        changed = leader_epoch != leader.epoch
+        leader.epoch = leader_epoch
         leader.window = max(1, min(self._max_in_flight, window)) if pipelining else 1
-        if newer:
+        if changed:
             self._on(Event.LEADER_CHANGED)
         return self._advance(now)
 
@@ -238,11 +236,9 @@ class ProducerSession:
         sent = self._sent.get(request_id)
         if sent is None or leader_epoch < sent.leader_epoch:
             return []  # rule 1: a deposed leader refused a request that was not meant for it
+        # If a newer leader refuses, the one that was asked may have accepted this copy before its term ended.
         newer_leader = leader_epoch > sent.leader_epoch
-        if newer_leader:
-            # The leader that was asked may have accepted this copy before its term ended.
-            self._leader.highest_epoch = max(self._leader.highest_epoch, leader_epoch)
-        elif sent.batch is not None and reply.verdict != "not_leader":
+        if not newer_leader and sent.batch is not None and reply.verdict != "not_leader":
             sent.batch.unrejected_request_ids.discard(request_id)
         if sent.attempt == self._attempt.number and self.phase in ATTEMPT_PHASES:  # rule 5
             self._last_reply_at = now
@@ -360,9 +356,9 @@ class ProducerSession:
     # Attempts and identities
 
     def _begin_attempt(self) -> None:
-        assert self._leader.announced_epoch is not None, "an attempt without a leader"
+        assert self._leader.epoch is not None, "an attempt without a leader"
         self._attempt.number += 1
-        self._attempt.leader_epoch = self._leader.announced_epoch
+        self._attempt.leader_epoch = self._leader.epoch
 
     def _request_identity(self, now: float) -> None:
         assert not self._in_flight, "an identity is requested while batches of the old one are in flight"
@@ -509,7 +505,7 @@ class ProducerSession:
         if not self._leader.connected:
             return "there is no connection to the broker"
         if not self._leader.reachable:
-            return "no leader of its shard has announced itself"
+            return "no leader of its shard has replied"
         if self._attempt.refusal:
             return f"the leader refuses batches ({self._attempt.refusal})"
         return "the leader does not reply"

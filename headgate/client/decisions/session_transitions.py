@@ -119,6 +119,7 @@ PHASES: dict[Phase, dict[Event, tuple[Phase, tuple[Action, ...]]]] = {
     },
     Phase.BACKING_OFF: {
         Event.PAUSE_OVER: (Phase.WAITING, ()),
+        Event.LEADER_CHANGED: (Phase.WAITING, ()),
         Event.IDENTITY_GRANTED: (Phase.BACKING_OFF, (Action.ADOPT_IDENTITY,)),
         **_CLOSE,
     },

@@ -172,15 +172,14 @@ class LeaderView:
     """What is known about the leader."""
 
     connected: bool = False
-    announced_epoch: int | None = None
-    highest_epoch: int = 0
-    """Highest leader epoch seen anywhere. It never falls."""
+    epoch: int | None = None
+    """Of the leader that the client believes in; None: it knows none."""
     window: int = 1
 
     @property
     def reachable(self) -> bool:
-        """Whether the newest leader that is known can be asked."""
-        return self.connected and self.announced_epoch is not None and self.announced_epoch >= self.highest_epoch
+        """Whether a leader can be asked."""
+        return self.connected and self.epoch is not None
 
 
 @dataclass(slots=True)

@@ -19,7 +19,7 @@ from headgate.errors import (
     RequestRejectedError,
 )
 from headgate.protocol import messages as m
-from tests.support.scripted_leader import CLUSTER, ScriptedCluster
+from tests.support.scripted_leader import CLUSTER, ScriptedCluster, ScriptedLeader
 
 pytestmark = pytest.mark.looptime
 
@@ -72,12 +72,13 @@ async def test_a_request_carries_the_current_leader_epoch(cluster):
 
 async def test_a_request_without_a_reply_is_repeated(cluster):
     async with cluster.leader() as leader, cluster.client() as client:
+        await client.request(0, describe)
         leader.answers = False
         asking = asyncio.create_task(client.request(0, describe))
         await asyncio.sleep(4)
         leader.answers = True
         assert isinstance((await asking).body, m.TopicReply)
-        assert 2 <= len({request.request_id for request in leader.requests})
+        assert 3 <= len({request.request_id for request in leader.requests})
 
 
 async def test_a_request_is_repeated_at_once_when_the_leader_changes(cluster):
@@ -103,24 +104,57 @@ async def test_a_stale_announcement_changes_nothing(cluster):
 
 async def test_a_refusal_by_a_deposed_leader_is_ignored(cluster):
     async with cluster.leader(2) as leader, cluster.client() as client:
+        await client.request(0, describe)
         leader.answers = False
         asking = asyncio.create_task(client.request(0, describe))
         await asyncio.sleep(1.5)
-        leader.refuse(leader.requests[0], "invalid", epoch=1)
+        leader.refuse(leader.requests[-1], "invalid", epoch=1)
         leader.answers = True
         assert isinstance((await asking).body, m.TopicReply)
 
 
-async def test_a_leader_older_than_the_highest_epoch_seen_is_not_asked(cluster):
+async def test_a_refusal_by_a_later_leader_leads_to_it_without_an_announcement(cluster):
     async with cluster.leader(1) as old, cluster.client() as client:
+        await client.request(0, describe)
         old.answers = False
-        asking = asyncio.create_task(client.request(0, describe))
-        await asyncio.sleep(1.5)
-        old.refuse(old.requests[0], "not_leader", epoch=3)
-        await asyncio.sleep(3)
-        assert 1 == len(old.requests)
-        async with cluster.leader(3):
-            assert isinstance((await asking).body, m.TopicReply)
+        new = ScriptedLeader(cluster, 0, 3)
+        new.announce = lambda: None
+        await new.start()
+        began = asyncio.get_running_loop().time()
+        assert isinstance((await client.request(0, describe)).body, m.TopicReply)
+        assert 0.2 > asyncio.get_running_loop().time() - began
+        assert 3 == client.leader(0).leader_epoch
+        await new.transport.__aexit__(None, None, None)
+
+
+def forge(leader: ScriptedLeader, **changes: object) -> None:
+    """Replace the retained announcement of ``leader``, as a program without any right to it."""
+    forged = {"shard": 0, "leader_epoch": 2**31 - 1, "instance": "x", "pipelining": True, "window": 1, **changes}
+    leader.transport.publish(m.leader_topic(CLUSTER, 0), msgspec.msgpack.encode(forged), retain=True)
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, {"leader_epoch": 10**15}, {"leader_epoch": 6}, {"leader_epoch": 5}, {"shard": 1}], ids=str
+)
+async def test_a_forged_announcement_never_silences_a_client(cluster, changes):
+    async with cluster.leader(5) as leader, cluster.client() as client:
+        await client.request(0, describe)
+        forge(leader, **changes)
+        await asyncio.sleep(1)
+        began = asyncio.get_running_loop().time()
+        await client.request(0, describe)
+        assert 0.1 > asyncio.get_running_loop().time() - began
+        assert (5, 64) == (client.leader(0).leader_epoch, client.leader(0).window)
+        assert client.leader(1) is None
+
+
+async def test_a_client_that_finds_a_forged_announcement_finds_the_leader(cluster):
+    async with cluster.leader(5) as leader:
+        forge(leader)
+        await asyncio.sleep(1)
+        async with cluster.client() as client:
+            await client.request(0, describe, timeout_seconds=3)
+            assert 5 == client.leader(0).leader_epoch
 
 
 async def test_waiting_for_a_leader_is_bounded_and_counted(cluster):
@@ -198,6 +232,8 @@ async def test_commands_without_a_result_return_none_and_lists_cover_all_shards(
 async def test_a_command_that_no_leader_has_begun_is_reported_as_not_executed(cluster):
     """Its copies wait in the socket of a frozen leader, which must refuse them when it continues."""
     async with cluster.leader() as leader, Admin(cluster.client(), timeout_seconds=3) as admin:
+        await admin.list_topics()
+        leader.requests.clear()
         leader.answers = False
         with pytest.raises(
             NoLeaderError, match=r"does not reply \(waited 3 s\); the command was not executed"

@@ -90,22 +90,19 @@ def test_expired_records_leave_a_batch_that_was_never_sent():
     ("obstacle", "reason"),
     [
         ("no connection", "sent, but there is no connection to the broker"),
-        ("no leader", "sent, but no leader of its shard has announced itself"),
+        ("no leader", "never sent, because no leader of its shard has replied"),
         ("no reply", "sent, but the leader does not reply"),
         ("refused", "sent, but the leader refuses batches \\(unavailable: refused by the test\\)"),
         ("never sent", "never sent, because there is no connection to the broker"),
     ],
 )
 def test_the_outcome_at_a_deadline_says_what_happened(obstacle, reason):
-    talk = streaming(deadline=10)
-    if obstacle == "never sent":
-        talk.connect(False)
+    talk = Dialogue(deadline=10) if obstacle == "no leader" else streaming(deadline=10)
+    talk.connect(obstacle != "never sent")
     talk.offer("a")
     match obstacle:
         case "no connection":
             talk.connect(False)
-        case "no leader":
-            talk.refuse("a", "not_leader", epoch=9)
         case "refused":
             talk.refuse("a", "unavailable")
     talk.wait(10)

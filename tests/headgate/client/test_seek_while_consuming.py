@@ -193,8 +193,9 @@ async def test_a_consumer_seeks_its_subscription_for_all_its_consumers():
     world = OneShard()
     async with world.leader():
         await create(world, segments=2)
-        await produce(world, 100)
         async with reader(world) as consumer, reader(world, "d") as other:
+            await asyncio.sleep(1)
+            await produce(world, 100)
             read = await asyncio.gather(*(_until_quiet(each) for each in (consumer, other)))
             assert all(read)
             moved = await consumer.seek(to="earliest")

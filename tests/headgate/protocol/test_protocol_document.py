@@ -147,6 +147,7 @@ async def test_a_leader_replies_to_every_request_as_the_table_says() -> None:
     consumer = {"topic": "orders", "subscription": "s", "consumer": "c", "incarnation": 1}
     segment = {"segment": 0, "generation": 1}
     conversation = [
+        (m.DescribeLeader, {}),
         (m.CreateTopic, {"topic": "orders", "token": "1", "segments": 2}),
         (m.OpenProducer, {"token": "2", "name": "loader"}),
         (m.ListProducers, {}),

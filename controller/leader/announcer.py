@@ -1,0 +1,103 @@
+"""Announce one leader: retained at the broker, and in reply to the question of a client.
+
+A program that can publish to the leader topic can replace the retained announcement. Clients believe
+replies only, so a foreign announcement costs them a question. The leader publishes its own again
+after a barrier: without that chunk the foreign one may be that of its successor.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+import msgspec
+import structlog
+
+from controller.commit import GroupCommit
+from controller.decisions.handlers import AfterChunk, Deferred, Outcome
+from controller.state.dedup_window import WINDOW
+from headgate.protocol import messages as m
+from metrics import events
+
+CORRECTION_INTERVAL_SECONDS: Final = 1.0
+"""Between two corrections, so that two programs that replace each other's announcement do so slowly."""
+LOG_INTERVAL_SECONDS: Final = 60.0
+
+log = structlog.get_logger(__name__)
+
+
+class Announcer:
+    """What one leader says about itself. It is silent unless ``serving``."""
+
+    def __init__(
+        self,
+        *,
+        shard: int,
+        leader_epoch: int,
+        instance: str,
+        pipelining: bool,
+        publish: Callable[[m.LeaderAnnouncement], None],
+        serving: Callable[[], bool],
+        commit: GroupCommit,
+        observer: events.Observer,
+    ) -> None:
+        self._announcement = m.LeaderAnnouncement(
+            shard=shard, leader_epoch=leader_epoch, instance=instance, pipelining=pipelining, window=WINDOW
+        )
+        self._publish = publish
+        self._serving = serving
+        self._commit = commit
+        self._observer = observer
+        self._own: set[bytes] = set()
+        """Payloads that this leader has published; the broker returns each."""
+        self._correcting = False
+        self._corrected_at = self._logged_at = -math.inf
+
+    def announce(self) -> None:
+        """Publish the announcement. Without a broker connection the next connection does."""
+        if self._serving():
+            self._own.add(m.encode(self._announcement))
+            self._publish(self._announcement)
+
+    def switch_pipelining(self, on: bool) -> None:
+        """Let producers keep several batches in flight, or one at a time, and announce it."""
+        self._announcement = msgspec.structs.replace(self._announcement, pipelining=on)
+        self.announce()
+
+    def describe(self, request: m.DescribeLeader, _: str) -> Outcome:
+        """Reply to a client that asks who leads; after a barrier if it has heard of a later term."""
+        leader = self._announcement
+        body = m.LeaderReply(instance=leader.instance, pipelining=leader.pipelining, window=leader.window)
+        if request.heard_epoch <= leader.leader_epoch:
+            return AfterChunk(self._commit.durable, body)
+        return Deferred(lambda answer: self._commit.after_barrier(partial(answer, body)))
+
+    def seen(self, payload: bytes) -> None:
+        """Consider what was published as the announcement of this shard."""
+        if payload in self._own or self._correcting or not self._serving():
+            return
+        self._correcting = True
+        loop = asyncio.get_running_loop()
+        loop.call_at(
+            max(loop.time(), self._corrected_at + CORRECTION_INTERVAL_SECONDS),
+            self._commit.after_barrier,
+            self._correct,
+        )
+
+    def _correct(self) -> None:
+        now = asyncio.get_running_loop().time()
+        self._correcting, self._corrected_at = False, now
+        if not self._serving():
+            return
+        self._observer.observe(events.ForeignAnnouncementSeen(shard=self._announcement.shard))
+        if now - self._logged_at > LOG_INTERVAL_SECONDS:
+            self._logged_at = now
+            log.warning(
+                "leader.announcement_replaced",
+                shard=self._announcement.shard,
+                remedy="let only daemons publish to the leader topics: headgate access export",
+            )
+        self.announce()

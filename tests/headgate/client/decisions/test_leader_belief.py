@@ -1,0 +1,181 @@
+"""A client believes replies: no announcement, and no reply that a later term could contradict."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headgate.client.decisions.leader_belief import CALM_SECONDS, LeaderBelief, Question
+from headgate.protocol import messages as m
+
+FORGED = 2**31 - 1
+
+
+def leader(epoch: int, *, window: int = 64) -> m.LeaderAnnouncement:
+    return m.LeaderAnnouncement(shard=0, leader_epoch=epoch, instance=f"node-{epoch}", pipelining=True, window=window)
+
+
+def believing(epoch: int, now: float = 0.0) -> LeaderBelief:
+    """Return a belief in the leader of ``epoch``, with nothing to ask."""
+    belief = LeaderBelief()
+    belief.prompt(now)
+    assert belief.answered(belief.ask(now, 1.0), leader(epoch))
+    assert belief.ask_at is None
+    return belief
+
+
+@pytest.mark.parametrize("announced", [leader(FORGED), leader(6), leader(4), leader(5, window=1)], ids=repr)
+def test_an_announcement_is_asked_about_and_not_believed(announced: m.LeaderAnnouncement) -> None:
+    belief = believing(5)
+
+    assert not belief.announced(announced, 100.0)
+    assert (belief.leader, belief.ask_at) == (leader(5), 100.0)
+    assert belief.ask(100.0, 1.0).heard_epoch == max(5, announced.leader_epoch)
+
+
+def test_the_announcement_of_the_believed_leader_is_no_reason_to_ask() -> None:
+    belief = believing(5)
+
+    assert belief.announced(leader(5), 100.0)
+    assert belief.ask_at is None
+
+
+def test_a_successor_is_believed_with_its_first_reply() -> None:
+    belief = believing(5)
+    belief.announced(leader(6), 100.0)
+
+    assert belief.answered(belief.ask(100.0, 1.0), leader(6))
+    assert (belief.leader, belief.ask_at) == (leader(6), None)
+
+
+def test_a_leader_that_has_proved_itself_ends_the_question_about_a_forged_one() -> None:
+    belief = believing(5)
+    belief.announced(leader(FORGED), 100.0)
+
+    assert not belief.answered(belief.ask(100.0, 1.0), leader(5)), "it is believed already"
+    assert (belief.leader, belief.ask_at) == (leader(5), None)
+    belief.announced(leader(6), 200.0)
+    assert belief.ask(200.0, 1.0).heard_epoch == 6, "what was forged is not named again"
+
+
+def test_a_false_belief_ends_with_the_reply_of_a_lower_epoch() -> None:
+    belief = believing(FORGED)
+    belief.prompt(100.0)
+    question = belief.ask(100.0, 1.0)
+
+    assert question.heard_epoch == FORGED, "a lower leader replies after a barrier"
+    assert belief.answered(question, leader(5))
+    assert belief.leader == leader(5)
+
+
+def test_a_late_reply_of_a_predecessor_changes_nothing() -> None:
+    """It proved itself when it was asked; another term has begun since."""
+    belief = believing(5)
+    belief.announced(leader(FORGED), 100.0)
+    early = belief.ask(100.0, 1.0)
+    belief.announced(leader(6), 101.0)
+    assert belief.answered(belief.ask(101.0, 1.0), leader(6))
+
+    assert not belief.answered(early, leader(5))
+    assert belief.leader == leader(6)
+
+
+def test_of_two_replies_to_one_question_the_later_term_counts_in_either_order() -> None:
+    """A deposed leader that does not know it yet replies as well."""
+    for replies in ([5, 6], [6, 5]):
+        belief = LeaderBelief()
+        belief.prompt(0.0)
+        question = belief.ask(0.0, 1.0)
+        for epoch in replies:
+            belief.answered(question, leader(epoch))
+        assert belief.leader == leader(6)
+
+
+def test_a_question_is_repeated_until_it_is_answered() -> None:
+    belief, now, pauses = LeaderBelief(), 0.0, []
+    belief.prompt(now)
+    for _ in range(8):
+        belief.ask(now, 1.0)
+        assert belief.ask_at is not None
+        pauses.append(round(belief.ask_at - now, 3))
+        now = belief.ask_at
+
+    assert pauses == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0]
+    belief.announced(leader(1), now)
+    assert belief.ask_at == now, "a leader that announces itself does not wait"
+
+
+def test_an_answer_to_an_earlier_question_does_not_close_a_later_one() -> None:
+    belief = believing(5)
+    belief.announced(leader(7), 100.0)
+    first = belief.ask(100.0, 1.0)
+    belief.announced(leader(6), 100.01)
+    belief.answered(first, leader(5))
+
+    assert belief.ask_at is not None
+
+
+def test_a_flood_of_announcements_costs_one_question_a_second() -> None:
+    belief, asked, now = believing(5), [], 100.0
+    while now < 160:
+        belief.announced(leader(FORGED), now)
+        if belief.ask_at is not None and now >= belief.ask_at:
+            asked.append(now)
+            belief.answered(belief.ask(now, 1.0), leader(5))
+        now += 0.01
+
+    assert len(asked) <= 70
+    belief.answered(belief.ask(now, 1.0), leader(5))
+    calm = now + CALM_SECONDS + 1
+    belief.announced(leader(6), calm)
+    assert belief.ask_at == calm
+
+
+class Cluster:
+    """Terms that begin one after the other; each leader replies as docs/protocol.md says."""
+
+    def __init__(self) -> None:
+        self.newest = 1
+        self.replies: list[tuple[Question, int]] = []
+
+    def ask(self, question: Question) -> None:
+        """Let every leader reply: the newest one, and deposed ones that do not know it."""
+        for epoch in range(1, self.newest + 1):
+            if epoch == self.newest or question.heard_epoch <= epoch:  # a deposed one cannot create a chunk
+                self.replies.append((question, epoch))
+
+
+@given(st.lists(st.tuples(st.sampled_from(["term", "forge", "ask", "reply", "lose", "doubt"]), st.integers(0, 9))))
+def test_a_belief_never_returns_to_an_earlier_term_and_reaches_the_newest_one(steps: list[tuple[str, int]]) -> None:
+    cluster, belief, now, newest_believed = Cluster(), LeaderBelief(), 0.0, 0
+    belief.prompt(now)
+    for step, number in steps:
+        now += 0.3
+        match step:
+            case "term":
+                cluster.newest += 1
+                belief.announced(leader(cluster.newest), now)
+            case "forge":
+                belief.announced(leader([FORGED, cluster.newest + 1, max(1, cluster.newest - 1)][number % 3]), now)
+            case "doubt":
+                belief.prompt(now)
+            case "ask" if belief.ask_at is not None and now >= belief.ask_at:
+                cluster.ask(belief.ask(now, 1.0))
+            case "reply" | "lose" if cluster.replies:
+                question, epoch = cluster.replies.pop(number % len(cluster.replies))
+                if step == "reply":
+                    belief.answered(question, leader(epoch))
+        believed = 0 if belief.leader is None else belief.leader.leader_epoch
+        assert newest_believed <= believed <= cluster.newest
+        newest_believed = believed
+    belief.announced(leader(cluster.newest), now)
+    for _ in range(3):
+        if belief.ask_at is not None:
+            now = max(now, belief.ask_at)
+            cluster.replies.clear()
+            cluster.ask(belief.ask(now, 1.0))
+            for question, epoch in cluster.replies:
+                belief.answered(question, leader(epoch))
+    assert belief.leader == leader(cluster.newest)
+    assert belief.ask_at is None
