@@ -1,7 +1,7 @@
 """Ask who leads one shard, and tell those who want to know.
 
 headgate.client.decisions.leader_belief decides when to ask and what to believe. Questions go the
-way of requests, and answers come to the client's own topic, which only daemons may publish to.
+way of requests. Answers arrive on the client's own topic, to which only daemons may publish.
 """
 
 from __future__ import annotations

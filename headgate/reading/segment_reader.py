@@ -153,7 +153,7 @@ class SegmentReader:
         """Create a reader for ``grant``.
 
         ``start_offset`` replaces that of the grant. ``skip_acknowledged``: omit the acknowledged ranges of the grant.
-        ``on_skipped`` receives skipped records of other buckets; a reader that skips by bucket calls it after each chunk.
+        ``on_skipped`` receives skipped records of other buckets; if buckets differ, it is called after each chunk.
         """
         self.next_offset = grant.start_offset if start_offset is None else start_offset
         # The grant states the chunk of its own start only; an earlier start begins at chunk 1.
