@@ -124,7 +124,7 @@ class Hostile:
 
     def _on_message(self, topic: str, payload: bytes) -> None:
         if topic == m.leader_topic(self._cluster, 0):
-            self._leader_epoch = m.decode_leader(payload).leader_epoch
+            self._leader_epoch = msgspec.msgpack.decode(payload, type=m.LeaderAnnouncement).leader_epoch
 
     def _publish(self, topic: str, payload: bytes) -> None:
         assert self._client is not None, "connected before each act"
