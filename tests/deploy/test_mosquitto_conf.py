@@ -1,9 +1,17 @@
 """The shipped mosquitto settings match those of `headgate up`."""
 
+import subprocess
+from contextlib import AsyncExitStack
 from pathlib import Path
+
+import pytest
 
 from controller.local.embedded import MOSQUITTO_SETTINGS
 from headgate.protocol.messages import MAX_MESSAGE_BYTES
+from headgate.transport.mqtt import MqttTransport
+from tests.support.secret_files import write_secret
+from tests.support.tls_broker import TlsBroker
+from tests.support.waiting import until
 
 SHIPPED = Path(__file__).parents[2] / "deploy" / "mosquitto.conf"
 
@@ -20,7 +28,15 @@ def test_the_shipped_limits_are_those_of_headgate_up() -> None:
 
 
 def test_the_other_shipped_settings_are_those_of_an_installation() -> None:
-    of_an_installation = {"listener", "allow_anonymous", "password_file", "acl_file", "persistence_location"}
+    of_an_installation = {
+        "listener",
+        "certfile",
+        "keyfile",
+        "allow_anonymous",
+        "password_file",
+        "acl_file",
+        "persistence_location",
+    }
 
     assert set(settings(SHIPPED.read_text())) - set(MOSQUITTO_SETTINGS) == of_an_installation
 
@@ -31,3 +47,32 @@ def test_anonymous_clients_are_rejected() -> None:
 
 def test_the_packet_limit_exceeds_the_largest_message() -> None:
     assert int(MOSQUITTO_SETTINGS["max_packet_size"]) > MAX_MESSAGE_BYTES + 1024
+
+
+def shipped_broker(folder: Path) -> TlsBroker:
+    """Return a broker with the shipped settings, and files in ``folder``, whose only user is till."""
+    broker = TlsBroker(folder)
+    passwords, acl = write_secret(folder / "passwords", b"till:sesame\n"), write_secret(folder / "acl", b"")
+    subprocess.run(["mosquitto_passwd", "-U", str(passwords)], check=True, timeout=60)
+    here = {"password_file": passwords, "acl_file": acl, "listener": None, "persistence_location": None}
+    here |= {name: broker.settings[name] for name in ("certfile", "keyfile")}
+    shipped = {name: here.get(name, value) for name, value in settings(SHIPPED.read_text()).items()}
+    broker.settings = {name: value for name, value in shipped.items() if value is not None}
+    return broker
+
+
+@pytest.mark.contract
+async def test_the_shipped_broker_admits_users_over_tls_only(tmp_path: Path) -> None:
+    broker = shipped_broker(tmp_path)
+    async with broker, AsyncExitStack() as stack:
+        for tls, user, password, reason in (
+            (broker.tls, "till", "sesame", None),
+            (broker.tls, "till", "guess", "the broker refuses user till: Not authorized"),
+            (broker.tls, None, None, "the broker refuses a client without user name: Not authorized"),
+            (None, "till", "sesame", "the broker closed the connection before it answered; if this port uses TLS"),
+        ):
+            transport = MqttTransport(broker.host, broker.port, f"{reason}", username=user, password=password, tls=tls)
+            await stack.enter_async_context(transport)
+            await until(lambda one=transport: one.connected or one.unreachable_reason is not None)
+            assert transport.connected == (reason is None)
+            assert (transport.unreachable_reason or "").startswith(reason or "")
