@@ -38,12 +38,12 @@ from controller.leadership.election import (
     Elections,
     HolderChanged,
     Lost,
+    Refused,
     Released,
     Suspended,
 )
 from controller.leadership.shard_leaders import ShardLeaders
 from controller.leadership.transitions import Event, Role
-from controller.leadership.zookeeper import ZooKeeperElections
 from controller.logs import change_level
 from controller.settings.http_files import read_http_access
 from controller.settings.listeners import http_warnings
@@ -54,6 +54,7 @@ from controller.snapshots.scheduler import SnapshotScheduler
 from controller.state.shard_state import ShardState
 from controller.state.steady_clock import SteadyClock
 from controller.status import current_backlogs, daemon_status, described_status
+from controller.zookeeper_session import ZooKeeperSession, elections_root
 from coordinator.ports import CoordinatorSettings
 from headgate.errors import ConfigError
 from headgate.ledger.compacted import delete_compacted_segments
@@ -103,10 +104,6 @@ def coordinator_settings(settings: Settings) -> CoordinatorSettings:
     )
 
 
-def elections_root(settings: Settings) -> str:
-    return f"/headgate/{settings.cluster.name}"
-
-
 class Daemon:
     """One headgate process. It contends for every shard of its cluster."""
 
@@ -132,7 +129,7 @@ class Daemon:
         self._leaders = ShardLeaders(self.instance)
         self._ticked_at = 0.0
         self._suspended: asyncio.TimerHandle | None = None
-        self._zookeeper_state = "connecting"
+        self._zookeeper = ZooKeeperSession(settings, self.instruments)
         self._broker = BrokerConnection(settings, self.instruments, self._rng)
         self._transport: Transport | None = None
         self._drain = DrainConnection(settings, self.instruments, self._rng, self._recheck_drained)
@@ -180,13 +177,7 @@ class Daemon:
         settings = self.settings
         transport = self._broker.transport(self.instance)
         drain_checker = await self._drain.start(stack)
-        elections = ZooKeeperElections(
-            settings.zookeeper.hosts,
-            root=elections_root(settings),
-            instance=self.instance,
-            session_timeout_seconds=settings.zookeeper.session_timeout_seconds,
-            on_event=self._on_election,
-        )
+        elections = self._zookeeper.elections(self.instance, self._on_election)
         await stack.enter_async_context(elections)
         stack.callback(tasks.create_task(elections.watch(), name="zookeeper-client").cancel)
         shards = await self._join_cluster(elections, stop)
@@ -244,7 +235,8 @@ class Daemon:
         return judge_health(
             HealthFacts(
                 tick_age_seconds=asyncio.get_running_loop().time() - self._ticked_at,
-                zookeeper=self._zookeeper_state,
+                zookeeper=self._zookeeper.state,
+                zookeeper_problem=self._zookeeper.problem,
                 broker_connected=connected,
                 drain=self._drain.state[0],
                 drain_reason=self._drain.state[1],
@@ -265,6 +257,7 @@ class Daemon:
         """
         access_rules, http_access = read.access.rules(), read_http_access(self.settings.http)
         self._broker.reload()
+        self._zookeeper.reload()
         reload = reloaded(self.settings, read)
         self.settings = reload.settings
         change_level(self.settings.log.level)
@@ -431,26 +424,22 @@ class Daemon:
             case HolderChanged(shard, instance):
                 self._leaders.lock_held(shard, instance)
             case Suspended():
-                self._set_zookeeper_state("suspended")
+                self._zookeeper.set_state("suspended")
                 # A short interruption has no effect. Leaders yield once a contender may hold their
                 # lock.
                 if self._suspended is None:
                     patience = self.settings.zookeeper.session_timeout_seconds
                     self._suspended = loop.call_later(patience, self._post_to_all, Event.CONTACT_LOST)
             case Connected():
-                self._set_zookeeper_state("connected")
+                self._zookeeper.set_state("connected")
                 if self._suspended is not None:
                     self._suspended.cancel()
                     self._suspended = None
                 self._post_to_all(Event.CONTACT_REGAINED)
             case Lost():
-                self._set_zookeeper_state("lost")
-
-    def _set_zookeeper_state(self, state: events.ZooKeeperState) -> None:
-        if state != self._zookeeper_state:
-            log.info("zookeeper.state", state=state)
-        self._zookeeper_state = state
-        self.instruments.observe(events.ZooKeeperStateChanged(state=state))
+                self._zookeeper.set_state("lost")
+            case Refused(problem):
+                self._zookeeper.set_problem(problem)
 
     def _post_to_all(self, event: Event) -> None:
         for controller in self._controllers:

@@ -200,6 +200,12 @@ class ZooKeeperStateChanged(Event, frozen=True):
     state: ZooKeeperState
 
 
+class ZooKeeperRefused(Event, frozen=True):
+    """ZooKeeper refuses this daemon's certificates, its user, or its rights to a node; or no longer."""
+
+    refused: bool
+
+
 # Subscriptions
 
 

@@ -37,6 +37,8 @@ class HealthFacts:
     """Time since the loop last ticked."""
     zookeeper: str
     """``connected``, or another state of the ZooKeeper session."""
+    zookeeper_problem: str | None = None
+    """What ZooKeeper refuses this daemon, and what to do."""
     broker_connected: bool
     drain: str
     """``ready``, ``starting``, ``degraded`` or ``off``."""
@@ -105,6 +107,12 @@ def _cluster(facts: HealthFacts) -> ComponentHealth:
 
 
 def _zookeeper(facts: HealthFacts) -> ComponentHealth:
+    if facts.zookeeper_problem is not None:
+        return ComponentHealth(
+            "zookeeper",
+            ComponentState.DEGRADED,
+            f"{facts.zookeeper_problem}; leaders continue, but this daemon cannot take over",
+        )
     if facts.zookeeper == "connected":
         return ComponentHealth("zookeeper", ComponentState.OK, "connected")
     return ComponentHealth(

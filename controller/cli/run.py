@@ -26,6 +26,8 @@ from controller.settings.broker_files import check_broker_files
 from controller.settings.http_files import read_http_access
 from controller.settings.listeners import http_warnings
 from controller.settings.load import Settings, load_settings
+from controller.settings.zookeeper_files import check_zookeeper_files
+from controller.settings.zookeeper_problems import zookeeper_warnings
 from headgate.errors import ConfigError, HeadgateError
 from metrics import events
 
@@ -123,6 +125,7 @@ def run(context: CommandContext, config: Path) -> None:
     """
     settings = read_settings(config)
     check_broker_files(settings.broker)
+    check_zookeeper_files(settings.zookeeper)
     read_http_access(settings.http)
     try:
         context.run(
@@ -151,8 +154,9 @@ def check_config(file: Path | None, config: Path | None, as_json: bool) -> None:
     assert path is not None, "exactly one of them"
     settings = read_settings(path)
     check_broker_files(settings.broker)
+    check_zookeeper_files(settings.zookeeper)
     read_http_access(settings.http)
-    for warning in http_warnings(settings.http):
+    for warning in (*http_warnings(settings.http), *zookeeper_warnings(settings.zookeeper)):
         click.echo(f"warning: {path}: {warning}", err=True)
     if as_json:
         print_json(settings)

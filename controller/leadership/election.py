@@ -53,11 +53,19 @@ class Lost:
     """The session and its queue nodes have expired. A `Released` precedes it for each acquired shard."""
 
 
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The service refuses this client: its certificates, its user, or its rights to a node. It tries again."""
+
+    problem: str | None
+    """What is refused and what to do, in a sentence; None: nothing any more."""
+
+
 class ElectionClientError(HeadgateError):
     """The client of the election service has ended, and does not come back."""
 
 
-ElectionEvent = Acquired | Released | HolderChanged | Suspended | Connected | Lost
+ElectionEvent = Acquired | Released | HolderChanged | Suspended | Connected | Lost | Refused
 EventHandler = Callable[[ElectionEvent], None]
 """Called on the event loop. Must not block and must not raise."""
 

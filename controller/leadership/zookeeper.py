@@ -6,14 +6,14 @@ Nodes, below the root node of the cluster:
 ``instances/<name>``          ephemeral, one for each live instance
 ``shards/0003/<instance>-<random>-0000000007``  ephemeral and numbered: the queue for a shard, lowest number first
 
-Other nodes in a queue, or permanent ones, belong to no contender. They are logged and ignored.
+Other nodes in a queue, permanent ones, and those of other users belong to no contender. They are logged and ignored.
 
 A task per contended shard reconciles the queue with the wanted state, after each watch and every
 few seconds, which bounds the cost of a lost watch.
 
 kazoo's recipes are not used: `Election` does not interrupt a leader whose node is gone;
 `Lock.release` and `Lock.cancel` block during a partition; a `Lock` with an expired session is never
-acquired again. Only ``*_async`` calls are used. kazoo's threads only post to the event loop.
+acquired again.
 
 kazoo reports SUSPENDED to a partitioned client, never LOST: only the server can report an expired
 session.
@@ -23,16 +23,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import re
 import secrets
-import threading
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any, Final, NoReturn, Self
 
 import structlog
-from kazoo.client import KazooClient
 from kazoo.exceptions import (
     ConnectionLoss,
     KazooException,
@@ -41,9 +38,8 @@ from kazoo.exceptions import (
     OperationTimeoutError,
     SessionExpiredError,
     SessionMovedError,
-    WriterNotClosedException,
 )
-from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandler
+from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.protocol.states import KazooState
 
 from controller.leadership.election import (
@@ -53,26 +49,25 @@ from controller.leadership.election import (
     EventHandler,
     HolderChanged,
     Lost,
+    Refused,
     Released,
     Suspended,
 )
+from controller.leadership.zookeeper_connection import RefusedError, ZooKeeperConnection, ZooKeeperCredentials
+from controller.leadership.zookeeper_nodes import ZooKeeperNodes
 from headgate.errors import ConfigError
 
 RECONCILE_INTERVAL_SECONDS: Final = 5.0
 """Longest time between two reconciliations."""
 REGISTRATION_CHECK_INTERVAL_SECONDS: Final = 1.0
 CLOSE_TIMEOUT_SECONDS: Final = 3.0
-CALL_TIMEOUT_SECONDS: Final = 30.0
-"""A backstop: kazoo normally fails a call when it notices that the connection is lost."""
 CONNECT_WARNING_SECONDS: Final = 3.0
 """How long the first connection may take before a warning is logged."""
 
-# kazoo logs each connection attempt. This module logs an outage once.
-_KAZOO_LOG: Final = logging.getLogger("headgate.kazoo")
-_KAZOO_LOG.disabled = True
+_CONNECTING: Final = "connect"
 _CONTENDER: Final = re.compile(r"-[0-9a-f]{8}-\d{10}$")
 """The end of a queue node's name, behind the instance."""
-_FAILURES: Final = (KazooException, KazooTimeoutError, TimeoutError)
+_FAILURES: Final = (KazooException, KazooTimeoutError, TimeoutError, RefusedError)
 """The exceptions of a failed call."""
 _OUT_OF_CONTACT: Final = (
     ConnectionLoss,
@@ -89,26 +84,6 @@ _Task = asyncio.Task[None]
 log = structlog.get_logger(__name__)
 
 
-class _WatchedThreads(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no types
-    """kazoo's threads, each of which reports its end: kazoo neither restarts one nor fails without it."""
-
-    def __init__(self, on_end: Callable[[BaseException | None], None]) -> None:
-        super().__init__()
-        self._on_end = on_end
-
-    def spawn(self, func: Callable[..., None], *arguments: Any, **options: Any) -> threading.Thread:
-        def run() -> None:
-            try:
-                func(*arguments, **options)
-            except BaseException as error:  # noqa: BLE001 - ends the process
-                self._on_end(error)
-            else:
-                self._on_end(None)
-
-        thread: threading.Thread = super().spawn(run)
-        return thread
-
-
 class ZooKeeperElections:
     """One ZooKeeper session; see `controller.leadership.election.Elections`."""
 
@@ -120,6 +95,7 @@ class ZooKeeperElections:
         instance: str,
         session_timeout_seconds: float,
         on_event: EventHandler,
+        credentials: ZooKeeperCredentials | None = None,
         reconcile_interval_seconds: float = RECONCILE_INTERVAL_SECONDS,
         connect_warning_seconds: float = CONNECT_WARNING_SECONDS,
     ) -> None:
@@ -134,7 +110,13 @@ class ZooKeeperElections:
         self._loop: asyncio.AbstractEventLoop
         self._failure: asyncio.Future[ElectionClientError]
         self._closing = False
-        self._client: Any = None
+        self._credentials = credentials or ZooKeeperCredentials()
+        self._connection: ZooKeeperConnection
+        self._nodes: ZooKeeperNodes
+        self._problems: dict[str, str] = {}
+        """Activity → why ZooKeeper refuses it."""
+        self._problem: str | None = None
+        """The problem that was reported last."""
         self._session = 0
         """Number of the session. A queue node belongs to one session."""
         self._in_contact = asyncio.Event()
@@ -177,34 +159,49 @@ class ZooKeeperElections:
     async def watch(self) -> NoReturn:
         raise await self._failure
 
+    def use(self, credentials: ZooKeeperCredentials) -> None:
+        """Use other certificates for the next connection, and another password at once.
+
+        The nodes are given to both passwords, so that daemons can change theirs one after the other.
+        """
+        if self._connection.use(credentials):
+            self._log.info("zookeeper.password_changed")
+            self._nodes.forget()
+            self._start(self._close_nodes(), "zookeeper-close-nodes")
+            for wakeup in self._wakeups.values():
+                wakeup.set()
+
     async def cluster_config(self, default: dict[str, Any]) -> dict[str, Any]:
         while True:
             await self._in_contact.wait()
+            path = f"{self._root}/config"
             try:
-                data = await self._read_or_create(f"{self._root}/config", json.dumps(default, sort_keys=True).encode())
+                data = await self._read_or_create(path, json.dumps(default, sort_keys=True).encode())
             except _FAILURES as error:
-                await self._pause_after(error)
+                await self._pause_after(path, error)
                 continue
+            self._set_problem(path, None)
             try:
                 config = json.loads(data)
             except ValueError as error:
-                raise ConfigError(f"ZooKeeper node {self._root}/config is not JSON: {error}") from error
+                raise ConfigError(f"ZooKeeper node {path} is not JSON: {error}") from error
             if not isinstance(config, dict):
-                raise ConfigError(f"ZooKeeper node {self._root}/config is not a JSON object")
+                raise ConfigError(f"ZooKeeper node {path} is not a JSON object")
             return config
 
     async def __aenter__(self) -> Self:
         self._loop = asyncio.get_running_loop()
         self._failure = self._loop.create_future()
-        self._client = KazooClient(
-            hosts=self._hosts,
-            handler=_WatchedThreads(self._on_thread_end),
-            timeout=self._session_timeout_seconds,
-            connection_retry={"max_tries": -1, "delay": 0.1, "backoff": 2, "max_delay": 2.0},
-            logger=_KAZOO_LOG,
+        self._connection = ZooKeeperConnection(
+            self._hosts,
+            session_timeout_seconds=self._session_timeout_seconds,
+            credentials=self._credentials,
+            on_state=self._on_state,
+            on_tls_problem=lambda problem: self._set_problem(_CONNECTING, problem),
+            on_end=self._fail,
         )
-        self._client.add_listener(self._on_kazoo_state)
-        self._client.start_async()
+        self._nodes = ZooKeeperNodes(self._connection)
+        self._connection.start()
         self._start(self._delete_queue_nodes(), "zookeeper-leave")
         self._start(self._warn_if_slow(), "zookeeper-connect-warning")
         return self
@@ -217,39 +214,17 @@ class ZooKeeperElections:
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
-        self._client.remove_listener(self._on_kazoo_state)
-        stopped = self._loop.create_future()
-
-        def on_stopped() -> None:
-            if not stopped.done():
-                stopped.set_result(None)
-
-        def stop() -> None:
-            # During a partition this blocks for ten seconds or more, so it runs in a daemon thread.
-            with suppress(WriterNotClosedException):  # raised after one session timeout; kazoo's threads are daemons
-                self._client.stop()
-                self._client.close()
-            with suppress(RuntimeError):  # the loop is closed
-                self._loop.call_soon_threadsafe(on_stopped)
-
-        threading.Thread(target=stop, name="zookeeper-stop", daemon=True).start()
-        try:
-            async with asyncio.timeout(CLOSE_TIMEOUT_SECONDS):
-                await stopped
-        except TimeoutError:
+        if not await self._connection.close(CLOSE_TIMEOUT_SECONDS):
             self._log.warning("zookeeper.close_timed_out", seconds=CLOSE_TIMEOUT_SECONDS)
         await asyncio.gather(*tasks, return_exceptions=True)
 
     # Connection
 
-    def _on_kazoo_state(self, state: str) -> None:
-        """Post the state to the loop. Runs on a kazoo thread."""
-        self._loop.call_soon_threadsafe(self._on_state, state)
-
     def _on_state(self, state: str) -> None:
         if state == KazooState.CONNECTED:
             self._in_contact.set()
             self._log.info("zookeeper.connected")
+            self._set_problem(_CONNECTING, None)
             self._on_event(Connected())
         elif state == KazooState.SUSPENDED:
             self._in_contact.clear()
@@ -258,42 +233,55 @@ class ZooKeeperElections:
         else:
             self._in_contact.clear()
             self._session += 1
+            self._nodes.forget()
             self._log.warning("zookeeper.session_expired")
             for shard in sorted(self._acquired):
                 self._on_event(Released(shard))
             self._acquired.clear()
             self._on_event(Lost())
 
-    def _on_thread_end(self, error: BaseException | None) -> None:
-        """Post the end of a kazoo thread to the loop. Runs on that thread."""
-        with suppress(RuntimeError):  # the loop is closed
-            self._loop.call_soon_threadsafe(self._fail, error)
-
-    def _fail(self, error: BaseException | None) -> None:
+    def _fail(self, reason: str, error: BaseException | None) -> None:
         if self._closing or self._failure.done():
             return
-        reason = "it rejected this client" if error is None else repr(error)
         self._log.error("zookeeper.client_ended", exc_info=error)
         self._failure.set_result(
             ElectionClientError(f"the ZooKeeper client has ended and must be restarted with this process: {reason}")
         )
+
+    def _set_problem(self, activity: str, problem: str | None) -> None:
+        """Remember what ZooKeeper refuses. Log and report it if it is not what was reported last."""
+        if problem is None:
+            self._problems.pop(activity, None)
+        else:
+            self._problems[activity] = problem
+        first = next(iter(self._problems.values()), None)
+        if first == self._problem:
+            return
+        self._problem = first
+        if first is None:
+            self._log.info("zookeeper.accepted")
+        else:
+            self._log.error("zookeeper.refused", problem=first)
+        self._on_event(Refused(first))
 
     async def _warn_if_slow(self) -> None:
         try:
             async with asyncio.timeout(self._connect_warning_seconds):
                 await self._in_contact.wait()
         except TimeoutError:
-            self._log.warning("zookeeper.unreachable", advice="check [zookeeper] hosts; headgate keeps trying")
+            self._log.warning("zookeeper.unreachable", advice="check [zookeeper] hosts and tls; headgate keeps trying")
 
-    async def _pause_after(self, error: BaseException) -> None:
+    async def _pause_after(self, activity: str, error: BaseException) -> None:
         """Wait before a retry. The event of a lost connection may arrive after the failure it caused."""
         if isinstance(error, _OUT_OF_CONTACT):
             await asyncio.sleep(0.1)
+            return
+        self._nodes.forget()
+        if isinstance(error, RefusedError):
+            self._set_problem(activity, str(error))
         else:
-            self._log.warning(
-                "zookeeper.request_rejected", error=repr(error), advice="check the access rules below the root"
-            )
-            await asyncio.sleep(self._reconcile_interval_seconds)
+            self._log.warning("zookeeper.request_failed", error=repr(error))
+        await asyncio.sleep(self._reconcile_interval_seconds)
 
     def _start(self, work: Coroutine[Any, Any, None], name: str) -> _Task:
         task = self._loop.create_task(work, name=name)
@@ -323,36 +311,41 @@ class ZooKeeperElections:
                 try:
                     await self._reconcile_queue(shard, folder, prefix, joined)
                 except _FAILURES as error:
-                    await self._pause_after(error)
+                    await self._pause_after(folder, error)
                     continue
+                self._set_problem(folder, None)
                 joined = True
                 with suppress(TimeoutError):
                     async with asyncio.timeout(self._reconcile_interval_seconds):
                         await wakeup.wait()
         finally:
             # A create without a response may have left a node: delete all nodes with this prefix.
+            self._set_problem(folder, None)
             self._leaving.add((folder, prefix))
             self._leave_requested.set()
 
     async def _reconcile_queue(self, shard: int, folder: str, prefix: str, joined: bool) -> None:
         """Join the queue if necessary, watch the deciding node, and report whether this daemon is first."""
         session = self._session
+        await self._nodes.ensure(folder)
         queue = await self._contenders_in(shard, folder)
         mine = next((name for name in queue if name.startswith(prefix)), None)
         if mine is None:
             if joined:
                 self._log.warning("contender.queue_node_lost", shard=shard)
             self._set_acquired(shard, first=False)
-            await self._call("ensure_path", folder)
-            await self._call("create", f"{folder}/{prefix}", b"", ephemeral=True, sequence=True)
+            await self._connection.call("create", f"{folder}/{prefix}", b"", ephemeral=True, sequence=True)
             queue = await self._contenders_in(shard, folder)
             mine = next((name for name in queue if name.startswith(prefix)), None)
         if mine is None:
             raise ConnectionLoss("the queue node that was just created is missing")
+        await self._nodes.close(f"{folder}/{mine}")
         rank = queue.index(mine)
         # If first, only the own node matters. Otherwise the one before it.
         watched = mine if rank == 0 else queue[rank - 1]
-        watched_stat = await self._call("exists", f"{folder}/{watched}", watch=self._watcher(self._wakeups[shard]))
+        watched_stat = await self._connection.call(
+            "exists", f"{folder}/{watched}", watch=self._watcher(self._wakeups[shard])
+        )
         if session != self._session or not self._in_contact.is_set():
             # kazoo's threads may deliver the response after a later loss.
             raise ConnectionLoss("out of contact")
@@ -376,21 +369,27 @@ class ZooKeeperElections:
             self._on_event(HolderChanged(shard, instance))
 
     async def _contenders_in(self, shard: int, folder: str) -> list[str]:
-        """Return the queue nodes that a session owns. A permanent one at the front would leave no leader."""
+        """Return the queue nodes of daemons. Another one at the front would leave the shard without a leader."""
         queue = await self._queue(folder)
         known = self._owned.get(shard, {})
         owned = self._owned[shard] = {name: known[name] for name in queue if name in known}
         for name in queue:
-            if name in owned or (stat := await self._call("exists", f"{folder}/{name}")) is None:
+            path = f"{folder}/{name}"
+            if name in owned or (stat := await self._connection.call("exists", path)) is None:
                 continue
-            owned[name] = stat.ephemeralOwner != 0
-            if not owned[name]:
-                self._log.warning(
-                    "queue.permanent_node",
-                    shard=shard,
-                    node=f"{folder}/{name}",
-                    advice="no daemon created it, and it is ignored; delete it",
-                )
+            with suppress(NoNodeError):
+                strangeness = "permanent" if stat.ephemeralOwner == 0 else None
+                if strangeness is None and not await self._nodes.is_own(path):
+                    strangeness = "of another user"
+                owned[name] = strangeness is None
+                if strangeness is not None:
+                    self._log.warning(
+                        "queue.foreign_node",
+                        shard=shard,
+                        node=path,
+                        reason=strangeness,
+                        advice="no daemon of this cluster created it, and it is ignored; delete it",
+                    )
         return [name for name in queue if owned.get(name, True)]
 
     def _watcher(self, wakeup: asyncio.Event) -> Callable[[object], None]:
@@ -403,7 +402,7 @@ class ZooKeeperElections:
 
     async def _queue(self, folder: str) -> list[str]:
         try:
-            names: list[str] = await self._call("get_children", folder)
+            names: list[str] = await self._connection.call("get_children", folder)
         except NoNodeError:
             return []
         return sorted((name for name in names if _CONTENDER.search(name)), key=lambda name: int(name[-10:]))
@@ -420,11 +419,12 @@ class ZooKeeperElections:
                     for name in await self._queue(folder):
                         if name.startswith(prefix):
                             with suppress(NoNodeError):
-                                await self._call("delete", f"{folder}/{name}")
+                                await self._connection.call("delete", f"{folder}/{name}")
                 except _FAILURES as error:
                     self._leave_requested.set()
-                    await self._pause_after(error)
+                    await self._pause_after("leave", error)
                     break
+                self._set_problem("leave", None)
                 self._leaving.discard((folder, prefix))
 
     # Instances and config
@@ -437,8 +437,9 @@ class ZooKeeperElections:
             try:
                 registered = await self._register(path, data)
             except _FAILURES as error:
-                await self._pause_after(error)
+                await self._pause_after(path, error)
                 continue
+            self._set_problem(path, None)
             if not registered and not warned:
                 self._log.warning("instance.name_in_use", instance=name, advice="an older session has yet to expire")
                 warned = True
@@ -446,40 +447,36 @@ class ZooKeeperElections:
 
     async def _register(self, path: str, data: bytes) -> bool:
         """Return whether the instance is registered under this session."""
-        stat = await self._call("exists", path)
+        stat = await self._connection.call("exists", path)
         if stat is not None:
-            return bool(stat.ephemeralOwner == self._client.client_id[0])
-        await self._call("ensure_path", f"{self._root}/instances")
+            registered = bool(stat.ephemeralOwner == self._connection.session_id)
+            if registered:
+                await self._nodes.close(path)
+            return registered
+        await self._nodes.ensure(f"{self._root}/instances")
         with suppress(NodeExistsError):
-            await self._call("create", path, data, ephemeral=True)
+            await self._connection.call("create", path, data, ephemeral=True)
             return True
         return False
 
+    async def _close_nodes(self) -> None:
+        """Give the nodes that no other activity looks at again to the present user."""
+        activity = "close nodes"
+        while True:
+            await self._in_contact.wait()
+            try:
+                await self._nodes.ensure(f"{self._root}/instances")
+                await self._nodes.close(f"{self._root}/config")
+            except _FAILURES as error:
+                await self._pause_after(activity, error)
+                continue
+            self._set_problem(activity, None)
+            return
+
     async def _read_or_create(self, path: str, data: bytes) -> bytes:
-        await self._call("ensure_path", self._root)
+        await self._nodes.ensure(self._root)
         with suppress(NodeExistsError):
-            await self._call("create", path, data)
-        stored: bytes = (await self._call("get", path))[0]
+            await self._connection.call("create", path, data)
+        await self._nodes.close(path)
+        stored: bytes = (await self._connection.call("get", path))[0]
         return stored
-
-    async def _call(self, operation: str, *arguments: Any, **options: Any) -> Any:
-        """Make one of kazoo's ``*_async`` calls. Raises kazoo's exception, or TimeoutError."""
-        response: asyncio.Future[Any] = self._loop.create_future()
-
-        def complete(value: Any, error: BaseException | None) -> None:
-            if response.done():
-                return
-            if error is None:
-                response.set_result(value)
-            else:
-                response.set_exception(error)
-
-        def linked(result: Any) -> None:
-            # Runs on a kazoo thread.
-            with suppress(RuntimeError):  # the loop is closed
-                self._loop.call_soon_threadsafe(complete, result.value, result.exception)
-
-        getattr(self._client, f"{operation}_async")(*arguments, **options).rawlink(linked)
-        # Not wait_for: in Python 3.11 it can swallow a cancellation that arrives together with the result.
-        async with asyncio.timeout(CALL_TIMEOUT_SECONDS):
-            return await response

@@ -23,7 +23,6 @@ from controller.settings.error_messages import explain
 from controller.settings.listeners import http_problems
 from controller.settings.sections import (
     LEDGER_SCHEMES,
-    MAX_PORT,
     UNIX_SOCKET_PATH_BYTES,
     AccessSettings,
     BrokerSettings,
@@ -43,6 +42,7 @@ from controller.settings.sections import (
     SubscriptionSettings,
     ZooKeeperSettings,
 )
+from controller.settings.zookeeper_problems import is_port, zookeeper_problems
 from drain.external.table_mapping import read_tables
 from drain.spark.master import conf_problem, engine_of, is_on_this_machine
 from headgate.errors import ConfigError, InvalidNameError
@@ -155,6 +155,7 @@ def load_settings(path: Path, *, default_instance: str = "headgate", credentials
     settings = settings.replace(
         broker=with_located_files(settings.broker, ("password_file", *FILES), path.parent, credentials),
         access=_checked_access(settings.access, path),
+        zookeeper=with_located_files(settings.zookeeper, ("password_file", *FILES), path.parent, credentials),
         http=with_located_files(settings.http, HTTP_FILES, path.parent, credentials),
     )
     drain = msgspec.structs.replace(settings.drain, folder=str((path.parent / settings.drain.folder).absolute()))
@@ -199,8 +200,7 @@ def _problems(settings: Settings) -> list[tuple[str, str]]:
     """Return (field, problem) for everything that the types do not check."""
     drain, subscriptions = settings.drain, settings.subscriptions
     found = _name_problems(settings)
-    if problem := _hosts_problem(settings.zookeeper.hosts):
-        found.append(("zookeeper.hosts", problem))
+    found += zookeeper_problems(settings.zookeeper)
     if problem := _ledger_problem(settings.ledger.url):
         found.append(("ledger.url", problem))
     found += _drain_problems(drain)
@@ -288,15 +288,6 @@ def _name_problems(settings: Settings) -> list[tuple[str, str]]:
     return found
 
 
-def _hosts_problem(hosts: str) -> str | None:
-    servers, _, _ = hosts.partition("/")
-    for server in servers.split(","):
-        host, _, port = server.strip().rpartition(":")
-        if not host or not _is_port(port):
-            return f"{server.strip()!r} is not host:port; write for example 127.0.0.1:2181, or a comma-separated list"
-    return None
-
-
 def _ledger_problem(url: str) -> str | None:
     try:
         parts = urlsplit(url)
@@ -330,10 +321,6 @@ def socket_problem(address: str) -> str | None:
             )
         return None
     host, _, port = rest.rpartition(":")
-    if kind == "tcp" and host and _is_port(port):
+    if kind == "tcp" and host and is_port(port):
         return None
     return f"{address!r}: write unix:/absolute/path or tcp:127.0.0.1:port with a port from 1 to 65535"
-
-
-def _is_port(text: str) -> bool:
-    return text.isascii() and text.isdigit() and 1 <= int(text) <= MAX_PORT

@@ -15,6 +15,7 @@ from controller.access.file import read_access_file
 from controller.access.rules import OPEN, AccessRules
 from drain.spark.master import DEFAULT_MASTER
 from headgate.arguments import SHORTEST_SECONDS
+from headgate.errors import ConfigError
 from headgate.protocol.messages import MAX_MESSAGE_BYTES
 from headgate.secret_file import read_secret
 
@@ -63,6 +64,34 @@ class ZooKeeperSettings(Section, frozen=True, kw_only=True):
     session_timeout_seconds: Annotated[float, Meta(ge=2, le=60)] = 6.0
     """A daemon that is silent for this long loses its locks, in seconds. Default: 6, longer than a
     long garbage collection and shorter than an outage that users notice."""
+    tls: bool = False
+    """Encrypt connections, and verify the servers' certificates and names. ``hosts`` must then be
+    the servers' ports for TLS. Default: false."""
+    ca_file: Text | None = None
+    """PEM file with the certificates of the authorities that vouch for the servers. Relative paths
+    of files are looked up in systemd's credentials first, then in the folder of the settings file.
+    Default: the authorities of the system."""
+    certificate_file: Text | None = None
+    """PEM file with the daemon's own certificate, for servers that require one. Default: none."""
+    key_file: Text | None = None
+    """PEM file with the key of that certificate, without a passphrase."""
+    username: Text | None = None
+    """User of ZooKeeper's scheme ``digest``. Every node of the cluster is then closed to all other
+    users. Default: none, and every client of ZooKeeper can change the nodes."""
+    password_file: Text | None = None
+    """File that contains the password, in ASCII. SIGHUP reads it and the other files again."""
+
+    def password(self) -> str | None:
+        """Read the password; None if no user is set. Raises ConfigError if the file is unusable."""
+        if self.password_file is None:
+            return None
+        password = read_secret(self.password_file, "$.zookeeper.password_file")
+        if not password.isascii():
+            raise ConfigError(
+                f"$.zookeeper.password_file: {self.password_file} contains characters beyond ASCII, which each "
+                "ZooKeeper server reads in the character set of its machine; choose another password"
+            )
+        return password
 
 
 class BrokerSettings(Section, frozen=True, kw_only=True):

@@ -88,6 +88,12 @@ class _ZooKeeperMetrics:
         self._age = metrics.gauge(
             "zookeeper_contact_age_seconds", "Time since ZooKeeper was last known to be reachable."
         ).child()
+        metrics.gauge_of(
+            events.ZooKeeperRefused,
+            "refused",
+            "zookeeper_refused",
+            "1 while ZooKeeper refuses this daemon's certificates, its user, or its rights to a node.",
+        )
         self._connected = False
         self._contact_at: float | None = None
         metrics.on(events.ZooKeeperStateChanged, self._change_state)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 
 import pytest
@@ -14,35 +14,47 @@ from structlog.testing import capture_logs
 
 from controller.leadership.election import Acquired, Connected, ElectionClientError, Lost, Released, Suspended
 from controller.leadership.zookeeper import ZooKeeperElections
+from controller.leadership.zookeeper_connection import DigestUser
 from headgate.errors import ConfigError
 from tests.support.election_environments import (
+    DAEMONS,
     SHORT_SESSION_SECONDS,
+    STRANGER,
     Candidate,
     ElectionHarness,
     FakeElectionHarness,
     Server,
     ZooKeeperHarness,
+    listed,
 )
 from tests.support.tcp_proxy import Proxy
 from tests.support.waiting import never, until
 
-
-@pytest.fixture(scope="module")
-def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with Server(tmp_path_factory.mktemp("zookeeper")) as server:
-        yield server
-
-
-@pytest.fixture(
-    params=[pytest.param("fake", marks=pytest.mark.looptime), pytest.param("zookeeper", marks=pytest.mark.contract)]
+ENVIRONMENTS = (
+    pytest.param("fake", marks=pytest.mark.looptime),
+    pytest.param("secure_fake", marks=pytest.mark.looptime),
+    pytest.param("zookeeper", marks=pytest.mark.contract),
+    pytest.param("secure_zookeeper", marks=pytest.mark.contract),
 )
-def server(request: pytest.FixtureRequest) -> Server | None:
-    return None if request.param == "fake" else request.getfixturevalue("zookeeper")
+SECURE_ENVIRONMENTS = (ENVIRONMENTS[1], ENVIRONMENTS[3])
+
+
+@pytest.fixture(params=ENVIRONMENTS)
+def environment(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
 
 
 @pytest.fixture
-async def harness(server: Server | None, stack: AsyncExitStack) -> ElectionHarness:
-    return FakeElectionHarness() if server is None else ZooKeeperHarness(stack, server)
+def server(request: pytest.FixtureRequest, environment: str) -> Server | None:
+    return None if "fake" in environment else request.getfixturevalue(environment)
+
+
+@pytest.fixture
+async def harness(environment: str, server: Server | None, stack: AsyncExitStack) -> ElectionHarness:
+    if server is None:
+        return FakeElectionHarness(DAEMONS if environment == "secure_fake" else None)
+    return ZooKeeperHarness(stack, server)
 
 
 @pytest.fixture
@@ -320,11 +332,85 @@ async def test_the_name_of_an_older_session_is_registered_when_that_session_ends
     await listed(harness, {"same": b"new"})
 
 
-async def listed(harness: ElectionHarness, expected: dict[str, bytes]) -> None:
-    deadline = asyncio.get_running_loop().time() + 60
-    while (found := await harness.instances()) != expected:
-        assert asyncio.get_running_loop().time() < deadline, found
-        await asyncio.sleep(0.02)
+# Users and rights
+
+
+@pytest.fixture
+def quick_retries(harness: ElectionHarness) -> None:
+    if isinstance(harness, ZooKeeperHarness):
+        harness.reconcile_interval_seconds = 0.5
+
+
+@pytest.fixture
+def open_cluster(harness: ElectionHarness) -> None:
+    harness.user = None
+
+
+only_with_users = pytest.mark.parametrize("environment", SECURE_ENVIRONMENTS, indirect=True)
+
+
+@only_with_users
+@pytest.mark.usefixtures("quick_retries")
+@pytest.mark.parametrize("user", [STRANGER, None], ids=["another user", "no user"])
+async def test_another_user_is_refused_and_gets_nothing(
+    harness: ElectionHarness, join: Join, stack: AsyncExitStack, user: DigestUser | None
+) -> None:
+    a = await join("a")
+    assert await a.elections.cluster_config({"shards": 4}) == {"shards": 4}
+    a.elections.contend(0)
+    await until(lambda: a.first == {0})
+
+    harness.user = user
+    b = await join("b")
+    b.elections.contend(0)
+    config = asyncio.create_task(b.elections.cluster_config({"shards": 8}))
+
+    await until(lambda: b.problem is not None)
+    assert b.problem is not None
+    assert "ZooKeeper node /headgate" in b.problem
+    assert "is closed to" in b.problem
+    a.withdraw(0)
+    await never(lambda: b.first or b.holders or config.done(), 0.3)
+    assert a.problem is None
+    config.cancel()
+
+
+@only_with_users
+@pytest.mark.usefixtures("open_cluster", "quick_retries")
+async def test_a_cluster_that_was_open_is_closed(harness: ElectionHarness, join: Join) -> None:
+    """The daemons without a user lose their rights, and their places in queues count for nothing."""
+    a = await join("a")
+    assert await a.elections.cluster_config({"shards": 4}) == {"shards": 4}
+    a.elections.contend(0)
+    await until(lambda: a.first == {0})
+
+    harness.user = DAEMONS
+    b = await join("b")
+    b.elections.contend(0)
+
+    await until(lambda: b.first == {0} and b.holders == {0: "b"})
+    assert await b.elections.cluster_config({"shards": 8}) == {"shards": 4}
+    assert b.problem is None
+    harness.user = None
+    late = await join("late")
+    late.elections.contend(0)
+    await until(lambda: late.problem is not None)
+
+
+@only_with_users
+@pytest.mark.usefixtures("quick_retries")
+async def test_a_root_of_another_user_is_named_and_used_once_it_is_gone(harness: ElectionHarness, join: Join) -> None:
+    await harness.create_foreign_root()
+    a = await join("a")
+    a.elections.contend(0)
+    config = asyncio.create_task(a.elections.cluster_config({"shards": 4}))
+
+    await until(lambda: a.problem is not None)
+    await never(lambda: a.first or config.done(), 0.3)
+    await harness.remove_foreign_root()
+
+    await until(lambda: a.first == {0} and a.problem is None)
+    assert await config == {"shards": 4}
 
 
 # Properties of the real server only
@@ -364,7 +450,7 @@ async def test_nodes_that_belong_to_no_contender_are_logged_and_ignored(
         a.withdraw(0)
         await until(lambda: b.first == {0} and b.holders == {0: "b"})
 
-    permanent = [entry["node"].rsplit("/", 1)[1] for entry in logs if entry["event"] == "queue.permanent_node"]
+    permanent = [entry["node"].rsplit("/", 1)[1] for entry in logs if entry["event"] == "queue.foreign_node"]
     assert permanent == ["gone-0a1b2c3d-0000000000"] * 2, "once per daemon"
 
 

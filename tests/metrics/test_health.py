@@ -44,6 +44,7 @@ def test_a_failed_component_makes_a_daemon_not_ready(name, facts):
     [
         ("zookeeper", replace(HEALTHY_FACTS, zookeeper="suspended")),
         ("zookeeper", replace(HEALTHY_FACTS, zookeeper="lost")),
+        ("zookeeper", replace(HEALTHY_FACTS, zookeeper_problem="node /headgate is closed")),
         ("drain", replace(HEALTHY_FACTS, drain="degraded", drain_reason="no answer for 60 s")),
         ("drain", replace(HEALTHY_FACTS, drain="starting")),
         ("drain", replace(HEALTHY_FACTS, drain="off")),

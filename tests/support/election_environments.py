@@ -6,15 +6,25 @@ import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack, suppress
-from pathlib import Path
 from typing import Any, Protocol, Self
 
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
+from kazoo.security import ACL, Id, Permissions
 
-from controller.leadership.election import Acquired, Connected, ElectionEvent, Elections, HolderChanged, Released
+from controller.leadership.election import (
+    Acquired,
+    Connected,
+    ElectionEvent,
+    Elections,
+    HolderChanged,
+    Refused,
+    Released,
+)
 from controller.leadership.zookeeper import RECONCILE_INTERVAL_SECONDS, ZooKeeperElections
+from controller.leadership.zookeeper_connection import DigestUser, ZooKeeperCredentials
 from controller.local.embedded import EmbeddedZooKeeper
+from tests.support.secure_zookeeper import SecureZooKeeper
 from tests.support.tcp_proxy import Proxy
 from tests.support.zookeeper import FakeZooKeeper
 
@@ -22,6 +32,9 @@ SESSION_SECONDS = 20.0
 """Longer than a busy machine pauses: no session ends unless a test ends it."""
 SHORT_SESSION_SECONDS = 2.0
 """For tests that wait for the end of a session."""
+DAEMONS = DigestUser("headgate", "correct horse")
+STRANGER = DigestUser("headgate", "wrong password")
+"""To ZooKeeper, another password is another user."""
 
 
 class ElectionHarness(Protocol):
@@ -29,6 +42,9 @@ class ElectionHarness(Protocol):
 
     session_seconds: float
     """Session timeout of clients that are built from now on."""
+
+    user: DigestUser | None
+    """The user of clients that are built from now on; None: their nodes are open."""
 
     def build(self, name: str, on_event: Callable[[ElectionEvent], None]) -> Awaitable[Elections]: ...
     async def partition(self, name: str) -> None: ...
@@ -38,11 +54,14 @@ class ElectionHarness(Protocol):
     async def delete_queue_node(self, name: str, shard: int) -> None: ...
     async def instances(self) -> dict[str, bytes]: ...
     async def break_client(self, name: str) -> None: ...
+    async def create_foreign_root(self) -> None: ...
+    async def remove_foreign_root(self) -> None: ...
 
 
 class FakeElectionHarness:
-    def __init__(self) -> None:
+    def __init__(self, user: DigestUser | None = None) -> None:
         self._service = FakeZooKeeper(session_timeout_seconds=SESSION_SECONDS)
+        self.user = user
 
     @property
     def session_seconds(self) -> float:
@@ -53,7 +72,7 @@ class FakeElectionHarness:
         self._service.session_timeout_seconds = seconds
 
     async def build(self, name: str, on_event: Callable[[ElectionEvent], None]) -> Elections:
-        return self._service.elections(name, on_event)
+        return self._service.elections(name, on_event, None if self.user is None else self.user.identity)
 
     async def partition(self, name: str) -> None:
         self._service.partition(name)
@@ -70,6 +89,13 @@ class FakeElectionHarness:
     async def break_client(self, name: str) -> None:
         self._service.break_client(name)
 
+    async def create_foreign_root(self) -> None:
+        self._service.service_state.owner = STRANGER.identity
+
+    async def remove_foreign_root(self) -> None:
+        self._service.service_state.owner = None
+        self._service.changed()
+
     async def delete_queue_node(self, name: str, shard: int) -> None:
         self._service.delete_queue_node(name, shard)
 
@@ -83,10 +109,29 @@ class Server:
     The thread must outlive the server: the kernel ends a child process with the thread that started it.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, zookeeper: EmbeddedZooKeeper | SecureZooKeeper) -> None:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="zookeeper")
-        self._zookeeper = EmbeddedZooKeeper(folder)
+        self._zookeeper = zookeeper
+
+    @property
+    def security(self) -> SecureZooKeeper | None:
+        """The server if it speaks TLS."""
+        return self._zookeeper if isinstance(self._zookeeper, SecureZooKeeper) else None
+
+    def client(self, user: DigestUser | None) -> KazooClient:
+        """Return a client of kazoo's own, with the rights of ``user``; it creates open nodes."""
+        tls: dict[str, Any] = {}
+        if self.security is not None:
+            files = self.security.client
+            tls = {
+                "use_ssl": True,
+                "ca": str(self.security.authority.ca_file),
+                "certfile": str(files.certificate_file),
+                "keyfile": str(files.key_file),
+            }
+        rights = [] if user is None else [("digest", f"{user.username}:{user.password}")]
+        return KazooClient(f"127.0.0.1:{self.port}", auth_data=rights, **tls)
 
     @property
     def port(self) -> int:
@@ -133,11 +178,12 @@ class ZooKeeperHarness:
 
     def __init__(self, stack: AsyncExitStack, server: Server) -> None:
         ZooKeeperHarness.roots += 1
-        self._root = f"/headgate/test-{ZooKeeperHarness.roots}"
+        self._root = f"/headgate-{ZooKeeperHarness.roots}/local"
         self._stack = stack
         self._proxies: dict[str, Proxy] = {}
         self._built: dict[str, ZooKeeperElections] = {}
         self.server = server
+        self.user = None if server.security is None else DAEMONS
         self.session_seconds = SESSION_SECONDS
         self.reconcile_interval_seconds = RECONCILE_INTERVAL_SECONDS
 
@@ -150,6 +196,9 @@ class ZooKeeperHarness:
             instance=name,
             session_timeout_seconds=self.session_seconds,
             on_event=on_event,
+            credentials=ZooKeeperCredentials(
+                self.user, None if self.server.security is None else self.server.security.context()
+            ),
             reconcile_interval_seconds=self.reconcile_interval_seconds,
         )
         return self._built[name]
@@ -158,7 +207,7 @@ class ZooKeeperHarness:
         def fail(*_: object) -> None:
             raise RuntimeError("xids do not match")
 
-        connection = self._built[name]._client._connection
+        connection = self._built[name]._connection._client._connection
         connection._submit = fail
         connection.client.sync_async("/")
 
@@ -191,8 +240,21 @@ class ZooKeeperHarness:
         await asyncio.to_thread(self.with_zookeeper_client, read)
         return found
 
-    def with_zookeeper_client(self, act: Callable[[Any, str], None]) -> None:
-        client = KazooClient(f"127.0.0.1:{self.server.port}")
+    async def create_foreign_root(self) -> None:
+        def create(client: Any, root: str) -> None:
+            client.create(root, makepath=True, acl=[ACL(Permissions.ALL, Id("digest", STRANGER.identity))])
+
+        await asyncio.to_thread(self.with_zookeeper_client, create, STRANGER)
+
+    async def remove_foreign_root(self) -> None:
+        def remove(client: Any, root: str) -> None:
+            client.delete(root)
+            client.delete(root.rpartition("/")[0])
+
+        await asyncio.to_thread(self.with_zookeeper_client, remove, STRANGER)
+
+    def with_zookeeper_client(self, act: Callable[[Any, str], None], user: DigestUser | None = DAEMONS) -> None:
+        client = self.server.client(user)
         client.start(timeout=60)
         try:
             act(client, self._root)
@@ -217,11 +279,17 @@ class Candidate:
         self.events: list[ElectionEvent] = []
         self.first: set[int] = set()
         self.holders: dict[int, str] = {}
+        self.problem: str | None = None
+        """What the service refuses."""
 
     def on_event(self, event: ElectionEvent) -> None:
         if isinstance(event, HolderChanged):
             assert self.holders.get(event.shard) != event.instance, "reported twice"
             self.holders[event.shard] = event.instance
+            return
+        if isinstance(event, Refused):
+            assert self.problem != event.problem, "reported twice"
+            self.problem = event.problem
             return
         self.events.append(event)
         match event:
@@ -242,3 +310,10 @@ class Candidate:
     @property
     def connected(self) -> bool:
         return Connected() in self.events
+
+
+async def listed(harness: ElectionHarness, expected: dict[str, bytes]) -> None:
+    deadline = asyncio.get_running_loop().time() + 300
+    while (found := await harness.instances()) != expected:
+        assert asyncio.get_running_loop().time() < deadline, found
+        await asyncio.sleep(0.02)

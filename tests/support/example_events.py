@@ -10,6 +10,7 @@ from metrics.events import EVENT_TYPES, Event
 from metrics.status import DaemonStatus, ShardStatus
 
 _VALUES: dict[Any, Any] = {
+    bool: True,
     int: 1,
     float: 1.0,
     str: "handover",

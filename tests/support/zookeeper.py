@@ -8,6 +8,8 @@ It behaves like the real service:
 * A client without contact receives `Suspended` after a while, and nothing more until it reconnects, not even the expiry
   of its session. After the reconnection it receives `Released`, `Lost`, then `Connected` with a new session.
 * The service expires a session without contact for ``session_timeout_seconds``, and removes it from the queues.
+* The first client with a user closes the nodes for all others. A client with another user, or none, is refused then, and
+  tries again. Its places in queues count for nothing.
 * While the whole ensemble is down no session expires. Its time limit starts again when the ensemble is back.
 """
 
@@ -25,6 +27,7 @@ from controller.leadership.election import (
     EventHandler,
     HolderChanged,
     Lost,
+    Refused,
     Released,
     Suspended,
 )
@@ -36,6 +39,7 @@ NOTICE_FRACTION = 0.4
 @dataclass(eq=False, slots=True)
 class _Session:
     owner: FakeElections
+    user: str | None = None
     alive: bool = True
     expiry: asyncio.TimerHandle | None = None
 
@@ -44,6 +48,8 @@ class _Session:
 class _ServiceState:
     """The stored state of the service."""
 
+    owner: str | None = None
+    """The user whose nodes they are; None: they are open."""
     config: dict[str, Any] | None = None
     queues: dict[int, list[_Session]] = field(default_factory=dict)
     instances: dict[str, tuple[_Session, bytes]] = field(default_factory=dict)
@@ -67,16 +73,21 @@ class FakeZooKeeper:
         self._clients: dict[str, FakeElections] = {}
         self._partitioned: set[str] = set()
 
-    def elections(self, instance: str, on_event: EventHandler) -> FakeElections:
+    def elections(self, instance: str, on_event: EventHandler, user: str | None = None) -> FakeElections:
         """Return a client, not yet entered."""
-        client = FakeElections(self, instance, on_event)
+        client = FakeElections(self, instance, on_event, user)
         self._clients[instance] = client
         return client
 
     def first(self, shard: int) -> str | None:
         """Return the first instance in a shard's queue, as the service sees it."""
-        queue = self.service_state.queues.get(shard)
+        queue = self.own_queue(shard)
         return queue[0].owner.instance if queue else None
+
+    def own_queue(self, shard: int) -> list[_Session]:
+        """Return the places in a shard's queue that belong to the owner of the nodes."""
+        state = self.service_state
+        return [each for each in state.queues.get(shard, []) if each.user == state.owner]
 
     # Faults
 
@@ -184,8 +195,11 @@ class FakeZooKeeper:
 class FakeElections:
     """`controller.leadership.election.Elections` on a FakeZooKeeper."""
 
-    def __init__(self, service: FakeZooKeeper, instance: str, on_event: EventHandler) -> None:
+    def __init__(self, service: FakeZooKeeper, instance: str, on_event: EventHandler, user: str | None) -> None:
         self.instance = instance
+        self.user = user
+        self._refused: Refused | None = None
+        self._allowed = asyncio.Event()
         self.session: _Session | None = None
         self._service = service
         self._on_event = on_event
@@ -224,6 +238,8 @@ class FakeElections:
     async def cluster_config(self, default: dict[str, Any]) -> dict[str, Any]:
         """See `Elections.cluster_config`."""
         await self._round_trip()
+        self._may_use_nodes()
+        await self._allowed.wait()
         if self._service.service_state.config is None:
             self._service.service_state.config = dict(default)
         return dict(self._service.service_state.config)
@@ -254,7 +270,7 @@ class FakeElections:
             self.on_session_expired()
             return
         if self.session is None:
-            self.session = _Session(self)
+            self.session = _Session(self, self.user)
         if not self._in_contact.is_set():
             self._in_contact.set()
             self._on_event(Connected())
@@ -283,6 +299,8 @@ class FakeElections:
         if not self.open or session is None or not session.alive or not self._service.can_reach(self):
             return
         service_state = self._service.service_state
+        if not self._may_use_nodes():
+            return
         for shard in sorted(self._leaving):
             if session in (queue := service_state.queues.get(shard, [])):
                 queue.remove(session)
@@ -302,12 +320,29 @@ class FakeElections:
                 self._on_event(Released(shard))
             queue.append(session)
             self._service.changed()
+        queue = self._service.own_queue(shard)
         if self._in_contact.is_set() and self._holders.get(shard) != (holder := queue[0].owner.instance):
             self._holders[shard] = holder
             self._on_event(HolderChanged(shard, holder))
         if queue[0] is session and shard not in self._first and self._in_contact.is_set():
             self._first.add(shard)
             self._on_event(Acquired(shard))
+
+    def _may_use_nodes(self) -> bool:
+        """Whether the nodes are this client's, which closes open ones. Report a change."""
+        state = self._service.service_state
+        if state.owner is None and self.user is not None:
+            state.owner = self.user
+            self._service.changed()
+        refused = None if state.owner == self.user else Refused("ZooKeeper node /headgate is closed to this client")
+        if refused != self._refused:
+            self._refused = refused
+            self._on_event(refused or Refused(None))
+            if refused is not None:
+                self._allowed.clear()
+        if refused is None:
+            self._allowed.set()
+        return refused is None
 
     def _suspend(self) -> None:
         self._suspending = None

@@ -398,6 +398,37 @@ def test_check_config_reports_an_invalid_setting(invoke: Invoke, tmp_path: Path)
     assert result.stderr.startswith(f"headgate: {path}: $.log.level: ")
 
 
+@pytest.mark.parametrize("command", ["check-config", "run"])
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ('username = "u"\npassword_file = "/nowhere/secret"\n', "password_file"),
+        ('tls = true\nca_file = "/nowhere/ca.pem"\n', "ca_file"),
+    ],
+)
+def test_an_unusable_file_of_zookeeper_is_named_before_anything_starts(
+    invoke: Invoke, recorder: NodeRecorder, tmp_path: Path, command: str, text: str, named: str
+):
+    path = tmp_path / "headgate.toml"
+    path.write_text(LEDGER + f"[zookeeper]\n{text}")
+
+    result = invoke(command, "--config", str(path))
+
+    assert result.exit_code == 1
+    assert f"$.zookeeper.{named}: cannot read /nowhere/" in result.stderr
+    assert recorder.events == []
+
+
+def test_check_config_warns_of_an_open_zookeeper(invoke: Invoke, tmp_path: Path):
+    path = tmp_path / "headgate.toml"
+    path.write_text(LEDGER + '[zookeeper]\nhosts = "zk1:2181"\n')
+
+    result = invoke("check-config", str(path))
+
+    assert result.exit_code == 0
+    assert f"warning: {path}: $.zookeeper.username is not set" in result.stderr
+
+
 def test_check_config_reports_a_missing_password_file(invoke: Invoke, tmp_path: Path):
     path = tmp_path / "headgate.toml"
     path.write_text(LEDGER + '[broker]\nusername = "u"\npassword_file = "/nowhere/secret"\n')

@@ -11,7 +11,13 @@ import msgspec
 import pytest
 
 from controller.settings import load, sections
-from controller.settings.load import Settings, ledger_unreachable_from_executors, load_settings, parse_settings
+from controller.settings.load import (
+    Settings,
+    ledger_unreachable_from_executors,
+    load_settings,
+    parse_settings,
+)
+from controller.settings.zookeeper_problems import zookeeper_warnings
 from headgate.errors import ConfigError
 from tests.support.secret_files import write_secret
 
@@ -64,6 +70,20 @@ def test_only_the_ledger_has_no_default():
         (LEDGER + '[broker]\npassword_file = "secret"\n', "$.broker.username", "username is not"),
         (LEDGER + '[broker]\nusername = "a"\npassword_file = ""\n', "$.broker.password_file", "name a file"),
         (LEDGER + "[http]\nport = -1\n", "$.http.port", "from 0 to 65535"),
+        (LEDGER + '[zookeeper]\nca_file = "ca"\n', "$.zookeeper.tls", "ca_file is set, and tls is not"),
+        (
+            LEDGER + '[zookeeper]\ntls = true\ncertificate_file = "c"\n',
+            "$.zookeeper.key_file",
+            "certificate_file is set, and key_file is not",
+        ),
+        (
+            LEDGER + '[zookeeper]\ntls = true\nkey_file = "k"\n',
+            "$.zookeeper.certificate_file",
+            "key_file is set, and certificate_file is not",
+        ),
+        (LEDGER + '[zookeeper]\nusername = "u"\n', "$.zookeeper.password_file", "username is set, and password_file"),
+        (LEDGER + '[zookeeper]\npassword_file = "p"\n', "$.zookeeper.username", "password_file is set, and username"),
+        (LEDGER + '[zookeeper]\nusername = "a:b"\npassword_file = "p"\n', "$.zookeeper.username", "no :"),
         (LEDGER + '[zookeeper]\nhosts = "zk1"\n', "$.zookeeper.hosts", "host:port"),
         (LEDGER + '[zookeeper]\nhosts = "zk1:2181,zk2:x"\n', "$.zookeeper.hosts", "'zk2:x'"),
         (LEDGER + '[zookeeper]\nhosts = "zk1:99999"\n', "$.zookeeper.hosts", "host:port"),
@@ -198,7 +218,57 @@ def test_an_unusable_password_file_is_named(tmp_path: Path, content: bytes | Non
 
 
 def test_no_password_is_set_by_default():
-    assert parse_settings(LEDGER, "t").broker.password() is None
+    settings = parse_settings(LEDGER, "t")
+    assert (settings.broker.password(), settings.zookeeper.password()) == (None, None)
+
+
+def test_files_of_zookeeper_are_credentials_or_beside_the_settings(tmp_path: Path):
+    path, credentials = tmp_path / "x.toml", tmp_path / "credentials"
+    credentials.mkdir()
+    path.write_text(
+        LEDGER
+        + '[zookeeper]\nusername = "u"\npassword_file = "secret"\ntls = true\nca_file = "ca"\n'
+        + 'certificate_file = "c"\nkey_file = "k"\n'
+    )
+    write_secret(credentials / "secret", b"hunter2")
+    write_secret(credentials / "k", b"key")
+
+    zookeeper = load_settings(path, credentials=credentials).zookeeper
+
+    assert zookeeper.password() == "hunter2"
+    assert (zookeeper.ca_file, zookeeper.certificate_file, zookeeper.key_file) == (
+        str(tmp_path / "ca"),
+        str(tmp_path / "c"),
+        str(credentials / "k"),
+    )
+
+
+def test_the_password_of_zookeeper_is_ascii(tmp_path: Path):
+    """The server hashes its bytes in the character set of its machine, so no list would name this user."""
+    path = tmp_path / "x.toml"
+    path.write_text(LEDGER + '[zookeeper]\nusername = "u"\npassword_file = "secret"\n')
+    write_secret(tmp_path / "secret", "schlüssel".encode())
+
+    with pytest.raises(ConfigError, match=r"\$\.zookeeper\.password_file: .*beyond ASCII") as caught:
+        load_settings(path).zookeeper.password()
+    assert "schl" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("hosts", "more", "warned"),
+    [
+        ("127.0.0.1:2181,[::1]:2181,localhost:2181/prefix", "", []),
+        ("127.0.0.1:2181,zk2:2181", "", ["username", "tls"]),
+        ("10.0.0.1:2181", 'username = "u"\npassword_file = "p"\n', ["tls"]),
+        ("10.0.0.1:2281", "tls = true\n", ["username"]),
+        ("10.0.0.1:2281", 'tls = true\nusername = "u"\npassword_file = "p"\n', []),
+    ],
+)
+def test_an_open_zookeeper_is_a_warning_beyond_loopback(hosts: str, more: str, warned: list[str]):
+    settings = parse_settings(LEDGER + f'[zookeeper]\nhosts = "{hosts}"\n{more}', "t")
+
+    warnings = zookeeper_warnings(settings.zookeeper)
+    assert [warning.partition(" is not set")[0] for warning in warnings] == [f"$.zookeeper.{name}" for name in warned]
 
 
 def test_no_representation_of_the_settings_contains_the_password(tmp_path: Path):

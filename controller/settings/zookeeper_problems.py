@@ -1,0 +1,74 @@
+"""What is wrong or dangerous in the section ``[zookeeper]``. Pure."""
+
+from __future__ import annotations
+
+import re
+
+from controller.settings.listeners import is_loopback
+from controller.settings.sections import MAX_PORT, ZooKeeperSettings
+from headgate.transport.tls_options import FILES
+
+_USERNAME = re.compile(r"[!-9;-~]+")
+"""ASCII without space, and without the colon that separates user and password."""
+_PARTNERS = (("certificate_file", "key_file"), ("username", "password_file"))
+
+
+def zookeeper_problems(zookeeper: ZooKeeperSettings) -> list[tuple[str, str]]:
+    """Return (field, problem) for everything that the types do not check."""
+    found = _partner_problems(zookeeper)
+    if problem := _hosts_problem(zookeeper.hosts):
+        found.append(("zookeeper.hosts", problem))
+    if zookeeper.username is not None and not _USERNAME.fullmatch(zookeeper.username):
+        problem = (
+            f"{zookeeper.username!r} is not a user of ZooKeeper; use ASCII letters and signs, but no space and no :"
+        )
+        found.append(("zookeeper.username", problem))
+    return found
+
+
+def zookeeper_warnings(zookeeper: ZooKeeperSettings) -> list[str]:
+    """Return what a network between daemons and ZooKeeper makes dangerous. Nothing if every server is on loopback."""
+    hosts, _, _ = zookeeper.hosts.partition("/")
+    if all(is_loopback(server.strip().rpartition(":")[0]) for server in hosts.split(",")):
+        return []
+    found: list[str] = []
+    if zookeeper.username is None:
+        found.append(
+            "$.zookeeper.username is not set: every client of ZooKeeper can change and delete the nodes of this "
+            "cluster; set username and password_file"
+        )
+    if not zookeeper.tls:
+        secrets = "" if zookeeper.username is None else ", the password included,"
+        found.append(f"$.zookeeper.tls is not set: the network can read and change everything{secrets}; set tls")
+    return found
+
+
+def _partner_problems(zookeeper: ZooKeeperSettings) -> list[tuple[str, str]]:
+    """Return (field, problem) for each setting that is set without the one that it needs."""
+    found: list[tuple[str, str]] = []
+    for pair in _PARTNERS:
+        absent = [name for name in pair if getattr(zookeeper, name) is None]
+        if len(absent) == 1:
+            (present,) = set(pair) - set(absent)
+            found.append((f"zookeeper.{absent[0]}", f"{present} is set, and {absent[0]} is not; set both, or neither"))
+    if not zookeeper.tls:
+        found += [
+            ("zookeeper.tls", f"{name} is set, and tls is not; set tls = true, or remove {name}")
+            for name in FILES
+            if getattr(zookeeper, name) is not None
+        ]
+    return found
+
+
+def _hosts_problem(hosts: str) -> str | None:
+    servers, _, _ = hosts.partition("/")
+    for server in servers.split(","):
+        host, _, port = server.strip().rpartition(":")
+        if not host or not is_port(port):
+            return f"{server.strip()!r} is not host:port; write for example 127.0.0.1:2181, or a comma-separated list"
+    return None
+
+
+def is_port(text: str) -> bool:
+    """Whether ``text`` is the number of a port."""
+    return text.isascii() and text.isdigit() and 1 <= int(text) <= MAX_PORT

@@ -1,0 +1,23 @@
+"""ZooKeeper servers for all files of this folder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from controller.local.embedded import EmbeddedZooKeeper
+from tests.support.election_environments import Server
+from tests.support.secure_zookeeper import SecureZooKeeper
+
+
+@pytest.fixture(scope="session")
+def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with Server(EmbeddedZooKeeper(tmp_path_factory.mktemp("zookeeper"))) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def secure_zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with Server(SecureZooKeeper(tmp_path_factory.mktemp("zookeeper"))) as server:
+        yield server
