@@ -34,7 +34,7 @@ from metrics.health import Health
 from metrics.http_access import CHALLENGES, HttpAccess
 from metrics.http_denials import HttpDenials
 from metrics.http_listener import HANDSHAKE_SECONDS, MAX_CONNECTIONS, HttpListener
-from metrics.status import DaemonStatus
+from metrics.status import DaemonStatus, release
 from metrics.status_page import STYLE, status_page
 
 CACHE_SECONDS = 1.0
@@ -79,7 +79,10 @@ class HttpServer:
         keepalive_seconds: float = KEEPALIVE_SECONDS,
         handshake_seconds: float = HANDSHAKE_SECONDS,
     ) -> None:
-        """Prepare, without listening. Port 0 is any free port. Without ``access``, everything is open."""
+        """Prepare, without listening. Port 0 is any free port. Without ``access``, everything is open.
+
+        What ``status`` returns is emptied once it is rendered.
+        """
         self.access = access or HttpAccess()
         """The rules in force. They may be replaced at any time, for connections and requests from then on."""
         self._host = host
@@ -177,14 +180,19 @@ class HttpServer:
         return self.access.denial(request.headers.get("Authorization"))
 
     async def _page(self, request: web.Request) -> web.StreamResponse:
-        async with self._rendering:
-            text = await asyncio.to_thread(status_page, await self._status_source(), self._health())
-        return await _send(request, text.encode(), "text/html", "utf-8")
+        body = await self._rendered_status(lambda status, health: status_page(status, health).encode())
+        return await _send(request, body, "text/html", "utf-8")
 
     async def _status(self, request: web.Request) -> web.StreamResponse:
+        return await _send(request, await self._rendered_status(_status_json), "application/json")
+
+    async def _rendered_status(self, render: Callable[[DaemonStatus, Health], bytes]) -> bytes:
         async with self._rendering:
-            body = await asyncio.to_thread(_status_json, await self._status_source(), self._health())
-        return await _send(request, body, "application/json")
+            status = await self._status_source()
+            body = await asyncio.to_thread(render, status, self._health())
+            for shard in status.shards:
+                await release((*shard.topics, *shard.subscriptions, *shard.backlogs))
+        return body
 
     async def _backlog(self, request: web.Request) -> web.StreamResponse:
         async with self._rendering:

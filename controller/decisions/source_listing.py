@@ -5,13 +5,17 @@ The rules are those of controller.decisions.topic_import. A LayoutError names th
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from headgate.errors import LayoutError
 from headgate.model import entries as e
 from headgate.model.external_topic import OPAQUE_END_OFFSET, Hashes, parse_hashes
 from headgate.protocol import messages as m
+
+_LABEL: Final = re.compile(m.LABEL_PATTERN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +46,15 @@ def index_listing(request: m.ImportTopic) -> dict[str, m.SegmentImport]:
         if request.positions == "offsets" and item.sealed and item.end_offset is None:
             raise LayoutError(f"segment {label!r} is sealed and has no end_offset")
         _check_hashes(item, request.hash_bits)
+    _check_unlisted_parents(listed)
     return {label: listed[label] for label in _parents_first(listed)}
+
+
+def _check_unlisted_parents(listed: Mapping[str, m.SegmentImport]) -> None:
+    for label, item in listed.items():
+        for parent in item.parents:
+            if parent not in listed and not _LABEL.match(parent):
+                raise LayoutError(f"segment {label!r} has the parent {parent!r}: give printable ASCII without spaces")
 
 
 def _check_hashes(item: m.SegmentImport, hash_bits: int) -> None:

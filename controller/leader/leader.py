@@ -48,6 +48,8 @@ TICK_INTERVAL_SECONDS = 0.25
 """How often deadlines (heartbeats, grace periods, revocations) are checked."""
 MAX_DELAYED_REFUSALS = 1000
 """Limit for refusals that are being delayed. Beyond it a request gets no reply, so its client repeats it even later."""
+BYTES_PER_COST = 512
+"""Bytes of a request that are decoded at the cost of one unit."""
 
 Arrival = TypeVar("Arrival", tuple[str, bytes], Delivery)
 
@@ -199,7 +201,7 @@ class ShardLeader:
         requests = m.requests_filter(self._context.cluster, self._shard)
         self._serving = True
         try:
-            self.subscription_registry.restore()
+            await self.driver.complete(self.subscription_registry.restore())
             await self._transport.subscribe(requests, self._on_request)
             self.connection_changed(self._transport.connected)
             async with asyncio.TaskGroup() as tasks:
@@ -272,6 +274,7 @@ class ShardLeader:
 
     def _handle_request(self, message: tuple[str, bytes]) -> None:
         topic, payload = message
+        self.driver.charge(len(payload) // BYTES_PER_COST)
         request = read_request(payload, m.sender_of_request(topic))
         if isinstance(request, Malformed):
             self._observer.observe(events.MalformedMessageReceived(reason=request.kind))

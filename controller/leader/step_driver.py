@@ -39,6 +39,10 @@ class TurnBudget:
         self._spend(cost)
         return True
 
+    def charge(self, cost: int) -> None:
+        """Count work that was done in this turn without asking."""
+        self._spend(cost)
+
     async def spend(self, cost: int) -> None:
         """Return in a turn with capacity for ``cost``, in order of the calls."""
         if not self.try_spend(cost):
@@ -95,6 +99,10 @@ class StepDriver:
         """Do ``work`` in a later turn."""
         steps = _one_step(cost, work)
         self._continue_later(next(steps), steps)
+
+    def charge(self, cost: int) -> None:
+        """Count work that was done in this turn without steps, so that more work waits for the next one."""
+        self._budget.charge(cost)
 
     async def complete(self, steps: Steps[ResultT]) -> ResultT:
         """Take ``steps`` in the calling task, and return their result. What they raise is the caller's."""

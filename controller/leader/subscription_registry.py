@@ -47,6 +47,12 @@ RequestT = TypeVar(
 QueryT = TypeVar("QueryT", m.DescribeSubscription, m.ExplainSubscription, m.PlanChanges)
 
 
+COORDINATOR_COST = 32
+"""Cost of creating a coordinator."""
+PRESENCE_COST = 4
+"""Cost for each consumer of the client that disconnected."""
+
+
 class SubscriptionRegistry:
     """The coordinators of one leader term, by subscription id."""
 
@@ -77,9 +83,10 @@ class SubscriptionRegistry:
         self._coordinators: dict[int, SubscriptionCoordinator] = {}
         self._closing: set[asyncio.Task[None]] = set()
 
-    def restore(self) -> None:
+    def restore(self) -> Steps[None]:
         """Create a coordinator for each subscription in the restored state."""
         for subscription in self._state.subscriptions.values():
+            yield COORDINATOR_COST
             self._add_coordinator(subscription)
 
     async def close(self) -> None:
@@ -115,7 +122,7 @@ class SubscriptionRegistry:
 
     def _present(self, presence: m.Presence, at: float) -> Steps[None]:
         for subscription_id, coordinator in list(self._coordinators.items()):
-            yield coordinator.consumers
+            yield coordinator.consumers * PRESENCE_COST
             if presence.online:
                 forward = partial(coordinator.client_connected, presence.client_id)
             else:
@@ -135,6 +142,7 @@ class SubscriptionRegistry:
         for entry in entries:
             if isinstance(entry, e.SegmentSplit | e.SegmentsMerged | e.SegmentsPruned | e.LayoutExtended):
                 topic = self._state.topics_by_id[entry.topic_id]
+                self._driver.charge(len(topic.layout.segments))
                 for subscription in topic.subscriptions.values():
                     self._layout_changed(subscription.subscription_id)
             elif isinstance(entry, e.SubscriptionSeek):

@@ -20,9 +20,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from functools import cache
 from types import MappingProxyType
 
 from coordinator.decisions.gate import tracks_acknowledgements
+from coordinator.reporting.steps import Steps
 from coordinator.state.subscription import Subscription
 from headgate.model.entries import SubscriptionType
 from headgate.model.layout import Layout, Segment, SegmentState
@@ -39,6 +41,10 @@ class RetentionRules:
     """0: subscriptions do not expire."""
 
 
+SEGMENTS_PER_COST = 8
+"""Sealed segments of one subscription that are looked at for the cost of one unit."""
+
+
 @dataclass(frozen=True, slots=True)
 class PruneDecision:
     segments: tuple[int, ...]
@@ -49,10 +55,24 @@ class PruneDecision:
     """Names of the subscriptions that retain nothing, because they expired."""
 
 
+PruneBasis = tuple[Layout, tuple[tuple[object, ...], ...]]
+
+
+def prune_basis(layout: Layout, subscriptions: Iterable[Subscription]) -> PruneBasis:
+    """Return what a decision depends on. While it is equal, what may be pruned does not become less.
+
+    Only acknowledgements and drained segments change meanwhile, and both only allow more.
+    """
+    return layout, tuple(
+        (each.subscription_id, each.type, each.seek_generation, each.unused_since_ms) for each in subscriptions
+    )
+
+
 def decide_pruning(
     layout: Layout, subscriptions: Iterable[Subscription], rules: RetentionRules, age_ms: Callable[[int], int]
-) -> PruneDecision:
-    """``age_ms`` returns the age of a ledger time."""
+) -> Steps[PruneDecision]:
+    """Decide for the state that the steps find; see `prune_basis`. ``age_ms`` returns the age of a ledger time."""
+    yield len(layout.segments)
     abandoned: list[str] = []
     retaining: list[Subscription] = []
     for subscription in sorted(subscriptions, key=lambda subscription: subscription.name):
@@ -61,15 +81,17 @@ def decide_pruning(
         else:
             retaining.append(subscription)
     # Ancestors have lower ids than their descendants.
+    age_of = cache(age_ms)  # Of few different times: an import seals thousands of segments at once.
     sealed_ms = {
-        segment: _sealed_ms(layout.segments[segment], age_ms)
-        for segment in sorted(layout.segments)
-        if layout.segments[segment].state is SegmentState.SEALED
+        segment: _sealed_ms(known, age_of)
+        for segment, known in sorted(layout.segments.items())
+        if known.state is SegmentState.SEALED
     }
     if rules.retention_ms == KEEP_FOREVER:
         forever = dict.fromkeys(sealed_ms, "the topic has unlimited retention")
         return PruneDecision((), MappingProxyType(forever), tuple(abandoned))
-    kept = _kept_for_subscriptions(layout, sealed_ms, retaining, rules)
+    kept = yield from _kept_for_subscriptions(layout, sealed_ms, retaining, rules)
+    yield len(sealed_ms)
     pruned: dict[int, None] = {}
     """In order, ancestors first."""
     retained: dict[int, str] = {}
@@ -90,12 +112,13 @@ def decide_pruning(
 
 def _kept_for_subscriptions(
     layout: Layout, sealed_ms: Mapping[int, int], retaining: Iterable[Subscription], rules: RetentionRules
-) -> dict[int, str]:
+) -> Steps[dict[int, str]]:
     """Return the segments past their retention time that a subscription retains, and why: the first one by name."""
     ends = {segment: layout.segments[segment].end_offset or 0 for segment in sealed_ms}
     due = {segment for segment, age in sealed_ms.items() if age >= rules.retention_ms}
     kept: dict[int, str] = {}
     for subscription in retaining:
+        yield 1 + len(due) // SEGMENTS_PER_COST
         if subscription.type == SubscriptionType.CHECKPOINT:
             found = {
                 segment: f"sealed {_seconds(sealed_ms[segment])} s ago, retained for "

@@ -16,9 +16,9 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 import structlog
 
 from controller.commit import GroupCommit
-from controller.decisions.handlers import Answer, Decision, Registration, handler
+from controller.decisions.handlers import Answer, Decision, Registration, StepResult, Stepwise, handler
 from controller.decisions.lookup import find_topic
-from controller.retention.policy import KEEP_FOREVER, PruneDecision, RetentionRules, decide_pruning
+from controller.retention.policy import KEEP_FOREVER, PruneDecision, RetentionRules, decide_pruning, prune_basis
 from controller.settings.load import RetentionSettings
 from controller.state.shard_state import ShardState, Topic
 from coordinator.decisions.refusal import Refusal
@@ -98,14 +98,16 @@ class Pruner:
                 retry_at = loop.time() + schedule.next_seconds()
 
     def handlers(self) -> tuple[Registration, ...]:
-        return (handler(m.PruneTopic, self.prune_topic),)
+        return (handler(m.PruneTopic, lambda request, _: Stepwise(self.prune_topic(request))),)
 
-    def prune_topic(self, request: m.PruneTopic, _: str) -> Decision | Refusal:
+    def prune_topic(self, request: m.PruneTopic) -> Steps[StepResult]:
         """Prune one topic now, regardless of its retention time, or return what would be pruned."""
         topic = find_topic(request.topic, self._state)
         if isinstance(topic, Refusal):
             return topic
-        pruning = decide_pruning(topic.layout, topic.subscriptions.values(), self._rules(0), self._age_ms)
+        pruning = yield from self._decide(topic.topic_id, 0)
+        if pruning is None:
+            return Refusal("unavailable", f"topic {request.topic!r} was deleted at the same time: ask again")
         if request.token in self._state.commands:
             return Decision((), _answer(pruning, self._segments_pruned_by(topic, request.token)))
         if request.dry_run or not pruning.segments:
@@ -117,24 +119,30 @@ class Pruner:
     def _prune(self) -> Steps[None]:
         """Prune every topic. Each is decided for itself."""
         for topic in list(self._state.topics.values()):
-            yield len(topic.layout.segments)
-            self._prune_expired(topic.topic_id)
+            yield 1
+            retention_ms = topic.policy.retention_ms
+            if retention_ms is None:
+                retention_ms = (
+                    KEEP_FOREVER if self.settings.retention_seconds < 0 else int(self.settings.retention_seconds * 1000)
+                )
+            if retention_ms == KEEP_FOREVER:
+                continue
+            pruning = yield from self._decide(topic.topic_id, retention_ms)
+            if pruning is not None and pruning.segments:
+                self._report(topic, pruning)
+                self._apply_entries((e.SegmentsPruned(topic_id=topic.topic_id, segments=list(pruning.segments)),))
 
-    def _prune_expired(self, topic_id: int) -> None:
-        topic = self._state.topics_by_id.get(topic_id)
-        if topic is None:
-            return  # Deleted in an earlier turn.
-        retention_ms = topic.policy.retention_ms
-        if retention_ms is None:
-            retention_ms = (
-                KEEP_FOREVER if self.settings.retention_seconds < 0 else int(self.settings.retention_seconds * 1000)
-            )
-        if retention_ms == KEEP_FOREVER:
-            return
-        pruning = decide_pruning(topic.layout, topic.subscriptions.values(), self._rules(retention_ms), self._age_ms)
-        if pruning.segments:
-            self._report(topic, pruning)
-            self._apply_entries((e.SegmentsPruned(topic_id=topic.topic_id, segments=list(pruning.segments)),))
+    def _decide(self, topic_id: int, retention_ms: int) -> Steps[PruneDecision | None]:
+        """Return the decision for the state after the last step; None: the topic was deleted."""
+        while (topic := self._state.topics_by_id.get(topic_id)) is not None:
+            basis = prune_basis(topic.layout, topic.subscriptions.values())
+            subscriptions = list(topic.subscriptions.values())
+            pruning = yield from decide_pruning(topic.layout, subscriptions, self._rules(retention_ms), self._age_ms)
+            if topic_id in self._state.topics_by_id and basis == prune_basis(
+                topic.layout, topic.subscriptions.values()
+            ):
+                return pruning
+        return None
 
     def _report(self, topic: Topic, pruning: PruneDecision) -> None:
         for name in pruning.abandoned:

@@ -28,6 +28,9 @@ MAX_INDEX_ENTRIES = 128
 """Offsets per segment whose chunk is known; when the index is full, every second one is dropped."""
 
 
+_MOVES = (e.SegmentGranted, e.SegmentReleased, e.SegmentRevoked)
+
+
 @dataclass(slots=True)
 class SegmentTail:
     """Where the records of a segment end, and approximately which chunk holds which offset."""
@@ -137,6 +140,10 @@ class ShardState:
 
     def apply(self, entry: e.AnyEntry) -> None:
         """Apply one entry of the current chunk."""
+        if isinstance(entry, _MOVES):
+            # First, because a rebalance or a seek has thousands of them. No command is one.
+            self.subscriptions[entry.subscription_id].apply(entry, self.time.at_ms)
+            return
         match entry:
             case e.RecordsStored():
                 self._records_stored(entry)

@@ -1,7 +1,7 @@
 """The state of one subscription, as a fold over its ledger entries. It survives a change of leader.
 
-Only `apply` and `forget_segments` change it, and neither validates anything: an entry is a fact. What
-an acknowledgement changes, it changes in place; everything else is replaced, so that a `snapshot` is
+Only `apply` and `forget_segments` change it, and neither validates anything: an entry is a fact. They
+replace values and positions, and change only acknowledged ranges in place, so that a `snapshot` is
 cheap.
 
 STREAM has one position per segment. QUEUE adds the ranges acknowledged above it. CHECKPOINT
@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from copy import copy
 from dataclasses import dataclass, field, replace
-from typing import TypeVar, assert_never
+from typing import Any, TypeVar, assert_never
 
 from coordinator.state.acknowledged import AcknowledgementProgress
 from headgate.model import entries as e
@@ -156,7 +156,9 @@ class Subscription:
         )
 
     def snapshot(self) -> Subscription:
-        """Return a copy to be read while this subscription changes. It follows acknowledgements, up to the next seek.
+        """Return a copy to be read while this subscription changes.
+
+        It follows acknowledgements up to the next seek, and forgets the positions in pruned segments.
 
         The cost is a copy of a few dicts, far below that of looking at each holding.
         """
@@ -260,8 +262,8 @@ class Subscription:
                 moves = tuple((s, self.position(s), to) for s, to in sorted(entry.positions.items()))
                 self.seek_generation, self.last_seek = entry.seek_generation, LastSeek(entry.token, moves)
                 self._forget_progress(entry.positions)
-                self.positions |= entry.positions
-                self.start_positions |= entry.positions
+                self.positions = self.positions | entry.positions
+                self.start_positions = self.start_positions | entry.positions
                 # "Drained" holds for the old positions only.
                 self.drained.difference_update(entry.positions)
             case _:
@@ -273,13 +275,20 @@ class Subscription:
         for held in self.held_in(forgotten):
             self._release(held)
         self.drained -= forgotten
-        self._forget_progress(forgotten)
-        self.weights = _without(self.weights, forgotten)
+        by_segment: tuple[dict[int, Any], ...] = (
+            self.positions,
+            self.start_positions,
+            self.weights,
+            self.acknowledged_ranges,
+            self.checkpoints,
+            self.progress_by_bucket,
+        )
+        for each in by_segment:
+            for segment in each.keys() & forgotten:
+                del each[segment]
 
     def _forget_progress(self, segments: Collection[int]) -> None:
-        """Forget the progress in ``segments``, but not in the snapshots that were taken before."""
-        self.positions = _without(self.positions, segments)
-        self.start_positions = _without(self.start_positions, segments)
+        """Forget the ranges in ``segments``, but not in the snapshots that were taken before."""
         self.acknowledged_ranges = _without(self.acknowledged_ranges, segments)
         self.checkpoints = _without(self.checkpoints, segments)
         self.progress_by_bucket = _without(self.progress_by_bucket, segments)

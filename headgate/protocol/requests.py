@@ -38,8 +38,11 @@ Token = Annotated[str, Meta(min_length=1, max_length=64)]
 Natural = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 Epoch = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 SegmentCount = Annotated[int, Meta(ge=1, le=1024)]
-Label = Annotated[str, Meta(pattern=r"^[!-~]{1,128}\Z")]
+LABEL_PATTERN = r"^[!-~]{1,128}\Z"
+Label = Annotated[str, Meta(pattern=LABEL_PATTERN)]
 """Name of an external topic's segment at its source: printable ASCII without spaces."""
+ParentLabel = Annotated[str, Meta(min_length=1, max_length=128)]
+"""A `Label` that is checked later: nearly all parents are names of listed segments, and a message has 30 000."""
 HashText = Annotated[str, Meta(pattern=r"^(0|[1-9][0-9]{0,38})\Z")]
 """A hash of up to 128 bits as decimal text, because msgpack integers have 64 bits."""
 Checkpoint = Annotated[str, Meta(max_length=1024)]
@@ -246,7 +249,7 @@ class SegmentImport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     """
 
     segment: Label
-    parents: Annotated[list[Label], Meta(max_length=64)] = []
+    parents: Annotated[list[ParentLabel], Meta(max_length=64)] = []
     hashes: tuple[HashText, HashText] | None = None
     sealed: bool = False
     end_offset: Natural | None = None

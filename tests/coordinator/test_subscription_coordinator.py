@@ -1,5 +1,7 @@
 """One subscription on its leader: sessions and handovers."""
 
+import asyncio
+
 import pytest
 
 from headgate.model import entries as e
@@ -193,6 +195,16 @@ async def test_a_delayed_will_of_a_replaced_client_changes_nothing(harness: Coor
     harness.register("ada", client_id="anonymous/client-old")
     harness.register("ada", incarnation=2, client_id="anonymous/client-new")
     harness.coordinator.client_disconnected("anonymous/client-old")
+
+    assert harness.subscription.consumers["ada"].disconnected_at_ms is None
+
+
+async def test_a_will_changes_nothing_for_a_consumer_that_was_heard_after_it(harness: CoordinatorHarness) -> None:
+    harness.register("ada")
+    published_at = asyncio.get_running_loop().time()
+    await harness.run(1)
+    harness.heartbeat("ada")
+    harness.coordinator.client_disconnected("anonymous/client-ada", published_at)
 
     assert harness.subscription.consumers["ada"].disconnected_at_ms is None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ssl
+from copy import deepcopy
 
 import aiohttp
 from prometheus_client import CollectorRegistry
@@ -43,7 +44,7 @@ def http_server(host="127.0.0.1", port=0, **fields):
 
 
 async def described():
-    return DAEMON_STATUS
+    return deepcopy(DAEMON_STATUS)  # The server empties it.
 
 
 async def backlogs(topic):

@@ -91,6 +91,17 @@ async def test_drivers_share_the_budget_of_a_turn_and_take_turns() -> None:
     assert {"a", "b"} == set(done[1:4]), "neither waits until the other has finished"
 
 
+async def test_work_waits_after_other_work_has_used_up_the_turn() -> None:
+    driver, done = StepDriver(TurnBudget(max_cost=10)), []
+    async with running(driver):
+        driver.charge(10)
+        driver.do(1, partial(done.append, "later"))
+        assert [] == done
+        await asyncio.sleep(0.01)
+
+    assert ["later"] == done
+
+
 async def test_a_task_gets_the_result_of_its_steps() -> None:
     def steps() -> Steps[str]:
         for _ in range(3):

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from controller.retention.policy import KEEP_FOREVER, PruneDecision, RetentionRules, decide_pruning
 from coordinator.decisions.gate import compute_gate
+from coordinator.reporting.steps import complete
 from coordinator.state.subscription import Subscription
 from headgate.model.layout import Layout
 
@@ -26,7 +27,8 @@ def subscription(kind: Any = "STREAM", *, drained: set[int] = frozenset(), **fie
 
 def pruning(layout: Layout, *subscriptions: Subscription, now_ms: int = HOUR, **rules: int) -> PruneDecision:
     fields = {"retention_ms": HOUR, "checkpoint_retention_ms": 2 * HOUR, "subscription_expiry_ms": 0} | rules
-    return decide_pruning(layout, subscriptions, RetentionRules(**fields), lambda since_ms: now_ms - since_ms)
+    rules = RetentionRules(**fields)
+    return complete(decide_pruning(layout, subscriptions, rules, lambda since_ms: now_ms - since_ms))
 
 
 def test_a_drained_segment_is_pruned_after_its_retention() -> None:

@@ -11,8 +11,11 @@ from typing import Any
 import pytest
 import structlog
 
+from controller.decisions.handlers import Decision
 from controller.leader.leader import ShardLeader
 from controller.settings.load import RetentionSettings
+from coordinator.decisions.refusal import Refusal
+from coordinator.reporting.steps import complete
 from headgate.errors import StoreUnavailableError
 from headgate.ledger.compacted import CompactedObject, Manifest, create_manifest
 from headgate.protocol import messages as m
@@ -276,3 +279,27 @@ async def test_an_external_topic_is_pruned_without_tombstones() -> None:
         assert len(topic.layout.segments) == 1
         assert topic.external.pruned == {"a"}
         assert leader.state.tombstones == {}
+
+
+async def test_a_prune_is_for_the_state_after_its_last_step() -> None:
+    shard = OneShard()
+    async with _split_topic(shard) as (leader, client):
+        steps = leader.pruner.prune_topic(m.PruneTopic(topic="orders", token="4"))
+        next(steps)
+        await client.call(m.RegisterConsumer, **CONSUMER, subscription_type="STREAM", start="earliest")
+        decided = complete(steps)
+
+    assert isinstance(decided, Decision)
+    assert decided.entries == ()
+
+
+async def test_a_prune_of_a_topic_that_is_deleted_meanwhile_is_refused() -> None:
+    shard = OneShard()
+    async with _split_topic(shard) as (leader, client):
+        steps = leader.pruner.prune_topic(m.PruneTopic(topic="orders", token="4"))
+        next(steps)
+        await client.call(m.DeleteTopic, topic="orders", token="5")
+        decided = complete(steps)
+
+    assert isinstance(decided, Refusal)
+    assert decided.verdict == "unavailable"
