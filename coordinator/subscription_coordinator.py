@@ -161,8 +161,7 @@ class SubscriptionCoordinator:
     def describe_in_steps(self) -> Steps[m.SubscriptionDescription]:
         """Describe the subscription."""
         yield self.size
-        gate = self.gate
-        return (yield from describe(self._subscription.snapshot(), TopicSnapshot.of(self._topic), gate))
+        return (yield from describe(self._subscription.snapshot(), TopicSnapshot.of(self._topic), self.gate))
 
     def explanation_context(self, drain_problem: str | None = None) -> ExplanationContext:
         """Return the volatile state that `coordinator.reporting.explanation` uses; see `explain`."""
@@ -185,7 +184,8 @@ class SubscriptionCoordinator:
 
         ``drain_problem``: why the daemon cannot have drain checks answered at present, if it knows.
         """
-        subscription, topic = self._subscription, self._topic
+        yield 2 * self.size
+        subscription, topic = self._subscription.snapshot(), TopicSnapshot.of(self._topic)
         segments, consumers = sorted(topic.layout.segments), sorted(subscription.consumers)
         if request.segment is not None and request.segment not in topic.layout.segments:
             return Refusal("invalid", f"topic {topic.name!r} has no segment {request.segment}; segments: {segments}")
@@ -196,13 +196,9 @@ class SubscriptionCoordinator:
         if request.segment is not None or request.consumer is not None:
             segments = [] if request.segment is None else [request.segment]
             consumers = [] if request.consumer is None else [request.consumer]
-        yield self.size
-        gate = self.gate
-        subscription, topic = subscription.snapshot(), TopicSnapshot.of(topic)
-        yield self.size
         context = self.explanation_context(drain_problem)
-        explanation = yield from explain(subscription, topic, gate, context, segments=segments, consumers=consumers)
-        return m.ExplanationReply(explanation=explanation)
+        steps = explain(subscription, topic, self.gate, context, segments=segments, consumers=consumers)
+        return m.ExplanationReply(explanation=(yield from steps))
 
     def plan(self, request: m.PlanChanges) -> Steps[m.PlanReply | Refusal]:
         """Plan the moves that the requested changes would cause."""
@@ -291,25 +287,19 @@ class SubscriptionCoordinator:
     # Events from the leader
 
     def client_disconnected(self, client_id: str, at: float | None = None) -> None:
-        """Start the grace periods of the client's consumers. The will of a replaced client changes nothing.
+        """Start the grace periods of the client's consumers that were not heard after ``at``, by the loop's clock.
 
-        ``at``: when the leader learned it, by the loop's clock; default: now. A consumer that was heard since then
-        has returned.
+        The will of a replaced client changes nothing. ``at`` None: now.
         """
         at = self._loop.time() if at is None else at
-        names = [
-            name
-            for name, consumer in self._subscription.consumers.items()
-            if consumer.client_id == client_id
-            and consumer.disconnected_at_ms is None
-            and self._last_seen_at[name] <= at
-        ]
-        self._mark_disconnected(sorted(names))
+        known = self._subscription.consumers.items()
+        names = [name for name, consumer in known if _is_connected(consumer, client_id)]
+        self._mark_disconnected(sorted(name for name in names if self._last_seen_at[name] <= at))
 
     def client_connected(self, client_id: str) -> None:
         """Restart the heartbeat window of connected consumers. Disconnected ones must register again."""
         for name, consumer in self._subscription.consumers.items():
-            if consumer.client_id == client_id and consumer.disconnected_at_ms is None:
+            if _is_connected(consumer, client_id):
                 self._last_seen_at[name] = self._loop.time()
 
     def release_pruned(self, segments: AbstractSet[int]) -> None:
@@ -503,3 +493,7 @@ class SubscriptionCoordinator:
         known = self._subscription.consumers.get(request.consumer)
         claim = sessions.judge_claim(known, request.incarnation, client_id)
         return claim is sessions.Claim.CURRENT
+
+
+def _is_connected(consumer: RegisteredConsumer, client_id: str) -> bool:
+    return consumer.client_id == client_id and consumer.disconnected_at_ms is None

@@ -29,12 +29,13 @@ from prometheus_client.exposition import choose_encoder
 
 from headgate.errors import HeadgateError
 from headgate.protocol.backlog import SubscriptionBacklog, document
+from headgate.protocol.messages import SubscriptionDescription, TopicDescription
 from metrics.events import HttpDenial, Observer
 from metrics.health import Health
 from metrics.http_access import CHALLENGES, HttpAccess
 from metrics.http_denials import HttpDenials
 from metrics.http_listener import HANDSHAKE_SECONDS, MAX_CONNECTIONS, HttpListener
-from metrics.status import DaemonStatus, release
+from metrics.status import DaemonStatus
 from metrics.status_page import STYLE, status_page
 
 CACHE_SECONDS = 1.0
@@ -191,7 +192,7 @@ class HttpServer:
             status = await self._status_source()
             body = await asyncio.to_thread(render, status, self._health())
             for shard in status.shards:
-                await release((*shard.topics, *shard.subscriptions, *shard.backlogs))
+                await _release((*shard.topics, *shard.subscriptions, *shard.backlogs))
         return body
 
     async def _backlog(self, request: web.Request) -> web.StreamResponse:
@@ -219,6 +220,16 @@ class HttpServer:
                 body = await asyncio.to_thread(encode, self._registry)
                 self._rendered = (content_type, body, loop.time())
         return web.Response(body=body, headers={"Content-Type": content_type})
+
+
+async def _release(described: Iterable[TopicDescription | SubscriptionDescription | SubscriptionBacklog]) -> None:
+    """Empty descriptions that are not needed any more, one per turn of the event loop.
+
+    To free 200 000 values at once would stall it for 40 ms.
+    """
+    for each in described:
+        each.segments.clear()
+        await asyncio.sleep(0)
 
 
 async def _send(request: web.Request, body: bytes, content_type: str, charset: str | None = None) -> web.StreamResponse:

@@ -35,6 +35,29 @@ async def test_each_step_describes_a_limited_number_of_segments(lead: Lead) -> N
         assert max(found) <= max(full, 2 * (SEGMENTS + 1))
 
 
+@pytest.mark.parametrize("taken", range(1, 6))
+async def test_a_report_describes_one_moment_although_its_subscription_changes(lead: Lead, taken: int) -> None:
+    harness = lead("ada", "bob", segments=SEGMENTS)
+    where = {"topic": "orders", "subscription": "billing"}
+    description = harness.coordinator.describe_in_steps()
+    explanation = harness.coordinator.explain(m.ExplainSubscription(**where))
+    plan = harness.coordinator.plan(m.PlanChanges(**where, splits=[1]))
+    for steps in (description, explanation, plan):
+        for _ in range(taken):
+            next(steps)
+    harness.split(0)
+    harness.seek({1: 0})
+    harness.leave("ada")
+    before = {"ada", "bob"} if taken > 1 else {"bob"}
+
+    described, explained, planned = complete(description), complete(explanation), complete(plan)
+
+    assert before == {each.consumer for each in described.consumers}
+    assert before == {each.consumer for each in explained.explanation.consumers}
+    assert before == {each.consumer for each in planned.plan.consumers}
+    assert SEGMENTS + 2 * (taken == 1) == len(described.segments) == len(explained.explanation.segments)
+
+
 def test_an_ancestor_is_described_once_for_all_its_descendants() -> None:
     chain = [e.ImportedSegment(segment=n, label=f"s{n}", parents=[n - 1] if n else [], end_offset=9) for n in range(4)]
     topic = imported_topic(*chain)
