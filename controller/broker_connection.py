@@ -11,14 +11,18 @@ import ssl
 from collections.abc import Callable
 from dataclasses import replace
 
+import structlog
+
 from controller.devices.session_port import Delivery, DeviceSession
-from controller.settings.broker_files import read_broker_tls
+from controller.settings.broker_files import broker_warnings, read_broker_tls
 from controller.settings.load import Settings
 from headgate.protocol import messages as m
 from headgate.transport.broker_tls import broker_tls
 from headgate.transport.mqtt import MqttTransport
 from headgate.transport.mqtt_persistent_session import MqttPersistentSession
 from metrics import events
+
+log = structlog.get_logger(__name__)
 
 
 class BrokerConnection:
@@ -40,6 +44,8 @@ class BrokerConnection:
     def transport(self, instance: str) -> MqttTransport:
         """Return the connection of daemon ``instance``, not yet entered. Raises ConfigError: no usable password."""
         broker = self._settings.broker
+        for advice in broker_warnings(broker):
+            log.warning("broker.insecure", advice=advice)
         return MqttTransport(
             broker.host,
             broker.port,

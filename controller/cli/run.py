@@ -22,7 +22,7 @@ import structlog
 from controller.cli.context import CommandContext, InterruptedBySignalError
 from controller.cli.machine_faults import machine_fault
 from controller.cli.output import examples, json_option, print_json, print_table
-from controller.settings.broker_files import check_broker_files
+from controller.settings.broker_files import broker_warnings, check_broker_files
 from controller.settings.http_files import read_http_access
 from controller.settings.listeners import http_warnings
 from controller.settings.load import Settings, load_settings
@@ -156,7 +156,11 @@ def check_config(file: Path | None, config: Path | None, as_json: bool) -> None:
     check_broker_files(settings.broker)
     check_zookeeper_files(settings.zookeeper)
     read_http_access(settings.http)
-    for warning in (*http_warnings(settings.http), *zookeeper_warnings(settings.zookeeper)):
+    for warning in (
+        *broker_warnings(settings.broker),
+        *http_warnings(settings.http),
+        *zookeeper_warnings(settings.zookeeper),
+    ):
         click.echo(f"warning: {path}: {warning}", err=True)
     if as_json:
         print_json(settings)

@@ -2,17 +2,8 @@
 
 from __future__ import annotations
 
-from ipaddress import ip_address
-
 from controller.settings.sections import HttpSettings
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only programs on this machine reach ``host``. Other names than localhost are not looked up: False."""
-    try:
-        return ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return host == "localhost"
+from headgate.transport.tls_options import is_loopback
 
 
 def http_problems(http: HttpSettings) -> list[tuple[str, str]]:

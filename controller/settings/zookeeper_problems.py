@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 
-from controller.settings.listeners import is_loopback
 from controller.settings.sections import MAX_PORT, ZooKeeperSettings
-from headgate.transport.tls_options import FILES
+from headgate.transport.tls_options import FILES, is_loopback
 
 _USERNAME = re.compile(r"[!-9;-~]+")
 """ASCII without space, and without the colon that separates user and password."""

@@ -38,6 +38,7 @@ from headgate.protocol import messages as m
 from headgate.storage.object_store import Store, open_store
 from headgate.transport.mqtt import MqttTransport
 from headgate.transport.port import Transport
+from headgate.transport.tls_options import password_warning
 
 DEFAULT_TIMEOUT_SECONDS: Final = 30.0
 """For the reply to a request, including a change of leader."""
@@ -125,6 +126,8 @@ class Client:
             ConfigError: the password or the store's URL cannot be used.
 
         """
+        if (advice := password_warning(config, config.broker_host, config.password_file)) is not None:
+            log.warning("broker.insecure", broker=config.broker, advice=advice)
         rng = random.Random()  # noqa: S311
         client_id = f"{kind}-{rng.getrandbits(48):012x}"
         transport = MqttTransport(

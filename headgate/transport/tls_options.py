@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from ipaddress import ip_address
 from typing import Final, Protocol
 
 _SERVER_NAME = re.compile(r"(?=.{1,253}$)[\w:-]{1,63}(\.[\w:-]{1,63})*", re.ASCII)
@@ -53,3 +54,18 @@ def tls_option_problem(options: TlsOptions) -> tuple[str, str] | None:
     if server_name is not None and _SERVER_NAME.fullmatch(server_name) is None:
         return "server_name", f"{server_name!r} is neither the name nor the address of a server"
     return None
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only programs on this machine reach ``host``. Other names than localhost are not looked up: False."""
+    try:
+        return ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def password_warning(options: TlsOptions, host: str, password_file: str | None) -> str | None:
+    """Return a warning if the network between here and ``host`` can read the password; None if not."""
+    if password_file is None or options.tls or is_loopback(host):
+        return None
+    return f"tls is not set: the network between here and {host} can read the password and all messages; set tls = true"

@@ -10,33 +10,13 @@ import pytest
 
 from controller.local.certificates import LocalCertificateAuthority
 from controller.settings.http_files import read_http_access
-from controller.settings.listeners import http_problems, http_warnings, is_loopback
+from controller.settings.listeners import http_problems, http_warnings
 from controller.settings.load import HttpSettings, load_settings
 from headgate.errors import ConfigError
 from tests.support.secret_files import write_secret
 
 LEDGER = '[access]\nopen = true\n[ledger]\nurl = "file:///var/lib/headgate/ledger"\n'
 LINE = b"prometheus sha256:" + b"0" * 64 + b"\n"
-
-
-@pytest.mark.parametrize(
-    ("host", "loopback"),
-    [
-        ("127.0.0.1", True),
-        ("127.8.0.1", True),
-        ("::1", True),
-        ("[::1]", True),
-        ("localhost", True),
-        ("0.0.0.0", False),
-        ("::", False),
-        ("10.0.0.1", False),
-        ("headgate.example", False),
-        ("localhost.example", False),
-        ("127.1", False),
-    ],
-)
-def test_loopback_is_an_address_of_this_machine_or_localhost(host: str, loopback: bool) -> None:
-    assert is_loopback(host) is loopback
 
 
 @pytest.mark.parametrize(

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import pytest
+import structlog
 
-from controller.settings.load import load_settings, parse_settings
+from controller.broker_connection import BrokerConnection
+from controller.settings.load import BrokerSettings, LedgerSettings, Settings, load_settings, parse_settings
+from headgate.client.connection import Client
 from headgate.config import load_client_config
 from headgate.errors import ConfigError
-from headgate.transport.tls_options import tls_option_problem
+from headgate.event_log import LogEvent
+from headgate.transport.tls_options import is_loopback, password_warning, tls_option_problem
 from tests.support.client_configs import client_config
+from tests.support.recording_observer import RecordingObserver
+from tests.support.secret_files import write_secret
 
 PAIR = {"certificate_file": "a.pem", "key_file": "a.key"}
 
@@ -83,3 +90,59 @@ def test_relative_paths_of_the_daemon_are_credentials_or_beside_the_settings(tmp
         broker.certificate_file,
         broker.key_file,
     ]
+
+
+@pytest.mark.parametrize(
+    ("host", "loopback"),
+    [
+        ("127.0.0.1", True),
+        ("127.8.0.1", True),
+        ("::1", True),
+        ("[::1]", True),
+        ("localhost", True),
+        ("0.0.0.0", False),
+        ("::", False),
+        ("10.0.0.1", False),
+        ("headgate.example", False),
+        ("localhost.example", False),
+        ("127.1", False),
+    ],
+)
+def test_loopback_is_an_address_of_this_machine_or_localhost(host: str, loopback: bool) -> None:
+    assert is_loopback(host) is loopback
+
+
+@pytest.mark.parametrize(
+    ("host", "password_file", "tls", "warns"),
+    [
+        ("broker.example", "secret", False, True),
+        ("10.0.0.1", "secret", False, True),
+        ("broker.example", None, False, False),
+        ("broker.example", "secret", True, False),
+        ("localhost", "secret", False, False),
+        ("127.1.2.3", "secret", False, False),
+    ],
+)
+def test_a_password_that_crosses_a_network_without_tls_is_worth_a_warning(
+    host: str, password_file: str | None, tls: bool, warns: bool
+) -> None:
+    warning = password_warning(client_config(tls=tls), host, password_file)
+    assert warns == (warning is not None)
+    assert not warns or host in (warning or "")
+
+
+def test_a_client_and_a_daemon_log_the_warning_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    secret = write_secret(tmp_path / "secret", b"hush")
+    fields = {"username": "till", "password_file": str(secret)}
+    Client.from_config(client_config(broker_host="broker.example", **fields), "consumer")
+    events = [(record.msg.event, record.levelname) for record in caplog.records if isinstance(record.msg, LogEvent)]
+    assert [("broker.insecure", "WARNING")] == events
+    assert "hush" not in caplog.text
+
+    broker = BrokerSettings(host="broker.example", **fields)
+    settings = Settings(ledger=LedgerSettings(url=tmp_path.as_uri()), broker=broker)
+    with structlog.testing.capture_logs() as logged:
+        connection = BrokerConnection(settings, RecordingObserver(), random.Random(1))
+        connection.transport("a")
+        connection.device_session(0, lambda _: None)
+    assert ["broker.insecure"] == [line["event"] for line in logged]
