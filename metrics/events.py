@@ -33,7 +33,7 @@ WeightChange = Literal["initial", "increased", "decreased"]
 StoreOperation = Literal["create", "read", "list", "delete"]
 LayoutChangeKind = Literal["split", "merge"]
 LayoutChangeReason = Literal["rate", "bytes", "size", "consumers", "quiet"]
-SplitLimit = Literal["hot_key", "max_segments", "undrained_ancestors", "single_hash", "layout_full"]
+SplitLimit = Literal["hot_key", "max_segments", "undrained_ancestors", "single_hash", "layout_full", "quota"]
 DrainState = Literal["off", "starting", "ready", "degraded"]
 DrainFailure = Literal["unreachable", "timed_out", "failed", "invalid"]
 HttpLimit = Literal["connections", "descriptors"]
@@ -43,6 +43,10 @@ HttpDenial = Literal[
 """A page without a token or with an unknown one; no TLS on a port that requires it; no certificate of the
 client, or an unusable one; a client that does not trust the daemon's; any other handshake that failed, or
 did not end in time."""
+Quota = Literal[
+    "topics", "segments", "subscriptions", "consumers", "producers", "requests_per_second", "bytes_per_second"
+]
+"""What is limited per user."""
 ObjectKind = Literal["chunk", "snapshot", "manifest", "compacted"]
 
 
@@ -133,6 +137,25 @@ class ClientIdConflictSeen(Event, frozen=True):
 
 class AccessDenied(Event, frozen=True):
     """A request was refused because its user has no right to it."""
+
+
+class QuotaExceeded(Event, frozen=True):
+    """A request was refused because its user, or the owner of the topic, has reached a quota."""
+
+    quota: Quota
+
+
+class ReplyDelayed(Event, frozen=True):
+    """A reply waits because its user has spent a rate."""
+
+    shard: int
+
+
+class DelayedRepliesChanged(Event, frozen=True):
+    """``replies`` replies wait because their users have spent a rate."""
+
+    shard: int
+    replies: int
 
 
 class RequestWithoutEpochRejected(Event, frozen=True):

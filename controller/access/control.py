@@ -1,16 +1,22 @@
-"""The access rules in force. Count what they refuse, and log the first refusal of each client."""
+"""The access rules in force. Count what they refuse, and log it at a limited rate."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 import structlog
 
+from controller.access.rate_limits import OverRate, RateLimits
 from controller.access.rules import AccessRules
+from coordinator.decisions.refusal import Refusal
+from headgate.protocol import messages as m
 from metrics import events
 
 MAX_LOGGED_CLIENTS: Final = 1000
 """Clients whose refusals were logged. Beyond it all are forgotten, and are logged once more."""
+QUOTA_LOG_INTERVAL_SECONDS: Final = 60.0
+"""Between two log lines about the quotas of one client."""
 
 log = structlog.get_logger(__name__)
 
@@ -19,12 +25,44 @@ class AccessControl:
     """The rules, which may be replaced at any time, and what became of them."""
 
     def __init__(self, rules: AccessRules, observer: events.Observer) -> None:
-        self.rules = rules
+        self._rules = rules
         self._observer = observer
+        self._rates = RateLimits()
         self._logged: set[str] = set()
+        self._quotas_logged_at: dict[str, float] = {}
 
-    def report_refused(self, address: str, request: str, reason: str) -> None:
+    @property
+    def rules(self) -> AccessRules:
+        """The rules in force. What users have spent of their rates outlives a change."""
+        return self._rules
+
+    @rules.setter
+    def rules(self, rules: AccessRules) -> None:
+        self._rules = rules
+        self._rates.retain(rules)
+
+    def admit(self, address: str, size_bytes: int, now: float, *, full: bool) -> OverRate | None:
+        """Count a message from the client at ``address``, or return why it is not to be read.
+
+        ``now``: the loop's clock. ``full``: no further reply to its user can be delayed.
+        """
+        over = self._rates.admit(self._rules, m.user_of(address), size_bytes, now, full=full)
+        if over is not None:
+            self._report_exceeded(address, over.quota, now, lambda: over.reason)
+        return over
+
+    def delay_seconds(self, user: str, now: float) -> float:
+        """Return how long a reply to ``user`` is delayed, because it has spent its rates."""
+        return self._rates.delay_seconds(self._rules, user, now)
+
+    def report_refused(self, address: str, request: str, refusal: Refusal, now: float) -> None:
         """Report that a request of the client at ``address`` was refused; ``request`` names its kind."""
+        if refusal.quota is not None:
+            self._report_exceeded(address, refusal.quota, now, lambda: refusal.reason)
+        elif refusal.verdict == "forbidden":
+            self._report_denied(address, request, refusal.reason)
+
+    def _report_denied(self, address: str, request: str, reason: str) -> None:
         self._observer.observe(events.AccessDenied())
         if address in self._logged:
             return
@@ -32,3 +70,12 @@ class AccessControl:
             self._logged.clear()
         self._logged.add(address)
         log.warning("access.denied", client=address, request=request, reason=reason)
+
+    def _report_exceeded(self, address: str, quota: events.Quota, now: float, reason: Callable[[], str]) -> None:
+        self._observer.observe(events.QuotaExceeded(quota=quota))
+        if now - self._quotas_logged_at.get(address, -QUOTA_LOG_INTERVAL_SECONDS) < QUOTA_LOG_INTERVAL_SECONDS:
+            return
+        if len(self._quotas_logged_at) >= MAX_LOGGED_CLIENTS:
+            self._quotas_logged_at.clear()
+        self._quotas_logged_at[address] = now
+        log.warning("quota.exceeded", client=address, quota=quota, reason=reason())

@@ -1,4 +1,4 @@
-"""Read the access file: user → rights. TOML, one table per right.
+"""Read the access file: users with their rights, one table per right, and quotas. TOML.
 
     [[users.shop]]
     role = "producer"
@@ -9,22 +9,35 @@
     topics = ["orders"]
     subscriptions = ["billing"]
 
+    [quotas]                        # of each user
+    requests_per_second = 2000
+    [quotas.roles.consumer]         # of each user with this role
+    consumers = 5000
+    [quotas.users.shop]             # of this user
+    bytes_per_second = "unlimited"
+
 Every error names the file, the user, what is wrong, and what would be valid.
 """
 
 from __future__ import annotations
 
+import math
 import re
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final, Literal
 
 import msgspec
 
+from controller.access.quotas import DEFAULT_LIMITS, QUOTAS, Limits, limits_of_user
 from controller.access.rules import ANY, AccessRules, Right, Role
 from headgate.errors import ConfigError, InvalidNameError
-from headgate.protocol.messages import require_name
+from headgate.protocol.messages import MAX_MESSAGE_BYTES, require_name
+from metrics.events import Quota
 
+LEAST_BYTES_PER_SECOND: Final = MAX_MESSAGE_BYTES // 60
+"""The largest message is paid for in a minute, half the default delivery timeout."""
 MAX_FILE_BYTES: Final = 4 * 1024 * 1024
 
 _PATTERN: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\*?|\*")
@@ -36,8 +49,28 @@ class _RightFields(msgspec.Struct, forbid_unknown_fields=True):
     subscriptions: tuple[str, ...] = (ANY,)
 
 
+_Unlimited = Literal["unlimited"]
+_Count = Annotated[int, msgspec.Meta(ge=0, le=10_000_000)] | _Unlimited | None
+
+
+class _QuotaFields(msgspec.Struct, forbid_unknown_fields=True):
+    topics: _Count = None
+    segments: _Count = None
+    subscriptions: _Count = None
+    consumers: _Count = None
+    producers: _Count = None
+    requests_per_second: Annotated[int, msgspec.Meta(ge=1, le=10_000_000)] | _Unlimited | None = None
+    bytes_per_second: Annotated[int, msgspec.Meta(ge=LEAST_BYTES_PER_SECOND, le=2**40)] | _Unlimited | None = None
+
+
+class _Quotas(_QuotaFields, forbid_unknown_fields=True):
+    roles: dict[Role, _QuotaFields] = {}
+    users: dict[str, _QuotaFields] = {}
+
+
 class _File(msgspec.Struct, forbid_unknown_fields=True):
     users: dict[str, list[_RightFields]]
+    quotas: _Quotas = msgspec.field(default_factory=_Quotas)
 
 
 def read_access_file(path: Path) -> AccessRules:
@@ -57,10 +90,14 @@ def read_access_file(path: Path) -> AccessRules:
         raise ConfigError(f"{path}: not TOML: {error}") from None
     except msgspec.ValidationError as error:
         raise ConfigError(
-            f"{path}: {error}; a right is a table [[users.NAME]] with role, topics, subscriptions"
+            f"{path}: {error}; a right is a table [[users.NAME]] with role, topics, subscriptions; quotas are in "
+            "[quotas], [quotas.roles.ROLE] and [quotas.users.NAME]"
         ) from None
     try:
-        return AccessRules({user: tuple(map(_right, rights)) for user, rights in _named(found.users).items()})
+        rights = {user: tuple(map(_right, fields)) for user, fields in _named(found.users).items()}
+        _check_quotas(found.quotas, rights)
+        default = DEFAULT_LIMITS.changed(_limits(found.quotas))
+        return AccessRules(rights, limits=_limits_by_user(found.quotas, rights, default), default_limits=default)
     except (ValueError, InvalidNameError) as error:
         raise ConfigError(f"{path}: {error}") from None
 
@@ -87,6 +124,37 @@ def _check(user: str, right: _RightFields) -> None:
         for pattern in right.topics:
             if pattern != ANY and pattern.endswith(ANY):
                 raise ValueError(f"user {user}: a device's topic is a name or *, not {pattern!r}: the broker checks it")
+
+
+def _check_quotas(quotas: _Quotas, rights: Mapping[str, tuple[Right, ...]]) -> None:
+    if Role.DEVICE in quotas.roles:
+        raise ValueError("quotas.roles.device: the broker does not tell daemons who publishes; limit devices there")
+    for user in quotas.users:
+        if user not in rights:
+            raise ValueError(f"quotas.users.{user}: there is no such user; give it a right, or remove the quota")
+        if all(right.role is Role.DEVICE for right in rights[user]):
+            raise ValueError(
+                f"quotas.users.{user}: the user is only a device, and the broker does not tell daemons who publishes; "
+                "limit it there"
+            )
+
+
+def _limits_by_user(quotas: _Quotas, rights: Mapping[str, tuple[Right, ...]], default: Limits) -> dict[str, Limits]:
+    """Return the limits of the users that have others than ``default``."""
+    of_roles = {role: _limits(fields) for role, fields in quotas.roles.items()}
+    found = {}
+    for user, of_user in rights.items():
+        own = _limits(quotas.users.get(user, _QuotaFields()))
+        found[user] = limits_of_user(default, [of_roles.get(right.role, {}) for right in of_user], own)
+    return {user: limits for user, limits in found.items() if limits != default}
+
+
+def _limits(fields: _QuotaFields) -> dict[Quota, float]:
+    """Return the values that ``fields`` give."""
+    given = {quota: getattr(fields, quota) for quota in QUOTAS}
+    return {
+        quota: math.inf if value == "unlimited" else float(value) for quota, value in given.items() if value is not None
+    }
 
 
 def _right(fields: _RightFields) -> Right:

@@ -17,9 +17,11 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
+
+from controller.access.quotas import DEFAULT_LIMITS, UNLIMITED, Limits
 
 ANY: Final = "*"
 
@@ -123,10 +125,22 @@ class AccessDecision:
 
 @dataclass(frozen=True, slots=True)
 class AccessRules:
-    """The rights of all users. ``is_open``: every user may do everything, for a node on loopback."""
+    """The rights and quotas of all users. ``is_open``: every user may do everything, for a node on loopback."""
 
     users: Mapping[str, tuple[Right, ...]]
     is_open: bool = False
+    limits: Mapping[str, Limits] = field(default_factory=dict)
+    """Quotas of users for which not the default applies."""
+    default_limits: Limits = DEFAULT_LIMITS
+
+    def limits_of(self, user: str) -> Limits:
+        """Return the quotas of ``user``; the default if it is unknown."""
+        return self.limits.get(user, self.default_limits)
+
+    @property
+    def limits_rates(self) -> bool:
+        """Whether any user has a limit. Without access control none has: names are claims then."""
+        return not self.is_open
 
     def judge(self, user: str, act: Act) -> AccessDecision:
         """Return whether ``user`` may do ``act``."""
@@ -143,8 +157,8 @@ class AccessRules:
         )
 
 
-OPEN: Final = AccessRules({}, is_open=True)
-"""Every user may do everything."""
+OPEN: Final = AccessRules({}, is_open=True, default_limits=UNLIMITED)
+"""Every user may do everything, as often as it likes."""
 
 
 def _matches(patterns: tuple[str, ...], name: str) -> bool:

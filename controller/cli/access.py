@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from controller.access.broker_rules import BrokerFormat, export
+from controller.access.quotas import QUOTAS, limit_text
 from controller.access.rules import AccessRules, Act, Action
 from controller.cli.output import examples, json_option, print_json, print_table
 from controller.cli.run import read_settings
@@ -57,7 +58,7 @@ def access() -> None:
 @config_option
 @json_option
 def check(user: str, action: str, topic: str | None, subscription: str | None, config: Path, as_json: bool) -> None:
-    """Explain whether USER may do ACTION with TOPIC; without TOPIC: with all topics.
+    """Explain whether USER may do ACTION with TOPIC; without TOPIC: with all topics. Also show its quotas.
 
     The exit code is 0 if it is allowed, and 1 if it is denied.
     """
@@ -65,10 +66,13 @@ def check(user: str, action: str, topic: str | None, subscription: str | None, c
         raise click.UsageError("--subscription needs a TOPIC")
     rules = _rules(read_settings(config))
     decision = rules.judge(user, Act(Action(action), topic, subscription, on_all_topics=topic is None))
+    limits = rules.limits_of(user)
     if as_json:
-        print_json({"allowed": decision.allowed, "reason": decision.reason})
+        quotas = {quota: limit_text(limits.of(quota)) for quota in QUOTAS}
+        print_json({"allowed": decision.allowed, "reason": decision.reason, "quotas": quotas})
     else:
         click.echo(f"{'allowed' if decision.allowed else 'denied'}: {decision.reason}")
+        click.echo(f"quotas: {limits}")
     if not decision.allowed:
         raise click.exceptions.Exit(1)
 
@@ -77,7 +81,7 @@ def check(user: str, action: str, topic: str | None, subscription: str | None, c
 @config_option
 @json_option
 def list_users(config: Path, as_json: bool) -> None:
-    """List the rights of all users."""
+    """List the rights and the quotas of all users."""
     rules = _rules(read_settings(config))
     rows = [
         (user, right.role.value, ", ".join(right.topics), ", ".join(right.subscriptions))
@@ -85,10 +89,21 @@ def list_users(config: Path, as_json: bool) -> None:
         for right in rights
     ]
     columns = ("user", "role", "topics", "subscriptions")
+    quotas = [
+        (user, *(limit_text(rules.limits_of(user).of(quota)) for quota in QUOTAS)) for user in sorted(rules.users)
+    ]
+    quota_columns = ("user", *QUOTAS)
     if as_json:
-        print_json([dict(zip(columns, row, strict=True)) for row in rows])
+        print_json(
+            {
+                "rights": [dict(zip(columns, row, strict=True)) for row in rows],
+                "quotas": [dict(zip(quota_columns, row, strict=True)) for row in quotas],
+            }
+        )
     else:
         print_table(columns, rows)
+        click.echo()
+        print_table(quota_columns, quotas)
 
 
 @access.command(

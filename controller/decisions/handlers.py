@@ -78,12 +78,22 @@ def command(kind: type[BodyT], decide: Callable[[BodyT, ShardState], Decision | 
     return kind, handle
 
 
-def stepwise_command(kind: type[BodyT], decide: Callable[[BodyT, ShardState], Steps[StepResult]]) -> Registration:
-    """Register a pure decision on the shard's state that takes several steps."""
+def user_command(kind: type[BodyT], decide: Callable[[BodyT, ShardState, str], Outcome]) -> Registration:
+    """Register a pure decision on the shard's state and on the user who asks for it."""
 
     def handle(request: m.Request, state: ShardState) -> Outcome:
         assert isinstance(request.body, kind), f"{type(request.body).__name__} reached the handler of {kind.__name__}"
-        return Stepwise(decide(request.body, state))
+        return decide(request.body, state, m.user_of(request.client_id))
+
+    return kind, handle
+
+
+def stepwise_command(kind: type[BodyT], decide: Callable[[BodyT, ShardState, str], Steps[StepResult]]) -> Registration:
+    """Register a `user_command` that takes several steps."""
+
+    def handle(request: m.Request, state: ShardState) -> Outcome:
+        assert isinstance(request.body, kind), f"{type(request.body).__name__} reached the handler of {kind.__name__}"
+        return Stepwise(decide(request.body, state, m.user_of(request.client_id)))
 
     return kind, handle
 

@@ -21,7 +21,9 @@ from headgate.model import entries as e
 from headgate.protocol import messages as m
 
 
-def create_subscription(request: m.RegisterConsumer, topic: Topic, subscription_id: int) -> e.SubscriptionCreated:
+def create_subscription(
+    request: m.RegisterConsumer, topic: Topic, subscription_id: int, user: str
+) -> e.SubscriptionCreated:
     """Return the entry that creates a subscription at the earliest record, or at the present end of each segment."""
     positions: dict[int, int] = {}
     if request.start == "latest":
@@ -34,6 +36,7 @@ def create_subscription(request: m.RegisterConsumer, topic: Topic, subscription_
         order=request.order or ("strict" if request.subscription_type == e.SubscriptionType.STREAM else "none"),
         balance=request.balance or "count",
         positions=positions,
+        user=user,
     )
 
 

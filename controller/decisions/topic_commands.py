@@ -11,7 +11,7 @@ from typing import Final, get_args
 
 import msgspec
 
-from controller.decisions.handlers import Answer, Decision, command, done
+from controller.decisions.handlers import Answer, Decision, command, done, user_command
 from controller.decisions.lookup import find_topic
 from controller.state.shard_state import ShardState, Topic
 from coordinator.decisions.refusal import Refusal
@@ -25,8 +25,8 @@ MAX_SEGMENTS = 4096
 """Limit for the segments of a layout, including sealed ones, so that one topic cannot exhaust the shard's memory."""
 
 
-def create_topic(request: m.CreateTopic, state: ShardState) -> Decision | Refusal:
-    """Create a topic. An existing name is rejected, unless this command created it."""
+def create_topic(request: m.CreateTopic, state: ShardState, user: str) -> Decision | Refusal:
+    """Create a topic of ``user``. An existing name is rejected, unless this command created it."""
     if request.token in state.commands and request.topic in state.topics:
         return Decision((), _describe(request.topic))
     if request.topic in state.topics:
@@ -36,6 +36,7 @@ def create_topic(request: m.CreateTopic, state: ShardState) -> Decision | Refusa
         topic=request.topic,
         segments=request.segments,
         token=request.token,
+        user=user,
     )
     return Decision((entry,), _describe(request.topic))
 
@@ -209,7 +210,7 @@ def _describe(name: str) -> Answer:
 
 
 COMMANDS: Final = (
-    command(m.CreateTopic, create_topic),
+    user_command(m.CreateTopic, create_topic),
     command(m.DeleteTopic, delete_topic),
     command(m.SplitSegment, split_segment),
     command(m.MergeSegments, merge_segments),

@@ -52,8 +52,8 @@ class ImportPlan:
     """Parents that the source no longer has."""
 
 
-def import_topic(request: m.ImportTopic, state: ShardState) -> Steps[StepResult]:
-    """Create an external topic, or update it to match its source.
+def import_topic(request: m.ImportTopic, state: ShardState, user: str) -> Steps[StepResult]:
+    """Create an external topic of ``user``, or update it to match its source.
 
     The steps: check the listing, compare it with the topic, decide. If the layout changes between
     the last two, the listing is compared again, so the decision is about one state.
@@ -73,7 +73,7 @@ def import_topic(request: m.ImportTopic, state: ShardState) -> Steps[StepResult]
         _check_acknowledged(topic, plan)
     except LayoutError as error:
         return Refusal("invalid", f"topic {request.topic!r} cannot be imported: {error}", after_barrier=True)
-    entry = _entry(request, topic, plan, state.next_id)
+    entry = _entry(request, topic, plan, state.next_id, user)
     if entry is None:
         return Decision((), _answer(request.topic, plan))
     if request.dry_run:
@@ -247,7 +247,7 @@ def _source_of(request: m.ImportTopic, topic: Topic | None) -> ExternalTopic:
 
 
 def _entry(
-    request: m.ImportTopic, topic: Topic | None, plan: ImportPlan, next_id: int
+    request: m.ImportTopic, topic: Topic | None, plan: ImportPlan, next_id: int, user: str
 ) -> e.TopicImported | e.LayoutExtended | None:
     if topic is None:
         return e.TopicImported(
@@ -258,6 +258,7 @@ def _entry(
             positions=request.positions,
             hash_bits=request.hash_bits,
             source=request.source,
+            user=user,
         )
     if not plan.created and not plan.sealed:
         return None

@@ -14,6 +14,7 @@ from typing import TypeVar
 
 import structlog
 
+from controller.access.quotas import Limits
 from controller.access.requirements import refuse_access
 from controller.backlog.service import BacklogService
 from controller.commit import GroupCommit, TermEndedError
@@ -21,13 +22,14 @@ from controller.decisions import producer_commands, producer_expiry, subscriptio
 from controller.decisions.deadline import judge_deadline
 from controller.decisions.handlers import AfterChunk, Decision, Deferred, Handler, Outcome, Stepwise, handler
 from controller.decisions.placement import route_batch
+from controller.decisions.quota import keep_within_quotas
 from controller.decisions.verdicts import Accept, Batch, Duplicate, judge_batch, judge_term
 from controller.devices.intake import DeviceIntake
 from controller.devices.session_port import Delivery
 from controller.leader.announcer import Announcer
 from controller.leader.context import LeaderContext
 from controller.leader.outbox import Outbox
-from controller.leader.request_decoding import Malformed, read_request
+from controller.leader.request_decoding import Malformed, read_request, read_request_id
 from controller.leader.request_queue import RequestQueue
 from controller.leader.step_driver import StepDriver
 from controller.leader.subscription_registry import SubscriptionRegistry
@@ -81,7 +83,12 @@ class ShardLeader:
         """Requests that are answered in steps."""
         observer, now_ms = context.observer, context.now_ms
         self.autoscaler = Autoscaler(
-            state=state, apply_entries=self._apply_entries, settings=context.scaling, observer=observer, now_ms=now_ms
+            state=state,
+            apply_entries=self._apply_entries,
+            settings=context.scaling,
+            observer=observer,
+            now_ms=now_ms,
+            limits_of=self._limits_of,
         )
         self.commit = self._group_commit(yields_to_contender)
         self._outbox = Outbox(
@@ -92,6 +99,7 @@ class ShardLeader:
             transport=context.transport,
             commit=self.commit,
             observer=observer,
+            delay_seconds=self._delay_seconds,
         )
         self.announcer = Announcer(
             shard=state.shard,
@@ -161,6 +169,7 @@ class ShardLeader:
             observer=self._observer,
             drain_checker=self._context.drain_checker,
             drain_problem=self._context.drain_problem,
+            limits_of=self._limits_of,
             now_ms=self._context.now_ms,
             rng=self._context.rng,
         )
@@ -225,6 +234,7 @@ class ShardLeader:
             self._serving = False
             for handle in self._delayed:
                 handle.cancel()
+            self._outbox.delayed.close()
             await self.subscription_registry.close()
             await self._transport.unsubscribe(requests)
 
@@ -274,8 +284,11 @@ class ShardLeader:
 
     def _handle_request(self, message: tuple[str, bytes]) -> None:
         topic, payload = message
+        sender = m.sender_of_request(topic)
+        if not self._admit(sender, payload):
+            return
         self.driver.charge(len(payload) // BYTES_PER_COST)
-        request = read_request(payload, m.sender_of_request(topic))
+        request = read_request(payload, sender)
         if isinstance(request, Malformed):
             self._observer.observe(events.MalformedMessageReceived(reason=request.kind))
             log.debug("request.malformed", shard=self._shard, reason=request.reason, size_bytes=len(payload))
@@ -291,6 +304,17 @@ class ShardLeader:
         if not isinstance(request.body, Batch):  # `judge_batch` judges the rights to a batch among its other rows.
             denied = refuse_access(self._access.rules, m.user_of(request.client_id), request.body)
         self._carry_out(request, denied or self._handlers[type(request.body)](request, self.state))
+
+    def _admit(self, sender: str, payload: bytes) -> bool:
+        """Return whether to read the request. One beyond the rates of its user costs as little as possible."""
+        full = self._outbox.delayed.full(m.user_of(sender))
+        over = self._access.admit(sender, len(payload), asyncio.get_running_loop().time(), full=full)
+        if over is None:
+            return True
+        address = read_request_id(payload, sender) if over.answered else None
+        if address is not None:
+            self._outbox.refuse(address, Refusal("unavailable", over.reason))
+        return False
 
     def _refuse_unread(self, request: m.Request, refusal: Refusal) -> None:
         """Refuse a request for its envelope: it is for another term, or too late."""
@@ -310,8 +334,8 @@ class ShardLeader:
         """Apply the entries of ``outcome``, and send its reply once the chunk it depends on is durable."""
         match outcome:
             case Refusal():
-                if outcome.verdict == "forbidden":
-                    self._access.report_refused(request.client_id, type(request.body).__name__, outcome.reason)
+                now = asyncio.get_running_loop().time()
+                self._access.report_refused(request.client_id, type(request.body).__name__, outcome, now)
                 self._outbox.refuse(request, outcome)
             case AfterChunk(chunk, body):
                 self._outbox.reply(request, body, chunk)
@@ -320,8 +344,14 @@ class ShardLeader:
             case Stepwise(steps):
                 self.waiting_requests.add(steps, partial(self._carry_out_steps, request))
             case Decision(entries, answer):
-                if entries:
-                    self._apply_entries(entries)
+                admitted = keep_within_quotas(
+                    entries, self.state, self._limits_of, age_ms=self._age_ms, durable=self.commit.durable
+                )
+                if isinstance(admitted, Refusal):
+                    self._carry_out(request, admitted)
+                    return
+                if admitted:
+                    self._apply_entries(admitted)
                 reply = partial(self._outbox.reply, request, answer(self.state), self.commit.newest)
                 if any(isinstance(entry, e.TopicCreated | e.TopicDeleted) for entry in entries):
                     # The reply to a creation also promises that devices may publish.
@@ -414,6 +444,15 @@ class ShardLeader:
             if loop.time() - checked_at >= SUCCESSOR_CHECK_INTERVAL_SECONDS:
                 checked_at = loop.time()
                 await self.commit.check_for_successor()
+
+    def _age_ms(self, at_ms: int) -> int:
+        return self.state.time.age_ms(at_ms, now_ms=self._context.now_ms())
+
+    def _limits_of(self, user: str) -> Limits:
+        return self._access.rules.limits_of(user)
+
+    def _delay_seconds(self, user: str) -> float:
+        return self._access.delay_seconds(user, asyncio.get_running_loop().time())
 
     def _expire_producers(self) -> None:
         expired = producer_expiry.expired_producers(

@@ -8,11 +8,13 @@ limit is not sent: its client gets a refusal instead.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from functools import partial
 
 import structlog
 
 from controller.commit import GroupCommit
+from controller.leader.delayed_replies import DelayedReplies
 from controller.leader.request_decoding import Address
 from coordinator.decisions.refusal import Refusal
 from headgate.protocol import messages as m
@@ -35,9 +37,13 @@ class Outbox:
         transport: Transport,
         commit: GroupCommit,
         observer: events.Observer,
+        delay_seconds: Callable[[str], float] = lambda _: 0.0,
         max_reply_bytes: int = m.MAX_REPLY_BYTES,
     ) -> None:
-        """``instance`` is named in refusals, so that a client knows which daemon rejected its request."""
+        """``instance`` is named in refusals, so that a client knows which daemon rejected its request.
+
+        ``delay_seconds``: how long a reply to a user is delayed, because it has spent its rates.
+        """
         self._cluster = cluster
         self._shard = shard
         self._leader_epoch = leader_epoch
@@ -47,12 +53,13 @@ class Outbox:
         self._observer = observer
         self._max_reply_bytes = max_reply_bytes
         self._messages_in_parts = 0
+        self.delayed = DelayedReplies(shard, delay_seconds, observer)
 
     def reply(self, request: m.Request | Address, body: m.AnyReplyBody, chunk: int | None = None) -> None:
         """Send the reply with ``body`` once ``chunk`` is durable; None: once every proposed entry is."""
         chunk = self._commit.newest if chunk is None else chunk
         topic, payload = self._reply_message(request, body)
-        self._commit.when_durable(chunk, partial(self._publish, topic, payload))
+        self._commit.when_durable(chunk, self._sending(request, topic, payload))
 
     def answer(self, request: m.Request | Address, body: m.AnyReplyBody) -> None:
         """Send the answer to a query as `reply` does, a large one in a turn after that which encodes it.
@@ -60,7 +67,7 @@ class Outbox:
         Other messages may overtake it, which changes nothing for a query.
         """
         topic, payload = self._reply_message(request, body)
-        send = partial(self._commit.when_durable, self._commit.newest, partial(self._publish, topic, payload))
+        send = partial(self._commit.when_durable, self._commit.newest, self._sending(request, topic, payload))
         if len(payload) <= m.PART_BYTES:
             send()
         else:
@@ -72,11 +79,11 @@ class Outbox:
             verdict=refusal.verdict, reason=refusal.reason, instance=self._instance, term_age_ms=refusal.term_age_ms
         )
         if refusal.after_barrier:
-            self._commit.after_barrier(partial(self._publish, *self._reply_message(request, body)))
+            self._commit.after_barrier(self._sending(request, *self._reply_message(request, body)))
         elif refusal.after_proposed:
             self.reply(request, body)
         else:
-            self._publish(*self._reply_message(request, body))
+            self._sending(request, *self._reply_message(request, body))()
 
     def push(self, client_id: str, message: m.Push) -> None:
         """Send ``message`` once every proposed entry is durable."""
@@ -107,6 +114,10 @@ class Outbox:
         self._report_too_large(type(body).__name__, request.client_id, len(payload))
         reason = f"the reply has {len(payload)} bytes; the limit is {self._max_reply_bytes}: ask for less at a time"
         return self._reply_message(request, m.Rejected(verdict="invalid", reason=reason, instance=self._instance))
+
+    def _sending(self, request: m.Request | Address, topic: str, payload: bytes) -> Callable[[], None]:
+        """Return what publishes a reply when its user may have it."""
+        return partial(self.delayed.send, m.user_of(request.client_id), partial(self._publish, topic, payload))
 
     def _report_too_large(self, kind: str, client_id: str, size_bytes: int) -> None:
         self._observer.observe(events.OversizedMessageWithheld())

@@ -14,6 +14,8 @@ import msgspec
 
 from headgate.protocol import messages as m
 
+MAX_SEARCHED_BYTES: Final = 64
+"""How much of a request is searched for its id if it is not decoded."""
 MalformedKind = Literal["too_large", "invalid", "not_msgpack", "protocol", "sender"]
 
 
@@ -39,7 +41,27 @@ class Malformed:
 
 _NAME: Final = "[A-Za-z0-9][A-Za-z0-9._-]{0,99}"
 _SENDER: Final = re.compile(f"{_NAME}/{_NAME}")
+_REQUEST_ID: Final = msgspec.msgpack.encode("request_id")
+_INTEGER_BYTES: Final = {b"\xcc": 1, b"\xcd": 2, b"\xce": 4, b"\xcf": 8}
+"""First byte of an unsigned integer in msgpack → the number of bytes that follow it."""
+_NATURAL: msgspec.msgpack.Decoder[int] = msgspec.msgpack.Decoder(m.Natural)
 _ADDRESS: msgspec.msgpack.Decoder[Address] = msgspec.msgpack.Decoder(Address)
+
+
+def read_request_id(payload: bytes, sender: str) -> Address | None:
+    """Return where to send the refusal of a request that is not decoded, if it begins as an envelope of clients does.
+
+    Costs the same for each payload: the request id is looked for in its first bytes only.
+    """
+    found = payload.find(_REQUEST_ID, 0, MAX_SEARCHED_BYTES)
+    if found < 0 or not _SENDER.fullmatch(sender):
+        return None
+    first = found + len(_REQUEST_ID)
+    number = payload[first : first + 1 + _INTEGER_BYTES.get(payload[first : first + 1], 0)]
+    try:
+        return Address(m.decode(_NATURAL, number), sender)
+    except msgspec.DecodeError:
+        return None
 
 
 def read_request(payload: bytes, sender: str) -> m.Request | Malformed:

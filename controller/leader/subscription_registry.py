@@ -16,6 +16,7 @@ from typing import TypeVar
 from controller.commit import GroupCommit
 from controller.decisions.handlers import Outcome, Registration, StepResult, Stepwise, handler
 from controller.decisions.lookup import find_subscription, find_topic
+from controller.decisions.quota import LimitsOf, judge_joining
 from controller.decisions.subscription_commands import create_subscription
 from controller.leader.drain_check import DrainChecker, LedgerDrainCheck
 from controller.leader.step_driver import StepDriver
@@ -67,6 +68,7 @@ class SubscriptionRegistry:
         observer: Observer,
         drain_checker: DrainChecker | None,
         drain_problem: Callable[[], str | None],
+        limits_of: LimitsOf,
         now_ms: Callable[[], int],
         rng: random.Random,
     ) -> None:
@@ -78,6 +80,7 @@ class SubscriptionRegistry:
         self._observer = observer
         self._drain_check = None if drain_checker is None else LedgerDrainCheck(state, commit, drain_checker)
         self._drain_problem = drain_problem
+        self._limits_of = limits_of
         self._now_ms = now_ms
         self._rng = rng
         self._coordinators: dict[int, SubscriptionCoordinator] = {}
@@ -242,7 +245,11 @@ class SubscriptionRegistry:
             )
             if reason is not None:
                 return Refusal("invalid", reason)
-            self._commit.propose(create_subscription(request, topic, self._state.next_id))
+        refusal = judge_joining(request, m.user_of(client_id), self._state, self._limits_of)
+        if refusal is not None:
+            return refusal
+        if known is None:
+            self._commit.propose(create_subscription(request, topic, self._state.next_id, m.user_of(client_id)))
             known = topic.subscriptions[request.subscription]
             self._add_coordinator(known)
         return self._coordinators[known.subscription_id].register(request, client_id)

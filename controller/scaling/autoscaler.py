@@ -11,7 +11,9 @@ from collections.abc import Callable, Sequence
 
 import structlog
 
+from controller.access.quotas import UNLIMITED
 from controller.decisions import topic_commands as commands
+from controller.decisions.quota import LimitsOf, judge_entries
 from controller.scaling.hot_key_sampler import HotKeySampler
 from controller.scaling.policy import (
     Merge,
@@ -50,6 +52,7 @@ class Autoscaler:
         settings: ScalingSettings,
         observer: events.Observer,
         now_ms: Callable[[], int],
+        limits_of: LimitsOf = lambda _: UNLIMITED,
         max_layout_segments: int = commands.MAX_SEGMENTS,
     ) -> None:
         """``apply_entries`` applies entries, adds them to the next chunk and updates the subscriptions."""
@@ -59,6 +62,7 @@ class Autoscaler:
         self._apply_entries = apply_entries
         self._observer = observer
         self._now_ms = now_ms
+        self._limits_of = limits_of
         self._max_layout_segments = max_layout_segments
         self._sampler = HotKeySampler()
         self._sampled_at = self._evaluated_at = asyncio.get_running_loop().time()
@@ -135,9 +139,13 @@ class Autoscaler:
         entry: e.SegmentSplit | e.SegmentsMerged | Refusal,
     ) -> None:
         if isinstance(entry, Refusal):
-            # The only remaining refusal is a full layout, sealed segments included. Pruning frees
+            # The only refusal of `topic_commands` is a full layout, sealed segments included. Pruning frees
             # capacity.
             self._report_suppressed(topic, SuppressedSplit(-1, "layout_full", f"{detail}, but {entry.reason}"))
+            return
+        over = judge_entries((entry,), self._state, self._limits_of)
+        if over is not None:
+            self._report_suppressed(topic, SuppressedSplit(-1, "quota", f"{detail}, but {over.reason}"))
             return
         self._apply_entries((entry,))
         self._observer.observe(events.LayoutChangedAutomatically(kind=kind, reason=why))

@@ -144,6 +144,7 @@ def decode_steps(data: bytes, *, shard: int, chunk: int) -> Generator[None, None
         topic = _decompress(part, Topic, where)
         state.topics[topic.name] = state.topics_by_id[topic.topic_id] = topic
         state.subscriptions.update((each.subscription_id, each) for each in topic.subscriptions.values())
+        state.usage.add_topic(topic)
         yield
     for part in file.producers:
         for producer in _decompress(part, list[ProducerState], where):

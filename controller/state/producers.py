@@ -45,6 +45,13 @@ class ProducerState:
         return not self.earlier_tokens
 
 
+@dataclass(slots=True)
+class _ProducersOfUser:
+    anonymous: OrderedDict[int, ProducerState] = field(default_factory=OrderedDict)
+    """Least recently used first."""
+    named: int = 0
+
+
 class Producers(Mapping[int, ProducerState]):
     """Producer id → producer. Each is in one of three groups, of which two are ordered by use."""
 
@@ -59,6 +66,7 @@ class Producers(Mapping[int, ProducerState]):
         self._ordered_names: list[str] = []
         self._tokens: dict[str, int] = {}
         """Tokens of all incarnations that are stored → producer id."""
+        self._of_users: dict[str, _ProducersOfUser] = {}
 
     def __getitem__(self, producer_id: int) -> ProducerState:
         for group in self._groups():
@@ -77,6 +85,16 @@ class Producers(Mapping[int, ProducerState]):
     def named(self) -> int:
         """Number of named producers."""
         return len(self._names)
+
+    def count_of(self, user: str) -> int:
+        """Return how many producers ``user`` has."""
+        found = self._of_users.get(user)
+        return 0 if found is None else found.named + len(found.anonymous)
+
+    def anonymous_of(self, user: str) -> Iterator[ProducerState]:
+        """Iterate over the anonymous producers of ``user``, least recently used first."""
+        found = self._of_users.get(user)
+        return iter(()) if found is None else iter(found.anonymous.values())
 
     def of_name(self, name: str) -> ProducerState | None:
         producer_id = self._names.get(name)
@@ -125,6 +143,7 @@ class Producers(Mapping[int, ProducerState]):
             producer.source_position = source_position
         if producer.name is None:
             self.anonymous.move_to_end(producer_id)
+            self._of_users[producer.user].anonymous.move_to_end(producer_id)
         else:
             self.without_window.pop(producer_id, None)
             self.with_window[producer_id] = producer
@@ -140,9 +159,11 @@ class Producers(Mapping[int, ProducerState]):
 
     def restore(self, producer: ProducerState) -> None:
         """Add ``producer``, the most recently used one of its group."""
+        of_user = self._of_users.setdefault(producer.user, _ProducersOfUser())
         if producer.name is None:
-            self.anonymous[producer.producer_id] = producer
+            self.anonymous[producer.producer_id] = of_user.anonymous[producer.producer_id] = producer
         else:
+            of_user.named += 1
             group = self.with_window if producer.finished else self.without_window
             group[producer.producer_id] = producer
             self._names[producer.name] = producer.producer_id
@@ -159,9 +180,15 @@ class Producers(Mapping[int, ProducerState]):
             group.pop(producer_id, None)
         for token in (*producer.earlier_tokens, producer.token):
             self._tokens.pop(token, None)
-        if producer.name is not None:
+        of_user = self._of_users[producer.user]
+        if producer.name is None:
+            del of_user.anonymous[producer_id]
+        else:
+            of_user.named -= 1
             del self._names[producer.name]
             del self._ordered_names[bisect_left(self._ordered_names, producer.name)]
+        if not of_user.named and not of_user.anonymous:
+            del self._of_users[producer.user]
         return producer
 
     def _groups(self) -> tuple[dict[int, ProducerState], ...]:

@@ -16,10 +16,12 @@ from controller.state.deleted_members import DeletedMembers
 from controller.state.ledger_time import LedgerTime
 from controller.state.producers import Producers
 from controller.state.traffic import Traffic
+from controller.state.usage import Usage
 from coordinator.state.subscription import Subscription
 from headgate.model import entries as e
 from headgate.model.external_topic import ExternalTopic, imported_layout, imported_segments
 from headgate.model.hashing import KEY_BUCKETS
+from headgate.model.identifiers import ANONYMOUS
 from headgate.model.layout import Layout
 
 MAX_REMEMBERED_COMMANDS = 256
@@ -82,6 +84,8 @@ class Topic:
     """Overrides of the cluster's settings."""
     external: ExternalTopic | None = None
     """The source of an external topic; None: headgate stores the records."""
+    user: str = ANONYMOUS
+    """Who created it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +120,7 @@ class ShardState:
         self.subscriptions: dict[int, Subscription] = {}
         self.deleted_members = DeletedMembers()
         self.producers = Producers()
+        self.usage = Usage()
         self.tombstones: dict[tuple[int, int], Tombstone] = {}
         """(topic id, segment) whose data may still exist; the oldest tombstone first."""
         self.commands: OrderedDict[str, int] = OrderedDict()
@@ -164,21 +169,19 @@ class ShardState:
                 self.producers.remove(entry.producer_id)
             case e.SubscriptionCreated():
                 self._subscription_created(entry)
+            case e.ConsumerRegistered() | e.ConsumerRemoved():
+                self._consumers_changed(entry)
             case e.SubscriptionDeleted():
-                subscription = self.subscriptions.pop(entry.subscription_id)
-                del self.topics_by_id[entry.topic_id].subscriptions[subscription.name]
-                self.deleted_members.add([subscription], self.at_ms)
+                self._subscription_deleted(entry)
             case e.TopicPolicySet():
                 self.topics_by_id[entry.topic_id].policy = entry.policy
             case e.TopicCreated():
-                layout = Layout.initial(entry.segments, self.at_ms)
-                tails = {segment: SegmentTail() for segment in layout.segments}
-                self._add_topic(
-                    Topic(entry.topic_id, entry.topic, layout, entry.buckets, tails, first_segments=entry.segments)
-                )
+                self._topic_created(entry)
             case e.TopicImported():
                 layout, external = imported_layout(entry, self.at_ms), ExternalTopic.imported(entry)
-                self._add_topic(Topic(entry.topic_id, entry.topic, layout, KEY_BUCKETS, {}, external=external))
+                self._add_topic(
+                    Topic(entry.topic_id, entry.topic, layout, KEY_BUCKETS, {}, external=external, user=entry.user)
+                )
             case e.TopicDeleted():
                 self._topic_deleted(self.topics_by_id[entry.topic_id])
             case e.LayoutExtended():
@@ -230,14 +233,48 @@ class ShardState:
         topic.subscriptions[entry.subscription] = subscription
         self.subscriptions[entry.subscription_id] = subscription
         self.next_id = max(self.next_id, entry.subscription_id + 1)
+        self.usage.add_subscription(subscription)
+
+    def _subscription_deleted(self, entry: e.SubscriptionDeleted) -> None:
+        subscription = self.subscriptions.pop(entry.subscription_id)
+        del self.topics_by_id[entry.topic_id].subscriptions[subscription.name]
+        self.deleted_members.add([subscription], self.at_ms)
+        self.usage.add_subscription(subscription, -1)
+
+    def _consumers_changed(self, entry: e.ConsumerRegistered | e.ConsumerRemoved) -> None:
+        subscription = self.subscriptions[entry.subscription_id]
+        self.usage.add_consumer(subscription.consumers.get(entry.consumer), -1)
+        subscription.apply(entry, self.at_ms)
+        self.usage.add_consumer(subscription.consumers.get(entry.consumer))
+
+    def _topic_created(self, entry: e.TopicCreated) -> None:
+        layout = Layout.initial(entry.segments, self.at_ms)
+        tails = {segment: SegmentTail() for segment in layout.segments}
+        self._add_topic(
+            Topic(
+                entry.topic_id,
+                entry.topic,
+                layout,
+                entry.buckets,
+                tails,
+                first_segments=entry.segments,
+                user=entry.user,
+            )
+        )
 
     def _add_topic(self, topic: Topic) -> None:
         self.topics[topic.name] = self.topics_by_id[topic.topic_id] = topic
         self.next_id = max(self.next_id, topic.topic_id + 1)
+        self.usage.add_topic(topic)
         if topic.external is not None:
             _set_external_end_offsets(topic)
 
+    def _replace_layout(self, topic: Topic, layout: Layout) -> None:
+        self.usage.add(topic.user, "segments", len(layout.segments) - len(topic.layout.segments))
+        topic.layout = layout
+
     def _topic_deleted(self, topic: Topic) -> None:
+        self.usage.add_topic(topic, -1)
         del self.topics[topic.name], self.topics_by_id[topic.topic_id]
         for subscription in topic.subscriptions.values():
             del self.subscriptions[subscription.subscription_id]
@@ -248,11 +285,11 @@ class ShardState:
         topic = self.topics_by_id[entry.topic_id]
         if isinstance(entry, e.SegmentSplit):
             sealed: tuple[int, ...] = (entry.segment,)
-            topic.layout = topic.layout.split(entry.segment, entry.end_offset, self.at_ms)
+            self._replace_layout(topic, topic.layout.split(entry.segment, entry.end_offset, self.at_ms))
         else:
             sealed = entry.segments
             ends = dict(zip(entry.segments, entry.end_offsets, strict=True))
-            topic.layout = topic.layout.merge(*entry.segments, ends, self.at_ms)
+            self._replace_layout(topic, topic.layout.merge(*entry.segments, ends, self.at_ms))
         for segment in sealed:
             topic.tails[segment].traffic = Traffic()
         for segment in topic.layout.segments:
@@ -262,7 +299,7 @@ class ShardState:
         topic = self.topics_by_id[entry.topic_id]
         assert topic.external is not None, f"topic {topic.name!r} is not external"
         created = imported_segments(entry.created, topic.external.hash_bits, self.at_ms)
-        topic.layout = topic.layout.extended(created, entry.sealed, self.at_ms)
+        self._replace_layout(topic, topic.layout.extended(created, entry.sealed, self.at_ms))
         topic.external.add(entry.created)
         _set_external_end_offsets(topic)
 
@@ -272,7 +309,7 @@ class ShardState:
             if topic.external is not None:
                 topic.external.prune(topic.layout.segments[segment])
             del topic.tails[segment]
-        topic.layout = topic.layout.prune(entry.segments)
+        self._replace_layout(topic, topic.layout.prune(entry.segments))
         for subscription in topic.subscriptions.values():
             subscription.forget_segments(entry.segments)
         self._add_tombstones(topic, entry.segments)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from headgate.protocol import messages as m
+from metrics.events import Quota
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,3 +30,5 @@ class Refusal:
     """Reply after a delay, because the client would repeat the request at once."""
     term_age_ms: int | None = None
     """For ``expired``: how long the term has lasted."""
+    quota: Quota | None = None
+    """For ``quota_exceeded``: which one."""

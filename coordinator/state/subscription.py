@@ -21,6 +21,7 @@ from coordinator.state.acknowledged import AcknowledgementProgress
 from headgate.model import entries as e
 from headgate.model.bucket_ranges import BucketRange, SegmentSlice, buckets_of, segment_of, slice_of
 from headgate.model.hashing import KEY_BUCKETS
+from headgate.model.identifiers import ANONYMOUS
 from headgate.model.offset_ranges import OffsetRanges
 from headgate.protocol.backlog import RecordCount, count_records
 
@@ -129,6 +130,8 @@ class Subscription:
     """Segment → its weight, once measured. Used when balancing by load."""
     unused_since_ms: int | None = None
     """Since when there has been no consumer; None while there is one."""
+    user: str = ANONYMOUS
+    """Who created it."""
     _slices_by_generation: dict[int, SegmentSlice] = field(init=False, repr=False, compare=False)
     """Generation → the segment or bucket range that is held at it."""
     _held_ranges: set[BucketRange] = field(init=False, repr=False, compare=False)
@@ -153,6 +156,7 @@ class Subscription:
             balance=entry.balance,
             positions=dict(entry.positions),
             start_positions=dict(entry.positions),
+            user=entry.user,
         )
 
     def snapshot(self) -> Subscription:

@@ -388,7 +388,7 @@ class Client:
                 return reply
             elif rejected.verdict == "fenced":
                 raise FencedError(rejected.verdict, rejected.reason)
-            elif rejected.verdict in ("invalid", "forbidden", "forgotten", "out_of_order"):
+            elif rejected.verdict in ("invalid", "forbidden", "quota_exceeded", "forgotten", "out_of_order"):
                 raise RequestRejectedError(rejected.verdict, rejected.reason)
             elif limit is not None and rejected.term_age_ms is not None:
                 reason = rejected.reason

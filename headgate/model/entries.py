@@ -158,13 +158,14 @@ class RecordsAcknowledged(SubscriptionEntry, frozen=True, tag="records_acknowled
 
 
 class TopicCreated(Entry, frozen=True, tag="topic_created"):
-    """A topic was created with ``segments`` equal segments of ``buckets`` key buckets each."""
+    """``user`` created a topic with ``segments`` equal segments of ``buckets`` key buckets each."""
 
     topic_id: int
     topic: str
     segments: int
     token: str
     buckets: int = KEY_BUCKETS
+    user: str = ANONYMOUS
 
 
 class ImportedSegment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -181,7 +182,7 @@ class ImportedSegment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
 
 
 class TopicImported(Entry, frozen=True, tag="topic_imported"):
-    """An external topic was imported with all segments that its source has had so far.
+    """``user`` imported an external topic with all segments that its source has had so far.
 
     headgate stores none of its records. ``hash_bits``: size of the source's hashes; 0 if it has
     none.
@@ -194,6 +195,7 @@ class TopicImported(Entry, frozen=True, tag="topic_imported"):
     positions: Positions
     hash_bits: int = 0
     source: str = ""
+    user: str = ANONYMOUS
 
 
 class LayoutExtended(Entry, frozen=True, tag="layout_extended"):
@@ -277,7 +279,7 @@ class DataDeleted(Entry, frozen=True, tag="data_deleted"):
 
 
 class SubscriptionCreated(SubscriptionEntry, frozen=True, tag="subscription_created"):
-    """A subscription was created at ``positions`` (segment → offset of its first record).
+    """``user`` created a subscription at ``positions`` (segment → offset of its first record).
 
     ``subscription_type`` None: not known until the first consumer registers.
     """
@@ -287,6 +289,7 @@ class SubscriptionCreated(SubscriptionEntry, frozen=True, tag="subscription_crea
     order: Order
     positions: dict[int, int]
     balance: Balance = "count"
+    user: str = ANONYMOUS
 
 
 class SubscriptionConfigured(SubscriptionEntry, frozen=True, tag="subscription_configured"):

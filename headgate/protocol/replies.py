@@ -11,7 +11,17 @@ from headgate.model.hashing import KEY_BUCKETS
 from headgate.protocol.backlog import SubscriptionBacklog
 from headgate.protocol.explanations import ChangePlan, SubscriptionExplanation
 
-Verdict = Literal["invalid", "forbidden", "not_leader", "fenced", "forgotten", "out_of_order", "unavailable", "expired"]
+Verdict = Literal[
+    "invalid",
+    "forbidden",
+    "quota_exceeded",
+    "not_leader",
+    "fenced",
+    "forgotten",
+    "out_of_order",
+    "unavailable",
+    "expired",
+]
 
 
 class ReplyBody(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", omit_defaults=True):

@@ -44,6 +44,7 @@ def add_ingestion_metrics(metrics: MetricFactory) -> None:
         "Batches rejected because they contain no leader epoch.",
         shard=None,
     )
+    _add_quota_metrics(metrics)
     queue = metrics.gauge_of(
         events.IngestQueueResized,
         "size_bytes",
@@ -101,6 +102,29 @@ def _add_chunk_metrics(metrics: MetricFactory) -> None:
         events.ChunkCommitted, "chunk_commit_seconds", "Time to create a chunk in the object store.", COMMIT_BUCKETS
     )
     metrics.time(events.ChunkCommitted, "chunk_size_bytes", "Size of a chunk.", SIZE_BUCKETS, field="size_bytes")
+
+
+def _add_quota_metrics(metrics: MetricFactory) -> None:
+    metrics.count(
+        events.QuotaExceeded,
+        "quota_exceeded",
+        "Requests that were refused because a user has reached a quota.",
+        quota=get_args(events.Quota),
+    )
+    metrics.count(
+        events.ReplyDelayed,
+        "replies_delayed",
+        "Replies that waited, at most a second, because their user has spent a rate.",
+        shard=None,
+    )
+    waiting = metrics.gauge_of(
+        events.DelayedRepliesChanged,
+        "replies",
+        "replies_waiting",
+        "Replies that wait because their users have spent a rate.",
+        shard=None,
+    )
+    metrics.on(events.TermEnded, lambda event: waiting.child(event.shard).set(0))
 
 
 def _add_device_metrics(metrics: MetricFactory) -> None:

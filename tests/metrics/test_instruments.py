@@ -69,6 +69,7 @@ def test_labels_are_bounded(registry, instruments):
         "operation",
         "kind",
         "limit",
+        "quota",
         "change",
         "le",
         "version",

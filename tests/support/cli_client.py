@@ -155,7 +155,7 @@ class FakeAdmin:
             missing_parents=layout.missing_parents,
             dry_run=dry_run,
         )
-        outcome = decided(import_topic(request, state))
+        outcome = decided(import_topic(request, state, "alice"))
         if isinstance(outcome, Refusal):
             raise RequestRejectedError(outcome.verdict, outcome.reason)
         if outcome.entries:

@@ -44,6 +44,7 @@ class History(RandomLedger):
                 order="none" if kind == "QUEUE" else "strict",
                 positions=positions or {},
                 balance="load" if subscription_id % 3 == 0 else "count",
+                user=f"u{subscription_id % 2}",
             )
         )
         return subscription_id
@@ -175,6 +176,7 @@ class History(RandomLedger):
                     positions=positions,
                     hash_bits=bits,
                     source=self.rng.choice(("", "kinesis:x")),
+                    user=f"u{topic_id % 2}",
                 )
             )
             self.subscribe(topic_id, "STREAM")
@@ -218,7 +220,7 @@ class History(RandomLedger):
         if not consumers or chance < 0.15:
             name = f"c{self.rng.randrange(4)}"
             incarnation = self.state.chunk
-            member = {"consumer": name, "incarnation": incarnation, "client_id": f"client-{name}"}
+            member = {"consumer": name, "incarnation": incarnation, "client_id": f"u{incarnation % 2}/client-{name}"}
             self.add(
                 e.ConsumerRegistered(
                     **ids,

@@ -71,7 +71,10 @@ class WrittenLedger:
 
     def topic(self, segments: int = 1) -> int:
         topic_id = self.state.next_id
-        self.add(e.TopicCreated(topic_id=topic_id, topic=f"t{topic_id}", segments=segments, token=self.token()))
+        user = f"u{topic_id % 2}"
+        self.add(
+            e.TopicCreated(topic_id=topic_id, topic=f"t{topic_id}", segments=segments, token=self.token(), user=user)
+        )
         return topic_id
 
     def subscribe(self, topic_id: int, kind: e.SubscriptionType | None, positions: dict[int, int] | None = None) -> int:

@@ -253,7 +253,7 @@ class ProducerSession:
             return Event.FENCED
         if batch in self._proven:
             return Event.ATTEMPT_FAILED
-        if verdict in ("invalid", "forbidden"):
+        if verdict in ("invalid", "forbidden", "quota_exceeded"):
             return Event.IDENTITY_INVALID if batch is None else Event.BATCH_INVALID
         probed = self.phase is Phase.PROBING and batch is not None and batch is self._in_flight[0]
         if verdict in ("out_of_order", "forgotten") and probed:

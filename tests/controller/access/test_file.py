@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
 
 from controller.access.file import MAX_FILE_BYTES, read_access_file
-from controller.access.rules import Right, Role
+from controller.access.quotas import DEFAULT_LIMITS, UNLIMITED
+from controller.access.rules import OPEN, Right, Role
 from headgate.errors import ConfigError
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -48,6 +50,49 @@ def right(text: str) -> str:
     return f"[[users.shop]]\n{text}\n"
 
 
+def quota(text: str, table: str = "") -> str:
+    users = right("role = 'producer'") + "[[users.gateway]]\nrole = 'device'\n"
+    return f"{users}[quotas{table}]\n{text}\n"
+
+
+def test_a_quota_of_the_user_comes_before_that_of_its_roles_and_the_default(tmp_path: Path) -> None:
+    rules = read_access_file(
+        write(
+            tmp_path,
+            """
+            [[users.shop]]
+            role = "producer"
+            [[users.shop]]
+            role = "consumer"
+            [[users.billing]]
+            role = "consumer"
+            [[users.grafana]]
+            role = "observer"
+            [quotas]
+            topics = 5
+            requests_per_second = 100
+            [quotas.roles.consumer]
+            requests_per_second = 50
+            consumers = 7
+            [quotas.roles.producer]
+            requests_per_second = 60
+            [quotas.users.shop]
+            consumers = "unlimited"
+            """,
+        )
+    )
+    default = DEFAULT_LIMITS.changed({"topics": 5, "requests_per_second": 100})
+
+    assert rules.default_limits == rules.limits_of("grafana") == rules.limits_of("unknown") == default
+    assert default.changed({"requests_per_second": 50, "consumers": 7}) == rules.limits_of("billing")
+    assert default.changed({"requests_per_second": 60, "consumers": math.inf}) == rules.limits_of("shop")
+
+
+def test_without_quotas_the_defaults_apply_and_without_access_control_none(tmp_path: Path) -> None:
+    assert DEFAULT_LIMITS == read_access_file(write(tmp_path, right("role = 'producer'"))).limits_of("shop")
+    assert UNLIMITED == OPEN.limits_of("shop")
+
+
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
@@ -64,6 +109,15 @@ def right(text: str) -> str:
         (right("role = 'device'\ntopics = ['a*']"), "user shop: a device's topic is a name or *, not 'a*'"),
         ("[['users'.'a/b']]\nrole = 'observer'", "user"),
         ("[[users.shop]", "not TOML"),
+        (quota("topics = -1"), "Expected `int` >= 0 - at `$.quotas.topics`"),
+        (quota("topics = 'many'"), "Invalid enum value 'many' - at `$.quotas.topics`"),
+        (quota("requests_per_second = 0"), "Expected `int` >= 1"),
+        (quota("bytes_per_second = 69904"), "Expected `int` >= 69905"),
+        (quota("topic = 1"), "quotas are in [quotas], [quotas.roles.ROLE] and [quotas.users.NAME]"),
+        (quota("topics = 1", ".roles.boss"), "Invalid enum value 'boss'"),
+        (quota("topics = 1", ".roles.device"), "quotas.roles.device: the broker does not tell"),
+        (quota("topics = 1", ".users.stranger"), "quotas.users.stranger: there is no such user"),
+        (quota("topics = 1", ".users.gateway"), "quotas.users.gateway: the user is only a device"),
     ],
 )
 def test_an_error_is_one_line_that_names_the_file_and_the_user(tmp_path: Path, text: str, problem: str) -> None:

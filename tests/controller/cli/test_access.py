@@ -17,7 +17,20 @@ topics = ["orders"]
 role = "consumer"
 topics = ["orders"]
 subscriptions = ["billing"]
+[quotas]
+topics = 50
+[quotas.users.shop]
+requests_per_second = "unlimited"
 """
+QUOTAS = {
+    "topics": "50",
+    "segments": "10000",
+    "subscriptions": "2000",
+    "consumers": "2000",
+    "producers": "10000",
+    "requests_per_second": "5000",
+    "bytes_per_second": "100000000",
+}
 SETTINGS = """
 [cluster]
 name = "plant"
@@ -41,9 +54,14 @@ def test_check_explains_a_decision_and_exits_with_it(invoke: Invoke, config: str
     allowed = invoke("access", "check", "shop", "produce", "orders", "--config", config)
     denied = invoke("access", "check", "billing", "consume", "orders", "-s", "audit", "--config", config)
 
-    assert (0, "allowed: user shop is producer of orders\n") == (allowed.exit_code, allowed.stdout)
+    assert 0 == allowed.exit_code
+    assert allowed.stdout == (
+        "allowed: user shop is producer of orders\n"
+        "quotas: topics 50, segments 10000, subscriptions 2000, consumers 2000, producers 10000, requests_per_second "
+        "unlimited, bytes_per_second 100000000\n"
+    )
     assert 1 == denied.exit_code
-    assert denied.stdout == (
+    assert denied.stdout.startswith(
         "denied: user billing may not consume subscription audit of topic orders: "
         "the user is consumer of orders (subscriptions billing)\n"
     )
@@ -57,17 +75,26 @@ def test_check_without_a_topic_means_all_topics(invoke: Invoke, config: str) -> 
     assert json.loads(denied.stdout) == {
         "allowed": False,
         "reason": "user shop may not describe all topics: the user is producer of orders",
+        "quotas": QUOTAS | {"requests_per_second": "unlimited"},
     }
 
 
-def test_list_shows_every_right(invoke: Invoke, config: str) -> None:
+def test_list_shows_every_right_and_quota(invoke: Invoke, config: str) -> None:
     printed = invoke("access", "list", "--config", config, "--json")
 
-    assert json.loads(printed.stdout) == [
-        {"user": "billing", "role": "consumer", "topics": "orders", "subscriptions": "billing"},
-        {"user": "shop", "role": "producer", "topics": "orders", "subscriptions": "*"},
-    ]
-    assert "producer" in invoke("access", "list", "--config", config).stdout
+    assert json.loads(printed.stdout) == {
+        "rights": [
+            {"user": "billing", "role": "consumer", "topics": "orders", "subscriptions": "billing"},
+            {"user": "shop", "role": "producer", "topics": "orders", "subscriptions": "*"},
+        ],
+        "quotas": [
+            {"user": "billing"} | QUOTAS,
+            {"user": "shop"} | QUOTAS | {"requests_per_second": "unlimited"},
+        ],
+    }
+    table = invoke("access", "list", "--config", config).stdout
+    assert "producer" in table
+    assert "unlimited" in table
 
 
 def test_export_prints_the_brokers_configuration(invoke: Invoke, config: str) -> None:

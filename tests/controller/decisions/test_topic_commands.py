@@ -21,7 +21,7 @@ def shard() -> CommandShard:
 
 @pytest.fixture
 def topic(shard: CommandShard) -> CommandShard:
-    shard.do(commands.create_topic(m.CreateTopic(topic="orders", token="t0", segments=2), shard.state))
+    shard.do(commands.create_topic(m.CreateTopic(topic="orders", token="t0", segments=2), shard.state, "alice"))
     return shard
 
 
@@ -37,10 +37,10 @@ def changes_nothing(outcome: Decision | Refusal) -> bool:
 def test_a_topic_is_created_once(topic: CommandShard) -> None:
     """The same command gets its reply again; another command with that name is rejected."""
     again = m.CreateTopic(topic="orders", token="t0", segments=2)
-    assert changes_nothing(commands.create_topic(again, topic.state))
+    assert changes_nothing(commands.create_topic(again, topic.state, "alice"))
 
     other = m.CreateTopic(topic="orders", token="t9")
-    refusal = commands.create_topic(other, topic.state)
+    refusal = commands.create_topic(other, topic.state, "alice")
     assert isinstance(refusal, Refusal)
     assert "already exists" in refusal.reason
 
@@ -93,7 +93,7 @@ def test_a_refusal_lists_the_valid_choices(topic: CommandShard, decide: Any, req
 
 def test_deleting_what_consumers_use_requires_force(topic: CommandShard) -> None:
     created = subscription_commands.create_subscription(
-        registration("STREAM"), topic.state.topics["orders"], topic.state.next_id
+        registration("STREAM"), topic.state.topics["orders"], topic.state.next_id, "alice"
     )
     registered = e.ConsumerRegistered(
         topic_id=1, subscription_id=created.subscription_id, consumer="c1", incarnation=1, client_id="c"
@@ -123,11 +123,11 @@ def test_a_subscription_starts_at_the_requested_position(
     topic.state.apply(e.SegmentSplit(topic_id=1, segment=0, end_offset=4, token="x"))
     register = registration("QUEUE", start=start)
 
-    entry = subscription_commands.create_subscription(register, topic.state.topics["orders"], 9)
+    entry = subscription_commands.create_subscription(register, topic.state.topics["orders"], 9, "alice")
 
     assert (positions, "none", "count") == (entry.positions, entry.order, entry.balance)
     by_load = subscription_commands.create_subscription(
-        msgspec.structs.replace(register, balance="load"), topic.state.topics["orders"], 9
+        msgspec.structs.replace(register, balance="load"), topic.state.topics["orders"], 9, "alice"
     )
     assert "load" == by_load.balance
 

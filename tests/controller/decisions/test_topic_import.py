@@ -33,7 +33,7 @@ class Shard(CommandShard):
         # As the leader gets it: encoded and decoded.
         decoded = m.decode_request(m.encode(m.Request(request_id=1, client_id="c", body=request))).body
         assert isinstance(decoded, m.ImportTopic)
-        return decided(import_topic(decoded, self.state))
+        return decided(import_topic(decoded, self.state, "alice"))
 
     def imported(self, *segments: m.SegmentImport, **fields: Any) -> m.TopicImportReply:
         reply = self.do(self.ask(*segments, **fields))
@@ -404,10 +404,10 @@ class CountedName(str):
 
 def lookups_of_an_update(count: int) -> int:
     shard = Shard()
-    shard.do(decided(import_topic(listing(*chain(count, CountedName)), shard.state)))
+    shard.do(decided(import_topic(listing(*chain(count, CountedName)), shard.state, "alice")))
     update = listing(*chain(count + 1, CountedName), token="next")
     before = CountedName.hashed
-    assert [f"s{count:05}"] == shard.do(decided(import_topic(update, shard.state))).created
+    assert [f"s{count:05}"] == shard.do(decided(import_topic(update, shard.state, "alice"))).created
     return CountedName.hashed - before
 
 
@@ -416,19 +416,19 @@ def test_the_cost_of_an_update_is_linear_in_the_segments() -> None:
 
 
 def test_a_plan_for_a_former_layout_is_made_again(shard: Shard) -> None:
-    shard.do(decided(import_topic(listing(*chain(2)), shard.state)))
-    steps = import_topic(listing(*chain(4), token="late"), shard.state)
+    shard.do(decided(import_topic(listing(*chain(2)), shard.state, "alice")))
+    steps = import_topic(listing(*chain(4), token="late"), shard.state, "alice")
     next(steps)
     next(steps)
-    shard.do(decided(import_topic(listing(*chain(3), token="first"), shard.state)))
+    shard.do(decided(import_topic(listing(*chain(3), token="first"), shard.state, "alice")))
 
     assert ["s00003"] == shard.do(decided(steps)).created
     assert {"s00000": 0, "s00001": 1, "s00002": 2, "s00003": 3} == ids(shard)
 
 
 def test_a_topic_that_was_deleted_between_two_steps_is_created_again(shard: Shard) -> None:
-    shard.do(decided(import_topic(listing(*chain(2)), shard.state)))
-    steps = import_topic(listing(*chain(3), token="late"), shard.state)
+    shard.do(decided(import_topic(listing(*chain(2)), shard.state, "alice")))
+    steps = import_topic(listing(*chain(3), token="late"), shard.state, "alice")
     next(steps)
     next(steps)
     shard.apply(e.TopicDeleted(topic_id=shard.state.topics["orders"].topic_id, token=""))
@@ -438,13 +438,13 @@ def test_a_topic_that_was_deleted_between_two_steps_is_created_again(shard: Shar
 
 def test_an_acknowledgement_between_two_steps_counts(shard: Shard) -> None:
     active = m.SegmentImport(segment="s")
-    shard.do(decided(import_topic(msgspec.structs.replace(listing(active), positions="offsets"), shard.state)))
+    shard.do(decided(import_topic(msgspec.structs.replace(listing(active), positions="offsets"), shard.state, "alice")))
     fields: dict[str, Any] = {"topic_id": 1, "subscription_id": 2}
     shard.apply(
         e.SubscriptionCreated(**fields, subscription="s", subscription_type="STREAM", order="strict", positions={})
     )
     ended = listing(msgspec.structs.replace(active, end_offset=5), m.SegmentImport(segment="t", parents=["s"]))
-    steps = import_topic(msgspec.structs.replace(ended, positions="offsets", token="end"), shard.state)
+    steps = import_topic(msgspec.structs.replace(ended, positions="offsets", token="end"), shard.state, "alice")
     next(steps)
     next(steps)
     shard.apply(e.RecordsAcknowledged(**fields, seek_generation=0, ranges=[e.AcknowledgedRange(0, 0, 6)]))
@@ -455,7 +455,7 @@ def test_an_acknowledgement_between_two_steps_counts(shard: Shard) -> None:
 
 
 def test_one_command_in_two_copies_is_executed_once(shard: Shard) -> None:
-    first, second = (import_topic(listing(*chain(2)), shard.state) for _ in range(2))
+    first, second = (import_topic(listing(*chain(2)), shard.state, "alice") for _ in range(2))
     for steps in (first, second):
         next(steps)
         next(steps)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from controller.leader.request_decoding import Address, Malformed, read_request
+from controller.leader.request_decoding import MAX_SEARCHED_BYTES, Address, Malformed, read_request, read_request_id
 from headgate.protocol import messages as m
 
 SENDER = "shop/till-3"
@@ -69,3 +69,29 @@ def test_a_request_in_another_name_than_its_topics_is_not_read(sender: str, body
     assert isinstance(found, Malformed)
     assert found.kind == "sender"
     assert found.address in (None, Address(7, sender)), "nothing is sent to the client that is named"
+
+
+@pytest.mark.parametrize("number", [0, 127, 128, 255, 256, 65_535, 65_536, 2**32 - 1, 2**32, 2**63 - 1])
+def test_the_id_of_a_request_is_read_without_decoding_it(number: int) -> None:
+    request = m.Request(request_id=number, client_id="till-3", leader_epoch=2**31 - 1, body=m.ListTopics())
+
+    assert read_request_id(m.encode(request), SENDER) == Address(number, SENDER)
+    assert read_request_id(m.encode(request)[:21] + b"\xc1" * 1000, SENDER) == Address(number, SENDER)
+
+
+@pytest.mark.parametrize(
+    ("payload", "sender"),
+    [
+        (b"", SENDER),
+        (packed(request_id="seven"), SENDER),
+        (packed(request_id=2**63), SENDER),
+        (packed(request_id=-1), SENDER),
+        (msgspec.msgpack.encode({"request_id": 7})[:-1], SENDER),
+        (msgspec.msgpack.encode({"request_id": 2**40})[:-1], SENDER),
+        (msgspec.msgpack.encode({"body": "x" * MAX_SEARCHED_BYTES, "request_id": 7}), SENDER),
+        (packed(), "no user"),
+    ],
+    ids=["empty", "text", "too large", "negative", "cut", "cut within", "too late", "no sender"],
+)
+def test_a_request_without_a_readable_id_has_no_address(payload: bytes, sender: str) -> None:
+    assert read_request_id(payload, sender) is None

@@ -11,10 +11,13 @@ import msgspec
 import pytest
 import structlog
 
+from controller.access.quotas import Limits
+from controller.access.rules import AccessRules, Right, Role
 from controller.leader.leader import ShardLeader
 from controller.settings.load import ScalingSettings
 from headgate.ledger import chunk
 from headgate.model import entries as e
+from headgate.model.identifiers import ANONYMOUS
 from headgate.protocol import messages as m
 from tests.support.one_shard import BareClient, OneShard
 
@@ -172,6 +175,19 @@ async def test_a_full_layout_is_logged_once() -> None:
     (suppressed,) = [line for line in logged if line["event"] == "segment.split_suppressed"]
     assert suppressed["limit"] == "layout_full"
     assert "the limit is 2" in suppressed["detail"]
+
+
+async def test_a_split_beyond_the_quota_of_the_topics_owner_is_logged_once() -> None:
+    with structlog.testing.capture_logs() as logged:
+        async with scaled() as (shard, leader, client):
+            everyone = (Right(Role.ADMINISTRATOR),)
+            shard.access.rules = AccessRules({ANONYMOUS: everyone}, limits={ANONYMOUS: Limits(segments=2)})
+            await produce(client, 40, 50)
+            assert len(leader.state.topics["orders"].layout.segments) == 1
+
+    (suppressed,) = [line for line in logged if line["event"] == "segment.split_suppressed"]
+    assert suppressed["limit"] == "quota"
+    assert "its quota segments is 2" in suppressed["detail"]
 
 
 async def test_an_external_topic_is_not_scaled() -> None:

@@ -11,12 +11,13 @@ import typing
 import msgspec
 import pytest
 
+from controller.access.quotas import MAX_REFUSALS_PER_SECOND
 from controller.access.rules import AccessRules, Right, Role
 from controller.decisions import verdicts
 from controller.decisions.deadline import judge_deadline
 from controller.decisions.topic_commands import MAX_SEGMENTS
 from controller.decisions.verdicts import Accept, Batch, Duplicate, Judgement, judge_batch, judge_term
-from controller.leader.request_decoding import Malformed, read_request
+from controller.leader.request_decoding import MAX_SEARCHED_BYTES, Malformed, read_request
 from controller.state.dedup_window import WINDOW
 from controller.state.producers import MAX_EARLIER_TOKENS
 from controller.state.shard_state import MAX_REMEMBERED_COMMANDS, ShardState
@@ -122,6 +123,13 @@ def test_the_limits_match_the_code() -> None:
         "heartbeats": MISSED_HEARTBEATS,
     }
     assert DOCUMENT["Encoding"].fenced("regex") == [NAME_PATTERN + "\n"]
+
+
+def test_the_limits_of_refusals_for_rates_match_the_code() -> None:
+    text = " ".join(DOCUMENT["Quotas"].lines)
+
+    assert f"the first {MAX_SEARCHED_BYTES} bytes" in text
+    assert f"answers {MAX_REFUSALS_PER_SECOND:.0f} such requests" in text
 
 
 def test_leaders_subscribe_to_what_devices_publish() -> None:
@@ -402,10 +410,12 @@ def test_a_batch_without_a_producer_skips_the_rows_about_producers() -> None:
     assert "is external" in _judge(**anonymous, topic="elsewhere", records=TOO_LARGE).reason
 
 
-def test_every_verdict_is_in_the_table() -> None:
+def test_every_verdict_is_in_one_of_the_tables() -> None:
     answers = {verdict for row in DOCUMENT["Verdicts"].table() for verdict in ticked(row[1])}
+    others = {verdict for row in DOCUMENT["Verdicts of other requests"].table() for verdict in ticked(row[0])}
 
-    assert answers - {"committed", "duplicate"} == set(typing.get_args(m.Verdict))
+    assert not answers & others
+    assert (answers | others) - {"committed", "duplicate"} == set(typing.get_args(m.Verdict))
 
 
 def _plain(value: object) -> object:

@@ -1,0 +1,126 @@
+"""What one user may have, and how much it may send. Pure.
+
+Limits on objects hold for one shard, because a leader knows the objects of its own shard only. Limits
+on rates hold for one daemon, because they protect its event loop, as Kafka's quotas hold for one
+broker (KIP-13, KIP-124).
+
+Rates are paid for over time. Each request adds its cost to the time until which its user has spent
+its rates (a token bucket: "generic cell rate algorithm", ITU-T I.371):
+
+1. Up to `BURST_SECONDS` ahead of the clock, the reply is sent at once.
+2. Up to `MAX_DELAY_SECONDS` further ahead, the request is carried out, and its reply is delayed until
+   the debt is paid (KIP-124). A client that waits for replies slows down, and nothing is repeated.
+3. Beyond that, the request is not read. It is refused as ``unavailable``, so that clients pause and
+   send it again. It adds no cost, so the debt falls, and the next request is accepted.
+4. At most `MAX_REFUSALS_PER_SECOND` are answered; to a client, others are lost messages.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final, NamedTuple, get_args
+
+from metrics.events import Quota
+
+QUOTAS: Final[tuple[Quota, ...]] = get_args(Quota)
+BURST_SECONDS: Final = 1.0
+"""Seconds of a rate that may be used at once."""
+MAX_DELAY_SECONDS: Final = 1.0
+"""The longest delay of a reply: far below the time after which clients repeat a request."""
+MAX_REFUSALS_PER_SECOND: Final = 500.0
+"""Answered refusals per user for its rates. An answer costs about as much as ten refusals without one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """The quotas of one user; `math.inf`: no limit. docs/security.md gives the reasons for the defaults."""
+
+    topics: float = 1000
+    segments: float = 10_000
+    """Of its topics, including sealed ones."""
+    subscriptions: float = 2000
+    consumers: float = 2000
+    producers: float = 10_000
+    """Named and anonymous. A consumer has one as well, for its acknowledgements."""
+    requests_per_second: float = 5000
+    bytes_per_second: float = 100_000_000
+
+    def of(self, quota: Quota) -> float:
+        """Return the limit for ``quota``."""
+        limit: float = getattr(self, quota)
+        return limit
+
+    def __str__(self) -> str:
+        """Return the limits as in "topics 1000, segments unlimited"."""
+        return ", ".join(f"{quota} {limit_text(self.of(quota))}" for quota in QUOTAS)
+
+    def changed(self, values: Mapping[Quota, float]) -> Limits:
+        """Return these limits with ``values`` in place of some."""
+        return dataclasses.replace(self, **{str(quota): limit for quota, limit in values.items()})
+
+
+DEFAULT_LIMITS: Final = Limits()
+UNLIMITED: Final = DEFAULT_LIMITS.changed(dict.fromkeys(QUOTAS, math.inf))
+
+
+def limit_text(limit: float) -> str:
+    """Return a limit as in the access file."""
+    return "unlimited" if limit == math.inf else f"{limit:.0f}"
+
+
+def limits_of_user(default: Limits, of_roles: Iterable[Mapping[Quota, float]], own: Mapping[Quota, float]) -> Limits:
+    """Return the limits of one user: its ``own``, else the most generous of its roles, else the default."""
+    values: dict[Quota, float] = {}
+    for of_role in of_roles:
+        values |= {quota: max(limit, values.get(quota, 0)) for quota, limit in of_role.items()}
+    return default.changed({**values, **own})
+
+
+class Spending(NamedTuple):
+    """How long, in seconds of the loop's clock, a user has spent its rates."""
+
+    requests_until: float = 0.0
+    bytes_until: float = 0.0
+    refusals_until: float = 0.0
+
+    def request(self, size_bytes: int, limits: Limits, now: float) -> Spending:
+        """Return the spending after a request of ``size_bytes``."""
+        return Spending(
+            max(self.requests_until, now) + 1 / limits.requests_per_second,
+            max(self.bytes_until, now) + size_bytes / limits.bytes_per_second,
+            self.refusals_until,
+        )
+
+    def refusal(self, now: float) -> Spending:
+        """Return the spending after an answered refusal."""
+        return self._replace(refusals_until=max(self.refusals_until, now) + 1 / MAX_REFUSALS_PER_SECOND)
+
+    def debt_seconds(self, now: float) -> float:
+        """Return how far the burst is exceeded; not above 0 if it is not."""
+        return max(self.requests_until, self.bytes_until) - BURST_SECONDS - now
+
+    def exceeded(self, now: float) -> Quota | None:
+        """Return the rate for which a request is refused now; None: it is accepted."""
+        if self.debt_seconds(now) <= MAX_DELAY_SECONDS:
+            return None
+        return "requests_per_second" if self.requests_until > self.bytes_until else "bytes_per_second"
+
+    def may_answer_refusal(self, now: float) -> bool:
+        """Return whether a refusal is answered now."""
+        return self.refusals_until - now <= 1.0
+
+
+def exceeded_text(user: str, quota: Quota, limit: float, found: int | None = None) -> str:
+    """Return why a request of ``user`` is refused. ``found``: how many of these objects it has on this shard."""
+    if found is None:
+        return (
+            f"user {user} exceeds its quota {quota} of {limit:.0f} on this daemon: send less, or raise the quota in "
+            "the access file"
+        )
+    return (
+        f"user {user} has {found} {quota} on this shard, and its quota {quota} is {limit:.0f}: delete some, or raise "
+        "the quota in the access file"
+    )
