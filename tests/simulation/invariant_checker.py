@@ -8,7 +8,7 @@ granted before its ancestors are drained.
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -75,6 +75,8 @@ class InvariantChecker:
     trace: list[str] = field(default_factory=list)
     chunks: int = 0
     changed_batches_refused: int = 0
+    quotas_exceeded: Counter[str] = field(default_factory=Counter)
+    """Quota → how often a leader refused a request for it."""
     source_positions: dict[str, bytes] = field(default_factory=dict)
     """Producer name → the last source position stored under it."""
     open_tokens: dict[str, int] = field(default_factory=dict)

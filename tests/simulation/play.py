@@ -22,13 +22,14 @@ def run_seed(
     named_producer: bool = False,
     forged_announcements: bool = False,
     device_switches: float = SWITCH_PROBABILITY,
+    quotas: bool = False,
 ) -> InvariantChecker:
     """Run one simulation and return its checker.
 
     ``changed_batches``: with a client that changes batches of others. ``named_producer``: with a program that
     continues at its source position, beside many anonymous producers. ``forged_announcements``: with a program that
     replaces the leader's announcements. ``device_switches``: probability that the intake of devices is switched on or
-    off before a publication of a device.
+    off before a publication of a device. ``quotas``: with quotas that the clients exceed.
 
     Raises InvariantViolationError, or what a bug raised, with the end of the run's trace as a note.
     """
@@ -41,6 +42,7 @@ def run_seed(
         named_producer=named_producer,
         forged_announcements=forged_announcements,
         device_switches=device_switches,
+        quotas=quotas,
     )
     try:
         loop.run_until_complete(simulation.run(fault_rounds=fault_rounds))

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from prometheus_client import CollectorRegistry
 
 from controller.access.control import AccessControl
-from controller.access.rules import OPEN
 from controller.devices.session_port import Delivery, DeviceSession
 from controller.leader.context import LeaderContext
 from controller.leader.leader import ShardLeader
@@ -25,6 +24,7 @@ from coordinator.ports import CoordinatorSettings
 from headgate.ledger.compacted import delete_compacted_segments
 from headgate.ledger.ledger import Ledger
 from headgate.protocol import messages as m
+from metrics import events
 from metrics.instruments import Instruments
 from tests.support.device_broker import FakeDeviceSession
 
@@ -62,6 +62,7 @@ class SimulatedDaemon:
         self.transport = simulation.broker.transport(f"daemon-{name}")
         self.elections = simulation.zookeeper.elections(name, self._on_election)
         self.instruments = Instruments(CollectorRegistry())
+        self.access = AccessControl(simulation.access_rules, self)
         self.frozen = False
         self.clock_ahead_ms = 0
         """How far this machine's wall clock is set ahead."""
@@ -83,6 +84,12 @@ class SimulatedDaemon:
     def start(self) -> None:
         """Start the daemon's task."""
         self._task = asyncio.get_running_loop().create_task(self._run(), name=self.name)
+
+    def observe(self, event: events.Event) -> None:
+        """Count what access control refuses."""
+        if isinstance(event, events.QuotaExceeded):
+            self.simulation.checker.quotas_exceeded[event.quota] += 1
+        self.instruments.observe(event)
 
     def now_ms(self) -> int:
         """Return what the daemon takes for the time."""
@@ -149,7 +156,7 @@ class SimulatedDaemon:
             instance=self.name,
             ledger=Ledger(self.store, state.shard),
             transport=self.transport,
-            access=AccessControl(OPEN, self.instruments),
+            access=self.access,
             ingest=IngestSettings(
                 unreachable_seconds=10,
                 write_timeout_seconds=5,

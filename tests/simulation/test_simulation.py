@@ -25,6 +25,7 @@ from controller.snapshots.format import encode_snapshot
 from controller.state.producers import Producers, ProducerState
 from controller.state.shard_state import ShardState
 from controller.state.steady_clock import SteadyClock
+from controller.state.usage import Usage
 from coordinator.balancing.weights import weight_of
 from coordinator.decisions.gate import compute_gate
 from coordinator.state.subscription import Subscription
@@ -310,6 +311,23 @@ def test_an_import_continues_exactly_once_under_any_faults(seed: int) -> None:
 
     assert int(checker.source_positions[IMPORT_NAME]) > 10
     assert checker.producers_removed > 10
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_quotas_lose_double_and_reorder_nothing_under_any_faults(seed: int) -> None:
+    """Replies are delayed, and batches and heartbeats refused, while leaders change."""
+    checker = run_seed(seed, quotas=True)
+
+    assert checker.stored["orders"]
+    assert checker.quotas_exceeded["requests_per_second"] + checker.quotas_exceeded["bytes_per_second"] > 10
+
+
+def test_a_wrong_count_of_objects_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted: what a deleted subscription contained stays counted."""
+    add = Usage.add_subscription
+    monkeypatch.setattr(Usage, "add_subscription", lambda self, found, times=1: add(self, found) if times > 0 else None)
+
+    assert "differs from its ledger in usage" in found()
 
 
 def test_names_that_expire_like_anonymous_producers_are_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ Faults of a run: daemons that crash or freeze, a broker restart, messages that a
 or reordered, a ZooKeeper outage, expired sessions, a store that fails or does not report whether it
 wrote, a daemon whose reads are damaged, a clock that is wrong for seconds. Meanwhile topics split and merge, consumers join, leave
 and vanish, subscriptions are moved, and MQTT devices publish. A faulty client may repeat batches with
-other content. A forger may replace the announcements of leaders. A named program may end at any moment and continue at its source position. Half of the seeds balance by load. An `InvariantChecker` sees every write
+other content. A forger may replace the announcements of leaders. Users may have less than their programs want. A named program may end at any moment and continue at its source position. Half of the seeds balance by load. An `InvariantChecker` sees every write
 and every delivery, and ends the run at the first violation.
 """
 
@@ -22,6 +22,8 @@ from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, suppress
 from typing import Any, TypeVar
 
+from controller.access.quotas import Limits
+from controller.access.rules import OPEN, AccessRules, Right, Role
 from controller.settings.load import IngestSettings, RetentionSettings, ScalingSettings
 from controller.snapshots.job import take_snapshot
 from drain.protocol import DrainQuery
@@ -40,6 +42,7 @@ from headgate.errors import (
 from headgate.ledger.chunk_ranges import compacted_through, ranges_to_read
 from headgate.ledger.compacted import manifest_ranges
 from headgate.ledger.ledger import Ledger
+from headgate.model.identifiers import ANONYMOUS
 from tests.simulation.clients import SWITCH_PROBABILITY, DeviceClients
 from tests.simulation.faulty_client import FaultyClient
 from tests.simulation.forger import Forger
@@ -70,6 +73,11 @@ AUTOMATIC_SCALING = ScalingSettings(
 )
 SHORT_RETENTION = RetentionSettings(retention_seconds=5, checkpoint_retention_seconds=5, delete_delay_seconds=5)
 """Clusters with odd seeds also split, merge and prune automatically."""
+SCARCE = AccessRules(
+    {ANONYMOUS: (Right(Role.ADMINISTRATOR),)},
+    default_limits=Limits(segments=8, requests_per_second=8, bytes_per_second=2000),
+)
+"""All clients together may have and send less than they want to."""
 MANUAL_ONLY = (ScalingSettings(), RetentionSettings())
 SNAPSHOT_CHUNKS, COMPACTED_CHUNKS = 10, 8
 DAY_MS = 86_400_000
@@ -104,6 +112,7 @@ class ClusterSimulation:
         named_producer: bool = False,
         forged_announcements: bool = False,
         device_switches: float = SWITCH_PROBABILITY,
+        quotas: bool = False,
     ) -> None:
         self.rng = random.Random(seed)
         self.checker = InvariantChecker()
@@ -127,6 +136,7 @@ class ClusterSimulation:
         self.forger = Forger(random.Random(seed + 8), self.broker, CLUSTER) if forged_announcements else None
         self.import_program = ImportProgram(random.Random(seed + 7), self.client, TOPIC) if named_producer else None
         self.max_producers = MAX_PRODUCERS if named_producer else IngestSettings().max_producers
+        self.access_rules = SCARCE if quotas else OPEN
         self.by_load = seed % 4 > 1
         """Whether the STREAM subscription is balanced by load."""
         self._maintenance: asyncio.Task[None] | None = None
