@@ -10,10 +10,12 @@ import random
 import ssl
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import structlog
 
 from controller.devices.session_port import Delivery, DeviceSession
+from controller.leadership.session_secret import SessionSecret
 from controller.settings.broker_files import broker_warnings, read_broker_tls
 from controller.settings.load import Settings
 from headgate.protocol import messages as m
@@ -33,6 +35,7 @@ class BrokerConnection:
         self._settings = settings
         self._observer = observer
         self._rng = rng
+        self._secret: SessionSecret | None = None
         self._context = read_broker_tls(settings.broker)
         tls = broker_tls(settings.broker, settings.broker.host, "$.broker.")
         self._tls = None if tls is None else replace(tls, context=self._newest_context)
@@ -41,16 +44,22 @@ class BrokerConnection:
         """Read the certificates again. Raises ConfigError, and changes nothing, if one is unusable."""
         self._context = read_broker_tls(self._settings.broker)
 
-    def transport(self, instance: str) -> MqttTransport:
-        """Return the connection of daemon ``instance``, not yet entered. Raises ConfigError: no usable password."""
+    def transport(self, instance: str, secret: SessionSecret) -> MqttTransport:
+        """Return the connection of daemon ``instance``, not yet entered; the first of the connections.
+
+        ``secret`` is for this one and for the device sessions. Raises ConfigError: no usable password.
+        """
+        self._secret = secret
         broker = self._settings.broker
         for advice in broker_warnings(broker):
             log.warning("broker.insecure", advice=advice)
+        client_id = m.daemon_client_id(self._settings.cluster.name, instance)
         return MqttTransport(
             broker.host,
             broker.port,
-            m.daemon_client_id(self._settings.cluster.name, instance),
-            on_taken_over=lambda: self._observer.observe(events.BrokerSessionTakenOver()),
+            client_id,
+            secret_suffix=secret.suffix(client_id),
+            on_taken_over=partial(self._observer.observe, events.BrokerSessionTakenOver(connection="daemon")),
             username=broker.username,
             password=broker.password(),
             tls=self._tls,
@@ -59,12 +68,16 @@ class BrokerConnection:
 
     def device_session(self, shard: int, handler: Callable[[Delivery], None]) -> DeviceSession:
         """Return the device session of one shard. Its name is the same on every daemon."""
+        assert self._secret is not None, "a leader is connected to the broker"
         broker = self._settings.broker
+        client_id = m.device_session_id(self._settings.cluster.name, shard)
         return MqttPersistentSession(
             broker.host,
             broker.port,
-            m.device_session_id(self._settings.cluster.name, shard),
+            client_id,
             handler,
+            secret_suffix=self._secret.suffix(client_id),
+            on_taken_over=partial(self._observer.observe, events.BrokerSessionTakenOver(connection="devices")),
             username=broker.username,
             password=broker.password(),
             tls=self._tls,

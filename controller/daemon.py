@@ -23,6 +23,7 @@ from prometheus_client import CollectorRegistry
 
 from controller.access.control import AccessControl
 from controller.broker_connection import BrokerConnection
+from controller.cluster_config import join_cluster
 from controller.decisions.client_ids import ClientIds
 from controller.devices.unknown_topics import UnknownTopicWatch
 from controller.drain_connection import DrainConnection
@@ -49,14 +50,12 @@ from controller.settings.http_files import read_http_access
 from controller.settings.listeners import http_warnings
 from controller.settings.load import Settings
 from controller.settings.reload import reloaded
-from controller.settings.sections import MAX_SHARDS
 from controller.snapshots.scheduler import SnapshotScheduler
 from controller.state.shard_state import ShardState
 from controller.state.steady_clock import SteadyClock
 from controller.status import current_backlogs, daemon_status, described_status
 from controller.zookeeper_session import ZooKeeperSession, elections_root
 from coordinator.ports import CoordinatorSettings
-from headgate.errors import ConfigError
 from headgate.ledger.compacted import delete_compacted_segments
 from headgate.ledger.ledger import Ledger
 from headgate.ledger.paths import chunk_folder
@@ -175,20 +174,21 @@ class Daemon:
         notifier: SystemdNotifier,
     ) -> None:
         settings = self.settings
-        transport = self._broker.transport(self.instance)
         drain_checker = await self._drain.start(stack)
         elections = self._zookeeper.elections(self.instance, self._on_election)
         await stack.enter_async_context(elections)
         stack.callback(tasks.create_task(elections.watch(), name="zookeeper-client").cancel)
-        shards = await self._join_cluster(elections, stop)
-        if shards is None:
+        config = await join_cluster(elections, settings, f"{elections_root(settings)}/config", stop)
+        if config is None:
             return
+        await elections.register_instance(self.instance, msgspec.json.encode({"http": self.http_address}))
+        shards = config.shards
         self._description = m.ClusterDescription(
             protocol=m.PROTOCOL_VERSION,
             shards=shards,
             ledger_url=settings.ledger.url,
         )
-        self._transport = transport
+        transport = self._transport = self._broker.transport(self.instance, config.session_secret)
         transport.on_connection(self._on_broker)
         await stack.enter_async_context(transport)
         await transport.subscribe(m.leader_topic(settings.cluster.name, "+"), self._on_leader, retained=True)
@@ -347,36 +347,6 @@ class Daemon:
             enabled=lambda: self.settings.ingest.mqtt_devices,
         )
 
-    async def _join_cluster(self, elections: Elections, stop: asyncio.Event) -> int | None:
-        """Register this instance and return the number of shards; None if stopped before ZooKeeper replied."""
-        wanted = {"shards": self.settings.cluster.shards, "ledger_url": self.settings.ledger.url}
-        joining = asyncio.ensure_future(elections.cluster_config(wanted))
-        stopping = asyncio.ensure_future(stop.wait())
-        try:
-            await asyncio.wait({joining, stopping}, return_when=asyncio.FIRST_COMPLETED)
-            if not joining.done():
-                return None
-            config = joining.result()
-        finally:
-            joining.cancel()
-            stopping.cancel()
-        shards = config.get("shards")
-        if type(shards) is not int or not 1 <= shards <= MAX_SHARDS:
-            node = f"{elections_root(self.settings)}/config"
-            raise ConfigError(
-                f"ZooKeeper node {node}: {shards!r} is not a number of shards from 1 to {MAX_SHARDS}; "
-                "restore the number with which the cluster was started"
-            )
-        if shards != self.settings.cluster.shards:
-            log.warning("cluster.shards_differ", configured=self.settings.cluster.shards, fixed_at_first_start=shards)
-        if config.get("ledger_url") != self.settings.ledger.url:
-            raise ConfigError(
-                f"ledger.url is {self.settings.ledger.url!r}, but cluster {self.settings.cluster.name!r} uses "
-                f"{config.get('ledger_url')!r}: a cluster must use a single ledger",
-            )
-        await elections.register_instance(self.instance, msgspec.json.encode({"http": self.http_address}))
-        return shards
-
     def _now_ms(self) -> int:
         """Return milliseconds since 1970, and report a step of the clock."""
         held_ms = self._clock.step_ms
@@ -468,6 +438,7 @@ class Daemon:
                 log.warning(
                     "client.id_used_twice",
                     client_id=presence.client_id,
+                    newer=conflict.newer,
                     remedy="give each program a client id of its own",
                 )
         for controller in self._controllers:

@@ -23,6 +23,7 @@ from headgate.protocol.replies import Verdict
 from metrics.status import DaemonStatus
 
 BatchVerdict = Literal["accept", "duplicate", Verdict]
+BrokerConnectionKind = Literal["daemon", "devices"]
 MalformedReason = Literal["too_large", "not_msgpack", "invalid", "protocol", "sender", "presence"]
 DeviceRejectionReason = Literal["unknown_topic", "external_topic", "empty_key", "too_large", "retained"]
 ZooKeeperState = Literal["connecting", "connected", "suspended", "lost"]
@@ -423,7 +424,9 @@ class BrokerDisconnected(Event, frozen=True):
 
 
 class BrokerSessionTakenOver(Event, frozen=True):
-    """The broker accepts the daemon's connection and ends it again and again."""
+    """The broker accepts a connection of the daemon and ends it again and again."""
+
+    connection: BrokerConnectionKind
 
 
 class StoreOperationSucceeded(Event, frozen=True):

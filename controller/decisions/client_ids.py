@@ -1,7 +1,8 @@
 """Notice that two running programs use one client id. Pure.
 
 The broker ends the connection of one whenever the other connects. After a change of program the
-older one never returns, so an older incarnation behind a newer one means that both run.
+older one never returns, so an older incarnation behind a newer one means that both run. The broker
+knows client ids only: the two programs may be of different users.
 """
 
 from __future__ import annotations
@@ -17,9 +18,13 @@ MAX_CLIENTS: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """An older program has connected after a newer one. ``first``: for the first time under this client id."""
+    """An older program has connected after a newer one. ``first``: for the first time under this client id.
+
+    ``newer``: the address of the newer one.
+    """
 
     first: bool
+    newer: str
 
 
 class ClientIds:
@@ -27,20 +32,21 @@ class ClientIds:
 
     def __init__(self, max_clients: int = MAX_CLIENTS) -> None:
         self._max_clients = max_clients
-        self._newest: dict[str, int] = {}
+        self._newest: dict[str, tuple[int, str]] = {}
+        """Client id → (incarnation, address) of the newest program."""
         self._conflicting: set[str] = set()
 
     def check(self, presence: m.Presence) -> Conflict | None:
         """Record ``presence``; return the conflict that it shows, if any."""
         if not presence.online or presence.incarnation is None:
             return None
-        client_id = presence.client_id
+        client_id = m.client_of(presence.client_id)
         newest = self._newest.get(client_id)
-        if newest is not None and presence.incarnation < newest:
+        if newest is not None and presence.incarnation < newest[0]:
             first = client_id not in self._conflicting
             self._conflicting.add(client_id)
-            return Conflict(first)
-        self._newest[client_id] = presence.incarnation
+            return Conflict(first, newest[1])
+        self._newest[client_id] = presence.incarnation, presence.client_id
         if len(self._newest) > self._max_clients:
             forgotten = next(iter(self._newest))
             del self._newest[forgotten]

@@ -21,6 +21,11 @@ def user_of(address: str) -> str:
     return address.partition("/")[0]
 
 
+def client_of(address: str) -> str:
+    """Return the client id in the address of a client."""
+    return address.partition("/")[2]
+
+
 def cluster_topic(cluster: str) -> str:
     """Retained `ClusterDescription`."""
     return f"headgate/{cluster}/cluster"
@@ -72,12 +77,12 @@ def head_topic(cluster: str, shard: int) -> str:
 
 
 def daemon_client_id(cluster: str, instance: str) -> str:
-    """Client id of a daemon. Names contain no colon, so no other client and no other cluster has the same one."""
+    """Public part of a daemon's client id. Names contain no colon, so no other client and cluster has the same one."""
     return f"headgate:{cluster}:daemon:{instance}"
 
 
 def device_session_id(cluster: str, shard: int) -> str:
-    """Client id of the session that stores the messages of MQTT devices for a shard's leaders."""
+    """Public part of the client id of the session that stores the messages of MQTT devices for a shard's leaders."""
     return f"headgate:{cluster}:shard:{shard}"
 
 

@@ -93,6 +93,7 @@ class MqttTransport:
         port: int,
         client_id: str,
         *,
+        secret_suffix: str = "",
         will: tuple[str, bytes, bool] | None = None,
         username: str | None = None,
         password: str | None = None,
@@ -104,6 +105,8 @@ class MqttTransport:
         on_taken_over: Callable[[], None] = lambda: None,
     ) -> None:
         """``will`` is (topic, payload, retain): the broker publishes it if this client disappears without closing.
+
+        ``secret_suffix``: the rest of the client id, which only the broker sees, and no log.
 
         ``on_taken_over`` is called when the broker has ended several connections soon after it
         accepted them.
@@ -117,6 +120,7 @@ class MqttTransport:
         self._host = host
         self._port = port
         self._client_id = client_id
+        self._secret_suffix = secret_suffix
         self._will = aiomqtt.Will(will[0], will[1], qos=1, retain=will[2]) if will else None
         self._username = username
         self._password = password
@@ -283,7 +287,7 @@ class MqttTransport:
         client = aiomqtt.Client(
             self._host,
             self._port,
-            identifier=self._client_id,
+            identifier=self._client_id + self._secret_suffix,
             username=self._username,
             password=self._password,
             protocol=aiomqtt.ProtocolVersion.V311,

@@ -68,18 +68,22 @@ class MqttPersistentSession(MqttTransport):
         client_id: str,
         handler: Callable[[MqttDelivery], None],
         *,
+        secret_suffix: str = "",
         username: str | None = None,
         password: str | None = None,
         tls: BrokerTls | None = None,
         rng: random.Random | None = None,
         timing: MqttTiming | None = None,
         max_unacknowledged_bytes: int = DEFAULT_MAX_UNACKNOWLEDGED_BYTES,
+        on_taken_over: Callable[[], None] = lambda: None,
     ) -> None:
         """Pass each delivery to ``handler``, on the loop, in the order of arrival. It must not raise."""
         super().__init__(
             host,
             port,
             client_id,
+            secret_suffix=secret_suffix,
+            on_taken_over=on_taken_over,
             username=username,
             password=password,
             tls=tls,

@@ -21,7 +21,8 @@ def add_dependency_metrics(metrics: MetricFactory) -> None:
         events.BrokerSessionTakenOver,
         "broker_sessions_taken_over",
         "Connections that the broker accepted and soon ended, from the third in a row: another program uses the "
-        "daemon's client id.",
+        "client id of the daemon, or of a session for MQTT devices (connection).",
+        connection=get_args(events.BrokerConnectionKind),
     )
     metrics.count(
         events.ClientIdConflictSeen,

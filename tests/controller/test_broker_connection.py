@@ -11,6 +11,7 @@ import pytest
 
 from controller.broker_connection import BrokerConnection
 from controller.daemon import Daemon
+from controller.leadership.session_secret import SessionSecret
 from controller.local.certificates import LocalCertificateAuthority
 from controller.settings.load import AccessSettings, BrokerSettings, LedgerSettings, Settings
 from headgate.errors import ConfigError
@@ -63,7 +64,11 @@ async def test_transport_and_device_sessions_connect_with_the_newest_certificate
     async with broker:
         settings = encrypted_settings(broker)
         connection = BrokerConnection(settings, RecordingObserver(), random.Random(1))
-        async with connection.transport("a") as transport, connection.device_session(0, lambda _: None) as session:
+        secret = SessionSecret(SessionSecret.new_digits())
+        async with (
+            connection.transport("a", secret) as transport,
+            connection.device_session(0, lambda _: None) as session,
+        ):
             await until(lambda: transport.connected and session.connected)
             files = next_authority.issue("broker", hosts=("127.0.0.1",))
             broker.settings |= {

@@ -28,7 +28,6 @@ from headgate.errors import ConfigError
 from headgate.ledger.ledger import Ledger
 from headgate.storage.object_store import LocalStore
 from tests.support.broker import FakeBroker
-from tests.support.zookeeper import FakeZooKeeper
 
 
 @pytest.fixture
@@ -91,17 +90,6 @@ async def test_the_end_of_the_zookeeper_client_ends_the_daemon(settings: Setting
                 await daemon.run(asyncio.Event())
 
     assert caught.group_contains(ElectionClientError, match="the ZooKeeper client has ended")
-
-
-@pytest.mark.looptime
-@pytest.mark.parametrize("shards", [10**8, 0, True, "4", None])
-async def test_an_absurd_number_of_shards_in_zookeeper_ends_the_daemon(settings: Settings, shards: Any) -> None:
-    """It would create them one by one, and neither serve nor stop meanwhile."""
-    service = FakeZooKeeper()
-    service.service_state.config = {"shards": shards, "ledger_url": settings.ledger.url}
-    async with service.elections("a", lambda _: None) as elections:
-        with pytest.raises(ConfigError, match=r"/headgate/local/config: .* is not a number of shards from 1 to 1024"):
-            await Daemon(settings)._join_cluster(elections, asyncio.Event())
 
 
 async def test_a_reload_enables_and_disables_devices_now_and_for_later_terms(

@@ -70,6 +70,7 @@ def test_labels_are_bounded(registry, instruments):
         "kind",
         "limit",
         "quota",
+        "connection",
         "change",
         "le",
         "version",

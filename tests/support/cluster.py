@@ -7,8 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from kazoo.client import KazooClient
 
 from controller.local.cluster import LocalCluster, LocalDaemon
 from controller.local.secured_cluster import SecuredCluster
@@ -121,3 +125,15 @@ class Cluster(LocalCluster):
 
 class SecuredTestCluster(Cluster, SecuredCluster):
     """A cluster whose broker knows its users, and whose daemons judge what they may do."""
+
+
+@contextmanager
+def zookeeper_client(cluster: Cluster) -> Iterator[KazooClient]:
+    """Return a session of another program at the cluster's ZooKeeper."""
+    client = KazooClient(cluster.zookeeper.address)
+    client.start(timeout=60)
+    try:
+        yield client
+    finally:
+        client.stop()
+        client.close()

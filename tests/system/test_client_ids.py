@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import random
 from pathlib import Path
 
 import pytest
 
+from controller.leadership.session_secret import SessionSecret
 from headgate.client.connection import Client
 from headgate.protocol import messages as m
 from headgate.transport.mqtt import MqttTransport
-from tests.support.cluster import Cluster
-from tests.support.programs import TEST_SECONDS, metric, wait_until
+from tests.support.cluster import Cluster, zookeeper_client
+from tests.support.programs import TEST_SECONDS, get, metric, wait_until
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(TEST_SECONDS)]
 
@@ -27,20 +29,36 @@ async def test_only_a_program_with_the_same_client_id_disconnects_a_daemon(tmp_p
         ) as other:
             await wait_until(lambda: other.connected, "the daemon of another cluster is connected")
             await cluster.commands.succeed("topic", "create", "orders")
-        own_id = m.daemon_client_id(cluster.name, "one")
-        connections = [line for line in daemon.log_entries("broker.connected") if line["client_id"] == own_id]
-        assert len(connections) == 1
+        own_id, session = m.daemon_client_id(cluster.name, "one"), m.device_session_id(cluster.name, 0)
+        with zookeeper_client(cluster) as client:
+            digits = json.loads(client.get(f"/headgate/{cluster.name}/config")[0])["session_secret"]
+        suffix = SessionSecret(digits).suffix(own_id)
+        for known_part in (own_id, session):
+            async with MqttTransport(cluster.broker.host, cluster.broker.port, known_part) as thief:
+                await wait_until(lambda: thief.connected, "a client with the known part of an id is connected")
+                await cluster.commands.succeed("topic", "list")
+            connections = [line for line in daemon.log_entries("broker.connected") if line["client_id"] == known_part]
+            assert len(connections) == 1, "it took nothing over"
 
-        async with MqttTransport(cluster.broker.host, cluster.broker.port, own_id, rng=random.Random(1)):
+        own = MqttTransport(
+            cluster.broker.host, cluster.broker.port, own_id, secret_suffix=suffix, rng=random.Random(1)
+        )
+        async with own:
 
             async def reported() -> bool:
-                return await metric(daemon.http_address, "headgate_broker_sessions_taken_over_total") >= 1
+                taken = "headgate_broker_sessions_taken_over_total"
+                return await metric(daemon.http_address, taken, connection="daemon") >= 1
 
             await wait_until(reported, "the daemon counts that its client id is used twice")
 
         (line,) = daemon.log_entries("mqtt.session_taken_over")
         assert line["client_id"] == own_id
         await daemon.until_leading()
+        _, metrics = await get(daemon.http_address, "/metrics")
+        _, status = await get(daemon.http_address, "/status")
+        for shown in (daemon.log(), metrics, status):
+            assert digits not in shown
+            assert suffix not in shown
 
 
 async def test_two_clients_with_one_id_are_reported_by_a_daemon(tmp_path: Path) -> None:

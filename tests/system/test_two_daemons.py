@@ -7,14 +7,12 @@ import json
 import random
 import re
 import signal
-from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from kazoo.client import KazooClient
 
-from tests.support.cluster import SESSION_SECONDS, SHARDS, Cluster, Daemon
+from tests.support.cluster import SESSION_SECONDS, SHARDS, Cluster, Daemon, zookeeper_client
 from tests.support.programs import TEST_SECONDS, RunningProgram, jsonl, wait_until
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(TEST_SECONDS)]
@@ -193,17 +191,6 @@ async def test_a_daemon_with_another_ledger_url_exits_with_one_line(cluster: Clu
     text = second.log()
     assert "Traceback" not in text
     assert text.splitlines()[-1].startswith(f"headgate: ledger.url is '{cluster.ledger_url}', but cluster 'test'")
-
-
-@contextmanager
-def zookeeper_client(cluster: Cluster) -> Iterator[KazooClient]:
-    client = KazooClient(cluster.zookeeper.address)
-    client.start(timeout=60)
-    try:
-        yield client
-    finally:
-        client.stop()
-        client.close()
 
 
 async def test_a_shard_without_a_leader_degrades_every_daemon(cluster: Cluster):

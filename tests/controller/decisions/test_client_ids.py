@@ -6,11 +6,11 @@ from controller.decisions.client_ids import ClientIds, Conflict
 from headgate.protocol import messages as m
 
 
-def online(incarnation: int | None, client_id: str = "till") -> m.Presence:
+def online(incarnation: int | None, client_id: str = "shop/till") -> m.Presence:
     return m.Presence(client_id=client_id, online=True, incarnation=incarnation)
 
 
-def gone(client_id: str = "till") -> m.Presence:
+def gone(client_id: str = "shop/till") -> m.Presence:
     return m.Presence(client_id=client_id, online=False)
 
 
@@ -18,7 +18,7 @@ def test_an_older_program_behind_a_newer_one_is_a_conflict_each_time_and_new_onc
     ids = ClientIds()
     shown = [ids.check(presence) for presence in (online(1), online(2), gone(), online(1), online(2), online(1))]
 
-    assert shown == [None, None, None, Conflict(first=True), None, Conflict(first=False)]
+    assert shown == [None, None, None, Conflict(True, "shop/till"), None, Conflict(False, "shop/till")]
 
 
 def test_reconnections_and_restarts_are_no_conflict():
@@ -32,15 +32,22 @@ def test_reconnections_and_restarts_are_no_conflict():
 def test_clients_are_independent_and_may_leave_out_their_incarnation():
     ids = ClientIds()
 
-    assert [ids.check(each) for each in (online(2, "a"), online(1, "b"), online(None, "a"), online(2, "a"))] == [
-        None
-    ] * 4
+    assert [
+        ids.check(each) for each in (online(2, "u/a"), online(1, "u/b"), online(None, "u/a"), online(2, "u/a"))
+    ] == [None] * 4
 
 
 def test_only_so_many_clients_are_remembered():
     ids = ClientIds(max_clients=2)
     for number in range(3):
-        ids.check(online(2, f"client-{number}"))
+        ids.check(online(2, f"shop/client-{number}"))
 
-    assert ids.check(online(1, "client-0")) is None, "it was forgotten"
-    assert ids.check(online(1, "client-2")) == Conflict(first=True)
+    assert ids.check(online(1, "shop/client-0")) is None, "it was forgotten"
+    assert ids.check(online(1, "shop/client-2")) == Conflict(True, "shop/client-2")
+
+
+def test_programs_of_two_users_with_one_client_id_disconnect_each_other_too():
+    ids = ClientIds()
+    ids.check(online(2, "rival/till"))
+
+    assert ids.check(online(1, "shop/till")) == Conflict(True, "rival/till")
