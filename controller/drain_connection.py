@@ -58,6 +58,7 @@ class DrainConnection:
         if settings.results is not None:
             results = self._checker = await stack.enter_async_context(self._results_checker(settings.results))
             return results
+        secret_file = None if settings.secret_file is None else Path(settings.secret_file)
         if settings.spawn:
             if ledger_unreachable_from_executors(self._settings):
                 log.warning(
@@ -66,6 +67,7 @@ class DrainConnection:
             command = service_command(
                 ledger_url=self._settings.ledger.url,
                 socket=settings.socket,
+                secret_file=settings.secret_file,
                 folder=Path(settings.folder),
                 master=settings.master,
                 reader=settings.reader,
@@ -78,6 +80,7 @@ class DrainConnection:
             supervisor = DrainSupervisor(
                 command=command,
                 socket=settings.socket,
+                secret_file=secret_file,
                 folder=Path(settings.folder),
                 on_state=self._on_state,
                 on_restart=lambda: self._observer.observe(events.DrainServiceRestarted()),
@@ -87,6 +90,7 @@ class DrainConnection:
             await stack.enter_async_context(supervisor)
         checker = SparkDrainChecker(
             settings.socket,
+            secret_file=secret_file,
             timeout_seconds=settings.run_timeout_seconds,
             # The supervisor reports the state of a spawned process. For another one, only its
             # replies show it.

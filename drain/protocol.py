@@ -15,6 +15,7 @@ import msgspec
 
 from drain.external.table_mapping import ExternalView
 from headgate.errors import ConfigError, HeadgateError
+from headgate.transport.tls_options import is_loopback
 
 VERSION: Final = 1
 MAX_LINE_BYTES: Final = 32 * 1024 * 1024
@@ -27,14 +28,14 @@ out."""
 MAX_REASON_LENGTH: Final = 1000
 """Longest text about a table, in characters: its path, its faults and an example of each."""
 
-Failure = Literal["unreachable", "timed_out", "failed", "invalid"]
+Failure = Literal["unreachable", "timed_out", "failed", "invalid", "denied"]
 
 
 class DrainCheckError(HeadgateError):
     """The query failed. The caller treats the segments as not drained yet, and asks again."""
 
     def __init__(self, text: str, failure: Failure = "failed") -> None:
-        """``failure``: no connection, no reply in time, an error reply, or an invalid reply."""
+        """``failure``: no connection, no reply in time, an error reply, an invalid reply, or not the expected peer."""
         super().__init__(text)
         self.failure: Failure = failure
 
@@ -206,6 +207,24 @@ class Address:
         if scheme == "tcp" and host and port.isdecimal() and int(port) <= 65535:  # noqa: PLR2004 - the highest port
             return cls(host=host, port=int(port))
         raise ConfigError(f"drain socket {text!r}: write unix:/absolute/path or tcp:127.0.0.1:port")
+
+    def problem(self, secret_file: Path | str | None) -> tuple[Literal["socket", "secret_file"], str] | None:
+        """Return what is wrong with this address and the file of the secret, as (setting, problem)."""
+        if self.path is not None:
+            if secret_file is None:
+                return None
+            return "secret_file", f"is set, and socket {self} is no TCP port; a Unix socket needs no secret: remove it"
+        if not is_loopback(self.host):
+            return "socket", (
+                f"{self} is not loopback, and this connection has no TLS; use unix:/absolute/path or "
+                "tcp:127.0.0.1:port, and published results (drain.results) for Spark on another machine"
+            )
+        if secret_file is None:
+            return "secret_file", (
+                f"is not set, and every user of this machine can connect to {self}; name a file with a secret that "
+                "both processes read (openssl rand -hex 32), or use unix:/absolute/path"
+            )
+        return None
 
     def __str__(self) -> str:
         return f"tcp:{self.host}:{self.port}" if self.path is None else f"unix:{self.path}"

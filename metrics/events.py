@@ -36,7 +36,7 @@ LayoutChangeKind = Literal["split", "merge"]
 LayoutChangeReason = Literal["rate", "bytes", "size", "consumers", "quiet"]
 SplitLimit = Literal["hot_key", "max_segments", "undrained_ancestors", "single_hash", "layout_full", "quota"]
 DrainState = Literal["off", "starting", "ready", "degraded"]
-DrainFailure = Literal["unreachable", "timed_out", "failed", "invalid"]
+DrainFailure = Literal["unreachable", "timed_out", "failed", "invalid", "denied"]
 HttpLimit = Literal["connections", "descriptors"]
 HttpDenial = Literal[
     "no_token", "wrong_token", "plaintext", "client_certificate", "server_certificate", "handshake", "slow_handshake"

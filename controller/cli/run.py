@@ -28,6 +28,7 @@ from controller.settings.listeners import http_warnings
 from controller.settings.load import Settings, load_settings
 from controller.settings.zookeeper_files import check_zookeeper_files
 from controller.settings.zookeeper_problems import zookeeper_warnings
+from drain.authentication import read_drain_secret
 from headgate.errors import ConfigError, HeadgateError
 from metrics import events
 
@@ -54,6 +55,15 @@ def read_settings(path: Path) -> Settings:
         default_instance=instance_name(),
         credentials=None if credentials is None else Path(credentials),
     )
+
+
+def check_files(settings: Settings) -> None:
+    """Raise ConfigError if a file that a setting names is unusable."""
+    check_broker_files(settings.broker)
+    check_zookeeper_files(settings.zookeeper)
+    read_http_access(settings.http)
+    if settings.drain.secret_file is not None:
+        read_drain_secret(settings.drain.secret_file, "$.drain.secret_file")
 
 
 async def run_daemon(daemon: Daemon, load_new_settings: Callable[[], Settings]) -> None:
@@ -124,9 +134,7 @@ def run(context: CommandContext, config: Path) -> None:
     and the watchdog.
     """
     settings = read_settings(config)
-    check_broker_files(settings.broker)
-    check_zookeeper_files(settings.zookeeper)
-    read_http_access(settings.http)
+    check_files(settings)
     try:
         context.run(
             run_daemon(context.new_daemon(settings), lambda: read_settings(config)),
@@ -153,9 +161,7 @@ def check_config(file: Path | None, config: Path | None, as_json: bool) -> None:
     path = file or config
     assert path is not None, "exactly one of them"
     settings = read_settings(path)
-    check_broker_files(settings.broker)
-    check_zookeeper_files(settings.zookeeper)
-    read_http_access(settings.http)
+    check_files(settings)
     for warning in (
         *broker_warnings(settings.broker),
         *http_warnings(settings.http),

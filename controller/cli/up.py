@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import platform
+import secrets
 import sys
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from controller.cli.context import CommandContext, InterruptedBySignalError
 from controller.cli.output import examples
 from controller.cli.spark_report import SparkReport
 from controller.local.data_folder import DataFolder, NodeState, reserve_port
+from controller.local.private_file import write_private_file
 from controller.local.reserved_port import LOOPBACK
 from controller.settings.load import (
     AccessSettings,
@@ -228,6 +230,9 @@ class _Node:
             # The path is too long for a socket: use loopback instead.
             socket = f"tcp:{LOOPBACK}:{self._port('drain', 0, 0, 0)}"
         (path / "drain").mkdir(exist_ok=True)
+        secret_file = None
+        if socket.startswith("tcp:"):
+            secret_file = str(write_private_file(path / "drain" / "secret", f"{secrets.token_hex()}\n"))
         (path / "ledger").mkdir(exist_ok=True)
         return Settings(
             cluster=ClusterSettings(shards=self._node_state.shards),
@@ -238,6 +243,7 @@ class _Node:
             ledger=LedgerSettings(url=(path / "ledger").as_uri()),
             drain=DrainSettings(
                 socket=socket,
+                secret_file=secret_file,
                 folder=str(path / "drain"),
                 results=self._results,
                 external=None if self._external is None else str(self._external),

@@ -44,6 +44,7 @@ from controller.settings.sections import (
 )
 from controller.settings.zookeeper_problems import is_port, zookeeper_problems
 from drain.external.table_mapping import read_tables
+from drain.protocol import Address
 from drain.spark.master import conf_problem, engine_of, is_on_this_machine
 from headgate.errors import ConfigError, InvalidNameError
 from headgate.named_file import with_located_files
@@ -158,7 +159,8 @@ def load_settings(path: Path, *, default_instance: str = "headgate", credentials
         zookeeper=with_located_files(settings.zookeeper, ("password_file", *FILES), path.parent, credentials),
         http=with_located_files(settings.http, HTTP_FILES, path.parent, credentials),
     )
-    drain = msgspec.structs.replace(settings.drain, folder=str((path.parent / settings.drain.folder).absolute()))
+    drain = with_located_files(settings.drain, ("secret_file",), path.parent, credentials)
+    drain = msgspec.structs.replace(drain, folder=str((path.parent / drain.folder).absolute()))
     if drain.external is not None:
         tables = (path.parent / drain.external).absolute()
         # Report errors in this file with the settings, not from a Spark process that restarts again and again.
@@ -245,6 +247,8 @@ def _drain_problems(drain: DrainSettings) -> list[tuple[str, str]]:
     found: list[tuple[str, str]] = []
     if problem := socket_problem(drain.socket):
         found.append(("drain.socket", problem))
+    elif (unsafe := Address.parse(drain.socket).problem(drain.secret_file)) is not None:
+        found.append((f"drain.{unsafe[0]}", unsafe[1]))
     try:
         engine_of(drain.master)
     except ConfigError as error:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from types import TracebackType
 from typing import Final
 
@@ -29,6 +30,7 @@ from drain.protocol import (
 )
 from headgate.background import BackgroundService
 from headgate.backoff import Backoff
+from headgate.errors import ConfigError
 from metrics import events
 
 __all__ = ["DrainCheckError", "DrainQuery", "SparkDrainChecker"]
@@ -48,6 +50,7 @@ class SparkDrainChecker(BackgroundService):
         self,
         socket: str,
         *,
+        secret_file: Path | None = None,
         timeout_seconds: float = 60.0,
         on_state: Callable[[events.DrainState, str], None] | None = None,
         observer: events.Observer | None = None,
@@ -55,9 +58,15 @@ class SparkDrainChecker(BackgroundService):
         reconnect: Backoff = RECONNECT_BACKOFF,
         max_external_bytes: int = MAX_EXTERNAL_BYTES,
     ) -> None:
-        """Bound a query by ``timeout_seconds``, connecting included, and the names of its external topics by bytes."""
+        """Bound a query by ``timeout_seconds``, connecting included, and the names of its external topics by bytes.
+
+        ``secret_file`` is required for TCP. Raises ConfigError if the address is invalid or unsafe.
+        """
         self._observer = observer or events.NoopObserver()
         self._address = Address.parse(socket)
+        if (found := self._address.problem(secret_file)) is not None:
+            raise ConfigError(f"$.drain.{found[0]}: {found[1]}")
+        self._secret_file = secret_file
         self._timeout_seconds = timeout_seconds
         self._on_state = on_state
         self._rng = rng or random.Random()  # noqa: S311 - jitter
@@ -187,7 +196,7 @@ class SparkDrainChecker(BackgroundService):
                 self._connection_wanted.clear()
                 continue
             try:
-                connection = self._connection = await Connection.open(self._address, CONNECT_SECONDS)
+                connection = self._connection = await Connection.open(self._address, CONNECT_SECONDS, self._secret_file)
             except DrainCheckError as error:
                 self._failed_attempts += 1
                 self._on_failure(error)

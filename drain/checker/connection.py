@@ -8,10 +8,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import socket
+from collections.abc import Sequence
+from pathlib import Path
 from typing import TypeVar
 
 import msgspec
 
+from drain.authentication import AuthenticationError, check_peer, prove, read_drain_secret, trusted_users
 from drain.protocol import (
     MAX_LINE_BYTES,
     Address,
@@ -23,6 +27,7 @@ from drain.protocol import (
     decode_response,
     encode_line,
 )
+from headgate.errors import ConfigError
 
 R = TypeVar("R", bound=Response)
 
@@ -43,18 +48,21 @@ class Connection:
         self._receiver = loop.create_task(self._receive_loop(), name="drain replies")
 
     @classmethod
-    async def open(cls, address: Address, timeout_seconds: float) -> Connection:
-        """Connect; raises DrainCheckError if that fails or takes longer than ``timeout_seconds``."""
+    async def open(cls, address: Address, timeout_seconds: float, secret_file: Path | None = None) -> Connection:
+        """Connect, and check who the peer is; raises DrainCheckError if that fails, or takes too long."""
         try:
             async with asyncio.timeout(timeout_seconds):
-                if address.path is None:
-                    streams = await asyncio.open_connection(address.host, address.port, limit=MAX_LINE_BYTES)
-                else:
-                    streams = await asyncio.open_unix_connection(address.path, limit=MAX_LINE_BYTES)
+                connection = await authenticated_socket(address, secret_file)
+                streams = await asyncio.open_connection(sock=connection, limit=MAX_LINE_BYTES)
         except TimeoutError as error:
             raise DrainCheckError(f"no connection to {address} within {timeout_seconds:g} s", "unreachable") from error
         except OSError as error:
             raise DrainCheckError(f"cannot connect to {address}: {error.strerror or error}", "unreachable") from error
+        except AuthenticationError as error:
+            where = "" if secret_file is None else f"; compare drain.secret_file {secret_file} of both"
+            raise DrainCheckError(f"refused to use the process at {address}: {error}{where}", "denied") from None
+        except ConfigError as error:
+            raise DrainCheckError(str(error), "denied") from None
         return cls(address, *streams)
 
     @property
@@ -138,3 +146,36 @@ class Connection:
             if not reply.done():
                 reply.set_exception(DrainCheckError(str(error), error.failure))
         self._writer.transport.abort()
+
+
+async def authenticated_socket(address: Address, secret_file: Path | None) -> socket.socket:
+    """Return a connection to a peer that is who it should be. Raises OSError, AuthenticationError or ConfigError."""
+    # Read for each connection, so that the secret can be replaced.
+    secret = None if secret_file is None else read_drain_secret(secret_file, "$.drain.secret_file")
+    connection = await _connected(address)
+    try:
+        if secret is None:
+            check_peer(connection, trusted_users())
+        else:
+            await prove(connection, secret)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+async def _connected(address: Address) -> socket.socket:
+    loop = asyncio.get_running_loop()
+    found: Sequence[tuple[int, tuple[object, ...] | str]] = [(socket.AF_UNIX, str(address.path))]
+    if address.path is None:
+        infos = await loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+        found = [(family, target) for family, *_, target in infos]
+    family, target = found[0]
+    connection = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        connection.setblocking(False)
+        await loop.sock_connect(connection, target)
+    except BaseException:
+        connection.close()
+        raise
+    return connection

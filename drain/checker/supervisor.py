@@ -44,6 +44,7 @@ def service_command(
     *,
     ledger_url: str,
     socket: str,
+    secret_file: str | None = None,
     folder: Path,
     master: str = "local[*]",
     driver_memory: str = "1g",
@@ -58,6 +59,7 @@ def service_command(
         *(sys.executable, "-m", "drain.service.service"),
         *("--ledger", ledger_url),
         *("--listen", socket),
+        *(("--secret-file", secret_file) if secret_file is not None else ()),
         *("--master", master),
         *("--folder", str(folder)),
         *("--driver-memory", driver_memory),
@@ -90,6 +92,7 @@ class DrainSupervisor(BackgroundService):
         *,
         command: Sequence[str],
         socket: str,
+        secret_file: Path | None = None,
         folder: Path,
         on_state: Callable[[events.DrainState, str], None] | None = None,
         on_restart: Callable[[], None] | None = None,
@@ -99,6 +102,7 @@ class DrainSupervisor(BackgroundService):
     ) -> None:
         """``on_state`` is called with a state and its reason, ``on_restart`` at every start except the first."""
         self._address = Address.parse(socket)
+        self._secret_file = secret_file
         self._folder = folder
         self._log_path = folder / LOG_NAME
         self._command = command
@@ -192,9 +196,11 @@ class DrainSupervisor(BackgroundService):
                 log_bytes, last_sign_at = grown, loop.time()
             limit.reschedule(self._policy.start_deadline(self._failures, started_at, last_sign_at))
             try:
-                connection = await Connection.open(self._address, self._times.ping)
-            except DrainCheckError:
-                # The process does not listen yet.
+                connection = await Connection.open(self._address, self._times.ping, self._secret_file)
+            except DrainCheckError as error:
+                # The process does not listen yet, or is another one.
+                if error.failure == "denied":
+                    self._set_state("degraded", str(error))
                 await asyncio.sleep(self._times.retry)
                 continue
             try:

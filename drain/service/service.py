@@ -25,6 +25,7 @@ from typing import Any, Final
 import msgspec
 from pyspark.sql import SparkSession
 
+from drain.authentication import read_drain_secret
 from drain.backlog.counting import JvmGoneError
 from drain.backlog.job import BacklogJob
 from drain.command_line import add_spark_options, seconds
@@ -33,7 +34,6 @@ from drain.compaction.schedule import CHECK_INTERVAL_SECONDS, CompactionSchedule
 from drain.external.table_mapping import read_tables
 from drain.external.topics import IDLE_FACTOR, ExternalTopicCounter
 from drain.protocol import (
-    MAX_LINE_BYTES,
     MAX_OPEN_REQUESTS,
     VERSION,
     Address,
@@ -46,6 +46,7 @@ from drain.protocol import (
     decode_request,
     encode_line,
 )
+from drain.service.listener import DrainListener
 from drain.service.run_coalescer import RunCoalescer
 from drain.service.runner import SparkRunner
 from drain.service.warmup import warm_up
@@ -115,7 +116,6 @@ class DrainServer:
 
 async def serve(arguments: argparse.Namespace, session: SparkSession, stopping: asyncio.Event) -> int:
     """Serve until ``stopping`` is set (returns 0) or the JVM is gone (returns 1)."""
-    address = Address.parse(arguments.listen)
     chunks = LedgerChunks(arguments.ledger, arguments.reader)
     runner = SparkRunner(session, chunks.source, run_timeout_seconds=arguments.run_timeout_seconds)
     async with contextlib.AsyncExitStack() as stack:
@@ -129,12 +129,10 @@ async def serve(arguments: argparse.Namespace, session: SparkSession, stopping: 
             RunCoalescer(BacklogJob(chunks, runner.count), chunks, external=external)
         )
         server = DrainServer(coalescer, runner)
-        listener = await _listen(server, address)
-        stack.callback(_unlink_socket, address)
-        stack.callback(listener.close)
-        port = listener.sockets[0].getsockname()[1] if address.path is None else 0
-        bound = address if address.path is not None else Address(host=address.host, port=port)
-        print(f"ready {bound}", flush=True)  # noqa: T201 - the readiness line
+        listener = await stack.enter_async_context(
+            DrainListener(arguments.address, server.serve, secret=arguments.secret)
+        )
+        print(f"ready {listener.address}", flush=True)  # noqa: T201 - the readiness line
         stopped: asyncio.Future[object] = asyncio.ensure_future(stopping.wait())
         ends: set[asyncio.Future[Any]] = {stopped, server.jvm_gone, coalescer.worker}
         compacting = asyncio.create_task(_run_compaction(arguments, session, chunks, coalescer), name="compaction")
@@ -175,29 +173,6 @@ async def _run_compaction(
         await schedule.run()
     finally:
         compaction_job.close()
-
-
-async def _listen(server: DrainServer, address: Address) -> asyncio.Server:
-    if address.path is None:
-        return await asyncio.start_server(server.serve, address.host, address.port, limit=MAX_LINE_BYTES)
-    with contextlib.suppress(OSError):
-        # A socket file outlives its process: it is in use only if a connection succeeds.
-        _, writer = await asyncio.open_unix_connection(address.path)
-        writer.close()
-        raise ConfigError(f"{address} is in use by another process")
-    address.path.parent.mkdir(parents=True, exist_ok=True)
-    _unlink_socket(address)
-    # Every client that can connect can query the ledger: allow the owner only.
-    mask = os.umask(0o177)
-    try:
-        return await asyncio.start_unix_server(server.serve, address.path, limit=MAX_LINE_BYTES)
-    finally:
-        os.umask(mask)
-
-
-def _unlink_socket(address: Address) -> None:
-    if address.path is not None:
-        address.path.unlink(missing_ok=True)
 
 
 async def _run(arguments: argparse.Namespace) -> int:
@@ -249,6 +224,7 @@ def parsed(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--ledger", required=True, help="URL of the ledger, e.g. file:///var/lib/headgate/ledger")
     parser.add_argument("--listen", required=True, help="unix:/absolute/path or tcp:127.0.0.1:port (0: any free port)")
+    parser.add_argument("--secret-file", type=Path, help="file with the secret that TCP requires of both processes")
     add_spark_options(parser)
     parser.add_argument("--driver-memory", default="1g", help="heap size of the JVM (default: %(default)s)")
     parser.add_argument(
@@ -283,6 +259,15 @@ def parsed(argv: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
+def _address_and_secret(arguments: argparse.Namespace) -> tuple[Address, bytes | None]:
+    """Return where to listen, and the secret that TCP requires. Raises ConfigError."""
+    address, secret_file = Address.parse(arguments.listen), arguments.secret_file
+    if (found := address.problem(secret_file)) is not None:
+        option = {"socket": "--listen", "secret_file": "--secret-file"}[found[0]]
+        raise ConfigError(f"{option}: {found[1]}")
+    return address, None if secret_file is None else read_drain_secret(secret_file, "--secret-file")
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Serve until a signal. 0: stopped by a signal; 1: the JVM is gone; 2: invalid setting."""
     arguments = parsed(argv)
@@ -290,6 +275,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         arguments.folder = Path(arguments.folder or scratch).absolute()
         arguments.folder.mkdir(parents=True, exist_ok=True)
         try:
+            arguments.address, arguments.secret = _address_and_secret(arguments)
             arguments.tables = read_tables(arguments.external) if arguments.external else {}
             return asyncio.run(_run(arguments))
         except (ConfigError, OSError) as error:

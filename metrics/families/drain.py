@@ -22,7 +22,8 @@ def add_drain_metrics(metrics: MetricFactory) -> None:
     metrics.count(
         events.DrainCheckFailed,
         "drain_check_failures",
-        "Queries that the drain service did not answer, by reason.",
+        "Queries that the drain service did not answer, by reason. denied: it has another secret or user than this "
+        "daemon.",
         reason=get_args(events.DrainFailure),
     )
     metrics.gauge_of(

@@ -17,6 +17,7 @@ import structlog
 from controller.cli import run as cli_run
 from controller.local.data_folder import DataFolder
 from controller.settings.load import LedgerSettings, Settings, load_settings
+from drain.authentication import read_drain_secret
 from headgate.errors import HeadgateError
 from metrics import events
 from metrics.health import Health
@@ -288,7 +289,10 @@ def test_a_folder_with_a_long_name_uses_a_tcp_socket(invoke: Invoke, recorder: N
 
     invoke("up", "--data", str(deep), *ANY_PORTS)
 
-    assert recorder.settings[0].drain.socket.startswith("tcp:127.0.0.1:")
+    drain = recorder.settings[0].drain
+    assert drain.socket.startswith("tcp:127.0.0.1:")
+    assert drain.secret_file is not None
+    assert len(read_drain_secret(drain.secret_file, "x")) == 64
 
 
 def test_further_daemons_get_their_own_configuration_and_stop_before_the_servers(

