@@ -138,9 +138,9 @@ class SecuredBenchCluster(BenchCluster, SecuredCluster):
             await admin.create_topic(HOSTILE_TOPIC)
         return self
 
-    def client_config(self, broker_port: int | None = None) -> ClientConfig:
-        """Return the configuration of the honest user."""
-        return self.as_user(HONEST, super().client_config(broker_port))
+    def client_config(self, broker_port: int | None = None, user: str | None = None) -> ClientConfig:
+        """Return the configuration of ``user``; default: the honest one."""
+        return super().client_config(broker_port, user or HONEST)
 
     def raw_client(self, client_id: str) -> RawClient:
         """Return a connection of the honest user without a client library, such as that of a device."""

@@ -28,8 +28,8 @@ import msgspec
 from bench import _worst_cases as worst
 from bench._cluster import HOSTILE, HOSTILE_TOPIC, TOPIC
 from bench._raw_client import RawClient
-from controller.local.secured_cluster import SecuredCluster
 from headgate.protocol import messages as m
+from headgate.secret_file import read_secret
 from headgate.tls import client_context
 
 LIGHT_ACTS_A_SECOND: Final = 20.0
@@ -70,6 +70,7 @@ class Hostile:
         self._address = host, port
         self._cluster = cluster
         self._rng = rng
+        self._password = read_secret(folder / "users" / f"{HOSTILE}.password", "password")
         ca_file = folder / "tls" / "ca.pem"
         self._context = client_context(ca_file=ca_file) if ca_file.exists() else None
         self._client: RawClient | None = None
@@ -111,7 +112,7 @@ class Hostile:
             *self._address,
             client_id,
             user=HOSTILE,
-            password=password or SecuredCluster.password_of(HOSTILE),
+            password=password or self._password,
             context=self._context,
         )
 

@@ -24,7 +24,9 @@ from headgate.errors import HeadgateError, RequestRejectedError
 
 if TYPE_CHECKING:
     from controller.daemon import Daemon
+    from controller.local.broker_access import BrokerAccess
     from controller.local.embedded import EmbeddedBroker, EmbeddedZooKeeper
+    from controller.local.server_tls import ServerTls
     from controller.settings.load import LogSettings, Settings
     from headgate import Admin, Consumer, Producer
     from headgate.child_process import ChildProcess
@@ -156,17 +158,17 @@ class CommandContext:
 
         return Daemon(settings)
 
-    def new_zookeeper(self, folder: Path, port: int) -> EmbeddedZooKeeper:
+    def new_zookeeper(self, folder: Path, port: int, tls: ServerTls | None) -> EmbeddedZooKeeper:
         """Return the embedded ZooKeeper, not yet entered."""
         from controller.local.embedded import EmbeddedZooKeeper  # noqa: PLC0415
 
-        return EmbeddedZooKeeper(folder, port)
+        return EmbeddedZooKeeper(folder, port, tls=tls)
 
-    def new_broker(self, folder: Path, port: int) -> EmbeddedBroker:
+    def new_broker(self, folder: Path, port: int, tls: ServerTls | None, access: BrokerAccess | None) -> EmbeddedBroker:
         """Return the embedded broker, not yet entered."""
         from controller.local.embedded import EmbeddedBroker  # noqa: PLC0415
 
-        return EmbeddedBroker(folder, port)
+        return EmbeddedBroker(folder, port, tls=tls, access=access)
 
     async def start_daemon(self, config: Path, log_path: Path) -> ChildProcess:
         """Start a further daemon as a process of its own."""

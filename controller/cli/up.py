@@ -28,24 +28,21 @@ from controller.cli.spark_report import SparkReport
 from controller.local.data_folder import DataFolder, NodeState, reserve_port
 from controller.local.private_file import write_private_file
 from controller.local.reserved_port import LOOPBACK
+from controller.local.security import LocalSecurity
+from controller.local.servers import LocalServers
 from controller.settings.load import (
-    AccessSettings,
-    BrokerSettings,
     ClusterSettings,
     DrainSettings,
     HttpSettings,
     InstanceSettings,
-    LedgerSettings,
     LogSettings,
     Settings,
-    ZooKeeperSettings,
     load_settings,
     socket_problem,
 )
 from controller.settings.write import client_toml, settings_toml
 from drain.external.table_mapping import read_tables
 from headgate.background import cancel_and_wait
-from headgate.config import ClientConfig
 from headgate.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -60,6 +57,7 @@ SPARK_POLL_INTERVAL_SECONDS = 1.0
 STOP_TIMEOUT_SECONDS = 15.0
 """Longest wait for a further daemon to hand over; then it is killed."""
 SETTINGS_FILE = "headgate.toml"
+CLIENT_FILE = "client.toml"
 DEFAULT_PORTS = NodeState(mqtt_port=1883, zookeeper_port=2181, http_port=9464, shards=4)
 
 _PORT = click.IntRange(0, 65_535)
@@ -74,6 +72,7 @@ class _UpOptions:
     zookeeper_port: int | None
     http_port: int | None
     daemons: int
+    tls: bool = False
     results: str | None = None
     external: Path | None = None
 
@@ -81,6 +80,7 @@ class _UpOptions:
 @click.command(
     epilog=examples(
         "headgate up",
+        "headgate up --tls --data ./secure",
         "headgate up --data ./other --mqtt-port 0 --zookeeper-port 0 --http-port 0",
         "headgate --config ./other/client.toml topic list",
     ),
@@ -99,6 +99,12 @@ class _UpOptions:
 )
 @click.option("--http-port", type=_PORT, help="HTTP port; 0: any free port. [default: as last time, or 9464 if free]")
 @click.option("--daemons", type=click.IntRange(1, 9), default=1, show_default=True, help="Number of daemons.")
+@click.option(
+    "--tls",
+    is_flag=True,
+    help="Encrypt all connections with a throwaway authority, and give each role a user with a random password. "
+    "Fixed by the first start.",
+)
 @click.option("--results", metavar="URL", help="Poll drain results from this URL instead of running Spark.")
 @click.option(
     "--external",
@@ -116,6 +122,7 @@ def up(
     zookeeper_port: int | None,
     http_port: int | None,
     daemons: int,
+    tls: bool,
     results: str | None,
     external: Path | None,
     verbose: bool,
@@ -130,7 +137,7 @@ def up(
         raise click.UsageError(
             "--results and --external exclude each other: with --results, no Spark process reads the tables"
         )
-    options = _UpOptions(shards, mqtt_port, zookeeper_port, http_port, daemons, results, external)
+    options = _UpOptions(shards, mqtt_port, zookeeper_port, http_port, daemons, tls, results, external)
     with DataFolder(data) as folder, _log_stream(folder, verbose) as stream, contextlib.ExitStack() as reserved_ports:
         instance = cli_run.instance_name()
         # Before anything starts: an invalid option must not leave servers behind.
@@ -180,6 +187,11 @@ class _Node:
                 f"--shards {options.shards}: the first start of {folder.path} fixed {previous.shards} shards; "
                 "leave the option out, or choose another folder with --data",
             )
+        if previous.shards and options.tls and not previous.tls:
+            raise ConfigError(
+                f"--tls: the first start of {folder.path} was without TLS, so its producers and consumers have no "
+                "users; leave the option out, or choose another folder with --data"
+            )
         self._context = context
         self._folder = folder
         self._instance = instance
@@ -197,33 +209,54 @@ class _Node:
             ),
             http_port=self._port("--http-port", options.http_port, previous.http_port, defaults.http_port),
             shards=previous.shards or options.shards or DEFAULT_PORTS.shards,
+            tls=previous.tls or options.tls,
         )
+        self._cluster = ClusterSettings(shards=self._node_state.shards)
+        self._security = LocalSecurity(folder.path, self._cluster.name) if self._node_state.tls else None
 
     def _port(self, option: str, requested: int | None, previous: int, default: int) -> int:
         return self._reserved_ports.enter_context(reserve_port(option, requested, previous, default)).number
 
     async def run(self) -> None:
         """Start everything, print the addresses, and serve until cancelled."""
-        folder, state = self._folder, self._node_state
+        folder, state, security = self._folder, self._node_state, self._security
         _print_status(f"headgate on Python {platform.python_version()}, data in {folder.path}")
         async with contextlib.AsyncExitStack() as stack:
             zookeeper = await stack.enter_async_context(
-                self._context.new_zookeeper(folder.path / "zookeeper", state.zookeeper_port),
+                self._context.new_zookeeper(
+                    folder.path / "zookeeper",
+                    state.zookeeper_port,
+                    None if security is None else security.zookeeper_tls(),
+                ),
             )
             _print_status(f"ZooKeeper at {zookeeper.address}")
-            broker = await stack.enter_async_context(self._context.new_broker(folder.path / "broker", state.mqtt_port))
+            broker = await stack.enter_async_context(
+                self._context.new_broker(
+                    folder.path / "broker",
+                    state.mqtt_port,
+                    None if security is None else security.broker_tls(),
+                    None if security is None else security.broker_access,
+                )
+            )
             _print_status(f"MQTT broker ({broker.kind}) at {broker.host}:{broker.port}")
-            settings = self._settings(zookeeper.address, broker.host, broker.port)
+            servers = LocalServers(
+                cluster=self._cluster,
+                ledger_url=(folder.path / "ledger").as_uri(),
+                zookeeper=zookeeper,
+                broker=broker,
+                security=security,
+            )
+            settings = self._settings(servers)
             folder.save_state(state)
-            client_file = self._write_files(settings)
+            self._write_files(servers, settings)
             _print_status(f"ledger at {settings.ledger.url}")
             daemon = self._context.new_daemon(settings)
-            await stack.enter_async_context(self._reporting(daemon, client_file))
+            await stack.enter_async_context(self._reporting(daemon))
             if self._daemons > 1:
                 await stack.enter_async_context(_additional_daemons(self._context, folder, settings, self._daemons - 1))
-            await cli_run.run_daemon(daemon, lambda: _reload_settings(folder.path / SETTINGS_FILE, settings))
+            await cli_run.run_daemon(daemon, lambda: self._reload(servers, settings))
 
-    def _settings(self, zookeeper: str, broker_host: str, broker_port: int) -> Settings:
+    def _settings(self, servers: LocalServers) -> Settings:
         path = self._folder.path
         socket = f"unix:{path / 'drain' / 'drain.sock'}"
         if socket_problem(socket):
@@ -234,13 +267,8 @@ class _Node:
         if socket.startswith("tcp:"):
             secret_file = str(write_private_file(path / "drain" / "secret", f"{secrets.token_hex()}\n"))
         (path / "ledger").mkdir(exist_ok=True)
-        return Settings(
-            cluster=ClusterSettings(shards=self._node_state.shards),
-            instance=InstanceSettings(name=self._instance),
-            zookeeper=ZooKeeperSettings(hosts=zookeeper),
-            broker=BrokerSettings(host=broker_host, port=broker_port),
-            access=AccessSettings(open=True),
-            ledger=LedgerSettings(url=(path / "ledger").as_uri()),
+        return servers.settings(
+            instance=self._instance,
             drain=DrainSettings(
                 socket=socket,
                 secret_file=secret_file,
@@ -248,15 +276,23 @@ class _Node:
                 results=self._results,
                 external=None if self._external is None else str(self._external),
             ),
-            http=HttpSettings(port=self._node_state.http_port),
+            http_port=self._node_state.http_port,
         )
 
-    def _write_files(self, settings: Settings) -> Path:
-        """Write the settings for clients and for `headgate run`; return the path of the client configuration."""
+    def _reload(self, servers: LocalServers, running: Settings) -> Settings:
+        """Read the users and settings again. Raises ConfigError."""
+        if self._security is not None:
+            self._security.reload()
+            self._security.write_client_files(servers.plain_client_config())
+            servers.broker.reload()
+        return _reload_settings(self._folder.path / SETTINGS_FILE, running)
+
+    def _write_files(self, servers: LocalServers, settings: Settings) -> None:
+        """Write the settings for clients and for `headgate run`."""
         written = settings.replace(
             instance=InstanceSettings(),
             drain=_shared_drain(settings),
-            http=HttpSettings(port=0),
+            http=_any_port(settings),
         )
         self._folder.write(
             SETTINGS_FILE,
@@ -265,34 +301,31 @@ class _Node:
                 written,
             ),
         )
-        client = ClientConfig(
-            cluster=settings.cluster.name,
-            broker_host=settings.broker.host,
-            broker_port=settings.broker.port,
-            ledger_url=settings.ledger.url,
+        self._folder.write(
+            CLIENT_FILE,
+            client_toml("Written by `headgate up` at each start, for clients.", servers.client_config()),
         )
-        return self._folder.write(
-            "client.toml", client_toml("Written by `headgate up` at each start, for clients.", client)
-        )
+        if self._security is not None:
+            self._security.write_client_files(servers.plain_client_config())
 
     @contextlib.asynccontextmanager
-    async def _reporting(self, daemon: Daemon, client_file: Path) -> AsyncIterator[None]:
-        task = asyncio.get_running_loop().create_task(self._report(daemon, client_file), name="report")
+    async def _reporting(self, daemon: Daemon) -> AsyncIterator[None]:
+        task = asyncio.get_running_loop().create_task(self._report(daemon), name="report")
         try:
             yield
         finally:
             await cancel_and_wait(task)
 
-    async def _report(self, daemon: Daemon, client_file: Path) -> None:
+    async def _report(self, daemon: Daemon) -> None:
         loop = asyncio.get_running_loop()
         report = SparkReport("Spark" if self._results is None else "drain results", loop.time())
-        await self._report_when_ready(daemon, client_file)
+        await self._report_when_ready(daemon)
         while True:
             if (line := report.line(*daemon.drain_state, loop.time())) is not None:
                 _print_status(line)
             await asyncio.sleep(SPARK_POLL_INTERVAL_SECONDS)
 
-    async def _report_when_ready(self, daemon: Daemon, client_file: Path) -> None:
+    async def _report_when_ready(self, daemon: Daemon) -> None:
         loop = asyncio.get_running_loop()
         warn_at: float | None = loop.time() + READY_WARNING_SECONDS
         _print_status("the daemon is starting; Spark starts in the background")
@@ -303,7 +336,7 @@ class _Node:
                 )
                 warn_at = None
             await asyncio.sleep(READY_POLL_INTERVAL_SECONDS)
-        _print_status(_welcome(daemon.http_address, client_file))
+        _print_status(_welcome(daemon.http_address, self._folder.path, self._security))
 
 
 def _reasons(health: Health) -> str:
@@ -312,16 +345,19 @@ def _reasons(health: Health) -> str:
     )
 
 
-def _welcome(http: str, client_file: Path) -> str:
-    default = client_file.parent == Path("headgate-data").absolute()
+def _welcome(http: str, folder: Path, security: LocalSecurity | None) -> str:
+    client_file = folder / CLIENT_FILE
+    default = folder == Path("headgate-data").absolute()
     command = "headgate" if default else f"headgate --config {client_file}"
+    scheme = "http" if security is None else "https"
     return "\n".join(
         (
             "ready",
             "",
             f"  clients  {client_file}",
-            f"  status   http://{http}/",
-            f"  metrics  http://{http}/metrics",
+            f"  status   {scheme}://{http}/",
+            f"  metrics  {scheme}://{http}/metrics",
+            *([] if security is None else _created(folder, security)),
             "",
             "in another terminal:",
             "",
@@ -332,6 +368,22 @@ def _welcome(http: str, client_file: Path) -> str:
             "Ctrl-C stops everything; no data is lost.",
         ),
     )
+
+
+def _created(folder: Path, security: LocalSecurity) -> list[str]:
+    """Describe what `--tls` has created, for a user who has never seen it."""
+    return [
+        "",
+        f"  users    {folder / 'users'}: {', '.join(f'{user}.toml' for user in security.users)}",
+        f"           client.toml is for {security.administrator}; rights are in {security.access_file}",
+        f"  token    {security.http_token_file}: the password for status and metrics, with any user name",
+        f"  trust    {security.ca_file}: made for this folder only",
+    ]
+
+
+def _any_port(settings: Settings) -> HttpSettings:
+    """Return the settings of HTTP for a further daemon: it listens on another port."""
+    return msgspec.structs.replace(settings.http, port=0)
 
 
 def _shared_drain(settings: Settings) -> DrainSettings:
@@ -362,7 +414,7 @@ async def _additional_daemons(
             own = settings.replace(
                 instance=InstanceSettings(name=f"{settings.instance.name}-{number}"),
                 drain=_shared_drain(settings),
-                http=HttpSettings(port=0),
+                http=_any_port(settings),
             )
             path = folder.write(f"headgate-{number}.toml", settings_toml("Written by `headgate up`.", own))
             log_path = folder.log_path(f"daemon-{number}.log")

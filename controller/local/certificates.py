@@ -23,10 +23,9 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from controller.local.private_file import write_private_file
+from controller.local.private_file import OWNER_ONLY_FOLDER, write_private_file
 from headgate.errors import ConfigError
 
-OWNER_ONLY_FOLDER: Final = 0o700
 AUTHORITY_DAYS: Final = 3650
 """The authority is replaced a year earlier, so that it outlives everything that it signs."""
 CERTIFICATE_DAYS: Final = 365

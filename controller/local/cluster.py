@@ -4,7 +4,8 @@ The demo, the benchmarks and the system tests run on it. Every process can be st
 The cluster reserves all ports when it is created, so that a daemon can start before its servers, and each server and
 daemon comes back on its port. Everything is on loopback and in one folder. Process NAME writes its log to ``NAME.log``.
 
-`headgate up` does not use it: its daemon runs inside its own process, and its ports stay the same across runs.
+`headgate up` shares the parts (controller.local.servers, controller.local.security), not this class: its daemon runs
+inside its own process, and its ports stay the same across runs.
 """
 
 from __future__ import annotations
@@ -23,18 +24,9 @@ import msgspec
 from controller.local.daemon_process import start_daemon
 from controller.local.embedded import EmbeddedBroker, EmbeddedZooKeeper
 from controller.local.reserved_port import ReservedPort
-from controller.settings.load import (
-    AccessSettings,
-    BrokerSettings,
-    ClusterSettings,
-    DrainSettings,
-    HttpSettings,
-    InstanceSettings,
-    LedgerSettings,
-    LogSettings,
-    Settings,
-    ZooKeeperSettings,
-)
+from controller.local.security import ACCESS, LocalSecurity
+from controller.local.servers import LocalServers
+from controller.settings.load import ClusterSettings, DrainSettings, LogSettings, Settings
 from controller.settings.write import client_toml, settings_toml
 from drain.checker.supervisor import LOG_NAME, DrainSupervisor, service_command
 from headgate.child_process import ChildProcess
@@ -77,6 +69,8 @@ class LocalCluster:
         session_seconds: float = 4.0,
         broker_kind: str | None = None,
         ledger_url: str | None = None,
+        tls: bool = False,
+        access: str | None = None,
         environ: Mapping[str, str] | None = None,
         **sections: msgspec.Struct,
     ) -> None:
@@ -89,14 +83,23 @@ class LocalCluster:
             session_seconds: ZooKeeper session timeout: the time until a killed leader is succeeded.
             broker_kind: ``mosquitto`` or ``amqtt``. Default: mosquitto if it is installed.
             ledger_url: URL of the ledger. Default: a folder in ``folder``.
+            tls: encrypt all connections, and give every client a user, as `headgate up --tls` does.
+            access: text of an access file, whose users are the only clients. Default: with TLS one user of each
+                role, otherwise every client may do everything.
             environ: added to the environment of daemons and programs.
             sections: sections that replace those of `settings`, for every daemon.
+
+        Raises:
+            ConfigError: with TLS, a file of users or certificates in ``folder`` cannot be used.
 
         """
         self.folder = folder.absolute()
         self.folder.mkdir(parents=True, exist_ok=True)
         self.name = name
         self.shards = shards
+        self.security: LocalSecurity | None = None
+        if tls or access is not None:
+            self.security = LocalSecurity(self.folder, name, tls=tls, access=access or ACCESS)
         self.session_seconds = session_seconds
         self.ledger_url = ledger_url or (self.folder / "store").as_uri()
         self.client_config_path = self.folder / "client.toml"
@@ -109,8 +112,17 @@ class LocalCluster:
         self._ports = ExitStack()
         self._http_ports: dict[str, int] = {}
         self._spark = AsyncExitStack()
-        self.zookeeper = EmbeddedZooKeeper(self.folder / "zookeeper", self._free_port())
-        self.broker = EmbeddedBroker(self.folder / "broker", self._free_port(), kind=broker_kind)
+        security = self.security
+        self.zookeeper = EmbeddedZooKeeper(
+            self.folder / "zookeeper", self._free_port(), tls=None if security is None else security.zookeeper_tls()
+        )
+        self.broker = EmbeddedBroker(
+            self.folder / "broker",
+            self._free_port(),
+            kind=broker_kind,
+            tls=None if security is None else security.broker_tls(),
+            access=None if security is None else security.broker_access,
+        )
 
     async def __aenter__(self) -> Self:
         self.client_config_path.write_text(client_toml("", self.client_config()))
@@ -124,14 +136,9 @@ class LocalCluster:
         await self.zookeeper.stop()
         self._ports.close()
 
-    def client_config(self, broker_port: int | None = None) -> ClientConfig:
-        """Return what a client needs; ``broker_port`` may be that of a proxy."""
-        return ClientConfig(
-            cluster=self.name,
-            broker_host=self.broker.host,
-            broker_port=broker_port or self.broker.port,
-            ledger_url=self.ledger_url,
-        )
+    def client_config(self, broker_port: int | None = None, user: str | None = None) -> ClientConfig:
+        """Return what ``user`` needs; None: one who may do everything. ``broker_port`` may be that of a proxy."""
+        return self._servers().client_config(broker_port, user)
 
     # Servers
 
@@ -166,18 +173,13 @@ class LocalCluster:
         """Return the settings of daemon ``name``."""
         if name not in self._http_ports:
             self._http_ports[name] = self._free_port()
-        settings = Settings(
-            cluster=ClusterSettings(name=self.name, shards=self.shards),
-            instance=InstanceSettings(name=name),
-            zookeeper=ZooKeeperSettings(hosts=self.zookeeper.address, session_timeout_seconds=self.session_seconds),
-            broker=BrokerSettings(host=self.broker.host, port=self.broker.port),
-            access=AccessSettings(open=True),
-            ledger=LedgerSettings(url=self.ledger_url),
+        return self._servers().settings(
+            instance=name,
             drain=DrainSettings(socket=self.drain_socket, spawn=False),
-            http=HttpSettings(port=self._http_ports[name]),
-            log=LogSettings(format="json"),
+            http_port=self._http_ports[name],
+            session_seconds=self.session_seconds,
+            **{"log": LogSettings(format="json"), **self.sections},
         )
-        return settings.replace(**self.sections)
 
     async def start_daemon(self, name: str) -> LocalDaemon:
         """Start a daemon."""
@@ -245,6 +247,15 @@ class LocalCluster:
             leaders += [entry.instance for entry in chunk.entries if isinstance(entry, TermStarted)]
             number += 1
         return leaders
+
+    def _servers(self) -> LocalServers:
+        return LocalServers(
+            cluster=ClusterSettings(name=self.name, shards=self.shards),
+            ledger_url=self.ledger_url,
+            zookeeper=self.zookeeper,
+            broker=self.broker,
+            security=self.security,
+        )
 
     def _remove(self, name: str) -> ChildProcess:
         self.daemons.pop(name, None)

@@ -14,7 +14,7 @@ from typing import Self
 
 import msgspec
 
-from controller.local.private_file import OWNER_ONLY, write_private_file
+from controller.local.private_file import OWNER_ONLY, OWNER_ONLY_FOLDER, write_private_file
 from controller.local.reserved_port import ReservedPort, port_is_free
 from headgate.child_process import rotate_log
 from headgate.errors import ConfigError
@@ -27,6 +27,8 @@ class NodeState(msgspec.Struct, frozen=True):
     zookeeper_port: int = 0
     http_port: int = 0
     shards: int = 0
+    tls: bool = False
+    """Whether all connections use TLS, and all clients have users."""
 
 
 class DataFolder:
@@ -39,7 +41,7 @@ class DataFolder:
     def __enter__(self) -> Self:
         """Create and lock the folder. Raises ConfigError if that fails, or another node uses the folder."""
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
+            self.path.mkdir(mode=OWNER_ONLY_FOLDER, parents=True, exist_ok=True)
             (self.path / "logs").mkdir(exist_ok=True)
             self._lock = os.open(self.path / "up.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, OWNER_ONLY)
         except OSError as error:

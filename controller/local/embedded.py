@@ -122,8 +122,9 @@ class EmbeddedServer:
         await self._server.restart()
 
     def reload(self) -> None:
-        """Let the server read its files again."""
-        self._signal(signal.SIGHUP)
+        """Let the server read its files again. One that is down reads them when it starts."""
+        if self.pid is not None:
+            self._signal(signal.SIGHUP)
 
     def freeze(self) -> None:
         """Suspend the running server with SIGSTOP."""

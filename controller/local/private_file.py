@@ -10,6 +10,7 @@ from typing import Final
 from headgate.errors import ConfigError
 
 OWNER_ONLY: Final = 0o600
+OWNER_ONLY_FOLDER: Final = 0o700
 
 
 def write_private_file(path: Path, text: str) -> Path:

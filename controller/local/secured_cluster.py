@@ -1,33 +1,27 @@
-"""A local cluster whose broker knows its users, and whose daemons judge what they may do.
+"""A local cluster with users of its own, and a broker whose log names every refusal.
 
-The tests and benchmarks of security run on it. One access file is the source of both layers: the daemons read it, and
-the broker's list is exported from it, as deploy/ does.
+The tests and benchmarks of security run on it.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
-import msgspec
-
-from controller.access.broker_rules import BrokerFormat, export
 from controller.local.broker_access import BrokerAccess
 from controller.local.cluster import LocalCluster
 from controller.local.embedded import EmbeddedBroker
-from controller.local.private_file import write_private_file
+from controller.local.server_tls import ServerTls
 from controller.local.supervised_process import ProcessSpec
-from controller.settings.load import AccessSettings, BrokerSettings
 from headgate.config import ClientConfig
-
-DAEMON_USER: Final = "headgate"
+from headgate.secret_file import read_secret
 
 
 class SecuredBroker(EmbeddedBroker):
     """A mosquitto whose log names every refusal."""
 
-    def __init__(self, folder: Path, port: int, access: BrokerAccess) -> None:
-        super().__init__(folder, port, kind="mosquitto", access=access)
+    def __init__(self, folder: Path, port: int, tls: ServerTls | None, access: BrokerAccess) -> None:
+        super().__init__(folder, port, kind="mosquitto", tls=tls, access=access)
 
     @property
     def log_path(self) -> Path:
@@ -43,45 +37,21 @@ class SecuredBroker(EmbeddedBroker):
 
 
 class SecuredCluster(LocalCluster):
-    """A `LocalCluster` with users. Each has the password `password_of` and a file with it."""
+    """A `LocalCluster` whose users are those of an access file."""
 
     def __init__(self, folder: Path, *, access: str, **options: Any) -> None:
         """``access``: the text of the access file."""
-        super().__init__(folder, **options)
-        access_file = self.folder / "access.toml"
-        access_file.write_text(access)
-        settings = AccessSettings(file=str(access_file))
-        rules = settings.rules()
-        users = (*rules.users, DAEMON_USER)
-        for user in users:
-            write_private_file(self.password_path(user), f"{self.password_of(user)}\n")
-        broker_access = BrokerAccess(self.folder / "users", self.folder / "access.acl")
-        acl = export(rules, BrokerFormat.ACL_FILE, cluster=self.name, daemon_user=DAEMON_USER)
-        broker_access.write({user: self.password_of(user) for user in users}, acl)
-        self.broker: SecuredBroker = SecuredBroker(self.folder / "broker", self.broker.port, broker_access)
-        self.sections |= {
-            "access": settings,
-            "broker": BrokerSettings(
-                host=self.broker.host,
-                port=self.broker.port,
-                username=DAEMON_USER,
-                password_file=str(self.password_path(DAEMON_USER)),
-            ),
-        }
+        super().__init__(folder, access=access, **options)
+        assert self.security is not None, "there is an access file"
+        self.users = self.security
+        self.broker: SecuredBroker = SecuredBroker(
+            self.folder / "broker", self.broker.port, self.users.broker_tls(), self.users.broker_access
+        )
 
-    @staticmethod
-    def password_of(user: str) -> str:
-        """Return the password of ``user``."""
-        return f"secret of {user}"
-
-    def password_path(self, user: str) -> Path:
-        """Return the path of the file with the password of ``user``."""
-        return self.folder / f"{user}.password"
+    def password_of(self, user: str) -> str:
+        """Return the password of ``user``. Raises ConfigError."""
+        return read_secret(self.users.password_file(user), "password")
 
     def config_of(self, user: str) -> ClientConfig:
         """Return the client configuration of ``user``."""
-        return self.as_user(user, self.client_config())
-
-    def as_user(self, user: str, config: ClientConfig) -> ClientConfig:
-        """Return ``config`` with the name and password of ``user``."""
-        return msgspec.structs.replace(config, username=user, password_file=str(self.password_path(user)))
+        return self.client_config(user=user)

@@ -15,7 +15,9 @@ import pytest
 import structlog
 
 from controller.cli import run as cli_run
+from controller.local.broker_access import BrokerAccess
 from controller.local.data_folder import DataFolder
+from controller.local.server_tls import ServerTls
 from controller.settings.load import LedgerSettings, Settings, load_settings
 from drain.authentication import read_drain_secret
 from headgate.errors import HeadgateError
@@ -35,6 +37,7 @@ class NodeRecorder:
     def __init__(self) -> None:
         self.events: list[str] = []
         self.observer = RecordingObserver()
+        self.tls: dict[str, ServerTls | None] = {}
         self.settings: list[Settings] = []
         self.signal: int | None = signal.SIGTERM
         """Sent to this process once the daemon runs; None: the daemon ends, with ``failure`` if that is set."""
@@ -52,8 +55,9 @@ class FakeServer:
 
     host, kind = "127.0.0.1", "mosquitto"
 
-    def __init__(self, recorder: NodeRecorder, name: str, port: int) -> None:
+    def __init__(self, recorder: NodeRecorder, name: str, port: int, tls: ServerTls | None) -> None:
         self.recorder, self.name, self.port = recorder, name, port
+        recorder.tls[name] = tls
         self.address = f"127.0.0.1:{port}"
 
     async def __aenter__(self) -> Self:
@@ -62,6 +66,9 @@ class FakeServer:
 
     async def __aexit__(self, *_: object) -> None:
         self.recorder.events.append(f"{self.name} down")
+
+    def reload(self) -> None:
+        self.recorder.events.append(f"{self.name} reloaded")
 
 
 class FakeDaemon:
@@ -112,11 +119,12 @@ class NodeContext(InProcessContext):
     def new_daemon(self, settings: Settings) -> Any:
         return FakeDaemon(self.recorder, settings)
 
-    def new_zookeeper(self, _: Path, port: int) -> Any:
-        return FakeServer(self.recorder, "zookeeper", port)
+    def new_zookeeper(self, _: Path, port: int, tls: ServerTls | None) -> Any:
+        return FakeServer(self.recorder, "zookeeper", port, tls)
 
-    def new_broker(self, _: Path, port: int) -> Any:
-        return FakeServer(self.recorder, "broker", port)
+    def new_broker(self, _: Path, port: int, tls: ServerTls | None, access: BrokerAccess | None) -> Any:
+        assert (tls is None) == (access is None)
+        return FakeServer(self.recorder, "broker", port, tls)
 
     async def start_daemon(self, config: Path, _: Path) -> Any:
         self.recorder.events.append(f"second daemon up: {config}")

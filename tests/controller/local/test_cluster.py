@@ -59,3 +59,14 @@ async def test_programs_are_stopped_killed_frozen_and_missed_by_name(tmp_path: P
 async def test_the_broker_is_the_one_asked_for(tmp_path: Path, kind: str) -> None:
     async with LocalCluster(tmp_path, broker_kind=kind) as cluster:
         assert kind == cluster.broker.kind
+
+
+async def test_with_tls_every_client_and_daemon_has_a_user(tmp_path: Path) -> None:
+    async with LocalCluster(tmp_path, tls=True, http=HttpSettings(port=0)) as cluster:
+        settings = cluster.settings("one")
+        found = load_client_config(cluster.client_config_path)
+
+    assert (found.tls, found.username) == (True, "administrator")
+    assert (settings.broker.username, settings.broker.tls) == ("headgate", True)
+    assert settings.http.port == 0, "other sections than those of the cluster keep their secrets"
+    assert settings.http.certificate_file

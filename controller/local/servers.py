@@ -1,0 +1,70 @@
+"""The servers of a local cluster, and how its daemons and clients reach them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgspec
+
+from controller.local.embedded import EmbeddedBroker, EmbeddedZooKeeper
+from controller.local.security import LocalSecurity
+from controller.settings.load import (
+    AccessSettings,
+    BrokerSettings,
+    ClusterSettings,
+    DrainSettings,
+    HttpSettings,
+    InstanceSettings,
+    LedgerSettings,
+    Settings,
+    ZooKeeperSettings,
+)
+from headgate.config import ClientConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalServers:
+    """ZooKeeper and a broker on this machine. They know their ports once they run, or were given reserved ones."""
+
+    cluster: ClusterSettings
+    ledger_url: str
+    zookeeper: EmbeddedZooKeeper
+    broker: EmbeddedBroker
+    security: LocalSecurity | None = None
+    """None: every program on this machine may connect and do everything."""
+
+    def settings(
+        self,
+        *,
+        instance: str,
+        drain: DrainSettings,
+        http_port: int,
+        session_seconds: float = ZooKeeperSettings().session_timeout_seconds,
+        **sections: msgspec.Struct,
+    ) -> Settings:
+        """Return the settings of a daemon; ``sections`` replace others, except for users, secrets and certificates."""
+        settings = Settings(
+            cluster=self.cluster,
+            instance=InstanceSettings(name=instance),
+            zookeeper=ZooKeeperSettings(hosts=self.zookeeper.address, session_timeout_seconds=session_seconds),
+            broker=BrokerSettings(host=self.broker.host, port=self.broker.port),
+            access=AccessSettings(open=True),
+            ledger=LedgerSettings(url=self.ledger_url),
+            drain=drain,
+            http=HttpSettings(port=http_port),
+        ).replace(**sections)
+        return settings if self.security is None else self.security.secure(settings)
+
+    def plain_client_config(self, broker_port: int | None = None) -> ClientConfig:
+        """Return where clients find the cluster, without any user; ``broker_port`` may be that of a proxy."""
+        return ClientConfig(
+            cluster=self.cluster.name,
+            broker_host=self.broker.host,
+            broker_port=broker_port or self.broker.port,
+            ledger_url=self.ledger_url,
+        )
+
+    def client_config(self, broker_port: int | None = None, user: str | None = None) -> ClientConfig:
+        """Return the configuration of a client that is ``user``; default: a user who may do everything."""
+        config = self.plain_client_config(broker_port)
+        return config if self.security is None else self.security.client_config(config, user)
