@@ -23,10 +23,10 @@ SBOM ?= dist/headgate.cdx.json
 # Keep compiled modules, also those with rewritten assertions, for the processes that follow.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test check lint format unit simulate constraints sbom clean
+.PHONY: help setup demo test test-tls check lint format unit simulate constraints sbom clean
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(STAMP) ## Make .venv with the pinned versions of what headgate needs
 
@@ -60,7 +60,10 @@ test: $(TEST_STAMP) ## Run all tests, the fastest first; starts every server the
 	$(BIN)/pytest -q -n 2 --dist loadfile -m "security"
 	$(BIN)/pytest -q -n 2 --dist loadfile -m "spark and not system"
 	@$(MAKE) --no-print-directory -j 2 --output-sync=target engine-standalone engine-connect
-	$(BIN)/pytest -q -n 2 --dist loadfile -m "system"
+	$(BIN)/pytest -n 2 --dist loadfile -m "system" --tls half
+
+test-tls: $(TEST_STAMP) ## Run all system tests with TLS, users and passwords; `make test` runs half of them so
+	$(BIN)/pytest -n 2 --dist loadfile -m "system" --tls all tests/system
 
 engine-%: $(TEST_STAMP)
 	$(BIN)/pytest -q -m "engines" --engine $* tests/drain

@@ -1,6 +1,7 @@
 """Settings of all tests.
 
-``--engine`` chooses where the tests marked ``engines`` count: see tests/drain/conftest.py.
+``--engine`` chooses where the tests marked ``engines`` count: see tests/drain/conftest.py. ``--tls`` chooses which
+system tests use TLS, users and passwords: see tests/system/conftest.py.
 
 Hypothesis plays the same examples in each run, so that a result depends on the change only. `make
 unit` plays 40 per test and `make test` 100 (``--hypothesis-profile thorough``);
@@ -17,6 +18,8 @@ from collections.abc import Iterator
 import pytest
 import structlog
 from hypothesis import HealthCheck, settings
+
+from tests.support.tls_choice import CHOICES, description
 
 ENGINES = ("local", "standalone", "connect")
 
@@ -50,5 +53,10 @@ def restored_logs(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     library.setLevel(levels[1])
 
 
+def pytest_report_header(config: pytest.Config) -> str:
+    return description(config.getoption("tls"))
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--tls", choices=CHOICES, default="half", help="which files of system tests run with TLS")
     parser.addoption("--engine", choices=ENGINES, default="local", help="where the tests marked engines count")

@@ -13,10 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from kazoo.client import KazooClient
+from kazoo.security import make_digest_acl
 
 from controller.local.cluster import LocalCluster, LocalDaemon
 from controller.local.secured_cluster import SecuredCluster
-from tests.support.programs import TIMEOUT_FACTOR, ClientCommands, health, metric, wait_until, whole_lines
+from controller.settings.load import ZooKeeperSettings
+from tests.support.programs import TIMEOUT_FACTOR, ClientCommands, HttpAddress, health, metric, wait_until, whole_lines
 
 SESSION_SECONDS = 4.0
 """Short, because a test that kills a leader waits for it. Twice the minimum, because on a busy machine only daemons that
@@ -27,6 +29,11 @@ SHARDS = 2
 
 class Daemon(LocalDaemon):
     """A daemon that a test observes."""
+
+    @property
+    def http_address(self) -> HttpAddress:
+        """``host:port`` of its metrics and health, and what it takes to read them."""
+        return HttpAddress(super().http_address, self.settings)
 
     async def leads(self) -> int:
         """Return the number of shards that it leads; 0 if it does not answer."""
@@ -70,12 +77,15 @@ class Daemon(LocalDaemon):
 class Cluster(LocalCluster):
     """One cluster; entering starts nothing, leaving kills everything."""
 
+    tls_by_default = False
+    """Set for all tests of a file by tests/system/conftest.py."""
     daemons: dict[str, Daemon]  # type: ignore[assignment]
 
     def __init__(
         self, folder: Path, session_seconds: float = SESSION_SECONDS, *, shards: int = SHARDS, **options: Any
     ) -> None:
-        super().__init__(folder, name="test", shards=shards, session_seconds=session_seconds, **options)
+        tls = options.pop("tls", self.tls_by_default)
+        super().__init__(folder, name="test", shards=shards, session_seconds=session_seconds, tls=tls, **options)
         self.commands = ClientCommands(folder, self.client_config_path, self.environ)
         self._record_counts: list[list[int]] = [[] for _ in range(shards)]
 
@@ -127,10 +137,24 @@ class SecuredTestCluster(Cluster, SecuredCluster):
     """A cluster whose broker knows its users, and whose daemons judge what they may do."""
 
 
+def _kazoo_options(settings: ZooKeeperSettings) -> dict[str, Any]:
+    if settings.username is None:
+        return {}
+    user, password = settings.username, settings.password()
+    return {
+        "use_ssl": settings.tls,
+        "ca": settings.ca_file,
+        "certfile": settings.certificate_file,
+        "keyfile": settings.key_file,
+        "auth_data": [("digest", f"{user}:{password}")],
+        "default_acl": [make_digest_acl(user, password, all=True)],
+    }
+
+
 @contextmanager
 def zookeeper_client(cluster: Cluster) -> Iterator[KazooClient]:
-    """Return a session of another program at the cluster's ZooKeeper."""
-    client = KazooClient(cluster.zookeeper.address)
+    """Return a session of another program at the cluster's ZooKeeper, as trusted as a daemon."""
+    client = KazooClient(cluster.zookeeper.address, **_kazoo_options(cluster.settings("other").zookeeper))
     client.start(timeout=60)
     try:
         yield client

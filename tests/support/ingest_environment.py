@@ -14,10 +14,10 @@ from headgate.client.producer import Producer
 from headgate.model import entries as e
 from headgate.model.hashing import shard_of
 from headgate.protocol import messages as m
-from headgate.transport.mqtt import MqttTransport
 from tests.support.cluster import Cluster
 from tests.support.fault_injecting_transport import FaultInjectingTransport
 from tests.support.programs import TIMEOUT_FACTOR, wait_until
+from tests.support.raw_clients import raw_client, raw_transport
 
 KEYS = [f"key-{n}".encode() for n in range(7)]
 
@@ -29,10 +29,9 @@ class IngestCluster(Cluster):
     async def client(self, transport: FaultInjectingTransport | None = None) -> AsyncIterator[Client]:
         """A connected client; its transport is a FaultInjectingTransport."""
         client_id = f"test-{uuid.uuid4().hex[:12]}"
-        inner = MqttTransport("127.0.0.1", self.broker.port, client_id, will=Client.will(self.name, client_id))
-        async with Client(
-            transport=FaultInjectingTransport(inner), store=None, cluster=self.name, client_id=client_id
-        ) as client:
+        config = self.client_config()
+        transport = FaultInjectingTransport(raw_transport(config, client_id, announced=True))
+        async with raw_client(config, client_id, transport) as client:
             yield client
 
     async def topic(self, shard: int = 0, segments: int = 2) -> str:

@@ -11,9 +11,11 @@ from typing import Any
 import psutil
 
 from controller.local.reserved_port import ReservedPort
+from controller.settings.load import load_settings
 from tests.support.programs import (
     RUN_ID,
     ClientCommands,
+    HttpAddress,
     RunningProgram,
     command_line,
     health,
@@ -31,14 +33,15 @@ ANY_PORTS = tuple(word for option in PORTS for word in (option, "0"))
 class Node:
     """One node. A test that stops it or a part of it leaves it running for the next test."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, tls: bool = False) -> None:
+        self.tls = tls
         self.folder = folder
         self.data = folder / "headgate-data"
         self.config = self.data / "client.toml"
         self.run_id = uuid.uuid4().hex
         self.env = {RUN_ID: self.run_id}
         self.commands = ClientCommands(folder, self.config, self.env)
-        self.http_address = ""
+        self.http_address: HttpAddress
         self.start_output = ""
         """What the last start printed."""
         self._starts = 0
@@ -50,7 +53,7 @@ class Node:
         """Start it and return when it is ready. Without ``options`` it gets ports of its own."""
         self._starts += 1
         program = self._program = await start(
-            *("up", "--data", str(self.data), *(options or self._reserved_ports())),
+            *("up", "--data", str(self.data), *(options or self._reserved_ports()), *["--tls"] * self.tls),
             out=self.folder / f"up-{self._starts}.out",
             env=self.env | (env or {}),
             cwd=self.folder,
@@ -61,9 +64,9 @@ class Node:
             60,
         )
         self.start_output = program.errors()
-        found = re.search(r"status +http://(\S+)/\n", self.start_output)
+        found = re.search(r"status +https?://(\S+)/\n", self.start_output)
         assert found, self.start_output
-        self.http_address = found[1]
+        self.http_address = HttpAddress(found[1], load_settings(self.data / "headgate.toml"))
 
     async def down(self) -> int:
         """Stop it with SIGTERM; return the exit code."""

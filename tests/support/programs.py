@@ -9,18 +9,21 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import ssl
 import sys
 import urllib.error
 import urllib.request
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import psutil
 
+from controller.settings.load import Settings
 from headgate.child_process import ChildProcess
 from headgate.parent_death_signal import with_parent_death_signal
+from headgate.tls import client_context
 
 Answer = TypeVar("Answer")
 
@@ -219,15 +222,36 @@ async def wait_until(
         await asyncio.sleep(POLL_INTERVAL_SECONDS)
 
 
-async def get(address: str, path: str, accept: str = "*/*") -> tuple[int, str]:
+class HttpAddress(str):
+    """``host:port`` of a daemon's HTTP server, with what its clients need: its authority and a token."""
+
+    __slots__ = ("ca_file", "token")
+
+    def __new__(cls, address: str, settings: Settings) -> Self:
+        """``settings``: those of the daemon. The token is beside the file of hashes, as `headgate up --tls` writes it."""
+        made = super().__new__(cls, address)
+        http = settings.http
+        made.ca_file = settings.broker.ca_file if http.certificate_file else None
+        token = Path(http.tokens_file).with_name("http.token") if http.tokens_file else None
+        made.token = token.read_text().strip() if token is not None and token.exists() else None
+        return made
+
+    def request(self, path: str, accept: str) -> tuple[urllib.request.Request, ssl.SSLContext | None]:
+        """Return a request for ``path``, and its TLS."""
+        headers = {"Accept": accept} | ({} if self.token is None else {"Authorization": f"Bearer {self.token}"})
+        context = None if self.ca_file is None else client_context(ca_file=self.ca_file)
+        scheme = "http" if context is None else "https"
+        return urllib.request.Request(f"{scheme}://{self}{path}", headers=headers), context
+
+
+async def get(address: HttpAddress, path: str, accept: str = "*/*") -> tuple[int, str]:
     """Return status and body of an HTTP response; status 0 if there is none."""
-    return await asyncio.to_thread(_get, f"http://{address}{path}", accept)
+    return await asyncio.to_thread(_get, *address.request(path, accept))
 
 
-def _get(url: str, accept: str) -> tuple[int, str]:
+def _get(request: urllib.request.Request, context: ssl.SSLContext | None) -> tuple[int, str]:
     try:
-        request = urllib.request.Request(url, headers={"Accept": accept})
-        with urllib.request.urlopen(request, timeout=5 * TIMEOUT_FACTOR) as response:
+        with urllib.request.urlopen(request, timeout=5 * TIMEOUT_FACTOR, context=context) as response:
             return response.status, response.read().decode()
     except urllib.error.HTTPError as error:
         with error:
@@ -236,13 +260,13 @@ def _get(url: str, accept: str) -> tuple[int, str]:
         return 0, ""
 
 
-async def health(address: str) -> tuple[int, dict[str, Any]]:
+async def health(address: HttpAddress) -> tuple[int, dict[str, Any]]:
     """Return status and report of /readyz."""
     status, body = await get(address, "/readyz")
     return status, json.loads(body) if body else {}
 
 
-async def metric(address: str, name: str, *, accept: str = "*/*", **labels: str) -> float:
+async def metric(address: HttpAddress, name: str, *, accept: str = "*/*", **labels: str) -> float:
     """Return the sum of the samples ``name`` that have ``labels``."""
     _, text = await get(address, "/metrics", accept)
     wanted = [f'{label}="{value}"' for label, value in labels.items()]

@@ -2,25 +2,38 @@
 
 A failed test does not affect the next one: the programs that it started are killed, and a stopped node is started
 again. Its report contains the output of the programs during the test.
+
+The tests pass with and without TLS, users and passwords. By default, half of the files use them, always the same:
+``--tls all`` and ``--tls none`` choose otherwise. The shared node has them, so there is one node, except with ``none``.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 import pytest_asyncio
 
+from tests.support.cluster import Cluster
 from tests.support.failure_report import pytest_runtest_makereport, pytest_runtest_setup, run_folder
 from tests.support.node import Node
+from tests.support.tls_choice import uses_tls
 
-__all__ = ["node", "pytest_runtest_makereport", "pytest_runtest_setup", "run_folder", "shared_node"]
+__all__ = ["node", "pytest_runtest_makereport", "pytest_runtest_setup", "run_folder", "shared_node", "tls"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def tls(request: pytest.FixtureRequest) -> Iterator[bool]:
+    """Whether the tests of this file use TLS."""
+    Cluster.tls_by_default = uses_tls(request.config.getoption("tls"), request.path.name)
+    yield Cluster.tls_by_default
+    Cluster.tls_by_default = False
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
-async def shared_node(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Node]:
+async def shared_node(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config) -> AsyncIterator[Node]:
     """The node of this run; the first test starts it."""
-    made = Node(tmp_path_factory.mktemp("node"))
+    made = Node(tmp_path_factory.mktemp("node"), tls=pytestconfig.getoption("tls") != "none")
     try:
         yield made
     finally:

@@ -15,6 +15,7 @@ from headgate.protocol import messages as m
 from headgate.transport.mqtt import MqttTransport
 from tests.support.cluster import SecuredTestCluster
 from tests.support.programs import TEST_SECONDS, metric, wait_until
+from tests.support.raw_clients import raw_transport
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(TEST_SECONDS)]
@@ -42,8 +43,7 @@ role = "observer"
 
 def transport_of(cluster: SecuredTestCluster, user: str, client_id: str) -> MqttTransport:
     """Return a bare connection of ``user``, for what no client library would send."""
-    broker = cluster.broker
-    return MqttTransport(broker.host, broker.port, client_id, username=user, password=cluster.password_of(user))
+    return raw_transport(cluster.config_of(user), client_id)
 
 
 @pytest.fixture
@@ -72,7 +72,8 @@ async def test_every_role_does_its_work(cluster: SecuredTestCluster) -> None:
 
     assert [b"1", b"2"] == sorted(values)
     assert ["orders"] == [topic.topic for topic in topics]
-    assert "secret of" not in cluster.daemons["only"].process.log_path.read_text()
+    log = cluster.daemons["only"].process.log_path.read_text()
+    assert not [user for user in cluster.users.users if cluster.password_of(user) in log]
 
 
 async def test_the_broker_and_the_daemon_refuse_what_a_role_may_not_do(cluster: SecuredTestCluster) -> None:
@@ -124,7 +125,7 @@ async def test_the_broker_and_the_daemon_refuse_what_a_role_may_not_do(cluster: 
 
 
 async def test_an_unknown_user_or_a_wrong_password_is_refused(cluster: SecuredTestCluster) -> None:
-    (cluster.folder / "shop.password").write_text("guess\n")
+    cluster.users.password_file("shop").write_text("guess\n")
     with pytest.raises(Exception, match="cannot reach the broker"):
         async with Admin(cluster.config_of("shop"), timeout_seconds=3) as admin:
             await admin.list_topics()

@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-import tomllib
 from pathlib import Path
 
 import pytest
 
+from headgate import load_client_config
 from headgate.protocol import messages as m
-from headgate.transport.mqtt import MqttTransport
 from tests.support.node import ANY_PORTS, Node
 from tests.support.programs import TEST_SECONDS, command_line, finish, health, jsonl, metric, processes_of, wait_until
+from tests.support.raw_clients import raw_transport
 
 pytestmark = [pytest.mark.system, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(TEST_SECONDS)]
 
@@ -259,12 +259,14 @@ async def test_malformed_messages_are_counted_and_change_nothing(node: Node):
     before = await metric(node.http_address, "headgate_messages_malformed_total")
     frames = [b"", b"hello", b"\xc1", b"\x81\xa4type\xa7nothing", os.urandom(500), b"\x80" * 1000]
 
-    async with MqttTransport("127.0.0.1", broker_port(node), "stranger") as stranger:
+    config = load_client_config(node.config)
+    address = m.client_address(config.username, "stranger")
+    async with raw_transport(config, "stranger") as stranger:
         await wait_until(lambda: stranger.connected, "the stranger is connected")
         for shard in range(4):
             for frame in frames:
-                assert stranger.publish(m.requests_topic("local", shard, "anonymous/stranger"), frame)
-        assert stranger.publish(m.presence_topic("local", "anonymous/stranger"), b"\xff\xff")
+                assert stranger.publish(m.requests_topic("local", shard, address), frame)
+        assert stranger.publish(m.presence_topic("local", address), b"\xff\xff")
 
         async def counted() -> bool:
             return (
@@ -278,8 +280,3 @@ async def test_malformed_messages_are_counted_and_change_nothing(node: Node):
     assert "stored 1" in produced.err
     assert (await health(node.http_address))[0] == 200
     assert await metric(node.http_address, "headgate_shard_is_leader") == 4
-
-
-def broker_port(node: Node) -> int:
-    """Return the port of the node's broker."""
-    return int(tomllib.loads(node.config.read_text())["broker_port"])

@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 
 from controller.leadership.session_secret import SessionSecret
-from headgate.client.connection import Client
 from headgate.protocol import messages as m
-from headgate.transport.mqtt import MqttTransport
 from tests.support.cluster import Cluster, zookeeper_client
 from tests.support.programs import TEST_SECONDS, get, metric, wait_until
+from tests.support.raw_clients import raw_client, raw_transport
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(TEST_SECONDS)]
 
@@ -24,9 +23,7 @@ async def test_only_a_program_with_the_same_client_id_disconnects_a_daemon(tmp_p
         daemon = await cluster.start_daemon("one")
         await daemon.until_leading()
 
-        async with MqttTransport(
-            cluster.broker.host, cluster.broker.port, m.daemon_client_id("other-cluster", "one")
-        ) as other:
+        async with raw_transport(cluster.client_config(), m.daemon_client_id("other-cluster", "one")) as other:
             await wait_until(lambda: other.connected, "the daemon of another cluster is connected")
             await cluster.commands.succeed("topic", "create", "orders")
         own_id, session = m.daemon_client_id(cluster.name, "one"), m.device_session_id(cluster.name, 0)
@@ -34,15 +31,13 @@ async def test_only_a_program_with_the_same_client_id_disconnects_a_daemon(tmp_p
             digits = json.loads(client.get(f"/headgate/{cluster.name}/config")[0])["session_secret"]
         suffix = SessionSecret(digits).suffix(own_id)
         for known_part in (own_id, session):
-            async with MqttTransport(cluster.broker.host, cluster.broker.port, known_part) as thief:
+            async with raw_transport(cluster.client_config(), known_part) as thief:
                 await wait_until(lambda: thief.connected, "a client with the known part of an id is connected")
                 await cluster.commands.succeed("topic", "list")
             connections = [line for line in daemon.log_entries("broker.connected") if line["client_id"] == known_part]
             assert len(connections) == 1, "it took nothing over"
 
-        own = MqttTransport(
-            cluster.broker.host, cluster.broker.port, own_id, secret_suffix=suffix, rng=random.Random(1)
-        )
+        own = raw_transport(cluster.client_config(), own_id, secret_suffix=suffix, rng=random.Random(1))
         async with own:
 
             async def reported() -> bool:
@@ -67,13 +62,7 @@ async def test_two_clients_with_one_id_are_reported_by_a_daemon(tmp_path: Path) 
         daemon = await cluster.start_daemon("one")
         await daemon.until_leading()
         older, newer = (
-            Client(
-                transport=MqttTransport(cluster.broker.host, cluster.broker.port, "till"),
-                store=None,
-                cluster=cluster.name,
-                client_id="till",
-                now_ms=lambda started_ms=started_ms: started_ms,
-            )
+            raw_client(cluster.client_config(), "till", now_ms=lambda started_ms=started_ms: started_ms)
             for started_ms in (1, 2)
         )
 
@@ -82,4 +71,4 @@ async def test_two_clients_with_one_id_are_reported_by_a_daemon(tmp_path: Path) 
 
         async with older, newer:
             await wait_until(reported, "the daemon counts that a client id is used twice")
-        assert daemon.log_entries("client.id_used_twice")[0]["client_id"] == "anonymous/till"
+        assert daemon.log_entries("client.id_used_twice")[0]["client_id"] == older.address

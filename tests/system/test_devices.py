@@ -25,8 +25,12 @@ pytestmark = [
 
 async def publish(cluster: Cluster, key: str, values: range, topic: str = "orders") -> None:
     """Publish one message per value, as a device does; return when the broker has acknowledged all of them."""
+    config = cluster.client_config()
+    secrets = (
+        [] if config.ca_file is None else ["-u", config.username, "-P", config.password(), "--cafile", config.ca_file]
+    )
     process = await asyncio.create_subprocess_exec(
-        *("mosquitto_pub", "-h", cluster.broker.host, "-p", str(cluster.broker.port), "-q", "1", "-l"),
+        *("mosquitto_pub", "-h", cluster.broker.host, "-p", str(cluster.broker.port), "-q", "1", "-l", *secrets),
         *("-t", f"headgate/{cluster.name}/publish/{topic}/{key}"),
         stdin=asyncio.subprocess.PIPE,
     )

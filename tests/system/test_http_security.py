@@ -67,7 +67,7 @@ async def secured(tmp_path: Path) -> AsyncIterator[SecuredDaemon]:
     files = {name: str(tmp_path / file) for name, file in (
         ("certificate_file", "http.pem"), ("key_file", "http.key"), ("tokens_file", "tokens")
     )}  # fmt: skip
-    async with Cluster(tmp_path) as cluster:
+    async with Cluster(tmp_path, tls=False) as cluster:
         port = cluster.settings("only").http.port
         cluster.sections["http"] = HttpSettings(host="0.0.0.0", port=port, **files)
         yield SecuredDaemon(tmp_path, cluster)

@@ -142,9 +142,9 @@ async def test_the_successor_of_a_killed_reader_starts_at_its_checkpoint(node: N
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def counting(tmp_path: Path, stream: Stream) -> AsyncIterator[Node]:
+async def counting(tmp_path: Path, stream: Stream, tls: bool) -> AsyncIterator[Node]:
     """A node with tables for the stream's records, and with an invalid table for another topic."""
-    made = Node(tmp_path)
+    made = Node(tmp_path, tls=tls)
     rubbish = {"shard": SHARD(0), "sequence_number": None, "bytes": 1, "arrived_ms": 1}
     (tmp_path / "rubbish.jsonl").write_text(json.dumps(rubbish) + "\n")
     ours = (EXAMPLE / "external.toml").read_text().replace("/tmp/orders", str(stream.folder))

@@ -43,7 +43,8 @@ async def test_up_prints_addresses_and_writes_files_for_clients_and_daemons(node
     assert f"ZooKeeper at {daemon['zookeeper']['hosts']}" in node.start_output
     assert f"at {client['broker_host']}:{client['broker_port']}" in node.start_output
     assert f"ledger at {client['ledger_url']}" in node.start_output
-    assert f"metrics  http://{node.http_address}/metrics" in node.start_output
+    assert f"metrics  {'https' if node.tls else 'http'}://{node.http_address}/metrics" in node.start_output
+    assert ("users    " in node.start_output) == node.tls
     assert (daemon["broker"]["port"], daemon["ledger"]["url"]) == (client["broker_port"], client["ledger_url"])
     assert (await get(node.http_address, "/livez"))[0] == 200
     assert (await get(node.http_address, "/"))[0] == 200

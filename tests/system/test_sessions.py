@@ -18,17 +18,16 @@ import pytest_asyncio
 from controller.settings.load import SubscriptionSettings
 from headgate import Consumer
 from headgate.client.admin import Admin
-from headgate.client.connection import Client
 from headgate.errors import FencedError, RequestRejectedError
 from headgate.model import entries as e
 from headgate.model.hashing import shard_of
 from headgate.protocol import messages as m
 from headgate.storage.object_store import open_store
-from headgate.transport.mqtt import MqttTransport
 from tests.support.cluster import SHARDS
 from tests.support.fault_injecting_transport import FaultInjectingTransport
 from tests.support.ingest_environment import IngestCluster
 from tests.support.programs import TEST_SECONDS, TIMEOUT_FACTOR, wait_until
+from tests.support.raw_clients import raw_client
 from tests.support.tcp_proxy import Proxy
 
 pytestmark = [pytest.mark.system, pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(TEST_SECONDS)]
@@ -65,10 +64,7 @@ class Program:
 
     async def __aenter__(self) -> Self:
         await self._stack.enter_async_context(self.proxy)
-        transport = MqttTransport(
-            "127.0.0.1", self.proxy.port, self.client_id, will=Client.will(self.ingest.name, self.client_id)
-        )
-        self.client = Client(transport=transport, store=None, cluster=self.ingest.name, client_id=self.client_id)
+        self.client = raw_client(self.ingest.client_config(self.proxy.port), self.client_id)
         await self._stack.enter_async_context(self.client)
         self.client.on_push((self.topic, "s", self.name), self._on_push)
         return self
