@@ -85,8 +85,9 @@ class DeviceSubscriptions:
     async def run(self, open_session: Callable[[], DeviceSession]) -> None:
         """Keep a session open while it is enabled or not empty, until cancelled."""
         while True:
-            # An earlier leader may have left these.
-            self._active_filters = self._publish_filters()
+            # An earlier leader may have left these. It may have ended after it deleted a topic, before its filter.
+            deleted = (m.publish_filter(self._cluster, name) for name in self._state.deleted_topics)
+            self._active_filters = self._publish_filters().union(deleted)
             self._added_connection = 0
             async with open_session() as session:
                 session.on_connection(lambda _: self._changed.set())

@@ -72,6 +72,8 @@ class _Core(msgspec.Struct, kw_only=True):
     """(topic id, segment, chunk, at_ms), in order."""
     deleted_members: list[tuple[str, str, RemovedConsumer]] = []
     """See `DeletedMembers.members`."""
+    deleted_topics: list[str] = []
+    """See `ShardState.deleted_topics`."""
     commands: list[tuple[str, int]]
     """In order: the oldest is removed first."""
     topics: int
@@ -105,6 +107,7 @@ def encode_snapshot(state: ShardState, *, written_at_ms: int) -> bytes:
             for (topic_id, segment), tombstone in state.tombstones.items()
         ],
         deleted_members=state.deleted_members.members,
+        deleted_topics=state.deleted_topics,
         commands=list(state.commands.items()),
         topics=len(state.topics),
         producers=len(state.producers),
@@ -139,6 +142,7 @@ def decode_steps(data: bytes, *, shard: int, chunk: int) -> Generator[None, None
         (topic_id, segment): Tombstone(chunk, at_ms) for topic_id, segment, chunk, at_ms in core.tombstones
     }
     state.deleted_members = DeletedMembers(core.deleted_members)
+    state.deleted_topics = core.deleted_topics
     state.commands.update(core.commands)
     for part in file.topics:
         topic = _decompress(part, Topic, where)

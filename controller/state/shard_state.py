@@ -26,6 +26,8 @@ from headgate.model.layout import Layout
 
 MAX_REMEMBERED_COMMANDS = 256
 """Commands stored by token, so that a repeated command is not executed twice."""
+MAX_DELETED_TOPICS = 1000
+"""Names of deleted topics that are remembered, the latest ones."""
 MAX_INDEX_ENTRIES = 128
 """Offsets per segment whose chunk is known; when the index is full, every second one is dropped."""
 
@@ -119,6 +121,8 @@ class ShardState:
         self.topics_by_id: dict[int, Topic] = {}
         self.subscriptions: dict[int, Subscription] = {}
         self.deleted_members = DeletedMembers()
+        self.deleted_topics: list[str] = []
+        """Names of deleted topics that do not exist again, the latest last: the broker may have filters of them."""
         self.producers = Producers()
         self.usage = Usage()
         self.tombstones: dict[tuple[int, int], Tombstone] = {}
@@ -264,6 +268,8 @@ class ShardState:
 
     def _add_topic(self, topic: Topic) -> None:
         self.topics[topic.name] = self.topics_by_id[topic.topic_id] = topic
+        if topic.name in self.deleted_topics:
+            self.deleted_topics.remove(topic.name)
         self.next_id = max(self.next_id, topic.topic_id + 1)
         self.usage.add_topic(topic)
         if topic.external is not None:
@@ -276,6 +282,7 @@ class ShardState:
     def _topic_deleted(self, topic: Topic) -> None:
         self.usage.add_topic(topic, -1)
         del self.topics[topic.name], self.topics_by_id[topic.topic_id]
+        self.deleted_topics = [*self.deleted_topics, topic.name][-MAX_DELETED_TOPICS:]
         for subscription in topic.subscriptions.values():
             del self.subscriptions[subscription.subscription_id]
         self.deleted_members.add(topic.subscriptions.values(), self.at_ms)

@@ -116,6 +116,25 @@ async def test_a_term_that_starts_disabled_stores_the_messages_of_an_earlier_ter
     assert numbers(5) == await devices.values()
 
 
+@pytest.mark.parametrize("ingest", [OFF, IngestSettings()], ids=["disabled", "enabled"])
+async def test_a_term_removes_the_filter_of_a_topic_that_was_deleted_just_before_a_crash(
+    devices: Devices, ingest: IngestSettings
+) -> None:
+    """Otherwise the broker queues what devices publish to it, and no leader reads that."""
+    async with devices.running() as (_, client):
+        devices.broker.stop()
+        await client.call(m.DeleteTopic, topic="orders", token="d")
+    assert {ORDERS} == devices.broker.filters(SESSION)
+    devices.broker.start()
+    devices.shard.ingest = ingest
+
+    async with devices.shard.leader("b"), devices.shard.client("later") as client:
+        await until(lambda: not devices.broker.filters(SESSION))
+        assert not devices.publish("orders/a", b"lost")
+        await client.call(m.CreateTopic, topic="orders", token="c", segments=1, leader_epoch=2)
+        await never(lambda: devices.broker.filters(SESSION) != ({ORDERS} if ingest.mqtt_devices else set()), 10)
+
+
 async def test_a_term_that_starts_disabled_leaves_an_empty_session() -> None:
     devices = Devices(ingest=OFF)
     async with devices.shard.leader() as leader, devices.shard.client() as client:

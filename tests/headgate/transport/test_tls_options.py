@@ -9,6 +9,7 @@ import pytest
 import structlog
 
 from controller.broker_connection import BrokerConnection
+from controller.leadership.session_secret import SessionSecret
 from controller.settings.load import BrokerSettings, LedgerSettings, Settings, load_settings, parse_settings
 from headgate.client.connection import Client
 from headgate.config import load_client_config
@@ -143,6 +144,6 @@ def test_a_client_and_a_daemon_log_the_warning_once(tmp_path: Path, caplog: pyte
     settings = Settings(ledger=LedgerSettings(url=tmp_path.as_uri()), broker=broker)
     with structlog.testing.capture_logs() as logged:
         connection = BrokerConnection(settings, RecordingObserver(), random.Random(1))
-        connection.transport("a")
+        connection.transport("a", SessionSecret(SessionSecret.new_digits()))
         connection.device_session(0, lambda _: None)
     assert ["broker.insecure"] == [line["event"] for line in logged]
