@@ -255,7 +255,7 @@ class ZooKeeperElections:
         else:
             self._problems[activity] = problem
         first = next(iter(self._problems.values()), None)
-        if first == self._problem:
+        if first == self._problem or self._closing:
             return
         self._problem = first
         if first is None:

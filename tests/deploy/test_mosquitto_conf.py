@@ -30,6 +30,7 @@ def test_the_shipped_limits_are_those_of_headgate_up() -> None:
 def test_the_other_shipped_settings_are_those_of_an_installation() -> None:
     of_an_installation = {
         "listener",
+        "max_connections",
         "certfile",
         "keyfile",
         "allow_anonymous",

@@ -129,22 +129,17 @@ def test_the_example_settings_match_the_units():
     assert daemon["StateDirectory"] == ["headgate"], "the ledger's folder, read-only otherwise"
 
 
-def test_the_password_file_of_the_example_is_the_credential(tmp_path):
-    """With both lines of [broker] uncommented, systemd provides the file."""
-    text = (DEPLOY / "headgate.toml").read_text()
-    enabled = re.sub(r"^# (username|password_file) =", r"\1 =", text, flags=re.MULTILINE)
-    assert enabled != text
-    (tmp_path / "headgate.toml").write_text(enabled)
-    shutil.copy(DEPLOY / "access.toml", tmp_path)
-    credential, source = directives(UNITS[0])["LoadCredential"][0].split(":")
-    credentials = tmp_path / "credentials"
-    credentials.mkdir()
-    write_secret(credentials / credential, b"sesame\n")
+def test_the_password_files_of_the_example_are_the_credentials(tmp_path):
+    """systemd provides them, and tmpfiles.conf creates their sources."""
+    loaded = dict(value.split(":") for value in directives(UNITS[0])["LoadCredential"])
+    for credential in loaded:
+        write_secret(tmp_path / credential, f"{credential}: sesame\n".encode())
 
-    settings = load_settings(tmp_path / "headgate.toml", credentials=credentials)
-    assert settings.broker.password() == "sesame"
+    settings = load_settings(DEPLOY / "headgate.toml", credentials=tmp_path)
+    assert settings.broker.password() == "mqtt-password: sesame"
+    assert settings.zookeeper.password() == "zookeeper-password: sesame"
     made = [line.split()[1] for line in (DEPLOY / "tmpfiles.conf").read_text().splitlines() if line.startswith("f ")]
-    assert made == [source, "/etc/headgate/http-tokens"], "neither starts without its file"
+    assert made == [*loaded.values(), "/etc/headgate/http-tokens"], "neither starts without its file"
 
 
 def test_the_drain_service_has_the_options_that_its_unit_uses():

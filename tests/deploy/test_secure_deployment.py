@@ -1,0 +1,262 @@
+"""The shipped files work together: real servers, a real daemon and a client, with TLS and users everywhere.
+
+Only folders, ports and what Debian's packages add are replaced. A throwaway authority issues the certificates.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import ssl
+import subprocess
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import aiohttp
+import pytest
+
+from controller.leadership.zookeeper import ZooKeeperElections
+from controller.leadership.zookeeper_connection import ZooKeeperCredentials
+from controller.local.certificates import CertificateFiles, LocalCertificateAuthority
+from controller.local.embedded import find_mosquitto, zookeeper_classpath
+from controller.local.reserved_port import ReservedPort
+from controller.local.supervised_process import ProcessSpec, SupervisedProcess
+from drain.spark.java import find_java
+from headgate import Admin, Producer
+from headgate.config import ClientConfig
+from headgate.tls import client_context
+from tests.deploy.test_units import DEPLOY, UNITS, directives
+from tests.support.election_environments import Candidate
+from tests.support.programs import TEST_SECONDS, RunningProgram, finish, start, wait_until
+from tests.support.secret_files import write_secret
+from tests.support.waiting import until
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(TEST_SECONDS)]
+
+SERVER: Final = "localhost"
+USERS: Final = ("headgate", "operator", "shop")
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    broker: int
+    zookeeper: int
+    http: int
+
+
+class Deployment:
+    """The files of `deploy/`, installed below ``root`` as docs/security.md says."""
+
+    def __init__(self, root: Path, ports: Ports) -> None:
+        self.root = root
+        self.ports = ports
+        self.settings = root / "etc/headgate/headgate.toml"
+        self.credentials = root / "credentials"
+        self.authority = LocalCertificateAuthority(root / "ca")
+        for folder in ("etc/headgate", "etc/mosquitto/certs", "etc/zookeeper/tls", "var/lib/mosquitto", "credentials"):
+            (root / folder).mkdir(parents=True)
+        self._install(
+            "headgate.toml", self.settings, {"2281": ports.zookeeper, "8883": ports.broker, "9464": ports.http}
+        )
+        self._install("access.toml", root / "etc/headgate/access.toml", {})
+        self._install("mosquitto.conf", root / "etc/mosquitto/headgate.conf", {"8883": ports.broker})
+        self._install("zookeeper.cfg", root / "etc/zookeeper/zoo.cfg", {"2281": ports.zookeeper})
+        self._certificates()
+        self._passwords()
+
+    @property
+    def environ(self) -> dict[str, str]:
+        """What systemd passes to the daemon."""
+        return {"CREDENTIALS_DIRECTORY": str(self.credentials)}
+
+    def client(self, user: str) -> ClientConfig:
+        return ClientConfig(
+            cluster="local",
+            broker_host=SERVER,
+            broker_port=self.ports.broker,
+            ledger_url=f"file://{self.root}/var/lib/headgate/ledger",
+            username=user,
+            password_file=str(write_secret(self.root / f"{user}.secret", f"password of {user}".encode())),
+            tls=True,
+            ca_file=str(self.authority.ca_file),
+        )
+
+    async def export_access(self) -> None:
+        """Make the broker's access control list, as the comment in mosquitto.conf says."""
+        exported = await finish("access", "export", "--config", str(self.settings), env=self.environ)
+        assert exported.code == 0, exported.err
+        write_secret(self.root / "etc/mosquitto/headgate.acl", exported.out.encode())
+
+    async def token(self) -> str:
+        path = str(self.root / "etc/headgate/http-tokens")
+        made = await finish("http", "token", "prometheus", "--file", path)
+        assert made.code == 0, made.err
+        return made.out.strip()
+
+    def daemon_tls(self) -> ssl.SSLContext:
+        """Return the context of a client with the daemon's certificate."""
+        daemon = self.root / "etc/headgate/daemon"
+        return client_context(
+            ca_file=self.authority.ca_file, certificate_file=f"{daemon}.pem", key_file=f"{daemon}.key"
+        )
+
+    async def ask_zookeeper(self, word: bytes, tls: ssl.SSLContext | None) -> bytes:
+        """Return the reply to a four-letter word; empty if the server ends the connection."""
+        reader, writer = await asyncio.open_connection(SERVER, self.ports.zookeeper, ssl=tls)
+        try:
+            writer.write(word)
+            return await reader.read(4096)
+        except (ssl.SSLError, ConnectionError):
+            return b""
+        finally:
+            writer.transport.abort()
+
+    def broker(self) -> SupervisedProcess:
+        program, config = find_mosquitto(), self.root / "etc/mosquitto/headgate.conf"
+        assert program is not None
+        if os.geteuid() == 0:
+            # It would change to its own user, which cannot read this folder.
+            config.write_text("user root\n" + config.read_text())
+        return SupervisedProcess(
+            ProcessSpec("mosquitto", [program, "-c", str(config)], self.root / "mosquitto.log", self._broker_is_ready)
+        )
+
+    def zookeeper(self) -> SupervisedProcess:
+        config = self.root / "etc/zookeeper/zoo.cfg"
+        # Only ZooKeeper's distribution contains this class, Spark's jars do not.
+        config.write_text(re.sub(r"^metricsProvider\..*\n", "", config.read_text(), flags=re.MULTILINE))
+        java = find_java(self.root / "java") / "bin/java"
+        main = "org.apache.zookeeper.server.ZooKeeperServerMain"
+        command = [str(java), "-Xmx256m", "-cp", zookeeper_classpath(), main, str(config)]
+        return SupervisedProcess(
+            ProcessSpec("ZooKeeper", command, self.root / "zookeeper.log", self._zookeeper_is_ready)
+        )
+
+    def _install(self, name: str, path: Path, ports: dict[str, int]) -> None:
+        text = re.sub(r"/(etc|var|run)/", rf"{self.root}/\1/", (DEPLOY / name).read_text())
+        for shipped, port in ports.items():
+            assert shipped in text
+            text = text.replace(shipped, str(port))
+        path.write_text(text)
+
+    def _certificates(self) -> None:
+        def copy(files: CertificateFiles, certificate: str, key: str) -> None:
+            (self.root / certificate).write_bytes(files.certificate_file.read_bytes())
+            write_secret(self.root / key, files.key_file.read_bytes())
+
+        authority = self.authority.ca_file.read_bytes()
+        (self.root / "etc/headgate/ca.pem").write_bytes(authority)
+        (self.root / "etc/zookeeper/tls/client-ca.pem").write_bytes(authority)
+        copy(
+            self.authority.issue("daemon", hosts=[SERVER], client=True),
+            *("etc/headgate/daemon.pem", "etc/headgate/daemon.key"),
+        )
+        copy(
+            self.authority.issue("broker", hosts=[SERVER]),
+            *("etc/mosquitto/certs/broker.pem", "etc/mosquitto/certs/broker.key"),
+        )
+        server = self.authority.issue("zookeeper", hosts=[SERVER])
+        both = server.key_file.read_bytes() + server.certificate_file.read_bytes()
+        write_secret(self.root / "etc/zookeeper/tls/zookeeper.pem", both)
+
+    def _passwords(self) -> None:
+        passwords = "".join(f"{user}:password of {user}\n" for user in USERS)
+        path = write_secret(self.root / "etc/mosquitto/headgate.passwd", passwords.encode())
+        subprocess.run(["mosquitto_passwd", "-U", path], check=True, timeout=60)
+        loaded = [value.partition(":")[0] for value in directives(UNITS[0])["LoadCredential"]]
+        assert loaded == ["mqtt-password", "zookeeper-password"]
+        write_secret(self.credentials / "mqtt-password", b"password of headgate\n")
+        write_secret(self.credentials / "zookeeper-password", b"5b4bd0c3f1d7\n")
+
+    async def _broker_is_ready(self) -> bool:
+        _, writer = await asyncio.open_connection(SERVER, self.ports.broker)
+        writer.close()
+        return True
+
+    async def _zookeeper_is_ready(self) -> bool:
+        return b"Mode:" in await self.ask_zookeeper(b"srvr", self.daemon_tls())
+
+
+@pytest.fixture
+async def deployment(tmp_path: Path) -> AsyncIterator[Deployment]:
+    with ReservedPort() as broker, ReservedPort() as zookeeper, ReservedPort() as http:
+        deployment = Deployment(tmp_path / "root", Ports(broker.number, zookeeper.number, http.number))
+        await deployment.export_access()
+        async with deployment.broker(), deployment.zookeeper():
+            yield deployment
+
+
+async def ready_daemon(deployment: Deployment, token: str) -> RunningProgram:
+    """Start the daemon as its unit does; return when it leads all shards."""
+    config = str(deployment.settings)
+    checked = await finish("check-config", "--config", config, env=deployment.environ)
+    assert checked.code == 0, checked.err
+    assert "warning" not in checked.err
+    daemon = await start("run", "--config", config, out=deployment.root / "daemon.out", env=deployment.environ)
+
+    async def leads() -> bool:
+        status, text = await scraped(deployment, "/readyz", token)
+        return status == 200 and "leads 4 of 4 shards" in text
+
+    await wait_until(leads, daemon.errors)
+    return daemon
+
+
+async def scraped(deployment: Deployment, path: str, token: str | None) -> tuple[int, str]:
+    """Ask as prometheus.yml does; status 0 without an answer."""
+    headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+    url = f"https://127.0.0.1:{deployment.ports.http}{path}"
+    tls = client_context(ca_file=deployment.authority.ca_file)
+    try:
+        async with (
+            aiohttp.ClientSession() as session,
+            session.get(url, headers=headers, ssl=tls, server_hostname=SERVER) as response,
+        ):
+            return response.status, await response.text()
+    except aiohttp.ClientError:
+        return 0, ""
+
+
+async def test_the_shipped_files_make_a_cluster_in_which_every_connection_is_secure(deployment: Deployment) -> None:
+    token = await deployment.token()
+    daemon = await ready_daemon(deployment, token)
+
+    async with Admin(deployment.client("operator")) as admin:
+        await admin.create_topic("orders", 1)
+    async with Producer(deployment.client("shop")) as producer:
+        sent = await producer.send_and_wait("orders", b"key", b"value")
+    assert sent.offset == 0
+
+    assert (await scraped(deployment, "/metrics", None))[0] == 401
+    status, metrics = await scraped(deployment, "/metrics", token)
+    assert status == 200
+    assert "headgate_zookeeper_refused 0.0" in metrics
+    await zookeeper_refuses_strangers(deployment)
+    log = daemon.errors()
+    assert "password of" not in log
+    assert "5b4bd0c3f1d7" not in log
+    assert await daemon.terminate() == 0
+
+
+async def zookeeper_refuses_strangers(deployment: Deployment) -> None:
+    """Clients without TLS, without a certificate, and with a certificate but without a user."""
+    assert b"Zookeeper version: 3.9" in await deployment.ask_zookeeper(b"srvr", deployment.daemon_tls())
+    assert b"not in the whitelist" in await deployment.ask_zookeeper(b"dump", deployment.daemon_tls())
+    assert await deployment.ask_zookeeper(b"srvr", None) == b""
+    without_certificate = client_context(ca_file=deployment.authority.ca_file)
+    assert await deployment.ask_zookeeper(b"srvr", without_certificate) == b""
+    stranger = Candidate()
+    async with ZooKeeperElections(
+        f"{SERVER}:{deployment.ports.zookeeper}",
+        root="/headgate/other",
+        instance="stranger",
+        session_timeout_seconds=6,
+        on_event=stranger.on_event,
+        credentials=ZooKeeperCredentials(None, deployment.daemon_tls()),
+    ) as elections:
+        elections.contend(0)
+        await until(lambda: stranger.problem is not None)
+        assert stranger.problem == "ZooKeeper requires a user: set [zookeeper] username and password_file"
