@@ -46,6 +46,7 @@ from controller.leadership.election import (
 from controller.leadership.shard_leaders import ShardLeaders
 from controller.leadership.transitions import Event, Role
 from controller.logs import change_level
+from controller.settings.certificate_expiry import report_certificates
 from controller.settings.http_files import read_http_access
 from controller.settings.listeners import http_warnings
 from controller.settings.load import Settings
@@ -145,6 +146,7 @@ class Daemon:
             observer=self.instruments,
             access=read_http_access(settings.http),
         )
+        report_certificates(settings, self.instruments)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Run until ``stop`` is set, then hand over all shards and close all connections."""
@@ -260,6 +262,7 @@ class Daemon:
         self._zookeeper.reload()
         reload = reloaded(self.settings, read)
         self.settings = reload.settings
+        report_certificates(self.settings, self.instruments)
         change_level(self.settings.log.level)
         self._access.rules, self._http.access = access_rules, http_access
         log.info("settings.reloaded", applied=reload.applied, needs_restart=reload.needs_restart)

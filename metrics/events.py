@@ -37,6 +37,7 @@ LayoutChangeReason = Literal["rate", "bytes", "size", "consumers", "quiet"]
 SplitLimit = Literal["hot_key", "max_segments", "undrained_ancestors", "single_hash", "layout_full", "quota"]
 DrainState = Literal["off", "starting", "ready", "degraded"]
 DrainFailure = Literal["unreachable", "timed_out", "failed", "invalid", "denied"]
+CertificateUse = Literal["http", "broker", "zookeeper"]
 HttpLimit = Literal["connections", "descriptors"]
 HttpDenial = Literal[
     "no_token", "wrong_token", "plaintext", "client_certificate", "server_certificate", "handshake", "slow_handshake"
@@ -445,6 +446,13 @@ class HttpLimitReached(Event, frozen=True):
 
 class ReloadFailed(Event, frozen=True):
     """SIGHUP was received, but settings or a file were unusable."""
+
+
+class CertificateRead(Event, frozen=True):
+    """The daemon's certificate for this use was read; it expires at this time, in seconds since 1970."""
+
+    use: CertificateUse
+    expires_at_seconds: float
 
 
 class HttpDenied(Event, frozen=True):

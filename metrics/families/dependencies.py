@@ -58,6 +58,12 @@ def add_dependency_metrics(metrics: MetricFactory) -> None:
         "reload_failures",
         "Signals to read the settings again that changed nothing, because settings or a file were unusable.",
     )
+    expiry = metrics.removable_gauge(
+        "certificate_expiry_timestamp_seconds",
+        "When a certificate of the daemon expires, in seconds since 1970.",
+        "use",
+    )
+    metrics.on(events.CertificateRead, lambda event: expiry.labels(event.use).set(event.expires_at_seconds))
     metrics.count(
         events.HttpDenied,
         "http_denied",

@@ -22,7 +22,7 @@ PROMETHEUS = DEPLOY / "prometheus"
 RULES = yaml.safe_load((PROMETHEUS / "headgate.rules.yml").read_text())["groups"][0]["rules"]
 RULE_TESTS = yaml.safe_load((PROMETHEUS / "headgate.rules.test.yml").read_text())["tests"]
 DASHBOARD = json.loads((DEPLOY / "grafana" / "headgate.json").read_text())
-PACKAGES = ("controller", "coordinator", "drain", "headgate")
+PACKAGES = ("controller", "coordinator", "drain", "headgate", "metrics")
 PROMETHEUS_METRICS = {"up"}
 """Series that Prometheus creates."""
 
