@@ -18,9 +18,9 @@ from typing import Any, Self
 from bench._raw_client import RawClient
 from controller.local.cluster import LocalCluster
 from controller.local.secured_cluster import SecuredCluster
+from controller.settings.write import client_toml
 from headgate import Admin
 from headgate.client.connection import Client
-from headgate.config import ClientConfig
 from headgate.errors import HeadgateError
 from headgate.parent_death_signal import with_parent_death_signal
 from headgate.protocol import messages as m
@@ -98,22 +98,25 @@ class BenchCluster(LocalCluster):
 
     async def start_delays(self, stack: AsyncExitStack, delays_ms: list[int]) -> dict[int, int]:
         """Start delayed connections to the broker; return delay per direction in milliseconds → port."""
-        _, line = await self._start_helper(stack, "bench._delay", *(str(delay) for delay in delays_ms))
+        _, line = await self._start_helper(
+            stack, "bench._delay", *self._broker_address(), *(str(delay) for delay in delays_ms)
+        )
         return dict(zip(delays_ms, map(int, line.split()), strict=True))
 
     async def start_peer(self, stack: AsyncExitStack) -> None:
         """Start bench._peer until ``stack`` is closed."""
-        _, line = await self._start_helper(stack, "bench._peer")
+        _, line = await self._start_helper(stack, "bench._peer", *self._broker_address())
         assert line == "ready", line
+
+    def _broker_address(self) -> tuple[str, str]:
+        return self.broker.host, str(self.broker.port)
 
     async def _start_helper(
         self, stack: AsyncExitStack, module: str, *arguments: str
     ) -> tuple[asyncio.subprocess.Process, str]:
-        """Start ``module`` with the broker's address; return it, and the line that it prints when it is ready."""
+        """Start ``module``; return it, and the line that it prints when it is ready."""
         process = await asyncio.create_subprocess_exec(
-            *with_parent_death_signal(
-                sys.executable, "-m", module, self.broker.host, str(self.broker.port), *arguments
-            ),
+            *with_parent_death_signal(sys.executable, "-m", module, *arguments),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
         )
@@ -127,10 +130,10 @@ class BenchCluster(LocalCluster):
 
 
 class SecuredBenchCluster(BenchCluster, SecuredCluster):
-    """A `BenchCluster` with access control, and with a topic for the hostile user."""
+    """A `BenchCluster` with access control and TLS, and with a topic for the hostile user."""
 
     def __init__(self) -> None:
-        super().__init__(access=ACCESS)
+        super().__init__(access=ACCESS, tls=True)
 
     async def __aenter__(self) -> Self:
         await super().__aenter__()
@@ -138,18 +141,15 @@ class SecuredBenchCluster(BenchCluster, SecuredCluster):
             await admin.create_topic(HOSTILE_TOPIC)
         return self
 
-    def client_config(self, broker_port: int | None = None, user: str | None = None) -> ClientConfig:
-        """Return the configuration of ``user``; default: the honest one."""
-        return super().client_config(broker_port, user or HONEST)
-
     def raw_client(self, client_id: str) -> RawClient:
         """Return a connection of the honest user without a client library, such as that of a device."""
-        password = self.password_of(HONEST)
-        return RawClient(self.broker.host, self.broker.port, client_id, user=HONEST, password=password)
+        return RawClient.from_config(self.client_config(), client_id)
 
     async def start_hostile(self, stack: AsyncExitStack, seconds: float) -> HostileProcess:
         """Start bench._hostile until ``stack`` is closed; it rests at first, and will attack for ``seconds``."""
-        process, line = await self._start_helper(stack, "bench._hostile", self.name, str(self.folder), str(seconds))
+        config = self.folder / "hostile.toml"
+        config.write_text(client_toml("", self.client_config(user=HOSTILE)))
+        process, line = await self._start_helper(stack, "bench._hostile", str(config), str(seconds))
         assert line == "ready", line
         return HostileProcess(process)
 

@@ -1,8 +1,8 @@
 """A client with valid credentials that does everything bad, at a bounded rate. A process of its own.
 
-``python -m bench._hostile HOST PORT CLUSTER FOLDER SECONDS`` prints ``ready``, attacks after the line ``go``, and rests
-after the line ``rest``. At the end of its standard input it prints the number of its acts by kind, as JSON. ``FOLDER``
-has the authority of the broker, if that uses TLS. ``SECONDS``: how long it attacks in total.
+``python -m bench._hostile CONFIG SECONDS`` prints ``ready``, attacks after the line ``go``, and rests
+after the line ``rest``. At the end of its standard input it prints the number of its acts by kind, as JSON. ``CONFIG``
+is its client configuration, ``SECONDS`` how long it attacks in total.
 
 It plays all acts in random order, then again. Light ones: messages in the name of others, small invalid messages, new
 names, guessed passwords. Heavy ones: the largest valid message of each kind, for a topic of others and for its own;
@@ -20,7 +20,6 @@ import sys
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from functools import partial
-from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -28,9 +27,8 @@ import msgspec
 from bench import _worst_cases as worst
 from bench._cluster import HOSTILE, HOSTILE_TOPIC, TOPIC
 from bench._raw_client import RawClient
+from headgate.config import ClientConfig, load_client_config
 from headgate.protocol import messages as m
-from headgate.secret_file import read_secret
-from headgate.tls import client_context
 
 LIGHT_ACTS_A_SECOND: Final = 20.0
 HEAVY_ACTS_A_SECOND: Final = 0.5
@@ -64,15 +62,12 @@ class _Deck:
 class Hostile:
     """The attacker: one connection that it opens again when it is lost, and more for floods."""
 
-    def __init__(self, host: str, port: int, cluster: str, folder: Path, seconds: float, rng: random.Random) -> None:
+    def __init__(self, config: ClientConfig, seconds: float, rng: random.Random) -> None:
         """``seconds``: how long it will attack."""
         self.counts: Counter[str] = Counter()
-        self._address = host, port
-        self._cluster = cluster
+        self._config = config
+        self._cluster = config.cluster
         self._rng = rng
-        self._password = read_secret(folder / "users" / f"{HOSTILE}.password", "password")
-        ca_file = folder / "tls" / "ca.pem"
-        self._context = client_context(ca_file=ca_file) if ca_file.exists() else None
         self._client: RawClient | None = None
         self._leader_epoch = 0
         self._names = 0
@@ -108,13 +103,7 @@ class Hostile:
     # Connections
 
     def _raw(self, client_id: str, password: str | None = None) -> RawClient:
-        return RawClient(
-            *self._address,
-            client_id,
-            user=HOSTILE,
-            password=password or self._password,
-            context=self._context,
-        )
+        return RawClient.from_config(self._config, client_id, password=password)
 
     async def _connected(self) -> RawClient:
         client = self._raw(CLIENT_ID)
@@ -210,7 +199,7 @@ class Hostile:
         }
 
     def _floods(self) -> dict[str, Act]:
-        return {"reconnects": self._reconnect, "subscriptions": self._subscribe}
+        return {"reconnects": self._reconnect, "takeovers": self._take_over, "subscriptions": self._subscribe}
 
     async def _reconnect(self) -> None:
         for number in range(CONNECTIONS_AT_ONCE):
@@ -272,8 +261,8 @@ async def attack(hostile: Hostile) -> None:
 
 
 async def _main() -> None:
-    host, port, cluster, folder, seconds = sys.argv[1:]
-    await attack(Hostile(host, int(port), cluster, Path(folder), float(seconds), random.Random(1)))
+    config, seconds = sys.argv[1:]
+    await attack(Hostile(load_client_config(config), float(seconds), random.Random(1)))
 
 
 if __name__ == "__main__":

@@ -14,6 +14,8 @@ from paho.mqtt.client import Client, MQTTMessage, MQTTv5
 from paho.mqtt.enums import CallbackAPIVersion
 from paho.mqtt.reasoncodes import ReasonCode
 
+from headgate.config import ClientConfig
+
 ANSWER_SECONDS: Final = 60.0
 CONNECT_SECONDS: Final = 20.0
 
@@ -31,15 +33,14 @@ class RawClient:
         password: str | None = None,
         clean: bool = True,
         context: ssl.SSLContext | None = None,
-        server_name: str | None = None,
     ) -> None:
-        """``context`` None: no TLS. ``server_name``: the name to connect to, if it is not ``host``."""
+        """``context`` None: no TLS."""
         self.client_id = client_id
         self.received: list[tuple[str, bytes]] = []
         """(topic, payload) of all messages so far."""
         self.disconnected = asyncio.Event()
         self._on_message: Callable[[str, bytes], None] = lambda *_: None
-        self._address = (server_name or host, port)
+        self._address = host, port
         self._clean = clean
         self._loop = asyncio.get_running_loop()
         self._connected: asyncio.Future[str] = self._loop.create_future()
@@ -57,6 +58,22 @@ class RawClient:
         self._paho.on_subscribe = self._post(lambda _c, _u, mid, reasons, _p: self._answer(mid, reasons))
         self._paho.on_message = self._post(lambda _c, _u, message: self._receive(message))
         self._paho.on_disconnect = self._post(lambda *_: self._set_disconnected())
+
+    @classmethod
+    def from_config(
+        cls, config: ClientConfig, client_id: str, *, password: str | None = None, clean: bool = True
+    ) -> Self:
+        """Return a connection of the user of ``config``, not yet open. ``password``: another one than the user's."""
+        tls = config.broker_tls()
+        return cls(
+            config.broker_host,
+            config.broker_port,
+            client_id,
+            user=config.username,
+            password=password or config.password(),
+            clean=clean,
+            context=None if tls is None else tls.context(),
+        )
 
     async def connect(self) -> str:
         """Connect. Raises OSError (ssl.SSLError among them) if there is no MQTT connection."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import re
+import ssl
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ from bench._raw_client import RawClient
 from headgate import Admin, Consumer, Producer
 from headgate.model import entries as e
 from headgate.protocol import messages as m
+from headgate.tls import client_context
 from tests.support.cluster import Daemon, SecuredTestCluster
 from tests.support.programs import metric, wait_until
 from tests.support.waiting import until
@@ -82,7 +84,21 @@ class BrokerLog:
     """``{id}`` is the attacker's client id."""
 
 
-Evidence = Metric | BrokerLog
+@dataclass(frozen=True)
+class ZooKeeperLog:
+    """A line of ZooKeeper's log."""
+
+    pattern: str
+
+
+@dataclass(frozen=True)
+class Unseen:
+    """Nothing on the servers shows the act; ``why`` says what else does."""
+
+    why: str
+
+
+Evidence = Metric | BrokerLog | ZooKeeperLog | Unseen
 
 
 @dataclass(frozen=True)
@@ -106,7 +122,7 @@ class Scene:
     """A cluster with one named producer, one consumer and one device; the topic has one segment."""
 
     def __init__(self, folder: Path) -> None:
-        self.cluster = SecuredTestCluster(folder, shards=1, access=ACCESS)
+        self.cluster = SecuredTestCluster(folder, shards=1, access=ACCESS, tls=True)
         self.producer_id = 0
         self.leader_epoch = 0
         self.producer_token = ""
@@ -165,7 +181,8 @@ class Scene:
         async def grew() -> bool:
             return await self._seen(attack.seen, attacker) > seen_before
 
-        await wait_until(grew, f"the act is seen in {attack.seen}", 10)
+        if not isinstance(attack.seen, Unseen):
+            await wait_until(grew, f"the act is seen in {attack.seen}", 10)
         entries = await self._entries(before)
         unexpected = [each for each in entries if not isinstance(each, HONEST_ENTRIES + attack.allowed)]
         assert not unexpected, f"effects in the ledger: {unexpected}"
@@ -184,11 +201,13 @@ class Scene:
             self._attackers[user] = client
         return self._attackers[user]
 
-    def raw(self, user: str | None, client_id: str, *, password: str | None = None, clean: bool = True) -> RawClient:
+    def raw(self, user: str, client_id: str, *, password: str | None = None, clean: bool = True) -> RawClient:
         """Return a connection of ``user``, not yet open."""
-        known = None if user is None else password or self.cluster.password_of(user)
-        broker = self.cluster.broker
-        return RawClient(broker.host, broker.port, client_id, user=user, password=known, clean=clean)
+        return RawClient.from_config(self.cluster.config_of(user), client_id, password=password, clean=clean)
+
+    def context(self) -> ssl.SSLContext:
+        """Return TLS that trusts the cluster's authority."""
+        return client_context(ca_file=self.cluster.users.ca_file)
 
     def request(self, user: str, body: m.AnyRequestBody, *, named: str | None = None) -> tuple[int, bytes]:
         """Return the id and payload of a request of ``user``'s client; ``named``: the client that the payload names."""
@@ -269,5 +288,9 @@ class Scene:
             return await metric(
                 self.daemon.http_address, evidence.name, accept=next(self._metric_formats), **evidence.labels
             )
+        if isinstance(evidence, Unseen):
+            return 0
         pattern = evidence.pattern.replace("{id}", re.escape(attacker.client_id))
-        return len(re.findall(pattern, self.cluster.broker.log_path.read_text()))
+        of_broker = isinstance(evidence, BrokerLog)
+        log = self.cluster.broker.log_path if of_broker else self.cluster.zookeeper.folder / "zookeeper.log"
+        return len(re.findall(pattern, log.read_text()))

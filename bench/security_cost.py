@@ -1,0 +1,120 @@
+"""Throughput and latency of storing records with security, divided by those without.
+
+Two clusters on this machine take turns. One has TLS everywhere, users with passwords, and an access file; the other one
+is open. A Producer with default settings sends records of 1 KB to each (the workload of ``ingest_throughput``), then
+single records of 100 bytes that are awaited one by one (that of ``ingest_latency``). The value is the ratio of records
+per second, secured over open. ``latency`` and ``latency_p99`` are open over secured: a goal of 0.83 allows 1.2 times
+the latency.
+
+The leader's digests of batches cannot be switched off, so they are measured alone. The value contains them: it is
+reduced by the share of time that they take.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from statistics import median
+
+from bench._cluster import TOPIC, BenchCluster, SecuredBenchCluster, percentile
+from bench._harness import Benchmark, Effort, Measurement, Part, Rounds, gc_disabled, run_alternating_async
+from bench._load import BATCH_BYTES, batch_of_records, pump
+from bench._workload import records
+from headgate import Producer
+from headgate.protocol import messages as m
+from headgate.protocol.batch_digest import batch_digest
+
+VALUE_BYTES, SINGLE_BYTES = 1024, 100
+PAUSE_SECONDS = 0.002
+"""Pause between two single records, so that each starts with idle processes."""
+DIGESTS = 200
+LEAST_LATENCY_RATIO = round(1 / 1.2, 3)
+
+
+def measure(effort: Effort) -> Measurement:
+    """Return the ratio of throughputs."""
+    return asyncio.run(_measure(effort))
+
+
+async def _measure(effort: Effort) -> Measurement:
+    async with AsyncExitStack() as stack:
+        producers = {
+            "open": await _producer(stack, BenchCluster()),
+            "secured": await _producer(stack, SecuredBenchCluster()),
+        }
+        rows = [(row.key, row.value) for row in records(effort.pick(16_000, 4_000), VALUE_BYTES)]
+
+        def stores(name: str) -> Callable[[], Awaitable[None]]:
+            return lambda: pump(producers[name], rows, 1)
+
+        rounds = await run_alternating_async(
+            {name: stores(name) for name in producers}, effort.pick(9, 3), effort.progress
+        )
+        latencies = await _latencies(producers, effort)
+    return compared(rounds, latencies, count=len(rows), digest_seconds=digest_seconds())
+
+
+async def _producer(stack: AsyncExitStack, cluster: BenchCluster) -> Producer:
+    await stack.enter_async_context(cluster)
+    producer = await stack.enter_async_context(Producer(cluster.client_config()))
+    await producer.open(TOPIC)
+    return producer
+
+
+async def _latencies(producers: dict[str, Producer], effort: Effort) -> dict[str, list[float]]:
+    """Return the seconds of single records by cluster; they alternate record by record."""
+    loop = asyncio.get_running_loop()
+    seconds: dict[str, list[float]] = {name: [] for name in producers}
+    names = list(producers)
+    with gc_disabled():
+        for number in range(effort.pick(3000, 300)):
+            for name in names if number % 2 else reversed(names):
+                began = loop.time()
+                await (await producers[name].send(TOPIC, b"key", bytes(SINGLE_BYTES)))
+                seconds[name].append(loop.time() - began)
+                await asyncio.sleep(PAUSE_SECONDS)
+    return seconds
+
+
+def digest_seconds() -> float:
+    """Return the seconds of one digest of a batch of `BATCH_BYTES`."""
+    batch = m.ProduceBatch(
+        topic=TOPIC, records=[m.Record(*record, 0) for record in batch_of_records()], producer_id=1, sequence=0
+    )
+    with gc_disabled():
+        began = time.perf_counter()
+        for _ in range(DIGESTS):
+            batch_digest(batch)
+        return (time.perf_counter() - began) / DIGESTS
+
+
+def compared(rounds: Rounds, latencies: dict[str, list[float]], *, count: int, digest_seconds: float) -> Measurement:
+    """Return the measurement; ``count`` records of `VALUE_BYTES` were stored in each round."""
+    # Inverse ratios of times are ratios of rates.
+    ratios = rounds.ratios("open", "secured")
+    batches = count * VALUE_BYTES / BATCH_BYTES
+    digest_share = batches * digest_seconds / rounds.median_seconds("secured")
+    parts: dict[str, Part] = {
+        **{f"{side}_records_a_second": round(count / rounds.median_seconds(side)) for side in rounds.seconds},
+        "transport_and_access": round(median(ratios), 4),
+        "lowest": round(min(ratios), 4),
+        "highest": round(max(ratios), 4),
+        "digest_share": round(digest_share, 4),
+        "digest_us": round(digest_seconds * 1e6, 1),
+    }
+    for name, share in (("latency", 0.5), ("latency_p99", 0.99)):
+        found = {side: percentile(values, share) for side, values in latencies.items()}
+        parts[name] = round(found["open"] / found["secured"], 4)
+        parts |= {f"{name}_{side}_ms": round(seconds * 1000, 3) for side, seconds in found.items()}
+    return Measurement(median(ratios) * (1 - digest_share), parts)
+
+
+BENCHMARK = Benchmark(
+    unit="of an open cluster",
+    goal=0.85,
+    better="higher",
+    measure=measure,
+    part_goals={"latency": LEAST_LATENCY_RATIO, "latency_p99": LEAST_LATENCY_RATIO},
+)

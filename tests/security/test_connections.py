@@ -1,0 +1,262 @@
+"""Connections without credentials, without TLS, to impostors, and under the names of others."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import urllib.error
+import urllib.request
+import warnings
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+import pytest
+
+from bench._raw_client import RawClient
+from controller.local.certificates import CertificateFiles, LocalCertificateAuthority
+from headgate.protocol import messages as m
+from headgate.tls import client_context
+from headgate.transport.mqtt import MqttTransport
+from tests.support.programs import TEST_SECONDS, TIMEOUT_FACTOR
+from tests.support.security_scene import Attack, BrokerLog, Metric, Scene, Unseen
+from tests.support.tls_handshakes import CLIENT_REFUSES, SERVER_REFUSES, handshake
+from tests.support.waiting import until
+
+pytestmark = [pytest.mark.security, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(TEST_SECONDS)]
+
+CLUSTER = "test"
+LONG_AGO = datetime(2001, 2, 3, tzinfo=UTC)
+NOT_AUTHORIZED = BrokerLog("Client <unknown> disconnected, not authorised")
+IN_THE_CLIENT = Unseen("an honest client refuses the impostor, and its error says why")
+Attempt = Callable[[Scene, str], Awaitable[str]]
+
+
+def old_tls(context: ssl.SSLContext) -> ssl.SSLContext:
+    """Let ``context`` speak TLS 1.1 only, which OpenSSL allows at security level 0."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        context.minimum_version = ssl.TLSVersion.TLSv1
+        context.maximum_version = ssl.TLSVersion.TLSv1_1
+    context.set_ciphers("ALL:@SECLEVEL=0")
+    return context
+
+
+def trusting_others(scene: Scene) -> ssl.SSLContext:
+    """Return a context that trusts another authority than that of the cluster."""
+    return client_context(ca_file=LocalCertificateAuthority(scene.cluster.folder / "other-authority").ca_file)
+
+
+# The broker
+
+
+def connects(user: str | None = None, password: str | None = None, *, tls: bool = True) -> Attempt:
+    """Return the broker's answer to a connection."""
+
+    async def attempt(scene: Scene, _: str) -> str:
+        broker = scene.cluster.broker
+        context = scene.context() if tls else None
+        client = RawClient(broker.host, broker.port, "intruder", user=user, password=password, context=context)
+        try:
+            return await client.connect()
+        except ConnectionError:
+            return "closed"
+        finally:
+            await client.close()
+
+    return attempt
+
+
+def shakes_hands(port: Callable[[Scene], int], context: Callable[[Scene], ssl.SSLContext]) -> Attempt:
+    """Return which side refuses the TLS handshake."""
+
+    async def attempt(scene: Scene, _: str) -> str:
+        return await asyncio.to_thread(handshake, port(scene), context(scene))
+
+    return attempt
+
+
+def takes_over(client_id: Callable[[Scene], str]) -> Attempt:
+    """Connect with the client id of another, and delete what waits in its session."""
+
+    async def attempt(scene: Scene, user: str) -> str:
+        async with scene.raw(user, client_id(scene)) as thief:
+            await thief.subscribe(f"headgate/{CLUSTER}/#")
+            await scene.next_round()
+            foreign = [topic for topic, _ in thief.received if not topic.endswith(("/leader", "/head", "/cluster"))]
+        return "connected, and receives nothing of others" if not foreign else f"receives {foreign}"
+
+    return attempt
+
+
+# Impostors: an honest client must refuse a server that cannot prove its name
+
+
+def meets(certificate: Callable[[Scene], CertificateFiles]) -> Attempt:
+    """Let an honest client connect to a server with that certificate; return why it refuses it."""
+
+    async def attempt(scene: Scene, user: str) -> str:
+        files = certificate(scene)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(files.certificate_file, files.key_file)
+        heard = asyncio.Event()
+        impostor = await asyncio.start_server(lambda *_: heard.set(), "127.0.0.1", 0, ssl=context)
+        port = impostor.sockets[0].getsockname()[1]
+        config = msgspec.structs.replace(scene.cluster.config_of(user), broker_port=port)
+        async with (
+            impostor,
+            MqttTransport(
+                config.broker_host,
+                config.broker_port,
+                "honest",
+                username=config.username,
+                password=config.password(),
+                tls=config.broker_tls(),
+            ) as transport,
+        ):
+            await until(lambda: transport.unreachable_reason is not None)
+        assert not heard.is_set(), "the impostor received the password"
+        # "REASON: REMEDY", with the path of the authority.
+        return (transport.unreachable_reason or "").partition(": ")[0].replace(f"{scene.cluster.folder}/tls/", "")
+
+    return attempt
+
+
+def issued(name: str, *, own: bool = True, **options: Any) -> Callable[[Scene], CertificateFiles]:
+    """Return a certificate of the cluster's own authority, or of another one."""
+
+    def issue(scene: Scene) -> CertificateFiles:
+        folder = scene.cluster.folder / ("tls" if own else "other-authority")
+        return LocalCertificateAuthority(folder).issue(name, **{"hosts": ("127.0.0.1",), **options})
+
+    return issue
+
+
+# HTTP
+
+
+def reads(path: str, *, token: str | None = None, tls: bool = True) -> Attempt:
+    """Return the status of a page, or that the server closes the connection."""
+
+    async def attempt(scene: Scene, _: str) -> str:
+        headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+        url = f"{'https' if tls else 'http'}://{scene.daemon.http_address}{path}"
+        return await asyncio.to_thread(_fetch, urllib.request.Request(url, headers=headers), scene.context())
+
+    return attempt
+
+
+def _fetch(request: urllib.request.Request, context: ssl.SSLContext) -> str:
+    try:
+        with urllib.request.urlopen(request, timeout=5 * TIMEOUT_FACTOR, context=context) as response:
+            return str(response.status)
+    except urllib.error.HTTPError as error:
+        with error:
+            return str(error.code)
+    except (urllib.error.URLError, ConnectionError):
+        return "closed"
+
+
+def broker_port(scene: Scene) -> int:
+    return scene.cluster.broker.port
+
+
+def http_port(scene: Scene) -> int:
+    return scene.daemon.settings.http.port
+
+
+def http_denied(reason: str) -> Metric:
+    return Metric("headgate_http_denied_total", {"reason": reason})
+
+
+ATTACKS = [
+    Attack("rival", "connects without a user", connects(), "Not authorized", NOT_AUTHORIZED),
+    Attack("rival", "guesses a password", connects("shop", "guess"), "Not authorized", NOT_AUTHORIZED),
+    Attack("rival", "invents a user", connects("root", "root"), "Not authorized", NOT_AUTHORIZED),
+    Attack(
+        "rival",
+        "speaks MQTT without TLS",
+        connects("shop", "x", tls=False),
+        "closed",
+        BrokerLog("wrong version number"),
+    ),
+    Attack(
+        "rival",
+        "speaks MQTT over TLS 1.1",
+        shakes_hands(broker_port, lambda scene: old_tls(scene.context())),
+        SERVER_REFUSES,
+        BrokerLog("unsupported protocol|no suitable signature algorithm"),
+    ),
+    Attack(
+        "shop",
+        "does not trust the broker's authority",
+        shakes_hands(broker_port, trusting_others),
+        CLIENT_REFUSES,
+        BrokerLog("unknown ca"),
+    ),
+    Attack(
+        "shop",
+        "meets an impostor of another authority",
+        meets(issued("impostor", own=False)),
+        "the broker's certificate is not signed by an authority in ca.pem",
+        IN_THE_CLIENT,
+    ),
+    Attack(
+        "shop",
+        "meets an impostor with an expired certificate",
+        meets(issued("expired", not_before=LONG_AGO, not_after=LONG_AGO.replace(year=2002))),
+        "the certificate of the broker, or of its authority, has expired",
+        IN_THE_CLIENT,
+    ),
+    Attack(
+        "shop",
+        "meets an impostor with another server's certificate",
+        meets(issued("elsewhere", hosts=("elsewhere.example",))),
+        "the broker's certificate is not for 127.0.0.1",
+        IN_THE_CLIENT,
+    ),
+    Attack("rival", "reads the status without a token", reads("/status"), "401", http_denied("no_token")),
+    Attack("rival", "reads the metrics without a token", reads("/metrics"), "401", http_denied("no_token")),
+    Attack(
+        "rival",
+        "reads the status with a wrong token",
+        reads("/status", token="hg_guess"),
+        "401",
+        http_denied("wrong_token"),
+    ),
+    Attack("rival", "speaks HTTP without TLS", reads("/status", tls=False), "closed", http_denied("plaintext")),
+    Attack(
+        "rival",
+        "speaks HTTP over TLS 1.1",
+        shakes_hands(http_port, lambda scene: old_tls(scene.context())),
+        SERVER_REFUSES,
+        http_denied("handshake"),
+    ),
+    Attack(
+        "rival",
+        "does not trust the daemon's authority",
+        shakes_hands(http_port, trusting_others),
+        CLIENT_REFUSES,
+        http_denied("server_certificate"),
+    ),
+    Attack(
+        "rival",
+        "takes over the client id of a daemon",
+        takes_over(lambda _: m.daemon_client_id(CLUSTER, "only")),
+        "connected, and receives nothing of others",
+        BrokerLog("New client connected from .* as headgate:test:daemon:only "),
+    ),
+    Attack(
+        "sensor",
+        "takes over the session of devices",
+        takes_over(lambda _: m.device_session_id(CLUSTER, 0)),
+        "connected, and receives nothing of others",
+        BrokerLog("New client connected from .* as headgate:test:shard:0 "),
+    ),
+]
+
+
+@pytest.mark.parametrize("attack", ATTACKS, ids=str)
+async def test_a_connection_without_a_right_has_no_effect(scene: Scene, attack: Attack) -> None:
+    await scene.attacked(attack)
