@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 LIBRARY_LEVELS = {
     "kazoo": logging.ERROR,
-    "headgate.transport.paho": logging.ERROR,
+    # Its errors are the reasons of headgate.transport.mqtt, once more at each attempt.
+    "headgate.transport.paho": logging.CRITICAL,
     "aiohttp.access": logging.ERROR,
     "amqtt": logging.ERROR,
     "transitions": logging.ERROR,

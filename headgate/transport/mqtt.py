@@ -40,6 +40,16 @@ from paho.mqtt.reasoncodes import ReasonCode
 from headgate.backoff import BackoffSchedule
 from headgate.errors import ConfigError, TransportError
 from headgate.event_log import get_logger
+from headgate.transport.aiomqtt_parts import (
+    ENDED_EARLY,
+    cause_of,
+    close_socket,
+    mark_errors_as_retrieved,
+    paho_of,
+    raise_if_lost,
+    report_early_end,
+    wait_until_lost,
+)
 from headgate.transport.broker_tls import BrokerTls, TlsSockets
 from headgate.transport.outgoing_messages import OutgoingMessages
 from headgate.transport.port import MAX_PAYLOAD_BYTES, MessageHandler
@@ -54,10 +64,10 @@ MAX_OUTGOING_BYTES: Final = 64 * 1024 * 1024
 MAX_OUTGOING_MESSAGES: Final = 20_000
 FILTERS_PER_PACKET: Final = 100
 UNSPECIFIED_ERROR: Final = 128
-ENDED_EARLY: Final = "the broker closed the connection before it answered"
 
 PAHO_LOGGER: Final = logging.getLogger("headgate.transport.paho")
-"""paho reports each socket error; this module reports the begin and the end of an outage."""
+PAHO_LOGGER.setLevel(logging.CRITICAL)
+"""paho reports the error of each attempt; this module reports the begin and the end of an outage, and the reason."""
 
 log = get_logger(__name__)
 
@@ -242,7 +252,7 @@ class MqttTransport:
                 accepted_at = loop.time()
                 self._attach(client)
                 await self._subscribe_all(client)
-                _raise_if_lost(client)
+                raise_if_lost(client)
                 outage_logged = False
                 refusals.clear()
                 self.unreachable_reason = None
@@ -261,7 +271,7 @@ class MqttTransport:
                     refusals.add(self.unreachable_reason)
             finally:
                 self._detach()
-                await _close_socket(client)
+                await close_socket(client)
             if accepted_at is None or not ended_by_broker:
                 pause_seconds = outages.next_seconds()
             else:
@@ -301,8 +311,8 @@ class MqttTransport:
             socket_options=[(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)],
         )
         paho = paho_of(client)
-        _mark_errors_as_retrieved(client)
-        _report_early_end(client)
+        mark_errors_as_retrieved(client)
+        report_early_end(client)
         paho.connect_timeout = self._timing.connect_timeout_seconds
         paho.on_message = self._on_message
         paho.on_socket_register_write = self._on_write_pending
@@ -317,7 +327,7 @@ class MqttTransport:
 
     def _loss_reason(self, error: Exception) -> tuple[str, bool]:
         """Return why a connection was lost, and whether the broker or this client refused the other."""
-        cause = _cause_of(error)
+        cause = cause_of(error)
         if isinstance(error, ConfigError):
             return str(error), True
         if self._sockets is not None and (problem := self._sockets.problem(cause)) is not None:
@@ -333,7 +343,7 @@ class MqttTransport:
         return "the broker closed the connection" if closed else str(cause), False
 
     def _attach(self, client: aiomqtt.Client) -> None:
-        _mark_errors_as_retrieved(client)  # aiomqtt may have replaced the futures while it connected
+        mark_errors_as_retrieved(client)  # aiomqtt may have replaced the futures while it connected
         self._client = client
         self._connection_lost.clear()
         self._outgoing.clear()
@@ -372,7 +382,7 @@ class MqttTransport:
 
     async def _wait_until_lost_or_closing(self, client: aiomqtt.Client) -> None:
         """Return when closing; raises MqttError or TransportError once the connection is lost."""
-        lost = asyncio.create_task(_wait_until_lost(client))
+        lost = asyncio.create_task(wait_until_lost(client))
         interrupted = asyncio.create_task(self._connection_lost.wait())
         try:
             await asyncio.wait({lost, interrupted}, return_when=asyncio.FIRST_COMPLETED)
@@ -442,64 +452,8 @@ def _report_unexpected_error(task: asyncio.Task[None]) -> None:
         task.get_loop().call_exception_handler({"message": f"bug in {task.get_name()}", "exception": error})
 
 
-def _cause_of(error: Exception) -> BaseException:
-    """Return the error of the socket behind ``error``; aiomqtt raises its own "from None"."""
-    context = error.__context__
-    return error.__cause__ or (context if isinstance(context, OSError) else None) or error
-
-
-def paho_of(client: aiomqtt.Client) -> PahoClient:
-    """Return aiomqtt's paho client. The attribute is private, so aiomqtt is pinned below 3 and a test checks it."""
-    return client._client  # noqa: SLF001
-
-
-def _mark_errors_as_retrieved(client: aiomqtt.Client) -> None:
-    """Keep asyncio from printing the errors of these futures: nothing awaits them while it subscribes or closes."""
-    for future in (client._connected, client._disconnected):  # noqa: SLF001
-        future.add_done_callback(lambda done: None if done.cancelled() else done.exception())
-
-
-def _report_early_end(client: aiomqtt.Client) -> None:
-    """End the wait for the broker's answer when the connection ends before; aiomqtt would wait for its time-out."""
-    paho = paho_of(client)
-    on_disconnect = paho.on_disconnect
-    assert on_disconnect is not None, "set by aiomqtt"
-
-    def on_end(*arguments: Any) -> None:
-        if not client._connected.done():  # noqa: SLF001
-            client._connected.set_exception(aiomqtt.MqttError(ENDED_EARLY))  # noqa: SLF001
-        on_disconnect(*arguments)
-
-    paho.on_disconnect = on_end
-
-
 async def _connect(client: aiomqtt.Client) -> None:
     try:
         await client.__aenter__()
     except UnicodeError as error:
         raise TransportError(f"this is not the name of a host: {error}") from None
-
-
-def _raise_if_lost(client: aiomqtt.Client) -> None:
-    """Raise MqttError for a loss before `_connect` returned: aiomqtt forgets it and would report none."""
-    if not paho_of(client).is_connected():
-        raise aiomqtt.MqttError("the broker closed the connection")
-
-
-async def _wait_until_lost(client: aiomqtt.Client) -> None:
-    """Wait for the loss: aiomqtt's iterator ends with MqttError, and yields no messages, see `_new_client`."""
-    async for _ in client.messages:
-        pass
-
-
-async def _close_socket(client: aiomqtt.Client) -> None:
-    """Close the socket on every path; aiomqtt leaves it open when the broker does not answer."""
-    paho = paho_of(client)
-    if paho.socket() is not None:
-        paho._sock_close()  # noqa: SLF001
-    # Callbacks that aiomqtt scheduled from the connecting thread run in the next turn, and end in the one after.
-    await asyncio.sleep(0)
-    misc = client._misc_task  # noqa: SLF001
-    if misc is not None:
-        misc.cancel()
-        await asyncio.wait({misc})

@@ -27,8 +27,9 @@ from paho.mqtt.client import Client as PahoClient
 from paho.mqtt.client import MQTTMessage
 
 from headgate.errors import TransportError
+from headgate.transport.aiomqtt_parts import paho_of
 from headgate.transport.broker_tls import BrokerTls
-from headgate.transport.mqtt import FILTERS_PER_PACKET, MqttTiming, MqttTransport, paho_of
+from headgate.transport.mqtt import FILTERS_PER_PACKET, MqttTiming, MqttTransport
 
 KEEPALIVE_SECONDS: Final = 30
 """Longer than reading may pause: while nothing is read, the broker's answers to pings are not read either."""

@@ -99,7 +99,7 @@ def test_events_below_the_level_are_not_written():
     assert [event["event"] for event in stream.events()] == ["loud"]
 
 
-@pytest.mark.parametrize("library", ["kazoo.client", "headgate.transport.paho", "py4j.java_gateway"])
+@pytest.mark.parametrize("library", ["kazoo.client", "py4j.java_gateway"])
 def test_libraries_log_only_errors(library: str):
     stream = configured()
 
@@ -109,6 +109,14 @@ def test_libraries_log_only_errors(library: str):
     (event,) = stream.events()
     assert (event["event"], event["message"], event["level"]) == (library, "gave up after 3", "error")
     assert event["instance"] == "node-1"
+
+
+def test_errors_of_paho_are_not_repeated_at_each_attempt():
+    stream = configured()
+
+    logging.getLogger("headgate.transport.paho").error("failed to receive on socket")
+
+    assert [] == stream.events()
 
 
 def test_events_of_the_library_keep_their_fields_and_level():

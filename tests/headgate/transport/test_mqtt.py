@@ -450,3 +450,31 @@ async def test_a_rejected_subscription_is_an_error_that_names_the_filter() -> No
 
     with pytest.raises(TransportError, match="subscription to secret:"):
         await MqttTransport("no-broker.invalid", 1, "a")._request_subscriptions(RejectingClient(), ["open", "secret"])
+
+
+@pytest.mark.parametrize("host", ["a..b", "ä" * 64, ".", "no-broker.invalid"])
+async def test_a_host_that_cannot_be_looked_up_is_a_reason_and_no_bug(
+    host: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with MqttTransport(host, 1883, "a") as a:
+        await until(lambda: a.unreachable_reason is not None)
+
+    assert ["broker.unreachable"] == logged(caplog)
+
+
+@pytest.mark.contract
+async def test_a_broker_that_closes_before_it_answers_is_noticed_at_once(caplog: pytest.LogCaptureFixture) -> None:
+    """Not after the time-out, and paho's error of each attempt is not logged."""
+
+    async def close(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        writer.close()
+
+    timing = MqttTiming(connect_timeout_seconds=300.0)
+    async with await asyncio.start_server(close, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        async with MqttTransport("127.0.0.1", port, "a", timing=timing) as a:
+            await until(lambda: a.unreachable_reason is not None)
+
+    assert (a.unreachable_reason or "").startswith("the broker closed the connection before it answered; if this port")
+    assert ["broker.unreachable"] == [getattr(record.msg, "event", record.msg) for record in caplog.records]
