@@ -48,14 +48,14 @@ class _Sender:
             sent += 1
             request_id = next(self._client.request_ids)
             began = self._loop.time()
-            self._client.on_reply(request_id, partial(on_reply, request_id, began))
+            self._client.replies.expect(request_id, partial(on_reply, request_id, began))
             assert self._client.send(SHARD, request_id, leader_epoch(self._client), self._batch(with_id)), (
                 "the broker is unreachable"
             )
 
         def on_reply(request_id: int, began: float, reply: m.Reply) -> None:
             seconds.append(self._loop.time() - began)
-            self._client.remove_reply_handler(request_id)
+            self._client.replies.forget(request_id)
             if not isinstance(reply.body, m.Committed) or reply.body.duplicate:
                 if not done.done():
                     done.set_exception(AssertionError(f"not committed at once: {reply}"))

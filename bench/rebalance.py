@@ -101,7 +101,7 @@ class Reader:
         self._assignment = HeldSegments()
         self._loop = asyncio.get_running_loop()
         self._confirming: set[asyncio.Task[m.Reply]] = set()
-        client.on_push((topic, SUBSCRIPTION, name), self._on_push)
+        client.replies.expect_pushes((topic, SUBSCRIPTION, name), self._on_push)
 
     @property
     def held(self) -> list[int]:

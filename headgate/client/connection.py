@@ -24,6 +24,7 @@ from headgate.backoff import BackoffSchedule
 from headgate.client.decisions.command_deadline import CommandDeadline
 from headgate.client.decisions.session_types import RETRY_BACKOFF
 from headgate.client.leader_watch import LeaderHandler, LeaderWatch
+from headgate.client.reply_dispatch import ReplyDispatch, ReplyHandler
 from headgate.config import ClientConfig
 from headgate.errors import (
     CommandUnknownError,
@@ -45,16 +46,13 @@ DEFAULT_TIMEOUT_SECONDS: Final = 30.0
 REPLY_TIMEOUT_SECONDS: Final = 2.0
 """After this long without a reply a request is repeated, which is harmless."""
 
-MessageT = TypeVar("MessageT")
-ReplyHandler = Callable[[m.Reply], None]
-PushHandler = Callable[[m.Push], None]
+ValueT = TypeVar("ValueT")
 
 _CLUSTER = msgspec.msgpack.Decoder(m.ClusterDescription)
 _LEADER = msgspec.msgpack.Decoder(m.LeaderAnnouncement)
 _HEAD = msgspec.msgpack.Decoder(m.HeadAnnouncement)
 
 log = get_logger(__name__)
-
 
 MakeRequest = Callable[[], m.AnyRequestBody]
 """Builds the body for each attempt, so that it reports the state of that moment."""
@@ -100,17 +98,15 @@ class Client:
         self._broker = f"the broker at {broker}" if broker else "the broker"
         self._cluster_known = asyncio.Event()
         self._incarnation = 0
-        self._parts = m.PartCollector()
         self._description: m.ClusterDescription | None = None
         self._incompatible_protocol: int | None = None
         self._leaders: dict[int, LeaderWatch] = {}
         self._watched_leaders: set[int] = set()
         self._watched_heads: set[int] = set()
-        self._replies: dict[int, ReplyHandler] = {}
-        self._pushes: dict[tuple[str, str, str], PushHandler] = {}
         self._head_watchers: dict[int, list[Callable[[m.HeadAnnouncement], None]]] = {}
         self._connection_watchers: list[Callable[[bool], None]] = []
         self._log = log.bind(cluster=cluster, client_id=client_id)
+        self.replies = ReplyDispatch(self._count_undecodable)
 
     @staticmethod
     def will(cluster: str, client_id: str, user: str | None = None) -> tuple[str, bytes, bool]:
@@ -171,7 +167,9 @@ class Client:
         self.entered = True
         self.transport.on_connection(self._on_connection)
         await self.transport.__aenter__()
-        await self._subscribe(m.replies_topic(self.cluster, self.address), "reply", m.decode_reply, self._on_reply)
+        await self._subscribe(
+            m.replies_topic(self.cluster, self.address), "reply", m.decode_reply, self.replies.dispatch
+        )
         await self._subscribe(
             m.cluster_topic(self.cluster), "cluster", partial(m.decode, _CLUSTER), self._on_cluster, retained=True
         )
@@ -266,7 +264,7 @@ class Client:
             self._leaders[shard] = LeaderWatch(
                 shard,
                 send=partial(self._send_question, shard),
-                forget=self.remove_reply_handler,
+                forget=self.replies.forget,
                 jitter=self.rng.random,
             )
             self._leaders[shard].connection_changed(self.transport.connected and self.entered)
@@ -274,7 +272,7 @@ class Client:
 
     def _send_question(self, shard: int, body: m.DescribeLeader, handler: ReplyHandler) -> int:
         request_id = next(self.request_ids)
-        self.on_reply(request_id, handler)
+        self.replies.expect(request_id, handler)
         self.send(shard, request_id, None, body)
         return request_id
 
@@ -314,20 +312,6 @@ class Client:
                 f"the request has {len(payload)} bytes; the limit is {m.MAX_MESSAGE_BYTES}: send less at a time",
             )
         return self.transport.publish(m.requests_topic(self.cluster, shard, self.address), payload)
-
-    def on_reply(self, request_id: int, handler: ReplyHandler) -> None:
-        """Call ``handler`` with every reply to ``request_id``, until `remove_reply_handler`."""
-        self._replies[request_id] = handler
-
-    def remove_reply_handler(self, request_id: int) -> None:
-        self._replies.pop(request_id, None)
-
-    def on_push(self, key: tuple[str, str, str], handler: PushHandler) -> None:
-        """Call ``handler`` with every push to (topic, subscription, consumer)."""
-        self._pushes[key] = handler
-
-    def remove_push_handler(self, key: tuple[str, str, str]) -> None:
-        self._pushes.pop(key, None)
 
     async def request(
         self,
@@ -444,7 +428,7 @@ class Client:
             if leader.leader_epoch != leader_epoch and not answered.done():
                 answered.set_result(None)
 
-        self.on_reply(request_id, on_reply)
+        self.replies.expect(request_id, on_reply)
         remove_handlers = self.on_leader(shard, on_leader)
         try:
             max_term_age_ms = None if limit is None else limit.max_term_age_ms(leader_epoch)
@@ -457,7 +441,7 @@ class Client:
         except TimeoutError:
             return None
         finally:
-            self.remove_reply_handler(request_id)
+            self.replies.forget(request_id)
             remove_handlers()
 
     # Messages
@@ -477,37 +461,12 @@ class Client:
         for handler in list(self._head_watchers.get(head.shard, ())):
             handler(head)
 
-    def _on_reply(self, message: m.AnyReply) -> None:
-        if isinstance(message, m.MessagePart):
-            self._on_part(message)
-            return
-        if isinstance(message, m.Push):
-            push_handler = self._pushes.get((message.topic, message.subscription, message.consumer))
-            if push_handler is not None:
-                push_handler(message)
-            return
-        reply_handler = self._replies.get(message.request_id)
-        if reply_handler is not None:
-            reply_handler(message)
-
-    def _on_part(self, part: m.MessagePart) -> None:
-        payload = self._parts.add(part)
-        if payload is None:
-            return
-        try:
-            message = m.decode_reply(payload)
-        except msgspec.DecodeError as error:
-            self._count_undecodable("parts", error)
-            return
-        if not isinstance(message, m.MessagePart):
-            self._on_reply(message)
-
     async def _subscribe(
         self,
         topic: str,
         kind: str,
-        decode: Callable[[bytes], MessageT],
-        handle: Callable[[MessageT], None],
+        decode: Callable[[bytes], ValueT],
+        handle: Callable[[ValueT], None],
         *,
         retained: bool = False,
     ) -> None:
@@ -529,10 +488,7 @@ class Client:
             self._log.warning("message.undecodable", kind=kind, reason=str(error))
 
 
-HandlerT = TypeVar("HandlerT")
-
-
-def _add_handler(handlers: list[HandlerT], handler: HandlerT) -> Callable[[], None]:
+def _add_handler(handlers: list[ValueT], handler: ValueT) -> Callable[[], None]:
     handlers.append(handler)
 
     def remove() -> None:

@@ -171,8 +171,8 @@ class Consumer:
             interval_seconds=ACK_INTERVAL_SECONDS,
             on_fenced=lambda reason: self._fail(FencedError("fenced", reason)),
         )
-        self._client.on_push(self._push_key, self._on_push)
-        self._cleanup_callbacks.append(lambda: self._client.remove_push_handler(self._push_key))
+        self._client.replies.expect_pushes(self._push_key, self._on_push)
+        self._cleanup_callbacks.append(lambda: self._client.replies.forget_pushes(self._push_key))
         self._cleanup_callbacks.append(
             await self._client.watch_head(self._shard, lambda head: self._feed.head.advance(head.head))
         )

@@ -183,7 +183,7 @@ class ShardSession:
                     batch.resolve(outcome, reply, reason)
                 case ForgetRequests(request_ids):
                     for request_id in request_ids:
-                        self._client.remove_reply_handler(request_id)
+                        self._client.replies.forget(request_id)
                 case Identified(source_position, created):
                     self._on_identified(source_position, created)
                 case IdentityRejected(verdict, reason):
@@ -204,7 +204,7 @@ class ShardSession:
 
     def _send_batch(self, command: SendBatch) -> bool:
         self.sent_batches += 1
-        self._client.on_reply(command.request_id, partial(self._on_reply, command.request_id))
+        self._client.replies.expect(command.request_id, partial(self._on_reply, command.request_id))
         body = command.batch.request(
             producer_id=command.producer_id,
             producer_epoch=command.producer_epoch,
@@ -213,7 +213,7 @@ class ShardSession:
         return self._client.send(self.shard, command.request_id, command.leader_epoch, body)
 
     def _send_identity_request(self, command: OpenIdentity) -> bool:
-        self._client.on_reply(command.request_id, partial(self._on_reply, command.request_id))
+        self._client.replies.expect(command.request_id, partial(self._on_reply, command.request_id))
         body = m.OpenProducer(
             token=command.token,
             name=self._name,

@@ -38,7 +38,7 @@ async def test_the_largest_reply_arrives(tmp_path: Path, kind: str) -> None:
             await until(lambda: leader.connected and transport.connected)
             leader.on_connection(states.append)
             transport.on_connection(states.append)
-            client.on_reply(7, replies.append)
+            client.replies.expect(7, replies.append)
             parts = list(m.split_message(payload, shard=0, leader_epoch=1, number=1))
             assert all(leader.publish(m.replies_topic("one", "anonymous/till"), m.encode(part)) for part in parts)
             await until(lambda: replies)

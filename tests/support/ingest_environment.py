@@ -130,7 +130,9 @@ class RequestSender:
         """Send; the first reply is the result."""
         answered: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         request_id = next(self.client.request_ids)
-        self.client.on_reply(request_id, lambda reply: None if answered.done() else answered.set_result(reply.body))
+        self.client.replies.expect(
+            request_id, lambda reply: None if answered.done() else answered.set_result(reply.body)
+        )
         leader_epoch = fields.pop("leader_epoch", None)
         assert self.client.send(self.shard, request_id, leader_epoch, kind(**fields))
         return answered

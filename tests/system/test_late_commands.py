@@ -42,7 +42,7 @@ async def test_a_command_that_failed_while_the_daemon_was_frozen_is_not_executed
 async def term_age_ms(client: Client) -> int:
     """Return how long the term has lasted, as a client asks for it."""
     reply: asyncio.Future[m.Reply] = asyncio.get_running_loop().create_future()
-    client.on_reply(send(client, m.CreateTopic(topic="asking", token="a"), 0), reply.set_result)
+    client.replies.expect(send(client, m.CreateTopic(topic="asking", token="a"), 0), reply.set_result)
     async with asyncio.timeout(60):
         refused = (await reply).body
     assert isinstance(refused, m.Rejected)

@@ -34,7 +34,7 @@ async def received(size_bytes: int, max_reply_bytes: int = m.MAX_REPLY_BYTES) ->
         async with client:
             replies: list[m.Reply] = []
             sizes: list[int] = []
-            client.on_reply(7, replies.append)
+            client.replies.expect(7, replies.append)
             await asyncio.sleep(5)
             shard.broker.spies.append(
                 lambda message: sizes.append(len(message.payload)) if message.topic.endswith("replies") else None

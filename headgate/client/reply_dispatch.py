@@ -1,0 +1,66 @@
+"""Hand each message of the leaders to who waits for it: replies by request, pushes by consumer, parts when complete."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from headgate.protocol import messages as m
+
+ReplyHandler = Callable[[m.Reply], None]
+PushHandler = Callable[[m.Push], None]
+ConsumerKey = tuple[str, str, str]
+"""Topic, subscription and name of a consumer."""
+
+
+class ReplyDispatch:
+    """The handlers of one client. Messages that nothing waits for are ignored: replies can be late or doubled."""
+
+    def __init__(self, on_undecodable: Callable[[str, msgspec.DecodeError], None]) -> None:
+        """``on_undecodable`` gets the kind and the error of a message in parts that cannot be decoded."""
+        self._on_undecodable = on_undecodable
+        self._parts = m.PartCollector()
+        self._replies: dict[int, ReplyHandler] = {}
+        self._pushes: dict[ConsumerKey, PushHandler] = {}
+
+    def expect(self, request_id: int, handler: ReplyHandler) -> None:
+        """Call ``handler`` with every reply to ``request_id``, until `forget`."""
+        self._replies[request_id] = handler
+
+    def forget(self, request_id: int) -> None:
+        """Ignore further replies to ``request_id``."""
+        self._replies.pop(request_id, None)
+
+    def expect_pushes(self, key: ConsumerKey, handler: PushHandler) -> None:
+        """Call ``handler`` with every push to a consumer, until `forget_pushes`."""
+        self._pushes[key] = handler
+
+    def forget_pushes(self, key: ConsumerKey) -> None:
+        """Ignore further pushes to a consumer."""
+        self._pushes.pop(key, None)
+
+    def dispatch(self, message: m.AnyReply) -> None:
+        """Call the handler of ``message``, if there is one."""
+        match message:
+            case m.MessagePart():
+                self._collect(message)
+            case m.Reply():
+                if (reply_handler := self._replies.get(message.request_id)) is not None:
+                    reply_handler(message)
+            case _:
+                key = (message.topic, message.subscription, message.consumer)
+                if (push_handler := self._pushes.get(key)) is not None:
+                    push_handler(message)
+
+    def _collect(self, part: m.MessagePart) -> None:
+        payload = self._parts.add(part)
+        if payload is None:
+            return
+        try:
+            message = m.decode_reply(payload)
+        except msgspec.DecodeError as error:
+            self._on_undecodable("parts", error)
+            return
+        if not isinstance(message, m.MessagePart):
+            self.dispatch(message)

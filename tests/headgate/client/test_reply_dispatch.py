@@ -1,0 +1,65 @@
+"""Each message of the leaders reaches who waits for it, and no one else."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from headgate.client.reply_dispatch import ReplyDispatch
+from headgate.protocol import messages as m
+from headgate.protocol.parts import split_message
+
+
+@pytest.fixture
+def undecodable() -> list[tuple[str, msgspec.DecodeError]]:
+    return []
+
+
+@pytest.fixture
+def dispatch(undecodable) -> ReplyDispatch:
+    return ReplyDispatch(lambda kind, error: undecodable.append((kind, error)))
+
+
+def reply(request_id: int) -> m.Reply:
+    return m.Reply(request_id=request_id, leader_epoch=1, body=m.Rejected(verdict="invalid", reason="no"))
+
+
+def test_a_reply_reaches_its_request_until_it_is_forgotten(dispatch):
+    received: list[m.Reply] = []
+    dispatch.expect(7, received.append)
+    for request_id in (7, 8, 7):
+        dispatch.dispatch(reply(request_id))
+    dispatch.forget(7)
+    dispatch.dispatch(reply(7))
+    assert [reply(7)] * 2 == received
+
+
+def test_a_push_reaches_its_consumer_until_it_is_forgotten(dispatch):
+    push = m.ConsumerFenced(topic="t", subscription="s", consumer="c", incarnation=1, leader_epoch=1, reason="newer")
+    received: list[m.Push] = []
+    dispatch.expect_pushes(("t", "s", "c"), received.append)
+    dispatch.dispatch(push)
+    dispatch.dispatch(msgspec.structs.replace(push, consumer="d"))
+    dispatch.forget_pushes(("t", "s", "c"))
+    dispatch.dispatch(push)
+    assert [push] == received
+
+
+def parts(payload: bytes) -> list[m.MessagePart]:
+    return list(split_message(payload, shard=0, leader_epoch=1, number=1))
+
+
+def test_a_reply_in_parts_is_handed_over_once_it_is_complete(dispatch):
+    received: list[m.Reply] = []
+    dispatch.expect(7, received.append)
+    large = msgspec.structs.replace(reply(7), body=m.Rejected(verdict="invalid", reason="x" * 1_000_000))
+    for part in parts(m.encode(large)):
+        assert [] == received
+        dispatch.dispatch(part)
+    assert [large] == received
+
+
+def test_parts_that_make_no_message_are_reported_and_ignored(dispatch, undecodable):
+    for part in parts(b"\xc1"):
+        dispatch.dispatch(part)
+    assert ["parts"] == [kind for kind, _ in undecodable]
