@@ -55,7 +55,7 @@ from controller.snapshots.scheduler import SnapshotScheduler
 from controller.state.shard_state import ShardState
 from controller.state.steady_clock import SteadyClock
 from controller.status import current_backlogs, daemon_status, described_status
-from controller.zookeeper_session import ZooKeeperSession, elections_root
+from controller.zookeeper_session import ZooKeeperSession, elections_root, zookeeper_credentials
 from coordinator.ports import CoordinatorSettings
 from headgate.ledger.compacted import delete_compacted_segments
 from headgate.ledger.ledger import Ledger
@@ -258,8 +258,9 @@ class Daemon:
         Raises ConfigError, and changes nothing, if a file that a setting names is unusable.
         """
         access_rules, http_access = read.access.rules(), read_http_access(self.settings.http)
+        zookeeper = zookeeper_credentials(self.settings.zookeeper)
         self._broker.reload()
-        self._zookeeper.reload()
+        self._zookeeper.use(zookeeper)
         reload = reloaded(self.settings, read)
         self.settings = reload.settings
         report_certificates(self.settings, self.instruments)

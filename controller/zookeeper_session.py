@@ -52,9 +52,8 @@ class ZooKeeperSession:
         )
         return self._elections
 
-    def reload(self) -> None:
-        """Read the files again. Raises ConfigError, and changes nothing, if one is unusable."""
-        credentials = zookeeper_credentials(self._settings.zookeeper)
+    def use(self, credentials: ZooKeeperCredentials) -> None:
+        """Use what the files contain now."""
         if self._elections is not None:
             self._elections.use(credentials)
 

@@ -22,7 +22,6 @@ from typing import Any, Final
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError, SessionClosedRequireSaslError, WriterNotClosedException
 from kazoo.handlers.threading import SequentialThreadingHandler
-from kazoo.protocol.states import KeeperState
 from kazoo.security import ACL, Id, Permissions, make_digest_acl_credential
 
 from headgate.errors import HeadgateError
@@ -183,7 +182,7 @@ class ZooKeeperConnection:
             async with asyncio.timeout(CALL_TIMEOUT_SECONDS):
                 return await response
         except NoAuthError:
-            raise RefusedError(self._denial(arguments[0])) from None
+            raise RefusedError(self._denial(self._client.chroot + arguments[0])) from None
         except SessionClosedRequireSaslError:
             raise RefusedError(
                 "ZooKeeper requires a user: set [zookeeper] username and password_file"
@@ -201,10 +200,13 @@ class ZooKeeperConnection:
         )
 
     def _ended(self, error: BaseException | None) -> None:
-        if self._client.client_state == KeeperState.AUTH_FAILED:
-            reason = "it rejected [zookeeper] username and password_file; do the servers accept the scheme digest?"
+        if error is not None:
+            reason = repr(error)
+        elif self._users:
+            # kazoo gives up for no other reason. A server takes every name and password, unless it knows no digest.
+            reason = "it rejected [zookeeper] username; do the servers accept the scheme digest?"
         else:
-            reason = "it rejected this client" if error is None else repr(error)
+            reason = "it rejected this client"
         self._on_end(reason, error)
 
     def _post(self, act: Callable[..., None], *arguments: Any) -> None:

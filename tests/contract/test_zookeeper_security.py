@@ -189,6 +189,31 @@ async def eventually(harness: ZooKeeperHarness, check: Callable[[Any, str], None
             await asyncio.sleep(0.1)
 
 
+async def test_a_refusal_names_the_whole_path(secure_zookeeper: Server) -> None:
+    """The path in ``hosts`` included. The daemon creates it where it is missing."""
+    security = secure_zookeeper.security
+    assert security is not None
+    problems: list[str | None] = []
+    for user in (DAEMONS, STRANGER):
+        a = Candidate()
+        async with ZooKeeperElections(
+            f"127.0.0.1:{secure_zookeeper.port}/prefix",
+            root="/headgate/prefixed",
+            instance="a",
+            session_timeout_seconds=SHORT_SESSION_SECONDS,
+            on_event=a.on_event,
+            credentials=ZooKeeperCredentials(user, security.context()),
+        ) as elections:
+            elections.contend(0)
+            await until(lambda a=a: a.first == {0} or a.problem is not None)
+            problems.append(a.problem)
+
+    allowed, refused = problems
+    assert allowed is None
+    assert refused is not None
+    assert refused.startswith("ZooKeeper node /prefix/headgate")
+
+
 @pytest.mark.parametrize(
     ("fault", "problem"),
     [

@@ -14,6 +14,8 @@ import structlog
 from controller.access.rules import Act, Action
 from controller.daemon import Daemon
 from controller.leadership.election import ElectionClientError
+from controller.leadership.zookeeper_connection import DigestUser, ZooKeeperCredentials
+from controller.local.certificates import LocalCertificateAuthority
 from controller.settings.load import (
     AccessSettings,
     DrainSettings,
@@ -28,6 +30,7 @@ from headgate.errors import ConfigError
 from headgate.ledger.ledger import Ledger
 from headgate.storage.object_store import LocalStore
 from tests.support.broker import FakeBroker
+from tests.support.secret_files import write_secret
 
 
 @pytest.fixture
@@ -65,13 +68,23 @@ def test_a_jump_of_the_clock_is_reported_and_not_followed(settings: Settings) ->
     ]
 
 
-async def test_the_end_of_the_zookeeper_client_ends_the_daemon(settings: Settings) -> None:
-    """A server whose reply is too short for its header ends kazoo's connection thread."""
+@pytest.mark.parametrize(
+    ("reply", "reason"),
+    [
+        pytest.param(b"x", "the ZooKeeper client has ended", id="too short for its header"),
+        pytest.param(struct.pack("!iqi", -4, 0, -115), "scheme digest", id="the scheme digest is switched off"),
+    ],
+)
+async def test_the_end_of_the_zookeeper_client_ends_the_daemon(
+    tmp_path: Path, settings: Settings, reply: bytes, reason: str
+) -> None:
+    """Both replies end kazoo's connection thread."""
+    password = write_secret(tmp_path / "password", b"sesame")
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readexactly(int.from_bytes(await reader.readexactly(4)))
         accepted = struct.pack("!iiqi16s?", 0, 4000, 1, 16, b"", False)
-        for body in (accepted, b"x"):
+        for body in (accepted, reply):
             writer.write(len(body).to_bytes(4) + body)
         await reader.read()
         writer.close()
@@ -80,7 +93,9 @@ async def test_the_end_of_the_zookeeper_client_ends_the_daemon(settings: Setting
         port = server.sockets[0].getsockname()[1]
         daemon = Daemon(
             settings.replace(
-                zookeeper=ZooKeeperSettings(hosts=f"127.0.0.1:{port}"),
+                zookeeper=ZooKeeperSettings(
+                    hosts=f"127.0.0.1:{port}", username="headgate", password_file=str(password)
+                ),
                 http=HttpSettings(port=0),
                 drain=DrainSettings(spawn=False),
             )
@@ -89,7 +104,7 @@ async def test_the_end_of_the_zookeeper_client_ends_the_daemon(settings: Setting
             async with asyncio.timeout(60):
                 await daemon.run(asyncio.Event())
 
-    assert caught.group_contains(ElectionClientError, match="the ZooKeeper client has ended")
+    assert caught.group_contains(ElectionClientError, match=reason)
 
 
 async def test_a_reload_enables_and_disables_devices_now_and_for_later_terms(
@@ -112,6 +127,32 @@ async def test_a_reload_enables_and_disables_devices_now_and_for_later_terms(
         gc.unfreeze()
 
     assert [True, False, False, True, True, False] == enabled
+
+
+def test_sighup_reads_the_files_of_zookeeper_or_changes_nothing(tmp_path: Path, settings: Settings) -> None:
+    password = write_secret(tmp_path / "password", b"sesame")
+    authority = LocalCertificateAuthority(tmp_path / "ca")
+    zookeeper = ZooKeeperSettings(
+        username="headgate", password_file=str(password), tls=True, ca_file=str(authority.ca_file)
+    )
+    daemon: Any = Daemon(settings.replace(zookeeper=zookeeper, access=AccessSettings(open=True)))
+    used: list[ZooKeeperCredentials] = []
+
+    class Elections:
+        use = staticmethod(used.append)
+
+    daemon._zookeeper._elections = Elections()
+
+    write_secret(password, b"open sesame")
+    daemon.reload(daemon.settings)
+    assert [DigestUser("headgate", "open sesame")] == [credentials.user for credentials in used]
+    assert used[0].tls is not None
+    assert "sesame" not in repr(used)
+
+    authority.ca_file.write_text("no certificate")
+    with pytest.raises(ConfigError, match=r"\$\.zookeeper\.ca_file: .*ca.pem contains no certificate"):
+        daemon.reload(daemon.settings)
+    assert len(used) == 1
 
 
 def test_sighup_puts_other_access_rules_into_force_or_changes_nothing(tmp_path: Path, settings: Settings) -> None:
