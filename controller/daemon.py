@@ -429,6 +429,9 @@ class Daemon:
                 controller.leader.connection_changed(connected)
 
     def _on_presence(self, topic: str, payload: bytes) -> None:
+        now = asyncio.get_running_loop().time()
+        if self._access.admit(m.sender_of_presence(topic), len(payload), now, full=False) is not None:
+            return  # Heartbeats show soon enough who is connected.
         try:
             presence = m.read_presence(topic, payload)
         except msgspec.DecodeError as error:

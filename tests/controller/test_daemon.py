@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 import structlog
 
-from controller.access.rules import Act, Action
+from controller.access.quotas import Limits
+from controller.access.rules import AccessRules, Act, Action, Right, Role
 from controller.daemon import Daemon
 from controller.leadership.election import ElectionClientError
 from controller.leadership.zookeeper_connection import DigestUser, ZooKeeperCredentials
@@ -28,6 +29,7 @@ from controller.settings.load import (
 from controller.state.shard_state import ShardState
 from headgate.errors import ConfigError
 from headgate.ledger.ledger import Ledger
+from headgate.protocol import messages as m
 from headgate.storage.object_store import LocalStore
 from tests.support.broker import FakeBroker
 from tests.support.secret_files import write_secret
@@ -171,3 +173,19 @@ def test_sighup_puts_other_access_rules_into_force_or_changes_nothing(tmp_path: 
     with pytest.raises(ConfigError, match="boss"):
         daemon.reload(with_file)
     assert not daemon._access.rules.judge("mallory", deletion).allowed
+
+
+async def test_presence_beyond_the_rate_of_its_user_is_not_read(settings: Settings) -> None:
+    """Each one concerns all subscriptions."""
+    daemon: Any = Daemon(settings)
+    limits = Limits(requests_per_second=10)
+    daemon._access.rules = AccessRules({"shop": (Right(Role.CONSUMER),)}, default_limits=limits)
+    topic = m.presence_topic("local", "shop/till-3")
+    for _ in range(100):
+        daemon._on_presence(topic, b"not presence")
+    daemon._on_presence(m.presence_topic("local", "other/till-3"), b"not presence")
+
+    read = daemon.registry.get_sample_value("headgate_messages_malformed_total", {"reason": "presence"})
+    exceeded = daemon.registry.get_sample_value("headgate_quota_exceeded_total", {"quota": "requests_per_second"})
+    assert 20 <= read <= 23
+    assert 101 == read + exceeded

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import msgspec
 import pytest
+import pytest_asyncio
 
-from headgate import Admin, Consumer, Producer, RequestRejectedError, SubscriptionType
+from headgate import Admin, Consumer, Producer, ProducerSettings, RequestRejectedError, SubscriptionType
 from headgate.client.connection import Client
 from headgate.protocol import messages as m
 from headgate.transport.mqtt import MqttTransport
@@ -18,7 +19,7 @@ from tests.support.programs import TEST_SECONDS, metric, wait_until
 from tests.support.raw_clients import raw_transport
 from tests.support.waiting import until
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(TEST_SECONDS)]
+pytestmark = [pytest.mark.system, pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(TEST_SECONDS)]
 
 ACCESS = """
 [[users.operator]]
@@ -38,6 +39,12 @@ role = "device"
 topics = ["orders"]
 [[users.grafana]]
 role = "observer"
+[[users.tenant]]
+role = "administrator"
+topics = ["tenant-*"]
+[quotas.users.tenant]
+topics = 1
+requests_per_second = 40
 """
 
 
@@ -46,9 +53,9 @@ def transport_of(cluster: SecuredTestCluster, user: str, client_id: str) -> Mqtt
     return raw_transport(cluster.config_of(user), client_id)
 
 
-@pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[SecuredTestCluster]:
-    async with SecuredTestCluster(tmp_path, shards=1, access=ACCESS) as cluster:
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def cluster(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[SecuredTestCluster]:
+    async with SecuredTestCluster(tmp_path_factory.mktemp("access"), shards=1, access=ACCESS) as cluster:
         await cluster.start_servers()
         await (await cluster.start_daemon("only")).until_leading()
         async with Admin(cluster.config_of("operator")) as admin:
@@ -79,7 +86,7 @@ async def test_every_role_does_its_work(cluster: SecuredTestCluster) -> None:
 async def test_the_broker_and_the_daemon_refuse_what_a_role_may_not_do(cluster: SecuredTestCluster) -> None:
     """The user `rival` sends each message past the client library, and subscribes to everything."""
     name, address = cluster.name, cluster.daemons["only"].http_address
-    epoch = 1
+    epoch, stored = 1, await cluster.stored_count()
     forged = m.Request(
         request_id=1,
         client_id="admin",
@@ -109,8 +116,10 @@ async def test_the_broker_and_the_daemon_refuse_what_a_role_may_not_do(cluster: 
         rival.publish(own, m.encode(forged))
 
         async def refused() -> bool:
-            denied = await metric(address, "headgate_access_denied_total")
-            return (denied, await metric(address, "headgate_messages_malformed_total", reason="sender")) == (1, 1)
+            denied = {line["client"] for line in cluster.daemons["only"].log_entries("access.denied")}
+            malformed = await metric(address, "headgate_messages_malformed_total", reason="sender")
+            counted = await metric(address, "headgate_access_denied_total")
+            return ("rival/rival-1" in denied, counted > 0, malformed) == (True, True, 1)
 
         await wait_until(refused, lambda: "both requests are refused and counted", 30)
 
@@ -118,7 +127,7 @@ async def test_the_broker_and_the_daemon_refuse_what_a_role_may_not_do(cluster: 
         described = await admin.describe_topic("orders")
         leader = client.leader(0)
 
-    assert [0] == [segment.next_offset for segment in described.segments], "no forged record"
+    assert ["orders", stored] == [described.topic, await cluster.stored_count()], "no forged record"
     assert leader is not None
     assert (epoch, "only") == (leader.leader_epoch, leader.instance)
     assert {m.replies_topic(name, "rival/rival-1")} == set(overheard), "nothing of other users"
@@ -129,3 +138,49 @@ async def test_an_unknown_user_or_a_wrong_password_is_refused(cluster: SecuredTe
     with pytest.raises(Exception, match="cannot reach the broker"):
         async with Admin(cluster.config_of("shop"), timeout_seconds=3) as admin:
             await admin.list_topics()
+
+
+async def test_a_user_beyond_its_quotas_slows_down_and_nothing_is_lost_or_stored_twice(
+    cluster: SecuredTestCluster,
+) -> None:
+    """Two programs with the windows of 256 batches are far beyond a rate of 40."""
+    address = cluster.daemons["only"].http_address
+    async with Admin(cluster.config_of("tenant")) as tenant:
+        await tenant.create_topic("tenant-a", 1)
+        with pytest.raises(RequestRejectedError, match=r"user tenant has 1 topics on this shard, .* quota topics is 1"):
+            await tenant.create_topic("tenant-b", 1)
+
+    async def produce(key: bytes) -> list[int]:
+        async with Producer(cluster.config_of("tenant"), settings=ProducerSettings(batch_bytes=200)) as producer:
+            deliveries = [await producer.send("tenant-a", key, b"%d" % n * 100) for n in range(120)]
+            return [(await delivery).offset for delivery in deliveries]
+
+    began = asyncio.get_running_loop().time()
+    first, second = await asyncio.gather(produce(b"1"), produce(b"2"))
+    seconds = asyncio.get_running_loop().time() - began
+
+    assert (sorted(first), sorted(second)) == (first, second)
+    assert list(range(240)) == sorted(first + second)
+    assert seconds > 240 / 40 - 3, "what a burst and a delay allow"
+    rows = [row for row in await cluster.record_rows() if row["key"] in (b"1", b"2")]
+    assert 240 == len({(row["key"], row["value"]) for row in rows}) == len(rows)
+    assert await metric(address, "headgate_replies_delayed_total") > 0
+    assert await metric(address, "headgate_quota_exceeded_total", quota="requests_per_second") > 0
+    assert 1 == await metric(address, "headgate_quota_exceeded_total", quota="topics")
+    logged = cluster.daemons["only"].log_entries("quota.exceeded")
+    assert len(logged) <= 3, "one line per client and minute"
+
+
+async def test_a_higher_quota_needs_no_restart(cluster: SecuredTestCluster) -> None:
+    (cluster.folder / "access.toml").write_text(ACCESS.replace("topics = 1\n", "topics = 2\n"))
+    cluster.daemons["only"].process.send_signal(signal.SIGHUP)
+
+    async def created() -> bool:
+        try:
+            await tenant.create_topic("tenant-b", 1)
+        except RequestRejectedError:
+            return False
+        return True
+
+    async with Admin(cluster.config_of("tenant")) as tenant:
+        await wait_until(created, lambda: "the daemon has read the access file", 30)
