@@ -1,6 +1,7 @@
 """The shipped files work together: real servers, a real daemon and a client, with TLS and users everywhere.
 
-Only folders, ports and what Debian's packages add are replaced. A throwaway authority issues the certificates.
+The commands of docs/security.md make certificates, passwords, the broker's list and a token. Only folders, ports and
+what Debian's packages add are replaced.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import os
 import re
 import ssl
 import subprocess
+import sys
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +22,6 @@ import pytest
 
 from controller.leadership.zookeeper import ZooKeeperElections
 from controller.leadership.zookeeper_connection import ZooKeeperCredentials
-from controller.local.certificates import CertificateFiles, LocalCertificateAuthority
 from controller.local.embedded import find_mosquitto, zookeeper_classpath
 from controller.local.reserved_port import ReservedPort
 from controller.local.supervised_process import ProcessSpec, SupervisedProcess
@@ -37,7 +38,9 @@ from tests.support.waiting import until
 pytestmark = [pytest.mark.system, pytest.mark.timeout(TEST_SECONDS)]
 
 SERVER: Final = "localhost"
-USERS: Final = ("headgate", "operator", "shop")
+USERS: Final = ("operator", "shop")
+FOLDERS: Final = ("etc/headgate", "etc/mosquitto/certs", "etc/zookeeper/tls", "etc/prometheus", "credentials")
+GUIDE: Final = re.compile(r"^```bash\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +58,8 @@ class Deployment:
         self.ports = ports
         self.settings = root / "etc/headgate/headgate.toml"
         self.credentials = root / "credentials"
-        self.authority = LocalCertificateAuthority(root / "ca")
-        for folder in ("etc/headgate", "etc/mosquitto/certs", "etc/zookeeper/tls", "var/lib/mosquitto", "credentials"):
+        self.ca_file = root / "ca/ca.pem"
+        for folder in (*FOLDERS, "ca", "var/lib/mosquitto"):
             (root / folder).mkdir(parents=True)
         self._install(
             "headgate.toml", self.settings, {"2281": ports.zookeeper, "8883": ports.broker, "9464": ports.http}
@@ -64,8 +67,7 @@ class Deployment:
         self._install("access.toml", root / "etc/headgate/access.toml", {})
         self._install("mosquitto.conf", root / "etc/mosquitto/headgate.conf", {"8883": ports.broker})
         self._install("zookeeper.cfg", root / "etc/zookeeper/zoo.cfg", {"2281": ports.zookeeper})
-        self._certificates()
-        self._passwords()
+        self._run_guide()
 
     @property
     def environ(self) -> dict[str, str]:
@@ -81,27 +83,23 @@ class Deployment:
             username=user,
             password_file=str(write_secret(self.root / f"{user}.secret", f"password of {user}".encode())),
             tls=True,
-            ca_file=str(self.authority.ca_file),
+            ca_file=str(self.ca_file),
         )
 
-    async def export_access(self) -> None:
-        """Make the broker's access control list, as the comment in mosquitto.conf says."""
-        exported = await finish("access", "export", "--config", str(self.settings), env=self.environ)
-        assert exported.code == 0, exported.err
-        write_secret(self.root / "etc/mosquitto/headgate.acl", exported.out.encode())
+    def token(self) -> str:
+        """Return what Prometheus sends."""
+        return (self.root / "etc/prometheus/headgate-token").read_text().strip()
 
-    async def token(self) -> str:
-        path = str(self.root / "etc/headgate/http-tokens")
-        made = await finish("http", "token", "prometheus", "--file", path)
-        assert made.code == 0, made.err
-        return made.out.strip()
+    def secrets(self) -> list[str]:
+        """Return what no log may contain."""
+        folder = self.root / "etc/headgate"
+        passwords = [(folder / name).read_text().strip() for name in ("mqtt-password", "zookeeper-password")]
+        return [*passwords, self.token(), "password of"]
 
     def daemon_tls(self) -> ssl.SSLContext:
         """Return the context of a client with the daemon's certificate."""
         daemon = self.root / "etc/headgate/daemon"
-        return client_context(
-            ca_file=self.authority.ca_file, certificate_file=f"{daemon}.pem", key_file=f"{daemon}.key"
-        )
+        return client_context(ca_file=self.ca_file, certificate_file=f"{daemon}.pem", key_file=f"{daemon}.key")
 
     async def ask_zookeeper(self, word: bytes, tls: ssl.SSLContext | None) -> bytes:
         """Return the reply to a four-letter word; empty if the server ends the connection."""
@@ -142,34 +140,20 @@ class Deployment:
             text = text.replace(shipped, str(port))
         path.write_text(text)
 
-    def _certificates(self) -> None:
-        def copy(files: CertificateFiles, certificate: str, key: str) -> None:
-            (self.root / certificate).write_bytes(files.certificate_file.read_bytes())
-            write_secret(self.root / key, files.key_file.read_bytes())
-
-        authority = self.authority.ca_file.read_bytes()
-        (self.root / "etc/headgate/ca.pem").write_bytes(authority)
-        (self.root / "etc/zookeeper/tls/client-ca.pem").write_bytes(authority)
-        copy(
-            self.authority.issue("daemon", hosts=[SERVER], client=True),
-            *("etc/headgate/daemon.pem", "etc/headgate/daemon.key"),
-        )
-        copy(
-            self.authority.issue("broker", hosts=[SERVER]),
-            *("etc/mosquitto/certs/broker.pem", "etc/mosquitto/certs/broker.key"),
-        )
-        server = self.authority.issue("zookeeper", hosts=[SERVER])
-        both = server.key_file.read_bytes() + server.certificate_file.read_bytes()
-        write_secret(self.root / "etc/zookeeper/tls/zookeeper.pem", both)
-
-    def _passwords(self) -> None:
-        passwords = "".join(f"{user}:password of {user}\n" for user in USERS)
-        path = write_secret(self.root / "etc/mosquitto/headgate.passwd", passwords.encode())
-        subprocess.run(["mosquitto_passwd", "-U", path], check=True, timeout=60)
-        loaded = [value.partition(":")[0] for value in directives(UNITS[0])["LoadCredential"]]
-        assert loaded == ["mqtt-password", "zookeeper-password"]
-        write_secret(self.credentials / "mqtt-password", b"password of headgate\n")
-        write_secret(self.credentials / "zookeeper-password", b"5b4bd0c3f1d7\n")
+    def _run_guide(self) -> None:
+        """Run the commands that make files, and add users whose passwords the tests know."""
+        certificates, passwords, rights, _ = GUIDE.findall((DEPLOY.parent / "docs/security.md").read_text())
+        passwords, asks, _ = passwords.partition("mosquitto_passwd /etc/mosquitto/headgate.passwd shop")
+        assert asks, "the command that asks for a password, which a test cannot enter"
+        script = re.sub(r"/etc/", f"{self.root}/etc/", certificates + passwords + rights)
+        headgate = f'headgate() {{ "{sys.executable}" -m controller "$@"; }}\n'
+        subprocess.run(["bash", "-euo", "pipefail", "-c", headgate + script], cwd=self.ca_file.parent, check=True)
+        users = self.root / "etc/mosquitto/headgate.passwd"
+        for user in USERS:
+            subprocess.run(["mosquitto_passwd", "-b", users, user, f"password of {user}"], check=True, timeout=60)
+        for credential in directives(UNITS[0])["LoadCredential"]:
+            name, _, path = credential.partition(":")
+            write_secret(self.credentials / name, Path(f"{self.root}{path}").read_bytes())
 
     async def _broker_is_ready(self) -> bool:
         _, writer = await asyncio.open_connection(SERVER, self.ports.broker)
@@ -184,7 +168,6 @@ class Deployment:
 async def deployment(tmp_path: Path) -> AsyncIterator[Deployment]:
     with ReservedPort() as broker, ReservedPort() as zookeeper, ReservedPort() as http:
         deployment = Deployment(tmp_path / "root", Ports(broker.number, zookeeper.number, http.number))
-        await deployment.export_access()
         async with deployment.broker(), deployment.zookeeper():
             yield deployment
 
@@ -209,7 +192,7 @@ async def scraped(deployment: Deployment, path: str, token: str | None) -> tuple
     """Ask as prometheus.yml does; status 0 without an answer."""
     headers = {} if token is None else {"Authorization": f"Bearer {token}"}
     url = f"https://127.0.0.1:{deployment.ports.http}{path}"
-    tls = client_context(ca_file=deployment.authority.ca_file)
+    tls = client_context(ca_file=deployment.ca_file)
     try:
         async with (
             aiohttp.ClientSession() as session,
@@ -221,7 +204,7 @@ async def scraped(deployment: Deployment, path: str, token: str | None) -> tuple
 
 
 async def test_the_shipped_files_make_a_cluster_in_which_every_connection_is_secure(deployment: Deployment) -> None:
-    token = await deployment.token()
+    token = deployment.token()
     daemon = await ready_daemon(deployment, token)
 
     async with Admin(deployment.client("operator")) as admin:
@@ -236,8 +219,7 @@ async def test_the_shipped_files_make_a_cluster_in_which_every_connection_is_sec
     assert "headgate_zookeeper_refused 0.0" in metrics
     await zookeeper_refuses_strangers(deployment)
     log = daemon.errors()
-    assert "password of" not in log
-    assert "5b4bd0c3f1d7" not in log
+    assert not any(secret in log for secret in deployment.secrets())
     assert await daemon.terminate() == 0
 
 
@@ -246,7 +228,7 @@ async def zookeeper_refuses_strangers(deployment: Deployment) -> None:
     assert b"Zookeeper version: 3.9" in await deployment.ask_zookeeper(b"srvr", deployment.daemon_tls())
     assert b"not in the whitelist" in await deployment.ask_zookeeper(b"dump", deployment.daemon_tls())
     assert await deployment.ask_zookeeper(b"srvr", None) == b""
-    without_certificate = client_context(ca_file=deployment.authority.ca_file)
+    without_certificate = client_context(ca_file=deployment.ca_file)
     assert await deployment.ask_zookeeper(b"srvr", without_certificate) == b""
     stranger = Candidate()
     async with ZooKeeperElections(
