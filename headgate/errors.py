@@ -96,9 +96,10 @@ class FencedError(RequestRejectedError):
 
 
 class ForgottenError(FencedError):
-    """The shard no longer knows this named producer, because it was deleted. This one must stop.
+    """The shard no longer knows this id of a named producer. This one must stop.
 
-    Its source position was deleted as well. A new producer of that name starts from the beginning.
+    The producer was deleted, with its source position: a new one of that name starts from the
+    beginning. Or, after two billion openings, a later one has another id and continues.
     """
 
 
