@@ -1,7 +1,7 @@
 """The daemon's connections to the broker: one for all shards, and the device sessions of the shards led here.
 
-All of them present the same user and certificate. A reload reads the certificates again. Each connection uses the
-newest ones when it connects the next time; it is not interrupted.
+All of them present the same user and certificate. A reload reads password and certificates again. Each connection uses
+the newest ones when it connects the next time; it is not interrupted.
 """
 
 from __future__ import annotations
@@ -31,23 +31,25 @@ class BrokerConnection:
     """How the connections of one daemon reach the broker."""
 
     def __init__(self, settings: Settings, observer: events.Observer, rng: random.Random) -> None:
-        """Read the certificates. Raises ConfigError if one is unusable."""
+        """Read password and certificates. Raises ConfigError if one is unusable."""
         self._settings = settings
         self._observer = observer
         self._rng = rng
         self._secret: SessionSecret | None = None
+        self._password = settings.broker.password()
         self._context = read_broker_tls(settings.broker)
         tls = broker_tls(settings.broker, settings.broker.host, "$.broker.")
         self._tls = None if tls is None else replace(tls, context=self._newest_context)
 
     def reload(self) -> None:
-        """Read the certificates again. Raises ConfigError, and changes nothing, if one is unusable."""
-        self._context = read_broker_tls(self._settings.broker)
+        """Read password and certificates again. Raises ConfigError, and changes nothing, if one is unusable."""
+        broker = self._settings.broker
+        self._password, self._context = broker.password(), read_broker_tls(broker)
 
     def transport(self, instance: str, secret: SessionSecret) -> MqttTransport:
         """Return the connection of daemon ``instance``, not yet entered; the first of the connections.
 
-        ``secret`` is for this one and for the device sessions. Raises ConfigError: no usable password.
+        ``secret`` is for this one and for the device sessions.
         """
         self._secret = secret
         broker = self._settings.broker
@@ -61,7 +63,7 @@ class BrokerConnection:
             secret_suffix=secret.suffix(client_id),
             on_taken_over=partial(self._observer.observe, events.BrokerSessionTakenOver(connection="daemon")),
             username=broker.username,
-            password=broker.password(),
+            password=lambda: self._password,
             tls=self._tls,
             rng=self._rng,
         )
@@ -79,7 +81,7 @@ class BrokerConnection:
             secret_suffix=self._secret.suffix(client_id),
             on_taken_over=partial(self._observer.observe, events.BrokerSessionTakenOver(connection="devices")),
             username=broker.username,
-            password=broker.password(),
+            password=lambda: self._password,
             tls=self._tls,
             rng=self._rng,
             # A quarter of the ingest queue, so that devices do not displace producers with an

@@ -122,6 +122,7 @@ class Client:
             ConfigError: the password or the store's URL cannot be used.
 
         """
+        config.password()  # A missing file is an error now, and not the reason of a later outage.
         if (advice := password_warning(config, config.broker_host, config.password_file)) is not None:
             log.warning("broker.insecure", broker=config.broker, advice=advice)
         rng = random.Random()  # noqa: S311
@@ -132,7 +133,7 @@ class Client:
             client_id,
             will=cls.will(config.cluster, client_id, config.username),
             username=config.username,
-            password=config.password(),
+            password=config.password,
             tls=config.broker_tls(),
             rng=rng,
         )

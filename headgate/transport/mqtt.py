@@ -106,7 +106,7 @@ class MqttTransport:
         secret_suffix: str = "",
         will: tuple[str, bytes, bool] | None = None,
         username: str | None = None,
-        password: str | None = None,
+        password: str | Callable[[], str | None] | None = None,
         tls: BrokerTls | None = None,
         rng: random.Random | None = None,
         timing: MqttTiming | None = None,
@@ -115,6 +115,8 @@ class MqttTransport:
         on_taken_over: Callable[[], None] = lambda: None,
     ) -> None:
         """``will`` is (topic, payload, retain): the broker publishes it if this client disappears without closing.
+
+        ``password`` may be a function, which is called in a thread before each connection.
 
         ``secret_suffix``: the rest of the client id, which only the broker sees, and no log.
 
@@ -133,7 +135,7 @@ class MqttTransport:
         self._secret_suffix = secret_suffix
         self._will = aiomqtt.Will(will[0], will[1], qos=1, retain=will[2]) if will else None
         self._username = username
-        self._password = password
+        self._password = password if callable(password) else lambda: password
         self._tls = tls
         self._sockets: TlsSockets | None = None
         """Those of the current attempt; None without TLS."""
@@ -247,7 +249,7 @@ class MqttTransport:
             accepted_at: float | None = None
             ended_by_broker = False
             try:
-                await self._encrypt(client)
+                await self._prepare(client)
                 await _connect(client)
                 accepted_at = loop.time()
                 self._attach(client)
@@ -298,8 +300,6 @@ class MqttTransport:
             self._host,
             self._port,
             identifier=self._client_id + self._secret_suffix,
-            username=self._username,
-            password=self._password,
             protocol=aiomqtt.ProtocolVersion.V311,
             clean_session=self.clean_session,
             will=self._will,
@@ -318,9 +318,15 @@ class MqttTransport:
         paho.on_socket_register_write = self._on_write_pending
         return client
 
-    async def _encrypt(self, client: aiomqtt.Client) -> None:
-        """Make the context of this connection, so that it uses the newest certificates. Raises ConfigError."""
-        self._sockets = None if self._tls is None else await asyncio.to_thread(TlsSockets, self._tls)
+    async def _prepare(self, client: aiomqtt.Client) -> None:
+        """Read password and certificates, so that each connection uses the newest ones. Raises ConfigError."""
+
+        def read() -> tuple[str | None, TlsSockets | None]:
+            return self._password(), None if self._tls is None else TlsSockets(self._tls)
+
+        password, self._sockets = await asyncio.to_thread(read)
+        if self._username is not None:
+            paho_of(client).username_pw_set(self._username, password)
         if self._sockets is not None:
             # paho only calls `wrap_socket` and reads `check_hostname`.
             paho_of(client).tls_set_context(cast("ssl.SSLContext", self._sockets))

@@ -71,7 +71,7 @@ class MqttPersistentSession(MqttTransport):
         *,
         secret_suffix: str = "",
         username: str | None = None,
-        password: str | None = None,
+        password: str | Callable[[], str | None] | None = None,
         tls: BrokerTls | None = None,
         rng: random.Random | None = None,
         timing: MqttTiming | None = None,

@@ -1,9 +1,10 @@
-"""The daemon's connections to the broker use the certificates that were read last."""
+"""The connections to the broker use the password and the certificates that were read last."""
 
 from __future__ import annotations
 
 import random
 import shutil
+import subprocess
 from pathlib import Path
 
 import msgspec
@@ -14,8 +15,11 @@ from controller.daemon import Daemon
 from controller.leadership.session_secret import SessionSecret
 from controller.local.certificates import LocalCertificateAuthority
 from controller.settings.load import AccessSettings, BrokerSettings, LedgerSettings, Settings
+from headgate.client.connection import Client
 from headgate.errors import ConfigError
+from tests.support.client_configs import client_config
 from tests.support.recording_observer import RecordingObserver
+from tests.support.secret_files import write_secret
 from tests.support.tls_broker import TlsBroker
 from tests.support.waiting import until
 
@@ -90,3 +94,43 @@ async def test_transport_and_device_sessions_connect_with_the_newest_certificate
             connection.reload()
 
             await until(lambda: transport.connected and session.connected)
+
+
+def set_password(file: Path, password: str) -> None:
+    """Let mosquitto know the user till by ``password``."""
+    write_secret(file, f"till:{password}\n".encode())
+    subprocess.run(["mosquitto_passwd", "-U", str(file)], check=True, timeout=60)
+
+
+@pytest.mark.contract
+async def test_daemon_and_client_connect_with_the_newest_password(tmp_path: Path) -> None:
+    """A daemon reads it at a reload, a client at each connection."""
+    passwords, secret = tmp_path / "passwords", write_secret(tmp_path / "secret", b"old")
+    set_password(passwords, "old")
+    broker = TlsBroker(tmp_path / "broker", {"allow_anonymous": "false", "password_file": passwords})
+    async with broker:
+        user = {"tls": True, "username": "till", "password_file": str(secret), "ca_file": str(broker.authority.ca_file)}
+        settings = Settings(
+            ledger=LedgerSettings(url=tmp_path.as_uri()),
+            broker=BrokerSettings(host=broker.host, port=broker.port, **user),
+        )
+        connection = BrokerConnection(settings, RecordingObserver(), random.Random(1))
+        client = Client.from_config(client_config(broker_port=broker.port, **user), "consumer")
+        async with connection.transport("a", SessionSecret(SessionSecret.new_digits())) as daemon, client:
+            await until(lambda: daemon.connected and client.transport.connected)
+            set_password(passwords, "new")
+            await broker.restart()
+            for transport in (daemon, client.transport):
+                await until(
+                    lambda one=transport: one.unreachable_reason == "the broker refuses user till: Not authorized"
+                )
+            write_secret(secret, b"new")
+            await until(lambda: client.transport.connected)
+            assert not daemon.connected
+
+            secret.chmod(0o644)
+            with pytest.raises(ConfigError, match=r"^\$\.broker\.password_file: every user may access"):
+                connection.reload()
+            secret.chmod(0o600)
+            connection.reload()
+            await until(lambda: daemon.connected)
