@@ -12,12 +12,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from kazoo.client import KazooClient
 from kazoo.security import make_digest_acl
 
 from controller.local.cluster import LocalCluster, LocalDaemon
 from controller.local.secured_cluster import SecuredCluster
 from controller.settings.load import ZooKeeperSettings
+from headgate.config import ClientConfig
 from tests.support.programs import TIMEOUT_FACTOR, ClientCommands, HttpAddress, health, metric, wait_until, whole_lines
 
 SESSION_SECONDS = 4.0
@@ -98,6 +100,13 @@ class Cluster(LocalCluster):
         started = await super().start_daemon(name)
         daemon = self.daemons[name] = Daemon(started.process, started.settings)
         return daemon
+
+    def daemon_client_config(self) -> ClientConfig:
+        """Return the configuration of a client with the rights of the daemons, who may read what no client may."""
+        broker = self.settings("any").broker
+        return msgspec.structs.replace(
+            self.client_config(), username=broker.username, password_file=broker.password_file
+        )
 
     async def leader(self) -> str:
         """Return the name of the running daemon that leads every shard, once there is one."""

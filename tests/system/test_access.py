@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -14,7 +15,7 @@ from headgate import Admin, Consumer, Producer, ProducerSettings, RequestRejecte
 from headgate.client.connection import Client
 from headgate.protocol import messages as m
 from headgate.transport.mqtt import MqttTransport
-from tests.support.cluster import SecuredTestCluster
+from tests.support.cluster import Cluster, SecuredTestCluster
 from tests.support.programs import TEST_SECONDS, metric, wait_until
 from tests.support.raw_clients import raw_transport
 from tests.support.waiting import until
@@ -184,3 +185,20 @@ async def test_a_higher_quota_needs_no_restart(cluster: SecuredTestCluster) -> N
 
     async with Admin(cluster.config_of("tenant")) as tenant:
         await wait_until(created, lambda: "the daemon has read the access file", 30)
+
+
+async def test_the_users_that_a_node_creates_do_their_work_with_the_broker_amqtt(tmp_path: Path) -> None:
+    """mosquitto is not installed everywhere; all other tests of users run on it."""
+    async with Cluster(tmp_path, shards=1, broker_kind="amqtt", tls=True) as cluster:
+        await cluster.start_servers()
+        await (await cluster.start_daemon("only")).until_leading()
+        async with Admin(cluster.client_config()) as admin:
+            await admin.create_topic("orders", 1)
+        async with Producer(cluster.client_config(user="producer")) as producer:
+            await producer.send_and_wait("orders", b"key", b"1")
+        options = {"topic": "orders", "subscription": "billing", "start": "earliest"}
+        async with Consumer(cluster.client_config(user="consumer"), **options) as consumer, asyncio.timeout(60):
+            assert (await anext(consumer)).value == b"1"
+        async with Admin(cluster.client_config(user="observer")) as admin:
+            with pytest.raises(RequestRejectedError, match="user observer may not administer topic orders"):
+                await admin.delete_topic("orders", force=True)

@@ -176,9 +176,9 @@ async def test_a_newer_consumer_of_the_same_name_fences_the_older_one(
                 await old.ask(kind, **fields)
         before = new.generations
         await old.ask(m.LeaveConsumer)
-        async with ingest.client() as observer:
+        async with raw_client(ingest.daemon_client_config(), "observer") as observer:
             wills: list[m.Presence] = []
-            topic_of_presence = m.presence_topic(ingest.name, m.client_address(None, old.client_id))
+            topic_of_presence = m.presence_topic(ingest.name, old.client.address)
             await observer.transport.subscribe(
                 topic_of_presence, lambda topic, payload: wills.append(m.read_presence(topic, payload))
             )
