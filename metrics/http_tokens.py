@@ -22,7 +22,7 @@ from headgate.errors import ConfigError
 from headgate.named_file import read_named_file
 
 MAX_TOKENS: Final = 1000
-"""Each request with a token is compared with all of them: 0.3 ms."""
+"""Each request with a token is compared with all of them: 0.04 ms."""
 MAX_FILE_BYTES: Final = 1024 * 1024
 TOKEN_BYTES: Final = 32
 
