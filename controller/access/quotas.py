@@ -43,7 +43,7 @@ class Limits:
     """Of its topics, including sealed ones."""
     subscriptions: float = 2000
     consumers: float = 2000
-    producers: float = 10_000
+    producers: float = 5000
     """Named and anonymous. A consumer has one as well, for its acknowledgements."""
     requests_per_second: float = 5000
     bytes_per_second: float = 100_000_000

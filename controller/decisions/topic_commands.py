@@ -190,6 +190,7 @@ def describe(topic: Topic, shard: int) -> m.TopicDescription:
         ],
         subscriptions=sorted(topic.subscriptions),
         policy=topic.policy,
+        user=topic.user,
         external=None
         if source is None
         else m.ExternalDescription(source=source.source, positions=source.positions, hash_bits=source.hash_bits),

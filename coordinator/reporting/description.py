@@ -83,6 +83,7 @@ def describe(subscription: Subscription, topic: TopicView, gate: Gate) -> Steps[
         type=subscription.type,
         order=subscription.order,
         balance=subscription.balance,
+        user=subscription.user,
         seek_generation=subscription.seek_generation,
         consumers=consumers,
         segments=segments,

@@ -16,7 +16,7 @@ import msgspec
 
 from headgate.errors import ProtocolError
 from headgate.model.entries import Balance, Order, Positions, SubscriptionType
-from headgate.model.identifiers import Generation, Offset, SegmentId
+from headgate.model.identifiers import ANONYMOUS, Generation, Offset, SegmentId
 from headgate.protocol.backlog import CountedBy, Outlook
 
 SegmentState = Literal["active", "sealed"]
@@ -90,6 +90,8 @@ class TopicInfo:
     policy: PolicyOverrides = PolicyOverrides()
     external: ExternalSource | None = None
     """None: headgate stores the records."""
+    user: str = ANONYMOUS
+    """Who created it. Its segments count for the quotas of this user."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,6 +233,8 @@ class SubscriptionInfo:
     consumers: tuple[ConsumerInfo, ...]
     segments: tuple[SegmentAssignment, ...]
     balance: Balance = "count"
+    user: str = ANONYMOUS
+    """Who created it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

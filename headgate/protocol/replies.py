@@ -8,6 +8,7 @@ import msgspec
 
 from headgate.model.entries import NO_POLICY, Placement, Positions, TopicPolicy
 from headgate.model.hashing import KEY_BUCKETS
+from headgate.model.identifiers import ANONYMOUS
 from headgate.protocol.backlog import SubscriptionBacklog
 from headgate.protocol.explanations import ChangePlan, SubscriptionExplanation
 
@@ -234,6 +235,7 @@ class TopicDescription(msgspec.Struct, frozen=True, kw_only=True):
     subscriptions: list[str]
     policy: TopicPolicy = NO_POLICY
     external: ExternalDescription | None = None
+    user: str = ANONYMOUS
 
 
 class TopicReply(ReplyBody, frozen=True, tag="topic"):
@@ -348,6 +350,7 @@ class SubscriptionDescription(msgspec.Struct, frozen=True, kw_only=True):
     consumers: list[ConsumerDescription]
     segments: list[SegmentProgress]
     balance: str = "count"
+    user: str = ANONYMOUS
 
 
 class SubscriptionReply(ReplyBody, frozen=True, tag="subscription"):

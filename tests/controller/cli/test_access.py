@@ -27,7 +27,7 @@ QUOTAS = {
     "segments": "10000",
     "subscriptions": "2000",
     "consumers": "2000",
-    "producers": "10000",
+    "producers": "5000",
     "requests_per_second": "5000",
     "bytes_per_second": "100000000",
 }
@@ -57,7 +57,7 @@ def test_check_explains_a_decision_and_exits_with_it(invoke: Invoke, config: str
     assert 0 == allowed.exit_code
     assert allowed.stdout == (
         "allowed: user shop is producer of orders\n"
-        "quotas: topics 50, segments 10000, subscriptions 2000, consumers 2000, producers 10000, requests_per_second "
+        "quotas: topics 50, segments 10000, subscriptions 2000, consumers 2000, producers 5000, requests_per_second "
         "unlimited, bytes_per_second 100000000\n"
     )
     assert 1 == denied.exit_code

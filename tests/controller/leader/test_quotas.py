@@ -266,6 +266,15 @@ async def test_a_higher_quota_applies_to_the_next_request() -> None:
         await shop.create_topic("a")
 
 
+async def test_descriptions_name_the_user_who_created_it() -> None:
+    async with shard_with() as shard, Admin(client(shard, "operator")) as operator:
+        async with Consumer(client(shard, "billing"), topic="orders", subscription="s", type="STREAM"):
+            (subscription,) = await operator.list_subscriptions("orders")
+        topic = await operator.describe_topic("orders")
+
+    assert ("operator", "billing") == (topic.user, subscription.user)
+
+
 async def test_quotas_survive_a_change_of_leader() -> None:
     """Owners are part of the ledger."""
     shard = OneShard()

@@ -37,7 +37,7 @@ MOVES = MAX_SEGMENTS + MAX_CONSUMERS + 1000
 PAGED = ("TopicList.topics", "SubscriptionList.subscriptions", "BacklogReply.backlogs", "ProducerList.producers")
 LIMITS = {
     **dict.fromkeys(
-        ["topic", "subscription", "consumer", "instance", "client_id", "waiting_for", "before", "after"], NAME
+        ["user", "topic", "subscription", "consumer", "instance", "client_id", "waiting_for", "before", "after"], NAME
     ),
     **dict.fromkeys(["label"], LABEL),
     **dict.fromkeys(["reason", "idle", "unknown_reason"], SENTENCE),
