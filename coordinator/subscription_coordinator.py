@@ -281,19 +281,18 @@ class SubscriptionCoordinator:
         """
         judgement = acknowledgements.judge(self._subscription, self._topic, batch)
         self._ledger.propose(judgement.entry)
+        if judgement.over_limit:
+            self._observer.observe(events.AcknowledgementsOverLimit(count=judgement.over_limit))
         self._drain.acknowledged(accepted.segment for accepted in judgement.entry.ranges)
         return judgement.rejected
 
     # Events from the leader
 
     def client_disconnected(self, client_id: str, at: float | None = None) -> None:
-        """Start the grace periods of the client's consumers that were not heard after ``at``, by the loop's clock.
-
-        The will of a replaced client changes nothing. ``at`` None: now.
-        """
+        """Start the grace periods of the client's consumers that were not heard after ``at``; None: now."""
         at = self._loop.time() if at is None else at
-        known = self._subscription.consumers.items()
-        names = [name for name, consumer in known if _is_connected(consumer, client_id)]
+        # None if the client was replaced: its consumers are another client's.
+        names = [name for name, consumer in self._subscription.consumers.items() if _is_connected(consumer, client_id)]
         self._mark_disconnected(sorted(name for name in names if self._last_seen_at[name] <= at))
 
     def client_connected(self, client_id: str) -> None:

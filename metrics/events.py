@@ -272,6 +272,12 @@ class SegmentsDrained(Event, frozen=True):
     waited_seconds: float
 
 
+class AcknowledgementsOverLimit(Event, frozen=True):
+    """``count`` acknowledgements of a QUEUE did not count, because they would open more gaps than are kept."""
+
+    count: int
+
+
 class SubscriptionSeekCompleted(Event, frozen=True):
     """A subscription was moved to another position."""
 

@@ -10,6 +10,7 @@ For each acknowledgement, the first matching rule applies:
    rest is written. (External topics: coordinator.decisions.external_topics.)
 5. QUEUE acknowledges ranges of at least one record. STREAM is cumulative: the first offset is
    ignored, and an end below the position changes nothing.
+6. QUEUE acknowledges a limited number of ranges (coordinator.decisions.range_limit).
 
 A batch produces an entry even if nothing counts, because its sequence number is used up. The
 checkpoint of an external segment counts if an acknowledgement of it in the same batch does.
@@ -20,6 +21,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from coordinator.decisions.external_topics import acknowledgeable_end
+from coordinator.decisions.range_limit import MAX_RANGES, RangeLimit
 from coordinator.state.subscription import Subscription
 from coordinator.state.topic_view import TopicView
 from headgate.model import entries as e
@@ -35,16 +37,20 @@ class AcknowledgementJudgement:
     entry: e.RecordsAcknowledged
     rejected: list[tuple[int, str]]
     """(segment, reason) of the acknowledgements that do not count."""
+    over_limit: int
+    """Those of them that rule 6 rejects."""
 
 
-def judge(subscription: Subscription, topic: TopicView, batch: m.AcknowledgeBatch) -> AcknowledgementJudgement:
+def judge(
+    subscription: Subscription, topic: TopicView, batch: m.AcknowledgeBatch, *, max_ranges: int = MAX_RANGES
+) -> AcknowledgementJudgement:
     """Return the entry for ``batch``, and the acknowledgements that do not count."""
     consumer_error = _consumer_error(subscription, batch)
-    holders = _Holders(subscription)
+    rules = _Judge(subscription, topic, batch.consumer, RangeLimit(subscription, len(topic.tails), max_ranges))
     ranges: list[e.AcknowledgedRange] = []
     rejected: list[tuple[int, str]] = []
     for acknowledgement in batch.acknowledgements:
-        accepted = consumer_error or _accept(subscription, topic, batch.consumer, acknowledgement, holders)
+        accepted = consumer_error or rules.accept(acknowledgement)
         if isinstance(accepted, str):
             rejected.append((acknowledgement.segment, accepted))
         else:
@@ -62,7 +68,7 @@ def judge(subscription: Subscription, topic: TopicView, batch: m.AcknowledgeBatc
         checkpoints={segment: batch.checkpoints[segment] for segment in counted if segment in batch.checkpoints},
         digest=b"" if batch.producer_id is None else batch_digest(batch),
     )
-    return AcknowledgementJudgement(entry, rejected)
+    return AcknowledgementJudgement(entry, rejected, rules.over_limit)
 
 
 def _consumer_error(subscription: Subscription, batch: m.AcknowledgeBatch) -> str | None:
@@ -95,28 +101,37 @@ class _Holders:
         return self._described.get(segment, "no consumer")
 
 
-def _accept(
-    subscription: Subscription,
-    topic: TopicView,
-    consumer: str,
-    acknowledgement: m.Acknowledgement,
-    holders: _Holders,
-) -> e.AcknowledgedRange | str:
-    """Return the range that ``acknowledgement`` adds, or why it does not count (rules 3 to 5)."""
-    segment, first_offset, end_offset = (
-        acknowledgement.segment,
-        acknowledgement.first_offset,
-        acknowledgement.end_offset,
-    )
-    held = subscription.held_at(segment, acknowledgement.generation)
-    if held is None or subscription.holdings[held].consumer != consumer:
-        held_by = holders.of(segment)
-        return f"segment {segment} is held by {held_by}, not by {consumer!r} at generation {acknowledgement.generation}"
-    limit = acknowledgeable_end(topic, segment)
-    if limit is not None and end_offset > limit:
-        return f"segment {segment} ends at {limit}; offset {end_offset} is beyond it"
-    if subscription.type != e.SubscriptionType.QUEUE:
-        first_offset = 0
-    elif first_offset >= end_offset:
-        return f"range {first_offset} to {end_offset} of segment {segment} is empty"
-    return e.AcknowledgedRange(segment, first_offset, end_offset, *bucket_bounds(held))
+class _Judge:
+    """Judges the acknowledgements of one batch, one after the other."""
+
+    def __init__(self, subscription: Subscription, topic: TopicView, consumer: str, range_limit: RangeLimit) -> None:
+        self._subscription = subscription
+        self._topic = topic
+        self._consumer = consumer
+        self._range_limit = range_limit
+        self._holders = _Holders(subscription)
+        self.over_limit = 0
+        """Acknowledgements that rule 6 rejected."""
+
+    def accept(self, acknowledgement: m.Acknowledgement) -> e.AcknowledgedRange | str:
+        """Return the range that ``acknowledgement`` adds, or why it does not count (rules 3 to 6)."""
+        subscription, segment, generation = self._subscription, acknowledgement.segment, acknowledgement.generation
+        first_offset, end_offset = acknowledgement.first_offset, acknowledgement.end_offset
+        held = subscription.held_at(segment, generation)
+        if held is None or subscription.holdings[held].consumer != self._consumer:
+            held_by = self._holders.of(segment)
+            return f"segment {segment} is held by {held_by}, not by {self._consumer!r} at generation {generation}"
+        limit = acknowledgeable_end(self._topic, segment)
+        if limit is not None and end_offset > limit:
+            return f"segment {segment} ends at {limit}; offset {end_offset} is beyond it"
+        if subscription.type != e.SubscriptionType.QUEUE:
+            first_offset = 0
+        elif first_offset >= end_offset:
+            return f"range {first_offset} to {end_offset} of segment {segment} is empty"
+        elif (ranges := self._range_limit.admit(held, first_offset, end_offset)) is not None:
+            self.over_limit += 1
+            return (
+                f"segment {segment} has {ranges} acknowledged ranges with gaps between them, the most that are kept: "
+                "acknowledge the records in the gaps first; this one is delivered again"
+            )
+        return e.AcknowledgedRange(segment, first_offset, end_offset, *bucket_bounds(held))

@@ -60,6 +60,11 @@ class OffsetRanges:
         index = bisect_right(self._ranges, offset, key=_end)
         return index < len(self._ranges) and self._ranges[index][0] <= offset
 
+    def touches(self, first: int, end: int) -> bool:
+        """Return whether ``first`` up to ``end`` overlaps a range or continues it, so that adding it adds no range."""
+        index = bisect_left(self._ranges, first, key=_end)
+        return index < len(self._ranges) and self._ranges[index][0] <= end
+
     def count(self, below: int | None = None) -> int:
         """Return the number of offsets, or of those lower than ``below``."""
         if below is None or not self._ranges or self._ranges[-1][1] <= below:

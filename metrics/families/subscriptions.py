@@ -34,6 +34,12 @@ def add_subscription_metrics(metrics: MetricFactory) -> None:
         WAIT_BUCKETS,
         field="waited_seconds",
     )
+    metrics.count(
+        events.AcknowledgementsOverLimit,
+        "acknowledgements_over_limit",
+        "Acknowledgements of QUEUE subscriptions that did not count, because they would open more gaps than are kept.",
+        by="count",
+    )
     metrics.count(events.SubscriptionSeekCompleted, "subscription_seeks", "Seeks of subscriptions.")
     metrics.count(
         events.DrainPollCompleted, "drain_polls", "Drain polls, by outcome.", outcome=get_args(events.PollOutcome)
