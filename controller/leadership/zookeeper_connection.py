@@ -320,7 +320,7 @@ def _tls_problem(server: str, error: OSError) -> str:
             f"the certificate of ZooKeeper server {server} is refused ({error.verify_message}): "
             "correct [zookeeper] ca_file or hosts, or the server's certificate"
         )
-    reason = (getattr(error, "reason", None) or error.strerror or "it closed the connection").lower().replace("_", " ")
+    reason = (getattr(error, "reason", None) or error.strerror or str(error)).lower().replace("_", " ")
     return (
         f"no TLS connection to ZooKeeper server {server} ({reason}): "
         "check that its port requires TLS, and that it trusts [zookeeper] certificate_file"

@@ -14,7 +14,7 @@ import structlog
 from controller.access.quotas import Limits
 from controller.access.rules import AccessRules, Act, Action, Right, Role
 from controller.daemon import Daemon
-from controller.leadership.election import ElectionClientError
+from controller.leadership.election import Connected, ElectionClientError, Refused
 from controller.leadership.zookeeper_connection import DigestUser, ZooKeeperCredentials
 from controller.local.certificates import LocalCertificateAuthority
 from controller.settings.load import (
@@ -129,6 +129,31 @@ async def test_a_reload_enables_and_disables_devices_now_and_for_later_terms(
         gc.unfreeze()
 
     assert [True, False, False, True, True, False] == enabled
+
+
+@pytest.mark.looptime
+async def test_health_and_metrics_name_what_zookeeper_refuses(settings: Settings) -> None:
+    daemon: Any = Daemon(settings)
+
+    def shown() -> tuple[str, float | None]:
+        (zookeeper,) = [each for each in daemon.health().components if each.name == "zookeeper"]
+        return zookeeper.reason, daemon.registry.get_sample_value("headgate_zookeeper_refused")
+
+    daemon._on_election(Connected())
+    assert shown() == ("connected", 0)
+    daemon._on_election(Refused("node /headgate is closed"))
+    assert shown() == ("node /headgate is closed; leaders continue, but this daemon cannot take over", 1)
+    daemon._on_election(Refused(None))
+    assert shown() == ("connected", 0)
+
+
+async def test_an_open_zookeeper_beyond_loopback_is_logged(settings: Settings) -> None:
+    daemon: Any = Daemon(settings.replace(zookeeper=ZooKeeperSettings(hosts="zk1:2181")))
+
+    with structlog.testing.capture_logs() as logged:
+        daemon._zookeeper.elections("a", lambda _: None)
+
+    assert [("zookeeper.insecure", "warning")] * 2 == [(line["event"], line["log_level"]) for line in logged]
 
 
 def test_sighup_reads_the_files_of_zookeeper_or_changes_nothing(tmp_path: Path, settings: Settings) -> None:

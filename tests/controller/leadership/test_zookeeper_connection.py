@@ -60,6 +60,19 @@ def test_a_disconnection_looks_like_a_failed_network(
     assert client.recv(1) == b""
 
 
+def test_a_server_that_never_answers_the_handshake_is_named() -> None:
+    problems: list[str] = []
+    threads = _Threads(client_context(), on_problem=problems.append, on_end=lambda _: None)
+    with closing(socket.create_server(("127.0.0.1", 0))) as silent:
+        port = silent.getsockname()[1]
+        with pytest.raises(TimeoutError):
+            threads.create_connection(("127.0.0.1", port), "127.0.0.1", timeout=0.1)
+
+    assert len(problems) == 1
+    assert f"no TLS connection to ZooKeeper server 127.0.0.1:{port} (" in problems[0]
+    assert "timed out" in problems[0]
+
+
 def test_a_user_is_named_by_a_hash_and_never_by_the_password() -> None:
     user = DigestUser("headgate", "sesame")
 
