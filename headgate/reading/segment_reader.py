@@ -35,7 +35,7 @@ log = get_logger(__name__)
 
 
 class Head:
-    """The newest chunk that is known to be durable. It only rises."""
+    """The newest chunk that was reported as durable."""
 
     def __init__(self) -> None:
         self.number = 0
@@ -47,6 +47,10 @@ class Head:
             self.number = number
             self._advanced.set()
             self._advanced = asyncio.Event()
+
+    def retract(self, number: int) -> None:
+        """Record that chunk ``number`` + 1 does not exist. Any program may have forged the announcement of a head."""
+        self.number = min(self.number, number)
 
     async def wait_for(self, number: int, timeout_seconds: float) -> None:
         """Wait until chunk ``number`` is known to be durable, at most ``timeout_seconds``."""
@@ -211,6 +215,7 @@ class SegmentReader:
         if not exists and asyncio.get_running_loop().time() - self._compaction_checked_at < COMPACTION_RECHECK_SECONDS:
             return
         if not await self._read_compacted(fresh=True) and exists:
+            self._head.retract(self.next_chunk - 1)
             await self._wait_for(error)
 
     async def _read_compacted(self, *, fresh: bool) -> bool:

@@ -10,7 +10,7 @@ import pytest
 from headgate.errors import ConfigError, HeadgateError, LedgerError
 from headgate.protocol import messages as m
 from tests.support.consuming import acknowledged, consumer, nothing_more, records, registration, take
-from tests.support.scripted_leader import ScriptedCluster, grant
+from tests.support.scripted_leader import CLUSTER, ScriptedCluster, grant
 
 pytestmark = pytest.mark.looptime
 
@@ -363,3 +363,19 @@ async def test_a_segment_granted_again_at_a_higher_generation_is_read_again(clus
             leader.push(registration(leader), revoked=[m.Revocation(segment=0, generation=1, final=True)])
             leader.push(registration(leader), granted=[grant(generation=3, start_offset=1)])
             assert ["1"] == await take(reader, 1)
+
+
+async def test_a_forged_head_delays_reading_once(cluster):
+    """Otherwise the consumer would read each later chunk only when it polls."""
+    async with cluster.leader() as leader:
+        leader.grants = [grant()]
+        async with consumer(cluster) as reader:
+            forged = m.HeadAnnouncement(shard=0, leader_epoch=1, head=2**62)
+            leader.transport.publish(m.head_topic(CLUSTER, 0), m.encode(forged))
+            await asyncio.sleep(5.5)
+            for value in (b"0", b"1"):
+                began = asyncio.get_running_loop().time()
+                cluster.store_records([m.Record(b"key", value, 1)], leader)
+                assert [value.decode()] == await take(reader, 1)
+                assert 0.1 > asyncio.get_running_loop().time() - began
+                await asyncio.sleep(0.37)
