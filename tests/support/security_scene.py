@@ -60,12 +60,16 @@ role = "device"
 topics = ["other"]
 [[users.grafana]]
 role = "observer"
+[quotas.users.team]
+topics = 1
+[quotas.users.stranger]
+requests_per_second = 20
+producers = 1
 """
 """Honest: operator, shop, billing, gateway. The others attack with their own credentials."""
 
 TOPIC, SUBSCRIPTION, CONSUMER, PRODUCER = "orders", "billing", "b-1", "import-1"
 REPLY_SECONDS = 60.0
-HONEST_ENTRIES = (e.RecordsStored, e.RecordsAcknowledged)
 
 
 @dataclass(frozen=True)
@@ -92,13 +96,20 @@ class ZooKeeperLog:
 
 
 @dataclass(frozen=True)
+class DaemonLog:
+    """An event in the daemon's log."""
+
+    pattern: str
+
+
+@dataclass(frozen=True)
 class Unseen:
     """Nothing on the servers shows the act; ``why`` says what else does."""
 
     why: str
 
 
-Evidence = Metric | BrokerLog | ZooKeeperLog | Unseen
+Evidence = Metric | BrokerLog | ZooKeeperLog | DaemonLog | Unseen
 
 
 @dataclass(frozen=True)
@@ -126,6 +137,7 @@ class Scene:
         self.producer_id = 0
         self.leader_epoch = 0
         self.producer_token = ""
+        self.topic_id = 0
         self.consumer_client_id = ""
         self.incarnation = 0
         self.generation = 0
@@ -184,7 +196,7 @@ class Scene:
         if not isinstance(attack.seen, Unseen):
             await wait_until(grew, f"the act is seen in {attack.seen}", 10)
         entries = await self._entries(before)
-        unexpected = [each for each in entries if not isinstance(each, HONEST_ENTRIES + attack.allowed)]
+        unexpected = [each for each in entries if not (self._is_honest(each) or isinstance(each, attack.allowed))]
         assert not unexpected, f"effects in the ledger: {unexpected}"
         assert sorted(self._sent) == sorted(await self._stored(before)), "the ledger holds what honest users sent"
 
@@ -226,6 +238,11 @@ class Scene:
             answer = await reply
         return answer.verdict if isinstance(answer, m.Rejected) else str(answer.__struct_config__.tag)
 
+    async def describe(self, topic: str) -> m.TopicDescription:
+        """Return the description of ``topic``, as the honest administrator sees it."""
+        async with Admin(self.cluster.config_of("operator")) as admin:
+            return await admin.describe_topic(topic)
+
     def _on_reply(self, _: str, payload: bytes) -> None:
         reply = m.decode_reply(payload)
         if isinstance(reply, m.Reply) and reply.request_id in self._replies:
@@ -257,6 +274,8 @@ class Scene:
         match entry:
             case e.TermStarted():
                 self.leader_epoch = entry.leader_epoch
+            case e.TopicCreated(topic="orders"):
+                self.topic_id = entry.topic_id
             case e.ProducerOpened(name="import-1"):
                 self.producer_id, self.producer_token = entry.producer_id, entry.token
             case e.ConsumerRegistered():
@@ -265,6 +284,9 @@ class Scene:
                 self.generation = entry.generation
             case _:
                 pass
+
+    def _is_honest(self, entry: e.Entry) -> bool:
+        return isinstance(entry, e.RecordsStored | e.RecordsAcknowledged) and entry.topic_id == self.topic_id
 
     async def _acknowledged(self) -> bool:
         return any(isinstance(entry, e.RecordsAcknowledged) for entry in await self._entries(0))
@@ -280,7 +302,8 @@ class Scene:
     async def _stored(self, after: int) -> list[bytes]:
         ledger = self.cluster.ledger(0)
         numbers = range(after + 1, await ledger.newest() + 1)
-        return [row["value"] for number in numbers for row in (await ledger.read_records(number)).to_pylist()]
+        rows = [row for number in numbers for row in (await ledger.read_records(number)).to_pylist()]
+        return [row["value"] for row in rows if row["topic_id"] == self.topic_id]
 
     async def _seen(self, evidence: Evidence, attacker: RawClient) -> float:
         if isinstance(evidence, Metric):
@@ -291,6 +314,9 @@ class Scene:
         if isinstance(evidence, Unseen):
             return 0
         pattern = evidence.pattern.replace("{id}", re.escape(attacker.client_id))
-        of_broker = isinstance(evidence, BrokerLog)
-        log = self.cluster.broker.log_path if of_broker else self.cluster.zookeeper.folder / "zookeeper.log"
-        return len(re.findall(pattern, log.read_text()))
+        logs = {
+            BrokerLog: self.cluster.broker.log_path,
+            ZooKeeperLog: self.cluster.zookeeper.folder / "zookeeper.log",
+            DaemonLog: self.cluster.log_path("only"),
+        }
+        return len(re.findall(pattern, logs[type(evidence)].read_text()))

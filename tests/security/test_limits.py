@@ -1,0 +1,120 @@
+"""Users that ask for more than their quota, requests that the broker keeps, and strangers at the Spark process."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+
+import pytest
+
+from drain.protocol import Address, BacklogRequest, encode_line
+from drain.service.listener import DrainListener
+from headgate.model import entries as e
+from headgate.protocol import messages as m
+from tests.support.drain_service import FakeDrainService
+from tests.support.programs import TEST_SECONDS
+from tests.support.security_scene import Attack, DaemonLog, Metric, Scene
+from tests.support.waiting import until
+
+pytestmark = [pytest.mark.security, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(TEST_SECONDS)]
+
+CLUSTER = "test"
+FLOOD = 200
+SECRET = b"s" * 32
+
+
+def exceeded(quota: str) -> Metric:
+    return Metric("headgate_quota_exceeded_total", {"quota": quota})
+
+
+async def creates_topics(scene: Scene, user: str) -> str:
+    replies = [
+        await scene.ask(user, m.CreateTopic(topic=f"team-{number}", token=f"token-{number}", segments=1))
+        for number in range(3)
+    ]
+    return ", ".join(replies)
+
+
+async def opens_producers(scene: Scene, user: str) -> str:
+    return ", ".join([await scene.ask(user, m.OpenProducer(token=f"token-{number}")) for number in range(2)])
+
+
+async def floods(scene: Scene, user: str) -> str:
+    """Send ten times as many requests as a second allows, each of which is cheap."""
+    client = await scene.attacker(user)
+    topic = m.requests_topic(CLUSTER, 0, f"{user}/{user}-1")
+    for _ in range(FLOOD):
+        _, payload = scene.request(user, m.DescribeTopic(topic="other"))
+        client.publish_unconfirmed(topic, payload)
+    return await scene.ask(user, m.DescribeTopic(topic="other"))
+
+
+async def leaves_a_retained_batch(scene: Scene, user: str) -> str:
+    """Let the broker keep a request, and end the daemon's connection, so that it subscribes again."""
+    broker, daemon = scene.cluster.broker, scene.daemon
+    attacker = await scene.attacker(user)
+    topic = m.requests_topic(CLUSTER, 0, f"{user}/{user}-1")
+    batch = m.ProduceBatch(topic="other", records=[m.Record(b"key", b"of the attacker", 0)])
+    _, payload = scene.request(user, batch)
+    await attacker.publish(topic, payload, retain=True)
+    secret_id = re.findall(r"as (headgate:test:daemon:only:[0-9a-f]+) ", broker.log_path.read_text())[-1]
+    connections = len(daemon.log_entries("broker.connected"))
+    async with scene.raw(user, secret_id):
+        pass
+    await until(lambda: len(daemon.log_entries("broker.connected")) > connections)
+    await scene.next_round()
+    await attacker.publish(topic, b"", retain=True)
+    described = await scene.describe("other")
+    return f"stored {sum(segment.next_offset for segment in described.segments)} record"
+
+
+ATTACKS = [
+    Attack(
+        "team",
+        "creates more topics than its quota",
+        creates_topics,
+        "topic, quota_exceeded, quota_exceeded",
+        exceeded("topics"),
+        allowed=(e.TopicCreated,),
+    ),
+    Attack(
+        "stranger",
+        "opens more producers than its quota",
+        opens_producers,
+        "producer_identity, quota_exceeded",
+        exceeded("producers"),
+        allowed=(e.ProducerOpened,),
+    ),
+    Attack("stranger", "sends more requests than its quota", floods, "unavailable", exceeded("requests_per_second")),
+    Attack(
+        "rival",
+        "leaves a retained request",
+        leaves_a_retained_batch,
+        "stored 1 record",
+        DaemonLog("message.retained_ignored"),
+        allowed=(e.RecordsStored,),
+    ),
+]
+
+
+@pytest.mark.parametrize("attack", ATTACKS, ids=str)
+async def test_what_exceeds_a_limit_has_no_effect(scene: Scene, attack: Attack) -> None:
+    await scene.attacked(attack)
+
+
+async def test_the_spark_process_answers_no_stranger(capfd: pytest.CaptureFixture[str]) -> None:
+    """Over TCP, a peer that does not prove the shared secret gets no reply, and its request is not read."""
+    spark = FakeDrainService()
+    async with DrainListener(Address(host="127.0.0.1", port=0), spark.serve, secret=SECRET) as listener:
+        reader, writer = await asyncio.open_connection(listener.address.host, listener.address.port)
+        writer.write(encode_line(BacklogRequest(shards=[0])) * 10)
+        # Its unread input resets the connection.
+        with contextlib.suppress(ConnectionResetError):
+            await reader.read()
+        writer.close()
+        with contextlib.suppress(ConnectionResetError):
+            await writer.wait_closed()
+
+    assert (1, []) == (listener.refused, spark.requests)
+    assert "refused a connection" in capfd.readouterr().err
