@@ -35,6 +35,8 @@ from metrics.http_tokens import new_token, token_line
 DAEMON_USER: Final = "headgate"
 HOSTS: Final = ("localhost", LOOPBACK)
 SECRET_BYTES: Final = 24
+TOKEN_HOLDER: Final = "up"  # noqa: S105 - a name
+"""The holder of the node's own token; others can be added with `headgate http token`."""
 
 ACCESS: Final = """\
 # Users of this node and their rights: see deploy/access.toml. SIGHUP and each start read this file again, and write
@@ -145,11 +147,11 @@ class LocalSecurity:
         return msgspec.structs.replace(secured, tls=True, ca_file=str(self.ca_file))
 
     def _accept_token(self, token: str) -> None:
-        """Add ``token`` to those that HTTP accepts; lines that the user added stay."""
-        path, line = self._folder / "secrets" / "http.tokens", token_line("up", token)
+        """Let HTTP accept ``token`` instead of an earlier one; lines that the user added stay."""
+        path = self._folder / "secrets" / "http.tokens"
         lines = path.read_text().splitlines() if path.exists() else []
-        if line not in lines:
-            write_private_file(path, "\n".join([*lines, line]) + "\n")
+        others = [line for line in lines if not line.startswith(f"{TOKEN_HOLDER} ")]
+        write_private_file(path, "\n".join([*others, token_line(TOKEN_HOLDER, token)]) + "\n")
 
     def _server_tls(self, name: str, client: CertificateFiles | None) -> ServerTls | None:
         if self._authority is None:
