@@ -300,7 +300,7 @@ class ProducerSession:
                 )
                 self._attempt.failures += 1
             case Action.FAIL_QUEUE:
-                self._fail_queue(occurrence.reason)
+                self._fail_queue(occurrence.verdict, occurrence.reason)
             case Action.FAIL_BATCH:
                 self._fail_batch(occurrence.batch, occurrence.reason)
             case Action.RESTART_HISTORY:
@@ -521,12 +521,12 @@ class ProducerSession:
         self._commands_out.append(ForgetRequests(tuple(self._sent)))
         self._sent.clear()
 
-    def _fail_queue(self, reason: str) -> None:
+    def _fail_queue(self, verdict: m.Verdict, reason: str) -> None:
         self._forget_identity_requests()
         for batch in self._queue:
             self._resolve(batch, Outcome.INVALID, reason)
         self._queue.clear()
-        self._commands_out.append(IdentityRejected("invalid", reason))
+        self._commands_out.append(IdentityRejected(verdict, reason))
 
     def _fail_batch(self, batch: SessionBatch | None, reason: str) -> None:
         """Rule 13."""

@@ -140,11 +140,14 @@ async def test_a_producer_learns_at_once_that_its_user_may_have_no_more() -> Non
     async with shard_with(producers=1) as shard, Producer(client(shard, "shop", "first")) as first:
         await first.send_and_wait("orders", b"key", b"1")
         async with Producer(client(shard, "shop", "second")) as second:
+            with pytest.raises(RequestRejectedError, match="user shop has 1 producers") as refused:
+                await second.open("orders")
             with pytest.raises(RequestRejectedError, match="user shop has 1 producers"):
                 await second.send_and_wait("orders", b"key", b"2")
         await first.send_and_wait("orders", b"key", b"3")
 
-    assert 1 == exceeded(shard, "producers")
+    assert "quota_exceeded" == refused.value.verdict
+    assert 2 == exceeded(shard, "producers")
 
 
 async def test_a_program_that_restarts_often_gets_a_producer_in_exchange_for_an_idle_one() -> None:
