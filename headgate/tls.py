@@ -50,8 +50,7 @@ def client_context(
         ConfigError: a file is unusable, or only one of certificate and key is named.
 
     """
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context = _new_context(ssl.PROTOCOL_TLS_CLIENT)
     if ca_file is None:
         context.load_default_certs(ssl.Purpose.SERVER_AUTH)
     else:
@@ -74,10 +73,7 @@ def server_context(
 
     Raises ConfigError: a file is unusable.
     """
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    # A client could otherwise demand handshake after handshake on one connection.
-    context.options |= ssl.OP_NO_RENEGOTIATION
+    context = _new_context(ssl.PROTOCOL_TLS_SERVER)
     if client_ca_file is not None:
         _trust(context, client_ca_file, f"{prefix}client_ca_file")
         context.verify_mode = ssl.CERT_REQUIRED
@@ -88,6 +84,15 @@ def server_context(
 def certificate_expiry(certificate_file: File, setting: str) -> datetime:
     """Return when the first certificate in ``certificate_file`` expires. Raises ConfigError."""
     return _certificates(certificate_file, setting)[0].not_after
+
+
+def _new_context(protocol: int) -> ssl.SSLContext:
+    context = ssl.SSLContext(protocol)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    # The other side could otherwise demand handshake after handshake on one connection. No write has to wait until
+    # something can be read, which the event loop would try again and again.
+    context.options |= ssl.OP_NO_RENEGOTIATION
+    return context
 
 
 def _certificate_and_key(prefix: str, certificate: File | None, key: File | None) -> tuple[File, File] | None:

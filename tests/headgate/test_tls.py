@@ -342,3 +342,8 @@ def test_the_library_needs_no_library_for_certificates() -> None:
     """The contexts are made by every client."""
     program = "import sys, headgate, headgate.tls; sys.exit('cryptography' in sys.modules)"
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
+def test_neither_side_can_demand_another_handshake(server: CertificateFiles) -> None:
+    for context in (client_context(), of_server(server)):
+        assert context.options & ssl.OP_NO_RENEGOTIATION
