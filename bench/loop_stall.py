@@ -20,10 +20,12 @@ less on the machine.
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
 import typing
 import urllib.request
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, Final
@@ -31,7 +33,7 @@ from typing import Any, Final
 from prometheus_client import CollectorRegistry
 
 from bench import _worst_cases as worst
-from bench._harness import Benchmark, Effort, Measurement, Part, gc_disabled
+from bench._harness import Benchmark, Effort, Measurement, Part
 from bench._one_leader import (
     CLIENT,
     CLUSTER,
@@ -126,10 +128,10 @@ def _others() -> Iterator[Group]:
 
 
 def _run(group: Group) -> dict[str, Stall]:
-    clock = TurnClock()
+    clock, state = TurnClock(), group.world()
 
     async def main() -> dict[str, Stall]:
-        one = OneLeader(group.world(), Instruments(CollectorRegistry()))
+        one = OneLeader(state, Instruments(CollectorRegistry()))
         found: dict[str, Stall] = {}
         clock.restart()
         async with one.serving():
@@ -144,8 +146,19 @@ def _run(group: Group) -> dict[str, Stall]:
                 found[name] = clock.longest
         return found
 
-    with gc_disabled():
+    with _collector_of_a_daemon():
         return run_timed(main(), clock)
+
+
+@contextmanager
+def _collector_of_a_daemon() -> Iterator[None]:
+    """Let the garbage collector look only at what the leader creates, as `Daemon` does when a term starts."""
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 def _sent(case: worst.Case) -> Drive:

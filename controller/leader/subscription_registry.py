@@ -49,7 +49,7 @@ QueryT = TypeVar("QueryT", m.DescribeSubscription, m.ExplainSubscription, m.Plan
 
 
 COORDINATOR_COST = 32
-"""Cost of creating a coordinator."""
+"""Cost of creating a coordinator, besides looking at its segments."""
 PRESENCE_COST = 4
 """Cost for each consumer of the client that disconnected."""
 
@@ -89,7 +89,7 @@ class SubscriptionRegistry:
     def restore(self) -> Steps[None]:
         """Create a coordinator for each subscription in the restored state."""
         for subscription in self._state.subscriptions.values():
-            yield COORDINATOR_COST
+            yield COORDINATOR_COST + len(self._state.topics_by_id[subscription.topic_id].layout.segments)
             self._add_coordinator(subscription)
 
     async def close(self) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from coordinator.decisions.external_topics import external_grant
 from coordinator.decisions.gate import Gate
 from coordinator.reporting.idle_reasons import idle_reasons
@@ -12,6 +14,10 @@ from coordinator.state.topic_view import TopicView
 from headgate.model.bucket_ranges import BucketRange, SegmentSlice, bucket_bounds, buckets_of, segment_of
 from headgate.model.hashing import KEY_BUCKETS
 from headgate.protocol import messages as m
+
+# Shared, because the garbage collector looks at each list of a report: two for each of 176 000 segments took 100 ms.
+_NONE_BLOCKS: Final[list[int]] = []
+_NO_RANGES: Final[list[m.BucketRangeProgress]] = []
 
 
 def build_grant(subscription: Subscription, topic: TopicView, segment_slice: SegmentSlice) -> m.Grant:
@@ -73,7 +79,8 @@ def describe(subscription: Subscription, topic: TopicView, gate: Gate) -> Steps[
     for cost, some_segments in parts(sorted(topic.layout.segments)):
         yield cost
         segments += (
-            _progress(subscription, topic, gate, segment, bucket_ranges.get(segment, [])) for segment in some_segments
+            _progress(subscription, topic, gate, segment, bucket_ranges.get(segment, _NO_RANGES))
+            for segment in some_segments
         )
     yield encoding_cost(segments, consumers)
     return m.SubscriptionDescription(
@@ -126,7 +133,7 @@ def _progress(
         next_offset=max(topic.tails[segment].next_offset, subscription.position(segment)),
         consumer=None if holding is None else holding.consumer,
         generation=None if holding is None else holding.generation,
-        blocked_by=list(gate.blocked.get(segment, ())),
+        blocked_by=list(gate.blocked[segment]) if segment in gate.blocked else _NONE_BLOCKS,
         label=topic.layout.segments[segment].label,
         checkpoint=subscription.checkpoints.get(segment),
         weight=subscription.weights.get(segment) if subscription.balance == "load" else None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 
-class BlockingAncestor(msgspec.Struct, frozen=True, kw_only=True):
+class BlockingAncestor(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """An undrained ancestor that blocks a segment.
 
     ``backlog_records`` None: only the source of an external topic knows; ``estimated``: key buckets
@@ -22,7 +22,7 @@ class BlockingAncestor(msgspec.Struct, frozen=True, kw_only=True):
     estimated: bool = False
 
 
-class SegmentExplanation(msgspec.Struct, frozen=True, kw_only=True):
+class SegmentExplanation(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """Why a segment is or is not assigned; ``status`` as in `SegmentProgress`.
 
     ``backlog_records`` None: acknowledgements are not tracked, or only the source of an external

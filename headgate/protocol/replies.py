@@ -130,7 +130,7 @@ class BucketStart(msgspec.Struct, frozen=True, array_like=True):
     acknowledged: list[tuple[int, int]] = []
 
 
-class Grant(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Grant(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """Permission to read one segment, or some of its key buckets.
 
     The consumer starts at ``start_offset``, which is in chunk ``start_chunk`` or later. QUEUE
@@ -200,7 +200,7 @@ class Done(ReplyBody, frozen=True, tag="done"):
     """The command was executed and is durable."""
 
 
-class SegmentDescription(msgspec.Struct, frozen=True, kw_only=True):
+class SegmentDescription(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """One segment of a topic."""
 
     segment: int
@@ -298,7 +298,7 @@ class BucketRangeProgress(msgspec.Struct, frozen=True, kw_only=True):
     estimated: bool = False
 
 
-class SegmentProgress(msgspec.Struct, frozen=True, kw_only=True):
+class SegmentProgress(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """Progress of one subscription in one segment.
 
     ``status``: ``granted``, ``revoking``, ``waiting`` (grantable, but no consumer holds it),
