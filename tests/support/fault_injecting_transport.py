@@ -42,17 +42,7 @@ class FaultInjectingTransport:
         self.replies: list[m.AnyReply] = []
         """Replies of the leaders, including lost ones."""
         self._inner = inner
-        self._held_announcements: dict[str, list[tuple[MessageHandler, bytes]]] = {}
         self._timers: set[asyncio.TimerHandle] = set()
-
-    def hold_leader_announcements(self, leader_topic: str) -> None:
-        """Delay announcements on ``leader_topic`` until `release_leader_announcements`."""
-        self._held_announcements[leader_topic] = []
-
-    def release_leader_announcements(self, leader_topic: str) -> None:
-        """Deliver the delayed announcements."""
-        for handler, payload in self._held_announcements.pop(leader_topic):
-            handler(leader_topic, payload)
 
     @property
     def pending(self) -> bool:
@@ -73,9 +63,7 @@ class FaultInjectingTransport:
 
     async def subscribe(self, topic_filter: str, handler: MessageHandler, *, retained: bool = False) -> None:
         def arrived(topic: str, payload: bytes) -> None:
-            if topic in self._held_announcements:
-                self._held_announcements[topic].append((handler, payload))
-            elif topic.endswith("/replies"):
+            if topic.endswith("/replies"):
                 self._apply_rule(
                     m.decode_reply(payload), self.replies, self.on_reply, lambda copy: handler(topic, copy)
                 )

@@ -284,20 +284,22 @@ async def test_a_repeated_open_request_gets_the_same_reply(ingest: IngestCluster
     await assert_stored_exactly(ingest, topic, [*range(10), *range(11, 20)])
 
 
-async def test_a_shard_without_a_leader_does_not_use_up_the_byte_budget(ingest: IngestCluster) -> None:
+async def test_a_shard_that_gets_no_batch_does_not_use_up_the_byte_budget(ingest: IngestCluster) -> None:
     """Its records fill the buffer and its senders wait, while records of the other shard are stored."""
     stuck, moving = await ingest.topic(shard=1), await ingest.topic(shard=0)
     settings = ProducerSettings(batch_bytes=200, buffer_bytes=20_000, guaranteed_bytes=4_000)
     async with ingest.client() as client:
-        transport, leader_topic = fault_transport_of(client), m.leader_topic(ingest.name, 1)
-        transport.hold_leader_announcements(leader_topic)
+        transport = fault_transport_of(client)
+        transport.on_request = lambda request: (
+            dropped(request) if getattr(request.body, "topic", None) == stuck else pass_through(request)
+        )
         async with Producer(client, settings=settings) as producer:
             filling = asyncio.create_task(send(producer, stuck, range(1000)))
             await wait_until(lambda: producer.buffered_bytes >= 15_000, "the stuck shard's records fill the buffer")
             results = await outcomes(await send(producer, moving, range(500)))
             assert not filling.done(), "the stuck shard's sender waits for the buffer"
             assert all(isinstance(each, RecordMetadata) for each in results)
-            transport.release_leader_announcements(leader_topic)
+            transport.on_request = pass_through
             late = await outcomes(await filling)
 
     await assert_stored_exactly(ingest, moving, range(500), results)
