@@ -178,7 +178,7 @@ class LocalCluster:
             drain=DrainSettings(socket=self.drain_socket, spawn=False),
             http_port=self._http_ports[name],
             session_seconds=self.session_seconds,
-            **{"log": LogSettings(format="json"), **self.sections},
+            sections={"log": LogSettings(format="json"), **self.sections},
         )
 
     async def start_daemon(self, name: str) -> LocalDaemon:

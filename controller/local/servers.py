@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import msgspec
@@ -40,7 +41,7 @@ class LocalServers:
         drain: DrainSettings,
         http_port: int,
         session_seconds: float = ZooKeeperSettings().session_timeout_seconds,
-        **sections: msgspec.Struct,
+        sections: Mapping[str, msgspec.Struct] | None = None,
     ) -> Settings:
         """Return the settings of a daemon; ``sections`` replace others, except for users, secrets and certificates."""
         settings = Settings(
@@ -52,7 +53,7 @@ class LocalServers:
             ledger=LedgerSettings(url=self.ledger_url),
             drain=drain,
             http=HttpSettings(port=http_port),
-        ).replace(**sections)
+        ).replace(**(sections or {}))
         return settings if self.security is None else self.security.secure(settings)
 
     def plain_client_config(self, broker_port: int | None = None) -> ClientConfig:

@@ -9,7 +9,7 @@ import pytest
 
 from controller.local.cluster import LocalCluster
 from controller.local.reserved_port import ReservedPort, port_is_free
-from controller.settings.load import HttpSettings, load_settings
+from controller.settings.load import DrainSettings, HttpSettings, InstanceSettings, load_settings
 from headgate import load_client_config
 
 
@@ -59,6 +59,14 @@ async def test_programs_are_stopped_killed_frozen_and_missed_by_name(tmp_path: P
 async def test_the_broker_is_the_one_asked_for(tmp_path: Path, kind: str) -> None:
     async with LocalCluster(tmp_path, broker_kind=kind) as cluster:
         assert kind == cluster.broker.kind
+
+
+async def test_any_section_can_be_replaced(tmp_path: Path) -> None:
+    sections = {"drain": DrainSettings(socket="unix:/other"), "instance": InstanceSettings(name="other")}
+    async with LocalCluster(tmp_path, **sections) as cluster:
+        settings = cluster.settings("one")
+
+    assert (settings.drain, settings.instance) == (sections["drain"], sections["instance"])
 
 
 async def test_with_tls_every_client_and_daemon_has_a_user(tmp_path: Path) -> None:
