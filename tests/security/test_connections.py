@@ -16,6 +16,7 @@ import pytest
 
 from bench._raw_client import RawClient
 from controller.local.certificates import CertificateFiles, LocalCertificateAuthority
+from headgate.model import entries as e
 from headgate.protocol import messages as m
 from headgate.tls import client_context
 from headgate.transport.mqtt import MqttTransport
@@ -86,6 +87,17 @@ def takes_over(client_id: Callable[[Scene], str]) -> Attempt:
             await scene.next_round()
             foreign = [topic for topic, _ in thief.received if not topic.endswith(("/leader", "/head", "/cluster"))]
         return "connected, and receives nothing of others" if not foreign else f"receives {foreign}"
+
+    return attempt
+
+
+def disturbs(client_id: Callable[[Scene], str]) -> Attempt:
+    """Connect with the client id of an honest client, as long as that lets it."""
+
+    async def attempt(scene: Scene, user: str) -> str:
+        async with scene.raw(user, client_id(scene)) as thief, asyncio.timeout(TEST_SECONDS / 2):
+            await thief.disconnected.wait()
+        return "the owner returns"
 
     return attempt
 
@@ -253,6 +265,21 @@ ATTACKS = [
         takes_over(lambda _: m.device_session_id(CLUSTER, 0)),
         "connected, and receives nothing of others",
         BrokerLog("New client connected from .* as headgate:test:shard:0 "),
+    ),
+    Attack(
+        "rival",
+        "takes over the client id of a producer",
+        disturbs(lambda scene: scene.producer_client_id),
+        "the owner returns",
+        BrokerLog("Client producer-[0-9a-f]+ already connected, closing old connection"),
+    ),
+    Attack(
+        "colleague",
+        "takes over the client id of a consumer",
+        disturbs(lambda scene: scene.consumer_client_id),
+        "the owner returns",
+        BrokerLog("Client consumer-[0-9a-f]+ already connected, closing old connection"),
+        allowed=(e.ConsumerDisconnected, e.ConsumerReconnected),
     ),
 ]
 

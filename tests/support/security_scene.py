@@ -217,6 +217,11 @@ class Scene:
         """Return a connection of ``user``, not yet open."""
         return RawClient.from_config(self.cluster.config_of(user), client_id, password=password, clean=clean)
 
+    @property
+    def producer_client_id(self) -> str:
+        """The client id of the honest producer. It is random, so an attacker must learn it first."""
+        return self.producer._client.client_id
+
     def context(self) -> ssl.SSLContext:
         """Return TLS that trusts the cluster's authority."""
         return client_context(ca_file=self.cluster.users.ca_file)
