@@ -114,7 +114,7 @@ def test_a_command_that_is_executed_after_it_was_reported_as_failed_is_found(mon
     """Planted: leaders ignore deadlines."""
     monkeypatch.setattr(controller.leader.leader, "judge_deadline", lambda *_: None)
 
-    assert "was reported as not executed, and is executed" in found(first=9)
+    assert "was reported as not executed, and is executed" in found(first=61)
 
 
 def test_two_writers_of_one_chunk_number_are_found() -> None:
