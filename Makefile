@@ -18,6 +18,8 @@ INSTALL := $(PIP) install --progress-bar off --no-build-isolation --require-hash
 LOCK := $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-annotate \
   --custom-compile-command "make constraints"
 UNIT := not contract and not security and not simulation and not spark and not system
+# Processes for tests of real servers. They mostly wait: with two, half of two cores is idle.
+WAITING := 4
 SEEDS ?= 50
 SBOM ?= dist/headgate.cdx.json
 # Keep compiled modules, also those with rewritten assertions, for the processes that follow.
@@ -56,14 +58,13 @@ demo: $(STAMP) ## Run the main job on real servers, with splits, a merge and a k
 test: $(TEST_STAMP) ## Run all tests, the fastest first; starts every server they need
 	$(BIN)/pytest -q -n auto --hypothesis-profile thorough -m "$(UNIT)"
 	$(BIN)/pytest -q -n auto --hypothesis-profile thorough -m "simulation"
-	$(BIN)/pytest -q -n 2 --dist loadfile -m "contract and not spark and not system"
-	$(BIN)/pytest -q -n 2 --dist loadfile -m "security"
+	$(BIN)/pytest -q -n $(WAITING) --dist loadfile -m "(contract or security) and not spark and not system"
 	$(BIN)/pytest -q -n 2 --dist loadfile -m "spark and not system"
 	@$(MAKE) --no-print-directory -j 2 --output-sync=target engine-standalone engine-connect
-	$(BIN)/pytest -n 2 --dist loadfile -m "system" --tls half
+	$(BIN)/pytest -n $(WAITING) --dist loadfile -m "system" --tls half
 
 test-tls: $(TEST_STAMP) ## Run all system tests with TLS, users and passwords; `make test` runs half of them so
-	$(BIN)/pytest -n 2 --dist loadfile -m "system" --tls all tests/system
+	$(BIN)/pytest -n $(WAITING) --dist loadfile -m "system" --tls all tests/system
 
 engine-%: $(TEST_STAMP)
 	$(BIN)/pytest -q -m "engines" --engine $* tests/drain

@@ -107,7 +107,7 @@ def test_a_segment_pruned_before_it_is_read_is_found(monkeypatch: pytest.MonkeyP
     """Planted: retention considers every segment drained."""
     monkeypatch.setattr(controller.retention.policy, "_undrained", lambda *_: ())
 
-    assert "was pruned" in found(first=5)
+    assert "was pruned" in found(first=23)
 
 
 def test_a_command_that_is_executed_after_it_was_reported_as_failed_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,7 +119,7 @@ def test_a_command_that_is_executed_after_it_was_reported_as_failed_is_found(mon
 
 def test_two_writers_of_one_chunk_number_are_found() -> None:
     """Planted: the store overwrites existing objects."""
-    assert "written twice" in found(store_kind=ForgetfulStore)
+    assert "written twice" in found(first=4, store_kind=ForgetfulStore)
 
 
 def test_a_child_before_its_parent_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
