@@ -58,7 +58,8 @@ demo: $(STAMP) ## Run the main job on real servers, with splits, a merge and a k
 test: $(TEST_STAMP) ## Run all tests, the fastest first; starts every server they need
 	$(BIN)/pytest -q -n auto --hypothesis-profile thorough -m "$(UNIT)"
 	$(BIN)/pytest -q -n auto --hypothesis-profile thorough -m "simulation"
-	$(BIN)/pytest -q -n $(WAITING) --dist loadfile -m "(contract or security) and not spark and not system"
+	$(BIN)/pytest -q -n $(WAITING) --dist loadfile -m "contract and not spark and not system"
+	$(BIN)/pytest -q -n $(WAITING) --dist loadfile -m "security"
 	$(BIN)/pytest -q -n 2 --dist loadfile -m "spark and not system"
 	@$(MAKE) --no-print-directory -j 2 --output-sync=target engine-standalone engine-connect
 	$(BIN)/pytest -n $(WAITING) --dist loadfile -m "system" --tls half
