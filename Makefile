@@ -62,10 +62,10 @@ test: $(TEST_STAMP) ## Run all tests, the fastest first; starts every server the
 	$(BIN)/pytest -q -n $(WAITING) --dist loadfile -m "security"
 	$(BIN)/pytest -q -n 2 --dist loadfile -m "spark and not system"
 	@$(MAKE) --no-print-directory -j 2 --output-sync=target engine-standalone engine-connect
-	$(BIN)/pytest -n $(WAITING) --dist loadfile -m "system" --tls half
+	$(BIN)/pytest -n $(WAITING) --dist loadfile --no-loadscope-reorder -m "system" --tls half
 
 test-tls: $(TEST_STAMP) ## Run all system tests with TLS, users and passwords; `make test` runs half of them so
-	$(BIN)/pytest -n $(WAITING) --dist loadfile -m "system" --tls all tests/system
+	$(BIN)/pytest -n $(WAITING) --dist loadfile --no-loadscope-reorder -m "system" --tls all tests/system
 
 engine-%: $(TEST_STAMP)
 	$(BIN)/pytest -q -m "engines" --engine $* tests/drain

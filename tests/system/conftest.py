@@ -21,6 +21,15 @@ from tests.support.tls_choice import uses_tls
 
 __all__ = ["node", "pytest_runtest_makereport", "pytest_runtest_setup", "run_folder", "shared_node", "tls"]
 
+LONGEST_FIRST = ("test_one_node.py", "test_kinesis_example.py", "test_buckets_and_jobs.py", "test_servers_away.py")
+"""Files of a minute and more. Started last, one of them would run alone at the end."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Start with the longest files; the order within a file stays."""
+    ranks = {name: rank for rank, name in enumerate(LONGEST_FIRST)}
+    items.sort(key=lambda item: ranks.get(item.path.name, len(ranks)))
+
 
 @pytest.fixture(scope="module", autouse=True)
 def tls(request: pytest.FixtureRequest) -> Iterator[bool]:
