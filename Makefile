@@ -20,6 +20,8 @@ LOCK := $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.1
 UNIT := not contract and not security and not simulation and not spark and not system
 # Processes for tests of real servers. They mostly wait: with two, half of two cores is idle.
 WAITING := 4
+# The folders with tests of the system tier; tests/test_tiers.py refuses others.
+SYSTEM_TESTS := tests/bench tests/deploy tests/javascript tests/system
 SEEDS ?= 50
 SBOM ?= dist/headgate.cdx.json
 # Keep compiled modules, also those with rewritten assertions, for the processes that follow.
@@ -59,13 +61,13 @@ test: $(TEST_STAMP) ## Run all tests, the fastest first; starts every server the
 	$(BIN)/pytest -q -n auto --hypothesis-profile thorough -m "$(UNIT)"
 	$(BIN)/pytest -q -n auto --hypothesis-profile thorough -m "simulation"
 	$(BIN)/pytest -q -n $(WAITING) --dist loadfile -m "contract and not spark and not system"
-	$(BIN)/pytest -q -n $(WAITING) --dist loadfile -m "security"
-	$(BIN)/pytest -q -n 2 --dist loadfile -m "spark and not system"
+	$(BIN)/pytest -q -n $(WAITING) --dist loadfile -m "security" tests/security
+	$(BIN)/pytest -q -n 2 --dist loadfile -m "spark and not system" tests/drain
 	@$(MAKE) --no-print-directory -j 2 --output-sync=target engine-standalone engine-connect
-	$(BIN)/pytest -n $(WAITING) --dist loadfile --no-loadscope-reorder -m "system" --tls half
+	$(BIN)/pytest -n $(WAITING) --dist loadfile --no-loadscope-reorder -m "system" --tls half $(SYSTEM_TESTS)
 
 test-tls: $(TEST_STAMP) ## Run all system tests with TLS, users and passwords; `make test` runs half of them so
-	$(BIN)/pytest -n $(WAITING) --dist loadfile --no-loadscope-reorder -m "system" --tls all tests/system
+	$(BIN)/pytest -n $(WAITING) --dist loadfile --no-loadscope-reorder -m "system" --tls all $(SYSTEM_TESTS)
 
 engine-%: $(TEST_STAMP)
 	$(BIN)/pytest -q -m "engines" --engine $* tests/drain
