@@ -18,7 +18,7 @@ INSTALL := $(PIP) install --progress-bar off --no-build-isolation --require-hash
 LOCK := $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-annotate \
   --custom-compile-command "make constraints"
 UNIT := not contract and not security and not simulation and not spark and not system
-# Processes for tests of real servers. They mostly wait: with two, half of two cores is idle.
+# Processes for tests of real servers, which wait between bursts. Of two cores, starts of Spark use the rest.
 WAITING := 4
 # The folders with tests of the system tier; tests/test_tiers.py refuses others.
 SYSTEM_TESTS := tests/bench tests/deploy tests/javascript tests/system
