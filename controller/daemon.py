@@ -255,8 +255,7 @@ class Daemon:
     def reload(self, read: Settings) -> None:
         """Apply the settings in ``read`` that can change at run time, and log those that need a restart.
 
-        Raises ConfigError if a file that a setting names is unusable: then no setting changes, and its former
-        content stays in force. Files that were read before it may be in force already.
+        Raises ConfigError, and changes nothing, if a file that a setting names is unusable: all are read first.
         """
         access_rules, http_access = read.access.rules(), read_http_access(self.settings.http)
         zookeeper = zookeeper_credentials(self.settings.zookeeper)
