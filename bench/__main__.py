@@ -17,8 +17,8 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from bench._harness import Benchmark, Effort, Measurement, catalogue
-from bench._logs import log_to_standard_error
+from bench.harness.benchmark import Benchmark, Effort, Measurement, catalogue
+from bench.harness.logs import log_to_standard_error
 from headgate.errors import HeadgateError
 
 Benchmarks = Mapping[str, Callable[[], tuple[Benchmark, str]]]

@@ -21,9 +21,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from bench import _peers as peers
-from bench._harness import Benchmark, Effort, Measurement, Part, Rounds, run_alternating
-from bench._svg import line_chart
+from bench.harness import peer_assignors as peers
+from bench.harness.benchmark import Benchmark, Effort, Measurement, Part, Rounds, run_alternating
+from bench.harness.svg import line_chart
 from coordinator.balancing.target import AssignmentInput, assign
 
 SEGMENTS_EACH = 10

@@ -18,9 +18,9 @@ from statistics import median
 
 from pyspark.sql import SparkSession
 
-from bench._facts import FactsLedger
-from bench._harness import Benchmark, Effort, Measurement, run_alternating_async
-from bench._svg import line_chart
+from bench.harness.benchmark import Benchmark, Effort, Measurement, run_alternating_async
+from bench.harness.facts_ledger import FactsLedger
+from bench.harness.svg import line_chart
 from drain.backlog.job import BacklogJob, count_on
 from drain.spark.chunks import LedgerChunks
 from drain.spark.session import build_session

@@ -22,9 +22,9 @@ from statistics import median
 
 from pyspark.sql import SparkSession
 
-from bench._cluster import percentile
-from bench._harness import Benchmark, Effort, Measurement
-from bench._workload import Shard, batches
+from bench.harness.benchmark import Benchmark, Effort, Measurement
+from bench.harness.cluster import percentile
+from bench.harness.workload import Shard, batches
 from drain.backlog.counting import ChunkBatch, aggregate_chunks, aggregation_plan
 from drain.backlog.job import BacklogJob
 from drain.backlog.merge import MergedRow

@@ -30,9 +30,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Self
 
-from bench import _peers
-from bench._facts import FactsLedger
-from bench._harness import Benchmark, Effort, Measurement, Rounds, run_alternating
+from bench.harness import peer_assignors
+from bench.harness.benchmark import Benchmark, Effort, Measurement, Rounds, run_alternating
+from bench.harness.facts_ledger import FactsLedger
 from drain.backlog.job import BacklogJob, count_on
 from drain.backlog.merge import StateRow
 from drain.spark.chunks import LedgerChunks
@@ -64,7 +64,7 @@ _SPARK_SQL = (
 
 def measure(effort: Effort) -> Measurement:
     """Return our rows per second over those of the faster peer."""
-    _peers.install(effort.progress, PEERS)
+    peer_assignors.install(effort.progress, PEERS)
     with tempfile.TemporaryDirectory(prefix="headgate-bench-") as folder:
         ledger = FactsLedger(Path(folder) / "ledger")
         for _ in range(effort.pick(40, 8)):

@@ -15,8 +15,8 @@ from statistics import median
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from bench._harness import Benchmark, Effort, Measurement, run_alternating
-from bench._workload import Shard, batches
+from bench.harness.benchmark import Benchmark, Effort, Measurement, run_alternating
+from bench.harness.workload import Shard, batches
 from headgate.ledger import chunk
 from headgate.ledger.chunk import SCHEMA
 from headgate.ledger.record_columns import RecordColumns

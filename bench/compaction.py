@@ -17,8 +17,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from bench._harness import Benchmark, Effort, Measurement, run_alternating
-from bench._workload import AT_MS, Shard, batches
+from bench.harness.benchmark import Benchmark, Effort, Measurement, run_alternating
+from bench.harness.workload import AT_MS, Shard, batches
 from drain.backlog.job import BacklogJob, count_on
 from drain.compaction.job import CompactionJob, CompactionSettings
 from drain.spark.chunks import LedgerChunks

@@ -20,7 +20,7 @@ import tracemalloc
 from collections.abc import Callable
 from typing import Any
 
-from bench._harness import Benchmark, Effort, Measurement, run_alternating
+from bench.harness.benchmark import Benchmark, Effort, Measurement, run_alternating
 from controller.leader.leader import TICK_INTERVAL_SECONDS
 from controller.state.shard_state import ShardState
 from coordinator.ports import CoordinatorSettings

@@ -19,8 +19,8 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from statistics import median
 
-from bench._cluster import SHARD, BenchCluster, percentile
-from bench._harness import Benchmark, Effort, Measurement, Part
+from bench.harness.benchmark import Benchmark, Effort, Measurement, Part
+from bench.harness.cluster import SHARD, BenchCluster, percentile
 from drain.checker.checker import SparkDrainChecker
 from headgate import Admin, SegmentId, SubscriptionType
 from headgate.backoff import Backoff

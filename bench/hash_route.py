@@ -7,8 +7,8 @@ that only hashes each key. The ratio contains everything that a leader does per 
 
 from __future__ import annotations
 
-from bench._harness import Benchmark, Effort, Measurement, run_alternating
-from bench._workload import Shard, batches
+from bench.harness.benchmark import Benchmark, Effort, Measurement, run_alternating
+from bench.harness.workload import Shard, batches
 from controller.decisions.placement import route_batch
 from headgate.ledger.record_columns import RecordColumns
 from headgate.model.hashing import segment_hash

@@ -1,7 +1,7 @@
 """Latency of honest producers beside a hostile client with valid credentials, against that without one.
 
 Two producers, a device and a consumer work at a steady pace on a cluster with access control. In turns, the hostile
-client of ``bench/_hostile.py`` rests and does everything bad that its credentials, or none, let it try: the largest
+client (``bench.harness.attacker``) rests and does everything bad that its credentials, or none, let it try: the largest
 valid message of each kind, messages that are not valid, lies in the name of others, floods of connections. The value is
 the ratio of the 99th percentiles of both kinds of turns. ``lost``, ``repeated``, ``reordered`` and ``forged`` count
 records in the ledger and at the consumer, and must be zero.
@@ -16,9 +16,9 @@ import asyncio
 from contextlib import AsyncExitStack
 from dataclasses import asdict
 
-from bench._cluster import SecuredBenchCluster, percentile
-from bench._harness import Benchmark, Effort, Measurement
-from bench._honest_load import Faults, HonestLoad
+from bench.harness.benchmark import Benchmark, Effort, Measurement
+from bench.harness.cluster import SecuredBenchCluster, percentile
+from bench.harness.honest_load import Faults, HonestLoad
 
 SECONDS, QUICK_SECONDS = 600, 12
 LONGEST_TURN_SECONDS = 15.0

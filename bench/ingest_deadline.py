@@ -14,8 +14,8 @@ from collections import Counter
 from contextlib import AsyncExitStack
 from statistics import median
 
-from bench._cluster import SHARD, TOPIC, BenchCluster, leader_epoch
-from bench._harness import Benchmark, Effort, Measurement, gc_disabled
+from bench.harness.benchmark import Benchmark, Effort, Measurement, gc_disabled
+from bench.harness.cluster import SHARD, TOPIC, BenchCluster, leader_epoch
 from headgate import Delivery, Producer, ProducerSettings
 from headgate.client.connection import Client
 from headgate.errors import DeliveryFailedError, DeliveryUnknownError, HeadgateError

@@ -14,8 +14,8 @@ import itertools
 from contextlib import AsyncExitStack
 from functools import partial
 
-from bench._cluster import SHARD, TOPIC, BenchCluster, leader_epoch, percentile
-from bench._harness import Benchmark, Effort, Measurement, Part, gc_disabled
+from bench.harness.benchmark import Benchmark, Effort, Measurement, Part, gc_disabled
+from bench.harness.cluster import SHARD, TOPIC, BenchCluster, leader_epoch, percentile
 from headgate.client.connection import Client
 from headgate.protocol import messages as m
 

@@ -12,10 +12,10 @@ from __future__ import annotations
 import asyncio
 from contextlib import AsyncExitStack
 
-from bench._cluster import TOPIC, BenchCluster, percentile
-from bench._harness import Benchmark, Effort, Measurement, Part, gc_disabled
-from bench._peer import BACK_TOPIC, ECHO_TOPIC
-from bench._workload import Shard, batches
+from bench.harness.benchmark import Benchmark, Effort, Measurement, Part, gc_disabled
+from bench.harness.broker_peer import BACK_TOPIC, ECHO_TOPIC
+from bench.harness.cluster import TOPIC, BenchCluster, percentile
+from bench.harness.workload import Shard, batches
 from bench.ledger_commit import bare_commit
 from headgate import Producer
 from headgate.client.connection import Client

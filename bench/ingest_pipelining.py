@@ -17,10 +17,10 @@ from contextlib import AsyncExitStack
 from functools import partial
 from statistics import median
 
-from bench._cluster import TOPIC, BenchCluster
-from bench._harness import Benchmark, Effort, Measurement, Part, Rounds, run_alternating_async
-from bench._load import BATCH_BYTES, batch_of_records, steady_seconds, whole_batches
-from bench._svg import line_chart
+from bench.harness.benchmark import Benchmark, Effort, Measurement, Part, Rounds, run_alternating_async
+from bench.harness.cluster import TOPIC, BenchCluster
+from bench.harness.producer_load import BATCH_BYTES, batch_of_records, steady_seconds, whole_batches
+from bench.harness.svg import line_chart
 from headgate import Producer, ProducerSettings
 
 DELAY_MS, WINDOW = 10, ProducerSettings().max_in_flight

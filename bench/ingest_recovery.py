@@ -19,9 +19,9 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from statistics import median
 
-from bench._cluster import SHARD, TOPIC, BenchCluster, leader_epoch
-from bench._harness import Benchmark, Effort, Measurement, Part, gc_disabled
-from bench._load import batch_of_records, whole_batches
+from bench.harness.benchmark import Benchmark, Effort, Measurement, Part, gc_disabled
+from bench.harness.cluster import SHARD, TOPIC, BenchCluster, leader_epoch
+from bench.harness.producer_load import batch_of_records, whole_batches
 from headgate import Delivery, Producer, ProducerSettings
 from headgate.client.connection import Client
 

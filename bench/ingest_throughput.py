@@ -15,11 +15,11 @@ from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from statistics import median
 
-from bench._cluster import TOPIC, BenchCluster
-from bench._harness import Benchmark, Effort, Measurement, Part, Rounds, run_alternating_async
-from bench._load import pump
-from bench._peer import BACK_TOPIC, SINK_TOPIC
-from bench._workload import records
+from bench.harness.benchmark import Benchmark, Effort, Measurement, Part, Rounds, run_alternating_async
+from bench.harness.broker_peer import BACK_TOPIC, SINK_TOPIC
+from bench.harness.cluster import TOPIC, BenchCluster
+from bench.harness.producer_load import pump
+from bench.harness.workload import records
 from headgate import Producer, ProducerSettings
 from headgate.client.connection import Client
 
@@ -31,7 +31,7 @@ ANSWER_SECONDS = 60.0
 
 
 class _Carrier:
-    """Sends to the sink of bench._peer and asks how much arrived."""
+    """Sends to the sink of bench.harness.broker_peer and asks how much arrived."""
 
     def __init__(self, client: Client) -> None:
         self._transport = client.transport

@@ -17,8 +17,8 @@ import os
 import tempfile
 from pathlib import Path
 
-from bench._harness import Benchmark, Effort, Measurement, run_alternating
-from bench._workload import Shard, batches
+from bench.harness.benchmark import Benchmark, Effort, Measurement, run_alternating
+from bench.harness.workload import Shard, batches
 from headgate.ledger.paths import chunk_folder, chunk_name
 from headgate.storage.object_store import LocalStore
 

@@ -32,9 +32,9 @@ from typing import Any, Final
 
 from prometheus_client import CollectorRegistry
 
-from bench import _worst_cases as worst
-from bench._harness import Benchmark, Effort, Measurement, Part
-from bench._one_leader import (
+from bench.harness import worst_cases as worst
+from bench.harness.benchmark import Benchmark, Effort, Measurement, Part
+from bench.harness.one_leader import (
     CLIENT,
     CLUSTER,
     INTERVAL_SECONDS,
@@ -75,7 +75,7 @@ def check_cases() -> None:
     """Fail if a kind of request has no case, or no request has a case's kind."""
     kinds = set(typing.get_args(m.AnyRequestBody))
     missing = sorted(kind.__name__ for kind in kinds ^ worst.CASES.keys())
-    assert not missing, f"bench/_worst_cases.py: add or remove cases: {', '.join(missing)}"
+    assert not missing, f"bench/harness/worst_cases.py: add or remove cases: {', '.join(missing)}"
 
 
 def measure(effort: Effort) -> Measurement:

@@ -27,8 +27,8 @@ from typing import Any
 from kazoo.client import KazooClient
 from kazoo.recipe.partitioner import PartitionState, SetPartitioner
 
-from bench._cluster import SHARD, BenchCluster
-from bench._harness import Benchmark, Effort, Measurement, Part
+from bench.harness.benchmark import Benchmark, Effort, Measurement, Part
+from bench.harness.cluster import SHARD, BenchCluster
 from headgate import Admin, Producer, SubscriptionType
 from headgate.client.connection import Client
 from headgate.client.decisions.held_segments import Changes, HeldSegments

@@ -18,10 +18,10 @@ from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from statistics import median
 
-from bench._cluster import TOPIC, BenchCluster, SecuredBenchCluster, percentile
-from bench._harness import Benchmark, Effort, Measurement, Part, Rounds, gc_disabled, run_alternating_async
-from bench._load import BATCH_BYTES, batch_of_records, pump
-from bench._workload import records
+from bench.harness.benchmark import Benchmark, Effort, Measurement, Part, Rounds, gc_disabled, run_alternating_async
+from bench.harness.cluster import TOPIC, BenchCluster, SecuredBenchCluster, percentile
+from bench.harness.producer_load import BATCH_BYTES, batch_of_records, pump
+from bench.harness.workload import records
 from headgate import Producer
 from headgate.protocol import messages as m
 from headgate.protocol.batch_digest import batch_digest

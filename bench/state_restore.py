@@ -13,8 +13,8 @@ import asyncio
 import tempfile
 from pathlib import Path
 
-from bench._harness import Benchmark, Effort, Measurement, run_alternating
-from bench._workload import Shard, batches
+from bench.harness.benchmark import Benchmark, Effort, Measurement, run_alternating
+from bench.harness.workload import Shard, batches
 from controller.state.shard_state import ShardState
 from headgate.ledger import chunk
 from headgate.ledger.ledger import Ledger

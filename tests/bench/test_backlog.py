@@ -8,8 +8,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from bench import backlog_growth, backlog_scan
-from bench._facts import RECORD_EVERY, SEGMENTS, SUBSCRIPTIONS, FactsLedger
-from bench._harness import Rounds
+from bench.harness.benchmark import Rounds
+from bench.harness.facts_ledger import RECORD_EVERY, SEGMENTS, SUBSCRIPTIONS, FactsLedger
 from drain.spark.chunks import LedgerChunks
 
 ROWS = 1_024

@@ -11,7 +11,15 @@ import pytest
 from click.testing import CliRunner
 
 from bench.__main__ import command
-from bench._harness import Benchmark, Effort, Measurement, Rounds, catalogue, run_alternating, run_alternating_async
+from bench.harness.benchmark import (
+    Benchmark,
+    Effort,
+    Measurement,
+    Rounds,
+    catalogue,
+    run_alternating,
+    run_alternating_async,
+)
 from controller.local.supervised_process import ProcessStartError
 
 RESULT_KEYS = ["name", "value", "unit", "goal", "better", "goal_met", "parts"]

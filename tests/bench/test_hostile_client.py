@@ -2,7 +2,7 @@
 
 import pytest
 
-from bench._honest_load import Faults, by_key, faults
+from bench.harness.honest_load import Faults, by_key, faults
 from bench.hostile_client import BENCHMARK, compared
 
 SENT = {b"a": [0, 1, 2, 3], b"b": [0, 1]}

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from bench import ingest_deadline, ingest_idempotence, ingest_latency, ingest_recovery
-from bench._cluster import percentile
-from bench._delay import serve
-from bench._load import BATCH_BYTES, batch_of_records, whole_batches
-from bench._svg import line_chart
+from bench.harness.cluster import percentile
+from bench.harness.delay_line import serve
+from bench.harness.producer_load import BATCH_BYTES, batch_of_records, whole_batches
+from bench.harness.svg import line_chart
 from bench.ingest_pipelining import ratio_to_best
 from bench.ingest_recovery import Change
 from bench.ingest_throughput import bundled

@@ -5,8 +5,8 @@ import time
 
 import pytest
 
-from bench._one_leader import Stall, TurnClock, run_timed
-from bench._worst_cases import CASES, limit_of
+from bench.harness.one_leader import Stall, TurnClock, run_timed
+from bench.harness.worst_cases import CASES, limit_of
 from bench.loop_stall import check_cases, summarized
 from headgate.protocol import messages as m
 

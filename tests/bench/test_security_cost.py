@@ -2,7 +2,7 @@
 
 import pytest
 
-from bench._harness import Rounds
+from bench.harness.benchmark import Rounds
 from bench.security_cost import BENCHMARK, compared, digest_seconds
 
 LATENCIES = {"open": [0.010] * 98 + [0.020] * 2, "secured": [0.011] * 98 + [0.040] * 2}

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from bench._raw_client import RawClient
+from bench.harness.raw_client import RawClient
 from controller.local.certificates import CertificateFiles, LocalCertificateAuthority
 from headgate.model import entries as e
 from headgate.protocol import messages as m

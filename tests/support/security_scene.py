@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
-from bench._raw_client import RawClient
+from bench.harness.raw_client import RawClient
 from headgate import Admin, Consumer, Producer
 from headgate.model import entries as e
 from headgate.protocol import messages as m

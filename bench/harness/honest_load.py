@@ -13,8 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
-from bench._cluster import SHARD, TOPIC, SecuredBenchCluster
-from bench._raw_client import RawClient
+from bench.harness.cluster import SHARD, TOPIC, SecuredBenchCluster
+from bench.harness.raw_client import RawClient
 from headgate import Admin, Consumer, Producer
 
 PRODUCERS = 2

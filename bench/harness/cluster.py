@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from bench._raw_client import RawClient
+from bench.harness.raw_client import RawClient
 from controller.local.cluster import LocalCluster
 from controller.local.secured_cluster import SecuredCluster
 from controller.settings.write import client_toml
@@ -99,13 +99,13 @@ class BenchCluster(LocalCluster):
     async def start_delays(self, stack: AsyncExitStack, delays_ms: list[int]) -> dict[int, int]:
         """Start delayed connections to the broker; return delay per direction in milliseconds → port."""
         _, line = await self._start_helper(
-            stack, "bench._delay", *self._broker_address(), *(str(delay) for delay in delays_ms)
+            stack, "bench.harness.delay_line", *self._broker_address(), *(str(delay) for delay in delays_ms)
         )
         return dict(zip(delays_ms, map(int, line.split()), strict=True))
 
     async def start_peer(self, stack: AsyncExitStack) -> None:
-        """Start bench._peer until ``stack`` is closed."""
-        _, line = await self._start_helper(stack, "bench._peer", *self._broker_address())
+        """Start bench.harness.broker_peer until ``stack`` is closed."""
+        _, line = await self._start_helper(stack, "bench.harness.broker_peer", *self._broker_address())
         assert line == "ready", line
 
     def _broker_address(self) -> tuple[str, str]:
@@ -146,17 +146,17 @@ class SecuredBenchCluster(BenchCluster, SecuredCluster):
         return RawClient.from_config(self.client_config(), client_id)
 
     async def start_hostile(self, stack: AsyncExitStack, seconds: float) -> HostileProcess:
-        """Start bench._hostile until ``stack`` is closed; it rests at first, and will attack for ``seconds``."""
+        """Start the attacker until ``stack`` is closed; it rests at first, and will attack for ``seconds``."""
         config = self.folder / "hostile.toml"
         config.write_text(client_toml("", self.client_config(user=HOSTILE)))
-        process, line = await self._start_helper(stack, "bench._hostile", str(config), str(seconds))
+        process, line = await self._start_helper(stack, "bench.harness.attacker", str(config), str(seconds))
         assert line == "ready", line
         return HostileProcess(process)
 
 
 @dataclass(frozen=True, slots=True)
 class HostileProcess:
-    """A running bench._hostile."""
+    """A running bench.harness.attacker."""
 
     _process: asyncio.subprocess.Process
 

@@ -1,6 +1,6 @@
 """A client with valid credentials that does everything bad, at a bounded rate. A process of its own.
 
-``python -m bench._hostile CONFIG SECONDS`` prints ``ready``, attacks after the line ``go``, and rests
+``python -m bench.harness.attacker CONFIG SECONDS`` prints ``ready``, attacks after the line ``go``, and rests
 after the line ``rest``. At the end of its standard input it prints the number of its acts by kind, as JSON. ``CONFIG``
 is its client configuration, ``SECONDS`` how long it attacks in total.
 
@@ -24,9 +24,9 @@ from typing import Final
 
 import msgspec
 
-from bench import _worst_cases as worst
-from bench._cluster import HOSTILE, HOSTILE_TOPIC, TOPIC
-from bench._raw_client import RawClient
+from bench.harness import worst_cases as worst
+from bench.harness.cluster import HOSTILE, HOSTILE_TOPIC, TOPIC
+from bench.harness.raw_client import RawClient
 from headgate.config import ClientConfig, load_client_config
 from headgate.protocol import messages as m
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
-from bench._one_leader import CLIENT
+from bench.harness.one_leader import CLIENT
 from controller.decisions.topic_commands import MAX_SEGMENTS
 from controller.snapshots.format import decode_steps, encode_snapshot
 from controller.state.shard_state import ShardState

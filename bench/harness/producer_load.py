@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from bench._cluster import TOPIC
+from bench.harness.cluster import TOPIC
 from headgate import Producer, ProducerSettings
 from headgate.client.record_batch import RECORD_OVERHEAD_BYTES, Delivery
 

@@ -164,7 +164,8 @@ def _alternate(names: list[str], rounds: int, progress: Callable[[str], None]) -
 
 def catalogue() -> dict[str, Callable[[], tuple[Benchmark, str]]]:
     """Return every benchmark's name → a function that loads it and its docstring."""
-    names = sorted(found.name for found in pkgutil.iter_modules(bench.__path__) if not found.name.startswith("_"))
+    modules = [found.name for found in pkgutil.iter_modules(bench.__path__) if not found.ispkg]
+    names = sorted(name for name in modules if name != "__main__")
     return {name: _loader(name) for name in names}
 
 

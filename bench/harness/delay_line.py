@@ -1,6 +1,6 @@
 """A TCP proxy that delays each direction, in order and without a bandwidth limit.
 
-``python -m bench._delay HOST PORT DELAY_MS…`` listens on one free loopback port per delay, prints
+``python -m bench.harness.delay_line HOST PORT DELAY_MS…`` listens on one free loopback port per delay, prints
 the ports on one line in the same order, and forwards to ``HOST:PORT``. It runs as its own process,
 so that it takes no time from the measured program, and ends with its standard input. Nothing is
 lost; timers fire up to 1 ms late, equally for both sides.

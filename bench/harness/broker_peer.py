@@ -1,6 +1,6 @@
 """The process at the other side of the broker, which does nothing with the messages it receives.
 
-``python -m bench._peer HOST PORT`` uses headgate's transport. It returns messages on `ECHO_TOPIC`
+``python -m bench.harness.broker_peer HOST PORT`` uses headgate's transport. It returns messages on `ECHO_TOPIC`
 to `BACK_TOPIC`, and discards messages on `SINK_TOPIC`; an empty message there is answered on
 `BACK_TOPIC` with the number and bytes discarded since the last one. It prints ``ready`` once it is
 subscribed, and ends with its standard input.
@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import sys
 
-from bench._logs import log_to_standard_error
+from bench.harness.logs import log_to_standard_error
 from headgate.transport.mqtt import MqttTransport
 
 ECHO_TOPIC, SINK_TOPIC, BACK_TOPIC = "bench/echo", "bench/sink", "bench/back"
