@@ -44,10 +44,10 @@ The rules ("E" is the combined table of other systems' rules, KIP-91 and KIP-360
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from headgate.client.decisions.session_batches import SessionBatches
 from headgate.client.decisions.session_transitions import (
     ATTEMPT_PHASES,
     NUMBERINGS,
@@ -59,13 +59,10 @@ from headgate.client.decisions.session_transitions import (
     Phase,
 )
 from headgate.client.decisions.session_types import (
-    MISSING_REPLY_TIMEOUT_SECONDS,
     PROBE_AFTER_SILENCE_SECONDS,
     RETRY_BACKOFF,
     Attempt,
     Command,
-    Expire,
-    ForgetRequests,
     Identified,
     Identity,
     IdentityRejected,
@@ -123,14 +120,8 @@ class ProducerSession:
         self._attempt = Attempt()
         self._identity = Identity()
         self._last_reply_at = 0.0
-        self._in_flight: deque[SessionBatch] = deque()
-        self._proven: list[SessionBatch] = []
-        """Rule 7: durable, and their offsets may still arrive."""
-        self._queue: deque[SessionBatch] = deque()
-        self._next_deadline = math.inf
-        """No deadline is earlier; recomputed when it is due, because most batches end long before theirs."""
-        self._sent: dict[int, SentRequest] = {}
-        self._commands_out: list[Command] = []
+        self._commands: list[Command] = []
+        self._batches = SessionBatches(self._commands, request_timeout_seconds)
 
     # Observations
 
@@ -144,31 +135,31 @@ class ProducerSession:
         """When to call `tick`, unless another event occurs earlier."""
         if self.phase in (Phase.FENCED, Phase.CLOSED):
             return None
-        times = [self._next_deadline]
+        times = [self._batches.next_deadline]
         if self.phase is Phase.BACKING_OFF:
             times.append(self._attempt.retry_at)
         elif self.phase is Phase.OPENING:
             times.append(self._identity.requested_at + self._request_timeout_seconds)
         elif self.phase in SENDING_PHASES:
-            times.extend(batch.sent_at + self._request_timeout_seconds for batch in self._unanswered())
-            times.extend(self._settled_by(batch) for batch in self._proven)
+            times.extend(self._batches.timeouts(self._attempt.number))
+            times.extend(self._batches.settled_by(batch) for batch in self._batches.proven)
         wake_at = min(times)
         return None if wake_at == math.inf else wake_at
 
     @property
     def unresolved_batches(self) -> int:
         """Number of batches whose owner waits for the outcome."""
-        return len(self._queue) + len(self._proven) + sum(not batch.resolved for batch in self._in_flight)
+        return self._batches.unresolved
 
     @property
     def in_flight(self) -> int:
         """Number of batches with a sequence and no outcome."""
-        return len(self._in_flight)
+        return len(self._batches.in_flight)
 
     @property
     def ready_for_batch(self) -> bool:
         """Whether the queue is empty. Otherwise a batch should grow instead of being offered."""
-        return not self._queue
+        return not self._batches.queue
 
     # Events
 
@@ -178,8 +169,7 @@ class ProducerSession:
         if self.phase is Phase.FENCED:
             outcome, reason = self._end
             return [Resolve(payload, outcome, reason=reason)]
-        self._queue.append(SessionBatch(payload, deque(deadlines)))
-        self._next_deadline = min(self._next_deadline, deadlines[0])
+        self._batches.add(payload, deadlines)
         return self._advance(now)
 
     def open(self, now: float) -> list[Command]:
@@ -205,27 +195,22 @@ class ProducerSession:
 
     def committed(self, request_id: int, reply: m.Committed, now: float) -> list[Command]:
         """Record that a batch is durable; rules 5 to 7."""
-        sent = self._sent.get(request_id)
+        sent = self._batches.requests.get(request_id)
         if sent is None or sent.batch is None:
             return []
         self._last_reply_at = now
         self._attempt.failures, self._attempt.refusal = 0, ""
-        if sent.batch in self._proven:
-            self._proven.remove(sent.batch)
-        else:
-            while (earlier := self._in_flight.popleft()) is not sent.batch:
-                self._prove(earlier, now)
-        self._settle(sent.batch, reply)
-        if not any(self._unanswered()):
+        self._batches.commit(sent.batch, reply, now)
+        if not any(self._batches.unanswered(self._attempt.number)):
             self._on(Event.ALL_ANSWERED)
         return self._advance(now)
 
     def identified(self, request_id: int, reply: m.ProducerIdentity, now: float) -> list[Command]:
         """Adopt the identity that the leader granted; numbering starts at 0."""
-        sent = self._sent.get(request_id)
+        sent = self._batches.requests.get(request_id)
         if sent is None or sent.batch is not None or self._identity.token is None:
             return []
-        assert not self._in_flight, "a new identity while batches of the old one are in flight"
+        assert not self._batches.in_flight, "a new identity while batches of the old one are in flight"
         self._last_reply_at = now
         self._on(Event.IDENTITY_GRANTED, _Occurrence(now, identity=reply))
         return self._advance(now)
@@ -233,7 +218,7 @@ class ProducerSession:
     def rejected(
         self, request_id: int, leader_epoch: int, reply: m.Rejected, now: float, jitter: float
     ) -> list[Command]:
-        sent = self._sent.get(request_id)
+        sent = self._batches.requests.get(request_id)
         if sent is None or leader_epoch < sent.leader_epoch:
             return []  # rule 1: a deposed leader refused a request that was not meant for it
         # If a newer leader refuses, the one that was asked may have accepted this copy before its term ended.
@@ -251,18 +236,18 @@ class ProducerSession:
         """Return the event that a refusal by the present leader is; ``batch`` None: of the identity."""
         if verdict == "fenced" or (verdict == "forgotten" and (self._named or batch is None)):
             return Event.FENCED
-        if batch in self._proven:
+        if batch in self._batches.proven:
             return Event.ATTEMPT_FAILED
         if verdict in ("invalid", "forbidden", "quota_exceeded"):
             return Event.IDENTITY_INVALID if batch is None else Event.BATCH_INVALID
-        probed = self.phase is Phase.PROBING and batch is not None and batch is self._in_flight[0]
+        probed = self.phase is Phase.PROBING and batch is not None and batch is self._batches.in_flight[0]
         if verdict in ("out_of_order", "forgotten") and probed:
             return Event.PROBE_OUT_OF_ORDER
         return Event.ATTEMPT_FAILED
 
     def send_failed(self, request_id: int, now: float, jitter: float) -> list[Command]:
         """End the attempt, because the transport did not accept a request."""
-        sent = self._sent.get(request_id)
+        sent = self._batches.requests.get(request_id)
         if sent is not None and sent.attempt == self._attempt.number:
             self._on(Event.ATTEMPT_FAILED, _Occurrence(now, jitter))
         return self._advance(now)
@@ -300,57 +285,61 @@ class ProducerSession:
                 )
                 self._attempt.failures += 1
             case Action.FAIL_QUEUE:
-                self._fail_queue(occurrence.verdict, occurrence.reason)
+                self._forget_identity_requests()
+                self._batches.fail_queue(occurrence.reason)
+                self._commands.append(IdentityRejected(occurrence.verdict, occurrence.reason))
             case Action.FAIL_BATCH:
-                self._fail_batch(occurrence.batch, occurrence.reason)
+                assert occurrence.batch is not None, "a batch was refused"
+                self._batches.fail(occurrence.batch, occurrence.reason)
+                self._on(Event.GAP_FOUND)
             case Action.RESTART_HISTORY:
-                self._restart_history(occurrence.reason)
+                if self._batches.restart_history(occurrence.reason):
+                    self._on(Event.GAP_FOUND)
             case Action.COUNT_BUMP:
                 self.epoch_bumps += 1
             case Action.FENCE_ALL:
                 outcome = Outcome.FORGOTTEN if occurrence.verdict == "forgotten" else Outcome.FENCED
                 self._end = outcome, occurrence.reason
                 if self._identity.token is not None:
-                    self._commands_out.append(IdentityRejected(occurrence.verdict, occurrence.reason))
-                self._resolve_all(outcome, outcome, occurrence.reason)
+                    self._commands.append(IdentityRejected(occurrence.verdict, occurrence.reason))
+                self._batches.resolve_all(outcome, outcome, occurrence.reason)
             case Action.ABANDON_ALL:
-                self._resolve_all(Outcome.UNKNOWN, Outcome.FAILED, occurrence.reason)
+                self._batches.resolve_all(Outcome.UNKNOWN, Outcome.FAILED, occurrence.reason)
 
     def _advance(self, now: float) -> list[Command]:
         """Raise the events that follow from the clock and from the state; return the commands."""
-        self._settle_proven(now)
-        if now >= self._next_deadline:
-            self._expire(now)
-        if self._in_flight and all(batch.resolved for batch in self._in_flight):  # rule 9
-            for batch in self._in_flight:
-                self._forget_requests(batch)
-            self._in_flight.clear()
+        batches = self._batches
+        if self.phase in SENDING_PHASES:
+            batches.settle_proven(now)
+        else:
+            batches.settle_proven()
+        if now >= batches.next_deadline:
+            batches.expire(now, self._obstacle())
+        if batches.forget_expired_window():
             self._on(Event.GAP_FOUND)
-        if self.numbering is Numbering.GAPPED and not self._in_flight:
+        if self.numbering is Numbering.GAPPED and not batches.in_flight:
             self._on(Event.BUMP_DUE)
         if now >= self._attempt.retry_at:
             self._on(Event.PAUSE_OVER)
-        if self._leader.reachable and (self._in_flight or self._queue or self._identity.wanted):
+        if self._leader.reachable and (batches.in_flight or batches.queue or self._identity.wanted):
             self._on(Event.READY_TO_OPEN if self._needs_identity() else Event.READY_TO_SEND, _Occurrence(now))
         if self.phase in SENDING_PHASES:
             self._send_ready_batches(now)
         return self._pop_commands()
 
     def _pop_commands(self) -> list[Command]:
-        out, self._commands_out = self._commands_out, []
-        return out
+        commands = list(self._commands)
+        self._commands.clear()
+        return commands
 
     def _needs_identity(self) -> bool:
         return self.numbering in (Numbering.UNIDENTIFIED, Numbering.REOPENING)
-
-    def _unanswered(self) -> Iterator[SessionBatch]:
-        return (batch for batch in self._in_flight if batch.attempt == self._attempt.number)
 
     def _timed_out(self, now: float) -> bool:
         if self.phase is Phase.OPENING:
             return now >= self._identity.requested_at + self._request_timeout_seconds
         return self.phase in SENDING_PHASES and any(
-            now >= batch.sent_at + self._request_timeout_seconds for batch in self._unanswered()
+            now >= timeout for timeout in self._batches.timeouts(self._attempt.number)
         )
 
     # Attempts and identities
@@ -361,54 +350,50 @@ class ProducerSession:
         self._attempt.leader_epoch = self._leader.epoch
 
     def _request_identity(self, now: float) -> None:
-        assert not self._in_flight, "an identity is requested while batches of the old one are in flight"
+        assert not self._batches.in_flight, "an identity is requested while batches of the old one are in flight"
         identity, epoch = self._identity, self._attempt.leader_epoch
         identity.token = identity.token or next(self._tokens)  # rule 10
         identity.requested_at = now
         request_id = next(self._request_ids)
-        self._sent[request_id] = SentRequest(None, self._attempt.number, epoch)
-        self._commands_out.append(OpenIdentity(request_id, epoch, identity.token, *(identity.producer or (None, 0))))
+        self._batches.requests[request_id] = SentRequest(None, self._attempt.number, epoch)
+        self._commands.append(OpenIdentity(request_id, epoch, identity.token, *(identity.producer or (None, 0))))
 
     def _adopt_identity(self, granted: m.ProducerIdentity | None) -> None:
         assert granted is not None, "an identity was granted"
         self._identity.producer = (granted.producer_id, granted.producer_epoch)
         self._identity.next_sequence = 0
         self._forget_identity_requests()
-        self._commands_out.append(Identified(granted.source_position, granted.created))
+        self._commands.append(Identified(granted.source_position, granted.created))
 
     def _forget_identity_requests(self) -> None:
         self._identity.token = None
         self._identity.wanted = False
-        stale = tuple(request_id for request_id, sent in self._sent.items() if sent.batch is None)
-        for request_id in stale:
-            del self._sent[request_id]
-        self._commands_out.append(ForgetRequests(stale))
+        self._batches.forget_identity_requests()
 
     # Sending
 
     def _send_ready_batches(self, now: float) -> None:
-        if not self._in_flight and now - self._last_reply_at > PROBE_AFTER_SILENCE_SECONDS:
+        batches = self._batches
+        if not batches.in_flight and now - self._last_reply_at > PROBE_AFTER_SILENCE_SECONDS:
             self._on(Event.SILENCE)  # rule 3
-        outstanding = sum(1 for _ in self._unanswered())
+        outstanding = sum(1 for _ in batches.unanswered(self._attempt.number))
         limit = 1 if self.phase is Phase.PROBING else self._leader.window
-        for batch in self._proven:
+        for batch in batches.proven:
             if batch.resend_at is not None and now >= batch.resend_at:
                 batch.resend_at = None
                 self._send(batch, now)
-        for batch in self._in_flight:
+        for batch in batches.in_flight:
             if batch.attempt != self._attempt.number:
                 if outstanding >= limit:
                     return
                 outstanding += 1
                 self._send(batch, now)
         # Rule 9. An expired batch in flight may leave a gap.
-        if self.numbering is not Numbering.NUMBERED or any(batch.resolved for batch in self._in_flight):
+        if self.numbering is not Numbering.NUMBERED or any(batch.resolved for batch in batches.in_flight):
             return
-        while self._queue and outstanding < limit and len(self._in_flight) < self._leader.window:
-            batch = self._queue.popleft()
-            batch.sequence = self._identity.next_sequence
+        while batches.queue and outstanding < limit and len(batches.in_flight) < self._leader.window:
+            batch = batches.number_next(self._identity.next_sequence)
             self._identity.next_sequence += 1
-            self._in_flight.append(batch)
             outstanding += 1
             self._send(batch, now)
 
@@ -416,89 +401,11 @@ class ProducerSession:
         assert self._identity.producer is not None, "sending without an identity"
         assert batch.sequence is not None, "sending without a sequence"
         self.resent_batches += batch.ever_sent
-        batch.ever_sent = True
-        request_id = next(self._request_ids)
-        batch.request_ids.append(request_id)
-        batch.unrejected_request_ids.add(request_id)
-        number, epoch = self._attempt.number, self._attempt.leader_epoch
-        batch.attempt, batch.sent_at = number, now
-        self._sent[request_id] = SentRequest(batch, number, epoch)
-        self._commands_out.append(
+        request_id, number, epoch = next(self._request_ids), self._attempt.number, self._attempt.leader_epoch
+        self._batches.record_send(batch, request_id, SentRequest(batch, number, epoch), now)
+        self._commands.append(
             SendBatch(batch.payload, request_id, epoch, *self._identity.producer, batch.sequence, number)
         )
-
-    # Outcomes
-
-    def _resolve(
-        self, batch: SessionBatch, outcome: Outcome, reason: str = "", reply: m.Committed | None = None
-    ) -> None:
-        if not batch.resolved:
-            batch.resolved = True
-            self._commands_out.append(Resolve(batch.payload, outcome, reply, reason))
-
-    def _forget_requests(self, batch: SessionBatch) -> None:
-        for request_id in batch.request_ids:
-            del self._sent[request_id]
-        self._commands_out.append(ForgetRequests(tuple(batch.request_ids)))
-        batch.request_ids.clear()
-        batch.unrejected_request_ids.clear()
-
-    def _prove(self, batch: SessionBatch, now: float) -> None:
-        if batch.resolved:
-            self._forget_requests(batch)
-        else:
-            batch.resend_at = now + MISSING_REPLY_TIMEOUT_SECONDS
-            self._proven.append(batch)
-
-    def _settle(self, batch: SessionBatch, reply: m.Committed | None) -> None:
-        self._resolve(batch, Outcome.COMMITTED, reply=reply)
-        self._forget_requests(batch)
-
-    def _settle_proven(self, now: float) -> None:
-        """Report proven batches whose offsets will not arrive, or not in time; rule 7."""
-        if self.phase in SENDING_PHASES:
-            late = [each for each in self._proven if each.resend_at is None and now >= self._settled_by(each)]
-        else:
-            late = self._proven
-        self._proven = [batch for batch in self._proven if batch not in late]
-        for batch in late:
-            self._settle(batch, None)
-
-    def _settled_by(self, batch: SessionBatch) -> float:
-        """Return when to send a proven batch again, or to report it without offsets."""
-        return batch.sent_at + self._request_timeout_seconds if batch.resend_at is None else batch.resend_at
-
-    def _expire(self, now: float) -> None:
-        """Rule 8."""
-        obstacle = self._obstacle()
-        for batch in self._in_flight:
-            self._expire_records(batch, now, Outcome.UNKNOWN, f"it was sent, but {obstacle}")
-        for batch in self._queue:
-            if batch.ever_sent:
-                self._expire_records(batch, now, Outcome.UNKNOWN, f"a copy of it was refused, and then {obstacle}")
-            else:
-                self._expire_records(batch, now, Outcome.FAILED, f"it was never sent, because {obstacle}")
-        for batch in self._proven:
-            if batch.deadlines[0] <= now:
-                self._settle(batch, None)
-        self._proven = [batch for batch in self._proven if not batch.resolved]
-        self._queue = deque(batch for batch in self._queue if not batch.resolved)
-        waiting = (*self._in_flight, *self._queue, *self._proven)
-        self._next_deadline = min((batch.deadlines[0] for batch in waiting if not batch.resolved), default=math.inf)
-
-    def _expire_records(self, batch: SessionBatch, now: float, outcome: Outcome, reason: str) -> None:
-        due = None
-        if batch.resolved:
-            return
-        while batch.deadlines and batch.deadlines[0] <= now:
-            due = batch.deadlines.popleft()
-        if due is None:
-            return
-        reason = f"the delivery timeout has passed: {reason}"
-        if batch.deadlines:
-            self._commands_out.append(Expire(batch.payload, due, outcome, reason))
-        else:
-            self._resolve(batch, outcome, reason)
 
     def _obstacle(self) -> str:
         """Return what prevents a commit now, for people."""
@@ -509,54 +416,3 @@ class ProducerSession:
         if self._attempt.refusal:
             return f"the leader refuses batches ({self._attempt.refusal})"
         return "the leader does not reply"
-
-    def _resolve_all(self, sent: Outcome, unsent: Outcome, reason: str) -> None:
-        for batch in self._proven:
-            self._resolve(batch, Outcome.COMMITTED)
-        for batch in (*self._in_flight, *self._queue):
-            self._resolve(batch, sent if batch.ever_sent else unsent, reason)
-        self._proven.clear()
-        self._in_flight.clear()
-        self._queue.clear()
-        self._commands_out.append(ForgetRequests(tuple(self._sent)))
-        self._sent.clear()
-
-    def _fail_queue(self, verdict: m.Verdict, reason: str) -> None:
-        self._forget_identity_requests()
-        for batch in self._queue:
-            self._resolve(batch, Outcome.INVALID, reason)
-        self._queue.clear()
-        self._commands_out.append(IdentityRejected(verdict, reason))
-
-    def _fail_batch(self, batch: SessionBatch | None, reason: str) -> None:
-        """Rule 13."""
-        assert batch is not None, "a batch was refused"
-        self._resolve(batch, Outcome.INVALID, reason)
-        self._forget_requests(batch)
-        behind: list[SessionBatch] = []
-        while (last := self._in_flight.pop()) is not batch:
-            behind.append(last)
-        self._renumber(behind)
-
-    def _restart_history(self, reason: str) -> None:
-        """Rule 12."""
-        probe = self._in_flight[0]
-        if not probe.unrejected_request_ids:
-            behind = list(reversed(self._in_flight))
-            self._in_flight.clear()
-            self._renumber(behind)
-        elif not probe.unknown_once:
-            probe.unknown_once = True
-        else:
-            for lost in self._in_flight:
-                self._resolve(lost, Outcome.UNKNOWN, f"the leader does not know this producer's history: {reason}")
-
-    def _renumber(self, last_first: list[SessionBatch]) -> None:
-        """Return batches that are certainly not stored to the front of the queue; rules 12 and 13."""
-        for batch in last_first:
-            # Late replies refer to a sequence that the batch no longer has.
-            self._forget_requests(batch)
-            if not batch.resolved:
-                batch.sequence, batch.attempt = None, 0
-                self._queue.appendleft(batch)
-        self._on(Event.GAP_FOUND)
