@@ -70,39 +70,27 @@ def done(_: ShardState) -> m.AnyReplyBody:
 
 def command(kind: type[BodyT], decide: Callable[[BodyT, ShardState], Decision | Refusal]) -> Registration:
     """Register a pure decision on the shard's state for requests of type ``kind``."""
-
-    def handle(request: m.Request, state: ShardState) -> Outcome:
-        assert isinstance(request.body, kind), f"{type(request.body).__name__} reached the handler of {kind.__name__}"
-        return decide(request.body, state)
-
-    return kind, handle
+    return _registration(kind, lambda body, state, _: decide(body, state))
 
 
 def user_command(kind: type[BodyT], decide: Callable[[BodyT, ShardState, str], Outcome]) -> Registration:
     """Register a pure decision on the shard's state and on the user who asks for it."""
-
-    def handle(request: m.Request, state: ShardState) -> Outcome:
-        assert isinstance(request.body, kind), f"{type(request.body).__name__} reached the handler of {kind.__name__}"
-        return decide(request.body, state, m.user_of(request.client_id))
-
-    return kind, handle
+    return _registration(kind, lambda body, state, client_id: decide(body, state, m.user_of(client_id)))
 
 
 def stepwise_command(kind: type[BodyT], decide: Callable[[BodyT, ShardState, str], Steps[StepResult]]) -> Registration:
     """Register a `user_command` that takes several steps."""
-
-    def handle(request: m.Request, state: ShardState) -> Outcome:
-        assert isinstance(request.body, kind), f"{type(request.body).__name__} reached the handler of {kind.__name__}"
-        return Stepwise(decide(request.body, state, m.user_of(request.client_id)))
-
-    return kind, handle
+    return user_command(kind, lambda body, state, user: Stepwise(decide(body, state, user)))
 
 
 def handler(kind: type[BodyT], respond: Callable[[BodyT, str], Outcome]) -> Registration:
     """Register a method that takes the body and the client id for requests of type ``kind``."""
+    return _registration(kind, lambda body, _, client_id: respond(body, client_id))
 
-    def handle(request: m.Request, _: ShardState) -> Outcome:
+
+def _registration(kind: type[BodyT], respond: Callable[[BodyT, ShardState, str], Outcome]) -> Registration:
+    def handle(request: m.Request, state: ShardState) -> Outcome:
         assert isinstance(request.body, kind), f"{type(request.body).__name__} reached the handler of {kind.__name__}"
-        return respond(request.body, request.client_id)
+        return respond(request.body, state, request.client_id)
 
     return kind, handle

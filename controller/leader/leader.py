@@ -81,56 +81,64 @@ class ShardLeader:
         self.driver = StepDriver(context.turn_budget)
         self.waiting_requests = RequestQueue(self.driver)
         """Requests that are answered in steps."""
-        observer, now_ms = context.observer, context.now_ms
-        self.autoscaler = Autoscaler(
-            state=state,
-            apply_entries=self._apply_entries,
-            settings=context.scaling,
-            observer=observer,
-            now_ms=now_ms,
-            limits_of=self._limits_of,
-        )
+        self.autoscaler = self._autoscaler()
         self.commit = self._group_commit(yields_to_contender)
-        self._outbox = Outbox(
-            cluster=context.cluster,
-            shard=state.shard,
-            leader_epoch=state.leader_epoch,
-            instance=context.instance,
-            transport=context.transport,
-            commit=self.commit,
-            observer=observer,
-            delay_seconds=self._delay_seconds,
-        )
-        self.announcer = Announcer(
-            shard=state.shard,
-            leader_epoch=state.leader_epoch,
-            instance=context.instance,
-            pipelining=context.ingest.pipelining,
-            publish=self._outbox.announce_leader,
-            serving=lambda: self._serving,
-            commit=self.commit,
-            observer=observer,
-        )
+        self._outbox = self._new_outbox()
+        self.announcer = self._announcer()
         self.pruner = self._pruner()
         self.subscription_registry = self._subscription_registry()
         self.devices = DeviceIntake(
             cluster=context.cluster,
             state=state,
             commit=self.commit,
-            observer=observer,
-            now_ms=now_ms,
+            observer=context.observer,
+            now_ms=context.now_ms,
             enabled=context.ingest.mqtt_devices,
         )
         self.backlogs = BacklogService(
             state=state,
             source=context.backlog_source,
             take_steps=self.driver.complete,
-            observer=observer,
-            now_ms=now_ms,
+            observer=context.observer,
+            now_ms=context.now_ms,
             interval_seconds=context.backlog_interval_seconds,
         )
         self.trimmer = self._trimmer()
         self._handlers = self._all_handlers()
+
+    def _autoscaler(self) -> Autoscaler:
+        return Autoscaler(
+            state=self.state,
+            apply_entries=self._apply_entries,
+            settings=self._context.scaling,
+            observer=self._observer,
+            now_ms=self._context.now_ms,
+            limits_of=self._limits_of,
+        )
+
+    def _new_outbox(self) -> Outbox:
+        return Outbox(
+            cluster=self._context.cluster,
+            shard=self._shard,
+            leader_epoch=self.leader_epoch,
+            instance=self._context.instance,
+            transport=self._transport,
+            commit=self.commit,
+            observer=self._observer,
+            delay_seconds=self._delay_seconds,
+        )
+
+    def _announcer(self) -> Announcer:
+        return Announcer(
+            shard=self._shard,
+            leader_epoch=self.leader_epoch,
+            instance=self._context.instance,
+            pipelining=self._ingest.pipelining,
+            publish=self._outbox.announce_leader,
+            serving=lambda: self._serving,
+            commit=self.commit,
+            observer=self._observer,
+        )
 
     def _group_commit(self, yields_to_contender: Callable[[], bool]) -> GroupCommit:
         return GroupCommit(

@@ -58,7 +58,25 @@ class LocalDaemon:
 
 
 class LocalCluster:
-    """One cluster. Entering starts nothing; leaving kills every program and stops the servers."""
+    """One cluster. Creating it reserves the ports, entering starts nothing, leaving ends every program and server.
+
+    Args:
+        folder: folder for everything; created if it is missing.
+        name: name of the cluster.
+        shards: number of shards.
+        session_seconds: ZooKeeper session timeout: the time until a killed leader is succeeded.
+        broker_kind: ``mosquitto`` or ``amqtt``. Default: mosquitto if it is installed.
+        ledger_url: URL of the ledger. Default: a folder in ``folder``.
+        tls: encrypt all connections, and give every client a user, as `headgate up --tls` does.
+        access: text of an access file, whose users are the only clients. Default: with TLS one user of each
+            role, otherwise every client may do everything.
+        environ: added to the environment of daemons and programs.
+        sections: sections that replace those of `settings`, for every daemon.
+
+    Raises:
+        ConfigError: with TLS, a file of users or certificates in ``folder`` cannot be used.
+
+    """
 
     def __init__(
         self,
@@ -74,25 +92,6 @@ class LocalCluster:
         environ: Mapping[str, str] | None = None,
         **sections: msgspec.Struct,
     ) -> None:
-        """Reserve the ports.
-
-        Args:
-            folder: folder for everything; created if it is missing.
-            name: name of the cluster.
-            shards: number of shards.
-            session_seconds: ZooKeeper session timeout: the time until a killed leader is succeeded.
-            broker_kind: ``mosquitto`` or ``amqtt``. Default: mosquitto if it is installed.
-            ledger_url: URL of the ledger. Default: a folder in ``folder``.
-            tls: encrypt all connections, and give every client a user, as `headgate up --tls` does.
-            access: text of an access file, whose users are the only clients. Default: with TLS one user of each
-                role, otherwise every client may do everything.
-            environ: added to the environment of daemons and programs.
-            sections: sections that replace those of `settings`, for every daemon.
-
-        Raises:
-            ConfigError: with TLS, a file of users or certificates in ``folder`` cannot be used.
-
-        """
         self.folder = folder.absolute()
         self.folder.mkdir(parents=True, exist_ok=True)
         self.name = name

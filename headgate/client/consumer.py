@@ -47,7 +47,30 @@ log = get_logger(__name__)
 class Consumer:
     """Receives records of one subscription.
 
-    Use it as an async context manager, and iterate over it.
+    Use it as an async context manager, and iterate over it. Nothing happens before it is entered.
+
+    Args:
+        config: the cluster, or a client that is connected to it.
+        topic: what to read.
+        subscription: whose position to use. It is created if it does not exist.
+        type: how to acknowledge, see `SubscriptionType`; a name is accepted in any case.
+        name: name of this consumer. A consumer of the same name resumes what it held before.
+            None: a new name each time.
+        start: where a new subscription starts.
+        order: "strict": a segment waits for its ancestors; "none": it does not. None: "strict"
+            for STREAM, "none" otherwise.
+        positions: CHECKPOINT only: segment → next offset to read, as `positions` returned it.
+        balance: how to balance segments across the consumers of the subscription: by "count",
+            or by "load" (traffic and backlog, damped). None: the subscription's current
+            setting, initially "count".
+        capacity: load of this consumer relative to an ordinary one, 0.01 to 10. Used when the
+            subscription is balanced by load.
+        connect_timeout_seconds: how long entering may take: connecting, and registering with
+            the leader.
+
+    Raises:
+        ConfigError, InvalidNameError: an argument is invalid. The text names it.
+
     """
 
     _reads_source = False
@@ -68,31 +91,6 @@ class Consumer:
         capacity: float = 1.0,
         connect_timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
     ) -> None:
-        """Describe what to receive. Nothing happens before the context manager is entered.
-
-        Args:
-            config: the cluster, or a client that is connected to it.
-            topic: what to read.
-            subscription: whose position to use. It is created if it does not exist.
-            type: how to acknowledge, see `SubscriptionType`; a name is accepted in any case.
-            name: name of this consumer. A consumer of the same name resumes what it held before.
-                None: a new name each time.
-            start: where a new subscription starts.
-            order: "strict": a segment waits for its ancestors; "none": it does not. None: "strict"
-                for STREAM, "none" otherwise.
-            positions: CHECKPOINT only: segment → next offset to read, as `positions` returned it.
-            balance: how to balance segments across the consumers of the subscription: by "count",
-                or by "load" (traffic and backlog, damped). None: the subscription's current
-                setting, initially "count".
-            capacity: load of this consumer relative to an ordinary one, 0.01 to 10. Used when the
-                subscription is balanced by load.
-            connect_timeout_seconds: how long entering may take: connecting, and registering with
-                the leader.
-
-        Raises:
-            ConfigError, InvalidNameError: an argument is invalid. The text names it.
-
-        """
         self._kind = subscription_type(type)
         if positions is not None and self._kind != SubscriptionType.CHECKPOINT:
             raise ConfigError(

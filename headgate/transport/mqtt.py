@@ -90,7 +90,16 @@ class MqttTiming:
 
 
 class MqttTransport:
-    """One connection to an MQTT 3.1.1 broker; see `headgate.transport.port.Transport`."""
+    """One connection to an MQTT 3.1.1 broker; see `headgate.transport.port.Transport`.
+
+    ``will`` is (topic, payload, retain): the broker publishes it if this client disappears without closing.
+
+    ``password`` may be a function, which is called in a thread before each connection.
+
+    ``secret_suffix``: the rest of the client id, which only the broker sees, and no log.
+
+    ``on_taken_over`` is called when the broker has ended several connections soon after it accepted them.
+    """
 
     clean_session: ClassVar[bool] = True
     """Whether the broker discards subscriptions and waiting messages when the connection ends."""
@@ -114,15 +123,6 @@ class MqttTransport:
         max_outgoing_messages: int = MAX_OUTGOING_MESSAGES,
         on_taken_over: Callable[[], None] = lambda: None,
     ) -> None:
-        """``will`` is (topic, payload, retain): the broker publishes it if this client disappears without closing.
-
-        ``password`` may be a function, which is called in a thread before each connection.
-
-        ``secret_suffix``: the rest of the client id, which only the broker sees, and no log.
-
-        ``on_taken_over`` is called when the broker has ended several connections soon after it
-        accepted them.
-        """
         self.dropped_messages = 0
         """Number of `publish` calls that returned False."""
         self.ignored_retained_messages = 0

@@ -27,6 +27,13 @@ def add_ingestion_metrics(metrics: MetricFactory) -> None:
         COMMIT_BUCKETS,
     )
     _add_chunk_metrics(metrics)
+    _add_message_metrics(metrics)
+    _add_quota_metrics(metrics)
+    _add_gauges(metrics)
+    _add_device_metrics(metrics)
+
+
+def _add_message_metrics(metrics: MetricFactory) -> None:
     metrics.count(
         events.MalformedMessageReceived,
         "messages_malformed",
@@ -44,7 +51,10 @@ def add_ingestion_metrics(metrics: MetricFactory) -> None:
         "Batches rejected because they contain no leader epoch.",
         shard=None,
     )
-    _add_quota_metrics(metrics)
+
+
+def _add_gauges(metrics: MetricFactory) -> None:
+    """Create the gauges of what a leader holds in memory."""
     queue = metrics.gauge_of(
         events.IngestQueueResized,
         "size_bytes",
@@ -86,7 +96,6 @@ def add_ingestion_metrics(metrics: MetricFactory) -> None:
 
     metrics.on(events.StatusCollected, set_held)
     metrics.on(events.TermEnded, reset)
-    _add_device_metrics(metrics)
 
 
 def _add_chunk_metrics(metrics: MetricFactory) -> None:
