@@ -10,6 +10,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 TEST_STAMP := $(VENV)/.installed-for-tests
+DOCS_STAMP := $(VENV)/.installed-for-docs
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 # Every package is checked against its hash. Packages that are built run in this environment, whose build backend is
 # checked as well, instead of one that pip fills without checking.
@@ -21,13 +22,13 @@ UNIT := not contract and not security and not simulation and not spark and not s
 # Processes for tests of real servers, which wait between bursts. Of two cores, starts of Spark use the rest.
 WAITING := 4
 # The folders with tests of the system tier; tests/test_tiers.py refuses others.
-SYSTEM_TESTS := tests/bench tests/deploy tests/javascript tests/system
+SYSTEM_TESTS := tests/bench tests/deploy tests/docs tests/javascript tests/system
 SEEDS ?= 50
 SBOM ?= dist/headgate.cdx.json
 # Keep compiled modules, also those with rewritten assertions, for the processes that follow.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test test-tls check lint format unit simulate constraints sbom clean
+.PHONY: help setup demo test test-tls check lint format unit simulate docs constraints sbom clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -54,10 +55,15 @@ $(TEST_STAMP): $(STAMP) constraints-dev.txt
 	@$(INSTALL) -r constraints-dev.txt
 	@touch $@
 
+$(DOCS_STAMP): $(TEST_STAMP) constraints-docs.txt
+	@echo "installing what the site needs, from constraints-docs.txt"
+	@$(INSTALL) -r constraints-docs.txt
+	@touch $@
+
 demo: $(STAMP) ## Run the main job on real servers, with splits, a merge and a kill
 	$(BIN)/python -m demo
 
-test: $(TEST_STAMP) ## Run all tests, the fastest first; starts every server they need
+test: $(DOCS_STAMP) ## Run all tests, the fastest first; starts every server they need
 	$(BIN)/pytest -q -n auto --hypothesis-profile thorough -m "$(UNIT)"
 	$(BIN)/pytest -q -n auto --hypothesis-profile thorough -m "simulation"
 	$(BIN)/pytest -q -n $(WAITING) --dist loadfile -m "contract and not spark and not system"
@@ -66,7 +72,7 @@ test: $(TEST_STAMP) ## Run all tests, the fastest first; starts every server the
 	@$(MAKE) --no-print-directory -j 2 --output-sync=target engine-standalone engine-connect
 	$(BIN)/pytest -n $(WAITING) --dist loadfile --no-loadscope-reorder -m "system" --tls half $(SYSTEM_TESTS)
 
-test-tls: $(TEST_STAMP) ## Run all system tests with TLS, users and passwords; `make test` runs half of them so
+test-tls: $(DOCS_STAMP) ## Run all system tests with TLS, users and passwords; `make test` runs half of them so
 	$(BIN)/pytest -n $(WAITING) --dist loadfile --no-loadscope-reorder -m "system" --tls all $(SYSTEM_TESTS)
 
 engine-%: $(TEST_STAMP)
@@ -74,7 +80,7 @@ engine-%: $(TEST_STAMP)
 
 check: lint unit ## Format, lint, types, import contracts and unit tests
 
-lint: $(TEST_STAMP) ## Format, lint, types and import contracts
+lint: $(DOCS_STAMP) ## Format, lint, types and import contracts
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
@@ -92,11 +98,16 @@ constraints: $(TEST_STAMP) ## Pin the newest versions that pyproject.toml allows
 	  $(LOCK) --output-file constraints-build.txt -
 	$(LOCK) --output-file constraints.txt pyproject.toml
 	$(LOCK) --output-file constraints-dev.txt --constraint constraints.txt --extra dev pyproject.toml
+	$(LOCK) --output-file constraints-docs.txt --constraint constraints-dev.txt --extra docs pyproject.toml
 
 sbom: $(TEST_STAMP) ## Write SBOM, the bill of materials (default dist/headgate.cdx.json)
 	@mkdir -p $(dir $(SBOM))
 	@PYTHONWARNINGS=ignore $(BIN)/cyclonedx-py requirements --pyproject pyproject.toml --output-reproducible --output-file $(SBOM) constraints.txt
 	@echo "wrote $(SBOM)"
+
+docs: $(DOCS_STAMP) ## Build the site into build/docs; a broken link or an undocumented setting fails
+	@PYTHONPATH=.:docs $(BIN)/python -m sphinx --quiet --nitpicky --fail-on-warning --keep-going --jobs auto -c docs . build/docs
+	@echo "open build/docs/index.html"
 
 simulate: $(TEST_STAMP) ## Simulate SEEDS clusters in virtual time (default 50)
 	$(BIN)/python -m tests.simulation 1 $(SEEDS)

@@ -196,7 +196,7 @@ class Delivery:
             TimeoutError: the outcome is unknown after ``timeout_seconds``; it can be asked for
                 again.
             ConfigError: ``timeout_seconds`` is negative, or no number.
-            every error of headgate.Delivery.
+            HeadgateError: what awaiting a `headgate.Delivery` raises.
 
         """
         if timeout_seconds is not None:
@@ -318,6 +318,7 @@ class Consumer(_Facade[consumer.Consumer]):
 
     @property
     def name(self) -> str:
+        """Name of this consumer in its subscription."""
         return self._client.name
 
     @property
@@ -372,4 +373,5 @@ class Admin(_Facade[admin.Admin]):
     set_order = _blocking(admin.Admin.set_order)
 
     def close(self) -> None:
+        """Disconnect. A second call does nothing."""
         self._close()

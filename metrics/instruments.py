@@ -53,6 +53,8 @@ class Instruments:
         ProcessCollector(registry=registry)
         metrics.require_handlers(events.EVENT_TYPES)
         self._handlers = metrics.handlers
+        self.labels = metrics.labels
+        """Metric → label → its values; None where the cluster or the settings bound them."""
 
     def observe(self, event: events.Event) -> None:
         for handler in self._handlers[type(event)]:

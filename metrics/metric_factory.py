@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import Final, Generic, TypeVar, cast
 
@@ -87,6 +87,8 @@ class MetricFactory:
     def __init__(self, registry: CollectorRegistry) -> None:
         self._registry = registry
         self.handlers: dict[type[Event], tuple[Callable[[Event], None], ...]] = {}
+        self.labels: dict[str, Mapping[str, Values]] = {}
+        """Metric → label → its values."""
 
     def on(self, event_type: type[E], handler: Callable[[E], None]) -> None:
         """Call ``handler`` for each event of this type, after the handlers that were registered before."""
@@ -100,19 +102,28 @@ class MetricFactory:
             raise UnhandledEventsError(f"no metric observes {', '.join(unhandled)}: register a handler for each")
 
     def counter(self, name: str, text: str, **labels: Values) -> LabeledMetric[Counter]:
-        family = Counter(f"headgate_{name}", text, tuple(labels), registry=self._registry)
+        family = Counter(self._named(name, labels), text, tuple(labels), registry=self._registry)
         return LabeledMetric(family, *labels.values())
 
     def gauge(self, name: str, text: str, **labels: Values) -> LabeledMetric[Gauge]:
-        return LabeledMetric(self.removable_gauge(name, text, *labels), *labels.values())
+        family = Gauge(self._named(name, labels), text, tuple(labels), registry=self._registry)
+        return LabeledMetric(family, *labels.values())
 
     def removable_gauge(self, name: str, text: str, *labels: str) -> Gauge:
         """Create a gauge whose children are removed again, which `LabeledMetric` cannot do."""
-        return Gauge(f"headgate_{name}", text, labels, registry=self._registry)
+        full_name = self._named(name, dict.fromkeys(labels))
+        return Gauge(full_name, text, labels, registry=self._registry)
 
     def histogram(self, name: str, text: str, buckets: Sequence[float], **labels: Values) -> LabeledMetric[Histogram]:
-        family = Histogram(f"headgate_{name}", text, tuple(labels), buckets=buckets, registry=self._registry)
+        full_name = self._named(name, labels)
+        family = Histogram(full_name, text, tuple(labels), buckets=buckets, registry=self._registry)
         return LabeledMetric(family, *labels.values())
+
+    def _named(self, name: str, labels: Mapping[str, Values]) -> str:
+        """Return the exported name of a metric, and remember its labels."""
+        full_name = f"headgate_{name}"
+        self.labels[full_name] = labels
+        return full_name
 
     def count(self, event_type: type[Event], name: str, text: str, *, by: str = "", **labels: Values) -> None:
         """Create a counter of the events of this type, or of their field ``by``."""

@@ -15,7 +15,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 MAKEFILE = (ROOT / "Makefile").read_text()
-FILES = ("constraints-build.txt", "constraints.txt", "constraints-dev.txt")
+FILES = ("constraints-build.txt", "constraints.txt", "constraints-dev.txt", "constraints-docs.txt")
 WORDS_OF_A_LICENSE = re.compile(r"Apache|MIT|BSD|ISC|GPL|EPL|Python Software|PSF")
 
 
@@ -52,7 +52,9 @@ def test_every_requirement_is_pinned() -> None:
 
     assert names(PROJECT["project"]["dependencies"]) <= pins("constraints.txt").keys()
     assert names(extras["dev"] + extras["connect"]) <= pins("constraints-dev.txt").keys()
+    assert names(extras["docs"]) <= pins("constraints-docs.txt").keys()
     assert pins("constraints.txt").items() <= pins("constraints-dev.txt").items()
+    assert pins("constraints.txt").items() <= pins("constraints-docs.txt").items()
 
 
 def test_the_build_backend_is_the_one_that_setup_installs() -> None:

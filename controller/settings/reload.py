@@ -9,7 +9,14 @@ from dataclasses import dataclass
 
 import msgspec
 
-from controller.settings.load import RetentionSettings, ScalingSettings, Settings
+from controller.settings.load import (
+    BrokerSettings,
+    HttpSettings,
+    RetentionSettings,
+    ScalingSettings,
+    Settings,
+    ZooKeeperSettings,
+)
 
 AT_RUN_TIME = (
     "ingest.pipelining",
@@ -21,6 +28,13 @@ AT_RUN_TIME = (
     "log.level",
 )
 """Settings that can change while the daemon runs."""
+FILES_READ_AGAIN = tuple(
+    f"{name}.{field}"
+    for name, section in (("zookeeper", ZooKeeperSettings), ("broker", BrokerSettings), ("http", HttpSettings))
+    for field in section.__struct_fields__
+    if field.endswith("_file")
+)
+"""Settings whose files, under the same path, are read again by every reload."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -316,7 +316,7 @@ class Admin:
                 from one of these.
             dry_run: only return what would move.
 
-        Raises, besides the errors of every method:
+        Raises:
             ConfigError: not exactly one target is given, the timestamp is in the future, or the
                 topic is external.
             StoreError, LedgerError: the ledger cannot be read to find a timestamp.

@@ -156,6 +156,7 @@ class Client:
         return self._store
 
     def new_token(self) -> str:
+        """Return a random name for one command, under which a leader recognizes its repetitions."""
         return f"{self.rng.getrandbits(128):032x}"
 
     # Connection

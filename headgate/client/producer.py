@@ -175,8 +175,7 @@ class Producer:
         Every call costs a round trip to the leader and a batch of one record. For throughput, call
         `send` and await the deliveries later.
 
-        Raises:
-            everything that `send` raises, and everything that awaiting a `Delivery` raises.
+        Raises what `send` raises, and what awaiting a `Delivery` raises.
 
         """
         delivery = await self.send(topic, key, value, timestamp_ms=timestamp_ms, source_position=source_position)

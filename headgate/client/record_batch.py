@@ -269,6 +269,7 @@ class Delivery:
         self._index = index
 
     def done(self) -> bool:
+        """Return whether the outcome is known, so that awaiting it does not wait."""
         return self._batch.has_outcome(self._index)
 
     def __await__(self) -> Generator[object, None, RecordMetadata]:

@@ -1,0 +1,152 @@
+"""The reference of settings, from the structs that read them.
+
+An entry says type, limits, unit, default and meaning, and what a reload does with a change.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Iterator
+from typing import get_type_hints
+
+import msgspec
+from msgspec import inspect as types
+
+from controller.settings.load import Settings
+from controller.settings.reload import AT_RUN_TIME, FILES_READ_AGAIN
+from headgate.client.producer_settings import ProducerSettings
+from headgate.config import ClientConfig
+from sitebuild.attribute_docs import attribute_docs
+
+NOT_IN_THE_FILE = {"file"}
+"""Fields of `ClientConfig` that no file contains."""
+UNITS = {
+    "_records_per_second": "records per second",
+    "_bytes_per_second": "bytes per second",
+    "_seconds": "seconds",
+    "_ms": "milliseconds",
+    "_bytes": "bytes",
+}
+"""End of a name → unit; the longest first. Other numbers are counts or ratios."""
+LONGEST_IN_DIGITS = 10**12
+LONGEST_POWER_IN_DIGITS = 10**9
+"""Limits from these on are written as powers."""
+
+
+class UndocumentedError(Exception):
+    """A setting, metric or field has no text. The text names it."""
+
+
+def daemon_settings() -> str:
+    """Return the reference of headgate.toml as Markdown."""
+    lines: list[str] = []
+    for section in types.type_info(Settings).fields:  # type: ignore[attr-defined]  # a struct's
+        lines += _section(section.name, section.type.cls)
+    return "\n".join(lines)
+
+
+def client_settings() -> str:
+    """Return the reference of client.toml as Markdown."""
+    docs = attribute_docs(ClientConfig)
+    lines: list[str] = []
+    for field in types.type_info(ClientConfig).fields:  # type: ignore[attr-defined]  # a struct's
+        if field.name not in NOT_IN_THE_FILE:
+            facts = [_facts(field.name, field.type), _default(field)]
+            lines += _entry("client", field.name, facts, docs)
+    return "\n".join(lines)
+
+
+def producer_settings() -> str:
+    """Return the reference of `ProducerSettings` as Markdown."""
+    docs, hints = attribute_docs(ProducerSettings), get_type_hints(ProducerSettings)
+    lines: list[str] = []
+    for field in dataclasses.fields(ProducerSettings):
+        facts = [_facts(field.name, types.type_info(hints[field.name])), f"default `{field.default!r}`"]
+        lines += _entry("producer", field.name, facts, docs)
+    return "\n".join(lines)
+
+
+def _section(section: str, owner: type[msgspec.Struct]) -> Iterator[str]:
+    """Yield the lines of one table of the file."""
+    title, _, more = (inspect.getdoc(owner) or "").partition("\n\n")
+    _, _, text = title.partition(": ")
+    yield from (f"## `[{section}]`", "", text[:1].upper() + text[1:], "", more, "")
+    docs = attribute_docs(owner)
+    for field in types.type_info(owner).fields:  # type: ignore[attr-defined]  # a struct's
+        name = f"{section}.{field.name}"
+        facts = [_facts(field.name, field.type), _default(field), _reload(name)]
+        yield from _entry(section, field.name, facts, docs, title=name)
+
+
+def _entry(group: str, name: str, facts: list[str], docs: dict[str, str], title: str = "") -> Iterator[str]:
+    if not docs.get(name):
+        raise UndocumentedError(f"the setting {group}.{name} has no text: add one below its field")
+    yield from (f"### `{title or name}`", "", f"*{' · '.join(facts)}*", "", docs[name], "")
+
+
+def _reload(name: str) -> str:
+    """Return what SIGHUP does with a change of this setting."""
+    if name in AT_RUN_TIME:
+        return "SIGHUP applies a change"
+    if name in FILES_READ_AGAIN:
+        return "SIGHUP reads the file again, and another path needs a restart"
+    return "a change needs a restart"
+
+
+def _default(field: types.Field) -> str:
+    if field.required:
+        return "required"
+    value = field.default_factory() if field.default is msgspec.NODEFAULT else field.default
+    if value is None:
+        return "default: not set"
+    if isinstance(value, bool):
+        return f"default `{str(value).lower()}`"
+    if isinstance(value, str):
+        return f'default `"{value}"`'
+    return f"default `{value:_}`" if isinstance(value, int) else f"default `{value}`"
+
+
+def _facts(name: str, kind: types.Type) -> str:
+    """Return type, limits and unit."""
+    unit = next((unit for end, unit in UNITS.items() if name.endswith(end)), "")
+    return _described(kind) + (f", in {unit}" if unit else "")
+
+
+def _described(kind: types.Type) -> str:
+    match kind:
+        case types.BoolType():
+            return "true or false"
+        case types.IntType():
+            return "integer" + _limits(kind)
+        case types.FloatType():
+            return "number" + _limits(kind)
+        case types.LiteralType():
+            return "one of " + ", ".join(f'`"{value}"`' for value in kind.values)
+        case types.StrType():
+            return "text" + (f" that matches `{kind.pattern}`" if kind.pattern else "")
+        case types.ListType():
+            return "list of texts" + (f", at most {kind.max_length}" if kind.max_length else "")
+        case types.DictType():
+            return "table of texts"
+        case types.UnionType():
+            return _described(next(each for each in kind.types if not isinstance(each, types.NoneType)))
+        case _:
+            raise AssertionError(f"the reference cannot describe {kind}")
+
+
+def _limits(kind: types.IntType | types.FloatType) -> str:
+    least = _number(kind.ge) if kind.ge is not None else None
+    above = _number(kind.gt) if kind.gt is not None else None
+    most = _number(kind.le) if kind.le is not None else None
+    low = f" from {least}" if least else f" above {above}" if above else ""
+    return low + (f" to {most}" if low and most else f" up to {most}" if most else "")
+
+
+def _number(value: float) -> str:
+    """Return a limit with groups of digits, or as a power."""
+    if isinstance(value, int) and value >= LONGEST_POWER_IN_DIGITS and value & (value - 1) == 0:
+        return f"2^{value.bit_length() - 1}"
+    if value >= LONGEST_IN_DIGITS:
+        return f"{value:.0e}".replace("e+", "e")
+    return f"{value:,}".replace(",", " ").removesuffix(".0")

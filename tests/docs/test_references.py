@@ -1,0 +1,122 @@
+"""The references that the site makes from the code: complete, and an error for what has no text."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import msgspec
+import pytest
+from prometheus_client import CollectorRegistry
+from sitebuild import settings_reference as settings
+from sitebuild.attribute_docs import attribute_docs
+from sitebuild.log_reference import log_events
+from sitebuild.metrics_reference import metrics_reference
+from sitebuild.state_tables import with_tables
+
+from controller.settings.load import Settings, parse_settings
+from controller.settings.reload import AT_RUN_TIME, FILES_READ_AGAIN
+from headgate.client.producer_settings import ProducerSettings
+from headgate.config import ClientConfig
+from metrics.instruments import Instruments
+
+ROOT = Path(__file__).parents[2]
+
+
+def entries(text: str) -> dict[str, str]:
+    """Return name → its lines."""
+    found = re.split(r"^#+ `([^`]+)`$", text, flags=re.MULTILINE)
+    return dict(zip(found[1::2], found[2::2], strict=True))
+
+
+def test_the_settings_of_a_daemon_are_complete() -> None:
+    every = {name for name, _ in parse_settings('ledger.url = "file:///x"\naccess.open = true', source="test").rows()}
+
+    assert every <= entries(settings.daemon_settings()).keys()
+
+
+@pytest.mark.parametrize(
+    ("name", "facts"),
+    [
+        ("cluster.shards", "integer from 1 to 1 024 · default `4` · a change needs a restart"),
+        ("ledger.url", "text · required · a change needs a restart"),
+        (
+            "log.level",
+            'one of `"debug"`, `"error"`, `"info"`, `"warning"` · default `"info"` · SIGHUP applies a change',
+        ),
+        (
+            "zookeeper.session_timeout_seconds",
+            "number from 2 to 60, in seconds · default `6.0` · a change needs a restart",
+        ),
+        (
+            "http.key_file",
+            "text · default: not set · SIGHUP reads the file again, and another path needs a restart",
+        ),
+        (
+            "ingest.queue_bytes",
+            "integer from 4 194 304 to 2^40, in bytes · default `67_108_864` · a change needs a restart",
+        ),
+    ],
+)
+def test_an_entry_says_type_limits_unit_default_and_when_a_change_applies(name: str, facts: str) -> None:
+    assert f"*{facts}*" in entries(settings.daemon_settings())[name]
+
+
+def test_every_setting_that_changes_at_run_time_is_marked() -> None:
+    found = entries(settings.daemon_settings())
+
+    assert set(AT_RUN_TIME) == {name for name, text in found.items() if "SIGHUP applies a change*" in text}
+    assert set(FILES_READ_AGAIN) == {name for name, text in found.items() if "SIGHUP reads the file again," in text}
+
+
+def test_the_settings_of_clients_are_complete() -> None:
+    assert set(ClientConfig.__struct_fields__) - {"file"} == entries(settings.client_settings()).keys()
+    assert set(ProducerSettings.__dataclass_fields__) == entries(settings.producer_settings()).keys()
+
+
+def test_a_setting_without_a_text_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Undocumented(msgspec.Struct):
+        described: int = 1
+        """A text."""
+        silent: int = 2
+
+    monkeypatch.setattr(settings, "ClientConfig", Undocumented)
+
+    with pytest.raises(settings.UndocumentedError, match=r"client\.silent has no text"):
+        settings.client_settings()
+
+
+def test_texts_below_attributes_are_found() -> None:
+    assert attribute_docs(Settings)["broker"] == "The MQTT broker."
+
+
+def test_the_metrics_are_those_that_a_daemon_exports() -> None:
+    registry = CollectorRegistry()
+    instruments = Instruments(registry, backlog_topics=("orders",))
+    exported = {f"{family.name}_total" if family.type == "counter" else family.name for family in registry.collect()}
+    found = entries(metrics_reference())
+
+    assert exported == found.keys()
+    assert instruments.labels.keys() <= {family.name for family in registry.collect()}
+    assert "*counter · label `reason`: `handover`, " in found["headgate_leader_terms_ended_total"]
+    assert "*gauge · label `shard`*" in found["headgate_shard_is_leader"]
+
+
+def test_log_events_have_their_levels_and_data() -> None:
+    event = log_events(ROOT)["settings.needs_restart"]
+
+    assert event.levels == {"warning"}
+    assert event.fields
+    assert event.modules == {"controller.daemon"}
+
+
+def test_a_state_diagram_becomes_a_table() -> None:
+    diagram = "```mermaid\nstateDiagram-v2\n    [*] --> a\n    a --> b: started, stopped - serve\n    b --> [*]\n```\n"
+
+    assert with_tables(f"x\n\n{diagram}\ny").splitlines()[2:7] == [
+        "| state | events | next state | actions, in order |",
+        "|---|---|---|---|",
+        "| | | **a** (initial) | |",
+        "| **a** | started, stopped | **b** | serve |",
+        "| **b** | | (final) | |",
+    ]
