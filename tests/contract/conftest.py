@@ -1,8 +1,9 @@
-"""ZooKeeper servers for all files of this folder."""
+"""ZooKeeper servers for all files of this folder, and a stack for what a test opens."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack
 
 import pytest
 
@@ -21,3 +22,9 @@ def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 def secure_zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     with Server(SecureZooKeeper(tmp_path_factory.mktemp("zookeeper"))) as server:
         yield server
+
+
+@pytest.fixture
+async def stack() -> AsyncIterator[AsyncExitStack]:
+    async with AsyncExitStack() as stack:
+        yield stack

@@ -200,7 +200,7 @@ def test_a_clock_is_right_again_when_the_faults_end() -> None:
         simulation = ClusterSimulation(0)
         daemon = SimulatedDaemon(simulation, "d1")
         simulation.daemons.append(daemon)
-        setting = asyncio.create_task(simulation._set_clocks())
+        setting = asyncio.create_task(simulation.faults.set_clocks())
         await until(lambda: daemon.clock_ahead_ms)
         setting.cancel()
         await asyncio.wait({setting})

@@ -5,12 +5,10 @@ and poller, the producer session and the client library. Simulated: ZooKeeper, t
 store, Spark's answer, the network and the clock. One seed decides everything, so a run repeats
 exactly.
 
-Faults of a run: daemons that crash or freeze, a broker restart, messages that are lost, duplicated
-or reordered, a ZooKeeper outage, expired sessions, a store that fails or does not report whether it
-wrote, a daemon whose reads are damaged, a clock that is wrong for seconds. Meanwhile topics split and merge, consumers join, leave
-and vanish, subscriptions are moved, and MQTT devices publish. A faulty client may repeat batches with
-other content. A forger may replace the announcements of leaders. Users may have less than their programs want. A named program may end at any moment and continue at its source position. Half of the seeds balance by load. An `InvariantChecker` sees every write
-and every delivery, and ends the run at the first violation.
+The faults of a run, and the commands meanwhile, are in `FaultInjector`. MQTT devices publish. A faulty client may repeat
+batches with other content. A forger may replace the announcements of leaders. Users may have less than their programs want.
+A named program may end at any moment and continue at its source position. Half of the seeds balance by load. An
+`InvariantChecker` sees every write and every delivery, and ends the run at the first violation.
 """
 
 from __future__ import annotations
@@ -18,7 +16,6 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import defaultdict
-from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, suppress
 from typing import Any, TypeVar
 
@@ -31,7 +28,6 @@ from headgate import Admin, Consumer, Producer
 from headgate.client.connection import Client
 from headgate.client.producer_settings import ProducerSettings
 from headgate.errors import (
-    CommandUnknownError,
     DeliveryFailedError,
     DeliveryUnknownError,
     FencedError,
@@ -44,20 +40,17 @@ from headgate.ledger.compacted import manifest_ranges
 from headgate.ledger.ledger import Ledger
 from headgate.model.identifiers import ANONYMOUS
 from tests.simulation.clients import SWITCH_PROBABILITY, DeviceClients
+from tests.simulation.fault_injector import DELETED, QUEUE, STREAM, TOPIC, FaultInjector
 from tests.simulation.faulty_client import FaultyClient
 from tests.simulation.forger import Forger
 from tests.simulation.import_program import MAX_PRODUCERS, ImportProgram
 from tests.simulation.invariant_checker import CheckedObjects, InvariantChecker, InvariantViolationError
 from tests.simulation.simulated_daemon import CLUSTER, SimulatedDaemon, now_ms
-from tests.support.broker import FakeBroker, Faults
+from tests.support.broker import FakeBroker
 from tests.support.compaction import compact
 from tests.support.object_store import FakeStore
 from tests.support.zookeeper import FakeZooKeeper
 
-TOPIC = "orders"
-STREAM, QUEUE = "billing", "alarms"
-DELETED = "audit"
-"""A subscription that is deleted repeatedly while its consumer runs."""
 KEYS = 12
 AUTOMATIC_SCALING = ScalingSettings(
     split=True,
@@ -80,7 +73,6 @@ SCARCE = AccessRules(
 """All clients together may have and send less than they want to."""
 MANUAL_ONLY = (ScalingSettings(), RetentionSettings())
 SNAPSHOT_CHUNKS, COMPACTED_CHUNKS = 10, 8
-DAY_MS = 86_400_000
 SETTLE_SECONDS = 900.0
 """Virtual time in which a healed cluster must deliver everything."""
 COMMAND_SECONDS = 2.0
@@ -139,6 +131,7 @@ class ClusterSimulation:
         self.access_rules = SCARCE if quotas else OPEN
         self.by_load = seed % 4 > 1
         """Whether the STREAM subscription is balanced by load."""
+        self.faults = FaultInjector(self)
         self._maintenance: asyncio.Task[None] | None = None
         self._instances_started = 0
         self._names = 0
@@ -188,21 +181,21 @@ class ClusterSimulation:
     async def _run_scenario(self, fault_rounds: int) -> None:
         async with AsyncExitStack() as stack:
             for _ in range(2):
-                self._start_daemon()
+                self.start_daemon()
             stack.push_async_callback(self._end_everything)
-            self._commands = self.client("admin", CommandClient)
-            admin = await stack.enter_async_context(Admin(self._commands, timeout_seconds=COMMAND_SECONDS))
+            self.commands = self.client("admin", CommandClient)
+            admin = await stack.enter_async_context(Admin(self.commands, timeout_seconds=COMMAND_SECONDS))
             await admin.create_topic(TOPIC, segments=2)
             # With two segments, three or more consumers share them.
             for _ in range(self.rng.randint(1, 6)):
-                self._start_consumer(STREAM, "STREAM")
+                self.start_consumer(STREAM, "STREAM")
             for _ in range(self.rng.randint(1, 3)):
-                self._start_consumer(QUEUE, "QUEUE")
-            self._start_consumer(DELETED, "CHECKPOINT")
+                self.start_consumer(QUEUE, "QUEUE")
+            self.start_consumer(DELETED, "CHECKPOINT")
             producers = [self._spawn(self._produce(number)) for number in range(2)]
             self._maintenance = self._spawn(self._run_maintenance())
             publishing = self._spawn(self.device_clients.publish())
-            others = [publishing, self._spawn(self._set_clocks()), self._spawn(self._damage_reads())]
+            others = [publishing, self._spawn(self.faults.set_clocks()), self._spawn(self.faults.damage_reads())]
             if self.faulty_client is not None:
                 others.append(self._spawn(self.faulty_client.run(self.checker, self.fail)))
             if self.forger is not None:
@@ -211,8 +204,8 @@ class ClusterSimulation:
                 others += [self._spawn(self.import_program.run()), self._spawn(self.import_program.open_anonymous())]
             for _ in range(fault_rounds):
                 await asyncio.sleep(self.rng.uniform(0.2, 6))
-                await self._inject_fault(admin)
-            await self._heal()
+                await self.faults.inject(admin)
+            await self.faults.heal()
             self.producing = False
             for other in others:
                 other.cancel()
@@ -276,7 +269,7 @@ class ClusterSimulation:
         )
         return task
 
-    def _start_daemon(self) -> None:
+    def start_daemon(self) -> None:
         self._instances_started += 1
         daemon = SimulatedDaemon(self, f"d{self._instances_started}")
         self.daemons.append(daemon)
@@ -288,7 +281,7 @@ class ClusterSimulation:
         for daemon in self.daemons:
             daemon.switch_devices()
 
-    def _start_consumer(self, subscription: str, kind: str) -> None:
+    def start_consumer(self, subscription: str, kind: str) -> None:
         self._names += 1
         name = f"{subscription}-{self._names}"
         self.consumers[name] = self._spawn(self._consume(name, subscription, kind))
@@ -366,214 +359,3 @@ class ClusterSimulation:
             and (end := layout.segments[segment].end_offset) is not None
             and known.position(segment) >= end
         )
-
-    # Faults
-
-    async def _inject_fault(self, admin: Admin) -> None:
-        faults: list[Callable[[Admin], Awaitable[None]]] = [
-            self._split,
-            self._split,
-            self._merge,
-            self._crash_leader,
-            self._freeze_leader,
-            self._restart_broker,
-            self._unreliable_network,
-            self._zookeeper_outage,
-            self._expire_session,
-            self._store_trouble,
-            self._consumer_joins,
-            self._consumer_leaves,
-            self._consumer_vanishes,
-            self._daemon_stops,
-            self._seek,
-            self._seek,
-            self._delete_subscription,
-        ]
-        await self.rng.choice(faults)(admin)
-
-    async def _command(self, command: Awaitable[Any], what: str) -> None:
-        """Execute a command; it may fail, for example without a leader."""
-        self._commands.token = ""
-        try:
-            await command
-        except CommandUnknownError as error:
-            self.log(f"{what}: {error}")
-        except NoLeaderError as error:
-            self.log(f"{what} failed: {error}")
-            self.checker.command_abandoned(self._commands.token)
-        except HeadgateError as error:
-            self.log(f"{what} failed: {error}")
-        else:
-            self.log(what)
-
-    def _active(self) -> list[int]:
-        topic = self.checker.states[0].topics[TOPIC]
-        return [segment.segment_id for segment in sorted(topic.layout.active(), key=lambda s: s.first_hash)]
-
-    async def _split(self, admin: Admin) -> None:
-        segment = self.rng.choice(self._active())
-        await self._command(admin.split(TOPIC, segment), f"split {segment}")
-
-    async def _merge(self, admin: Admin) -> None:
-        active = self._active()
-        if len(active) > 1:
-            low = self.rng.randrange(len(active) - 1)
-            await self._command(
-                admin.merge(TOPIC, active[low], active[low + 1]), f"merge {active[low]} {active[low + 1]}"
-            )
-
-    async def _seek(self, admin: Admin) -> None:
-        """Seek a subscription; invalid positions are rejected."""
-        subscription = self.rng.choice([STREAM, STREAM, QUEUE])
-        tails = sorted(self.checker.states[0].topics[TOPIC].tails.items())
-        chosen = self.rng.sample(tails, self.rng.randint(1, min(2, len(tails))))
-        wanted: dict[str, Any] = self.rng.choice(
-            [
-                {"to": "earliest"},
-                {"to": "latest"},
-                {"timestamp_ms": max(0, now_ms() - self.rng.randrange(60_000))},
-                {"positions": {segment: self.rng.randint(0, tail.next_offset + 1) for segment, tail in chosen}},
-                {"positions": {segment: tail.next_offset for segment, tail in chosen}},
-            ]
-        )
-        await self._command(admin.seek(TOPIC, subscription, **wanted), f"seek {subscription} {wanted}")
-        if self.rng.random() < 0.5:
-            # Again, while its consumers read the repeated records.
-            await asyncio.sleep(self.rng.uniform(0, 1))
-            await self._command(admin.seek(TOPIC, subscription, to="earliest"), f"seek {subscription} again")
-
-    async def _delete_subscription(self, admin: Admin) -> None:
-        """Delete a subscription while its consumer runs; the consumer ends and is started again."""
-        await self._command(admin.delete_subscription(TOPIC, DELETED, force=True), f"delete {DELETED}")
-
-    async def _set_clocks(self) -> None:
-        """Set the leader's clock wrong for a moment, again and again."""
-        while True:
-            await asyncio.sleep(self.clock_rng.uniform(5, 30))
-            leader = self._leader()
-            leader.clock_ahead_ms = self.clock_rng.choice([-1, 1, 8]) * DAY_MS
-            self.log(f"the clock of {leader.name} is {leader.clock_ahead_ms} ms ahead")
-            try:
-                await asyncio.sleep(self.clock_rng.uniform(0.1, 5))
-            finally:
-                leader.clock_ahead_ms = 0
-
-    async def _damage_reads(self) -> None:
-        """Let a daemon's disk or network flip bits for a while, again and again."""
-        while True:
-            await asyncio.sleep(self.disk_rng.uniform(1, 30))
-            # Those that follow read; a leader does not.
-            store = self.disk_rng.choice([each for each in self.daemons if not each.leads] or self.daemons).store
-            store.damaged_reads = self.disk_rng.choice([0.05, 0.3, 1.0])
-            self.log(f"{store.damaged_reads:.0%} of the reads of a daemon are damaged")
-            try:
-                await asyncio.sleep(self.disk_rng.uniform(5, 30))
-            finally:
-                store.damaged_reads = 0.0
-
-    def _leader(self) -> SimulatedDaemon:
-        leading = [daemon for daemon in self.daemons if daemon.leads]
-        return leading[0] if leading else self.rng.choice(self.daemons)
-
-    async def _crash_leader(self, _: Admin) -> None:
-        leader = self._leader()
-        self.log(f"daemon {leader.name} crashes")
-        self.daemons.remove(leader)
-        await leader.crash()
-        self._start_daemon()
-
-    async def _freeze_leader(self, _: Admin) -> None:
-        leader = self._leader()
-        if leader.frozen:
-            return
-        self.log(f"daemon {leader.name} freezes")
-        leader.freeze()
-        self._later(self.rng.uniform(1, 20), lambda: self._thaw(leader))
-
-    def _thaw(self, daemon: SimulatedDaemon) -> None:
-        if daemon in self.daemons and daemon.frozen:
-            self.log(f"daemon {daemon.name} thaws")
-            daemon.thaw()
-
-    async def _daemon_stops(self, _: Admin) -> None:
-        daemon = self.rng.choice(self.daemons)
-        if daemon.frozen:
-            return
-        self.log(f"daemon {daemon.name} is asked to stop")
-        self.daemons.remove(daemon)
-        self._start_daemon()
-        await daemon.stop()
-
-    async def _restart_broker(self, _: Admin) -> None:
-        self.log("the broker stops")
-        self.broker.stop()
-        self.device_clients.broker.stop()
-        self._later(self.rng.uniform(0.5, 15), self._start_broker)
-
-    def _start_broker(self) -> None:
-        self.broker.start()
-        self.device_clients.broker.start()
-
-    async def _unreliable_network(self, _: Admin) -> None:
-        self.log("messages are lost, duplicated and reordered")
-        self.broker.faults = Faults(
-            delay_seconds=(0.001, 0.3), loss=0.1, duplication=0.1, reorder=self.rng.random() < 0.5
-        )
-        self._later(self.rng.uniform(2, 10), self._restore_network)
-
-    def _restore_network(self) -> None:
-        self.broker.faults = Faults()
-
-    async def _zookeeper_outage(self, _: Admin) -> None:
-        self.log("ZooKeeper stops")
-        self.zookeeper.stop()
-        self._later(self.rng.uniform(1, 30), self.zookeeper.start)
-
-    async def _expire_session(self, _: Admin) -> None:
-        daemon = self._leader()
-        self.log(f"the session of {daemon.name} expires")
-        self.zookeeper.expire_session(daemon.name)
-
-    async def _store_trouble(self, _: Admin) -> None:
-        store = self._leader().store
-        fault: Any = self.rng.choice(["unavailable", "unknown_written", "unknown_lost"])
-        self.log(f"the leader's next write is {fault}")
-        store.fail_next(fault)
-
-    async def _consumer_joins(self, _: Admin) -> None:
-        self._start_consumer(STREAM, "STREAM")
-
-    async def _consumer_leaves(self, _: Admin) -> None:
-        streams = [name for name in self.consumers if name.startswith(STREAM)]
-        if len(streams) > 1:
-            name = self.rng.choice(streams)
-            self.log(f"consumer {name} leaves")
-            task = self.consumers.pop(name)
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-
-    async def _consumer_vanishes(self, _: Admin) -> None:
-        streams = [name for name in self.consumers if name.startswith(STREAM)]
-        if len(streams) > 1:
-            name = self.rng.choice(streams)
-            self.log(f"consumer {name} vanishes")
-            for client_id in self.broker.connected():
-                if client_id.startswith(f"{name}-"):
-                    self.broker.cut(client_id)
-            task = self.consumers.pop(name)
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-
-    def _later(self, seconds: float, act: Callable[[], None]) -> None:
-        asyncio.get_running_loop().call_later(seconds, act)
-
-    async def _heal(self) -> None:
-        """End all faults."""
-        await asyncio.sleep(31)
-        self._restore_network()
-        self._start_broker()
-        self.zookeeper.start()
-        for daemon in self.daemons:
-            if daemon.frozen:
-                self._thaw(daemon)
-        self.log("all faults have ended")

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from headgate.client.connection import Client
+from headgate.client.producer import Producer
 from headgate.ledger.chunk import ChunkBuilder
 from headgate.ledger.paths import chunk_folder, chunk_name
 from headgate.model.entries import Placement
@@ -312,3 +313,7 @@ def grant(segment: int = 0, generation: int = 1, start_offset: int = 0, **more) 
         start_chunk=1,
         **more,
     )
+
+
+async def send_all(producer: Producer, count: int, topic: str = "orders") -> list:
+    return [await producer.send(topic, b"key", str(n).encode()) for n in range(count)]

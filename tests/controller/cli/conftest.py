@@ -9,6 +9,7 @@ from click.testing import CliRunner, Result
 
 from controller.cli.main import main
 from tests.support.cli_client import FakeCluster, InProcessContext
+from tests.support.node_recorder import NodeContext, NodeRecorder
 
 Invoke = Callable[..., Result]
 
@@ -20,9 +21,15 @@ def cluster() -> FakeCluster:
 
 
 @pytest.fixture
-def context(cluster: FakeCluster) -> InProcessContext:
+def recorder() -> NodeRecorder:
+    """What the fake daemon and servers did."""
+    return NodeRecorder()
+
+
+@pytest.fixture
+def context(cluster: FakeCluster, recorder: NodeRecorder) -> InProcessContext:
     """The context of the commands that `invoke` runs."""
-    return InProcessContext(cluster)
+    return NodeContext(cluster, recorder)
 
 
 @pytest.fixture

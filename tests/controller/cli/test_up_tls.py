@@ -11,9 +11,7 @@ import pytest
 from controller.settings.load import load_settings
 from headgate import load_client_config
 from tests.controller.cli.conftest import Invoke
-from tests.controller.cli.test_up import ANY_PORTS, NodeRecorder, context, recorder
-
-__all__ = ["context", "recorder"]
+from tests.support.node_recorder import ANY_PORTS, NodeRecorder
 
 ROLES = ("administrator", "consumer", "device", "observer", "producer")
 

@@ -1,73 +1,20 @@
 """The leader with a broker: verdicts, and nothing is sent before it is durable."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 
 import msgspec
 import pytest
 
 from controller.commit import EMPTY_CHUNK_BURST, EMPTY_CHUNK_INTERVAL_SECONDS, TermEndedError
-from controller.leader.leader import ShardLeader
-from controller.leader.request_queue import MAX_WAITING_REQUESTS
 from controller.leadership.transitions import Event
 from controller.settings.load import IngestSettings
-from controller.state.dedup_window import WINDOW
 from headgate.protocol import messages as m
 from tests.support.broker import Message
-from tests.support.one_shard import CLUSTER, BareClient, OneShard
-from tests.support.whole_state import everything
+from tests.support.one_shard import CLUSTER, OneShard
+from tests.support.producing_clients import RECORDS, batch, created, opened, producing, serving
 
 pytestmark = pytest.mark.looptime
-
-RECORDS = [m.Record(b"k", b"v", 0)]
-DAY_MS = 86_400_000
-
-
-async def created(client: BareClient, segments: int = 1) -> None:
-    reply = await client.call(m.CreateTopic, topic="orders", token="t", segments=segments)
-    assert isinstance(reply, m.TopicReply)
-
-
-def announcement(payload: bytes) -> m.LeaderAnnouncement:
-    return msgspec.msgpack.decode(payload, type=m.LeaderAnnouncement)
-
-
-@asynccontextmanager
-async def serving(shard: OneShard) -> AsyncIterator[tuple[ShardLeader, asyncio.Task[None]]]:
-    """A leader on a transport of its own, which stays open after the term."""
-    transport = shard.broker.transport("daemon-a")
-    async with transport:
-        leader = await shard.begin("a", transport)
-        transport.on_connection(leader.connection_changed)
-        task = asyncio.create_task(leader.serve())
-        await asyncio.sleep(2)
-        yield leader, task
-
-
-async def opened(client: BareClient, token: str = "x") -> m.ProducerIdentity:
-    reply = await client.call(m.OpenProducer, token=token)
-    assert isinstance(reply, m.ProducerIdentity)
-    return reply
-
-
-@asynccontextmanager
-async def producing(shard: OneShard) -> AsyncIterator[tuple[BareClient, m.ProducerIdentity]]:
-    """A client with a topic and a producer identity."""
-    async with shard.client() as client:
-        await created(client)
-        yield client, await opened(client)
-
-
-def batch(identity: m.ProducerIdentity, sequence: int, **kwargs: Any) -> dict[str, Any]:
-    return {
-        "topic": "orders",
-        "records": RECORDS,
-        "producer_id": identity.producer_id,
-        "producer_epoch": identity.producer_epoch,
-        "sequence": sequence,
-    } | kwargs
 
 
 async def test_a_batch_is_replied_to_only_once_it_is_durable() -> None:
@@ -272,32 +219,6 @@ async def test_a_commit_with_unknown_outcome_gets_no_reply_and_the_next_leader_f
     assert 0 == found.placements[0].first_offset
 
 
-async def test_the_window_is_announced_and_enforced() -> None:
-    shard = OneShard()
-    announced: list[m.LeaderAnnouncement] = []
-    async with shard.leader(), shard.client() as client:
-        await client.transport.subscribe(
-            m.leader_topic(CLUSTER, 0),
-            lambda _, payload: announced.append(announcement(payload)),
-            retained=True,
-        )
-        await created(client)
-        identity = await opened(client)
-        shard.store.freeze()
-        requests = [client.send(m.ProduceBatch, **batch(identity, n)) for n in range(WINDOW + 1)]
-        rejected = await client.reply(requests[-1])
-        shard.store.thaw()
-        assert isinstance(await client.reply(requests[-2]), m.Committed)
-
-    assert "unavailable" == rejected.verdict
-    assert (1, "a", True, WINDOW) == (
-        announced[0].leader_epoch,
-        announced[0].instance,
-        announced[0].pipelining,
-        announced[0].window,
-    )
-
-
 def addressed(body: object, **envelope: int) -> bytes:
     return msgspec.msgpack.encode({"request_id": 9, "client_id": "client", **envelope, "body": body})
 
@@ -397,21 +318,6 @@ async def test_losing_the_broker_for_too_long_ends_the_term() -> None:
     assert Event.BROKER_UNREACHABLE is caught.value.event
 
 
-async def test_the_leader_announces_itself_again_after_a_broker_restart() -> None:
-    """The broker may have lost its retained messages."""
-    shard = OneShard()
-    async with shard.leader(), shard.client():
-        await asyncio.sleep(2)
-        shard.broker.stop()
-        seen: list[str] = []
-        await asyncio.sleep(1)
-        shard.broker.spies.append(lambda message: seen.append(message.topic))
-        shard.broker.start()
-        await asyncio.sleep(5)
-
-    assert m.leader_topic(CLUSTER, 0) in seen
-
-
 async def test_a_bug_in_a_handler_ends_the_term_with_its_own_error() -> None:
     """The callback of the transport does not swallow it."""
     shard = OneShard()
@@ -421,241 +327,6 @@ async def test_a_bug_in_a_handler_ends_the_term_with_its_own_error() -> None:
         with pytest.raises(ExceptionGroup) as caught:
             await task
     assert isinstance(caught.value.exceptions[0], TypeError)
-
-
-async def test_idle_producers_expire_through_an_entry() -> None:
-    shard = OneShard(ingest=IngestSettings(producer_idle_seconds=100))
-    async with shard.leader() as leader, shard.client() as client:
-        await opened(client)
-        await asyncio.sleep(99)
-        assert 1 == len(leader.state.producers)
-        await asyncio.sleep(3)
-        assert 0 == len(leader.state.producers)
-        newest = await shard.ledger.read(await shard.ledger.newest())
-
-    assert "ProducersExpired" == type(newest.entries[-1]).__name__
-
-
-async def test_no_producer_expires_because_the_clock_jumps() -> None:
-    """Neither in a term whose clock is set, nor in the next one, whose machine is wrong from the start."""
-    shard = OneShard()
-    async with shard.leader() as leader, shard.client() as client:
-        await asyncio.sleep(1)
-        await opened(client)
-        shard.clock_ahead_ms = 8 * DAY_MS
-        await asyncio.sleep(2)
-        await opened(client, "second")
-        assert 2 == len(leader.state.producers)
-        assert leader.state.at_ms > 8 * DAY_MS
-    shard.clock_ahead_ms = 16 * DAY_MS
-    async with shard.leader("b") as leader:
-        await asyncio.sleep(60)
-        assert 2 == len(leader.state.producers)
-
-
-async def test_idle_time_counts_although_nothing_is_stored() -> None:
-    """Otherwise a shard without traffic would keep everything permanently."""
-    shard = OneShard(ingest=IngestSettings(producer_idle_seconds=1.25 * 3600))
-    async with shard.leader() as leader, shard.client() as client:
-        await asyncio.sleep(1)
-        await opened(client)
-        before = leader.state.chunk
-        await asyncio.sleep(1.25 * 3600 - 10)
-        assert (1, 2) == (len(leader.state.producers), leader.state.chunk - before), "an empty chunk per half hour"
-        await asyncio.sleep(20)
-        assert 0 == len(leader.state.producers)
-
-
-async def test_beyond_the_producer_limit_the_least_recently_used_expire() -> None:
-    shard = OneShard(ingest=IngestSettings(max_producers=2))
-    async with shard.leader() as leader, shard.client() as client:
-        await created(client)
-        identities = [await opened(client, token) for token in "ab"]
-        await client.call(m.ProduceBatch, **batch(identities[0], 0))
-        third = await opened(client, "c")
-        await asyncio.sleep(1)
-
-        assert {identities[0].producer_id, third.producer_id} == set(leader.state.producers)
-
-
-async def test_a_producer_with_a_batch_in_flight_does_not_expire_at_the_limit() -> None:
-    """Its next batch, or a repetition of this one, needs its history."""
-    shard = OneShard(ingest=IngestSettings(max_producers=2))
-    async with shard.leader() as leader, shard.client() as client:
-        await created(client)
-        first, second = [await opened(client, token) for token in "ab"]
-        shard.store.freeze()
-        batches = [client.send(m.ProduceBatch, **batch(each, 0)) for each in (first, second)]
-        third = client.send(m.OpenProducer, token="c")
-        await asyncio.sleep(3)
-        assert 3 == len(leader.state.producers)
-        again = client.send(m.ProduceBatch, **batch(first, 0))
-        shard.store.thaw()
-        assert all([isinstance(await client.reply(each), m.Committed) for each in batches])
-        assert (await client.reply(again)).duplicate
-        third_id = (await client.reply(third)).producer_id
-        await asyncio.sleep(1)
-
-        assert {second.producer_id, third_id} == set(leader.state.producers)
-
-
-async def test_an_idle_producer_with_a_batch_in_flight_does_not_expire() -> None:
-    """A slow write can take longer than the idle limit."""
-    patient = IngestSettings(producer_idle_seconds=60, write_timeout_seconds=300, unreachable_seconds=300)
-    shard = OneShard(ingest=patient)
-    async with shard.leader() as leader, producing(shard) as (client, identity):
-        shard.store.freeze()
-        request = client.send(m.ProduceBatch, **batch(identity, 0))
-        await asyncio.sleep(100)
-        assert {identity.producer_id} == set(leader.state.producers)
-        shard.store.thaw()
-        assert isinstance(await client.reply(request), m.Committed)
-        await asyncio.sleep(1)
-
-        assert {} == dict(leader.state.producers)
-
-
-async def test_an_expired_producer_must_open_a_new_identity() -> None:
-    shard = OneShard(ingest=IngestSettings(producer_idle_seconds=60))
-    async with shard.leader(), producing(shard) as (client, identity):
-        await client.call(m.ProduceBatch, **batch(identity, 0))
-        await asyncio.sleep(70)
-        rejected = await client.call(m.ProduceBatch, **batch(identity, 1))
-
-    assert "forgotten" == rejected.verdict
-
-
-async def test_the_producer_table_survives_a_change_of_leader() -> None:
-    """Identities, epochs, windows, tokens, positions and the order of use are replayed from the ledger."""
-    shard = OneShard(ingest=IngestSettings(max_producers=3))
-    async with shard.client() as client:
-        async with shard.leader("a") as leader:
-            await created(client)
-            for token in "abcd":
-                identity = await opened(client, token)
-                for sequence in range(3):
-                    await client.call(m.ProduceBatch, **batch(identity, sequence, source_position=token.encode()))
-            for token in "xyz":
-                await client.call(m.OpenProducer, token=token, name="loader")
-            await client.call(
-                m.OpenProducer, token="bump", producer_id=identity.producer_id, producer_epoch=identity.producer_epoch
-            )
-            await asyncio.sleep(1)
-            before, known = everything(leader.state.producers), len(leader.state.producers)
-        async with shard.leader("b") as leader:
-            after = everything(leader.state.producers)
-
-    assert 3 + 1 == known
-    assert before == after
-
-
-async def test_switching_pipelining_is_announced_at_once_without_a_new_term() -> None:
-    shard = OneShard()
-    async with shard.leader() as leader, shard.client():
-        announced = []
-        for on in (False, True):
-            leader.announcer.switch_pipelining(on)
-            await asyncio.sleep(0.1)
-            announced.append(announcement(shard.broker.retained[m.leader_topic(CLUSTER, 0)]))
-
-    assert [(1, False), (1, True)] == [(each.leader_epoch, each.pipelining) for each in announced]
-
-
-async def test_a_leader_announces_nothing_after_its_term() -> None:
-    """Its successor has announced itself, and the daemon's connection stays open."""
-    shard = OneShard()
-    async with serving(shard) as (old, task):
-        task.cancel()
-        await asyncio.wait([task])
-        async with shard.leader("b"):
-            old.announcer.switch_pipelining(False)
-            await asyncio.sleep(0.1)
-            retained = shard.broker.retained[m.leader_topic(CLUSTER, 0)]
-
-    assert 2 == announcement(retained).leader_epoch
-
-
-async def test_a_client_that_asks_learns_who_leads() -> None:
-    shard = OneShard()
-    async with shard.leader(), shard.client() as client:
-        began = asyncio.get_running_loop().time()
-        shard.store.freeze()
-        reply = await client.call(m.DescribeLeader, leader_epoch=None, heard_epoch=1)
-        shard.store.thaw()
-
-    assert m.LeaderReply(instance="a", pipelining=True, window=WINDOW) == reply
-    assert 0.1 > asyncio.get_running_loop().time() - began, "a term of its own epoch needs no chunk"
-
-
-async def test_a_leader_denies_a_later_term_only_after_a_chunk() -> None:
-    shard = OneShard()
-    async with shard.leader() as leader, shard.client() as client:
-        head = leader.commit.durable
-        shard.store.freeze()
-        asked = client.send(m.DescribeLeader, leader_epoch=None, heard_epoch=2)
-        await asyncio.sleep(1)
-        assert asked not in client.replies
-        shard.store.thaw()
-        assert isinstance(await client.reply(asked), m.LeaderReply)
-
-    assert head < leader.commit.durable
-
-
-async def test_a_deposed_leader_never_denies_the_term_of_its_successor() -> None:
-    shard = OneShard()
-    async with serving(shard) as (_, task), shard.client() as client:
-        async with shard.leader("b"):
-            replies = [client.send(m.DescribeLeader, leader_epoch=None, heard_epoch=2)]
-            await asyncio.sleep(5)
-            found = [(reply.leader_epoch, reply.body.instance) for reply in client.replies[replies[0]]]
-        task.cancel()
-
-    assert [(2, "b")] == found
-
-
-FOREIGN = [
-    m.encode(m.LeaderAnnouncement(shard=0, leader_epoch=epoch, instance="x", pipelining=True, window=1))
-    for epoch in (0, 1, 2**31 - 1)
-]
-
-
-@pytest.mark.parametrize("payload", [*FOREIGN, b"", b"not msgpack"], ids=repr)
-async def test_a_leader_replaces_a_foreign_announcement_by_its_own(payload: bytes) -> None:
-    shard = OneShard()
-    topic = m.leader_topic(CLUSTER, 0)
-    async with shard.leader() as leader, shard.client() as client:
-        own = shard.broker.retained[topic]
-        client.transport.publish(topic, payload, retain=True)
-        await asyncio.sleep(0.1)
-        assert own != shard.broker.retained.get(topic)
-        leader.announcer.seen(payload)
-        await asyncio.sleep(0.1)
-        leader.announcer.seen(own)
-        await asyncio.sleep(5)
-        assert own == shard.broker.retained[topic]
-        assert 1 == shard.registry.get_sample_value("headgate_foreign_announcements_total", {"shard": "0"})
-
-
-async def test_a_leader_replaces_foreign_announcements_once_a_second() -> None:
-    shard = OneShard()
-    published: list[str] = []
-    async with shard.leader() as leader:
-        shard.broker.spies.append(lambda message: published.append(message.topic))
-        for _ in range(100):
-            leader.announcer.seen(FOREIGN[2])
-            await asyncio.sleep(0.1)
-
-    assert 10 <= published.count(m.leader_topic(CLUSTER, 0)) <= 12
-
-
-async def test_a_deposed_leader_does_not_replace_the_announcement_of_its_successor() -> None:
-    shard = OneShard()
-    async with serving(shard) as (old, task), shard.leader("b"):
-        announced = shard.broker.retained[m.leader_topic(CLUSTER, 0)]
-        old.announcer.seen(announced)
-        await asyncio.wait([task], timeout=5)
-        assert isinstance(task.exception(), TermEndedError)
-        assert announced == shard.broker.retained[m.leader_topic(CLUSTER, 0)]
 
 
 async def test_a_refused_registration_creates_no_subscription() -> None:
@@ -729,40 +400,3 @@ async def test_a_leader_checks_the_term_first_and_the_waiting_bytes_last() -> No
     assert ["invalid", "not_leader", "expired", "invalid", "unavailable"] == [
         each.verdict for each in (undecodable, elsewhere, too_late, too_large, too_many)
     ]
-
-
-def _deliver_import(leader: ShardLeader, number: int, segments: int = 2000) -> None:
-    """Hand the leader an import in this turn of the loop."""
-    listed = [m.SegmentImport(segment=f"s{n}") for n in range(segments)]
-    body = m.ImportTopic(topic=f"external-{number}", token=f"t{number}", segments=listed)
-    request = m.Request(request_id=number, client_id="client", leader_epoch=1, body=body)
-    leader._on_request(m.requests_topic(CLUSTER, 0, "anonymous/client"), m.encode(request))
-
-
-async def test_an_import_is_decided_over_several_turns() -> None:
-    shard = OneShard()
-    async with shard.leader() as leader, shard.client() as client:
-        _deliver_import(leader, 1)
-        turns = 0
-        while not leader.state.topics:
-            await asyncio.sleep(0)
-            turns += 1
-        reply = await client.reply(1)
-
-    assert 2000 == len(reply.created)
-    assert turns >= 3
-
-
-async def test_too_many_imports_at_once_are_refused() -> None:
-    shard = OneShard()
-    count = MAX_WAITING_REQUESTS + 1
-    async with shard.leader() as leader, shard.client() as client:
-        for number in range(1, count + 1):
-            _deliver_import(leader, number)
-        replies = [await client.reply(number) for number in range(1, count + 1)]
-        _deliver_import(leader, 99)
-        later = await client.reply(99)
-
-    assert ["TopicImportReply"] * MAX_WAITING_REQUESTS + ["Rejected"] == [type(each).__name__ for each in replies]
-    assert "unavailable" == replies[-1].verdict
-    assert 2000 == len(later.created)

@@ -10,11 +10,13 @@ from itertools import pairwise
 import pytest
 
 from controller.decisions.handlers import Outcome, StepResult
-from controller.leader.request_queue import RequestQueue
+from controller.leader.leader import ShardLeader
+from controller.leader.request_queue import MAX_WAITING_REQUESTS, RequestQueue
 from controller.leader.step_driver import MAX_COST_PER_TURN, StepDriver
 from coordinator.decisions.refusal import Refusal
 from coordinator.reporting.steps import Steps
 from headgate.protocol import messages as m
+from tests.support.one_shard import CLUSTER, OneShard
 
 pytestmark = pytest.mark.looptime
 
@@ -102,3 +104,40 @@ async def test_too_many_waiting_requests_are_refused() -> None:
         questions.ask("later", 3)
         await asyncio.sleep(1)
         assert "later" == questions.answered[-1]
+
+
+def _deliver_import(leader: ShardLeader, number: int, segments: int = 2000) -> None:
+    """Hand the leader an import in this turn of the loop."""
+    listed = [m.SegmentImport(segment=f"s{n}") for n in range(segments)]
+    body = m.ImportTopic(topic=f"external-{number}", token=f"t{number}", segments=listed)
+    request = m.Request(request_id=number, client_id="client", leader_epoch=1, body=body)
+    leader._on_request(m.requests_topic(CLUSTER, 0, "anonymous/client"), m.encode(request))
+
+
+async def test_an_import_is_decided_over_several_turns() -> None:
+    shard = OneShard()
+    async with shard.leader() as leader, shard.client() as client:
+        _deliver_import(leader, 1)
+        turns = 0
+        while not leader.state.topics:
+            await asyncio.sleep(0)
+            turns += 1
+        reply = await client.reply(1)
+
+    assert 2000 == len(reply.created)
+    assert turns >= 3
+
+
+async def test_too_many_imports_at_once_are_refused() -> None:
+    shard = OneShard()
+    count = MAX_WAITING_REQUESTS + 1
+    async with shard.leader() as leader, shard.client() as client:
+        for number in range(1, count + 1):
+            _deliver_import(leader, number)
+        replies = [await client.reply(number) for number in range(1, count + 1)]
+        _deliver_import(leader, 99)
+        later = await client.reply(99)
+
+    assert ["TopicImportReply"] * MAX_WAITING_REQUESTS + ["Rejected"] == [type(each).__name__ for each in replies]
+    assert "unavailable" == replies[-1].verdict
+    assert 2000 == len(later.created)

@@ -1,0 +1,181 @@
+"""How `ZooKeeperElections` behaves with a real ZooKeeper only: foreign nodes, frozen servers, lost watches."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from contextlib import AsyncExitStack
+
+import pytest
+from kazoo.client import KazooClient
+from structlog.testing import capture_logs
+
+from controller.leadership.election import Acquired, Connected, Suspended
+from controller.leadership.zookeeper import ZooKeeperElections
+from headgate.errors import ConfigError
+from tests.support.election_environments import (
+    SHORT_SESSION_SECONDS,
+    Candidate,
+    Server,
+    ZooKeeperHarness,
+    listed,
+)
+from tests.support.tcp_proxy import Proxy
+from tests.support.waiting import never, until
+
+pytestmark = pytest.mark.contract
+
+
+async def test_an_invalid_cluster_config_is_rejected(zookeeper: Server, stack: AsyncExitStack) -> None:
+    harness = ZooKeeperHarness(stack, zookeeper)
+    await asyncio.to_thread(
+        harness.with_zookeeper_client,
+        lambda client, root: client.create(f"{root}/config", b"[1]", makepath=True) and None,
+    )
+    elections = await stack.enter_async_context(await harness.build("a", lambda event: None))
+
+    with pytest.raises(ConfigError, match="not a JSON object"):
+        await elections.cluster_config({"shards": 1})
+
+
+async def test_nodes_that_belong_to_no_contender_are_logged_and_ignored(
+    zookeeper: Server, stack: AsyncExitStack
+) -> None:
+    """One of them at the front of the queue left the shard without a leader, and every daemon ready."""
+    harness = ZooKeeperHarness(stack, zookeeper)
+
+    def plant(client: KazooClient, root: str) -> None:
+        for name in ("old-0000000000", "gone-0a1b2c3d-0000000000", "README.txt"):
+            client.create(f"{root}/shards/0000/{name}", makepath=True)
+
+    await asyncio.to_thread(harness.with_zookeeper_client, plant)
+    a, b = Candidate(), Candidate()
+    with capture_logs() as logs:
+        for name, candidate in (("a", a), ("b", b)):
+            candidate.elections = await stack.enter_async_context(await harness.build(name, candidate.on_event))
+            candidate.elections.contend(0)
+            await until(lambda candidate=candidate: candidate.holders == {0: "a"})
+        a.withdraw(0)
+        await until(lambda: b.first == {0} and b.holders == {0: "b"})
+
+    permanent = [entry["node"].rsplit("/", 1)[1] for entry in logs if entry["event"] == "queue.foreign_node"]
+    assert permanent == ["gone-0a1b2c3d-0000000000"] * 2, "once per daemon"
+
+
+async def test_the_client_detects_a_frozen_server_and_recovers_when_it_continues(
+    zookeeper: Server, stack: AsyncExitStack
+) -> None:
+    harness = ZooKeeperHarness(stack, zookeeper)
+    harness.session_seconds = SHORT_SESSION_SECONDS
+    a = Candidate()
+    a.elections = await stack.enter_async_context(await harness.build("a", a.on_event))
+    a.elections.contend(0)
+    await until(lambda: a.first == {0})
+
+    os.kill(zookeeper.pid, signal.SIGSTOP)
+    try:
+        await until(lambda: Suspended() in a.events)
+    finally:
+        os.kill(zookeeper.pid, signal.SIGCONT)
+
+    # The session may or may not have expired.
+    await until(lambda: a.events[-1] in {Connected(), Acquired(0)} and a.first == {0})
+
+
+async def test_queue_places_survive_a_restart_of_the_server(zookeeper: Server, stack: AsyncExitStack) -> None:
+    harness = ZooKeeperHarness(stack, zookeeper)
+    a = Candidate()
+    a.elections = await stack.enter_async_context(await harness.build("a", a.on_event))
+    a.elections.contend(0)
+    await until(lambda: a.first == {0})
+
+    await zookeeper.restart()
+
+    await until(lambda: a.events[-1] in {Connected(), Acquired(0)} and Suspended() in a.events)
+    await until(lambda: a.first == {0})
+    assert await a.elections.cluster_config({"shards": 1}) == {"shards": 1}
+
+
+async def test_closing_a_long_session_at_the_moment_of_a_partition_takes_a_few_seconds(zookeeper: Server) -> None:
+    """kazoo waits for the answer to its close request as long as the session lasts."""
+    connected = asyncio.Event()
+    async with Proxy("127.0.0.1", zookeeper.port) as proxy:
+        async with ZooKeeperElections(
+            proxy.address,
+            root="/headgate/long",
+            instance="a",
+            session_timeout_seconds=30,
+            on_event=lambda event: connected.set(),
+        ):
+            await connected.wait()
+            await proxy.blackhole()
+            began = asyncio.get_running_loop().time()
+        assert asyncio.get_running_loop().time() - began < 15
+        await proxy.cut()
+
+
+async def test_reconciliation_replaces_a_watch_that_never_fires(
+    zookeeper: Server, stack: AsyncExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ZooKeeperElections, "_watcher", lambda *_: lambda _event: None)
+    harness = ZooKeeperHarness(stack, zookeeper)
+    harness.reconcile_interval_seconds = 0.3
+    a, b = Candidate(), Candidate()
+    for name, candidate in (("a", a), ("b", b)):
+        candidate.elections = await stack.enter_async_context(await harness.build(name, candidate.on_event))
+        await until(lambda candidate=candidate: candidate.connected)
+    a.elections.contend(0)
+    await until(lambda: a.first == {0})
+    b.elections.contend(0)
+
+    a.withdraw(0)
+
+    await until(lambda: b.first == {0})
+
+
+async def test_a_name_in_use_is_logged_once(zookeeper: Server, stack: AsyncExitStack) -> None:
+    harness = ZooKeeperHarness(stack, zookeeper)
+    a, b = Candidate(), Candidate()
+    for name, candidate in (("a", a), ("b", b)):
+        candidate.elections = await stack.enter_async_context(await harness.build(name, candidate.on_event))
+    with capture_logs() as logs:
+        await a.elections.register_instance("same", b"a")
+        await listed(harness, {"same": b"a"})
+        await b.elections.register_instance("same", b"b")
+        await until(lambda: any(entry["event"] == "instance.name_in_use" for entry in logs))
+        await never(lambda: sum(entry["event"] == "instance.name_in_use" for entry in logs) > 1, 1.5)
+
+
+async def test_an_unreachable_service_is_logged_once() -> None:
+    async with Proxy("127.0.0.1", 1) as proxy:
+        await proxy.cut()
+        with capture_logs() as logs:
+            async with ZooKeeperElections(
+                proxy.address,
+                root="/x",
+                instance="a",
+                session_timeout_seconds=2,
+                on_event=lambda event: None,
+                connect_warning_seconds=0.2,
+            ):
+                await until(lambda: logs)
+                await never(lambda: len(logs) > 1, 0.5)
+    assert [entry["event"] for entry in logs] == ["zookeeper.unreachable"]
+
+
+async def test_a_bug_in_a_contender_is_raised(
+    zookeeper: Server, stack: AsyncExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the daemon would not contend for that shard any more, and nothing would show it."""
+
+    async def fail(*_: object) -> None:
+        raise ZeroDivisionError("planted")
+
+    monkeypatch.setattr(ZooKeeperElections, "_reconcile_queue", fail)
+    elections = await stack.enter_async_context(await ZooKeeperHarness(stack, zookeeper).build("a", lambda event: None))
+    elections.contend(0)
+
+    with pytest.raises(ZeroDivisionError, match="planted"):
+        async with asyncio.timeout(60):
+            await elections.watch()

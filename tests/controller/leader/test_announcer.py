@@ -1,0 +1,168 @@
+"""The leader announces itself, answers who leads, and replaces foreign announcements."""
+
+import asyncio
+
+import msgspec
+import pytest
+
+from controller.commit import TermEndedError
+from controller.state.dedup_window import WINDOW
+from headgate.protocol import messages as m
+from tests.support.one_shard import CLUSTER, OneShard
+from tests.support.producing_clients import batch, created, opened, serving
+
+pytestmark = pytest.mark.looptime
+
+
+def announcement(payload: bytes) -> m.LeaderAnnouncement:
+    return msgspec.msgpack.decode(payload, type=m.LeaderAnnouncement)
+
+
+async def test_the_window_is_announced_and_enforced() -> None:
+    shard = OneShard()
+    announced: list[m.LeaderAnnouncement] = []
+    async with shard.leader(), shard.client() as client:
+        await client.transport.subscribe(
+            m.leader_topic(CLUSTER, 0),
+            lambda _, payload: announced.append(announcement(payload)),
+            retained=True,
+        )
+        await created(client)
+        identity = await opened(client)
+        shard.store.freeze()
+        requests = [client.send(m.ProduceBatch, **batch(identity, n)) for n in range(WINDOW + 1)]
+        rejected = await client.reply(requests[-1])
+        shard.store.thaw()
+        assert isinstance(await client.reply(requests[-2]), m.Committed)
+
+    assert "unavailable" == rejected.verdict
+    assert (1, "a", True, WINDOW) == (
+        announced[0].leader_epoch,
+        announced[0].instance,
+        announced[0].pipelining,
+        announced[0].window,
+    )
+
+
+async def test_the_leader_announces_itself_again_after_a_broker_restart() -> None:
+    """The broker may have lost its retained messages."""
+    shard = OneShard()
+    async with shard.leader(), shard.client():
+        await asyncio.sleep(2)
+        shard.broker.stop()
+        seen: list[str] = []
+        await asyncio.sleep(1)
+        shard.broker.spies.append(lambda message: seen.append(message.topic))
+        shard.broker.start()
+        await asyncio.sleep(5)
+
+    assert m.leader_topic(CLUSTER, 0) in seen
+
+
+async def test_switching_pipelining_is_announced_at_once_without_a_new_term() -> None:
+    shard = OneShard()
+    async with shard.leader() as leader, shard.client():
+        announced = []
+        for on in (False, True):
+            leader.announcer.switch_pipelining(on)
+            await asyncio.sleep(0.1)
+            announced.append(announcement(shard.broker.retained[m.leader_topic(CLUSTER, 0)]))
+
+    assert [(1, False), (1, True)] == [(each.leader_epoch, each.pipelining) for each in announced]
+
+
+async def test_a_leader_announces_nothing_after_its_term() -> None:
+    """Its successor has announced itself, and the daemon's connection stays open."""
+    shard = OneShard()
+    async with serving(shard) as (old, task):
+        task.cancel()
+        await asyncio.wait([task])
+        async with shard.leader("b"):
+            old.announcer.switch_pipelining(False)
+            await asyncio.sleep(0.1)
+            retained = shard.broker.retained[m.leader_topic(CLUSTER, 0)]
+
+    assert 2 == announcement(retained).leader_epoch
+
+
+async def test_a_client_that_asks_learns_who_leads() -> None:
+    shard = OneShard()
+    async with shard.leader(), shard.client() as client:
+        began = asyncio.get_running_loop().time()
+        shard.store.freeze()
+        reply = await client.call(m.DescribeLeader, leader_epoch=None, heard_epoch=1)
+        shard.store.thaw()
+
+    assert m.LeaderReply(instance="a", pipelining=True, window=WINDOW) == reply
+    assert 0.1 > asyncio.get_running_loop().time() - began, "a term of its own epoch needs no chunk"
+
+
+async def test_a_leader_denies_a_later_term_only_after_a_chunk() -> None:
+    shard = OneShard()
+    async with shard.leader() as leader, shard.client() as client:
+        head = leader.commit.durable
+        shard.store.freeze()
+        asked = client.send(m.DescribeLeader, leader_epoch=None, heard_epoch=2)
+        await asyncio.sleep(1)
+        assert asked not in client.replies
+        shard.store.thaw()
+        assert isinstance(await client.reply(asked), m.LeaderReply)
+
+    assert head < leader.commit.durable
+
+
+async def test_a_deposed_leader_never_denies_the_term_of_its_successor() -> None:
+    shard = OneShard()
+    async with serving(shard) as (_, task), shard.client() as client:
+        async with shard.leader("b"):
+            replies = [client.send(m.DescribeLeader, leader_epoch=None, heard_epoch=2)]
+            await asyncio.sleep(5)
+            found = [(reply.leader_epoch, reply.body.instance) for reply in client.replies[replies[0]]]
+        task.cancel()
+
+    assert [(2, "b")] == found
+
+
+FOREIGN = [
+    m.encode(m.LeaderAnnouncement(shard=0, leader_epoch=epoch, instance="x", pipelining=True, window=1))
+    for epoch in (0, 1, 2**31 - 1)
+]
+
+
+@pytest.mark.parametrize("payload", [*FOREIGN, b"", b"not msgpack"], ids=repr)
+async def test_a_leader_replaces_a_foreign_announcement_by_its_own(payload: bytes) -> None:
+    shard = OneShard()
+    topic = m.leader_topic(CLUSTER, 0)
+    async with shard.leader() as leader, shard.client() as client:
+        own = shard.broker.retained[topic]
+        client.transport.publish(topic, payload, retain=True)
+        await asyncio.sleep(0.1)
+        assert own != shard.broker.retained.get(topic)
+        leader.announcer.seen(payload)
+        await asyncio.sleep(0.1)
+        leader.announcer.seen(own)
+        await asyncio.sleep(5)
+        assert own == shard.broker.retained[topic]
+        assert 1 == shard.registry.get_sample_value("headgate_foreign_announcements_total", {"shard": "0"})
+
+
+async def test_a_leader_replaces_foreign_announcements_once_a_second() -> None:
+    shard = OneShard()
+    published: list[str] = []
+    async with shard.leader() as leader:
+        shard.broker.spies.append(lambda message: published.append(message.topic))
+        for _ in range(100):
+            leader.announcer.seen(FOREIGN[2])
+            await asyncio.sleep(0.1)
+
+    assert 10 <= published.count(m.leader_topic(CLUSTER, 0)) <= 12
+
+
+async def test_a_deposed_leader_does_not_replace_the_announcement_of_its_successor() -> None:
+    shard = OneShard()
+    async with serving(shard) as (old, task), shard.leader("b"):
+        announced = shard.broker.retained[m.leader_topic(CLUSTER, 0)]
+        old.announcer.seen(announced)
+        await asyncio.wait([task], timeout=5)
+        assert isinstance(task.exception(), TermEndedError)
+        assert announced == shard.broker.retained[m.leader_topic(CLUSTER, 0)]

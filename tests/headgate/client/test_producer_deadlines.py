@@ -1,0 +1,178 @@
+"""A producer with a scripted leader, in virtual time: when records expire, and what closing reports."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from headgate.client.producer import CloseReport, Producer, RecordMetadata
+from headgate.client.producer_settings import ProducerSettings
+from headgate.errors import (
+    DeliveryFailedError,
+    DeliveryUnknownError,
+    HeadgateError,
+    NoLeaderError,
+)
+from tests.support.scripted_leader import send_all
+
+pytestmark = pytest.mark.looptime
+
+
+SHORT = ProducerSettings(batch_bytes=1, request_timeout_seconds=1, delivery_timeout_seconds=3, max_in_flight=2)
+
+
+async def test_at_the_deadline_sent_records_are_unknown_and_the_others_failed(cluster):
+    async with cluster.leader() as leader, Producer(cluster.client(), settings=SHORT) as producer:
+        await (await producer.send("orders", b"key", b"probe"))
+        leader.answers = False
+        began = asyncio.get_running_loop().time()
+        deliveries = await send_all(producer, 4)
+        outcomes = await asyncio.gather(*(_outcome(delivery) for delivery in deliveries))
+        assert 3.0 == pytest.approx(asyncio.get_running_loop().time() - began, abs=0.03)
+        assert [DeliveryUnknownError] * 2 + [DeliveryFailedError] * 2 == outcomes
+        leader.answers = True
+        assert 1 == (await (await producer.send("orders", b"key", b"after"))).offset
+        report = await producer.close()
+    assert CloseReport(committed=2, failed=2, unknown=2) == report
+    assert [b"probe", b"after"] == cluster.stored
+
+
+async def test_without_a_leader_records_fail_at_the_deadline(cluster):
+    async with cluster.leader():
+        producer = Producer(cluster.client(), settings=SHORT)
+        await producer.__aenter__()
+    async with cluster.leader() as leader:
+        leader.answers = False
+        began = asyncio.get_running_loop().time()
+        deliveries = await send_all(producer, 3)
+        assert [DeliveryFailedError] * 3 == [await _outcome(delivery) for delivery in deliveries]
+        assert 3.0 == pytest.approx(asyncio.get_running_loop().time() - began, abs=0.03)
+        await producer.close()
+
+
+async def test_each_record_expires_at_its_own_deadline_while_the_broker_is_away(cluster):
+    """One record a second; the broker is away for 11 s, longer than the delivery timeout of 10 s."""
+    settings = ProducerSettings(request_timeout_seconds=0.2, delivery_timeout_seconds=10)
+    loop = asyncio.get_running_loop()
+    async with cluster.leader(), Producer(cluster.client(), settings=settings) as producer:
+        await producer.open("orders")
+        cluster.broker.stop()
+        outcomes = []
+        for number in range(11):
+            delivery = await producer.send("orders", b"key", str(number).encode())
+            outcomes.append(asyncio.ensure_future(_timed_outcome(delivery, loop.time())))
+            await asyncio.sleep(1)
+        cluster.broker.start()
+        results = await asyncio.gather(*outcomes)
+        report = await producer.close()
+
+    expired = [(what, after) for what, after in results if not isinstance(what, RecordMetadata)]
+    assert 2 == len(expired), "those sent 10 and 11 s before the broker returned"
+    assert all(10 <= after < 10.02 for _, after in expired)
+    cause = "the delivery timeout has passed: it was never sent, because there is no connection to the broker"
+    assert {f"topic 'orders': not stored: {cause}"} == {str(what) for what, _ in expired}
+    assert list(range(9)) == [what.offset for what, _ in results[2:]]
+    assert [str(number).encode() for number in range(2, 11)] == cluster.stored
+    assert CloseReport(committed=9, failed=2) == report
+
+
+async def test_records_of_several_topics_expire_at_their_own_deadlines(cluster):
+    """Batches that wait for their turn expire, too, and none earlier than its records."""
+    settings = ProducerSettings(request_timeout_seconds=1, delivery_timeout_seconds=10)
+    loop = asyncio.get_running_loop()
+    async with cluster.leader(), Producer(cluster.client(), settings=settings) as producer:
+        await producer.open("orders")
+        cluster.broker.stop()
+        outcomes = []
+        for _ in range(100):
+            for topic in ("orders", "payments", "returns"):
+                delivery = await producer.send(topic, b"key", b"value")
+                outcomes.append(asyncio.ensure_future(_timed_outcome(delivery, loop.time())))
+            await asyncio.sleep(0.03)
+        results = await asyncio.gather(*outcomes)
+
+    assert {DeliveryFailedError} == {type(what) for what, _ in results}
+    assert all(10 <= after < 10.02 for _, after in results)
+    assert 0 == producer.buffered_bytes
+
+
+async def test_a_record_that_waited_for_buffer_space_expires_before_younger_ones(cluster):
+    """It is buffered behind them, and does not share their batch."""
+    settings = ProducerSettings(
+        request_timeout_seconds=1, delivery_timeout_seconds=10, buffer_bytes=300, guaranteed_bytes=1
+    )
+    loop = asyncio.get_running_loop()
+    results = []
+
+    async def timed(value: bytes) -> None:
+        began = loop.time()
+        delivery = await producer.send("orders", b"", value)
+        results.append(await _timed_outcome(delivery, began))
+
+    async def send_younger(first) -> None:
+        await first
+        await timed(b"younger")
+
+    async with cluster.leader() as leader, Producer(cluster.client(), settings=settings) as producer:
+        await producer.open("orders")
+        leader.script.append("delay")
+        first = await producer.send("orders", b"", bytes(250))
+        sending = [asyncio.ensure_future(send_younger(first)), asyncio.ensure_future(timed(b"waited"))]
+        await asyncio.sleep(0.5)
+        leader.answers = False
+        await asyncio.gather(*sending)
+
+    assert [DeliveryFailedError, DeliveryUnknownError] == [type(what) for what, _ in results]
+    assert all(10 <= after < 10.02 for _, after in results)
+
+
+async def _timed_outcome(delivery, began: float) -> tuple[RecordMetadata | HeadgateError, float]:
+    """Return the outcome, and after how many seconds it was known."""
+    outcome: RecordMetadata | HeadgateError
+    try:
+        outcome = await delivery
+    except HeadgateError as error:
+        outcome = error
+    return outcome, asyncio.get_running_loop().time() - began
+
+
+async def test_close_with_a_timeout_reports_every_record(cluster):
+    settings = ProducerSettings(batch_bytes=1, max_in_flight=2)
+    async with cluster.leader() as leader:
+        producer = Producer(cluster.client(), settings=settings)
+        await producer.__aenter__()
+        await (await producer.send("orders", b"key", b"value"))
+        leader.answers = False
+        deliveries = await send_all(producer, 5)
+        began = asyncio.get_running_loop().time()
+        report = await producer.close(timeout_seconds=2)
+        assert 2 == pytest.approx(asyncio.get_running_loop().time() - began, abs=0.1)
+    assert CloseReport(committed=1, failed=3, unknown=2) == report
+    assert all(delivery.done() for delivery in deliveries)
+    assert 0 == producer.buffered_bytes
+    with pytest.raises(HeadgateError):
+        await producer.send("orders", b"key", b"late")
+
+
+async def test_leaving_the_block_flushes(cluster):
+    async with cluster.leader():
+        async with Producer(cluster.client()) as producer:
+            delivery = await producer.send("orders", b"key", b"value")
+        assert delivery.done()
+    assert [b"value"] == cluster.stored
+
+
+async def _outcome(delivery) -> type:
+    try:
+        await delivery
+    except HeadgateError as error:
+        return type(error)
+    return RecordMetadata
+
+
+async def test_opening_without_a_leader_is_bounded(cluster):
+    async with cluster.leader() as leader, Producer(cluster.client(), settings=SHORT) as producer:
+        leader.answers = False
+        with pytest.raises(NoLeaderError, match="shard 0 of cluster 'test'"):
+            await producer.open("orders")
