@@ -16,8 +16,8 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 # checked as well, instead of one that pip fills without checking.
 INSTALL := $(PIP) install --progress-bar off --no-build-isolation --require-hashes
 # uv reads the index's metadata only, and writes one file for every platform and Python.
-LOCK := $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-annotate \
-  --custom-compile-command "make constraints"
+LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate \
+  --no-build-isolation --no-emit-package headgate --custom-compile-command "make constraints"
 UNIT := not contract and not security and not simulation and not spark and not system
 # Processes for tests of real servers, which wait between bursts. Of two cores, starts of Spark use the rest.
 WAITING := 4
@@ -36,7 +36,7 @@ help: ## List the targets
 setup: $(STAMP) ## Make .venv with the pinned versions of what headgate needs
 
 # A stamp file, because the folder's time changes with every file in it.
-$(STAMP): pyproject.toml constraints-build.txt constraints.txt
+$(STAMP): pyproject.toml daemon/pyproject.toml constraints-build.txt constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
 	  echo "headgate needs Python 3.11 or newer, but '$(PYTHON)' is $$($(PYTHON) --version 2>&1 || true)." >&2; \
 	  echo "Choose another: make setup PYTHON=python3.11" >&2; exit 1; }
@@ -46,7 +46,7 @@ $(STAMP): pyproject.toml constraints-build.txt constraints.txt
 	@echo "installing the versions in constraints.txt into $(VENV) (a few minutes, once)"
 	@$(INSTALL) -r constraints-build.txt
 	@$(INSTALL) -r constraints.txt
-	@$(PIP) install --no-deps --no-index --no-build-isolation -e .
+	@$(PIP) install --no-deps --no-index --no-build-isolation -e . -e daemon
 	@touch $@
 	@echo "ready: $(BIN)/headgate --help"
 
@@ -93,12 +93,17 @@ format: $(TEST_STAMP) ## Format the code and apply automatic fixes
 unit: $(TEST_STAMP) ## Run the unit tests
 	$(BIN)/pytest -q -n auto -m "$(UNIT)"
 
-constraints: $(TEST_STAMP) ## Pin the newest versions that pyproject.toml allows, with their hashes
-	$(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"])' | \
-	  $(LOCK) --output-file constraints-build.txt -
-	$(LOCK) --output-file constraints.txt pyproject.toml
-	$(LOCK) --output-file constraints-dev.txt --constraint constraints.txt --extra dev pyproject.toml
-	$(LOCK) --output-file constraints-docs.txt --constraint constraints-dev.txt --extra docs pyproject.toml
+# One resolution for all: the smaller files are parts of the largest.
+constraints: $(TEST_STAMP) ## Pin the newest versions that both distributions allow, with their hashes
+	$(LOCK) --upgrade --output-file constraints-build.txt --group pyproject.toml:build
+	$(LOCK) --upgrade --output-file constraints-dev.txt --constraint constraints-build.txt \
+	  --extra up --extra connect --group pyproject.toml:dev daemon/pyproject.toml
+	$(LOCK) --upgrade --output-file constraints.txt --constraint constraints-dev.txt \
+	  --extra up --group pyproject.toml:demo daemon/pyproject.toml
+	$(LOCK) --upgrade --output-file constraints-daemon.txt --constraint constraints-dev.txt --extra spark daemon/pyproject.toml
+	$(LOCK) --upgrade --output-file constraints-client.txt --constraint constraints-dev.txt pyproject.toml
+	$(LOCK) --upgrade --output-file constraints-docs.txt --constraint constraints-dev.txt \
+	  --extra up --group pyproject.toml:docs daemon/pyproject.toml
 
 sbom: $(TEST_STAMP) ## Write SBOM, the bill of materials (default dist/headgate.cdx.json)
 	@mkdir -p $(dir $(SBOM))

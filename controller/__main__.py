@@ -1,5 +1,5 @@
 """`python -m controller` is `headgate`."""
 
-from controller.cli.main import main
+from headgate.cli.main import main
 
 main(prog_name="headgate")

@@ -19,7 +19,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from controller.cli.main import main
+from headgate.cli.main import main
 
 ROOT = Path(__file__).parents[1]
 PROGRAMS = ("headgate", "make", "python", "pytest")

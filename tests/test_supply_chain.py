@@ -9,13 +9,17 @@ import sys
 import tomllib
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+CLIENT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+DAEMON = tomllib.loads((ROOT / "daemon/pyproject.toml").read_text())
+HOOK = DAEMON["tool"]["hatch"]["metadata"]["hooks"]["custom"]
+"""The daemon's requirements, to which hatch_build.py adds the version of headgate."""
 MAKEFILE = (ROOT / "Makefile").read_text()
-FILES = ("constraints-build.txt", "constraints.txt", "constraints-dev.txt", "constraints-docs.txt")
+FILES = tuple(sorted(path.name for path in ROOT.glob("constraints*.txt")))
 WORDS_OF_A_LICENSE = re.compile(r"Apache|MIT|BSD|ISC|GPL|EPL|Python Software|PSF")
 
 
@@ -30,9 +34,10 @@ def pins(name: str) -> dict[str, list[str]]:
     return found
 
 
-def names(requirements: list[str]) -> set[str]:
-    found = {re.split(r"[\s<>=\[~!;]", requirement)[0].replace("_", "-").lower() for requirement in requirements}
-    return found - {"headgate"}
+def names(requirements: list[Any]) -> set[str]:
+    """Return the packages, without our own and without groups that a group includes."""
+    found = {re.split(r"[\s<>=\[~!;]", each)[0].lower() for each in requirements if isinstance(each, str)}
+    return found - {"headgate", "headgate-daemon"}
 
 
 def notice() -> dict[str, str]:
@@ -47,18 +52,36 @@ def test_every_package_is_pinned_with_hashes_and_without_an_address(name: str) -
     assert "://" not in (ROOT / name).read_text()
 
 
-def test_every_requirement_is_pinned() -> None:
-    extras = PROJECT["project"]["optional-dependencies"]
+@pytest.mark.parametrize(
+    ("name", "requirements"),
+    [
+        pytest.param("constraints-client.txt", CLIENT["project"]["dependencies"], id="client"),
+        pytest.param(
+            "constraints-daemon.txt", HOOK["dependencies"] + HOOK["optional-dependencies"]["spark"], id="daemon"
+        ),
+        pytest.param("constraints.txt", HOOK["dependencies"] + HOOK["optional-dependencies"]["up"], id="up"),
+        pytest.param("constraints.txt", CLIENT["dependency-groups"]["demo"], id="demo"),
+        pytest.param("constraints-dev.txt", HOOK["optional-dependencies"]["connect"], id="connect"),
+        pytest.param("constraints-dev.txt", CLIENT["dependency-groups"]["dev"], id="dev"),
+        pytest.param("constraints-docs.txt", CLIENT["dependency-groups"]["docs"], id="docs"),
+        pytest.param("constraints-build.txt", CLIENT["build-system"]["requires"], id="build"),
+    ],
+)
+def test_every_requirement_is_pinned(name: str, requirements: list[Any]) -> None:
+    assert names(requirements) <= pins(name).keys()
 
-    assert names(PROJECT["project"]["dependencies"]) <= pins("constraints.txt").keys()
-    assert names(extras["dev"] + extras["connect"]) <= pins("constraints-dev.txt").keys()
-    assert names(extras["docs"]) <= pins("constraints-docs.txt").keys()
+
+def test_the_smaller_files_are_parts_of_the_larger_ones() -> None:
+    """So that a client, a daemon and a developer run the same versions."""
+    assert pins("constraints-client.txt").items() <= pins("constraints-daemon.txt").items()
+    assert pins("constraints-daemon.txt").items() <= pins("constraints.txt").items()
     assert pins("constraints.txt").items() <= pins("constraints-dev.txt").items()
     assert pins("constraints.txt").items() <= pins("constraints-docs.txt").items()
 
 
-def test_the_build_backend_is_the_one_that_setup_installs() -> None:
-    required = PROJECT["build-system"]["requires"]
+@pytest.mark.parametrize("project", [CLIENT, DAEMON], ids=["client", "daemon"])
+def test_the_build_backend_is_the_one_that_setup_installs(project: dict[str, Any]) -> None:
+    required = project["build-system"]["requires"]
 
     assert [True] == [f"\n{pin} \\\n" in (ROOT / "constraints-build.txt").read_text() for pin in required]
 
@@ -71,6 +94,12 @@ def test_setup_installs_nothing_without_checking_its_hash() -> None:
     for line in installs:
         assert "--no-build-isolation" in line
         assert "--require-hashes" in line or {"--no-index", "--no-deps"} <= set(line.split())
+
+
+@pytest.mark.parametrize("name", ["LICENSE", "NOTICE"])
+def test_both_distributions_carry_the_same_legal_texts(name: str) -> None:
+    """Copies, because a source distribution packs a link to a file as a link."""
+    assert (ROOT / name).read_text() == (ROOT / "daemon" / name).read_text()
 
 
 def test_the_notice_names_every_package_that_is_installed_for_users() -> None:

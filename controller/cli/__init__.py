@@ -1,1 +1,1 @@
-"""The command line."""
+"""The command line: what runs on the machine of a daemon."""

@@ -13,8 +13,8 @@ import click
 from controller.access.broker_rules import BrokerFormat, export
 from controller.access.quotas import QUOTAS, limit_text
 from controller.access.rules import AccessRules, Act, Action
-from controller.cli.output import examples, json_option, print_json, print_table
 from controller.cli.run import read_settings
+from headgate.cli.output import examples, json_option, print_json, print_table
 from headgate.errors import ConfigError
 
 if TYPE_CHECKING:

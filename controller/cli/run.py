@@ -19,9 +19,7 @@ from typing import TYPE_CHECKING
 import click
 import structlog
 
-from controller.cli.context import CommandContext, InterruptedBySignalError
-from controller.cli.machine_faults import machine_fault
-from controller.cli.output import examples, json_option, print_json, print_table
+from controller.cli.context import DaemonContext, pass_daemon_context
 from controller.settings.broker_files import broker_warnings, check_broker_files
 from controller.settings.http_files import read_http_access
 from controller.settings.listeners import http_warnings
@@ -29,6 +27,9 @@ from controller.settings.load import Settings, load_settings
 from controller.settings.zookeeper_files import check_zookeeper_files
 from controller.settings.zookeeper_problems import zookeeper_warnings
 from drain.authentication import read_drain_secret
+from headgate.cli.interrupted import InterruptedBySignalError
+from headgate.cli.machine_faults import machine_fault
+from headgate.cli.output import examples, json_option, print_json, print_table
 from headgate.errors import ConfigError, HeadgateError
 from metrics import events
 
@@ -124,8 +125,8 @@ def reload_or_stop(daemon: Daemon, load_new_settings: Callable[[], Settings], *,
     ),
 )
 @click.option("--config", type=click.Path(path_type=Path), metavar="FILE", required=True, help="Settings file (TOML).")
-@click.pass_obj
-def run(context: CommandContext, config: Path) -> None:
+@pass_daemon_context
+def run(context: DaemonContext, config: Path) -> None:
     """Run a daemon against an existing ZooKeeper, MQTT broker and object store.
 
     SIGTERM and Ctrl-C hand over to another daemon, if there is one, and exit with code 0. SIGHUP reads the settings
@@ -136,11 +137,10 @@ def run(context: CommandContext, config: Path) -> None:
     settings = read_settings(config)
     check_files(settings)
     try:
-        context.run(
+        context.serve(
             run_daemon(context.new_daemon(settings), lambda: read_settings(config)),
             log=settings.log,
             instance=settings.instance.name,
-            patient=True,
         )
     except InterruptedBySignalError:
         # A signal is the normal way to stop a daemon.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from coordinator.reporting.explanation import duration
+from headgate.model.duration import duration
 from metrics.events import DrainState
 
 REMINDER_SECONDS: Final = 60.0

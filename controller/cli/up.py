@@ -22,8 +22,7 @@ import click
 import msgspec
 
 from controller.cli import run as cli_run
-from controller.cli.context import CommandContext, InterruptedBySignalError
-from controller.cli.output import examples
+from controller.cli.context import DaemonContext, pass_daemon_context
 from controller.cli.spark_report import SparkReport
 from controller.local.data_folder import DataFolder, NodeState, reserve_port
 from controller.local.private_file import write_private_file
@@ -43,6 +42,8 @@ from controller.settings.load import (
 from controller.settings.write import client_toml, settings_toml
 from drain.external.table_mapping import read_tables
 from headgate.background import cancel_and_wait
+from headgate.cli.interrupted import InterruptedBySignalError
+from headgate.cli.output import examples
 from headgate.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -112,9 +113,9 @@ class _UpOptions:
     help="TOML file that names the tables of external topics (format: drain/external/table_mapping.py).",
 )
 @click.option("--verbose", "-v", is_flag=True, help="Log to standard error instead of a file.")
-@click.pass_obj
+@pass_daemon_context
 def up(
-    context: CommandContext,
+    context: DaemonContext,
     *,
     data: Path,
     shards: int | None,
@@ -143,12 +144,11 @@ def up(
         # Before anything starts: an invalid option must not leave servers behind.
         node = _Node(context, folder, options, instance, reserved_ports)
         try:
-            context.run(
+            context.serve(
                 node.run(),
                 log=LogSettings(format="auto" if verbose else "json"),
                 stream=stream,
                 instance=instance,
-                patient=True,
             )
         except InterruptedBySignalError:
             _print_status("everything has stopped; no data is lost")
@@ -174,7 +174,7 @@ class _Node:
 
     def __init__(
         self,
-        context: CommandContext,
+        context: DaemonContext,
         folder: DataFolder,
         options: _UpOptions,
         instance: str,
@@ -405,7 +405,7 @@ def _reload_settings(path: Path, running: Settings) -> Settings:
 
 @contextlib.asynccontextmanager
 async def _additional_daemons(
-    context: CommandContext, folder: DataFolder, settings: Settings, count: int
+    context: DaemonContext, folder: DataFolder, settings: Settings, count: int
 ) -> AsyncIterator[None]:
     """Run ``count`` daemons as separate processes; stop them on leaving."""
     processes: list[ChildProcess] = []

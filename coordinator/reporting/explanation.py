@@ -22,6 +22,7 @@ from coordinator.reporting.steps import Steps, encoding_cost, parts
 from coordinator.state.subscription import RegisteredConsumer, Subscription
 from coordinator.state.topic_view import TopicView
 from headgate.model.bucket_ranges import BucketRange, SegmentSlice, segment_of
+from headgate.model.duration import duration
 from headgate.model.layout import SegmentState
 from headgate.protocol import messages as m
 from headgate.protocol.backlog import RecordCount, estimate_drain
@@ -88,16 +89,6 @@ def explain(
         segments=explained_segments,
         consumers=explained_consumers,
     )
-
-
-def duration(seconds: float) -> str:
-    """Return ``seconds`` as ``0.4 s``, ``12 s``, ``3 min``, ``2 h`` or ``3 days``."""
-    if seconds < 1:
-        return f"{max(seconds, 0):.1f} s"
-    for unit, length, limit in (("s", 1, 120), ("min", 60, 7200), ("h", 3600, 172_800)):
-        if seconds < limit:
-            return f"{seconds / length:.0f} {unit}"
-    return f"{seconds / 86_400:.0f} days"
 
 
 def _records(count: RecordCount) -> str:

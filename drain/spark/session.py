@@ -119,7 +119,7 @@ def _connect(master: str, extra: Mapping[str, str]) -> SparkSession:
         session: SparkSession = SparkSession.builder.remote(master).getOrCreate()
     except ImportError as error:
         raise ConfigError(
-            f"Spark Connect ({master}) needs more packages: pip install 'headgate[connect]' ({error})"
+            f"Spark Connect ({master}) needs more packages: pip install 'headgate-daemon[connect]' ({error})"
         ) from error
     except ENGINE_ERRORS as error:
         raise ConfigError(f"no Spark Connect server answers at {master}: {_first_line(error)}") from error

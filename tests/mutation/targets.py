@@ -25,7 +25,7 @@ PACKAGES = (
 )
 FALLBACK = {
     "headgate.model": ("tests/headgate/ledger", "tests/coordinator", "tests/controller/decisions", "tests/controller/state"),
-    "headgate.protocol": ("tests/headgate/client", "tests/controller/leader", "tests/controller/cli"),
+    "headgate.protocol": ("tests/headgate/client", "tests/controller/leader", "tests/headgate/cli", "tests/controller/cli"),
     "headgate.client": ("tests/headgate/client",),
     "coordinator": ("tests/coordinator",),
     "controller.decisions": ("tests/controller/leader",),

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Self, TextIO
 
-from controller.cli.context import CommandContext
+from controller.cli.context import DaemonContext
 from controller.decisions.topic_import import import_topic
 from controller.settings.load import LogSettings
 from controller.state.shard_state import ShardState
@@ -308,7 +308,7 @@ class FakeConsumer:
         return self.given == len(self.cluster.records)
 
 
-class FakeContext(CommandContext):
+class FakeContext(DaemonContext):
     """Commands get their clients from one FakeCluster."""
 
     def __init__(self, cluster: FakeCluster) -> None:
@@ -340,7 +340,10 @@ class InProcessContext(FakeContext):
         self.recount: tuple[int, str] = 0, ""
         """Exit code and log of a recount."""
 
-    def start_logs(self, settings: LogSettings | None, stream: TextIO | None, instance: str) -> None:
+    def start_logs(self) -> None:
+        pass
+
+    def start_daemon_logs(self, settings: LogSettings, stream: TextIO, instance: str) -> None:
         pass
 
     def standard_input(self) -> int:

@@ -1,23 +1,14 @@
-"""Fixtures of the command-line tests."""
+"""The daemon's commands run like those of clients, with a fake daemon and fake servers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
-from click.testing import CliRunner, Result
 
-from controller.cli.main import main
-from tests.support.cli_client import FakeCluster, InProcessContext
+from tests.headgate.cli.conftest import cluster, invoke
+from tests.support.cli_client import FakeCluster
 from tests.support.node_recorder import NodeContext, NodeRecorder
 
-Invoke = Callable[..., Result]
-
-
-@pytest.fixture
-def cluster() -> FakeCluster:
-    """A cluster of plain lists."""
-    return FakeCluster()
+__all__ = ["cluster", "invoke"]
 
 
 @pytest.fixture
@@ -27,16 +18,6 @@ def recorder() -> NodeRecorder:
 
 
 @pytest.fixture
-def context(cluster: FakeCluster, recorder: NodeRecorder) -> InProcessContext:
+def context(cluster: FakeCluster, recorder: NodeRecorder) -> NodeContext:
     """The context of the commands that `invoke` runs."""
     return NodeContext(cluster, recorder)
-
-
-@pytest.fixture
-def invoke(context: InProcessContext) -> Invoke:
-    """Run one command line in this process; the result has stdout, stderr and the exit code."""
-
-    def run(*arguments: str, stdin: bytes | str | None = None) -> Result:
-        return CliRunner().invoke(main, list(arguments), input=stdin, prog_name="headgate", obj=context)
-
-    return run

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.controller.cli.conftest import Invoke
+from tests.headgate.cli.conftest import Invoke
 
 ACCESS = """
 [[users.shop]]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from metrics.http_tokens import read_tokens
-from tests.controller.cli.conftest import Invoke
+from tests.headgate.cli.conftest import Invoke
 
 
 def test_each_token_is_printed_once_and_added_to_the_file(invoke: Invoke, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import structlog
 from controller.cli import run as cli_run
 from controller.settings.load import LedgerSettings, Settings
 from metrics import events
-from tests.controller.cli.conftest import Invoke
+from tests.headgate.cli.conftest import Invoke
 from tests.support.node_recorder import LEDGER, FakeDaemon, NodeRecorder
 from tests.support.secret_files import write_secret
 

@@ -14,7 +14,7 @@ from controller.local.data_folder import DataFolder
 from controller.settings.load import load_settings
 from drain.authentication import read_drain_secret
 from headgate.errors import HeadgateError
-from tests.controller.cli.conftest import Invoke
+from tests.headgate.cli.conftest import Invoke
 from tests.support.node_recorder import ANY_PORTS, LEDGER, NodeRecorder
 
 

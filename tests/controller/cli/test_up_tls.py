@@ -10,7 +10,7 @@ import pytest
 
 from controller.settings.load import load_settings
 from headgate import load_client_config
-from tests.controller.cli.conftest import Invoke
+from tests.headgate.cli.conftest import Invoke
 from tests.support.node_recorder import ANY_PORTS, NodeRecorder
 
 ROLES = ("administrator", "consumer", "device", "observer", "producer")

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from coordinator.decisions.gate import compute_gate
-from coordinator.reporting.explanation import ExplanationContext, duration, explain
+from coordinator.reporting.explanation import ExplanationContext, explain
 from coordinator.reporting.steps import complete
 from coordinator.state.subscription import Subscription
 from headgate.model import entries as e
@@ -244,20 +244,3 @@ async def test_a_drained_segment_is_explained_in_one_sentence(lead: Lead) -> Non
     assert explain_all(harness).segments[0].sentences == [
         "Segment 0 (0000-ffff) is drained: all its records are acknowledged."
     ]
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [
-        (0.04, "0.0 s"),
-        (0.44, "0.4 s"),
-        (12.2, "12 s"),
-        (119, "119 s"),
-        (120, "2 min"),
-        (7199, "120 min"),
-        (7200, "2 h"),
-        (300_000, "3 days"),
-    ],
-)
-def test_durations_have_one_unit(seconds: float, text: str) -> None:
-    assert duration(seconds) == text

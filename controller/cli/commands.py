@@ -1,0 +1,16 @@
+"""The commands that this distribution adds to `headgate`. Imports none of them: see `headgate.cli.commands`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from headgate.cli.commands import CommandTable
+
+COMMANDS: Final[CommandTable] = {
+    "up": ("controller.cli.up", "Start a complete node: ZooKeeper, an MQTT broker, Spark and a daemon."),
+    "run": ("controller.cli.run", "Run a daemon against existing servers."),
+    "check-config": ("controller.cli.run", "Check a daemon's settings and print them."),
+    "access": ("controller.cli.access", "Show, explain and export who may do what."),
+    "http": ("controller.cli.http", "Make tokens for metrics and status over HTTP."),
+}

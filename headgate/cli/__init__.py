@@ -1,0 +1,1 @@
+"""The command line: what programs and people ask a cluster. Only a program imports it."""

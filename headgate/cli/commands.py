@@ -1,0 +1,59 @@
+"""The names of all commands, and the modules that define them. Imports none of those.
+
+1. The commands of this distribution are in `COMMANDS`.
+2. Another distribution registers commands with an entry point in the group `GROUP`. It names a table like `COMMANDS`,
+   in a module that imports nothing heavy, because ``headgate --help`` loads it.
+3. A command of this distribution wins over a registered one with the same name.
+4. A command of the daemon that is not installed is known by name, so that the error can say what to install.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from headgate.errors import HeadgateError
+
+CommandTable = Mapping[str, tuple[str, str]]
+"""Name → (module, one line of help). The module defines the command under its name, with ``_`` for ``-``."""
+
+COMMANDS: Final[CommandTable] = {
+    "topic": ("headgate.cli.topic", "Create, import, inspect, change and delete topics."),
+    "produce": ("headgate.cli.produce", "Write newline-delimited JSON to a topic."),
+    "producer": ("headgate.cli.producer", "List, describe and delete named producers."),
+    "consume": ("headgate.cli.consume", "Print the records of a topic as JSON lines."),
+    "backlog": ("headgate.cli.backlog", "Show unacknowledged records, their age, and the estimated time to drain."),
+    "subscription": ("headgate.cli.subscription", "List, describe, move and delete subscriptions."),
+    "explain": ("headgate.cli.explain", "Explain why a consumer has a segment, or not."),
+    "plan": ("headgate.cli.explain", "Show what a split, a merge or a consumer change would move."),
+}
+
+GROUP: Final = "headgate.commands"
+DAEMON_COMMANDS: Final[Mapping[str, str]] = {
+    "up": "headgate-daemon[up]",
+    "run": "headgate-daemon",
+    "check-config": "headgate-daemon",
+    "access": "headgate-daemon",
+    "http": "headgate-daemon",
+}
+"""Command of a daemon → what to install for it."""
+
+
+def registered_commands() -> dict[str, tuple[str, str]]:
+    """Return the commands that other distributions register. Raises HeadgateError if a table cannot be imported."""
+    from importlib.metadata import entry_points  # noqa: PLC0415 - no client command needs it
+
+    found: dict[str, tuple[str, str]] = {}
+    for point in entry_points(group=GROUP):
+        try:
+            found |= point.load()
+        except ImportError as error:
+            name = point.dist.name if point.dist is not None else point.value
+            raise HeadgateError(f"the commands of {name} cannot be imported ({error}); install {name} again") from error
+    return {name: entry for name, entry in found.items() if name not in COMMANDS}
+
+
+def installation_hint(name: str) -> str | None:
+    """Return what to install for the command ``name``, if it is one of the daemon's; else None."""
+    wanted = DAEMON_COMMANDS.get(name)
+    return None if wanted is None else f"'{name}' is a command of the daemon: python3 -m pip install '{wanted}'"

@@ -1,0 +1,176 @@
+"""What a command gets: the options before its name, the client, standard input and output, and a way to run.
+
+Commands receive the `CommandContext` of their invocation as their first argument. It is the only place from which they
+get a `Producer`, a `Consumer`, an `Admin` or a process, so tests pass one that returns fakes. Libraries are
+imported when a command needs them, not when help is printed: even asyncio takes as long to import as click.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from headgate.errors import HeadgateError, RequestRejectedError
+
+if TYPE_CHECKING:
+    from headgate import Admin, Consumer, Producer
+    from headgate.config import ClientConfig
+    from headgate.model.entries import Balance, SubscriptionType
+    from headgate.protocol.messages import Start
+
+Result = TypeVar("Result")
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+@dataclass(slots=True)
+class CommandContext:
+    """One invocation of the command line."""
+
+    config: Path | None = None
+    """``--config``: the client configuration."""
+    debug: bool = False
+    """``--debug``."""
+    watch_interval_seconds: float = 2.0
+    """Pause between two updates of a watched table."""
+    caught_up_poll_seconds: float = 0.2
+    """`headgate consume` checks whether it has caught up after it has received nothing for this long."""
+    caught_up_settle_seconds: float = 0.05
+    """A record that the client has just delivered may need this long to reach the printer."""
+
+    # The client
+
+    def client_config(self) -> ClientConfig:
+        """Return the client configuration. Raises ConfigError."""
+        from headgate.config import load_client_config  # noqa: PLC0415
+
+        return load_client_config(self.config)
+
+    def open_admin(self) -> Admin:
+        """Return an Admin, not yet entered."""
+        from headgate import Admin  # noqa: PLC0415
+
+        return Admin(self.client_config())
+
+    def open_producer(self, *, name: str | None) -> Producer:
+        """Return a Producer, not yet entered."""
+        from headgate import Producer  # noqa: PLC0415
+
+        return Producer(self.client_config(), name=name)
+
+    def open_consumer(
+        self,
+        *,
+        topic: str,
+        subscription: str,
+        type: SubscriptionType,  # noqa: A002 - as Consumer names it
+        name: str | None,
+        start: Start,
+        balance: Balance | None,
+        capacity: float,
+    ) -> Consumer:
+        """Return a Consumer, not yet entered."""
+        from headgate import Consumer  # noqa: PLC0415
+
+        return Consumer(
+            self.client_config(),
+            topic=topic,
+            subscription=subscription,
+            type=type,
+            name=name,
+            start=start,
+            balance=balance,
+            capacity=capacity,
+        )
+
+    def ask(self, question: Callable[[Admin], Awaitable[Result]]) -> Result:
+        """Run ``question`` with an Admin; return its result."""
+
+        async def answer() -> Result:
+            async with self.open_admin() as admin:
+                return await question(admin)
+
+        return self.run(answer())
+
+    async def require_topic(self, topic: str) -> None:
+        """Raise HeadgateError if the topic does not exist; the text names the command that creates it."""
+        async with self.open_admin() as admin:
+            try:
+                await admin.describe_topic(topic)
+            except RequestRejectedError as error:
+                if error.verdict != "invalid":
+                    raise
+                raise HeadgateError(
+                    f"topic {topic!r} does not exist; create it first: headgate topic create {topic}",
+                ) from None
+
+    # Standard input and output, and processes
+
+    def standard_input(self) -> int:
+        """Return the file descriptor of standard input."""
+        return sys.stdin.fileno()
+
+    async def write_output(self, data: bytes) -> None:
+        """Write ``data`` to standard output without blocking the event loop. Raises OSError."""
+        from headgate.cli.async_stdio import write_all  # noqa: PLC0415
+
+        sys.stdout.flush()
+        await write_all(sys.stdout.fileno(), data)
+
+    def run_recount(self, command: list[str]) -> tuple[int, str]:
+        """Run the recount; show its progress, and return its exit code and the other lines that it logged.
+
+        The other lines are what the JVM prints while it starts; they matter only if the recount fails.
+        """
+        jvm_output = []
+        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+            assert process.stderr is not None, "started with a pipe"
+            for line in process.stderr:
+                if line.startswith("headgate:") or line.endswith("…\n"):
+                    click.echo(line, err=True, nl=False)
+                else:
+                    jvm_output.append(line)
+        return process.returncode, "".join(jvm_output)
+
+    # Running
+
+    def start_logs(self) -> None:
+        """Send logs to standard error."""
+        from headgate.cli.logs import start_logs  # noqa: PLC0415
+
+        start_logs(debug=self.debug)
+
+    def run(self, main: Coroutine[Any, Any, Result]) -> Result:
+        """Run ``main`` to its end. On SIGINT or SIGTERM cancel it, let it clean up, raise InterruptedBySignalError.
+
+        A second signal during the cleanup ends the process at once.
+        """
+        import asyncio  # noqa: PLC0415
+
+        from headgate.cli.signals import until_signalled  # noqa: PLC0415
+
+        self.start_logs()
+        return asyncio.run(until_signalled(main, patient=False))
+
+
+def with_context(command: Command) -> Command:
+    """Pass the CommandContext as first argument, and accept ``--config`` after the command's name as well."""
+
+    def set_config(context: click.Context, _: click.Parameter, value: Path | None) -> None:
+        if value is not None:
+            context.ensure_object(CommandContext).config = value
+
+    option = click.option(
+        "--config",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        expose_value=False,
+        callback=set_config,
+        help="Client configuration. [default: $HEADGATE_CONFIG, then headgate-data/client.toml]",
+    )
+    return option(click.pass_obj(command))  # type: ignore[return-value]  # the decorated command is only for click

@@ -1,0 +1,13 @@
+"""The end of a command by a signal."""
+
+from __future__ import annotations
+
+import signal
+
+
+class InterruptedBySignalError(Exception):
+    """Ctrl-C or SIGTERM ended the command, and it has cleaned up."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(signal.Signals(number).name)
+        self.number = number

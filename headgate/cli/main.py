@@ -1,0 +1,171 @@
+"""The command line: command names, help, errors and exit codes. Entry point: `main`.
+
+Rules:
+
+1. An error is one line on standard error: ``headgate: what is wrong, where, what to do``. The exit code is 1, or 2 for
+   wrong usage, or 3 if it is unknown whether a command was executed. A traceback appears only with ``--debug``.
+2. Ctrl-C cleans up and exits with 130, SIGTERM with 143, a closed output pipe (``| head``) with 141, without a message.
+3. A command's module is imported when the command runs: ``headgate --help`` must not import MQTT or Parquet.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+import click
+
+from headgate.cli.commands import COMMANDS, DAEMON_COMMANDS, installation_hint, registered_commands
+from headgate.cli.context import CommandContext
+from headgate.cli.interrupted import InterruptedBySignalError
+from headgate.cli.machine_faults import machine_fault
+from headgate.cli.output import examples
+from headgate.errors import CommandUnknownError, HeadgateError
+
+_EXIT_FAILED = 1
+_USAGE_ERROR = 2
+_EXIT_UNKNOWN = 3
+_EXIT_SIGNAL_BASE = 128
+
+
+class HeadgateGroup(click.Group):
+    """The ``headgate`` command: loads commands on demand, and turns errors into one line and an exit code."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        """Return the commands of clients, then those that other distributions register."""
+        return [*COMMANDS, *registered_commands()]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        """Import and return a command. Raises HeadgateError if it is one of a distribution that is not installed."""
+        entry = COMMANDS.get(cmd_name) or registered_commands().get(cmd_name)
+        if entry is None:
+            if (hint := installation_hint(cmd_name)) is not None:
+                raise HeadgateError(hint)
+            return None
+        module = importlib.import_module(entry[0])
+        command: click.Command = getattr(module, cmd_name.replace("-", "_"))
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        """Write the list of commands without importing any."""
+        registered = registered_commands()
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+        if not registered:
+            formatter.write_paragraph()
+            formatter.write_text(f"{', '.join(DAEMON_COMMANDS)}: install the distribution headgate-daemon.")
+            return
+        with formatter.section("Commands of a daemon"):
+            formatter.write_dl([(name, text) for name, (_, text) in registered.items()])
+
+    def main(  # type: ignore[override]  # click's overloads differ only in parameters that are not used
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        **extra: Any,
+    ) -> NoReturn:
+        """Run a command line and exit the process."""
+        self._main_shell_completion(extra, prog_name or "headgate", complete_var)
+        arguments = list(sys.argv[1:] if args is None else args)
+        sys.exit(self._exit_code(arguments, prog_name or "headgate", extra.get("obj") or CommandContext()))
+
+    def _exit_code(self, arguments: list[str], prog_name: str, command_context: CommandContext) -> int:
+        try:
+            with self.make_context(prog_name, arguments, obj=command_context) as context:
+                self.invoke(context)
+            sys.stdout.flush()
+        except click.exceptions.Exit as finished:
+            return finished.exit_code
+        except InterruptedBySignalError as signalled:
+            return _EXIT_SIGNAL_BASE + signalled.number
+        except (KeyboardInterrupt, click.Abort):
+            return _EXIT_SIGNAL_BASE + signal.SIGINT
+        except BrokenPipeError:
+            # Otherwise the interpreter reports, at its end, that the rest of its buffer has no reader.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.__stdout__.fileno() if sys.__stdout__ else 1)
+            return _EXIT_SIGNAL_BASE + signal.SIGPIPE
+        except Exception as error:  # noqa: BLE001 - ends the process with a message
+            return _report(error, debug=command_context.debug)
+        return 0
+
+
+def _report(error: Exception, *, debug: bool) -> int:
+    """Print ``error`` as one line and return the exit code."""
+    if debug:
+        traceback.print_exception(error)
+    leaf = _first_leaf(error)
+    match leaf:
+        case click.exceptions.NoArgsIsHelpError():
+            click.echo(leaf.format_message(), err=True)
+            return _USAGE_ERROR
+        case click.UsageError():
+            hint = f"; see: {leaf.ctx.command_path} --help" if leaf.ctx is not None else ""
+            text, code = f"{leaf.format_message().rstrip('.')}{hint}", _USAGE_ERROR
+        case click.ClickException():
+            text, code = leaf.format_message(), leaf.exit_code
+        case CommandUnknownError():
+            text, code = str(leaf), _EXIT_UNKNOWN
+        case HeadgateError():
+            text, code = str(leaf), _EXIT_FAILED
+        case OSError():
+            where = f"{leaf.filename}: " if leaf.filename else ""
+            text, code = f"{where}{leaf.strerror or leaf}", _EXIT_FAILED
+        case _ if (fault := machine_fault(leaf)) is not None:
+            text, code = fault, _EXIT_FAILED
+        case _:
+            hint = "" if debug else " (run headgate --debug … for a traceback)"
+            text, code = f"internal error: {type(leaf).__name__}: {leaf}{hint}", _EXIT_FAILED
+    click.echo(f"headgate: {' '.join(text.split())}", err=True)
+    return code
+
+
+def _first_leaf(error: BaseException) -> BaseException:
+    """Return the error inside an exception group: a HeadgateError if there is one, else the first."""
+    if not isinstance(error, BaseExceptionGroup):
+        return error
+    leaves = [_first_leaf(inner) for inner in error.exceptions]
+    return next((leaf for leaf in leaves if isinstance(leaf, HeadgateError)), leaves[0])
+
+
+def _print_version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if wanted and not context.resilient_parsing:
+        from importlib.metadata import version  # noqa: PLC0415
+
+        click.echo(f"headgate {version('headgate')}")
+        context.exit()
+
+
+@click.group(
+    cls=HeadgateGroup,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog=examples(
+        "headgate topic create orders --segments 4",
+        "headgate produce orders --key-field id events.ndjson",
+        "headgate consume orders --subscription billing --type stream --from earliest",
+    ),
+)
+@click.option(
+    "--config",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Client configuration. [default: $HEADGATE_CONFIG, then headgate-data/client.toml]",
+)
+@click.option("--debug", is_flag=True, help="Print tracebacks and all log messages to standard error.")
+@click.option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Print the version."
+)
+@click.pass_obj
+def main(context: CommandContext, config: Path | None, debug: bool) -> None:
+    """Coordinate streams whose segments split and merge, without breaking the order of keys.
+
+    headgate ingests keyed records through MQTT, stores them in an object store, and assigns segments to consumers. A
+    segment that results from a split or a merge is opened only when its parents have been fully consumed.
+    """
+    context.config, context.debug = config, debug

@@ -1,0 +1,202 @@
+"""`headgate subscription`: commands around `Admin`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import click
+
+from headgate.cli.context import CommandContext, with_context
+from headgate.cli.output import examples, json_option, print_json, print_table
+from headgate.cli.seek import seek, set_order
+from headgate.model.bucket_ranges import slice_of
+from headgate.protocol.backlog import records_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from headgate import ConsumerInfo, SegmentAssignment, SubscriptionInfo
+
+
+@click.group(
+    epilog=examples(
+        "headgate subscription list",
+        "headgate subscription describe orders billing",
+        "headgate subscription seek orders billing --to earliest",
+        "headgate subscription set-order orders billing none",
+    ),
+)
+def subscription() -> None:
+    """List, describe, move and delete subscriptions."""
+
+
+subscription.add_command(seek)
+subscription.add_command(set_order)
+
+
+def _backlog(segments: Sequence[SegmentAssignment]) -> str:
+    """Return the leader's count; "-" for CHECKPOINT, and where only the tables of an external topic can tell."""
+    counts = [segment.unacknowledged for segment in segments]
+    total = None if None in counts else sum(count for count in counts if count is not None)
+    return records_text(total, any(segment.estimated for segment in segments))
+
+
+def _source_heads(described: SubscriptionInfo) -> tuple[str, ...]:
+    """Return the columns that only segments of an external topic have."""
+    return ("at the source", "checkpoint") if any(segment.label for segment in described.segments) else ()
+
+
+def _type(described: SubscriptionInfo) -> str:
+    return "unknown" if described.type is None else described.type.lower()
+
+
+@subscription.command(
+    "list",
+    epilog=examples(
+        "headgate subscription list",
+        "headgate subscription list orders --json",
+    ),
+)
+@click.argument("topic", required=False)
+@json_option
+@with_context
+def list_(context: CommandContext, topic: str | None, as_json: bool) -> None:
+    """List the subscriptions of TOPIC, or of all topics."""
+    subscriptions = context.ask(lambda admin: admin.list_subscriptions(topic))
+    found = sorted(subscriptions, key=lambda each: (each.topic, each.subscription))
+    if as_json:
+        print_json(found)
+        return
+    if not found:
+        click.echo(
+            "no subscriptions; the first consumer of a subscription creates it: headgate consume --help", err=True
+        )
+        return
+    print_table(
+        ("topic", "subscription", "type", "consumers", "segments", "blocked", "unacknowledged"),
+        [
+            (
+                each.topic,
+                each.subscription,
+                _type(each),
+                str(sum(consumer.connected for consumer in each.consumers)),
+                str(len(each.segments)),
+                str(sum(segment.status == "blocked" for segment in each.segments)),
+                _backlog(each.segments),
+            )
+            for each in found
+        ],
+        numbers=("consumers", "segments", "blocked", "unacknowledged"),
+    )
+
+
+def format_grants(segments: Sequence[SegmentAssignment]) -> Iterator[tuple[str, SegmentAssignment]]:
+    """Yield every segment with its name, and below a shared segment its bucket ranges, e.g. ``0[0-7]``."""
+    for segment in segments:
+        yield str(segment.segment), segment
+        for part in segment.bucket_ranges:
+            name = str(slice_of(segment.segment, part.first_bucket, part.end_bucket))
+            yield (
+                name,
+                replace(
+                    segment,
+                    status=part.status,
+                    acknowledged_offset=part.acknowledged_offset,
+                    consumer=part.consumer,
+                    generation=part.generation,
+                    unacknowledged=part.unacknowledged,
+                    estimated=part.estimated,
+                ),
+            )
+
+
+def describe_holdings(consumer: ConsumerInfo) -> list[str]:
+    """Return the names of the segments and bucket ranges that ``consumer`` holds."""
+    shared = {part[0] for part in consumer.bucket_ranges}
+    whole = [str(segment) for segment in consumer.segments if segment not in shared]
+    return whole + [str(slice_of(*part)) for part in consumer.bucket_ranges]
+
+
+@subscription.command(
+    epilog=examples(
+        "headgate subscription describe orders billing",
+        "headgate subscription describe orders billing --json",
+    ),
+)
+@click.argument("topic")
+@click.argument("name", metavar="SUBSCRIPTION")
+@json_option
+@with_context
+def describe(context: CommandContext, topic: str, name: str, as_json: bool) -> None:
+    """Show the segments of SUBSCRIPTION of TOPIC: status, positions, consumers, and what blocks them.
+
+    "~" marks an estimate: consumers that share a segment have different positions in it. "-" marks what is not tracked
+    (CHECKPOINT), or what only the source of an external topic knows.
+    """
+    described = context.ask(lambda admin: admin.describe_subscription(topic, name))
+    if as_json:
+        print_json(described)
+        return
+    by_load = described.balance == "load"
+    click.echo(
+        f"{described.subscription} of {described.topic}: {_type(described)}, order {described.order}"
+        f"{', balanced by load' if by_load else ''}"
+    )
+    print_table(
+        (
+            *("segment", "status", "acknowledged", "end", "unacknowledged"),
+            *("consumer", "generation", "blocked by"),
+            *_source_heads(described),
+            *["weight"] * by_load,
+        ),
+        [
+            (
+                name,
+                segment.status,
+                "-" if described.type == "CHECKPOINT" else str(segment.acknowledged_offset),
+                str(segment.next_offset),
+                records_text(segment.unacknowledged, segment.estimated),
+                segment.consumer or "",
+                "" if segment.generation is None else str(segment.generation),
+                ", ".join(map(str, segment.blocked_by)),
+                *((segment.label, segment.checkpoint or "") if segment.label is not None else ()),
+                *["" if segment.weight is None else str(segment.weight)] * by_load,
+            )
+            for name, segment in format_grants(described.segments)
+        ],
+        numbers=("segment", "acknowledged", "end", "unacknowledged", "generation", "weight"),
+    )
+    if not described.consumers:
+        click.echo("no consumers")
+        return
+    click.echo()
+    print_table(
+        ("consumer", "connected", "segments", *["capacity"] * by_load),
+        [
+            (
+                consumer.consumer,
+                "yes" if consumer.connected else "no",
+                ", ".join(describe_holdings(consumer)) or f"none: {consumer.idle}",
+                *[f"{consumer.capacity / 100:g}"] * by_load,
+            )
+            for consumer in described.consumers
+        ],
+        numbers=("capacity",) if by_load else (),
+    )
+
+
+@subscription.command(
+    epilog=examples(
+        "headgate subscription delete orders billing",
+        "headgate subscription delete orders billing --force",
+    ),
+)
+@click.argument("topic")
+@click.argument("name", metavar="SUBSCRIPTION")
+@click.option("--force", is_flag=True, help="Delete it even if consumers are connected.")
+@with_context
+def delete(context: CommandContext, topic: str, name: str, force: bool) -> None:
+    """Delete SUBSCRIPTION of TOPIC and its positions."""
+    context.ask(lambda admin: admin.delete_subscription(topic, name, force=force))
+    click.echo(f"subscription {name} of {topic} deleted", err=True)

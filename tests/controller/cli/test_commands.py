@@ -1,0 +1,79 @@
+"""The commands that the daemon's distribution adds to `headgate`."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib import import_module
+
+import click
+import pytest
+
+from controller.cli.commands import COMMANDS
+from headgate.cli.commands import DAEMON_COMMANDS, registered_commands
+from headgate.cli.main import main
+from tests.headgate.cli.conftest import Invoke
+
+
+def command_lines() -> list[tuple[str, ...]]:
+    """Return every command and subcommand as it is typed."""
+    found: list[tuple[str, ...]] = []
+    for name in COMMANDS:
+        found.append((name,))
+        command = getattr(import_module(COMMANDS[name][0]), name.replace("-", "_"))
+        if isinstance(command, click.Group):
+            found += [(name, inner) for inner in command.commands]
+    return found
+
+
+@pytest.mark.parametrize("words", command_lines(), ids=" ".join)
+def test_every_help_text_has_an_example_of_its_own_command(words: tuple[str, ...], invoke: Invoke) -> None:
+    result = invoke(*words, "--help")
+
+    assert 0 == result.exit_code
+    assert f"  headgate {' '.join(words)}" in result.stdout.partition("Examples:\n")[2]
+
+
+def test_the_distribution_registers_them() -> None:
+    assert COMMANDS.items() <= registered_commands().items()
+
+
+def test_the_client_knows_all_of_them_by_name() -> None:
+    """So that it can say what to install where they are missing."""
+    assert list(COMMANDS) == list(DAEMON_COMMANDS)
+
+
+def test_the_list_of_commands_names_existing_commands() -> None:
+    for name in COMMANDS:
+        command = main.get_command(click.Context(main), name)
+        assert command is not None
+        assert name == command.name
+
+
+def test_help_imports_none_of_them() -> None:
+    code = (
+        "import sys\nfrom headgate.cli.main import main\n"
+        "try: main(['--help'], prog_name='headgate')\nexcept SystemExit: pass\n"
+        "of_the_daemon = ('controller', 'coordinator', 'drain', 'metrics')\n"
+        "print(*sorted(name for name in sys.modules if name.partition('.')[0] in of_the_daemon), file=sys.stderr)"
+    )
+
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert "controller controller.cli controller.cli.commands\n" == result.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("check-config",), "headgate check-config FILE"),
+        (("run",), "Missing option '--config'"),
+    ],
+)
+def test_wrong_usage_is_one_line_and_exit_code_2(words: tuple[str, ...], message: str, invoke: Invoke) -> None:
+    result = invoke(*words)
+
+    assert 2 == result.exit_code
+    assert result.stderr.startswith("headgate: ")
+    assert 1 == result.stderr.count("\n")
+    assert message in result.stderr

@@ -1,0 +1,162 @@
+"""The command line as a whole: help, one-line errors, exit codes, import time."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from headgate.cli.commands import COMMANDS
+from headgate.cli.main import main
+from headgate.errors import CommandUnknownError, HeadgateError, NoLeaderError
+from tests.headgate.cli.conftest import Invoke
+from tests.support.cli_client import FakeAdmin, FakeCluster, InProcessContext
+
+
+def command_lines() -> list[tuple[str, ...]]:
+    """Return every command and subcommand as it is typed."""
+    found: list[tuple[str, ...]] = [()]
+    for name in COMMANDS:
+        found.append((name,))
+        command = main.get_command(click.Context(main), name)
+        if isinstance(command, click.Group):
+            found += [(name, inner) for inner in command.commands]
+    return found
+
+
+@pytest.mark.parametrize("words", command_lines(), ids=" ".join)
+def test_every_help_text_has_an_example_of_its_own_command(words: tuple[str, ...], invoke: Invoke):
+    result = invoke(*words, "--help")
+
+    assert result.exit_code == 0
+    _, _, examples = result.stdout.partition("Examples:\n")
+    assert f"  headgate {' '.join(words)}".rstrip() in examples
+
+
+def test_the_list_of_commands_names_existing_commands():
+    for name in COMMANDS:
+        command = main.get_command(click.Context(main), name)
+        assert command is not None
+        assert command.name == name
+
+
+def test_help_imports_no_library_that_only_some_commands_need():
+    heavy = (
+        "{'asyncio', 'msgspec', 'pyarrow', 'obstore', 'aiomqtt', 'kazoo', 'pyspark', 'rich', 'aiohttp', 'structlog'}"
+    )
+    code = (
+        "import sys\nfrom headgate.cli.main import main\n"
+        "try: main(['--help'], prog_name='headgate')\nexcept SystemExit: pass\n"
+        f"print(sorted({heavy} & set(sys.modules)), file=sys.stderr)"
+    )
+
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert result.stderr == "[]\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("topik",), "No such command 'topik'; see: headgate --help"),
+        (("topic", "create"), "Missing argument 'TOPIC'; see: headgate topic create --help"),
+        (("topic", "create", "orders", "--segments", "0"), "0 is not in the range 1<=x<=1024"),
+        (("consume", "orders"), "Missing option '--subscription'"),
+        (("consume", "orders", "-s", "x", "--type", "pull"), "'pull' is not one of 'stream', 'checkpoint', 'queue'"),
+        (("produce", "orders"), "--key-field FIELD"),
+        (("produce", "orders", "--key", "a", "--key-field", "b"), "--key-field FIELD"),
+        (("produce", "orders", "--key", "a", "--name", "n"), "exactly one FILE"),
+    ],
+)
+def test_wrong_usage_is_one_line_and_exit_code_2(
+    words: tuple[str, ...], message: str, invoke: Invoke, cluster: FakeCluster
+):
+    result = invoke(*words)
+
+    assert result.exit_code == 2
+    assert result.stderr.startswith("headgate: ")
+    assert result.stderr.count("\n") == 1
+    assert message in result.stderr
+    assert result.stdout == ""
+
+
+def test_an_unknown_outcome_has_an_exit_code_of_its_own(
+    invoke: Invoke, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+):
+    async def fail(_: FakeAdmin) -> None:
+        raise CommandUnknownError("no reply; unknown outcome")
+
+    monkeypatch.setattr(FakeAdmin, "list_topics", fail)
+
+    result = invoke("topic", "list")
+
+    assert (3, "headgate: no reply; unknown outcome\n") == (result.exit_code, result.stderr)
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (NoLeaderError("shard 3 has no leader; see that a daemon runs"), "headgate: shard 3 has no leader; see that a"),
+        (ExceptionGroup("tasks", [ValueError("x"), HeadgateError("two\nlines")]), "headgate: two lines\n"),
+        (FileNotFoundError(2, "No such file or directory", "x.json"), "headgate: x.json: No such file or directory\n"),
+        (MemoryError(), "headgate: out of memory: this process reached its limit"),
+        (ExceptionGroup("tasks", [RuntimeError("can't start new thread")]), "headgate: no new thread: this process"),
+        (OverflowError("timestamp too large to convert to C _PyTime_t"), "headgate: the clock of this machine is"),
+        (OverflowError("int too big to convert"), "headgate: internal error: OverflowError: int too big to convert"),
+        (
+            ZeroDivisionError("oops"),
+            "headgate: internal error: ZeroDivisionError: oops (run headgate --debug … for a traceback)",
+        ),
+    ],
+)
+def test_an_error_is_one_line_and_exit_code_1(
+    error: Exception, message: str, invoke: Invoke, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+):
+    async def fail(_: FakeAdmin) -> None:
+        raise error
+
+    monkeypatch.setattr(FakeAdmin, "list_topics", fail)
+
+    result = invoke("topic", "list")
+
+    assert result.exit_code == 1
+    assert result.stderr.startswith(message)
+    assert result.stderr.count("\n") == 1
+
+
+def test_debug_prints_a_traceback(invoke: Invoke, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch):
+    async def fail(_: FakeAdmin) -> None:
+        raise HeadgateError("no")
+
+    monkeypatch.setattr(FakeAdmin, "list_topics", fail)
+
+    result = invoke("--debug", "topic", "list")
+
+    assert "Traceback" in result.stderr
+    assert result.stderr.endswith("headgate: no\n")
+
+
+def test_a_missing_configuration_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("HEADGATE_CONFIG", raising=False)
+
+    result = CliRunner().invoke(main, ["topic", "list"])
+
+    assert result.exit_code == 1
+    assert result.stderr.count("\n") == 1
+    assert "client.toml" in result.stderr
+
+
+@pytest.mark.parametrize("words", [("--config", "x.toml", "topic", "list"), ("topic", "list", "--config", "x.toml")])
+def test_config_is_accepted_before_and_after_the_command(
+    words: tuple[str, ...], invoke: Invoke, context: InProcessContext
+):
+    assert invoke(*words).exit_code == 0
+    assert str(context.config) == "x.toml"
+
+
+def test_the_version_is_printed(invoke: Invoke):
+    assert invoke("--version").stdout.startswith("headgate 0.")

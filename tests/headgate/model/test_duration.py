@@ -1,0 +1,24 @@
+"""Durations as people read them."""
+
+from __future__ import annotations
+
+import pytest
+
+from headgate.model.duration import duration
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.04, "0.0 s"),
+        (0.44, "0.4 s"),
+        (12.2, "12 s"),
+        (119, "119 s"),
+        (120, "2 min"),
+        (7199, "120 min"),
+        (7200, "2 h"),
+        (300_000, "3 days"),
+    ],
+)
+def test_durations_have_one_unit(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
