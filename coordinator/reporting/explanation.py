@@ -96,6 +96,10 @@ def _records(count: RecordCount) -> str:
     return f"about {text} (estimated)" if count.estimated else text
 
 
+def _are(count: int) -> str:
+    return f"{count} {'is' if count == 1 else 'are'}"
+
+
 def _segments(labels: Sequence[str]) -> str:
     return f"segment{'s' if len(labels) > 1 else ''} {', '.join(labels)}"
 
@@ -120,10 +124,11 @@ class _Explainer:
         """Describe the subscription as a whole."""
         subscription, gate = self._subscription, self._gate
         kind = "type not yet known" if subscription.type is None else f"type {subscription.type}"
-        readable = f"{len(gate.grantable)} of {len(self._topic.layout.segments)} segments are readable"
+        total = len(self._topic.layout.segments)
+        readable, blocked, drained = (_are(len(each)) for each in (gate.grantable, gate.blocked, gate.retired))
         sentences = [
             f"Subscription {subscription.name} of topic {self._topic.name}: {kind}, order {subscription.order}.",
-            f"{readable}, {len(gate.blocked)} are blocked, {len(gate.retired)} are drained.",
+            f"Of {total} segment{'s' * (total != 1)}, {readable} readable, {blocked} blocked and {drained} drained.",
         ]
         if not subscription.consumers:
             sentences.append("No consumer is registered: no segment is read, and no drain check runs.")

@@ -42,7 +42,7 @@ async def test_the_summary_counts_readable_blocked_and_drained_segments(lead: Le
 
     assert explain_all(harness).summary[:2] == [
         "Subscription billing of topic orders: type STREAM, order strict.",
-        "1 of 3 segments are readable, 2 are blocked, 0 are drained.",
+        "Of 3 segments, 1 is readable, 2 are blocked and 0 are drained.",
     ]
 
 
