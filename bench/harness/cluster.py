@@ -17,7 +17,6 @@ from typing import Any, Self
 
 from bench.harness.raw_client import RawClient
 from controller.local.cluster import LocalCluster
-from controller.local.secured_cluster import SecuredCluster
 from controller.settings.write import client_toml
 from headgate import Admin
 from headgate.client.connection import Client
@@ -129,7 +128,7 @@ class BenchCluster(LocalCluster):
         return process, line.decode().strip()
 
 
-class SecuredBenchCluster(BenchCluster, SecuredCluster):
+class SecuredBenchCluster(BenchCluster):
     """A `BenchCluster` with access control and TLS, and with a topic for the hostile user."""
 
     def __init__(self) -> None:

@@ -1,13 +1,11 @@
 """TLS towards the broker: the name to verify, and why a handshake failed.
 
-paho knows no server name but the host that it connects to, closes no socket whose handshake fails,
-and reports an alert that follows the handshake as a lost connection. In TLS 1.3 a broker refuses a
-client's certificate with such an alert.
+paho knows no server name but the host that it connects to, and reports an alert that follows the
+handshake as a lost connection. In TLS 1.3 a broker refuses a client's certificate with such an alert.
 """
 
 from __future__ import annotations
 
-import contextlib
 import socket
 import ssl
 from collections.abc import Callable
@@ -16,6 +14,7 @@ from typing import Final
 
 from headgate.tls import client_context
 from headgate.transport.tls_options import TlsOptions
+from headgate.transport.tls_socket import TlsSocket
 
 EXPIRED: Final = 10
 NOT_YET_VALID: Final = 9
@@ -75,15 +74,14 @@ class TlsSockets:
         """Make the context; takes some milliseconds to read all authorities. Raises ConfigError."""
         self._tls = tls
         self._context = tls.context()
-        self._context.sslsocket_class = _Socket
-        self._last: _Socket | None = None
+        self._last: TlsSocket | None = None
 
-    def wrap_socket(self, sock: socket.socket, **_: object) -> ssl.SSLSocket:
+    def wrap_socket(self, sock: socket.socket, **_: object) -> TlsSocket:
         """Return the encrypted socket before its handshake; paho passes its own idea of the server's name."""
-        wrapped = self._context.wrap_socket(sock, server_hostname=self._tls.server_name, do_handshake_on_connect=False)
-        assert isinstance(wrapped, _Socket), "the class that was set"
-        self._last = wrapped
-        return wrapped
+        # aiomqtt sets this option for sockets of the operating system only. Replies would wait for 40 ms.
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._last = TlsSocket(sock, self._context, self._tls.server_name)
+        return self._last
 
     def problem(self, error: BaseException | None) -> str | None:
         """Return why TLS failed; None if it did not fail. ``error`` is what ended the attempt to connect."""
@@ -125,38 +123,3 @@ def _certificate_problem(error: ssl.SSLCertVerificationError, tls: BrokerTls) ->
             f"the broker's certificate is not signed by {tls.authorities}: set ca_file to the authority's certificate"
         )
     return f"the broker's certificate is refused: {error.verify_message}"
-
-
-class _Socket(ssl.SSLSocket):
-    """Remembers its failure, and closes itself when its handshake fails."""
-
-    in_handshake: bool = True
-    failure: ssl.SSLError | None = None
-
-    def do_handshake(self, block: bool = False) -> None:
-        try:
-            super().do_handshake(block)
-        except OSError:
-            self.close()
-            raise
-        self.in_handshake = False
-
-    def send(self, data: bytes, flags: int = 0) -> int:  # type: ignore[override]
-        try:
-            return super().send(data, flags)
-        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
-            raise
-        except OSError:
-            # An alert says why the broker has closed the connection, and is not read yet.
-            with contextlib.suppress(OSError):
-                self.recv(1)
-            raise
-
-    def read(self, len: int = 1024, buffer: bytearray | None = None) -> bytes:  # type: ignore[override]  # noqa: A002
-        try:
-            return super().read(len, buffer)
-        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
-            raise
-        except ssl.SSLError as error:
-            self.failure = error
-            raise

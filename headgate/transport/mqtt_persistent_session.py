@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import ssl
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Final
@@ -30,6 +29,7 @@ from headgate.errors import TransportError
 from headgate.transport.aiomqtt_parts import paho_of
 from headgate.transport.broker_tls import BrokerTls
 from headgate.transport.mqtt import FILTERS_PER_PACKET, MqttTiming, MqttTransport
+from headgate.transport.tls_socket import TlsSocket
 
 KEEPALIVE_SECONDS: Final = 30
 """Longer than reading may pause: while nothing is read, the broker's answers to pings are not read either."""
@@ -230,7 +230,7 @@ class MqttPersistentSession(MqttTransport):
         """
         try:
             paho.loop_read()
-            while isinstance(sock := paho.socket(), ssl.SSLSocket) and sock.pending():
+            while isinstance(sock := paho.socket(), TlsSocket) and sock.pending():
                 paho.loop_read()
         except OSError:
             if self._client is not None and paho_of(self._client) is paho:

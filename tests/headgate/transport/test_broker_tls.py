@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import socket
 import ssl
 from dataclasses import replace
 
 import pytest
 
-from headgate.transport.broker_tls import BrokerTls, tls_problem
+from headgate.transport.broker_tls import BrokerTls, TlsSockets, tls_problem
 
 TLS = BrokerTls(lambda: ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), "broker.example")
 
@@ -56,3 +57,10 @@ def test_a_client_with_a_certificate_is_not_asked_to_set_one() -> None:
     with_certificate = replace(TLS, has_certificate=True)
     for reason in ("SSLV3_ALERT_HANDSHAKE_FAILURE", "TLSV13_ALERT_CERTIFICATE_REQUIRED"):
         assert tls_problem(failed(reason), with_certificate).startswith("the broker refuses the client's certificate (")
+
+
+def test_a_small_message_is_not_delayed() -> None:
+    """Without the option, it waits until the peer has confirmed the one before."""
+    with socket.socket() as sock:
+        TlsSockets(TLS).wrap_socket(sock)
+        assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
