@@ -6,7 +6,8 @@ from collections.abc import Iterable
 
 from msgspec.structs import replace
 
-from controller.state.shard_state import ShardState, Topic
+from controller.state.shard_state import ShardState
+from controller.state.topic import Topic
 from coordinator.state.subscription import Subscription
 from drain.external.table_mapping import ExternalView
 from drain.protocol import ExternalBacklogQuery

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from controller.state.shard_state import ShardState, Topic
+from controller.state.shard_state import ShardState
+from controller.state.topic import Topic
 from coordinator.decisions.refusal import Refusal
 from coordinator.state.subscription import Subscription
 

@@ -5,7 +5,7 @@ Pure: applying the returned entry reserves the offsets. The order of the batch i
 
 from __future__ import annotations
 
-from controller.state.shard_state import Topic
+from controller.state.topic import Topic
 from headgate.ledger.record_columns import RecordColumns
 from headgate.model import entries as e
 from headgate.model.hashing import segment_hash

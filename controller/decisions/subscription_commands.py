@@ -9,7 +9,8 @@ from typing import Final
 
 from controller.decisions.handlers import Answer, Decision, command, done
 from controller.decisions.lookup import find_subscription
-from controller.state.shard_state import ShardState, Topic
+from controller.state.shard_state import ShardState
+from controller.state.topic import Topic
 from coordinator.decisions.external_topics import seekable_ends
 from coordinator.decisions.gate import compute_gate, is_gated
 from coordinator.decisions.refusal import Refusal

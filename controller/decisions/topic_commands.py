@@ -13,7 +13,8 @@ import msgspec
 
 from controller.decisions.handlers import Answer, Decision, command, done, user_command
 from controller.decisions.lookup import find_topic
-from controller.state.shard_state import ShardState, Topic
+from controller.state.shard_state import ShardState
+from controller.state.topic import Topic
 from coordinator.decisions.refusal import Refusal
 from headgate.errors import LayoutError
 from headgate.model import entries as e

@@ -27,7 +27,8 @@ from typing import Final
 from controller.decisions.handlers import Answer, Decision, StepResult, stepwise_command
 from controller.decisions.source_listing import GraphNode, check_graph, end_of, index_listing, range_text
 from controller.decisions.topic_commands import MAX_SEGMENTS, describe
-from controller.state.shard_state import SegmentTail, ShardState, Topic
+from controller.state.shard_state import ShardState
+from controller.state.topic import SegmentTail, Topic
 from coordinator.decisions.refusal import Refusal
 from coordinator.reporting.steps import Steps
 from headgate.errors import LayoutError

@@ -20,7 +20,8 @@ from controller.decisions.quota import LimitsOf, judge_joining
 from controller.decisions.subscription_commands import create_subscription
 from controller.leader.drain_check import DrainChecker, LedgerDrainCheck
 from controller.leader.step_driver import StepDriver
-from controller.state.shard_state import ShardState, Topic
+from controller.state.shard_state import ShardState
+from controller.state.topic import Topic
 from coordinator.decisions import external_topics
 from coordinator.decisions.refusal import Refusal
 from coordinator.decisions.registration import (

@@ -20,7 +20,8 @@ from controller.decisions.handlers import Answer, Decision, Registration, StepRe
 from controller.decisions.lookup import find_topic
 from controller.retention.policy import KEEP_FOREVER, PruneDecision, RetentionRules, decide_pruning, prune_basis
 from controller.settings.load import RetentionSettings
-from controller.state.shard_state import ShardState, Topic
+from controller.state.shard_state import ShardState
+from controller.state.topic import Topic
 from coordinator.decisions.refusal import Refusal
 from coordinator.reporting.steps import Steps, TakeSteps
 from headgate.backoff import Backoff, BackoffSchedule

@@ -27,7 +27,8 @@ from controller.scaling.policy import (
     undrained_generations,
 )
 from controller.settings.load import ScalingSettings
-from controller.state.shard_state import ShardState, Topic
+from controller.state.shard_state import ShardState
+from controller.state.topic import Topic
 from coordinator.decisions.refusal import Refusal
 from headgate.ledger.record_columns import RecordColumns
 from headgate.model import entries as e

@@ -24,7 +24,8 @@ from controller.state.dedup_window import FinishedBatch, FinishedBatches
 from controller.state.deleted_members import DeletedMembers
 from controller.state.ledger_time import LedgerTime
 from controller.state.producers import ProducerState
-from controller.state.shard_state import ShardState, Tombstone, Topic
+from controller.state.shard_state import ShardState, Tombstone
+from controller.state.topic import Topic
 from coordinator.state.subscription import RemovedConsumer
 from headgate.errors import LedgerError
 from headgate.ledger import checksum

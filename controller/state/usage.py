@@ -6,14 +6,11 @@ created its topic, and a consumer to the user who registered it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
+from controller.state.topic import Topic
 from coordinator.state.subscription import RegisteredConsumer, Subscription
 from headgate.protocol.mqtt_topics import user_of
-
-if TYPE_CHECKING:
-    from controller.state.shard_state import Topic
 
 Owned = Literal["topics", "segments", "subscriptions", "consumers"]
 
@@ -46,11 +43,3 @@ class Usage(dict[tuple[str, Owned], int]):
         """Add a consumer if there is one, or remove it."""
         if consumer is not None:
             self.add(user_of(consumer.client_id), "consumers", times)
-
-
-def usage_of(topics: Iterable[Topic]) -> Usage:
-    """Return what the users of ``topics`` have."""
-    usage = Usage()
-    for topic in topics:
-        usage.add_topic(topic)
-    return usage

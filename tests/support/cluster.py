@@ -29,6 +29,25 @@ were frozen or killed may lose their session.
 SHARDS = 2
 
 
+ONE_USER_OF_EACH_ROLE = """
+[[users.operator]]
+role = "administrator"
+[[users.shop]]
+role = "producer"
+topics = ["orders"]
+[[users.billing]]
+role = "consumer"
+topics = ["orders"]
+subscriptions = ["billing"]
+[[users.gateway]]
+role = "device"
+topics = ["orders"]
+[[users.grafana]]
+role = "observer"
+"""
+"""The beginning of an access file."""
+
+
 class Daemon(LocalDaemon):
     """A daemon that a test observes."""
 

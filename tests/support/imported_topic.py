@@ -1,6 +1,7 @@
 """An external topic, as the shard's state has it after an import."""
 
-from controller.state.shard_state import ShardState, Topic
+from controller.state.shard_state import ShardState
+from controller.state.topic import Topic
 from headgate.model import entries as e
 
 

@@ -198,9 +198,9 @@ class OneShard:
                 raise outcome
 
     @asynccontextmanager
-    async def client(self, client_id: str = "client") -> AsyncIterator[BareClient]:
+    async def client(self, client_id: str = "client", user: str | None = None) -> AsyncIterator[BareClient]:
         """A connected bare client."""
-        client = BareClient(self.broker, client_id)
+        client = BareClient(self.broker, client_id, user)
         await client.open()
         try:
             yield client

@@ -21,29 +21,21 @@ from headgate import Admin, Consumer, Producer
 from headgate.model import entries as e
 from headgate.protocol import messages as m
 from headgate.tls import client_context
-from tests.support.cluster import Daemon, SecuredTestCluster
+from tests.support.cluster import ONE_USER_OF_EACH_ROLE, Daemon, SecuredTestCluster
 from tests.support.programs import metric, wait_until
 from tests.support.waiting import until
 
-ACCESS = """
-[[users.operator]]
-role = "administrator"
+ACCESS = f"""
+{ONE_USER_OF_EACH_ROLE}
 [[users.team]]
 role = "administrator"
 topics = ["team-*"]
-[[users.shop]]
-role = "producer"
-topics = ["orders"]
 [[users.rival]]
 role = "producer"
 topics = ["orders", "other"]
 [[users.stranger]]
 role = "producer"
 topics = ["other"]
-[[users.billing]]
-role = "consumer"
-topics = ["orders"]
-subscriptions = ["billing"]
 [[users.colleague]]
 role = "consumer"
 topics = ["orders"]
@@ -52,14 +44,9 @@ subscriptions = ["billing"]
 role = "consumer"
 topics = ["orders"]
 subscriptions = ["snoop"]
-[[users.gateway]]
-role = "device"
-topics = ["orders"]
 [[users.sensor]]
 role = "device"
 topics = ["other"]
-[[users.grafana]]
-role = "observer"
 [quotas.users.team]
 topics = 1
 [quotas.users.stranger]

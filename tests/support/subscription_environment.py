@@ -14,7 +14,8 @@ from contextlib import contextmanager
 
 import looptime
 
-from controller.state.shard_state import ShardState, Topic
+from controller.state.shard_state import ShardState
+from controller.state.topic import Topic
 from coordinator.decisions.gate import is_gated
 from coordinator.decisions.refusal import Refusal
 from coordinator.ports import CoordinatorSettings

@@ -15,31 +15,18 @@ from headgate import Admin, Consumer, Producer, ProducerSettings, RequestRejecte
 from headgate.client.connection import Client
 from headgate.protocol import messages as m
 from headgate.transport.mqtt import MqttTransport
-from tests.support.cluster import Cluster, SecuredTestCluster
+from tests.support.cluster import ONE_USER_OF_EACH_ROLE, Cluster, SecuredTestCluster
 from tests.support.programs import TEST_SECONDS, metric, wait_until
 from tests.support.raw_clients import raw_transport
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.system, pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(TEST_SECONDS)]
 
-ACCESS = """
-[[users.operator]]
-role = "administrator"
-[[users.shop]]
-role = "producer"
-topics = ["orders"]
+ACCESS = f"""
+{ONE_USER_OF_EACH_ROLE}
 [[users.rival]]
 role = "producer"
 topics = ["other"]
-[[users.billing]]
-role = "consumer"
-topics = ["orders"]
-subscriptions = ["billing"]
-[[users.gateway]]
-role = "device"
-topics = ["orders"]
-[[users.grafana]]
-role = "observer"
 [[users.tenant]]
 role = "administrator"
 topics = ["tenant-*"]

@@ -1,7 +1,8 @@
 """Records are routed to segments and offsets."""
 
 from controller.decisions.placement import oversized_reason, route_batch
-from controller.state.shard_state import ShardState, Topic
+from controller.state.shard_state import ShardState
+from controller.state.topic import Topic
 from headgate.model import entries as e
 from headgate.model.hashing import segment_hash
 from headgate.protocol import messages as m

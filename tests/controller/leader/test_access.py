@@ -18,7 +18,7 @@ from headgate.errors import RequestRejectedError
 from headgate.model.entries import SubscriptionType
 from headgate.protocol import messages as m
 from tests.headgate.client.test_against_the_leader import client as client_of
-from tests.support.one_shard import CLUSTER, BareClient, OneShard
+from tests.support.one_shard import CLUSTER, OneShard
 
 pytestmark = pytest.mark.looptime
 
@@ -112,18 +112,8 @@ async def test_refusals_are_logged_once_per_client() -> None:
 
 
 async def opened(shard: OneShard, user: str, **fields: object) -> m.AnyReplyBody:
-    async with bare(shard, user) as sender:
+    async with shard.client(f"client-{user}", user) as sender:
         return await sender.call(m.OpenProducer, token=f"token-{user}", **fields)
-
-
-@asynccontextmanager
-async def bare(shard: OneShard, user: str) -> AsyncIterator[BareClient]:
-    sender = BareClient(shard.broker, f"client-{user}", user)
-    await sender.open()
-    try:
-        yield sender
-    finally:
-        await sender.transport.__aexit__(None, None, None)
 
 
 async def test_a_named_producer_belongs_to_its_user() -> None:
@@ -148,7 +138,7 @@ async def test_a_forged_batch_counts_as_one_of_an_unknown_producer() -> None:
             "producer_epoch": identity.producer_epoch,
             "sequence": 0,
         }
-        async with bare(shard, "rival") as rival, bare(shard, "shop") as shop:
+        async with shard.client("client-rival", "rival") as rival, shard.client("client-shop", "shop") as shop:
             forged = await rival.call(m.ProduceBatch, **batch)
             raised = await rival.call(m.ProduceBatch, **{**batch, "producer_epoch": identity.producer_epoch + 1})
             honest = await shop.call(m.ProduceBatch, **batch)
@@ -160,7 +150,11 @@ async def test_a_forged_batch_counts_as_one_of_an_unknown_producer() -> None:
 
 async def test_a_consumers_name_belongs_to_its_user() -> None:
     registration = {"topic": "orders", "subscription": "billing", "consumer": "c", "subscription_type": "STREAM"}
-    async with shard_with_rules() as shard, bare(shard, "billing") as owner, bare(shard, "rival") as rival:
+    async with (
+        shard_with_rules() as shard,
+        shard.client("client-billing", "billing") as owner,
+        shard.client("client-rival", "rival") as rival,
+    ):
         await owner.call(m.RegisterConsumer, **registration, incarnation=1)
         taken = await rival.call(m.RegisterConsumer, **registration, incarnation=2)
         named = {key: registration[key] for key in ("topic", "subscription", "consumer")}
@@ -176,9 +170,9 @@ async def test_another_user_sends_no_request_for_a_consumer() -> None:
     registration = {"topic": "orders", "subscription": "billing", "consumer": "c", "subscription_type": "STREAM"}
     async with (
         shard_with_rules() as shard,
-        bare(shard, "shop") as shop,
-        bare(shard, "billing") as owner,
-        bare(shard, "rival") as rival,
+        shard.client("client-shop", "shop") as shop,
+        shard.client("client-billing", "billing") as owner,
+        shard.client("client-rival", "rival") as rival,
     ):
         await shop.call(m.ProduceBatch, topic="orders", records=RECORDS)
         registered = await owner.call(m.RegisterConsumer, **registration, start="earliest", incarnation=1)
@@ -201,7 +195,11 @@ async def test_another_user_sends_no_request_for_a_consumer() -> None:
 
 
 async def test_a_request_in_another_clients_name_has_no_effect_and_is_answered_to_its_sender() -> None:
-    async with shard_with_rules() as shard, bare(shard, "rival") as rival, bare(shard, "operator") as operator:
+    async with (
+        shard_with_rules() as shard,
+        shard.client("client-rival", "rival") as rival,
+        shard.client("client-operator", "operator") as operator,
+    ):
         request = m.Request(request_id=5, client_id="client-operator", body=m.DeleteTopic(topic="orders", token="x"))
         rival.transport.publish(m.requests_topic(CLUSTER, 0, "rival/client-rival"), m.encode(request))
         reply = await rival.reply(5)
@@ -218,7 +216,7 @@ async def test_a_stored_batch_is_answered_after_its_user_has_lost_the_right() ->
     async with shard_with_rules() as shard:
         identity = await opened(shard, "shop")
         named = {"producer_id": identity.producer_id, "producer_epoch": identity.producer_epoch}
-        async with bare(shard, "shop") as shop:
+        async with shard.client("client-shop", "shop") as shop:
             await shop.call(m.ProduceBatch, topic="orders", records=RECORDS, **named, sequence=0)
             shard.access.rules = AccessRules({"shop": (Right(Role.PRODUCER, ("other",)),)})
             repeated = await shop.call(m.ProduceBatch, topic="orders", records=RECORDS, **named, sequence=0)

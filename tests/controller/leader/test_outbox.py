@@ -7,9 +7,11 @@ import asyncio
 import pytest
 from structlog.testing import capture_logs
 
+from controller.leader.leader import ShardLeader
 from controller.leader.outbox import Outbox
 from headgate.client.connection import Client
 from headgate.protocol import messages as m
+from headgate.transport.port import Transport
 from tests.support.one_shard import CLUSTER, OneShard
 
 pytestmark = pytest.mark.looptime
@@ -26,6 +28,21 @@ def described(size_bytes: int) -> m.TopicReply:
     return m.TopicReply(topic=topic)
 
 
+def outbox_of(
+    leader: ShardLeader, shard: OneShard, transport: Transport, max_reply_bytes: int = m.MAX_REPLY_BYTES
+) -> Outbox:
+    return Outbox(
+        cluster=CLUSTER,
+        shard=0,
+        leader_epoch=1,
+        instance="a",
+        transport=transport,
+        commit=leader.commit,
+        observer=shard.instruments,
+        max_reply_bytes=max_reply_bytes,
+    )
+
+
 async def received(size_bytes: int, max_reply_bytes: int = m.MAX_REPLY_BYTES) -> tuple[list[m.Reply], list[int], float]:
     """Return the replies that reach a client, the sizes of the messages on the broker, and the metric."""
     shard = OneShard()
@@ -39,17 +56,7 @@ async def received(size_bytes: int, max_reply_bytes: int = m.MAX_REPLY_BYTES) ->
             shard.broker.spies.append(
                 lambda message: sizes.append(len(message.payload)) if message.topic.endswith("replies") else None
             )
-            outbox = Outbox(
-                cluster=CLUSTER,
-                shard=0,
-                leader_epoch=1,
-                instance="a",
-                transport=sender,
-                commit=leader.commit,
-                observer=shard.instruments,
-                max_reply_bytes=max_reply_bytes,
-            )
-            outbox.reply(ADDRESS, described(size_bytes))
+            outbox_of(leader, shard, sender, max_reply_bytes).reply(ADDRESS, described(size_bytes))
             await asyncio.sleep(5)
     return replies, sizes, shard.registry.get_sample_value("headgate_messages_too_large_total") or 0.0
 
@@ -60,17 +67,8 @@ async def test_a_large_answer_is_sent_in_a_turn_after_that_which_encodes_it(size
     async with shard.leader() as leader, shard.broker.transport("sender") as sender:
         sent: list[bytes] = []
         sender.publish = lambda _, payload, **__: sent.append(payload) is None
-        outbox = Outbox(
-            cluster=CLUSTER,
-            shard=0,
-            leader_epoch=1,
-            instance="a",
-            transport=sender,
-            commit=leader.commit,
-            observer=shard.instruments,
-        )
         await leader.commit.flush()
-        outbox.answer(ADDRESS, described(size_bytes))
+        outbox_of(leader, shard, sender).answer(ADDRESS, described(size_bytes))
         assert [bool(sent)] == [turns == 0]
         await asyncio.sleep(0)
 

@@ -20,7 +20,7 @@ from headgate.errors import RequestRejectedError
 from headgate.protocol import messages as m
 from metrics.events import Quota
 from tests.headgate.client.test_against_the_leader import client as client_of
-from tests.support.one_shard import BareClient, OneShard
+from tests.support.one_shard import OneShard
 
 pytestmark = pytest.mark.looptime
 
@@ -46,16 +46,6 @@ def client(shard: OneShard, user: str, client_id: str = "") -> Client:
     return client_of(shard, client_id or f"client-{user}", user)
 
 
-@asynccontextmanager
-async def bare(shard: OneShard, user: str) -> AsyncIterator[BareClient]:
-    sender = BareClient(shard.broker, f"client-{user}", user)
-    await sender.open()
-    try:
-        yield sender
-    finally:
-        await sender.transport.__aexit__(None, None, None)
-
-
 def exceeded(shard: OneShard, quota: Quota) -> float:
     return shard.registry.get_sample_value("headgate_quota_exceeded_total", {"quota": quota}) or 0.0
 
@@ -74,7 +64,7 @@ async def test_topics_beyond_the_quota_are_refused_until_one_is_deleted() -> Non
 
 
 async def test_a_repeated_command_is_answered_although_the_quota_is_used_up() -> None:
-    async with shard_with(topics=1) as shard, bare(shard, "shop") as shop:
+    async with shard_with(topics=1) as shard, shard.client("client-shop", "shop") as shop:
         first = await shop.call(m.CreateTopic, topic="a", token="same")
         again = await shop.call(m.CreateTopic, topic="a", token="same")
 
@@ -96,7 +86,7 @@ async def test_the_owner_of_a_topic_pays_for_its_segments_also_when_another_user
 
 async def test_an_import_counts_as_well() -> None:
     listing = [m.SegmentImport(segment=label, hashes=None) for label in "ab"]
-    async with shard_with(segments=1) as shard, bare(shard, "shop") as shop:
+    async with shard_with(segments=1) as shard, shard.client("client-shop", "shop") as shop:
         refused = await shop.call(m.ImportTopic, topic="kinesis", token="i", segments=listing)
 
     assert ("quota_exceeded", 1) == (refused.verdict, exceeded(shard, "segments"))
@@ -113,7 +103,7 @@ def registration(consumer: str, subscription: str = "s", incarnation: int = 1) -
 
 
 async def test_consumers_and_subscriptions_beyond_the_quota_are_refused_and_leave_nothing() -> None:
-    async with shard_with(consumers=2, subscriptions=1) as shard, bare(shard, "shop") as shop:
+    async with shard_with(consumers=2, subscriptions=1) as shard, shard.client("client-shop", "shop") as shop:
         await shop.call(m.RegisterConsumer, **registration("c1"))
         other = await shop.call(m.RegisterConsumer, **registration("c2", "other"))
         second = await shop.call(m.RegisterConsumer, **registration("c2"))
@@ -151,7 +141,7 @@ async def test_a_producer_learns_at_once_that_its_user_may_have_no_more() -> Non
 
 
 async def test_a_program_that_restarts_often_gets_a_producer_in_exchange_for_an_idle_one() -> None:
-    async with shard_with(producers=2) as shard, bare(shard, "shop") as shop:
+    async with shard_with(producers=2) as shard, shard.client("client-shop", "shop") as shop:
         first = await shop.call(m.OpenProducer, token="1")
         second = await shop.call(m.OpenProducer, token="2")
         refused = await shop.call(m.OpenProducer, token="3")
@@ -213,7 +203,7 @@ async def test_refused_batches_are_sent_again_and_stored_once_and_in_order(limit
 
 
 async def test_other_users_are_not_delayed() -> None:
-    async with shard_with(requests_per_second=1) as shard, bare(shard, "shop") as shop:
+    async with shard_with(requests_per_second=1) as shard, shard.client("client-shop", "shop") as shop:
         loop = asyncio.get_running_loop()
         for _ in range(50):
             shop.send(m.ListTopics)
@@ -226,7 +216,7 @@ async def test_other_users_are_not_delayed() -> None:
 
 async def test_a_flood_is_not_read_and_is_refused_with_limited_effort() -> None:
     with capture_logs() as logs:
-        async with shard_with(requests_per_second=10) as shard, bare(shard, "shop") as shop:
+        async with shard_with(requests_per_second=10) as shard, shard.client("client-shop", "shop") as shop:
             flood = m.encode(m.Request(request_id=7, client_id="client-shop", body=m.ListTopics()))
             for _ in range(100):
                 shop.send_raw(flood)
@@ -251,7 +241,7 @@ async def test_a_flood_is_not_read_and_is_refused_with_limited_effort() -> None:
 
 async def test_a_message_that_cannot_be_answered_is_dropped() -> None:
     """It does not begin as an envelope does, and a message beyond the rate is not decoded."""
-    async with shard_with(requests_per_second=1) as shard, bare(shard, "shop") as shop:
+    async with shard_with(requests_per_second=1) as shard, shard.client("client-shop", "shop") as shop:
         for _ in range(100):
             shop.send_raw(b"\xff" * 1000)
         await asyncio.sleep(1)

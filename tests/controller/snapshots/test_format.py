@@ -16,7 +16,8 @@ from controller.snapshots import format as snapshots
 from controller.snapshots.format import SnapshotError, decode_steps, encode_snapshot
 from controller.state.dedup_window import FinishedBatches
 from controller.state.producers import ProducerState
-from controller.state.shard_state import SegmentTail, ShardState
+from controller.state.shard_state import ShardState
+from controller.state.topic import SegmentTail
 from headgate.ledger.checksum import SEAL_BYTES, seal
 from headgate.model import entries as e
 from tests.support.histories import History

@@ -5,13 +5,8 @@ from typing import Any
 import pytest
 
 from controller.state.deleted_members import MAX_DELETED_MEMBERS, DeletedMembers
-from controller.state.shard_state import (
-    MAX_INDEX_ENTRIES,
-    MAX_REMEMBERED_COMMANDS,
-    SegmentTail,
-    ShardState,
-    Tombstone,
-)
+from controller.state.shard_state import MAX_REMEMBERED_COMMANDS, ShardState, Tombstone
+from controller.state.topic import MAX_INDEX_ENTRIES, SegmentTail
 from coordinator.state.subscription import REMOVED_CONSUMER_RETENTION_MS, RemovedConsumer, Subscription
 from headgate.model import entries as e
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from controller.state.shard_state import ShardState, Topic
+from controller.state.shard_state import ShardState
+from controller.state.topic import Topic
 from coordinator.decisions.external_topics import acknowledgeable_end, registration_error, remaining_at_source
 from headgate.model import entries as e
 from headgate.protocol import messages as m

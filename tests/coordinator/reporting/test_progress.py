@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from controller.state.shard_state import Topic
+from controller.state.topic import Topic
 from coordinator.reporting.progress import unacknowledged
 from coordinator.state.subscription import Subscription
 from headgate.model import entries as e

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
@@ -13,6 +16,20 @@ from tests.headgate.client.test_against_the_leader import KEYS, client, create, 
 from tests.support.one_shard import OneShard, now_ms
 
 pytestmark = pytest.mark.looptime
+
+
+@asynccontextmanager
+async def reading(
+    records: int = 0, *, segments: int = 2, **options: Any
+) -> AsyncIterator[tuple[OneShard, Consumer, Admin]]:
+    """A shard whose topic ``orders`` has ``records``, with a consumer of its subscription and an administrator."""
+    world = OneShard()
+    async with world.leader():
+        await create(world, segments=segments)
+        if records:
+            await produce(world, records)
+        async with reader(world, **options) as consumer, Admin(client(world, "admin")) as admin:
+            yield world, consumer, admin
 
 
 async def take(consumer: Consumer, count: int, *, acknowledge: bool = True) -> list[ConsumedRecord]:
@@ -36,17 +53,13 @@ def by_key(records: list[ConsumedRecord]) -> dict[bytes, list[int]]:
 
 async def test_after_a_seek_every_record_is_delivered_again_in_order_and_no_earlier_one_between():
     """500 records are queued in the consumer at the seek; none of them is delivered after the revocation."""
-    world = OneShard()
-    async with world.leader():
-        await create(world)
-        await produce(world, 600)
-        async with reader(world) as consumer, Admin(client(world, "admin")) as admin:
-            before = await take(consumer, 100)
-            answer = await admin.seek("orders", "billing", to="earliest")
-            await asyncio.sleep(0.5)
-            after = await take(consumer, 600)
-            await asyncio.sleep(1)
-            described = await admin.describe_subscription("orders", "billing")
+    async with reading(600) as (_, consumer, admin):
+        before = await take(consumer, 100)
+        answer = await admin.seek("orders", "billing", to="earliest")
+        await asyncio.sleep(0.5)
+        after = await take(consumer, 600)
+        await asyncio.sleep(1)
+        described = await admin.describe_subscription("orders", "billing")
 
     assert in_order(600) == by_key(after)
     assert {record.generation for record in before}.isdisjoint({record.generation for record in after})
@@ -55,35 +68,27 @@ async def test_after_a_seek_every_record_is_delivered_again_in_order_and_no_earl
 
 
 async def test_records_delivered_before_a_seek_cannot_be_acknowledged():
-    world = OneShard()
-    async with world.leader():
-        await create(world, segments=1)
-        await produce(world, 100)
-        async with reader(world) as consumer, Admin(client(world, "admin")) as admin:
-            before = await take(consumer, 50, acknowledge=False)
-            await admin.seek("orders", "billing", to="earliest")
-            await asyncio.sleep(0.5)
-            await consumer.acknowledge(before[-1])
-            await asyncio.sleep(1)
-            described = await admin.describe_subscription("orders", "billing")
-            assert 1 == consumer.rejected
+    async with reading(100, segments=1) as (_, consumer, admin):
+        before = await take(consumer, 50, acknowledge=False)
+        await admin.seek("orders", "billing", to="earliest")
+        await asyncio.sleep(0.5)
+        await consumer.acknowledge(before[-1])
+        await asyncio.sleep(1)
+        described = await admin.describe_subscription("orders", "billing")
+        assert 1 == consumer.rejected
 
     assert [0] == [segment.acknowledged_offset for segment in described.segments]
 
 
 async def test_a_push_lost_during_a_seek_is_repeated():
-    world = OneShard()
-    async with world.leader():
-        await create(world, segments=1)
-        await produce(world, 100)
-        async with reader(world) as consumer, Admin(client(world, "admin")) as admin:
-            await take(consumer, 100)
-            await asyncio.sleep(1)
-            world.broker.pause("client-c")
-            await admin.seek("orders", "billing", positions={0: 90})
-            world.broker.drop("client-c")
-            world.broker.resume("client-c")
-            assert list(range(90, 100)) == [record.offset for record in await take(consumer, 10)]
+    async with reading(100, segments=1) as (world, consumer, admin):
+        await take(consumer, 100)
+        await asyncio.sleep(1)
+        world.broker.pause("client-c")
+        await admin.seek("orders", "billing", positions={0: 90})
+        world.broker.drop("client-c")
+        world.broker.resume("client-c")
+        assert list(range(90, 100)) == [record.offset for record in await take(consumer, 10)]
 
 
 async def test_a_seek_back_over_a_split_reads_the_parent_again_before_its_children():
@@ -131,16 +136,12 @@ def _offsets(taken: list[list[ConsumedRecord]]) -> dict[int, set[int]]:
 
 async def test_a_seek_to_latest_skips_every_record_without_waiting_for_a_drain_check():
     """The drain check has no answer here; the sealed segment that was skipped is drained nevertheless."""
-    world = OneShard()
-    async with world.leader():
-        await create(world, segments=1)
-        await produce(world, 50)
-        async with reader(world) as consumer, Admin(client(world, "admin")) as admin:
-            await take(consumer, 5)
-            await admin.split("orders", 0)
-            await admin.seek("orders", "billing", to="latest")
-            await produce(world, 20, "second")
-            after = await take(consumer, 20)
+    async with reading(50, segments=1) as (world, consumer, admin):
+        await take(consumer, 5)
+        await admin.split("orders", 0)
+        await admin.seek("orders", "billing", to="latest")
+        await produce(world, 20, "second")
+        after = await take(consumer, 20)
 
     assert {key: list(range(index, 20, len(KEYS))) for index, key in enumerate(KEYS)} == by_key(after)
 
@@ -161,32 +162,24 @@ async def test_a_seek_to_a_timestamp_starts_at_the_first_record_stored_then_or_l
 
 
 async def test_a_seek_of_a_queue_discards_single_acknowledgements():
-    world = OneShard()
-    async with world.leader():
-        await create(world, segments=1)
-        await produce(world, 20)
-        async with reader(world, type="QUEUE") as consumer, Admin(client(world, "admin")) as admin:
-            for record in (await take(consumer, 20, acknowledge=False))[::2]:
-                await consumer.acknowledge(record)
-            await asyncio.sleep(1)
-            await admin.seek("orders", "billing", positions={0: 5})
-            assert list(range(5, 20)) == [record.offset for record in await take(consumer, 15)]
+    async with reading(20, segments=1, type="QUEUE") as (_, consumer, admin):
+        for record in (await take(consumer, 20, acknowledge=False))[::2]:
+            await consumer.acknowledge(record)
+        await asyncio.sleep(1)
+        await admin.seek("orders", "billing", positions={0: 5})
+        assert list(range(5, 20)) == [record.offset for record in await take(consumer, 15)]
 
 
 async def test_a_refused_seek_moves_nothing():
-    world = OneShard()
-    async with world.leader():
-        await create(world, segments=1)
-        await produce(world, 20)
-        async with reader(world) as consumer, Admin(client(world, "admin")) as admin:
-            with pytest.raises(RequestRejectedError, match="segment 0 ends at 20; 21 is beyond it: choose 0 to 20"):
-                await admin.seek("orders", "billing", positions={0: 21})
-            with pytest.raises(ConfigError, match="in the future"):
-                await admin.seek("orders", "billing", timestamp_ms=now_ms() + 1000)
-            with pytest.raises(ConfigError, match="exactly one"):
-                await admin.seek("orders", "billing")
-            assert list(range(20)) == [record.offset for record in await take(consumer, 20)]
-            assert 0 == (await admin.describe_subscription("orders", "billing")).seek_generation
+    async with reading(20, segments=1) as (_, consumer, admin):
+        with pytest.raises(RequestRejectedError, match="segment 0 ends at 20; 21 is beyond it: choose 0 to 20"):
+            await admin.seek("orders", "billing", positions={0: 21})
+        with pytest.raises(ConfigError, match="in the future"):
+            await admin.seek("orders", "billing", timestamp_ms=now_ms() + 1000)
+        with pytest.raises(ConfigError, match="exactly one"):
+            await admin.seek("orders", "billing")
+        assert list(range(20)) == [record.offset for record in await take(consumer, 20)]
+        assert 0 == (await admin.describe_subscription("orders", "billing")).seek_generation
 
 
 async def test_a_consumer_seeks_its_subscription_for_all_its_consumers():
@@ -210,29 +203,22 @@ async def test_a_consumer_seeks_its_subscription_for_all_its_consumers():
 
 
 async def test_a_checkpoint_subscription_cannot_be_moved():
-    world = OneShard()
-    async with world.leader():
-        await create(world, segments=1)
-        async with reader(world, type="CHECKPOINT"), Admin(client(world, "admin")) as admin:
-            with pytest.raises(RequestRejectedError, match="keep their own positions"):
-                await admin.seek("orders", "billing", to="earliest")
+    async with reading(segments=1, type="CHECKPOINT") as (_, _, admin):
+        with pytest.raises(RequestRejectedError, match="keep their own positions"):
+            await admin.seek("orders", "billing", to="earliest")
 
 
 async def test_order_none_releases_children_and_order_strict_revokes_them():
-    world = OneShard()
-    async with world.leader():
-        await create(world, segments=1)
-        await produce(world, 10)
-        async with reader(world) as consumer, Admin(client(world, "admin")) as admin:
-            await take(consumer, 5)
-            await admin.split("orders", 0)
-            await asyncio.sleep(0.1)
-            assert [0] == consumer.segments
-            await admin.set_order("orders", "billing", "none")
-            await asyncio.sleep(0.1)
-            assert [0, 1, 2] == consumer.segments
-            described = await admin.set_order("orders", "billing", "strict")
-            assert {1: (0,), 2: (0,)} == {s.segment: s.blocked_by for s in described.segments if s.blocked_by}
-            await asyncio.sleep(0.5)
-            assert [0] == consumer.segments, "handed back, and nothing was fenced"
-            assert 0 == world.registry.get_sample_value("headgate_consumers_removed_total", {"reason": "evicted"})
+    async with reading(10, segments=1) as (world, consumer, admin):
+        await take(consumer, 5)
+        await admin.split("orders", 0)
+        await asyncio.sleep(0.1)
+        assert [0] == consumer.segments
+        await admin.set_order("orders", "billing", "none")
+        await asyncio.sleep(0.1)
+        assert [0, 1, 2] == consumer.segments
+        described = await admin.set_order("orders", "billing", "strict")
+        assert {1: (0,), 2: (0,)} == {s.segment: s.blocked_by for s in described.segments if s.blocked_by}
+        await asyncio.sleep(0.5)
+        assert [0] == consumer.segments, "handed back, and nothing was fenced"
+        assert 0 == world.registry.get_sample_value("headgate_consumers_removed_total", {"reason": "evicted"})
