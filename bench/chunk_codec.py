@@ -17,8 +17,8 @@ import pyarrow.parquet as pq
 
 from bench.harness.benchmark import Benchmark, Effort, Measurement, run_alternating
 from bench.harness.workload import Shard, batches
+from controller.chunk_writer.builder import SCHEMA
 from headgate.ledger import chunk
-from headgate.ledger.chunk import SCHEMA
 from headgate.ledger.record_columns import RecordColumns
 
 BATCHES, RECORDS_EACH, VALUE_BYTES = 100, 100, 200

@@ -13,10 +13,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
+from controller.chunk_writer.builder import ChunkBuilder
 from controller.leadership.transitions import Event
 from controller.state.shard_state import ShardState
 from headgate.errors import HeadgateError, ObjectExistsError, OutcomeUnknownError, StoreUnavailableError
-from headgate.ledger.chunk import ChunkBuilder
 from headgate.ledger.ledger import Ledger
 from headgate.ledger.record_columns import RecordColumns
 from headgate.model import entries as e

@@ -51,10 +51,9 @@ async def read_ledger(ledger: Ledger) -> tuple[list[Chunk], list[StoredRecord]]:
     chunks, records = [], []
     for number in range(1, await ledger.newest() + 1):
         chunks.append(await ledger.read(number))
-        table = await ledger.read_records(number)
-        columns = (table.column(name).to_pylist() for name in ("segment", "offset", "key", "value"))
+        found = await ledger.read_records(number)
         records += [
             StoredRecord(segment, offset, key.decode(), _VALUE.decode(value).counter)
-            for segment, offset, key, value in zip(*columns, strict=True)
+            for segment, offset, key, value in zip(found.segment, found.offset, found.key, found.value, strict=True)
         ]
     return chunks, records

@@ -14,8 +14,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from controller.chunk_writer.builder import SCHEMA, ChunkBuilder
 from headgate.ledger.checksum import seal_parquet
-from headgate.ledger.chunk import FORMAT, METADATA_KEY, SCHEMA, ChunkBuilder
+from headgate.ledger.chunk import FORMAT, METADATA_KEY
 from headgate.ledger.paths import chunk_folder, chunk_name
 from headgate.model import entries as e
 

@@ -154,6 +154,7 @@ class HonestLoad:
             topic_id = (await admin.describe_topic(TOPIC)).topic_id
         found: list[tuple[bytes, bytes]] = []
         for number in await ledger.numbers():
-            rows = (await ledger.read_records(number)).to_pylist()
-            found += [(row["key"], row["value"]) for row in rows if row["topic_id"] == topic_id]
+            records = await ledger.read_records(number)
+            columns = zip(records.topic_id, records.key, records.value, strict=True)
+            found += [(key, value) for of_topic, key, value in columns if of_topic == topic_id]
         return found

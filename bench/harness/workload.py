@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import random
 
+from controller.chunk_writer.builder import ChunkBuilder
 from controller.decisions.placement import route_batch
 from controller.state.shard_state import ShardState
-from headgate.ledger.chunk import ChunkBuilder
 from headgate.model import entries as e
 from headgate.protocol import messages as m
 

@@ -17,6 +17,7 @@ from collections.abc import Callable
 
 import structlog
 
+from controller.chunk_writer.builder import ChunkBuilder
 from controller.commit import TermEndedError
 from controller.leader.leader import ShardLeader
 from controller.leadership.election import Elections
@@ -25,7 +26,6 @@ from controller.snapshots.restore import apply_new_chunks, catch_up, load_newest
 from controller.state.shard_state import ShardState
 from headgate.backoff import Backoff
 from headgate.errors import LedgerError, ObjectExistsError, OutcomeUnknownError, StoreUnavailableError
-from headgate.ledger.chunk import ChunkBuilder
 from headgate.ledger.ledger import Ledger
 from headgate.model import entries as e
 from metrics import events

@@ -18,7 +18,7 @@ from drain.spark.schemas import STATE
 from headgate.errors import LedgerError, ObjectExistsError
 from headgate.ledger.checksum import seal_parquet
 from headgate.ledger.paths import chunk_name, chunk_numbers
-from headgate.ledger.sealed_parquet import open_sealed
+from headgate.ledger.sealed_parquet import check_sealed
 from headgate.storage.object_store import Store
 
 FORMAT: Final = 4
@@ -119,9 +119,8 @@ def decode_result(data: bytes, *, shard: int, watermark: int) -> Result:
     where = result_path(shard, watermark)
     recount = f"if the chunks are of this version, move {result_folder(shard)} away: the ledger is then counted again"
     try:
-        raw, file = open_sealed(data, where, _METADATA_KEY, FORMAT)
-        header = msgspec.json.decode(raw, type=_Header)
-        table = file.read(use_threads=False)
+        header = msgspec.json.decode(check_sealed(data, where, _METADATA_KEY, FORMAT), type=_Header)
+        table = pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False)
     except LedgerError as error:
         raise ResultError(f"{error}; {recount}") from None
     except (pa.ArrowException, OSError, msgspec.DecodeError) as error:

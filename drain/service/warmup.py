@@ -11,11 +11,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
 from drain.backlog.counting import ChunkBatch, aggregate_chunks
 from drain.spark.fact_source import SparkFiles
-from headgate.ledger.chunk import ChunkBuilder
+from drain.spark.schemas import CHUNK_FACTS
+from headgate.ledger.facts import facts_of
 from headgate.ledger.paths import chunk_folder, chunk_name
 from headgate.model import entries as e
 from headgate.model.layout import Layout
@@ -36,30 +39,22 @@ def warm_up(session: SparkSession, folder: Path, report: Callable[[str], None]) 
 
 
 def _chunk() -> bytes:
-    builder = ChunkBuilder()
+    """Return an object with all facts that a run counts, as a leader would state them."""
     layout = Layout.initial(1, 0).split(0, 1, 0)
-    builder.add(e.TopicCreated(topic_id=1, topic="warm-up", segments=1, token="warm-up"))  # noqa: S106 - a command's token
-    builder.add(
-        e.SubscriptionCreated(
-            topic_id=1,
-            subscription_id=2,
-            subscription="warm-up",
-            subscription_type=e.SubscriptionType.QUEUE,
-            order="none",
-            positions={},
-        ),
+    created = e.TopicCreated(topic_id=1, topic="warm-up", segments=1, token="warm-up")  # noqa: S106 - a command's token
+    subscribed = e.SubscriptionCreated(
+        topic_id=1,
+        subscription_id=2,
+        subscription="warm-up",
+        subscription_type=e.SubscriptionType.QUEUE,
+        order="none",
+        positions={},
     )
-    builder.add(e.SegmentSplit(topic_id=1, segment=0, end_offset=1, token="split"), layout)  # noqa: S106 - as above
+    split = e.SegmentSplit(topic_id=1, segment=0, end_offset=1, token="split")  # noqa: S106 - as above
     ranges = [e.AcknowledgedRange(0, 0, 1), e.AcknowledgedRange(0, 3, 4)]
-    builder.add(e.RecordsAcknowledged(topic_id=1, subscription_id=2, seek_generation=0, ranges=ranges))
-    records = builder.records
-    for column, value in (
-        (records.topic_id, 1),
-        (records.segment, 0),
-        (records.offset, 0),
-        (records.timestamp_ms, 0),
-    ):
-        column.append(value)
-    records.key.append(b"key")
-    records.value.append(b"value")
-    return builder.encode(shard=0, number=1, leader_epoch=1, at_ms=0)
+    acknowledged = e.RecordsAcknowledged(topic_id=1, subscription_id=2, seek_generation=0, ranges=ranges)
+    record = {"fact": "record", "topic_id": 1, "segment": 0, "offset": 0, "timestamp_ms": 0, "size_bytes": 8}
+    facts = [fact for entry in (created, subscribed, split, acknowledged) for fact in facts_of(entry, layout)]
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.Table.from_pylist([*facts, record], schema=CHUNK_FACTS), sink)
+    return bytes(sink.getvalue())

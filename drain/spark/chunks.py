@@ -12,10 +12,13 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 from drain.spark.fact_source import FactSource, Reader, fact_source
 from drain.spark.small_chunk_reader import SMALL_READ_MAX_ROWS
 from headgate.errors import ConfigError, LedgerError
-from headgate.ledger.chunk import decode_header_and_rows
+from headgate.ledger.chunk import decode_header
 from headgate.ledger.paths import CHUNKS_FOLDER, chunk_folder, chunk_name, chunk_numbers, chunk_path
 from headgate.storage.object_store import Store, open_store
 
@@ -91,5 +94,5 @@ class LedgerChunks:
 
     async def _check(self, shard: int, number: int) -> tuple[int, int]:
         data = await self.store.read(chunk_path(shard, number))
-        header, rows = decode_header_and_rows(data, shard=shard, number=number)
-        return header.at_ms, rows
+        header = decode_header(data, shard=shard, number=number)
+        return header.at_ms, pq.read_metadata(pa.BufferReader(data)).num_rows

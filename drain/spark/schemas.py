@@ -10,7 +10,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from headgate.ledger import chunk
+from headgate.ledger.chunk import COLUMNS
 
 FACT_COLUMNS: Final = (
     "fact",
@@ -29,7 +29,8 @@ FACT_COLUMNS: Final = (
 SHARD: Final = pa.field("shard", pa.int64())
 """Not a column of a chunk: it is taken from the chunk's folder."""
 
-FACTS: Final = pa.schema([*(chunk.SCHEMA.field(name) for name in FACT_COLUMNS), SHARD])
+CHUNK_FACTS: Final = pa.schema([(name, pa.type_for_alias(COLUMNS[name])) for name in FACT_COLUMNS])
+FACTS: Final = pa.schema([*CHUNK_FACTS, SHARD])
 
 TIMESTAMP_INDEX: Final = pa.list_(pa.struct([pa.field("offset", pa.int64()), pa.field("timestamp_ms", pa.int64())]))
 

@@ -63,12 +63,12 @@ def verify(data: bytes, at: int = 0) -> None:
 
 def seal_parquet(data: bytes | memoryview) -> bytes:
     """Return the Parquet object ``data`` with a seal before its footer."""
-    return seal(data, _footer_start(memoryview(data)))
+    return seal(data, parquet_footer_start(memoryview(data)))
 
 
 def verify_parquet(data: bytes) -> None:
     """Check the seal of a Parquet object; raises NoChecksumError or ChecksumError."""
-    verify(data, _footer_start(data) - SEAL_BYTES)
+    verify(data, parquet_footer_start(data) - SEAL_BYTES)
 
 
 def seal_json(data: bytes) -> bytes:
@@ -86,5 +86,6 @@ def verify_json(data: bytes) -> None:
     raise ChecksumError(f"its {len(data)} bytes have another checksum than their first field")
 
 
-def _footer_start(data: bytes | memoryview) -> int:
+def parquet_footer_start(data: bytes | memoryview) -> int:
+    """Return where the footer of a Parquet object begins by its stated length; negative if that cannot be."""
     return len(data) - _PARQUET_END_BYTES - int.from_bytes(data[-_PARQUET_END_BYTES:-4], "little")

@@ -14,17 +14,17 @@ Spark writes the objects, so a manifest contains their checksums and its own
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from typing import Final
 
 import msgspec
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from headgate.errors import LedgerError
 from headgate.ledger import checksum
 from headgate.ledger.chunk_ranges import ChunkRange
 from headgate.ledger.format_version import check_json_format
+from headgate.ledger.parquet_columns import Columns, read_columns_unlocked
+from headgate.ledger.sealed_parquet import check_is_parquet
 from headgate.storage.object_store import Store
 
 FORMAT: Final = 3
@@ -142,21 +142,19 @@ def check_object(data: bytes, path: str, expected: int) -> None:
         raise LedgerError(f"{path} is damaged: {error}") from None
 
 
-def decode_compacted(data: bytes, item: CompactedObject, columns: Sequence[str]) -> pa.Table:
-    """Return ``columns`` of the records of the object ``item``; raises LedgerError if it is not what its manifest says.
+def decode_compacted(data: bytes, item: CompactedObject) -> Columns:
+    """Return the records of the object ``item``; raises LedgerError if it is not what its manifest says.
 
     Blocks for milliseconds per megabyte, without Python's lock most of the time.
     """
     check_object(data, item.path, item.checksum)
-    try:
-        table = pq.read_table(pa.BufferReader(data), columns=list(columns), partitioning=None, use_threads=False)
-    except (pa.ArrowException, OSError) as error:
-        raise LedgerError(f"{item.path} is not a readable compacted object ({len(data)} bytes): {error}") from error
-    if table.column_names != list(columns) or len(table) != item.end_offset - item.first_offset:
+    check_is_parquet(data, item.path)
+    rows = read_columns_unlocked(data, item.path)
+    if len(rows) != item.end_offset - item.first_offset:
         raise LedgerError(
-            f"{item.path} has {len(table)} records, its manifest states {item.end_offset - item.first_offset}"
+            f"{item.path} has {len(rows)} records, its manifest states {item.end_offset - item.first_offset}"
         )
-    return table
+    return rows
 
 
 async def delete_compacted_segments(

@@ -10,10 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import pyarrow as pa
-
 from headgate.errors import LedgerError, ObjectMissingError
 from headgate.ledger import chunk
+from headgate.ledger.parquet_columns import Columns
 from headgate.ledger.paths import (
     chunk_folder,
     chunk_name,
@@ -23,6 +22,7 @@ from headgate.ledger.paths import (
     snapshot_folder,
     snapshot_number,
 )
+from headgate.ledger.record_columns import RecordColumns
 from headgate.storage.object_store import Store
 
 
@@ -109,14 +109,12 @@ class Ledger:
         """Return the header of chunk ``number``; raises like `read`."""
         return chunk.decode_header(await self.store.read(self._path(number)), shard=self.shard, number=number)
 
-    async def read_header_and_records(self, number: int) -> tuple[chunk.ChunkHeader, pa.Table]:
-        """Return the header and the records of chunk ``number`` from one read; raises like `read`."""
-        data = await self.store.read(self._path(number))
-        header = chunk.decode_header(data, shard=self.shard, number=number)
-        return header, chunk.decode_records(data, shard=self.shard, number=number)
+    async def open_records(self, number: int) -> tuple[chunk.ChunkHeader, Columns]:
+        """Return the header of chunk ``number`` and the rows of its records; raises like `read`."""
+        return chunk.open_records(await self.store.read(self._path(number)), shard=self.shard, number=number)
 
-    async def read_records(self, number: int) -> pa.Table:
-        """Return the records of chunk ``number`` (headgate.ledger.chunk.RECORD_COLUMNS); raises like `read`."""
+    async def read_records(self, number: int) -> RecordColumns:
+        """Return the records of chunk ``number``; raises like `read`."""
         return chunk.decode_records(await self.store.read(self._path(number)), shard=self.shard, number=number)
 
     def _path(self, number: int) -> str:

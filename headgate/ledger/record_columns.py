@@ -1,4 +1,4 @@
-"""The records of one chunk as columns, before encoding as Parquet."""
+"""The records of one chunk as columns: what a leader encodes, and what readers decode."""
 
 from __future__ import annotations
 

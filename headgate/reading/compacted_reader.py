@@ -17,7 +17,6 @@ from headgate.storage.object_store import Store
 LISTING_TTL_SECONDS: Final = 5.0
 """How long a listing is reused: readers of many segments start at the same time."""
 SLICE_MAX_RECORDS: Final = 1000
-_COLUMNS: Final = ["offset", "timestamp_ms", "key", "value"]
 
 
 class Rows(NamedTuple):
@@ -94,7 +93,7 @@ class CompactedRecords:
 
         """
         self.opened += 1
-        table = await asyncio.to_thread(decode_compacted, await self._store.read(item.path), item, _COLUMNS)
-        for at in range(max(0, offset - item.first_offset), len(table), SLICE_MAX_RECORDS):
-            rows = table.slice(at, SLICE_MAX_RECORDS)
-            yield Rows(*(rows.column(name).to_pylist() for name in _COLUMNS))
+        records = await asyncio.to_thread(decode_compacted, await self._store.read(item.path), item)
+        for at in range(max(0, offset - item.first_offset), len(records), SLICE_MAX_RECORDS):
+            rows = records.slice(at, SLICE_MAX_RECORDS)
+            yield Rows(rows.integers("offset"), rows.integers("timestamp_ms"), rows.blobs("key"), rows.blobs("value"))

@@ -30,6 +30,9 @@ COMPACTION_RECHECK_SECONDS: Final = 30.0
 POLL_SECONDS: Final = 1.0
 """How often a reader at the tail polls, and how long it waits for an unreachable store."""
 CACHE_BYTES: Final = 64 * 1024 * 1024
+CHUNK_OVERHEAD_BYTES: Final = 256
+RECORD_OVERHEAD_BYTES: Final = 160
+"""What Python's objects of a record take beside its key and value."""
 
 log = get_logger(__name__)
 
@@ -103,15 +106,16 @@ class ChunkCache:
 
     async def _load(self, number: int) -> dict[int, Rows]:
         self.loads += 1
-        table = await self._ledger.read_records(number)
+        records = await self._ledger.read_records(number)
         rows_by_segment: dict[int, Rows] = {}
+        size = CHUNK_OVERHEAD_BYTES
         columns = zip(
-            table.column("topic_id").to_pylist(),
-            table.column("segment").to_pylist(),
-            table.column("offset").to_pylist(),
-            table.column("timestamp_ms").to_pylist(),
-            table.column("key").to_pylist(),
-            table.column("value").to_pylist(),
+            records.topic_id,
+            records.segment,
+            records.offset,
+            records.timestamp_ms,
+            records.key,
+            records.value,
             strict=True,
         )
         for topic_id, segment, offset, timestamp_ms, key, value in columns:
@@ -124,7 +128,7 @@ class ChunkCache:
             rows.timestamps_ms.append(timestamp_ms)
             rows.keys.append(key)
             rows.values.append(value)
-        size = table.nbytes + 256
+            size += RECORD_OVERHEAD_BYTES + len(key) + len(value)
         self._chunks[number] = (size, rows_by_segment)
         self._bytes += size
         while self._bytes > self._budget_bytes and len(self._chunks) > 1:

@@ -11,10 +11,9 @@ chunk for a busy segment, those that its reader must read anyway for an idle one
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Final
-
-import pyarrow.compute as pc
 
 from headgate.errors import ObjectMissingError
 from headgate.ledger.chunk_ranges import compacted_through, ranges_to_read
@@ -94,10 +93,8 @@ class _Search:
         if item.first_at_ms >= self._timestamp_ms:
             return item.first_offset
         data = await self._ledger.store.read(item.path)
-        table = await asyncio.to_thread(decode_compacted, data, item, ["offset", "stored_at_ms"])
-        since = pc.greater_equal(table["stored_at_ms"], self._timestamp_ms)
-        first: int = pc.min(table.filter(since)["offset"]).as_py()
-        return first
+        records = await asyncio.to_thread(decode_compacted, data, item)
+        return item.first_offset + bisect_left(records.integers("stored_at_ms"), self._timestamp_ms)
 
     async def _search_chunks(self, after: int) -> None:
         numbers = await self._ledger.numbers(after=after)
@@ -116,7 +113,10 @@ class _Search:
 
     async def _first_offsets(self, number: int) -> tuple[int, dict[int, int]]:
         """Return the time of a chunk, and segment → its first offset in the chunk."""
-        header, table = await self._ledger.read_header_and_records(number)
-        records = table.filter(pc.equal(table["topic_id"], self._topic_id)).select(["segment", "offset"])
-        grouped = records.group_by("segment").aggregate([("offset", "min")])
-        return header.at_ms, dict(zip(grouped["segment"].to_pylist(), grouped["offset_min"].to_pylist(), strict=True))
+        header, records = await self._ledger.open_records(number)
+        topic_ids, segments, offsets = map(records.integers, ("topic_id", "segment", "offset"))
+        firsts: dict[int, int] = {}
+        for topic_id, segment, offset in zip(topic_ids, segments, offsets, strict=True):
+            if topic_id == self._topic_id:
+                firsts.setdefault(segment, offset)
+        return header.at_ms, firsts

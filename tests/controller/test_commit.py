@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
+from controller.chunk_writer.builder import ChunkBuilder
 from controller.commit import EMPTY_CHUNK_BURST as BURST
 from controller.commit import EMPTY_CHUNK_INTERVAL_SECONDS as INTERVAL_SECONDS
 from controller.commit import MAX_WAITING_BARRIERS, RETRY_SECONDS, YIELD_SECONDS, GroupCommit, TermEndedError
 from controller.leadership.transitions import Event
 from controller.state.shard_state import ShardState
-from headgate.ledger.chunk import ChunkBuilder
 from headgate.ledger.ledger import Ledger
 from headgate.model import entries as e
 from metrics import events

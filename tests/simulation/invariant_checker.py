@@ -22,6 +22,7 @@ from tests.simulation.broken_promise import InvariantViolationError
 from tests.simulation.clients import KEY_PREFIX
 from tests.simulation.import_program import IMPORT_KEY
 from tests.simulation.simulated_daemon import now_ms
+from tests.support.record_rows import record_rows
 from tests.support.whole_state import decode_snapshot, everything
 
 _SNAPSHOT = re.compile(r"snapshots/shard=(\d+)/(\d+)\.snapshot")
@@ -174,9 +175,8 @@ class InvariantChecker:
         self.epochs[shard] = expected
 
     def _check_records(self, state: ShardState, data: bytes, number: int) -> None:
-        table = chunk.decode_records(data, shard=state.shard, number=number).to_pylist()
         next_offsets: dict[tuple[int, int], int] = {}
-        for row in table:
+        for row in record_rows(chunk.decode_records(data, shard=state.shard, number=number)):
             topic = state.topics_by_id[row["topic_id"]]
             tail_key = (row["topic_id"], row["segment"])
             tail = topic.tails.get(row["segment"])

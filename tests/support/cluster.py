@@ -21,6 +21,7 @@ from controller.local.secured_cluster import SecuredCluster
 from controller.settings.load import ZooKeeperSettings
 from headgate.config import ClientConfig
 from tests.support.programs import TIMEOUT_FACTOR, ClientCommands, HttpAddress, health, metric, wait_until, whole_lines
+from tests.support.record_rows import record_rows
 
 SESSION_SECONDS = 4.0
 """Short, because a test that kills a leader waits for it. Twice the minimum, because on a busy machine only daemons that
@@ -145,7 +146,7 @@ class Cluster(LocalCluster):
         ledger = self.ledger(shard)
         rows: list[dict[str, Any]] = []
         for number in range(1, await ledger.newest() + 1):
-            rows += (await ledger.read_records(number)).to_pylist()
+            rows += record_rows(await ledger.read_records(number))
         return rows
 
     async def stored(self) -> list[tuple[bytes, bytes]]:
@@ -157,7 +158,7 @@ class Cluster(LocalCluster):
         for shard, counts in enumerate(self._record_counts):
             ledger = self.ledger(shard)
             for number in range(len(counts) + 1, await ledger.newest() + 1):
-                counts.append((await ledger.read_records(number)).num_rows)
+                counts.append((await ledger.header(number)).records)
         return sum(map(sum, self._record_counts))
 
 

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 from headgate.ledger.checksum import checksum
 from headgate.ledger.compacted import CompactedObject, Manifest, compacted_folder, create_manifest
 from headgate.ledger.ledger import Ledger
+from tests.support.record_rows import record_rows
 
 _TYPES = {
     "offset": pa.int64(),
@@ -30,9 +31,8 @@ async def compact(
     rows: dict[tuple[int, int], list[dict[str, Any]]] = defaultdict(list)
     at_ms = 0
     for number in range(first, last + 1):
-        header, table = await ledger.read_header_and_records(number)
-        at_ms = header.at_ms
-        for row in table.to_pylist():
+        at_ms = (await ledger.header(number)).at_ms
+        for row in record_rows(await ledger.read_records(number)):
             size = len(row["key"]) + len(row["value"])
             rows[row["topic_id"], row["segment"]].append(row | {"stored_at_ms": at_ms, "size_bytes": size})
     folder = f"{compacted_folder(ledger.shard)}/{first}-{last}-{run}"

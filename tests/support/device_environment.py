@@ -15,6 +15,7 @@ from headgate.protocol import messages as m
 from tests.support.device_broker import FakeDeviceBroker
 from tests.support.object_store import FakeStore
 from tests.support.one_shard import CLUSTER, BareClient, OneShard
+from tests.support.record_rows import record_rows
 from tests.support.waiting import until
 
 SESSION = m.device_session_id(CLUSTER, 0)
@@ -61,7 +62,7 @@ class Devices:
     async def records(self) -> list[dict[str, Any]]:
         rows: list[dict[str, Any]] = []
         for number in range(1, await self.shard.ledger.newest() + 1):
-            rows += (await self.shard.ledger.read_records(number)).to_pylist()
+            rows += record_rows(await self.shard.ledger.read_records(number))
         return rows
 
     async def values(self) -> list[bytes]:

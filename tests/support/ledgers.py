@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
+from controller.chunk_writer.builder import ChunkBuilder
 from controller.state.shard_state import ShardState
-from headgate.ledger.chunk import ChunkBuilder
 from headgate.ledger.paths import chunk_folder, chunk_name
 from headgate.model import entries as e
 from headgate.model.hashing import KEY_BUCKETS

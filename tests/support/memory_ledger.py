@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from controller.chunk_writer.builder import ChunkBuilder
 from controller.snapshots.job import take_snapshot
 from controller.snapshots.restore import catch_up
 from controller.state.shard_state import ShardState
-from headgate.ledger.chunk import ChunkBuilder
 from headgate.ledger.ledger import Ledger
 from headgate.ledger.paths import chunk_folder, chunk_name
 from headgate.model import entries as e

@@ -14,6 +14,7 @@ from prometheus_client import CollectorRegistry
 
 from controller.access.control import AccessControl
 from controller.access.rules import OPEN
+from controller.chunk_writer.builder import ChunkBuilder
 from controller.commit import TermEndedError
 from controller.devices.session_port import OpenSession
 from controller.leader.context import LeaderContext
@@ -22,7 +23,6 @@ from controller.settings.load import IngestSettings, RetentionSettings, ScalingS
 from controller.state.shard_state import ShardState
 from coordinator.ports import CoordinatorSettings
 from drain.protocol import DrainQuery
-from headgate.ledger.chunk import ChunkBuilder
 from headgate.ledger.compacted import delete_compacted_segments
 from headgate.ledger.ledger import Ledger
 from headgate.model import entries as e

@@ -19,9 +19,9 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
+from controller.chunk_writer.builder import ChunkBuilder
 from headgate.client.connection import Client
 from headgate.client.producer import Producer
-from headgate.ledger.chunk import ChunkBuilder
 from headgate.ledger.paths import chunk_folder, chunk_name
 from headgate.model.entries import Placement
 from headgate.model.hashing import segment_hash

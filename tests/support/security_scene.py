@@ -23,6 +23,7 @@ from headgate.protocol import messages as m
 from headgate.tls import client_context
 from tests.support.cluster import ONE_USER_OF_EACH_ROLE, Daemon, SecuredTestCluster
 from tests.support.programs import metric, wait_until
+from tests.support.record_rows import record_rows
 from tests.support.waiting import until
 
 ACCESS = f"""
@@ -294,7 +295,7 @@ class Scene:
     async def _stored(self, after: int) -> list[bytes]:
         ledger = self.cluster.ledger(0)
         numbers = range(after + 1, await ledger.newest() + 1)
-        rows = [row for number in numbers for row in (await ledger.read_records(number)).to_pylist()]
+        rows = [row for number in numbers for row in record_rows(await ledger.read_records(number))]
         return [row["value"] for row in rows if row["topic_id"] == self.topic_id]
 
     async def _seen(self, evidence: Evidence, attacker: RawClient) -> float:

@@ -14,6 +14,7 @@ from structlog.testing import capture_logs
 
 from controller.access.control import AccessControl
 from controller.access.rules import OPEN
+from controller.chunk_writer.builder import ChunkBuilder
 from controller.leader.context import LeaderContext
 from controller.leader.leader import ShardLeader
 from controller.leader.shard_controller import ShardController
@@ -22,7 +23,6 @@ from controller.leadership.transitions import Event, Role
 from controller.settings.load import IngestSettings, RetentionSettings, ScalingSettings
 from controller.snapshots.job import take_snapshot
 from controller.state.shard_state import ShardState
-from headgate.ledger.chunk import ChunkBuilder
 from headgate.ledger.compacted import delete_compacted_segments
 from headgate.ledger.ledger import Ledger
 from headgate.ledger.paths import chunk_folder, chunk_path

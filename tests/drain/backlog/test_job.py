@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from controller.chunk_writer.builder import SCHEMA
 from drain import command_line
 from drain.backlog import job as job_module
 from drain.backlog.counting import JvmGoneError, RunError
@@ -29,7 +30,6 @@ from drain.spark import fact_source
 from drain.spark.chunks import LedgerChunks
 from drain.spark.schemas import STATE
 from headgate.errors import ConfigError, HeadgateError, StoreUnavailableError
-from headgate.ledger.chunk import SCHEMA
 from tests.support.damaged_files import corrupt, truncate
 from tests.support.ledgers import WrittenLedger
 from tests.support.object_formats import sealed

@@ -21,6 +21,7 @@ from headgate.ledger.compacted import delete_compacted_segments, manifest_ranges
 from headgate.ledger.ledger import Ledger
 from headgate.ledger.paths import chunk_path
 from tests.support.ledgers import RandomLedger, WrittenLedger
+from tests.support.record_rows import record_rows
 
 pytestmark = pytest.mark.spark
 FANOUT = 3
@@ -70,8 +71,8 @@ async def raw(ledger, last):
     found = defaultdict(list)
     chunks = Ledger(LedgerChunks(ledger.url).store, ledger.shard)
     for number in range(1, last + 1):
-        header, table = await chunks.read_header_and_records(number)
-        for row in table.to_pylist():
+        header = await chunks.header(number)
+        for row in record_rows(await chunks.read_records(number)):
             values = {name: row[name] for name in ("offset", "timestamp_ms", "key", "value")}
             size = len(row["key"]) + len(row["value"])
             found[row["topic_id"], row["segment"]].append(values | {"stored_at_ms": header.at_ms, "size_bytes": size})

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 
+from controller.chunk_writer.builder import SCHEMA
 from drain.backlog.job import BacklogJob, count_on
 from drain.spark import object_data_source as objects
 from drain.spark.chunks import LedgerChunks
@@ -21,7 +22,6 @@ from drain.spark.object_data_source import DEFAULT_LIMITS, ObjectError, ObjectRe
 from drain.spark.schemas import FACT_COLUMNS, FACTS
 from drain.spark.spark_schemas import spark_schema
 from headgate.ledger import checksum
-from headgate.ledger.chunk import SCHEMA
 from headgate.storage.object_store import open_store
 from tests.support.damaged_files import corrupt, truncate
 from tests.support.ledgers import RandomLedger, WrittenLedger

@@ -38,7 +38,7 @@ async def open_anonymous(world: OneShard, count: int) -> None:
 
 async def stored(world: OneShard) -> list[bytes]:
     chunks = [await world.ledger.read_records(n) for n in range(1, await world.ledger.newest() + 1)]
-    return [row["value"] for chunk in chunks for row in chunk.to_pylist()]
+    return [value for chunk in chunks for value in chunk.value]
 
 
 @pytest.mark.parametrize("restarts", [False, True], ids=["one term", "another leader"])

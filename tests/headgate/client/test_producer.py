@@ -22,6 +22,7 @@ from headgate.errors import (
 from headgate.ledger.chunk import decode_records
 from headgate.ledger.paths import chunk_folder, chunk_name
 from headgate.protocol import messages as m
+from tests.support.record_rows import record_rows
 from tests.support.scripted_leader import TOPIC_ID, ScriptedCluster, send_all
 
 pytestmark = pytest.mark.looptime
@@ -63,7 +64,7 @@ async def test_offsets_follow_the_key_if_a_batch_spans_several_segments():
     found = {}
     for number in range(1, cluster.head + 1):
         data = cluster.store.objects[f"{chunk_folder(0)}/{chunk_name(number)}"]
-        for row in decode_records(data, shard=0, number=number).to_pylist():
+        for row in record_rows(decode_records(data, shard=0, number=number)):
             found[row["key"]] = (row["segment"], row["offset"])
     assert [found[key] for key in keys] == [(place.segment, place.offset) for place in places]
     assert 4 == len({place.segment for place in places})

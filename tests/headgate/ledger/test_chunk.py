@@ -1,12 +1,12 @@
 """Chunks: encoding and decoding, and rejection of objects that are not chunks."""
 
 import io
-import random
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from controller.chunk_writer.builder import ChunkBuilder
 from headgate.errors import LedgerError
 from headgate.ledger import chunk
 from headgate.model import entries as e
@@ -16,13 +16,13 @@ from tests.support.object_formats import sealed
 COLUMNS = ("topic_id", "segment", "offset", "timestamp_ms", "key", "value")
 
 
-def add_record(builder: chunk.ChunkBuilder, offset: int, timestamp_ms: int, value: bytes) -> None:
+def add_record(builder: ChunkBuilder, offset: int, timestamp_ms: int, value: bytes) -> None:
     for column, each in zip(COLUMNS, (1, 0, offset, timestamp_ms, b"k", value), strict=True):
         getattr(builder.records, column).append(each)
 
 
-def built(**limits: int) -> tuple[chunk.ChunkBuilder, bytes]:
-    builder = chunk.ChunkBuilder(**limits)
+def built(**limits: int) -> tuple[ChunkBuilder, bytes]:
+    builder = ChunkBuilder(**limits)
     builder.add(e.TopicCreated(topic_id=1, topic="orders", segments=1, token="t"))
     builder.add(e.SegmentSplit(topic_id=1, segment=0, end_offset=2, token="u"), Layout.initial(1, 0).split(0, 2, 0))
     for offset in range(2):
@@ -38,53 +38,8 @@ def test_entries_and_records_are_decoded_as_they_were_added() -> None:
 
     assert tuple(builder.entries) == decoded.entries
     assert (2, 99) == (decoded.header.leader_epoch, decoded.header.at_ms)
-    assert [b"v0", b"v1"] == records.column("value").to_pylist()
-    assert [0, 1] == records.column("offset").to_pylist()
-
-
-def test_both_writers_produce_the_same_schema_rows_and_metadata() -> None:
-    tables, metadata = [], []
-    for large_bytes in (1, 2**30):
-        _, data = built(pyarrow_threshold_bytes=large_bytes)
-        file = pq.ParquetFile(io.BytesIO(data))
-        tables.append(file.read())
-        metadata.append(file.metadata.metadata)
-        assert file.metadata.created_by.startswith("parquet-cpp" if large_bytes == 1 else "parquet-rs")
-    assert tables[0] == tables[1]
-    assert tables[0].schema == chunk.SCHEMA
-    assert metadata[0] == metadata[1]
-
-
-def test_a_chunk_of_one_record_is_written_without_compression_and_is_not_larger() -> None:
-    plain = one_record()
-    packed = one_record(uncompressed_max_rows=0)
-
-    assert _compressions(plain) == {"UNCOMPRESSED"}
-    assert _compressions(packed) == {"SNAPPY"}
-    assert pq.read_table(io.BytesIO(plain)) == pq.read_table(io.BytesIO(packed))
-    assert len(plain) <= len(packed)
-    assert _compressions(built()[1]) == {"SNAPPY"}
-
-
-def one_record(**limits: int) -> bytes:
-    builder = chunk.ChunkBuilder(**limits)
-    builder.add(e.RecordsStored(topic_id=1, count=1, placements=[e.Placement(0, 0, 9, 0, 1)], size_bytes=101))
-    add_record(builder, 0, 5, random.Random(1).randbytes(100))
-    return builder.encode(shard=3, number=7, leader_epoch=2, at_ms=99)
-
-
-def test_a_large_record_or_entry_is_compressed_in_a_chunk_of_few_rows() -> None:
-    record, entry = chunk.ChunkBuilder(), chunk.ChunkBuilder()
-    add_record(record, 0, 5, b"v" * chunk.UNCOMPRESSED_MAX_BYTES)
-    entry.add(e.TermStarted(leader_epoch=1, instance="i" * chunk.UNCOMPRESSED_MAX_BYTES))
-
-    for builder in (record, entry):
-        assert _compressions(builder.encode(shard=3, number=7, leader_epoch=2, at_ms=99)) == {"SNAPPY"}
-
-
-def _compressions(data: bytes) -> set[str]:
-    group = pq.ParquetFile(io.BytesIO(data)).metadata.row_group(0)
-    return {group.column(number).compression for number in range(group.num_columns)}
+    assert [b"v0", b"v1"] == records.value
+    assert [0, 1] == records.offset
 
 
 def test_a_split_states_the_sealed_and_created_segments_as_facts() -> None:
@@ -137,7 +92,7 @@ def test_a_foreign_parquet_object_is_rejected() -> None:
 
 def test_an_unknown_entry_is_rejected() -> None:
     """Skipping an entry would lose what it states."""
-    builder = chunk.ChunkBuilder()
+    builder = ChunkBuilder()
     builder.add(e.TermStarted(leader_epoch=1, instance="a"))
     original = e.encode_entry(builder.entries[0])
     data = builder.encode(shard=0, number=1, leader_epoch=1, at_ms=0)

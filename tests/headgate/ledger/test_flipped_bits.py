@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 
+from controller.chunk_writer.builder import ChunkBuilder
 from controller.snapshots.format import check_snapshot, encode_snapshot
 from drain.backlog.compacted_facts import encode_range_facts, read_range_facts
 from drain.backlog.merge import StateRow
@@ -55,7 +56,7 @@ class Stored:
 
 
 def chunk_of(records: int, **limits: int) -> bytes:
-    builder = chunk.ChunkBuilder(**limits)
+    builder = ChunkBuilder(**limits)
     builder.add(e.TermStarted(leader_epoch=1, instance="a"))
     rng = random.Random(records)
     for offset in range(records):
@@ -72,7 +73,7 @@ def stored_chunk(records: int, **limits: int) -> Stored:
         (
             lambda data: chunk.decode(data, shard=3, number=7),
             lambda data: chunk.decode_records(data, shard=3, number=7),
-            lambda data: chunk.decode_header_and_rows(data, shard=3, number=7),
+            lambda data: chunk.decode_header(data, shard=3, number=7),
             lambda data: decode_object(data, path, WORKER_SCHEMA),
         ),
     )
@@ -158,10 +159,8 @@ async def test_a_consumer_stops_at_a_flipped_bit_of_a_chunk() -> None:
 
 
 async def test_a_flipped_bit_of_a_manifest_or_of_what_it_names_is_noticed() -> None:
-    store = FakeStore(
-        objects={chunk_path(0, 1): chunk.ChunkBuilder().encode(shard=0, number=1, leader_epoch=1, at_ms=1)}
-    )
-    builder = chunk.ChunkBuilder()
+    store = FakeStore(objects={chunk_path(0, 1): ChunkBuilder().encode(shard=0, number=1, leader_epoch=1, at_ms=1)})
+    builder = ChunkBuilder()
     for name, value in zip(chunk.RECORD_COLUMNS[1:], (1, 0, 0, 7, b"key", b"v100"), strict=True):
         getattr(builder.records, name).append(value)
     store.objects[chunk_path(0, 2)] = builder.encode(shard=0, number=2, leader_epoch=1, at_ms=1)
@@ -170,7 +169,7 @@ async def test_a_flipped_bit_of_a_manifest_or_of_what_it_names_is_noticed() -> N
     (item,) = written.objects
 
     for data in flips(store.objects[item.path]):
-        assert complaint(lambda damaged: decode_compacted(damaged, item, ["offset"]), data).startswith(item.path)
+        assert complaint(lambda damaged: decode_compacted(damaged, item), data).startswith(item.path)
     for data in list(flips(store.objects[path])):
         store.objects[path] = data
         with pytest.raises(LedgerError, match=f"^{path} is "):

@@ -9,6 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from controller.chunk_writer.builder import ChunkBuilder
 from controller.snapshots import format as snapshot_format
 from controller.snapshots.job import take_snapshot
 from controller.snapshots.restore import catch_up, load_newest_snapshot
@@ -20,7 +21,6 @@ from drain.spark.schemas import MERGED
 from headgate.errors import LedgerFormatError
 from headgate.ledger import chunk, compacted
 from headgate.ledger.checksum import checksum
-from headgate.ledger.chunk import ChunkBuilder
 from headgate.ledger.chunk_ranges import ChunkRange
 from headgate.ledger.compacted import Manifest, create_manifest, manifest_path, read_manifest
 from headgate.ledger.ledger import Ledger

@@ -7,8 +7,10 @@ import msgspec.inspect
 import pyarrow.dataset
 import pytest
 
+from controller.chunk_writer.builder import ChunkBuilder
 from headgate.ledger import compacted
-from headgate.ledger.chunk import FORMAT, SCHEMA, ChunkBuilder, ChunkHeader, facts_of
+from headgate.ledger.chunk import COLUMNS, FORMAT, ChunkHeader
+from headgate.ledger.facts import facts_of
 from headgate.ledger.paths import CHUNKS_FOLDER, chunk_folder, chunk_name
 from headgate.model import entries as e
 from headgate.model.layout import Layout
@@ -86,7 +88,7 @@ def ledger(tmp_path_factory):
 def test_the_column_table_is_the_schema(document) -> None:
     described = [(ticked(name)[0], kind) for name, kind, _ in document["Columns"].table()]
 
-    assert described == [(column.name, str(column.type)) for column in SCHEMA]
+    assert described == list(COLUMNS.items())
 
 
 def test_the_header_table_is_the_header(document) -> None:
@@ -110,7 +112,7 @@ def test_every_fact_is_described_with_the_columns_that_it_sets(document) -> None
 
     assert {fact: set(columns) for fact, columns in described.items() if fact != "record"} == stated
     for columns in described.values():
-        assert columns == [name for name in SCHEMA.names if name in columns], "in the order of the schema"
+        assert columns == [name for name in COLUMNS if name in columns], "in the order of the schema"
 
 
 def test_a_record_sets_the_documented_columns(document, ledger) -> None:

@@ -25,7 +25,7 @@ from coordinator.assignment_reconciler import MAX_REPEATED_GRANTS
 from coordinator.decisions.refusal import Refusal
 from coordinator.decisions.registration import MAX_CONSUMERS, MAX_SUBSCRIPTIONS
 from coordinator.decisions.sessions import MISSED_HEARTBEATS
-from headgate.ledger.chunk import RECORD_COLUMNS, SCHEMA
+from headgate.ledger.chunk import COLUMNS, RECORD_COLUMNS
 from headgate.ledger.paths import chunk_folder, chunk_name
 from headgate.model import entries as e
 from headgate.model.hashing import key_bucket, key_hash, segment_hash
@@ -251,7 +251,7 @@ def test_chunk_paths_and_columns_match_the_ledger() -> None:
     assert shape is not None
     assert path == f"{shape[1]}{3:0{shape[2]}d}/{42:0{shape[3]}d}{shape[4]}"
     assert [(ticked(name)[0], kind) for name, kind in DOCUMENT["Reading chunks"].table()] == [
-        (name, str(SCHEMA.field(name).type)) for name in RECORD_COLUMNS
+        (name, COLUMNS[name]) for name in RECORD_COLUMNS
     ]
 
 

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from controller.chunk_writer.builder import ChunkBuilder
 from controller.decisions.topic_commands import describe
 from controller.state.shard_state import ShardState
 from headgate.errors import ObjectMissingError
-from headgate.ledger.chunk import ChunkBuilder
 from headgate.ledger.ledger import Ledger
 from headgate.model import entries as e
 from headgate.reading.time_lookup import CONCURRENT_CHUNK_READS, first_chunk_at, positions_at

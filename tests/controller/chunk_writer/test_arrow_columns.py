@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.ledger.arrow_columns import PaddedColumns, nullable
+from controller.chunk_writer.arrow_columns import PaddedColumns, nullable
 
 PADDING = st.integers(0, 20)
 
@@ -67,7 +67,7 @@ def test_strings_with_nulls_anywhere(values: list[str | None]) -> None:
 def test_a_chunk_of_facts_is_encoded_without_pandas() -> None:
     """The import stops the event loop for half a second."""
     program = (
-        "import sys; from headgate.ledger.chunk import ChunkBuilder; from headgate.model import entries as e; "
+        "import sys; from controller.chunk_writer.builder import ChunkBuilder; from headgate.model import entries as e; "
         "builder = ChunkBuilder(); builder.add(e.TopicCreated(topic_id=1, topic='t', segments=3, token='')); "
         "builder.encode(shard=0, number=1, leader_epoch=1, at_ms=0); sys.exit('pandas' in sys.modules)"
     )

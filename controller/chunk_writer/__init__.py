@@ -1,0 +1,1 @@
+"""Write chunks. Only leaders do: the readers are in headgate.ledger."""

@@ -1,0 +1,137 @@
+"""Read the columns of a Parquet object into lists, with arro3.
+
+The caller verifies the object's checksum first. arro3 (seen with 0.9.1) reports damaged pages as a
+bare Exception or ends the process. It cannot read a part of the columns, but decodes all of them in
+less time than others need for six.
+
+Its own conversion takes 90 ns per value. This module takes the values out of the buffers, as the
+Arrow C data interface describes them (https://arrow.apache.org/docs/format/CDataInterface.html).
+"""
+
+from __future__ import annotations
+
+import ctypes
+from array import array
+from collections.abc import Sequence
+from io import BytesIO
+from itertools import islice
+from operator import sub
+from typing import Final
+
+from arro3.core import Array, RecordBatch, Schema, Table
+from arro3.io import read_parquet
+
+from headgate.errors import LedgerError
+
+BATCH_ROWS: Final = 1 << 20
+"""Rows that arro3 puts into one buffer; the rows of more are concatenated."""
+_INTEGERS: Final = b"l"
+_BLOBS: Final = b"z"
+"""Types in the C data interface: 64-bit integers, and binary with 32-bit offsets."""
+
+
+class Columns:
+    """Rows of one object, column by column."""
+
+    def __init__(self, batch: RecordBatch, path: str, first: int, count: int) -> None:
+        """``count`` rows of ``batch`` from row ``first`` on; ``path`` names the object in errors."""
+        self._batch, self._path, self._first, self._count = batch, path, first, count
+
+    def __len__(self) -> int:
+        return self._count
+
+    def slice(self, first: int, count: int) -> Columns:
+        """Return ``count`` rows from row ``first`` on, or those that there are. Copies nothing."""
+        return Columns(self._batch, self._path, self._first + first, min(count, self._count - first))
+
+    def integers(self, name: str) -> list[int]:
+        """Return a column of 64-bit integers; raises LedgerError if it is missing, of another type, or has a null."""
+        column = self._exported(name, _INTEGERS)
+        if not self._count:
+            return []
+        return array("q", ctypes.string_at(column.buffers[1] + 8 * column.offset, 8 * column.length)).tolist()
+
+    def blobs(self, name: str) -> list[bytes]:
+        """Return a binary column; raises like `integers`."""
+        column = self._exported(name, _BLOBS)
+        if not self._count:
+            return []
+        ends = array("i", ctypes.string_at(column.buffers[1] + 4 * column.offset, 4 * (column.length + 1)))
+        content = BytesIO(ctypes.string_at(column.buffers[2] + ends[0], ends[-1] - ends[0]))
+        # A third faster than slices.
+        return list(map(content.read, map(sub, islice(ends, 1, None), ends)))
+
+    def values(self, name: str) -> int:
+        """Return how many values of a column are not null; raises LedgerError if it is missing."""
+        return self._count - self._column(name).null_count
+
+    def _column(self, name: str) -> Array:
+        try:
+            column = self._batch.column(name)
+        except KeyError:
+            found = self._batch.column_names
+            raise LedgerError(f"{self._path} has only the columns {found}, without {name}") from None
+        # A slice of a column takes a tenth of the time of a slice of the batch.
+        return column if self._count == len(column) else column.slice(self._first, self._count)
+
+    def _exported(self, name: str, kind: bytes) -> _ArrowArray:
+        column = self._column(name)
+        schema, capsule = column.__arrow_c_array__()
+        # Buffers of other types have other lengths, and the place of a null has any value.
+        if _ArrowSchema.from_address(_pointer(schema, b"arrow_schema")).format != kind or column.null_count:
+            raise LedgerError(f"{self._path} has a column {name} with nulls, or of another type than expected")
+        exported = _ArrowArray.from_address(_pointer(capsule, b"arrow_array"))
+        exported.capsule = capsule
+        return exported
+
+
+def read_columns(data: bytes, path: str, *, batch_rows: int = BATCH_ROWS) -> Columns:
+    """Return all rows of the Parquet object ``data``, which is intact."""
+    reader = read_parquet(data, batch_size=batch_rows)
+    return _columns(list(reader), reader.schema, path)
+
+
+def read_columns_unlocked(data: bytes, path: str) -> Columns:
+    """Like `read_columns`, but release Python's lock meanwhile. Takes 15 µs longer."""
+    table = read_parquet(data, batch_size=BATCH_ROWS).read_all()
+    return _columns(table.to_batches(), table.schema, path)
+
+
+def read_first_rows(data: bytes, path: str, rows: int) -> Columns:
+    """Return the first ``rows`` rows, or all if there are fewer. The pages of other rows are not decoded."""
+    reader = read_parquet(data, batch_size=rows)
+    batch = next(reader, None)
+    return _columns([] if batch is None else [batch], reader.schema, path)
+
+
+def _columns(batches: Sequence[RecordBatch], schema: Schema, path: str) -> Columns:
+    if len(batches) != 1:
+        batches = Table.from_batches(batches, schema=schema).combine_chunks().to_batches()
+    (batch,) = batches
+    return Columns(batch, path, 0, batch.num_rows)
+
+
+class _ArrowSchema(ctypes.Structure):
+    """The beginning of the struct ArrowSchema."""
+
+    _fields_ = (("format", ctypes.c_char_p),)
+
+
+class _ArrowArray(ctypes.Structure):
+    """The beginning of the struct ArrowArray."""
+
+    _fields_ = (
+        ("length", ctypes.c_int64),
+        ("null_count", ctypes.c_int64),
+        ("offset", ctypes.c_int64),
+        ("n_buffers", ctypes.c_int64),
+        ("n_children", ctypes.c_int64),
+        ("buffers", ctypes.POINTER(ctypes.c_void_p)),
+    )
+    capsule: object
+    """Owns the struct and its buffers."""
+
+
+_pointer = ctypes.pythonapi.PyCapsule_GetPointer
+_pointer.restype = ctypes.c_void_p
+_pointer.argtypes = (ctypes.py_object, ctypes.c_char_p)

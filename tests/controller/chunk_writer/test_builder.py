@@ -1,0 +1,72 @@
+"""Writing chunks: both writers, and when a chunk is compressed."""
+
+import io
+import random
+
+import pyarrow.parquet as pq
+
+from controller.chunk_writer import builder as writer
+from controller.chunk_writer.builder import ChunkBuilder
+from headgate.model import entries as e
+from headgate.model.layout import Layout
+
+COLUMNS = ("topic_id", "segment", "offset", "timestamp_ms", "key", "value")
+
+
+def add_record(builder: ChunkBuilder, offset: int, timestamp_ms: int, value: bytes) -> None:
+    for column, each in zip(COLUMNS, (1, 0, offset, timestamp_ms, b"k", value), strict=True):
+        getattr(builder.records, column).append(each)
+
+
+def built(**limits: int) -> tuple[ChunkBuilder, bytes]:
+    builder = ChunkBuilder(**limits)
+    builder.add(e.TopicCreated(topic_id=1, topic="orders", segments=1, token="t"))
+    builder.add(e.SegmentSplit(topic_id=1, segment=0, end_offset=2, token="u"), Layout.initial(1, 0).split(0, 2, 0))
+    for offset in range(2):
+        add_record(builder, offset, 1000 + offset, b"v%d" % offset)
+    return builder, builder.encode(shard=3, number=7, leader_epoch=2, at_ms=99)
+
+
+def test_both_writers_produce_the_same_schema_rows_and_metadata() -> None:
+    tables, metadata = [], []
+    for large_bytes in (1, 2**30):
+        _, data = built(pyarrow_threshold_bytes=large_bytes)
+        file = pq.ParquetFile(io.BytesIO(data))
+        tables.append(file.read())
+        metadata.append(file.metadata.metadata)
+        assert file.metadata.created_by.startswith("parquet-cpp" if large_bytes == 1 else "parquet-rs")
+    assert tables[0] == tables[1]
+    assert tables[0].schema == writer.SCHEMA
+    assert metadata[0] == metadata[1]
+
+
+def test_a_chunk_of_one_record_is_written_without_compression_and_is_not_larger() -> None:
+    plain = one_record()
+    packed = one_record(uncompressed_max_rows=0)
+
+    assert _compressions(plain) == {"UNCOMPRESSED"}
+    assert _compressions(packed) == {"SNAPPY"}
+    assert pq.read_table(io.BytesIO(plain)) == pq.read_table(io.BytesIO(packed))
+    assert len(plain) <= len(packed)
+    assert _compressions(built()[1]) == {"SNAPPY"}
+
+
+def one_record(**limits: int) -> bytes:
+    builder = ChunkBuilder(**limits)
+    builder.add(e.RecordsStored(topic_id=1, count=1, placements=[e.Placement(0, 0, 9, 0, 1)], size_bytes=101))
+    add_record(builder, 0, 5, random.Random(1).randbytes(100))
+    return builder.encode(shard=3, number=7, leader_epoch=2, at_ms=99)
+
+
+def test_a_large_record_or_entry_is_compressed_in_a_chunk_of_few_rows() -> None:
+    record, entry = ChunkBuilder(), ChunkBuilder()
+    add_record(record, 0, 5, b"v" * writer.UNCOMPRESSED_MAX_BYTES)
+    entry.add(e.TermStarted(leader_epoch=1, instance="i" * writer.UNCOMPRESSED_MAX_BYTES))
+
+    for builder in (record, entry):
+        assert _compressions(builder.encode(shard=3, number=7, leader_epoch=2, at_ms=99)) == {"SNAPPY"}
+
+
+def _compressions(data: bytes) -> set[str]:
+    group = pq.ParquetFile(io.BytesIO(data)).metadata.row_group(0)
+    return {group.column(number).compression for number in range(group.num_columns)}
