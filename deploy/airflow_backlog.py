@@ -25,12 +25,13 @@ def headgate_backlog() -> None:
     """Count backlogs and drained segments."""
     BashOperator(
         task_id="count",
-        bash_command=f"python -P -m drain.backlog.job --ledger {LEDGER} --out {RESULTS} --master {MASTER}",
+        bash_command=f"headgate drain job --ledger {LEDGER} --out {RESULTS} --master {MASTER}",
         execution_timeout=timedelta(minutes=30),
         retries=2,
     )
-    # With spark-submit, "spark-submit --master yarn /opt/headgate/drain/backlog/job.py --ledger …
-    # --out …", omit the --master of the job. It uses the master of spark-submit.
+    # With spark-submit, the command is "spark-submit --master yarn FILE --ledger … --out …". FILE is what
+    # `python -c "import drain.backlog.job as job; print(job.__file__)"` prints. Omit the --master of the job: it uses
+    # that of spark-submit.
 
 
 headgate_backlog()

@@ -13,4 +13,7 @@ COMMANDS: Final[CommandTable] = {
     "check-config": ("controller.cli.run", "Check a daemon's settings and print them."),
     "access": ("controller.cli.access", "Show, explain and export who may do what."),
     "http": ("controller.cli.http", "Make tokens for metrics and status over HTTP."),
+    "drain": ("controller.cli.drain", "Count backlogs and compact chunks with Spark."),
+    "snapshot": ("controller.cli.snapshot", "Write the snapshots of shards that are due, once."),
+    "deploy-files": ("controller.cli.deploy_files", "Write units, alerts, dashboards and examples."),
 }

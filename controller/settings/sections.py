@@ -169,7 +169,7 @@ class DrainSettings(Section, frozen=True, kw_only=True):
     needs no jars. ``spark``: a bucket directly too, with Hadoop's jars for that store; name them in
     ``spark_conf`` or install them on the cluster."""
     results: str | None = None
-    """URL of published results (``python -m drain.backlog.job --out URL``, run by cron or Airflow).
+    """URL of published results (``headgate drain job --out URL``, run by cron or Airflow).
     The daemon polls them and neither starts nor asks a Spark process. Default: none."""
     results_stale_seconds: Seconds = 3600.0
     """While a subscription waits, results older than this make the daemon degraded, in seconds.

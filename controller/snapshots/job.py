@@ -1,6 +1,6 @@
 """Write the snapshots that are due, in a separate process.
 
-    python -m controller.snapshots.job --ledger file:///var/lib/headgate/ledger --shard 0 [--shard 3 …] [--chunks 2000]
+    headgate snapshot --ledger file:///var/lib/headgate/ledger --shard 0 [--shard 3 …] [--chunks 2000]
 
 Encoding a large state takes a second, which would block a daemon. The job reads the ledger, so a
 snapshot is never ahead of it. Jobs may run concurrently: snapshots of one number have the same
@@ -9,7 +9,6 @@ state. The exit code is 1 if a shard failed; other shards are still written.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import os
@@ -21,6 +20,7 @@ from typing import Final
 from controller.snapshots.format import encode_snapshot
 from controller.snapshots.restore import catch_up
 from controller.state.shard_state import ShardState
+from headgate.command_parser import CommandParser
 from headgate.errors import ConfigError, HeadgateError, ObjectExistsError
 from headgate.ledger.ledger import Ledger
 from headgate.ledger.paths import snapshot_path
@@ -71,8 +71,10 @@ async def _run(url: str, shards: Sequence[int], least_chunks: int) -> int:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run once. 0: all due snapshots are written; 1: a shard failed; 2: a setting is wrong."""
-    parser = argparse.ArgumentParser(
-        prog="python -m controller.snapshots.job", description="Write the snapshots that are due."
+    parser = CommandParser(
+        "headgate snapshot",
+        "Write the snapshots of shards that are due, once.",
+        "--ledger file:///var/lib/headgate/ledger --shard 0 --shard 3",
     )
     parser.add_argument("--ledger", required=True, help="URL of the ledger, e.g. file:///var/lib/headgate/ledger")
     parser.add_argument("--shard", type=int, action="append", required=True, help="may be repeated")

@@ -4,7 +4,7 @@ A run counts the chunks after each shard's last watermark, merges them with the 
 publishes the new one. A killed run leaves the previous result. Of two concurrent runs, one
 publishes and the other reads that result. Damage fails only its own shard, with the object's name.
 
-    python -m drain.backlog.job --ledger file:///var/lib/headgate/ledger [--out URL] [--shard 3 …]
+    headgate drain job --ledger file:///var/lib/headgate/ledger [--out URL] [--shard 3 …]
         [--full] [--json]
 
 ``--full`` counts from the first chunk, with Spark reading every chunk; the exit code is 1 if the
@@ -32,6 +32,7 @@ from drain.backlog.results import Result, newest_result, publish_result, read_re
 from drain.command_line import add_ledger_options, add_spark_options, run_command, spark_session
 from drain.spark.chunks import LedgerChunks
 from drain.spark.small_chunk_reader import SMALL_READ_MAX_ROWS
+from headgate.command_parser import CommandParser
 from headgate.errors import HeadgateError, LedgerError, ObjectMissingError, StoreError
 from headgate.storage.object_store import Store, open_store
 
@@ -228,8 +229,11 @@ async def differences(results: Store, outcome: RunOutcome) -> dict[int, str]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run once. 0: up to date; 1: a shard failed, or a full count differs; 2: invalid setting."""
-    parser = argparse.ArgumentParser(
-        prog="python -m drain.backlog.job", description="Count the backlog of a ledger, once."
+    parser = CommandParser(
+        "headgate drain job",
+        "Count the backlog of a ledger, once.",
+        "--ledger s3://bucket/headgate --out s3://bucket/headgate",
+        "--ledger file:///var/lib/headgate/ledger --json",
     )
     add_ledger_options(parser)
     parser.add_argument("--out", metavar="URL", help="where to publish the results (default: beside the ledger)")

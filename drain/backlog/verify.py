@@ -4,7 +4,7 @@ Each shard is counted from its first chunk to the watermark of its updated resul
 backlogs are compared, except rates and tables of external topics, which no result contains. In the
 full count Spark reads every chunk, while an incremental run reads small ones in this process.
 
-    python -m drain.backlog.verify --ledger file:///var/lib/headgate/ledger [--shard 3 ...]
+    headgate drain verify --ledger file:///var/lib/headgate/ledger [--shard 3 ...]
         [--topic-id 5] [--json]
 
 Exit codes: 0: no difference; 1: a difference, or a shard could not be counted; 2: a setting is
@@ -26,6 +26,7 @@ from drain.backlog.merge import Backlog, StateRow, outstanding
 from drain.backlog.results import Result
 from drain.command_line import add_ledger_options, add_spark_options, run_command, spark_session
 from drain.spark.chunks import LedgerChunks
+from headgate.command_parser import CommandParser
 
 MAX_PRINTED_DIFFERENCES: Final = 50
 """Differences that are printed. Of the others only the number is."""
@@ -161,8 +162,10 @@ def _text(value: Any) -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Compare once. The module docstring lists the exit codes."""
-    parser = argparse.ArgumentParser(
-        prog="python -m drain.backlog.verify", description="Compare incremental results with a full count."
+    parser = CommandParser(
+        "headgate drain verify",
+        "Compare incremental results with a full count.",
+        "--ledger file:///var/lib/headgate/ledger --shard 3",
     )
     add_ledger_options(parser)
     parser.add_argument("--topic-id", type=int, help="compare this topic only (with --shard)")

@@ -1,7 +1,6 @@
 """A drain checker without a Spark process: answers from published results. Imports no Spark.
 
-It polls for the results of a job that cron, Airflow or `spark-submit` runs (``python -m
-drain.backlog.job``).
+It polls for the results of a job that cron, Airflow or `spark-submit` runs (``headgate drain job``).
 
 1. A segment that is drained at a seek generation stays drained at it: ends of sealed segments are
    final, and acknowledgements are never taken back. So any result may answer a query. Other

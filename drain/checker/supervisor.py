@@ -56,7 +56,7 @@ def service_command(
 ) -> list[str]:
     """Return the command that starts the Spark process. It is visible to all users: no secrets in ``spark_conf``."""
     return [
-        *(sys.executable, "-m", "drain.service.service"),
+        *(sys.executable, "-m", "drain.service.program"),
         *("--ledger", ledger_url),
         *("--listen", socket),
         *(("--secret-file", secret_file) if secret_file is not None else ()),

@@ -5,7 +5,7 @@ them with the facts. Then one manifest with their checksums, created with put-if
 range visible. Of two concurrent runs one succeeds. Objects without a manifest and replaced ranges
 are deleted after a delay for readers.
 
-    python -m drain.compaction.job --ledger file:///var/lib/headgate/ledger [--shard 3 …]
+    headgate drain compact --ledger file:///var/lib/headgate/ledger [--shard 3 …]
         [--chunks 1024]
 
 Spark's file systems must reach the ledger: a folder, or a bucket with Hadoop's jars.
@@ -45,6 +45,7 @@ from drain.spark.chunks import LedgerChunks
 from drain.spark.fact_source import hadoop_url
 from drain.spark.schemas import FACTS, MERGED
 from drain.spark.spark_schemas import spark_frame, spark_schema
+from headgate.command_parser import CommandParser
 from headgate.errors import HeadgateError, LedgerError, ObjectExistsError, ObjectMissingError
 from headgate.ledger.checksum import checksum
 from headgate.ledger.chunk_ranges import FANOUT, ChunkRange, compacted_through, ranges_to_read
@@ -432,8 +433,10 @@ def wall_clock_ms() -> int:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Compact every range that is due. 0: done; 1: a shard failed; 2: invalid setting."""
-    parser = argparse.ArgumentParser(
-        prog="python -m drain.compaction.job", description="Compact the old chunks of a ledger into large objects."
+    parser = CommandParser(
+        "headgate drain compact",
+        "Compact the old chunks of a ledger into large objects.",
+        "--ledger file:///var/lib/headgate/ledger",
     )
     add_ledger_options(parser)
     parser.add_argument("--chunks", type=int, default=CHUNKS, help="chunks in one range (default: %(default)s)")

@@ -3,7 +3,7 @@
 If the JVM dies or hangs, the process exits with code 1 and its supervisor restarts it. SIGTERM
 cancels the current run, stops Spark and exits with code 0.
 
-    python -m drain.service.service --ledger file:///var/lib/headgate/ledger --listen unix:/run/headgate/drain.sock
+    headgate drain serve --ledger file:///var/lib/headgate/ledger --listen unix:/run/headgate/drain.sock
 
 It prints one line when it is ready: ``ready unix:/run/headgate/drain.sock``.
 """
@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import os
 import random
 import signal
 import sys
@@ -55,6 +54,7 @@ from drain.spark.engines import ENGINE_ERRORS
 from drain.spark.master import engine_of
 from drain.spark.session import build_session
 from headgate.background import cancel_and_wait
+from headgate.command_parser import CommandParser
 from headgate.errors import ConfigError, HeadgateError
 
 STOP_SECONDS: Final = 8.0
@@ -219,8 +219,11 @@ def _stop(session: SparkSession) -> None:
 
 def parsed(argv: Sequence[str] | None) -> argparse.Namespace:
     """Return the parsed command line; exits if it is invalid."""
-    parser = argparse.ArgumentParser(
-        prog="python -m drain.service.service", description="Count the backlog of a ledger on request."
+    parser = CommandParser(
+        "headgate drain serve",
+        "Count the backlog of a ledger when daemons ask.",
+        "--ledger file:///var/lib/headgate/ledger --listen unix:/run/headgate/drain.sock",
+        "--ledger s3://bucket/headgate --listen tcp:127.0.0.1:7077 --secret-file /etc/headgate/drain",
     )
     parser.add_argument("--ledger", required=True, help="URL of the ledger, e.g. file:///var/lib/headgate/ledger")
     parser.add_argument("--listen", required=True, help="unix:/absolute/path or tcp:127.0.0.1:port (0: any free port)")
@@ -281,10 +284,3 @@ def main(argv: Sequence[str] | None = None) -> int:
         except (ConfigError, OSError) as error:
             print(f"error: {error}", file=sys.stderr)  # noqa: T201
             return 2
-
-
-if __name__ == "__main__":
-    code = main()
-    sys.stdout.flush()
-    # Not sys.exit: it would wait for threads, and one may hang in a call to a dead JVM.
-    os._exit(code)

@@ -12,6 +12,7 @@ import click
 import msgspec
 
 from headgate.cli import backlog_table as table
+from headgate.cli.commands import installation_hint, registered_commands
 from headgate.cli.context import CommandContext, with_context
 from headgate.cli.output import examples, json_option, print_json, print_table
 from headgate.errors import ConfigError, HeadgateError
@@ -200,7 +201,9 @@ def verify(
     For external topics, only the ledger's data is compared: segments, end offsets and acknowledgements to headgate.
     Their tables are not read: every count of a table is a full count.
     """
-    command = [sys.executable, "-m", "drain.backlog.verify", "--master", master, "--reader", reader]
+    if "drain" not in registered_commands():
+        raise HeadgateError(f"the count needs Spark; {installation_hint('drain')}")
+    command = [sys.executable, "-m", "headgate", "drain", "verify", "--master", master, "--reader", reader]
     command += [part for pair in conf for part in ("--conf", pair)]
     counted = ledger or context.client_config().ledger_url
     if ledger is None or topic is not None:

@@ -35,6 +35,9 @@ DAEMON_COMMANDS: Final[Mapping[str, str]] = {
     "check-config": "headgate-daemon",
     "access": "headgate-daemon",
     "http": "headgate-daemon",
+    "drain": "headgate-daemon[spark]",
+    "snapshot": "headgate-daemon",
+    "deploy-files": "headgate-daemon",
 }
 """Command of a daemon → what to install for it."""
 

@@ -145,7 +145,7 @@ def test_the_password_files_of_the_example_are_the_credentials(tmp_path):
 def test_the_drain_service_has_the_options_that_its_unit_uses():
     used = re.findall(r"--[a-z-]+", directives(UNITS[1])["ExecStart"][0])
     help_text = subprocess.run(
-        [sys.executable, "-m", "drain.service.service", "--help"],
+        [sys.executable, "-m", "headgate", "drain", "serve", "--help"],
         cwd=DEPLOY.parent,
         capture_output=True,
         text=True,
@@ -163,7 +163,7 @@ def test_the_daemon_has_the_commands_and_options_that_its_unit_uses():
     for line in lines:
         command = line.split()[1]
         help_text = subprocess.run(
-            [sys.executable, "-m", "controller", command, "--help"],
+            [sys.executable, "-m", "headgate", command, "--help"],
             cwd=DEPLOY.parent,
             capture_output=True,
             text=True,

@@ -123,7 +123,7 @@ async def test_a_daemon_without_spark_releases_children_when_a_job_has_counted(t
         while not reading.done():
             job = await start(
                 *("--ledger", cluster.ledger_url, "--out", cluster.ledger_url, "--master", "local[1]"),
-                program=("-m", "drain.backlog.job"),
+                program=("-m", "headgate", "drain", "job"),
                 out=cluster.folder / "job.out",
                 env=cluster.environ,
             )

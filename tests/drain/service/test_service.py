@@ -100,7 +100,7 @@ class Running:
         (folder / "external.toml").write_text(
             EXTERNAL.format(tables=self.tables, entries=self.entries, clicks=self.clicks)
         )
-        command = [sys.executable, "-m", "drain.service.service", "--ledger", self.ledger.url]
+        command = [sys.executable, "-m", "headgate", "drain", "serve", "--ledger", self.ledger.url]
         self.secret_file = write_secret(folder / "secret", b"s" * 32)
         command += ["--listen", "tcp:127.0.0.1:0", "--secret-file", str(self.secret_file)]
         command += ["--master", "local[1]", "--folder", str(folder / "scratch")]

@@ -158,7 +158,7 @@ def test_verify_passes_spark_options_on(run, context, requests):
 
     spark = ("--master", "spark://m:7077", "--reader", "spark", "--conf", "a=1", "--conf", "b=2")
     assert run("backlog", "verify", "--ledger", "s3a://x", *spark) == 0
-    assert context.commands[0][3:-2] == list(spark)
+    assert context.commands[0][5:-2] == list(spark)
 
 
 @pytest.mark.parametrize(
@@ -174,6 +174,14 @@ def test_verify_passes_spark_options_on(run, context, requests):
 def test_verify_names_the_topics_whose_tables_it_does_not_read(run, context, requests, capsys, arguments, output):
     assert run("backlog", "verify", *arguments) == 0
     assert capsys.readouterr().err == output
+
+
+def test_without_the_daemon_verify_says_what_to_install(run, context, requests, capsys, monkeypatch):
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda *, group: ())
+
+    assert run("backlog", "verify") == 1
+    assert context.commands == []
+    assert capsys.readouterr().err.endswith("python3 -m pip install 'headgate-daemon[spark]'\n")
 
 
 def test_a_failed_recount_prints_its_log(run, context, requests, capsys):
