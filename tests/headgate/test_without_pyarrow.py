@@ -22,7 +22,8 @@ async def main(url: str) -> None:
     import headgate  # noqa: PLC0415
 
     for module in pkgutil.walk_packages(headgate.__path__, "headgate."):
-        importlib.import_module(module.name)
+        if not module.name.endswith("__main__"):
+            importlib.import_module(module.name)
     for name in headgate.__all__:
         getattr(headgate, name)
 
