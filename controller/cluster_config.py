@@ -7,11 +7,13 @@ from dataclasses import dataclass
 
 import structlog
 
+from controller.backup.copy import shard_folders
 from controller.leadership.election import Elections
 from controller.leadership.session_secret import SessionSecret
 from controller.settings.load import Settings
 from controller.settings.sections import MAX_SHARDS
-from headgate.errors import ConfigError
+from headgate.errors import ConfigError, StoreUnavailableError
+from headgate.storage.object_store import Store
 
 log = structlog.get_logger(__name__)
 
@@ -46,6 +48,22 @@ async def join_cluster(
         stopping.cancel()
 
 
+async def require_shards(store: Store, shards: int) -> None:
+    """Raise ConfigError if the ledger has more than ``shards`` shards: their topics would be lost to clients.
+
+    This happens to a new cluster on a copy of a ledger. A store that is unreachable is reported later.
+    """
+    try:
+        found = await shard_folders(store)
+    except StoreUnavailableError:
+        return
+    if found and found[-1] >= shards:
+        raise ConfigError(
+            f"cluster.shards is {shards}, but the ledger has shard {found[-1]}: it was written by a cluster with more "
+            "shards. Use the number of that cluster, and another cluster.name if this one was fixed in ZooKeeper",
+        )
+
+
 def _read(config: dict[str, object], settings: Settings, node: str) -> ClusterConfig:
     shards = config.get("shards")
     if type(shards) is not int or not 1 <= shards <= MAX_SHARDS:
@@ -58,7 +76,8 @@ def _read(config: dict[str, object], settings: Settings, node: str) -> ClusterCo
     if config.get("ledger_url") != settings.ledger.url:
         raise ConfigError(
             f"ledger.url is {settings.ledger.url!r}, but cluster {settings.cluster.name!r} uses "
-            f"{config.get('ledger_url')!r}: a cluster must use a single ledger",
+            f"{config.get('ledger_url')!r}: a cluster must use a single ledger. If it was moved while all daemons were "
+            f"stopped, change ledger_url in the ZooKeeper node {node}",
         )
     try:
         secret = SessionSecret(str(config.get("session_secret")))

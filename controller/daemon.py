@@ -23,7 +23,7 @@ from prometheus_client import CollectorRegistry
 
 from controller.access.control import AccessControl
 from controller.broker_connection import BrokerConnection
-from controller.cluster_config import join_cluster
+from controller.cluster_config import join_cluster, require_shards
 from controller.decisions.client_ids import ClientIds
 from controller.devices.unknown_topics import UnknownTopicWatch
 from controller.drain_connection import DrainConnection
@@ -183,6 +183,7 @@ class Daemon:
         config = await join_cluster(elections, settings, f"{elections_root(settings)}/config", stop)
         if config is None:
             return
+        await require_shards(store, config.shards)
         await elections.register_instance(self.instance, msgspec.json.encode({"http": self.http_address}))
         shards = config.shards
         self._description = m.ClusterDescription(

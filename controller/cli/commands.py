@@ -12,6 +12,7 @@ COMMANDS: Final[CommandTable] = {
     "run": ("controller.cli.run", "Run a daemon against existing servers."),
     "check-config": ("controller.cli.run", "Check a daemon's settings and print them."),
     "access": ("controller.cli.access", "Show, explain and export who may do what."),
+    "ledger": ("controller.cli.ledger", "Copy a ledger to another store, or check one."),
     "http": ("controller.cli.http", "Make tokens for metrics and status over HTTP."),
     "drain": ("controller.cli.drain", "Count backlogs and compact chunks with Spark."),
     "snapshot": ("controller.cli.snapshot", "Write the snapshots of shards that are due, once."),

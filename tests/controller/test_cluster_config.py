@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 
-from controller.cluster_config import ClusterConfig, join_cluster
+from controller.cluster_config import ClusterConfig, join_cluster, require_shards
 from controller.leadership.session_secret import SessionSecret
 from controller.settings.load import ClusterSettings, LedgerSettings, Settings
 from headgate.errors import ConfigError
+from headgate.ledger.paths import chunk_folder, chunk_name
 from headgate.protocol import messages as m
+from tests.support.object_store import FakeStore
 from tests.support.zookeeper import FakeZooKeeper
 
 pytestmark = pytest.mark.looptime
@@ -71,3 +73,28 @@ def test_a_secret_is_not_shown_and_its_suffix_is_fixed() -> None:
 
     assert secret.suffix("headgate:local:shard:0") == ":3c1152b03b94618f53d27e9960a20b96"
     assert SECRET not in repr(secret) + str(vars(secret))
+
+
+@pytest.mark.parametrize("found", [(), (0,), (0, 1, 2, 3)], ids=["a new ledger", "a first start", "all shards"])
+async def test_a_ledger_with_at_most_the_cluster_s_shards_is_accepted(found: tuple[int, ...]) -> None:
+    await require_shards(ledger_of(*found), 4)
+
+
+async def test_a_ledger_with_more_shards_is_refused() -> None:
+    """A new cluster on a copy of it would not find the topics of the others."""
+    with pytest.raises(ConfigError, match=r"cluster.shards is 4, but the ledger has shard 7"):
+        await require_shards(ledger_of(0, 7), 4)
+
+
+async def test_an_unreachable_store_is_reported_by_its_shards() -> None:
+    store = ledger_of(0, 7)
+    store.outage()
+
+    await require_shards(store, 4)
+
+
+def ledger_of(*shards: int) -> FakeStore:
+    store = FakeStore()
+    for shard in shards:
+        store.objects[f"{chunk_folder(shard)}/{chunk_name(1)}"] = b""
+    return store

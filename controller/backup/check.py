@@ -1,0 +1,117 @@
+"""Check a ledger object by object, for instance a copy before it is used. Changes nothing.
+
+A daemon reads what it needs and trusts the rest until a consumer asks for it. This reads everything:
+
+1. The state can be restored, as a leader does.
+2. Every chunk is intact, and every number up to the last one is a chunk or in a compacted range.
+3. Every compacted range ends before the last chunk, and its objects are intact.
+4. Every topic belongs to its shard. If not, the ledger was written with another number of shards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from controller.snapshots.restore import catch_up
+from controller.state.shard_state import ShardState
+from headgate.errors import LedgerError, ObjectMissingError
+from headgate.ledger.chunk_ranges import ChunkRange
+from headgate.ledger.compacted import check_object, manifest_path, manifest_ranges, read_manifest
+from headgate.ledger.ledger import Ledger
+from headgate.ledger.paths import chunk_folder
+from headgate.model.hashing import shard_of
+from headgate.storage.object_store import Store
+
+MAX_PROBLEMS: Final = 20
+"""Problems of one shard that are listed: a lost folder would list a line for each object."""
+
+
+@dataclass(slots=True)
+class CheckedShard:
+    """What one shard contains."""
+
+    shard: int
+    chunks: int = 0
+    last_chunk: int = 0
+    leader_epoch: int = 0
+    topics: int = 0
+    ranges: int = 0
+    newest_snapshot: int = 0
+    """The chunk of the newest snapshot; 0: there is none."""
+    last_at_ms: int = 0
+    """Time of the last chunk, milliseconds since 1970."""
+    problems: list[str] = field(default_factory=list)
+
+
+async def check_shard(store: Store, shard: int, shards: int, on_progress: Callable[[int, int], None]) -> CheckedShard:
+    """Read everything of one of ``shards`` shards; raises StoreUnavailableError."""
+    found = CheckedShard(shard)
+    ledger = Ledger(store, shard)
+    try:
+        state, _ = await catch_up(ledger, ShardState(shard), lambda _: found.problems.append("a snapshot is damaged"))
+    except LedgerError as error:
+        found.problems.append(str(error))
+    else:
+        found.leader_epoch, found.topics, found.last_at_ms = state.leader_epoch, len(state.topics), state.at_ms
+        found.problems += misplaced(shard, shards, state.topics)
+    numbers = await ledger.numbers()
+    found.chunks, found.last_chunk = len(numbers), max(numbers, default=0)
+    found.newest_snapshot = max(await ledger.snapshots(), default=0)
+    ranges = await manifest_ranges(store, shard)
+    found.ranges = len(ranges)
+    found.problems += missing_numbers(shard, numbers, ranges)
+    for done, number in enumerate(numbers, 1):
+        try:
+            await ledger.read(number)
+        except (LedgerError, ObjectMissingError) as error:
+            found.problems.append(str(error))
+        on_progress(done, len(numbers))
+    for chunks in ranges:
+        found.problems += await _range_problems(store, shard, chunks)
+    del found.problems[MAX_PROBLEMS:]
+    return found
+
+
+def misplaced(shard: int, shards: int, topics: Iterable[str]) -> Iterator[str]:
+    """Name the first topic that belongs to another shard, if there is one. Pure."""
+    for topic in sorted(topics):
+        if (right := shard_of(topic, shards)) != shard:
+            yield (
+                f"topic {topic!r} is in shard {shard} and belongs to shard {right} of {shards}: the ledger was "
+                "written with another number of shards"
+            )
+            return
+
+
+def missing_numbers(shard: int, numbers: Iterable[int], ranges: Iterable[ChunkRange]) -> Iterator[str]:
+    """Name numbers that are neither a chunk nor in a range, and ranges beyond the last chunk. Pure."""
+    folder, present, reached, last = chunk_folder(shard), sorted(numbers), 0, max(numbers, default=0)
+    covered = sorted([(number, number) for number in present] + [(each.first, each.last) for each in ranges])
+    for first, end in covered:
+        if first > reached + 1:
+            yield f"{folder}: chunks {reached + 1} to {first - 1} are missing, and no compacted range contains them"
+        reached = max(reached, end)
+    if reached > last:
+        yield f"{folder}: a compacted range ends at chunk {reached}, and the last chunk is {last}"
+
+
+async def _range_problems(store: Store, shard: int, chunks: ChunkRange) -> list[str]:
+    path = manifest_path(shard, chunks)
+    try:
+        manifest = await read_manifest(store, shard, chunks)
+    except ObjectMissingError:
+        return []  # A wider range replaced it after the listing.
+    except LedgerError as error:
+        return [str(error)]
+    problems = []
+    objects = [(item.path, item.checksum) for item in manifest.objects] + [(manifest.facts, manifest.facts_checksum)]
+    for name, expected in objects:
+        try:
+            check_object(await store.read(name), name, expected)
+        except ObjectMissingError:
+            problems.append(f"{name} is missing, which {path} names")
+        except LedgerError as error:
+            problems.append(str(error))
+    return problems

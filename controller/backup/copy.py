@@ -1,0 +1,174 @@
+"""Copy one shard's ledger to another store, while its cluster writes, compacts and trims.
+
+The copy is a prefix of the ledger: everything up to its last chunk, and nothing after it.
+
+1. Chunks first, in the order of their numbers, up to the end of the source. Then compacted ranges,
+   then the chunks written meanwhile, then snapshots. A chunk that was trimmed before it was copied
+   is in a range and in a snapshot that exist afterwards.
+2. A range or a snapshot beyond the last copied chunk is left out: the copy would describe records
+   that it does not contain, and give their numbers to others.
+3. Nothing is overwritten. A second run continues, and adds what is new.
+4. A destination with other content is refused: its newest chunk must be the source's, too.
+5. An interrupted copy is either an older prefix, or is refused by every daemon.
+
+Published results of Spark are not copied: Spark counts again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from headgate.errors import LedgerError, ObjectExistsError, ObjectMissingError
+from headgate.ledger.chunk_ranges import ChunkRange
+from headgate.ledger.compacted import manifest_path, manifest_ranges, read_manifest
+from headgate.ledger.ledger import Ledger, run_start
+from headgate.ledger.paths import CHUNKS_FOLDER, chunk_folder, chunk_path, snapshot_path
+from headgate.storage.object_store import Store
+
+PARALLEL_CHUNKS: Final = 16
+PARALLEL_COMPACTED: Final = 2
+"""Compacted objects have up to hundreds of megabytes, chunks at most a few."""
+LISTINGS: Final = 3
+"""How often the ranges are listed. A range disappears only when a wider one has replaced it, which takes hours."""
+
+OnProgress = Callable[[int, int], None]
+"""Called with the number of chunks that are done, and of all."""
+
+
+@dataclass(frozen=True, slots=True)
+class CopiedShard:
+    """What one run copied."""
+
+    shard: int
+    last_chunk: int
+    """The last chunk of the copy; 0: the shard is empty."""
+    chunks: int
+    """Chunks that this run copied."""
+    ranges: int
+    """Compacted ranges that this run copied."""
+    snapshots: int
+
+
+async def shard_folders(store: Store) -> list[int]:
+    """Return the shards of which the store has chunks, rising; raises StoreUnavailableError."""
+    names = await store.folders(CHUNKS_FOLDER)
+    numbers = [name.removeprefix("shard=") for name in names if name.startswith("shard=")]
+    return sorted(int(number) for number in numbers if number.isascii() and number.isdecimal())
+
+
+async def copy_shard(source: Store, destination: Store, shard: int, on_progress: OnProgress) -> CopiedShard:
+    """Copy what the destination lacks.
+
+    Raises:
+        LedgerError: the destination contains another ledger, or the source is damaged.
+        StoreUnavailableError, OutcomeUnknownError: a store failed; run it again.
+
+    """
+    return await _Copy(source, destination, shard, on_progress).run()
+
+
+class _Copy:
+    """One run for one shard."""
+
+    def __init__(self, source: Store, destination: Store, shard: int, on_progress: OnProgress) -> None:
+        self._source = source
+        self._destination = destination
+        self._shard = shard
+        self._from = Ledger(source, shard)
+        self._to = Ledger(destination, shard)
+        self._on_progress = on_progress
+
+    async def run(self) -> CopiedShard:
+        before = await self._to.numbers()
+        numbers = await self._listed()
+        await self._require_same_history(numbers, before)
+        missing = sorted(set(numbers) - set(before))
+        await self._copy([chunk_path(self._shard, number) for number in missing], PARALLEL_CHUNKS, self._on_progress)
+        last = numbers[-1] if numbers else 0
+        ranges = await self._copy_ranges(last)
+        newer = await self._copy_newer_chunks(last)
+        snapshots = await self._copy_snapshots(last + newer)
+        return CopiedShard(self._shard, last + newer, len(missing) + newer, ranges, snapshots)
+
+    async def _listed(self) -> list[int]:
+        """Return the source's numbers. A listing made during writes may show a chunk and not yet the one before it."""
+        numbers = await self._from.numbers()
+        while numbers and (start := run_start(numbers)) > 1 and await self._from.exists(start - 1):
+            numbers = sorted({*numbers, start - 1})
+        return numbers
+
+    async def _require_same_history(self, numbers: Sequence[int], before: Sequence[int]) -> None:
+        if not before:
+            return
+        remedy = "the destination is not a copy of this ledger, or was written to; choose an empty destination"
+        last = max(numbers, default=0)
+        if before[-1] > last:
+            raise LedgerError(
+                f"{chunk_folder(self._shard)}: the destination has chunk {before[-1]}, and the source ends at {last}: "
+                f"{remedy}"
+            )
+        common = max(set(numbers) & set(before), default=0)
+        path = chunk_path(self._shard, common)
+        if common and await self._source.read(path) != await self._destination.read(path):
+            raise LedgerError(f"{path} differs: {remedy}")
+
+    async def _copy_ranges(self, last: int) -> int:
+        """Copy the compacted ranges that end at ``last`` or before, each after its objects."""
+        copied = 0
+        have = set(await manifest_ranges(self._destination, self._shard))
+        for attempt in range(1, LISTINGS + 1):
+            ranges = [each for each in await manifest_ranges(self._source, self._shard) if each.last <= last]
+            try:
+                for chunks in sorted(set(ranges) - have, key=lambda each: (each.first, each.last)):
+                    await self._copy_range(chunks)
+                    have.add(chunks)
+                    copied += 1
+            except ObjectMissingError as error:
+                if attempt == LISTINGS:
+                    raise LedgerError(f"a compacted object is missing: {error}") from None
+            else:
+                break
+        return copied
+
+    async def _copy_range(self, chunks: ChunkRange) -> None:
+        manifest = await read_manifest(self._source, self._shard, chunks)
+        paths = [item.path for item in manifest.objects] + ([manifest.facts] if manifest.facts else [])
+        if not await self._copy(paths, PARALLEL_COMPACTED):
+            raise ObjectMissingError(f"an object that {manifest_path(self._shard, chunks)} names")
+        await self._copy([manifest_path(self._shard, chunks)], 1)
+
+    async def _copy_newer_chunks(self, last: int) -> int:
+        """Copy the chunks after ``last`` up to the first missing one; return how many."""
+        copied = 0
+        while await self._copy([chunk_path(self._shard, last + copied + 1)], 1):
+            copied += 1
+        return copied
+
+    async def _copy_snapshots(self, last: int) -> int:
+        have = set(await self._to.snapshots())
+        numbers = [number for number in await self._from.snapshots() if number <= last and number not in have]
+        await self._copy([snapshot_path(self._shard, number) for number in numbers], 1)
+        return len(numbers)
+
+    async def _copy(self, paths: Sequence[str], at_once: int, on_progress: OnProgress | None = None) -> bool:
+        """Copy objects, ``at_once`` at a time, in order. Return whether all of them existed."""
+        complete = True
+        for first in range(0, len(paths), at_once):
+            some = paths[first : first + at_once]
+            complete &= all(await asyncio.gather(*map(self._copy_object, some)))
+            if on_progress is not None:
+                on_progress(first + len(some), len(paths))
+        return complete
+
+    async def _copy_object(self, path: str) -> bool:
+        try:
+            data = await self._source.read(path)
+        except ObjectMissingError:
+            return False
+        with contextlib.suppress(ObjectExistsError):
+            await self._destination.create(path, data)
+        return True

@@ -1,0 +1,160 @@
+"""`headgate ledger`: copy a ledger to another store, and check a copy. Connects to no cluster, only to stores."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+import click
+
+from controller.backup.check import CheckedShard, check_shard
+from controller.backup.copy import CopiedShard, copy_shard, shard_folders
+from headgate.cli.output import examples, json_option, print_json, print_table
+from headgate.errors import ConfigError
+from headgate.storage.object_store import Store, open_store
+
+PROGRESS_INTERVAL_SECONDS = 5.0
+_NUMBERS = ("shard", "last", "copied", "chunks", "epoch", "topics", "ranges", "snapshot")
+
+
+@click.group(
+    epilog=examples(
+        "headgate ledger copy file:///var/lib/headgate/ledger s3://backup/headgate",
+        "headgate ledger check s3://backup/headgate",
+    )
+)
+def ledger() -> None:
+    """Copy a ledger to another store, or check one.
+
+    A ledger is the URL in the daemons' [ledger] url, or a folder. Credentials come from the environment, as for
+    daemons.
+    """
+
+
+@ledger.command(
+    epilog=examples(
+        "headgate ledger copy /var/lib/headgate/ledger /mnt/backup/ledger",
+        "headgate ledger copy file:///var/lib/headgate/ledger s3://backup/headgate",
+        "headgate ledger copy s3://backup/headgate /var/lib/headgate/restored --json",
+    )
+)
+@click.argument("source")
+@click.argument("destination")
+@json_option
+def copy(source: str, destination: str, as_json: bool) -> None:
+    """Copy the ledger SOURCE to DESTINATION. Its cluster may run meanwhile.
+
+    The copy is the ledger of one moment per shard. Objects that DESTINATION has are not copied again, so a second run
+    adds what is new, and continues after an interruption. Nothing is overwritten: a DESTINATION with another ledger
+    is refused. If it is a backup, do not let a daemon write to it.
+    """
+    stores = _opened(source), _opened(destination)
+    if _url(source) == _url(destination):
+        raise ConfigError(f"{source} and {destination} are one store; choose another destination")
+    copied = asyncio.run(_copy(*stores, source))
+    if as_json:
+        print_json({"shards": copied})
+        return
+    print_table(
+        ("shard", "last", "copied", "ranges", "snapshots"),
+        [tuple(str(n) for n in (s.shard, s.last_chunk, s.chunks, s.ranges, s.snapshots)) for s in copied],
+        numbers=(*_NUMBERS, "snapshots"),
+    )
+    click.echo(
+        f"copied {sum(each.chunks for each in copied)} chunks of {len(copied)} shards to {destination}", err=True
+    )
+
+
+@ledger.command(
+    epilog=examples(
+        "headgate ledger check /mnt/backup/ledger",
+        "headgate ledger check s3://backup/headgate --shards 4 --json",
+    )
+)
+@click.argument("url")
+@click.option(
+    "--shards", type=click.IntRange(1, 1024), help="Number of the cluster's shards. [default: the shards found]"
+)
+@json_option
+def check(url: str, shards: int | None, as_json: bool) -> None:
+    """Read every object of the ledger URL, and report what a daemon or a consumer could not read.
+
+    The exit code is 1 if there is a problem. A cluster on this ledger needs as many shards as are listed.
+    """
+    checked = asyncio.run(_check(_opened(url), url, shards))
+    problems = [f"shard {each.shard}: {problem}" for each in checked for problem in each.problems]
+    if as_json:
+        print_json({"shards": checked, "intact": not problems})
+    else:
+        print_table(
+            ("shard", "chunks", "last", "written", "epoch", "topics", "ranges", "snapshot"),
+            [_row(each) for each in checked],
+            numbers=_NUMBERS,
+        )
+    for problem in problems:
+        click.echo(problem, err=True)
+    if problems:
+        raise click.exceptions.Exit(1)
+    click.echo(f"{url} is intact: {len(checked)} shards", err=True)
+
+
+def _row(found: CheckedShard) -> tuple[str, ...]:
+    moment = (
+        datetime.fromtimestamp(found.last_at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S") if found.last_at_ms else "-"
+    )
+    return (
+        *(str(number) for number in (found.shard, found.chunks, found.last_chunk)),
+        moment,
+        *(str(number) for number in (found.leader_epoch, found.topics, found.ranges, found.newest_snapshot)),
+    )
+
+
+def _url(text: str) -> str:
+    """Return a URL for a folder as well."""
+    return text.rstrip("/") if "://" in text else Path(text).absolute().as_uri()
+
+
+def _opened(text: str) -> Store:
+    return open_store(_url(text))
+
+
+async def _shards(store: Store, name: str) -> list[int]:
+    shards = await shard_folders(store)
+    if not shards:
+        raise ConfigError(f"{name} contains no ledger: it has no folder chunks/shard=0000")
+    return shards
+
+
+async def _copy(source: Store, destination: Store, name: str) -> list[CopiedShard]:
+    return [
+        await copy_shard(source, destination, shard, _progress(f"shard {shard}: {{}} of {{}} chunks copied"))
+        for shard in await _shards(source, name)
+    ]
+
+
+async def _check(store: Store, name: str, shards: int | None) -> list[CheckedShard]:
+    found = await _shards(store, name)
+    expected = shards or found[-1] + 1
+    if found[-1] >= expected:
+        raise ConfigError(f"{name} has shard {found[-1]}, so it is not a ledger of {expected} shards")
+    return [
+        await check_shard(store, shard, expected, _progress(f"shard {shard}: {{}} of {{}} chunks read"))
+        for shard in range(expected)
+    ]
+
+
+def _progress(text: str) -> Callable[[int, int], None]:
+    """Return a function that prints a line on standard error every few seconds, if that is a terminal."""
+    printed_at = time.monotonic()
+
+    def report(done: int, total: int) -> None:
+        nonlocal printed_at
+        if sys.stderr.isatty() and time.monotonic() - printed_at >= PROGRESS_INTERVAL_SECONDS:
+            printed_at = time.monotonic()
+            click.echo(text.format(done, total), err=True)
+
+    return report

@@ -1,0 +1,120 @@
+"""A check reads everything, and names what a daemon or a consumer could not read."""
+
+from __future__ import annotations
+
+import pytest
+
+from controller.backup.check import MAX_PROBLEMS, CheckedShard, check_shard, misplaced, missing_numbers
+from headgate.ledger.chunk_ranges import ChunkRange
+from headgate.ledger.paths import chunk_path, snapshot_path
+from headgate.model import entries as e
+from headgate.model.hashing import shard_of
+from tests.support.compaction import compact
+from tests.support.memory_ledger import LedgerInMemory
+
+
+async def checked(ledger: LedgerInMemory, shards: int = 1) -> CheckedShard:
+    return await check_shard(ledger.store, 0, shards, lambda _done, _total: None)
+
+
+async def compacted_ledger() -> LedgerInMemory:
+    """Return a ledger with a topic, a range, a snapshot, and chunks that were trimmed."""
+    ledger = LedgerInMemory(5)
+    ledger.grow(e.TopicCreated(topic="orders", topic_id=1, segments=1, token="t"))
+    for _ in range(4):
+        ledger.grow()
+    await compact(ledger.ledger, 1, 8)
+    ledger.store.objects["facts"] = b""
+    await ledger.snapshot()
+    ledger.trim(5)
+    return ledger
+
+
+async def test_an_intact_shard_is_counted() -> None:
+    found = await checked(await compacted_ledger())
+
+    assert [] == found.problems
+    assert (11, 8, 1, 1, 10) == (found.last_chunk, found.chunks, found.topics, found.ranges, found.newest_snapshot)
+
+
+async def test_an_empty_shard_has_no_problem() -> None:
+    assert CheckedShard(0) == await checked(LedgerInMemory())
+
+
+@pytest.mark.parametrize(
+    ("lost", "named"),
+    [
+        (chunk_path(0, 9), "chunk 9 is missing"),
+        (snapshot_path(0, 10), "no snapshot"),
+        ("manifests/shard=0000/000000000001-000000000008.json", "chunks 2 to 4 are missing, and no compacted range"),
+        ("facts", "facts is missing, which manifests/shard=0000/000000000001-000000000008.json names"),
+    ],
+    ids=["a chunk", "the snapshot of a trimmed ledger", "the range of trimmed chunks", "an object of a range"],
+)
+async def test_a_lost_object_is_named(lost: str, named: str) -> None:
+    ledger = await compacted_ledger()
+    del ledger.store.objects[lost]
+
+    assert any(named in problem for problem in (await checked(ledger)).problems)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        chunk_path(0, 6),
+        snapshot_path(0, 10),
+        "manifests/shard=0000/000000000001-000000000008.json",
+        "facts",
+    ],
+    ids=["a chunk below the snapshot", "a snapshot", "a manifest", "a compacted object"],
+)
+async def test_a_damaged_object_is_found(path: str) -> None:
+    ledger = await compacted_ledger()
+    ledger.store.objects[path] = b"x" + ledger.store.objects[path][1:]
+
+    assert (await checked(ledger)).problems
+
+
+async def test_a_ledger_of_another_number_of_shards_is_recognized_by_its_topics() -> None:
+    shards = next(n for n in range(2, 9) if shard_of("orders", n))
+    (problem,) = (await checked(await compacted_ledger(), shards)).problems
+
+    assert problem.startswith(
+        f"topic 'orders' is in shard 0 and belongs to shard {shard_of('orders', shards)} of {shards}"
+    )
+
+
+async def test_the_list_of_problems_is_limited() -> None:
+    ledger = LedgerInMemory(3 * MAX_PROBLEMS)
+    for number in range(1, 3 * MAX_PROBLEMS):
+        ledger.store.objects[chunk_path(0, number)] = b"x"
+
+    assert MAX_PROBLEMS == len((await checked(ledger)).problems)
+
+
+def test_the_topics_of_a_shard_belong_to_it() -> None:
+    names = [name for name in map(str, range(40)) if shard_of(name, 4) == 2]
+
+    assert [] == list(misplaced(2, 4, names))
+    assert 1 == len(list(misplaced(1, 4, names)))
+
+
+@pytest.mark.parametrize(
+    ("numbers", "ranges", "named"),
+    [
+        ([1, 2, 3], [], []),
+        ([], [], []),
+        ([1, 4], [ChunkRange(1, 3)], []),
+        ([4, 5], [ChunkRange(1, 2), ChunkRange(1, 4)], []),
+        ([1, 4], [], ["chunks 2 to 3 are missing"]),
+        ([5], [ChunkRange(1, 3)], ["chunks 4 to 4 are missing"]),
+        ([1, 2], [ChunkRange(1, 4)], ["ends at chunk 4, and the last chunk is 2"]),
+    ],
+)
+def test_numbers_without_a_chunk_or_a_range_are_named(
+    numbers: list[int], ranges: list[ChunkRange], named: list[str]
+) -> None:
+    found = list(missing_numbers(0, numbers, ranges))
+
+    assert len(named) == len(found)
+    assert all(text in problem for text, problem in zip(named, found, strict=True))

@@ -1,0 +1,212 @@
+"""A copy of a shard is a prefix of it, also while the source is written, compacted and trimmed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from controller.backup.check import check_shard
+from controller.backup.copy import CopiedShard, copy_shard, shard_folders
+from headgate.errors import LedgerError, ObjectExistsError, StoreUnavailableError
+from headgate.ledger.compacted import manifest_folder
+from headgate.ledger.ledger import Ledger
+from headgate.ledger.paths import chunk_name, chunk_path, snapshot_folder
+from headgate.model import entries as e
+from tests.support.compaction import compact
+from tests.support.memory_ledger import LedgerInMemory
+from tests.support.object_store import FakeStore
+from tests.support.whole_state import everything
+
+
+def nothing(_done: int, _total: int) -> None:
+    pass
+
+
+class Watched(FakeStore):
+    """A store that calls a function when an object is created."""
+
+    def __init__(self, on_create: Callable[[str], None]) -> None:
+        super().__init__()
+        self.on_create = on_create
+
+    async def create(self, path: str, data: bytes) -> None:
+        await super().create(path, data)
+        self.on_create(path)
+
+
+async def copied(source: LedgerInMemory, destination: FakeStore) -> CopiedShard:
+    return await copy_shard(source.store, destination, 0, nothing)
+
+
+async def compacted(chunks: int, through: int) -> LedgerInMemory:
+    """Return a ledger whose first chunks are in a compacted range."""
+    source = LedgerInMemory(chunks)
+    await compact(source.ledger, 1, through)
+    source.store.objects["facts"] = b""
+    return source
+
+
+async def assert_equal_state(source: LedgerInMemory, destination: FakeStore) -> None:
+    copy = LedgerInMemory()
+    copy.store, copy.ledger = destination, Ledger(destination, 0)
+    state, _ = await copy.restored()
+
+    assert everything(source.state) == everything(state)
+
+
+async def problems(store: FakeStore) -> list[str]:
+    return (await check_shard(store, 0, 1, nothing)).problems
+
+
+async def test_a_copy_has_the_state_of_its_source() -> None:
+    source, destination = LedgerInMemory(8), FakeStore()
+    await source.snapshot()
+    source.grow()
+
+    assert CopiedShard(0, last_chunk=9, chunks=9, ranges=0, snapshots=1) == await copied(source, destination)
+    await assert_equal_state(source, destination)
+    assert [0] == await shard_folders(destination)
+
+
+async def test_a_second_run_adds_what_is_new_and_overwrites_nothing() -> None:
+    source, destination = LedgerInMemory(8), FakeStore()
+    await copied(source, destination)
+    before = dict(destination.objects)
+    source.grow()
+
+    assert CopiedShard(0, last_chunk=9, chunks=1, ranges=0, snapshots=0) == await copied(source, destination)
+    assert before.items() <= destination.objects.items()
+    await assert_equal_state(source, destination)
+
+
+async def test_chunks_that_are_written_meanwhile_are_copied_and_no_snapshot_is_ahead_of_them() -> None:
+    source = LedgerInMemory(4)
+
+    def write(path: str) -> None:
+        if source.state.chunk < 7:
+            source.grow()
+
+    destination = Watched(write)
+    await copied(source, destination)
+    await assert_equal_state(source, destination)
+    assert [] == await problems(destination)
+
+
+async def test_a_snapshot_ahead_of_the_copied_chunks_is_left_out() -> None:
+    """It appears after the last chunk was copied. A daemon would refuse the copy."""
+    source, destination = LedgerInMemory(4), FakeStore()
+    later = LedgerInMemory(6)
+    await later.snapshot()
+    listed = source.store.names
+
+    async def names(prefix: str, after: str = "") -> list[str]:
+        if prefix == snapshot_folder(0):
+            source.store.objects |= later.store.objects
+        return await listed(prefix, after)
+
+    source.store.names = names  # type: ignore[method-assign]
+
+    assert 0 == (await copied(source, destination)).snapshots
+    await assert_equal_state(source, destination)
+
+
+async def test_chunks_that_are_trimmed_before_they_are_copied_are_in_the_copied_range() -> None:
+    source = await compacted(24, 20)
+    await source.snapshot()
+
+    def trim(path: str) -> None:
+        if path == chunk_path(0, 1):
+            source.trim(20)
+
+    destination = Watched(trim)
+    await copied(source, destination)
+
+    assert 19 not in await Ledger(destination, 0).numbers(), "deleted before it was copied"
+    assert [] == await problems(destination)
+    await assert_equal_state(source, destination)
+
+
+async def test_a_compacted_range_beyond_the_copy_is_left_out() -> None:
+    """Its numbers would be given to other chunks."""
+    source, destination = LedgerInMemory(6), FakeStore()
+    listed = source.store.names
+
+    async def names(prefix: str, after: str = "") -> list[str]:
+        if prefix == manifest_folder(0) and "facts" not in source.store.objects:
+            later = await compacted(8, 8)
+            source.store.objects |= {
+                path: data for path, data in later.store.objects.items() if not path.startswith("chunks/")
+            }
+        return await listed(prefix, after)
+
+    source.store.names = names  # type: ignore[method-assign]
+
+    assert 0 == (await copied(source, destination)).ranges
+    assert [] == await problems(destination)
+
+
+async def test_a_range_without_its_objects_is_an_error_and_not_copied() -> None:
+    source, destination = await compacted(4, 4), FakeStore()
+    del source.store.objects["facts"]
+
+    with pytest.raises(LedgerError, match="a compacted object is missing: an object that manifests/shard=0000"):
+        await copied(source, destination)
+    assert not any(path.startswith("manifests/") for path in destination.objects)
+
+
+async def test_a_chunk_that_the_listing_missed_is_copied() -> None:
+    source, destination = LedgerInMemory(6), FakeStore()
+    listed = source.store.names
+
+    async def names(prefix: str, after: str = "") -> list[str]:
+        return [name for name in await listed(prefix, after) if name != chunk_name(5)]
+
+    source.store.names = names  # type: ignore[method-assign]
+    await copied(source, destination)
+    await assert_equal_state(source, destination)
+
+
+@pytest.mark.parametrize("chunks", [4, 9], ids=["the same length", "a longer destination"])
+async def test_another_ledger_at_the_destination_is_refused_and_kept(chunks: int) -> None:
+    source, other = LedgerInMemory(4), LedgerInMemory()
+    for number in range(chunks):
+        other.grow(e.TermStarted(leader_epoch=number + 1, instance="other"))
+    before = dict(other.store.objects)
+
+    with pytest.raises(
+        LedgerError, match="is not a copy of this ledger, or was written to; choose an empty destination"
+    ):
+        await copied(source, other.store)
+    assert before == other.store.objects
+
+
+async def test_an_interrupted_copy_is_an_older_prefix_and_the_next_run_completes_it() -> None:
+    source = LedgerInMemory(20)
+    await source.snapshot()
+
+    def fail(path: str) -> None:
+        if path == chunk_path(0, 17):
+            raise StoreUnavailableError("the disk is full")
+
+    destination = Watched(fail)
+    with pytest.raises(StoreUnavailableError):
+        await copied(source, destination)
+    assert not any(path.startswith(snapshot_folder(0)) for path in destination.objects)
+
+    destination.on_create = lambda _: None
+    await copied(source, destination)
+    await assert_equal_state(source, destination)
+
+
+async def test_an_object_that_another_run_has_just_created_is_no_error() -> None:
+    source, destination = LedgerInMemory(4), FakeStore()
+    create = destination.create
+
+    async def twice(path: str, data: bytes) -> None:
+        await create(path, data)
+        raise ObjectExistsError(path)
+
+    destination.create = twice  # type: ignore[method-assign]
+    await copied(source, destination)
+    await assert_equal_state(source, destination)

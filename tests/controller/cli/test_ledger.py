@@ -1,0 +1,79 @@
+"""`headgate ledger copy` and `headgate ledger check`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from headgate.ledger.paths import chunk_path
+from tests.headgate.cli.conftest import Invoke
+from tests.support.memory_ledger import LedgerInMemory
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """A ledger of one shard in a folder."""
+    folder = tmp_path / "ledger"
+    for path, data in LedgerInMemory(8).store.objects.items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_bytes(data)
+    return folder
+
+
+def test_a_copy_is_checked_and_copied_again(invoke: Invoke, source: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    first = invoke("ledger", "copy", str(source), copy.as_uri())
+    check = invoke("ledger", "check", str(copy), "--json")
+    second = invoke("ledger", "copy", str(source), str(copy), "--json")
+
+    assert (0, f"copied 8 chunks of 1 shards to {copy.as_uri()}\n") == (first.exit_code, first.stderr)
+    assert json.loads(check.stdout)["intact"]
+    assert 8 == json.loads(check.stdout)["shards"][0]["last_chunk"]
+    assert 0 == json.loads(second.stdout)["shards"][0]["chunks"]
+
+
+def test_a_problem_is_a_line_and_the_exit_code(invoke: Invoke, source: Path) -> None:
+    (source / chunk_path(0, 3)).unlink()
+    result = invoke("ledger", "check", str(source))
+
+    assert 1 == result.exit_code
+    assert (
+        "shard 0: chunks/shard=0000: chunks 3 to 3 are missing, and no compacted range contains them\n" in result.stderr
+    )
+
+
+def test_the_table_of_an_intact_ledger_fits_eighty_columns(invoke: Invoke, source: Path) -> None:
+    result = invoke("ledger", "check", str(source))
+
+    assert (0, f"{source} is intact: 1 shards\n") == (result.exit_code, result.stderr)
+    assert all(len(line.rstrip()) <= 80 for line in result.stdout.splitlines())
+    assert "1970-01-01 00:00:00" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (("copy", "SOURCE", "SOURCE"), "are one store; choose another destination"),
+        (("copy", "/nowhere/at/all", "SOURCE"), "/nowhere/at/all contains no ledger"),
+        (("check", "ftp://host/x"), "ledger URL 'ftp://host/x'"),
+    ],
+    ids=["one store", "no ledger", "no store"],
+)
+def test_a_mistake_is_one_line(invoke: Invoke, source: Path, words: tuple[str, ...], named: str) -> None:
+    result = invoke("ledger", *(str(source) if word == "SOURCE" else word for word in words))
+
+    assert 1 == result.exit_code
+    assert named in result.stderr
+    assert 1 == len(result.stderr.splitlines())
+
+
+def test_a_ledger_with_more_shards_than_the_cluster_is_refused(invoke: Invoke, source: Path) -> None:
+    (source / "chunks" / "shard=0001").mkdir()
+    result = invoke("ledger", "check", str(source), "--shards", "1")
+
+    assert (1, f"headgate: {source} has shard 1, so it is not a ledger of 1 shards\n") == (
+        result.exit_code,
+        result.stderr,
+    )
