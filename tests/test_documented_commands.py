@@ -33,7 +33,7 @@ DOCUMENTS = [
         path for path in (ROOT / "deploy").rglob("*") if path.suffix in (".md", ".toml", ".conf", ".service", ".yml")
     ),
 ]
-FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+FENCE = re.compile(r"^```(\w*)[^`\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SEPARATORS = {"|", "||", "&&", ";", "&", "(", ")", ">"}
 
 

@@ -34,6 +34,7 @@ DAEMON_COMMANDS: Final[Mapping[str, str]] = {
     "run": "headgate-daemon",
     "check-config": "headgate-daemon",
     "access": "headgate-daemon",
+    "ledger": "headgate-daemon",
     "http": "headgate-daemon",
     "drain": "headgate-daemon[spark]",
     "snapshot": "headgate-daemon",
