@@ -88,8 +88,6 @@ class Client:
         self.now_ms = now_ms
         self.rng = rng or random.Random()  # noqa: S311 - jitter and names, no secrets
         self.entered = False
-        self.leader_waits = 0
-        """Number of requests that had to wait because no leader was known."""
         self.undecodable_messages = 0
         # Starts at random, so that replies to an earlier program of the same client id match no
         # request.
@@ -400,14 +398,10 @@ class Client:
         changed = asyncio.Event()
         remove_handlers = [self.on_leader(shard, lambda _: changed.set()), self.on_connection(lambda _: changed.set())]
         try:
-            waited = False
             while True:
                 known = self.leader(shard)
                 if known is not None and self.transport.connected:
                     return known.leader_epoch
-                if not waited:
-                    self.leader_waits += 1
-                    waited = True
                 changed.clear()
                 await changed.wait()
         finally:

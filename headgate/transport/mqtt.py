@@ -123,8 +123,6 @@ class MqttTransport:
         max_outgoing_messages: int = MAX_OUTGOING_MESSAGES,
         on_taken_over: Callable[[], None] = lambda: None,
     ) -> None:
-        self.dropped_messages = 0
-        """Number of `publish` calls that returned False."""
         self.ignored_retained_messages = 0
         """Copies of retained messages that arrived for filters which do not expect any."""
         self.unreachable_reason: str | None = None
@@ -198,10 +196,8 @@ class MqttTransport:
         """See `Transport.publish`."""
         if len(payload) > MAX_PAYLOAD_BYTES:
             self._log.error("message.too_large", topic=topic, size_bytes=len(payload), limit_bytes=MAX_PAYLOAD_BYTES)
-            self.dropped_messages += 1
             return False
         if not self._connected or self._client is None or not self._outgoing.has_capacity(len(payload)):
-            self.dropped_messages += 1
             return False
         paho = paho_of(self._client)
         self._publishing = paho
@@ -210,7 +206,6 @@ class MqttTransport:
         finally:
             self._publishing = None
         if info.rc != 0:
-            self.dropped_messages += 1
             return False
         self._outgoing.add(info, len(payload), retain)
         if self._loop.time() - self._last_write_at >= self._timing.immediate_write_after_idle_seconds:

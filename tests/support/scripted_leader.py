@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import deque
+from collections.abc import Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TypeVar
@@ -54,7 +55,14 @@ class ScriptedLeader:
     """One term of one shard. Create another one on the same `ScriptedCluster` for the next term."""
 
     def __init__(
-        self, cluster: ScriptedCluster, shard: int, epoch: int, *, pipelining: bool = True, window: int = 64
+        self,
+        cluster: ScriptedCluster,
+        shard: int,
+        epoch: int,
+        *,
+        pipelining: bool = True,
+        window: int = 64,
+        grants: Iterable[m.Grant] = (),
     ) -> None:
         self.cluster = cluster
         self.shard = shard
@@ -63,7 +71,7 @@ class ScriptedLeader:
         self.script: deque[str] = deque()
         self.requests: list[m.Request] = []
         self.transport = cluster.broker.transport(f"leader-{shard}-{epoch}")
-        self.grants: list[m.Grant] = []
+        self.grants = list(grants)
         self.blocked, self.stable = 0, True
         self.revoke_timeout_seconds = 30.0
         self.answers = True

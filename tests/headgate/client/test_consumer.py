@@ -21,21 +21,18 @@ pytestmark = pytest.mark.looptime
 async def test_records_are_delivered_in_order_from_the_start_of_the_grant_as_they_are_stored(cluster):
     cluster.store_records(records("0", "1"))
     cluster.store_records(records("2", "3"))
-    async with cluster.leader() as leader:
-        leader.grants = [grant(start_offset=1)]
-        async with consumer(cluster) as reader:
-            assert ["1", "2", "3"] == await take(reader, 3)
-            began = asyncio.get_running_loop().time()
-            cluster.store_records(records("4"), leader)
-            assert ["4"] == await take(reader, 1)
-            assert 0.1 > asyncio.get_running_loop().time() - began
-            assert {0: 5} == reader.positions
+    async with cluster.leader(grants=[grant(start_offset=1)]) as leader, consumer(cluster) as reader:
+        assert ["1", "2", "3"] == await take(reader, 3)
+        began = asyncio.get_running_loop().time()
+        cluster.store_records(records("4"), leader)
+        assert ["4"] == await take(reader, 1)
+        assert 0.1 > asyncio.get_running_loop().time() - began
+        assert {0: 5} == reader.positions
 
 
 async def test_get_many_returns_what_is_available_and_waits_only_for_the_first_record(cluster):
     cluster.store_records(records("0", "1", "2"))
-    async with cluster.leader() as leader:
-        leader.grants = [grant()]
+    async with cluster.leader(grants=[grant()]):
         async with consumer(cluster) as reader:
             clock = asyncio.get_running_loop().time
             await asyncio.sleep(1)
@@ -55,14 +52,12 @@ async def test_get_many_returns_what_is_available_and_waits_only_for_the_first_r
 
 
 async def test_a_lost_head_announcement_delays_records_by_a_second_at_most(cluster):
-    async with cluster.leader() as leader:
-        leader.grants = [grant()]
-        async with consumer(cluster) as reader:
-            await asyncio.sleep(1.5)
-            began = asyncio.get_running_loop().time()
-            cluster.store_records(records("0"))
-            assert ["0"] == await take(reader, 1)
-            assert 1.1 > asyncio.get_running_loop().time() - began
+    async with cluster.leader(grants=[grant()]), consumer(cluster) as reader:
+        await asyncio.sleep(1.5)
+        began = asyncio.get_running_loop().time()
+        cluster.store_records(records("0"))
+        assert ["0"] == await take(reader, 1)
+        assert 1.1 > asyncio.get_running_loop().time() - began
 
 
 async def test_only_granted_segments_are_read_and_each_chunk_is_read_once():
@@ -70,35 +65,33 @@ async def test_only_granted_segments_are_read_and_each_chunk_is_read_once():
     keys = [f"key-{n}".encode() for n in range(60)]
     for key in keys:
         cluster.store_records([m.Record(key, key, 1)])
-    async with cluster.leader() as leader:
-        leader.grants = [grant(0), grant(2), grant(3)]
-        async with consumer(cluster) as reader:
-            found = {}
-            while not await reader.caught_up():
-                async with asyncio.timeout(5):
-                    record = await anext(reader)
-                found.setdefault(record.segment, []).append(record.offset)
-            assert {0, 2, 3} == set(found)
-            assert all(list(range(len(offsets))) == offsets for offsets in found.values())
-            reads = cluster.store.calls["read"]
-            leader.push(registration(leader), granted=[grant(1)])
-            await take(reader, 60 - sum(map(len, found.values())))
-            assert reads + 5 > cluster.store.calls["read"], "it was read from what is there already"
+    async with cluster.leader(grants=[grant(0), grant(2), grant(3)]) as leader, consumer(cluster) as reader:
+        found = {}
+        while not await reader.caught_up():
+            async with asyncio.timeout(5):
+                record = await anext(reader)
+            found.setdefault(record.segment, []).append(record.offset)
+        assert {0, 2, 3} == set(found)
+        assert all(list(range(len(offsets))) == offsets for offsets in found.values())
+        reads = cluster.store.calls["read"]
+        leader.push(registration(leader), granted=[grant(1)])
+        await take(reader, 60 - sum(map(len, found.values())))
+        assert reads + 5 > cluster.store.calls["read"], "it was read from what is there already"
     assert len(keys) + 5 > reads
 
 
 async def test_queue_skips_acknowledged_records(cluster):
     cluster.store_records(records(*"0123456"))
-    async with cluster.leader() as leader:
-        leader.grants = [grant(start_offset=1, acknowledged=[(2, 4), (5, 6)])]
-        async with consumer(cluster, type="QUEUE") as reader:
-            assert ["1", "4", "6"] == await take(reader, 3)
+    async with (
+        cluster.leader(grants=[grant(start_offset=1, acknowledged=[(2, 4), (5, 6)])]),
+        consumer(cluster, type="QUEUE") as reader,
+    ):
+        assert ["1", "4", "6"] == await take(reader, 3)
 
 
 async def test_reading_continues_when_the_store_is_reachable_again(cluster):
     cluster.store_records(records("0"))
-    async with cluster.leader() as leader:
-        leader.grants = [grant()]
+    async with cluster.leader(grants=[grant()]):
         cluster.store.outage()
         async with consumer(cluster) as reader:
             await asyncio.sleep(5)
@@ -109,11 +102,14 @@ async def test_reading_continues_when_the_store_is_reachable_again(cluster):
 async def test_missing_records_are_an_error(cluster):
     cluster.store_records(records("0"))
     cluster.store_records(records("1"))
-    async with cluster.leader() as leader:
-        leader.grants = [m.Grant(segment=0, generation=1, first_hash=0, last_hash=9, start_offset=0, start_chunk=2)]
-        async with consumer(cluster) as reader:
-            with pytest.raises(LedgerError, match="records are missing"):
-                await anext(reader)
+    async with (
+        cluster.leader(
+            grants=[m.Grant(segment=0, generation=1, first_hash=0, last_hash=9, start_offset=0, start_chunk=2)]
+        ),
+        consumer(cluster) as reader,
+    ):
+        with pytest.raises(LedgerError, match="records are missing"):
+            await anext(reader)
 
 
 async def test_a_consumer_stops_at_a_damaged_chunk_with_its_name_and_skips_nothing(cluster):
@@ -123,26 +119,27 @@ async def test_a_consumer_stops_at_a_damaged_chunk_with_its_name_and_skips_nothi
     *_, path, _ = sorted(path for path in cluster.store.objects if path.startswith("chunks/"))
     data = cluster.store.objects[path]
     cluster.store.objects[path] = data[:100] + bytes([data[100] ^ 1]) + data[101:]
-    async with cluster.leader() as leader:
-        leader.grants = [grant()]
-        async with consumer(cluster) as reader:
-            assert ["0"] == await take(reader, 1)
-            for _ in range(2):
-                with pytest.raises(LedgerError, match=f"^{path} is damaged"):
-                    await anext(reader)
+    async with cluster.leader(grants=[grant()]), consumer(cluster) as reader:
+        assert ["0"] == await take(reader, 1)
+        for _ in range(2):
+            with pytest.raises(LedgerError, match=f"^{path} is damaged"):
+                await anext(reader)
 
 
 async def test_a_checkpoint_consumer_resumes_at_its_own_positions(cluster):
     cluster.store_records(records("0", "1"))
     cluster.store_records(records("2", "3"))
-    async with cluster.leader() as leader:
-        leader.grants = [m.Grant(segment=0, generation=1, first_hash=0, last_hash=9, start_offset=3, start_chunk=2)]
-        async with consumer(cluster, type="CHECKPOINT", positions={0: 1}) as reader:
-            assert ["1", "2"] == await take(reader, 2)
-            assert {0: 3} == reader.positions
-            record = await anext(reader)
-            with pytest.raises(HeadgateError, match="does not acknowledge"):
-                await reader.acknowledge(record)
+    async with (
+        cluster.leader(
+            grants=[m.Grant(segment=0, generation=1, first_hash=0, last_hash=9, start_offset=3, start_chunk=2)]
+        ),
+        consumer(cluster, type="CHECKPOINT", positions={0: 1}) as reader,
+    ):
+        assert ["1", "2"] == await take(reader, 2)
+        assert {0: 3} == reader.positions
+        record = await anext(reader)
+        with pytest.raises(HeadgateError, match="does not acknowledge"):
+            await reader.acknowledge(record)
 
 
 async def test_positions_are_accepted_only_for_checkpoint():
@@ -188,57 +185,49 @@ async def test_an_invalid_balance_or_capacity_is_refused(wrong: dict):
 
 async def test_stream_acknowledgements_are_collected_and_cumulative(cluster):
     cluster.store_records(records(*"01234"))
-    async with cluster.leader() as leader:
-        leader.grants = [grant(generation=4)]
-        async with consumer(cluster) as reader:
-            for _ in range(5):
-                await take(reader, 1, acknowledge=True)
-                await asyncio.sleep(0.01)
-            await asyncio.sleep(0.3)
-            assert [(0, 4, 5)] == acknowledged(cluster)
-            assert 1 == reader.acknowledged
+    async with cluster.leader(grants=[grant(generation=4)]), consumer(cluster) as reader:
+        for _ in range(5):
+            await take(reader, 1, acknowledge=True)
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.3)
+        assert [(0, 4, 5)] == acknowledged(cluster)
+        assert 1 == reader.acknowledged
 
 
 async def test_acknowledgements_survive_an_outage_longer_than_their_deadline(cluster):
     cluster.store_records(records(*"0123"))
-    async with cluster.leader() as leader:
-        leader.grants = [grant()]
-        async with consumer(cluster) as reader:
-            await take(reader, 2, acknowledge=True)
-            await asyncio.sleep(1)
-            leader.answers = False
-            await take(reader, 2, acknowledge=True)
-            await asyncio.sleep(45)
-            assert [(0, 1, 2)] == acknowledged(cluster)
-            leader.answers = True
-            await asyncio.sleep(10)
-            assert (0, 1, 4) == acknowledged(cluster)[-1]
+    async with cluster.leader(grants=[grant()]) as leader, consumer(cluster) as reader:
+        await take(reader, 2, acknowledge=True)
+        await asyncio.sleep(1)
+        leader.answers = False
+        await take(reader, 2, acknowledge=True)
+        await asyncio.sleep(45)
+        assert [(0, 1, 2)] == acknowledged(cluster)
+        leader.answers = True
+        await asyncio.sleep(10)
+        assert (0, 1, 4) == acknowledged(cluster)[-1]
 
 
 async def test_a_sealed_segment_is_not_read_beyond_its_end(cluster):
     cluster.store_records(records(*"01"))
-    async with cluster.leader() as leader:
-        leader.grants = [grant(end_offset=2)]
-        async with consumer(cluster) as reader:
-            assert ["0", "1"] == await take(reader, 2)
-            await asyncio.sleep(1.5)
-            reads = cluster.store.calls["read"]
-            cluster.store_records(records("2"), leader)
-            await asyncio.sleep(5)
-            assert reads == cluster.store.calls["read"]
-            assert await reader.caught_up()
+    async with cluster.leader(grants=[grant(end_offset=2)]) as leader, consumer(cluster) as reader:
+        assert ["0", "1"] == await take(reader, 2)
+        await asyncio.sleep(1.5)
+        reads = cluster.store.calls["read"]
+        cluster.store_records(records("2"), leader)
+        await asyncio.sleep(5)
+        assert reads == cluster.store.calls["read"]
+        assert await reader.caught_up()
 
 
 async def test_queue_acknowledgements_are_merged_into_ranges(cluster):
     cluster.store_records(records(*"01234"))
-    async with cluster.leader() as leader:
-        leader.grants = [grant()]
-        async with consumer(cluster, type="QUEUE") as reader:
-            found = [await anext(reader) for _ in range(5)]
-            for index in (4, 0, 1, 3):
-                await reader.acknowledge(found[index])
-            await asyncio.sleep(0.3)
-            assert [(0, 2), (3, 5)] == sorted((a.first_offset, a.end_offset) for a in cluster.acknowledged)
+    async with cluster.leader(grants=[grant()]), consumer(cluster, type="QUEUE") as reader:
+        found = [await anext(reader) for _ in range(5)]
+        for index in (4, 0, 1, 3):
+            await reader.acknowledge(found[index])
+        await asyncio.sleep(0.3)
+        assert [(0, 2), (3, 5)] == sorted((a.first_offset, a.end_offset) for a in cluster.acknowledged)
 
 
 @pytest.mark.parametrize(
@@ -246,8 +235,7 @@ async def test_queue_acknowledgements_are_merged_into_ranges(cluster):
 )
 async def test_acknowledgements_survive_every_behavior_of_the_leader(script, cluster):
     cluster.store_records(records(*"012"))
-    async with cluster.leader() as leader:
-        leader.grants = [grant()]
+    async with cluster.leader(grants=[grant()]) as leader:
         leader.script.extend(script)
         async with consumer(cluster) as reader:
             await take(reader, 3, acknowledge=True)
@@ -257,8 +245,7 @@ async def test_acknowledgements_survive_every_behavior_of_the_leader(script, clu
 
 async def test_a_refused_acknowledgement_is_counted_and_is_no_error(cluster):
     cluster.store_records(records(*"01"))
-    async with cluster.leader() as leader:
-        leader.grants = [grant()]
+    async with cluster.leader(grants=[grant()]) as leader:
         leader.script.append("invalid")
         async with consumer(cluster) as reader:
             await take(reader, 1, acknowledge=True)
@@ -271,8 +258,7 @@ async def test_a_refused_acknowledgement_is_counted_and_is_no_error(cluster):
 
 async def test_closing_flushes_acknowledgements_before_it_leaves(cluster):
     cluster.store_records(records(*"012"))
-    async with cluster.leader() as leader:
-        leader.grants = [grant()]
+    async with cluster.leader(grants=[grant()]) as leader:
         async with consumer(cluster) as reader:
             await take(reader, 3, acknowledge=True)
         assert [(0, 1, 3)] == acknowledged(cluster)
@@ -287,21 +273,19 @@ async def test_closing_flushes_acknowledgements_before_it_leaves(cluster):
 
 async def test_a_revocation_is_confirmed_after_every_delivered_record_is_acknowledged(cluster):
     cluster.store_records(records(*"012"))
-    async with cluster.leader() as leader:
-        leader.grants = [grant()]
-        async with consumer(cluster) as reader:
-            first = await anext(reader)
-            leader.push(registration(leader), revoked=[m.Revocation(segment=0, generation=1)])
-            await asyncio.sleep(0.1)
-            await nothing_more(reader)
-            assert [] == leader.seen(m.ConfirmRevoked)
-            await reader.acknowledge(first)
-            await asyncio.sleep(0.5)
-            assert [(0, 1)] == [(c.segment, c.generation) for c in leader.seen(m.ConfirmRevoked)]
-            kinds = [type(request.body) for request in leader.requests]
-            assert kinds.index(m.AcknowledgeBatch) < kinds.index(m.ConfirmRevoked)
-            assert [(0, 1, 1)] == acknowledged(cluster)
-            assert [] == reader.segments
+    async with cluster.leader(grants=[grant()]) as leader, consumer(cluster) as reader:
+        first = await anext(reader)
+        leader.push(registration(leader), revoked=[m.Revocation(segment=0, generation=1)])
+        await asyncio.sleep(0.1)
+        await nothing_more(reader)
+        assert [] == leader.seen(m.ConfirmRevoked)
+        await reader.acknowledge(first)
+        await asyncio.sleep(0.5)
+        assert [(0, 1)] == [(c.segment, c.generation) for c in leader.seen(m.ConfirmRevoked)]
+        kinds = [type(request.body) for request in leader.requests]
+        assert kinds.index(m.AcknowledgeBatch) < kinds.index(m.ConfirmRevoked)
+        assert [(0, 1, 1)] == acknowledged(cluster)
+        assert [] == reader.segments
 
 
 @pytest.mark.parametrize(("limit", "finished"), [(30.0, 20.0), (300.0, 290.0), (3.0, 2.0)])
@@ -309,8 +293,7 @@ async def test_a_revocation_is_confirmed_before_the_leader_s_limit_even_if_recor
     cluster, limit: float, finished: float
 ):
     cluster.store_records(records(*"012"))
-    async with cluster.leader() as leader:
-        leader.grants = [grant()]
+    async with cluster.leader(grants=[grant()]) as leader:
         leader.revoke_timeout_seconds = limit
         async with consumer(cluster) as reader:
             await take(reader, 1)
@@ -323,28 +306,24 @@ async def test_a_revocation_is_confirmed_before_the_leader_s_limit_even_if_recor
 
 async def test_a_final_revocation_stops_at_once_without_a_confirmation(cluster):
     cluster.store_records(records(*"012"))
-    async with cluster.leader() as leader:
-        leader.grants = [grant()]
-        async with consumer(cluster) as reader:
-            await take(reader, 1)
-            leader.push(registration(leader), revoked=[m.Revocation(segment=0, generation=1, final=True)])
-            await asyncio.sleep(0.1)
-            await nothing_more(reader)
-            assert [] == leader.seen(m.ConfirmRevoked)
-            assert [] == reader.segments
+    async with cluster.leader(grants=[grant()]) as leader, consumer(cluster) as reader:
+        await take(reader, 1)
+        leader.push(registration(leader), revoked=[m.Revocation(segment=0, generation=1, final=True)])
+        await asyncio.sleep(0.1)
+        await nothing_more(reader)
+        assert [] == leader.seen(m.ConfirmRevoked)
+        assert [] == reader.segments
 
 
 async def test_a_confirmation_is_repeated_until_the_leader_replies(cluster):
-    async with cluster.leader() as leader:
-        leader.grants = [grant()]
-        async with consumer(cluster) as reader:
-            leader.answers = False
-            leader.push(registration(leader), revoked=[m.Revocation(segment=0, generation=1)])
-            await asyncio.sleep(7)
-            leader.answers = True
-            await asyncio.sleep(4)
-            assert 2 <= len(leader.seen(m.ConfirmRevoked))
-            assert [] == reader.segments
+    async with cluster.leader(grants=[grant()]) as leader, consumer(cluster) as reader:
+        leader.answers = False
+        leader.push(registration(leader), revoked=[m.Revocation(segment=0, generation=1)])
+        await asyncio.sleep(7)
+        leader.answers = True
+        await asyncio.sleep(4)
+        assert 2 <= len(leader.seen(m.ConfirmRevoked))
+        assert [] == reader.segments
 
 
 async def test_the_revocation_of_a_lost_grant_is_confirmed_at_once(cluster):
@@ -356,26 +335,22 @@ async def test_the_revocation_of_a_lost_grant_is_confirmed_at_once(cluster):
 
 async def test_a_segment_granted_again_at_a_higher_generation_is_read_again(cluster):
     cluster.store_records(records(*"01"))
-    async with cluster.leader() as leader:
-        leader.grants = [grant()]
-        async with consumer(cluster) as reader:
-            assert ["0", "1"] == await take(reader, 2)
-            leader.push(registration(leader), revoked=[m.Revocation(segment=0, generation=1, final=True)])
-            leader.push(registration(leader), granted=[grant(generation=3, start_offset=1)])
-            assert ["1"] == await take(reader, 1)
+    async with cluster.leader(grants=[grant()]) as leader, consumer(cluster) as reader:
+        assert ["0", "1"] == await take(reader, 2)
+        leader.push(registration(leader), revoked=[m.Revocation(segment=0, generation=1, final=True)])
+        leader.push(registration(leader), granted=[grant(generation=3, start_offset=1)])
+        assert ["1"] == await take(reader, 1)
 
 
 async def test_a_forged_head_delays_reading_once(cluster):
     """Otherwise the consumer would read each later chunk only when it polls."""
-    async with cluster.leader() as leader:
-        leader.grants = [grant()]
-        async with consumer(cluster) as reader:
-            forged = m.HeadAnnouncement(shard=0, leader_epoch=1, head=2**62)
-            leader.transport.publish(m.head_topic(CLUSTER, 0), m.encode(forged))
-            await asyncio.sleep(5.5)
-            for value in (b"0", b"1"):
-                began = asyncio.get_running_loop().time()
-                cluster.store_records([m.Record(b"key", value, 1)], leader)
-                assert [value.decode()] == await take(reader, 1)
-                assert 0.1 > asyncio.get_running_loop().time() - began
-                await asyncio.sleep(0.37)
+    async with cluster.leader(grants=[grant()]) as leader, consumer(cluster) as reader:
+        forged = m.HeadAnnouncement(shard=0, leader_epoch=1, head=2**62)
+        leader.transport.publish(m.head_topic(CLUSTER, 0), m.encode(forged))
+        await asyncio.sleep(5.5)
+        for value in (b"0", b"1"):
+            began = asyncio.get_running_loop().time()
+            cluster.store_records([m.Record(b"key", value, 1)], leader)
+            assert [value.decode()] == await take(reader, 1)
+            assert 0.1 > asyncio.get_running_loop().time() - began
+            await asyncio.sleep(0.37)

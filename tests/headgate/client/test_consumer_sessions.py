@@ -52,23 +52,19 @@ async def test_pushes_of_a_deposed_leader_are_ignored(cluster):
 
 async def test_a_reconnected_consumer_registers_again_and_keeps_reading(cluster):
     cluster.store_records(records(*"01"))
-    async with cluster.leader() as leader:
-        leader.grants = [grant()]
-        async with consumer(cluster, "me") as reader:
-            await take(reader, 1)
-            cluster.broker.drop("me")
-            assert ["1"] == await take(reader, 1)
-            await asyncio.sleep(3)
-            assert 2 <= len(leader.seen(m.RegisterConsumer))
-            assert [0] == reader.segments
+    async with cluster.leader(grants=[grant()]) as leader, consumer(cluster, "me") as reader:
+        await take(reader, 1)
+        cluster.broker.drop("me")
+        assert ["1"] == await take(reader, 1)
+        await asyncio.sleep(3)
+        assert 2 <= len(leader.seen(m.RegisterConsumer))
+        assert [0] == reader.segments
 
 
 async def test_heartbeats_list_the_held_segments(cluster):
-    async with cluster.leader() as leader:
-        leader.grants = [grant(2, generation=6)]
-        async with consumer(cluster):
-            await asyncio.sleep(5.5)
-            assert [(2, 6)] == leader.seen(m.Heartbeat)[-1].held
+    async with cluster.leader(grants=[grant(2, generation=6)]) as leader, consumer(cluster):
+        await asyncio.sleep(5.5)
+        assert [(2, 6)] == leader.seen(m.Heartbeat)[-1].held
 
 
 async def test_a_newer_program_of_the_same_name_fences_this_one(cluster):
@@ -84,18 +80,16 @@ async def test_a_newer_program_of_the_same_name_fences_this_one(cluster):
 
 async def test_an_evicted_consumer_registers_again_and_continues(cluster):
     cluster.store_records(records(*"01"))
-    async with cluster.leader() as leader:
-        leader.grants = [grant()]
-        async with consumer(cluster) as reader:
-            await take(reader, 2)
-            request = registration(leader)
-            leader.answers = False
-            leader.grants = [grant(generation=2, start_offset=1)]
-            leader.push_fenced(request, "silent for too long")
-            await asyncio.sleep(0.1)
-            assert [] == reader.segments
-            leader.answers = True
-            assert ["1"] == await take(reader, 1)
+    async with cluster.leader(grants=[grant()]) as leader, consumer(cluster) as reader:
+        await take(reader, 2)
+        request = registration(leader)
+        leader.answers = False
+        leader.grants = [grant(generation=2, start_offset=1)]
+        leader.push_fenced(request, "silent for too long")
+        await asyncio.sleep(0.1)
+        assert [] == reader.segments
+        leader.answers = True
+        assert ["1"] == await take(reader, 1)
 
 
 async def test_registering_without_a_leader_is_a_clear_error(cluster):
@@ -122,16 +116,14 @@ async def test_a_refused_registration_raises(cluster):
 
 async def test_caught_up_is_true_only_when_every_durable_record_was_delivered(cluster):
     cluster.store_records(records(*"01"))
-    async with cluster.leader() as leader:
-        leader.grants = [grant()]
-        async with consumer(cluster) as reader:
-            await asyncio.sleep(0.1)
-            assert not await reader.caught_up()
-            await take(reader, 2)
-            await asyncio.sleep(0.1)
-            assert await reader.caught_up()
-            cluster.store_records(records("2"))
-            assert not await reader.caught_up()
+    async with cluster.leader(grants=[grant()]), consumer(cluster) as reader:
+        await asyncio.sleep(0.1)
+        assert not await reader.caught_up()
+        await take(reader, 2)
+        await asyncio.sleep(0.1)
+        assert await reader.caught_up()
+        cluster.store_records(records("2"))
+        assert not await reader.caught_up()
 
 
 @pytest.mark.parametrize(("blocked", "settled"), [(1, True), (0, False)])

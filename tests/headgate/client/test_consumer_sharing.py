@@ -53,8 +53,7 @@ async def test_consumers_support_bucket_ranges_except_checkpoint():
 
 @pytest.mark.parametrize("kind", ["STREAM", "QUEUE"])
 async def test_a_bucket_range_delivers_its_own_keys_and_acknowledges_the_others(kind, cluster):
-    async with cluster.leader() as leader:
-        leader.grants = [grant(**LOW_HALF)]
+    async with cluster.leader(grants=[grant(**LOW_HALF)]) as leader:
         store(cluster, leader, HIGH, LOW, HIGH, HIGH, LOW, HIGH)
         async with consumer(cluster, type=kind) as reader:
             assert ["1", "4"] == await take(reader, 2, acknowledge=True)
@@ -65,16 +64,14 @@ async def test_a_bucket_range_delivers_its_own_keys_and_acknowledges_the_others(
 @pytest.mark.parametrize("end_offset", [None, 3])
 async def test_a_bucket_range_without_records_is_acknowledged_to_its_end(kind, end_offset, cluster):
     """Otherwise its segment is never drained. The grant may or may not contain the end."""
-    async with cluster.leader() as leader:
-        leader.grants = [grant(end_offset=end_offset, **LOW_HALF)]
+    async with cluster.leader(grants=[grant(end_offset=end_offset, **LOW_HALF)]) as leader:
         store(cluster, leader, HIGH, HIGH, HIGH)
         async with consumer(cluster, type=kind):
             await reached(cluster, 1, 3)
 
 
 async def test_nothing_is_skipped_while_a_delivered_record_is_unacknowledged(cluster):
-    async with cluster.leader() as leader:
-        leader.grants = [grant(**LOW_HALF)]
+    async with cluster.leader(grants=[grant(**LOW_HALF)]) as leader:
         store(cluster, leader, HIGH, LOW, HIGH)
         async with consumer(cluster) as reader:
             await take(reader, 1)
@@ -83,8 +80,7 @@ async def test_nothing_is_skipped_while_a_delivered_record_is_unacknowledged(clu
 
 
 async def test_queued_records_of_a_revoked_bucket_range_are_not_acknowledged(cluster):
-    async with cluster.leader() as leader:
-        leader.grants = [grant(**LOW_HALF)]
+    async with cluster.leader(grants=[grant(**LOW_HALF)]) as leader:
         store(cluster, leader, LOW, HIGH, LOW, HIGH)
         async with consumer(cluster) as reader:
             first = await anext(reader)
@@ -102,8 +98,7 @@ async def test_queued_records_of_a_revoked_bucket_range_are_not_acknowledged(clu
 
 async def test_reading_starts_in_each_bucket_at_the_offset_of_the_grant(cluster):
     """Also for a whole segment that was shared before."""
-    async with cluster.leader() as leader:
-        leader.grants = [grant(starts=[m.BucketStart(0, 8, 3)])]
+    async with cluster.leader(grants=[grant(starts=[m.BucketStart(0, 8, 3)])]) as leader:
         store(cluster, leader, LOW, HIGH, LOW, HIGH, LOW)
         async with consumer(cluster) as reader:
             assert ["1", "3", "4"] == await take(reader, 3, acknowledge=True)
@@ -111,8 +106,7 @@ async def test_reading_starts_in_each_bucket_at_the_offset_of_the_grant(cluster)
 
 async def test_the_last_record_of_a_whole_segment_may_be_acknowledged_in_its_bucket_already(cluster):
     """Its former holder of this bucket acknowledged it; without another acknowledgement nothing drains the segment."""
-    async with cluster.leader() as leader:
-        leader.grants = [grant(end_offset=3, starts=[m.BucketStart(8, 16, 3)])]
+    async with cluster.leader(grants=[grant(end_offset=3, starts=[m.BucketStart(8, 16, 3)])]) as leader:
         store(cluster, leader, LOW, LOW, HIGH)
         async with consumer(cluster) as reader:
             assert ["0", "1"] == await take(reader, 2, acknowledge=True)
@@ -120,16 +114,18 @@ async def test_the_last_record_of_a_whole_segment_may_be_acknowledged_in_its_buc
 
 
 async def test_a_queue_skips_the_acknowledged_records_of_each_bucket(cluster):
-    async with cluster.leader() as leader:
-        leader.grants = [grant(starts=[m.BucketStart(0, 8, 0, [(2, 3)]), m.BucketStart(8, 16, 2)])]
+    async with cluster.leader(
+        grants=[grant(starts=[m.BucketStart(0, 8, 0, [(2, 3)]), m.BucketStart(8, 16, 2)])]
+    ) as leader:
         store(cluster, leader, LOW, HIGH, LOW, HIGH, LOW)
         async with consumer(cluster, type="QUEUE") as reader:
             assert ["0", "3", "4"] == await take(reader, 3, acknowledge=True)
 
 
 async def test_two_bucket_ranges_of_one_segment_are_read_concurrently(cluster):
-    async with cluster.leader() as leader:
-        leader.grants = [grant(generation=1, **LOW_HALF), grant(generation=2, first_bucket=8, end_bucket=16)]
+    async with cluster.leader(
+        grants=[grant(generation=1, **LOW_HALF), grant(generation=2, first_bucket=8, end_bucket=16)]
+    ) as leader:
         store(cluster, leader, LOW, HIGH, LOW, HIGH)
         async with consumer(cluster) as reader:
             assert ["0", "1", "2", "3"] == sorted(await take(reader, 4, acknowledge=True))
