@@ -1,7 +1,4 @@
-"""Counts what HTTP refuses, and logs the first refusal of each peer in an hour.
-
-The number of peers that are remembered is limited, because an attacker may have many addresses.
-"""
+"""Counts what HTTP refuses, and logs the first refusal of each peer in an hour."""
 
 from __future__ import annotations
 
@@ -11,6 +8,7 @@ from typing import Final
 
 import structlog
 
+from headgate.report_limit import ReportLimit
 from metrics import events
 
 LOG_SECONDS: Final = 3600.0
@@ -25,19 +23,13 @@ class HttpDenials:
 
     def __init__(self, observer: events.Observer) -> None:
         self._observer = observer
-        self._logged_at: dict[tuple[str, events.HttpDenial], float] = {}
+        self._logged = ReportLimit(LOG_SECONDS, MAX_LOGGED_PEERS)
 
     def report(self, reason: events.HttpDenial, peer: str) -> None:
         """Report one refusal; ``peer`` is an address without a port."""
         self._observer.observe(events.HttpDenied(reason=reason))
-        now = asyncio.get_running_loop().time()
-        logged_at = self._logged_at.get((peer, reason))
-        if logged_at is not None and now - logged_at < LOG_SECONDS:
-            return
-        if len(self._logged_at) >= MAX_LOGGED_PEERS:
-            self._logged_at.clear()
-        self._logged_at[peer, reason] = now
-        log.warning("http.denied", peer=peer, reason=reason)
+        if self._logged.is_due(asyncio.get_running_loop().time(), (peer, reason)):
+            log.warning("http.denied", peer=peer, reason=reason)
 
 
 def handshake_denial(error: OSError) -> events.HttpDenial | None:

@@ -23,6 +23,7 @@ from typing import Final
 import structlog
 from aiohttp import web
 
+from headgate.report_limit import ReportLimit
 from metrics import events
 from metrics.http_denials import HttpDenials, handshake_denial
 
@@ -72,7 +73,7 @@ class HttpListener:
         self._sockets: list[socket.socket] = []
         self._accepting: list[asyncio.Task[None]] = []
         self._handshakes: dict[asyncio.Task[None], socket.socket] = {}
-        self._reported_at: float | None = None
+        self._reports = ReportLimit(REPORT_SECONDS)
         self._failures = 0
 
     async def open(self, host: str, port: int) -> str:
@@ -175,7 +176,5 @@ class HttpListener:
     def _report(self, error: OSError) -> None:
         self._observer.observe(events.HttpLimitReached(limit="descriptors"))
         self._failures += 1
-        now = asyncio.get_running_loop().time()
-        if self._reported_at is None or now - self._reported_at >= REPORT_SECONDS:
-            self._reported_at = now
+        if self._reports.is_due(asyncio.get_running_loop().time()):
             log.error("http.accept_failed", error=str(error), failures=self._failures, advice="raise LimitNOFILE")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Final
 
@@ -11,6 +12,7 @@ from controller.access.rate_limits import OverRate, RateLimits
 from controller.access.rules import AccessRules
 from coordinator.decisions.refusal import Refusal
 from headgate.protocol import messages as m
+from headgate.report_limit import ReportLimit
 from metrics import events
 
 MAX_LOGGED_CLIENTS: Final = 1000
@@ -28,8 +30,8 @@ class AccessControl:
         self._rules = rules
         self._observer = observer
         self._rates = RateLimits()
-        self._logged: set[str] = set()
-        self._quotas_logged_at: dict[str, float] = {}
+        self._denials_logged = ReportLimit(math.inf, MAX_LOGGED_CLIENTS)
+        self._quotas_logged = ReportLimit(QUOTA_LOG_INTERVAL_SECONDS, MAX_LOGGED_CLIENTS)
 
     @property
     def rules(self) -> AccessRules:
@@ -60,22 +62,11 @@ class AccessControl:
         if refusal.quota is not None:
             self._report_exceeded(address, refusal.quota, now, lambda: refusal.reason)
         elif refusal.verdict == "forbidden":
-            self._report_denied(address, request, refusal.reason)
-
-    def _report_denied(self, address: str, request: str, reason: str) -> None:
-        self._observer.observe(events.AccessDenied())
-        if address in self._logged:
-            return
-        if len(self._logged) >= MAX_LOGGED_CLIENTS:
-            self._logged.clear()
-        self._logged.add(address)
-        log.warning("access.denied", client=address, request=request, reason=reason)
+            self._observer.observe(events.AccessDenied())
+            if self._denials_logged.is_due(now, address):
+                log.warning("access.denied", client=address, request=request, reason=refusal.reason)
 
     def _report_exceeded(self, address: str, quota: events.Quota, now: float, reason: Callable[[], str]) -> None:
         self._observer.observe(events.QuotaExceeded(quota=quota))
-        if now - self._quotas_logged_at.get(address, -QUOTA_LOG_INTERVAL_SECONDS) < QUOTA_LOG_INTERVAL_SECONDS:
-            return
-        if len(self._quotas_logged_at) >= MAX_LOGGED_CLIENTS:
-            self._quotas_logged_at.clear()
-        self._quotas_logged_at[address] = now
-        log.warning("quota.exceeded", client=address, quota=quota, reason=reason())
+        if self._quotas_logged.is_due(now, address):
+            log.warning("quota.exceeded", client=address, quota=quota, reason=reason())

@@ -20,6 +20,7 @@ from controller.commit import GroupCommit
 from controller.decisions.handlers import AfterChunk, Deferred, Outcome
 from controller.state.dedup_window import WINDOW
 from headgate.protocol import messages as m
+from headgate.report_limit import ReportLimit
 from metrics import events
 
 CORRECTION_INTERVAL_SECONDS: Final = 1.0
@@ -54,7 +55,8 @@ class Announcer:
         self._own: set[bytes] = set()
         """Payloads that this leader has published; the broker returns each."""
         self._correcting = False
-        self._corrected_at = self._logged_at = -math.inf
+        self._corrected_at = -math.inf
+        self._logged = ReportLimit(LOG_INTERVAL_SECONDS)
 
     def announce(self) -> None:
         """Publish the announcement. Without a broker connection the next connection does."""
@@ -93,8 +95,7 @@ class Announcer:
         if not self._serving():
             return
         self._observer.observe(events.ForeignAnnouncementSeen(shard=self._announcement.shard))
-        if now - self._logged_at > LOG_INTERVAL_SECONDS:
-            self._logged_at = now
+        if self._logged.is_due(now):
             log.warning(
                 "leader.announcement_replaced",
                 shard=self._announcement.shard,

@@ -20,6 +20,7 @@ from typing import Final, Self
 from drain.authentication import AuthenticationError, admit, check_peer, trusted_users
 from drain.protocol import MAX_LINE_BYTES, Address
 from headgate.errors import ConfigError
+from headgate.report_limit import ReportLimit
 
 HANDSHAKE_SECONDS: Final = 5.0
 """An honest one takes a millisecond."""
@@ -57,7 +58,7 @@ class DrainListener:
         self._socket: socket.socket | None = None
         self._accepting: asyncio.Task[None] | None = None
         self._handshakes: dict[asyncio.Task[None], socket.socket] = {}
-        self._reported_at: float | None = None
+        self._reports = ReportLimit(REPORT_SECONDS)
         self.refused = 0
 
     async def __aenter__(self) -> Self:
@@ -155,7 +156,5 @@ class DrainListener:
             handshake.result()
 
     def _report(self, text: str) -> None:
-        now = asyncio.get_running_loop().time()
-        if self._reported_at is None or now - self._reported_at >= REPORT_SECONDS:
-            self._reported_at = now
+        if self._reports.is_due(asyncio.get_running_loop().time()):
             print(f"{self.address}: {text}", file=sys.stderr)  # noqa: T201 - this process has no other log

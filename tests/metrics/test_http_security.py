@@ -255,8 +255,10 @@ async def test_refusals_are_logged_once_per_peer_reason_and_hour_and_all_are_cou
 
 @pytest.mark.looptime
 async def test_the_peers_that_were_logged_are_limited():
+    """Beyond the limit all are forgotten, so the first one is logged once more."""
     denials = HttpDenials(RecordingObserver())
-    for number in range(2 * MAX_LOGGED_PEERS + 1):
-        denials.report("no_token", str(number))
+    with capture_logs() as logs:
+        for number in (*range(MAX_LOGGED_PEERS), 0, MAX_LOGGED_PEERS, 0):
+            denials.report("no_token", str(number))
 
-    assert len(denials._logged_at) <= MAX_LOGGED_PEERS
+    assert [line["peer"] for line in logs] == [*map(str, range(MAX_LOGGED_PEERS + 1)), "0"]
