@@ -159,6 +159,9 @@ class MemoryTransport:
     def on_connection(self, handler: object) -> None:
         """See `Transport.on_connection`; the connection never changes."""
 
+    def on_refusal(self, handler: object) -> None:
+        """See `Transport.on_refusal`; nothing is refused."""
+
     async def subscribe(self, topic_filter: str, handler: MessageHandler, **_: bool) -> None:
         """See `Transport.subscribe`."""
         self._handlers[topic_filter] = handler

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from headgate.config import ClientConfig
     from headgate.model.entries import Balance, SubscriptionType
     from headgate.protocol.messages import Start
+
+BROKER_TIMEOUT_SECONDS: Final = 5.0
+"""A person waits for the command, or a script that can repeat it. A broker answers within milliseconds."""
 
 Result = TypeVar("Result")
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -47,9 +50,13 @@ class CommandContext:
 
     def client_config(self) -> ClientConfig:
         """Return the client configuration. Raises ConfigError."""
+        import msgspec  # noqa: PLC0415
+
         from headgate.config import load_client_config  # noqa: PLC0415
 
-        return load_client_config(self.config)
+        config = load_client_config(self.config)
+        seconds = config.broker_timeout_seconds or BROKER_TIMEOUT_SECONDS
+        return msgspec.structs.replace(config, broker_timeout_seconds=seconds)
 
     def open_admin(self) -> Admin:
         """Return an Admin, not yet entered."""

@@ -63,7 +63,13 @@ class Admin:
         self._shards = 0
 
     async def __aenter__(self) -> Self:
-        """Connect; raises NoLeaderError if the cluster cannot be reached."""
+        """Connect.
+
+        Raises:
+            NoLeaderError: the cluster cannot be reached in time.
+            TransportError: the broker and this program refuse each other: a password, a certificate or a name is wrong.
+
+        """
         if self._owns_client:
             await self._client.__aenter__()
         try:

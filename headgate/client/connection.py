@@ -33,6 +33,7 @@ from headgate.errors import (
     NoLeaderError,
     ProtocolError,
     RequestRejectedError,
+    TransportError,
 )
 from headgate.event_log import get_logger
 from headgate.protocol import messages as m
@@ -76,10 +77,12 @@ class Client:
         now_ms: Callable[[], int] = _wall_clock_ms,
         rng: random.Random | None = None,
         broker: str = "",
+        broker_timeout_seconds: float | None = None,
     ) -> None:
         """``transport`` has this client's `will`, if it supports one. ``store`` is for consumers.
 
-        ``broker``: where it is, for messages.
+        ``broker``: where it is, for messages. ``broker_timeout_seconds``: how long it may take to accept the first
+        connection; None: as long as the caller of `description` waits.
         """
         self.transport = transport
         self.cluster = cluster
@@ -94,6 +97,11 @@ class Client:
         self.request_ids: Iterator[int] = itertools.count(self.rng.getrandbits(40) << 20)
         self._store = store
         self._broker = f"the broker at {broker}" if broker else "the broker"
+        self._broker_timeout_seconds = broker_timeout_seconds
+        self._broker_answered = asyncio.Event()
+        """It has accepted a connection, or refused the first one."""
+        self._refusal: str | None = None
+        """Why no connection was ever possible. Later refusals are an outage: an operator changes a password."""
         self._cluster_known = asyncio.Event()
         self._incarnation = 0
         self._description: m.ClusterDescription | None = None
@@ -144,6 +152,7 @@ class Client:
             user=config.username,
             rng=rng,
             broker=config.broker,
+            broker_timeout_seconds=config.broker_timeout_seconds,
         )
 
     @property
@@ -166,6 +175,7 @@ class Client:
         self._incarnation = self.now_ms()
         self.entered = True
         self.transport.on_connection(self._on_connection)
+        self.transport.on_refusal(self._on_refusal)
         await self.transport.__aenter__()
         await self._subscribe(
             m.replies_topic(self.cluster, self.address), "reply", m.decode_reply, self.replies.dispatch
@@ -188,7 +198,15 @@ class Client:
         """Call ``handler`` at each connection and loss; returns a function that removes it."""
         return _add_handler(self._connection_watchers, handler)
 
+    def _on_refusal(self, reason: str) -> None:
+        if not self._broker_answered.is_set():
+            self._refusal = reason
+            self._broker_answered.set()
+
     def _on_connection(self, connected: bool) -> None:
+        if connected:
+            self._refusal = None
+            self._broker_answered.set()
         if connected and self.entered:
             self._publish_presence(online=True)
         for watch in self._leaders.values():
@@ -207,20 +225,21 @@ class Client:
 
         Raises:
             NoLeaderError: no daemon has published it in time.
+            TransportError: the broker and this program refuse each other; waiting does not help.
             ProtocolError: the cluster runs another version of the protocol; waiting does not help.
 
         """
+        deadline = asyncio.get_running_loop().time() + timeout_seconds
+        await self._reach_broker(timeout_seconds)
         try:
-            async with asyncio.timeout(timeout_seconds):
+            async with asyncio.timeout_at(deadline):
                 await self._cluster_known.wait()
         except TimeoutError:
-            waited = f"(waited {timeout_seconds:g} s)"
             if not self.transport.connected:
-                reason = self.transport.unreachable_reason or "no connection yet; is it running?"
-                raise NoLeaderError(f"cannot reach {self._broker}: {reason} {waited}") from None
+                raise self._unreachable(timeout_seconds) from None
             raise NoLeaderError(
-                f"found no daemon of cluster {self.cluster!r} through {self._broker} {waited}; is one running, and is "
-                "that its name?",
+                f"found no daemon of cluster {self.cluster!r} through {self._broker} (waited {timeout_seconds:g} s); "
+                "is one running, and is that its name?",
             ) from None
         if self._incompatible_protocol is not None:
             raise ProtocolError(
@@ -229,6 +248,22 @@ class Client:
             )
         assert self._description is not None, "signalled without a description"
         return self._description
+
+    async def _reach_broker(self, timeout_seconds: float) -> None:
+        """Return once the broker has accepted a connection. Raises NoLeaderError or TransportError."""
+        if self._broker_timeout_seconds is not None:
+            timeout_seconds = min(timeout_seconds, self._broker_timeout_seconds)
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                await self._broker_answered.wait()
+        except TimeoutError:
+            raise self._unreachable(timeout_seconds) from None
+        if self._refusal is not None:
+            raise TransportError(f"cannot reach {self._broker}: {self._refusal}")
+
+    def _unreachable(self, waited_seconds: float) -> NoLeaderError:
+        reason = self.transport.unreachable_reason or "no connection yet; is it running?"
+        return NoLeaderError(f"cannot reach {self._broker}: {reason} (waited {waited_seconds:g} s)")
 
     async def shards(self, timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS) -> int:
         """Return the number of shards; raises like `description`."""

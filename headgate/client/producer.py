@@ -97,7 +97,13 @@ class Producer:
         self._last_opened: ShardBatches | None = None
 
     async def __aenter__(self) -> Self:
-        """Connect; raises NoLeaderError if the cluster cannot be reached."""
+        """Connect.
+
+        Raises:
+            NoLeaderError: the cluster cannot be reached in time.
+            TransportError: the broker and this program refuse each other: a password, a certificate or a name is wrong.
+
+        """
         if self._owns_client:
             await self._client.__aenter__()
         try:

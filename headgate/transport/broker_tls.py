@@ -83,15 +83,18 @@ class TlsSockets:
         self._last = TlsSocket(sock, self._context, self._tls.server_name)
         return self._last
 
-    def problem(self, error: BaseException | None) -> str | None:
-        """Return why TLS failed; None if it did not fail. ``error`` is what ended the attempt to connect."""
+    def failure(self, error: BaseException | None) -> OSError | None:
+        """Return how TLS failed; None if it did not fail. ``error`` is what ended the attempt to connect."""
         if self._last is None:
             return None
-        if self._last.failure is not None:
-            return tls_problem(self._last.failure, self._tls)
-        if self._last.in_handshake and isinstance(error, OSError):
-            return tls_problem(error, self._tls)
-        return None
+        if self._last.failure is None and self._last.in_handshake and isinstance(error, OSError):
+            return error
+        return self._last.failure
+
+
+def is_end_of_connection(error: OSError) -> bool:
+    """Return whether the connection ended during the handshake, as it does while a broker starts."""
+    return isinstance(error, ssl.SSLEOFError | ConnectionError | TimeoutError)
 
 
 def tls_problem(error: OSError, tls: BrokerTls) -> str:
@@ -99,7 +102,7 @@ def tls_problem(error: OSError, tls: BrokerTls) -> str:
     reason = getattr(error, "reason", None) or ""
     if isinstance(error, ssl.SSLCertVerificationError):
         return _certificate_problem(error, tls)
-    if isinstance(error, ssl.SSLEOFError | ConnectionError | TimeoutError) or any(part in reason for part in NO_TLS):
+    if is_end_of_connection(error) or any(part in reason for part in NO_TLS):
         return "the broker does not answer the TLS handshake: does this port use TLS?"
     if any(part in reason for part in OLD_VERSION):
         return "the broker offers no version of TLS from 1.2: update or configure it"

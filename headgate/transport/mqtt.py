@@ -28,6 +28,7 @@ import random
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, cast
 
 import aiomqtt  # noqa: TID251 - this and headgate.transport.mqtt_persistent_session are the modules that speak to the broker
@@ -50,7 +51,7 @@ from headgate.transport.aiomqtt_parts import (
     report_early_end,
     wait_until_lost,
 )
-from headgate.transport.broker_tls import BrokerTls, TlsSockets
+from headgate.transport.broker_tls import BrokerTls, TlsSockets, is_end_of_connection, tls_problem
 from headgate.transport.outgoing_messages import OutgoingMessages
 from headgate.transport.port import MAX_PAYLOAD_BYTES, MessageHandler
 from headgate.transport.reconnection import RECONNECT_BACKOFF, EarlyLosses
@@ -64,12 +65,25 @@ MAX_OUTGOING_BYTES: Final = 64 * 1024 * 1024
 MAX_OUTGOING_MESSAGES: Final = 20_000
 FILTERS_PER_PACKET: Final = 100
 UNSPECIFIED_ERROR: Final = 128
+SERVER_UNAVAILABLE: Final = 136
+"""Reason codes of MQTT 5, in which paho gives those of 3.1.1 too."""
 
 PAHO_LOGGER: Final = logging.getLogger("headgate.transport.paho")
 PAHO_LOGGER.setLevel(logging.CRITICAL)
 """paho reports the error of each attempt; this module reports the begin and the end of an outage, and the reason."""
 
 log = get_logger(__name__)
+
+
+class Cause(Enum):
+    """Why there is no connection."""
+
+    OUTAGE = auto()
+    """It was lost, or nothing answers: it will come back."""
+    DOUBT = auto()
+    """It was refused, or the broker is just starting."""
+    REFUSAL = auto()
+    """It was refused, and waiting does not help."""
 
 
 @dataclass(slots=True)
@@ -145,6 +159,7 @@ class MqttTransport:
         self._matcher = MQTTMatcher()
         """The same handlers. One lookup finds those of a topic, independent of the number of filters."""
         self._watchers: list[Callable[[bool], None]] = []
+        self._refusal_handlers: list[Callable[[str], None]] = []
         self._outgoing = OutgoingMessages(max_outgoing_bytes, max_outgoing_messages)
         self._client: aiomqtt.Client | None = None
         self._connected = False
@@ -165,6 +180,10 @@ class MqttTransport:
     def on_connection(self, handler: Callable[[bool], None]) -> None:
         """See `Transport.on_connection`."""
         self._watchers.append(handler)
+
+    def on_refusal(self, handler: Callable[[str], None]) -> None:
+        """See `Transport.on_refusal`."""
+        self._refusal_handlers.append(handler)
 
     async def subscribe(self, topic_filter: str, handler: MessageHandler, *, retained: bool = False) -> None:
         """See `Transport.subscribe`. A filter has one handler, the last one passed.
@@ -260,12 +279,15 @@ class MqttTransport:
                 await self._disconnect(client)
             except (aiomqtt.MqttError, TransportError, ConfigError) as error:
                 ended_by_broker = not paho_of(client).is_connected()
-                self.unreachable_reason, refused = self._loss_reason(error)
+                self.unreachable_reason, cause = self._loss_reason(error)
                 # A refusal that follows another loss is logged too: pauses do not end it, an operator does.
-                if not outage_logged or (refused and self.unreachable_reason not in refusals):
+                if not outage_logged or (cause is not Cause.OUTAGE and self.unreachable_reason not in refusals):
                     self._log.warning("broker.unreachable", reason=self.unreachable_reason)
                     outage_logged = True
                     refusals.add(self.unreachable_reason)
+                if cause is Cause.REFUSAL:
+                    for handler in self._refusal_handlers:
+                        handler(self.unreachable_reason)
             finally:
                 self._detach()
                 await close_socket(client)
@@ -326,22 +348,24 @@ class MqttTransport:
             # paho only calls `wrap_socket` and reads `check_hostname`.
             paho_of(client).tls_set_context(cast("ssl.SSLContext", self._sockets))
 
-    def _loss_reason(self, error: Exception) -> tuple[str, bool]:
-        """Return why a connection was lost, and whether the broker or this client refused the other."""
+    def _loss_reason(self, error: Exception) -> tuple[str, Cause]:
+        """Return why a connection was lost."""
         cause = cause_of(error)
         if isinstance(error, ConfigError):
-            return str(error), True
-        if self._sockets is not None and (problem := self._sockets.problem(cause)) is not None:
-            return problem, True
+            return str(error), Cause.REFUSAL
+        if self._tls is not None and self._sockets is not None and (failure := self._sockets.failure(cause)):
+            kind = Cause.DOUBT if is_end_of_connection(failure) else Cause.REFUSAL
+            return tls_problem(failure, self._tls), kind
         if isinstance(cause, MqttConnectError):
             user = "a client without user name" if self._username is None else f"user {self._username}"
-            return f"the broker refuses {user}: {cause.rc}", True
+            temporary = isinstance(cause.rc, ReasonCode) and cause.rc.value == SERVER_UNAVAILABLE
+            return f"the broker refuses {user}: {cause.rc}", Cause.DOUBT if temporary else Cause.REFUSAL
         if str(cause) == ENDED_EARLY and self._tls is None:
-            return f"{ENDED_EARLY}; if this port uses TLS, set tls = true", False
+            return f"{ENDED_EARLY}; if this port uses TLS, set tls = true", Cause.OUTAGE
         code = getattr(cause, "rc", None)
         # paho calls a connection that the broker closed an unspecified error.
         closed = isinstance(code, ReasonCode) and code.value == UNSPECIFIED_ERROR
-        return "the broker closed the connection" if closed else str(cause), False
+        return "the broker closed the connection" if closed else str(cause), Cause.OUTAGE
 
     def _attach(self, client: aiomqtt.Client) -> None:
         mark_errors_as_retrieved(client)  # aiomqtt may have replaced the futures while it connected

@@ -32,6 +32,13 @@ class Transport(Protocol):
     def on_connection(self, handler: Callable[[bool], None]) -> None:
         """Call ``handler(True)`` once connected and subscribed to all filters, ``handler(False)`` after a loss."""
 
+    def on_refusal(self, handler: Callable[[str], None]) -> None:
+        """Call ``handler(reason)`` when the broker or this program refuses the other one.
+
+        Waiting does not help: an operator has to change a password, a certificate or a name. The transport tries again
+        all the same.
+        """
+
     async def subscribe(self, topic_filter: str, handler: MessageHandler, *, retained: bool = False) -> None:
         """Deliver messages that match ``topic_filter`` to ``handler``, now and after every reconnection.
 

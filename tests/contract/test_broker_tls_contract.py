@@ -8,6 +8,7 @@ import logging
 import shutil
 import socket
 import ssl
+import sys
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta
@@ -19,8 +20,9 @@ import pytest
 from controller.local.certificates import LocalCertificateAuthority
 from controller.local.embedded import EmbeddedBroker
 from controller.settings.write import client_toml
-from headgate import Admin, NoLeaderError
+from headgate import Admin
 from headgate.config import load_client_config
+from headgate.errors import TransportError
 from headgate.event_log import LogEvent
 from headgate.tls import server_context
 from headgate.transport.broker_tls import BrokerTls
@@ -36,13 +38,18 @@ LONG_AGO = datetime(2001, 2, 3, tzinfo=UTC)
 Broker = tuple[EmbeddedBroker, BrokerTls | None]
 
 
-async def reason_of(broker: EmbeddedBroker, tls: BrokerTls | None) -> str:
-    """Return why no connection to ``broker`` is possible."""
-    async with MqttTransport(broker.host, broker.port, "till", tls=tls) as transport:
+async def reason_of(broker: EmbeddedBroker, tls: BrokerTls | None) -> tuple[str, bool]:
+    """Return why no connection to ``broker`` is possible, and whether that is a refusal, which waiting does not end."""
+    refusals: list[str] = []
+    transport = MqttTransport(broker.host, broker.port, "till", tls=tls)
+    transport.on_refusal(refusals.append)
+    async with transport:
         await until(lambda: transport.unreachable_reason is not None)
         assert not transport.connected
-        assert transport.unreachable_reason is not None
-        return transport.unreachable_reason
+        reason = transport.unreachable_reason
+    assert reason is not None
+    assert set(refusals) <= {reason}
+    return reason, bool(refusals)
 
 
 async def wrong_authority(stack: AsyncExitStack, folder: Path) -> Broker:
@@ -111,35 +118,47 @@ async def certificate_of_another_authority(stack: AsyncExitStack, folder: Path) 
 
 
 @pytest.mark.parametrize(
-    ("start", "reason"),
+    ("start", "reason", "is_refusal"),
     [
         (
             wrong_authority,
             "the broker's certificate is not signed by an authority in {folder}/other/ca.pem: set ca_file",
+            True,
         ),
-        (system_authorities, "the broker's certificate is not signed by the authorities of the system: set ca_file"),
-        (expired, "the certificate of the broker, or of its authority, has expired: renew it"),
-        (not_yet_valid, "the broker's certificate is not valid yet: is the clock of this machine right?"),
-        (wrong_name, "the broker's certificate is not for 127.0.0.1: set server_name to a name in it"),
-        (plaintext_port, "the broker does not answer the TLS handshake: does this port use TLS?"),
-        (tls_port, "the broker closed the connection before it answered; if this port uses TLS, set tls = true"),
-        (without_certificate, "the broker requires a client certificate: set certificate_file and key_file"),
-        (without_certificate_in_tls_1_2, "the broker requires a client certificate: set certificate_file and key_file"),
-        (certificate_of_another_authority, "the broker refuses the client's certificate (unknown ca): check"),
+        (
+            system_authorities,
+            "the broker's certificate is not signed by the authorities of the system: set ca_file",
+            True,
+        ),
+        (expired, "the certificate of the broker, or of its authority, has expired: renew it", True),
+        (not_yet_valid, "the broker's certificate is not valid yet: is the clock of this machine right?", True),
+        (wrong_name, "the broker's certificate is not for 127.0.0.1: set server_name to a name in it", True),
+        (plaintext_port, "the broker does not answer the TLS handshake: does this port use TLS?", False),
+        (tls_port, "the broker closed the connection before it answered; if this port uses TLS, set tls = true", False),
+        (without_certificate, "the broker requires a client certificate: set certificate_file and key_file", True),
+        (
+            without_certificate_in_tls_1_2,
+            "the broker requires a client certificate: set certificate_file and key_file",
+            True,
+        ),
+        (certificate_of_another_authority, "the broker refuses the client's certificate (unknown ca): check", True),
     ],
     ids=lambda value: value.__name__ if callable(value) else "",
 )
 async def test_the_reason_of_a_failed_handshake_is_one_line_for_users(
     start: Callable[[AsyncExitStack, Path], Awaitable[Broker]],
     reason: str,
+    is_refusal: bool,
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
+    """An end of the connection is no refusal: it could be a broker that is just starting."""
     async with AsyncExitStack() as stack:
-        found = await reason_of(*await start(stack, tmp_path))
+        found, refused = await reason_of(*await start(stack, tmp_path))
 
     assert found.startswith(reason.format(folder=tmp_path))
     assert "\n" not in found
+    assert refused == is_refusal
     logged = [record.msg.event for record in caplog.records if isinstance(record.msg, LogEvent)]
     assert ["broker.unreachable"] == logged
 
@@ -184,21 +203,30 @@ async def test_a_broker_without_tls_1_2_is_refused(tmp_path: Path) -> None:
 
 
 async def test_the_error_of_a_client_says_why_where_and_which_file(tmp_path: Path) -> None:
-    """A wrong server name, through the public interface and a file."""
+    """A wrong server name, through a file. Command and library end at once, although they would wait for a minute."""
     async with AsyncExitStack() as stack:
         broker, _ = await wrong_name(stack, tmp_path)
         assert isinstance(broker, TlsBroker)
         file = broker.folder / "client.toml"
         config = client_config(broker_port=broker.port, tls=True, ca_file="certificates/ca.pem")
         file.write_text(client_toml("", config))
-        with pytest.raises(NoLeaderError) as caught:
-            async with Admin(load_client_config(file), timeout_seconds=2) as admin:
+        with pytest.raises(TransportError) as caught:
+            async with Admin(load_client_config(file), timeout_seconds=60) as admin:
                 await admin.list_topics()
+        command = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "controller", "--config", str(file), "topic", "list"),
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        printed = await command.communicate()
 
-    assert str(caught.value) == (
+    reason = (
         f"cannot reach the broker at {broker.address} (from {file}): "
-        "the broker's certificate is not for 127.0.0.1: set server_name to a name in it (waited 2 s)"
+        "the broker's certificate is not for 127.0.0.1: set server_name to a name in it"
     )
+    assert str(caught.value) == reason
+    assert (b"", f"headgate: {reason}\n".encode()) == printed
+    assert command.returncode == 1
 
 
 async def test_each_connection_reads_the_certificates_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

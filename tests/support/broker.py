@@ -63,6 +63,8 @@ class FakeBroker:
         self.faults = faults or Faults()
         self.retained: dict[str, bytes] = {}
         self.running = True
+        self.refusal: str | None = None
+        """Why new connections are refused; None: they are accepted."""
         self.spies: list[Callable[[Message], None]] = []
         """Called with every message that reaches the broker."""
         self._links: dict[str, _Link] = {}
@@ -121,7 +123,12 @@ class FakeBroker:
 
     def admit(self, transport: FakeTransport) -> _Link | None:
         """Return a new connection; None if the broker is unreachable."""
-        if not self.running or transport.client_id in self._cut or transport.client_id in self._paused:
+        if (
+            not self.running
+            or self.refusal is not None
+            or transport.client_id in self._cut
+            or transport.client_id in self._paused
+        ):
             return None
         self.drop(transport.client_id)
         link = _Link(self, transport)
@@ -237,6 +244,7 @@ class FakeTransport:
         self._handlers: dict[str, tuple[MessageHandler, bool]] = {}
         self._matcher = MQTTMatcher()
         self._watchers: list[Callable[[bool], None]] = []
+        self._refusal_handlers: list[Callable[[str], None]] = []
         self.unreachable_reason: str | None = None
         self._link: _Link | None = None
         self._opened = False
@@ -251,6 +259,10 @@ class FakeTransport:
     def on_connection(self, handler: Callable[[bool], None]) -> None:
         """See `Transport.on_connection`."""
         self._watchers.append(handler)
+
+    def on_refusal(self, handler: Callable[[str], None]) -> None:
+        """See `Transport.on_refusal`."""
+        self._refusal_handlers.append(handler)
 
     async def subscribe(self, topic_filter: str, handler: MessageHandler, *, retained: bool = False) -> None:
         """See `Transport.subscribe`."""
@@ -315,7 +327,10 @@ class FakeTransport:
     def _connect(self) -> None:
         link = self._broker.admit(self)
         if link is None:
-            self.unreachable_reason = "the broker is down"
+            self.unreachable_reason = self._broker.refusal or "the broker is down"
+            if self._broker.refusal is not None:
+                for handler in self._refusal_handlers:
+                    handler(self._broker.refusal)
             self._connect_later()
             return
         self._connecting = None

@@ -61,6 +61,9 @@ class FaultInjectingTransport:
     def on_connection(self, handler: Callable[[bool], None]) -> None:
         self._inner.on_connection(handler)
 
+    def on_refusal(self, handler: Callable[[str], None]) -> None:
+        self._inner.on_refusal(handler)
+
     async def subscribe(self, topic_filter: str, handler: MessageHandler, *, retained: bool = False) -> None:
         def arrived(topic: str, payload: bytes) -> None:
             if topic.endswith("/replies"):

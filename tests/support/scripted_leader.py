@@ -234,7 +234,7 @@ class ScriptedCluster:
         self._next_offset = [0] * segments
         self._answers: dict[tuple[int, int, int], m.Committed] = {}
 
-    def client(self, client_id: str = "client") -> Client:
+    def client(self, client_id: str = "client", *, broker_timeout_seconds: float | None = None) -> Client:
         return Client(
             transport=self.broker.transport(client_id, will=Client.will(CLUSTER, client_id)),
             store=self.store,
@@ -242,6 +242,7 @@ class ScriptedCluster:
             client_id=client_id,
             now_ms=now_ms,
             rng=random.Random(2),
+            broker_timeout_seconds=broker_timeout_seconds,
         )
 
     @asynccontextmanager

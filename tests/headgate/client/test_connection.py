@@ -17,6 +17,7 @@ from headgate.errors import (
     NoLeaderError,
     ProtocolError,
     RequestRejectedError,
+    TransportError,
 )
 from headgate.protocol import messages as m
 from tests.support.scripted_leader import CLUSTER, ScriptedCluster, ScriptedLeader
@@ -171,6 +172,45 @@ async def test_the_error_names_an_unreachable_broker(cluster):
         cluster.broker.stop()
         with pytest.raises(NoLeaderError, match="cannot reach the broker: the broker is down"):
             await client.request(0, describe, timeout_seconds=3)
+
+
+async def test_a_refused_first_connection_ends_the_wait_at_once(cluster):
+    """An operator has to correct the password."""
+    cluster.broker.refusal = "the broker refuses user shop: Not authorized"
+    async with cluster.client() as client:
+        began = asyncio.get_running_loop().time()
+        with pytest.raises(TransportError, match="cannot reach the broker: the broker refuses user shop"):
+            await client.description(timeout_seconds=30)
+        assert asyncio.get_running_loop().time() - began < 2
+
+        cluster.broker.refusal = None
+        async with cluster.leader():
+            await asyncio.sleep(5)  # It has tried again.
+            assert (await client.description(timeout_seconds=30)).shards
+
+
+async def test_a_refusal_after_the_first_connection_is_an_outage(cluster):
+    """Its password is changed at the broker before it is changed here: it waits, and connects again."""
+    async with cluster.leader(), cluster.client() as client:
+        await client.request(0, describe)
+        cluster.broker.refusal = "the broker refuses user shop: Not authorized"
+        cluster.broker.drop("client")
+        asking = asyncio.create_task(client.request(0, describe, timeout_seconds=30))
+        await asyncio.sleep(5)
+        assert not asking.done()
+        assert (await client.description()).shards
+        cluster.broker.refusal = None
+        await asking
+
+
+async def test_the_first_connection_has_a_limit_of_its_own(cluster):
+    """A command does not wait for a broker as long as for a leader."""
+    cluster.broker.stop()
+    async with cluster.client(broker_timeout_seconds=5) as client:
+        began = asyncio.get_running_loop().time()
+        with pytest.raises(NoLeaderError, match=r"cannot reach the broker: the broker is down \(waited 5 s\)"):
+            await client.description(timeout_seconds=30)
+        assert 5 == pytest.approx(asyncio.get_running_loop().time() - began, abs=0.01)
 
 
 async def test_undecodable_messages_are_counted_and_ignored(cluster):

@@ -6,8 +6,11 @@ import socket
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from headgate import Admin, Consumer, ExternalConsumer, NoLeaderError, Producer, load_client_config
+from headgate.cli.context import CommandContext
+from headgate.cli.main import main
 
 TIMEOUT_SECONDS = 0.2
 
@@ -34,3 +37,24 @@ async def test_the_error_names_the_broker_and_the_file_that_says_so(kind: type, 
         f"cannot reach the broker at 127.0.0.1:{port} (from {file}): {reason} (waited 0.2 s)"
         for reason in ("[Errno 111] Connection refused", "no connection yet; is it running?")
     }
+
+
+def test_a_command_waits_for_a_broker_for_five_seconds_or_as_configured(tmp_path: Path) -> None:
+    """Not for the half minute that a change of leader may take."""
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    file = tmp_path / "client.toml"
+    file.write_text(
+        f'cluster = "c"\nbroker_host = "127.0.0.1"\nbroker_port = {port}\nledger_url = "{tmp_path.as_uri()}"\n'
+    )
+    assert CommandContext(file).client_config().broker_timeout_seconds == 5.0
+
+    with file.open("a") as config:
+        config.write("broker_timeout_seconds = 0.3\n")
+    result = CliRunner().invoke(main, ["--config", str(file), "topic", "list"], prog_name="headgate")
+
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr == (
+        f"headgate: cannot reach the broker at 127.0.0.1:{port} (from {file}): [Errno 111] Connection refused "
+        "(waited 0.3 s)\n"
+    )
