@@ -7,15 +7,12 @@ new version if leaving it out keeps its earlier meaning. Imports no Spark.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Final, Literal
 
 import msgspec
 
 from drain.external.table_mapping import ExternalView
-from headgate.errors import ConfigError, HeadgateError
-from headgate.transport.tls_options import is_loopback
+from headgate.errors import HeadgateError
 
 VERSION: Final = 1
 MAX_LINE_BYTES: Final = 32 * 1024 * 1024
@@ -187,47 +184,6 @@ AnyResponse = Pong | DrainedResponse | BacklogResponse | FailureResponse
 _ENCODER = msgspec.json.Encoder()
 _REQUESTS: msgspec.json.Decoder[AnyRequest] = msgspec.json.Decoder(AnyRequest)
 _RESPONSES: msgspec.json.Decoder[AnyResponse] = msgspec.json.Decoder(AnyResponse)
-
-
-@dataclass(frozen=True, slots=True)
-class Address:
-    """The address of the Spark process: a socket file, or a TCP port."""
-
-    path: Path | None = None
-    host: str = "127.0.0.1"
-    port: int = 0
-
-    @classmethod
-    def parse(cls, text: str) -> Address:
-        """Return the address in ``unix:/path`` or ``tcp:host:port``; raises ConfigError for anything else."""
-        scheme, _, rest = text.partition(":")
-        if scheme == "unix" and rest:
-            return cls(path=Path(rest))
-        host, _, port = rest.rpartition(":")
-        if scheme == "tcp" and host and port.isdecimal() and int(port) <= 65535:  # noqa: PLR2004 - the highest port
-            return cls(host=host, port=int(port))
-        raise ConfigError(f"drain socket {text!r}: write unix:/absolute/path or tcp:127.0.0.1:port")
-
-    def problem(self, secret_file: Path | str | None) -> tuple[Literal["socket", "secret_file"], str] | None:
-        """Return what is wrong with this address and the file of the secret, as (setting, problem)."""
-        if self.path is not None:
-            if secret_file is None:
-                return None
-            return "secret_file", f"is set, and socket {self} is no TCP port; a Unix socket needs no secret: remove it"
-        if not is_loopback(self.host):
-            return "socket", (
-                f"{self} is not loopback, and this connection has no TLS; use unix:/absolute/path or "
-                "tcp:127.0.0.1:port, and published results (drain.results) for Spark on another machine"
-            )
-        if secret_file is None:
-            return "secret_file", (
-                f"is not set, and every user of this machine can connect to {self}; name a file with a secret that "
-                "both processes read (openssl rand -hex 32), or use unix:/absolute/path"
-            )
-        return None
-
-    def __str__(self) -> str:
-        return f"tcp:{self.host}:{self.port}" if self.path is None else f"unix:{self.path}"
 
 
 def fit_into_line(

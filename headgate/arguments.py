@@ -1,4 +1,4 @@
-"""Check the arguments of a program where they enter: durations and choices.
+"""Check the arguments of a program where they enter: durations, ports and choices.
 
 Pure. A duration that is NaN never ends a wait, and one of 1e-320 s ends it before it begins, so
 both are errors and not very long or short waits.
@@ -14,6 +14,12 @@ from headgate.errors import ConfigError
 SHORTEST_SECONDS: Final = 0.001
 LONGEST_SECONDS: Final = 31_536_000.0
 """A year. The settings of the daemon have the same limit."""
+HIGHEST_PORT: Final = 65_535
+
+
+def is_port(text: str) -> bool:
+    """Return whether ``text`` is the number of a port."""
+    return text.isascii() and text.isdigit() and 1 <= int(text) <= HIGHEST_PORT
 
 
 def require_seconds(name: str, value: float, *, at_least: float = SHORTEST_SECONDS) -> float:

@@ -37,9 +37,9 @@ from controller.settings.load import (
     LogSettings,
     Settings,
     load_settings,
-    socket_problem,
 )
 from controller.settings.write import client_toml, settings_toml
+from drain.address import SOCKET_PATH_BYTES
 from drain.external.table_mapping import read_tables
 from headgate.background import cancel_and_wait
 from headgate.cli.interrupted import InterruptedBySignalError
@@ -259,8 +259,7 @@ class _Node:
     def _settings(self, servers: LocalServers) -> Settings:
         path = self._folder.path
         socket = f"unix:{path / 'drain' / 'drain.sock'}"
-        if socket_problem(socket):
-            # The path is too long for a socket: use loopback instead.
+        if len(socket.removeprefix("unix:").encode()) > SOCKET_PATH_BYTES:
             socket = f"tcp:{LOOPBACK}:{self._port('drain', 0, 0, 0)}"
         (path / "drain").mkdir(exist_ok=True)
         secret_file = None

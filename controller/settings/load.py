@@ -23,7 +23,6 @@ from controller.settings.error_messages import explain
 from controller.settings.listeners import http_problems
 from controller.settings.sections import (
     LEDGER_SCHEMES,
-    UNIX_SOCKET_PATH_BYTES,
     AccessSettings,
     BrokerSettings,
     ClusterSettings,
@@ -42,9 +41,9 @@ from controller.settings.sections import (
     SubscriptionSettings,
     ZooKeeperSettings,
 )
-from controller.settings.zookeeper_problems import is_port, zookeeper_problems
+from controller.settings.zookeeper_problems import zookeeper_problems
+from drain.address import Address
 from drain.external.table_mapping import read_tables
-from drain.protocol import Address
 from drain.spark.master import conf_problem, engine_of, is_on_this_machine
 from headgate.errors import ConfigError, InvalidNameError
 from headgate.named_file import with_located_files
@@ -72,7 +71,6 @@ __all__ = [
     "ledger_unreachable_from_executors",
     "load_settings",
     "parse_settings",
-    "socket_problem",
 ]
 
 
@@ -245,10 +243,11 @@ def _scaling_problems(scaling: ScalingSettings) -> list[tuple[str, str]]:
 
 def _drain_problems(drain: DrainSettings) -> list[tuple[str, str]]:
     found: list[tuple[str, str]] = []
-    if problem := socket_problem(drain.socket):
-        found.append(("drain.socket", problem))
-    elif (unsafe := Address.parse(drain.socket).problem(drain.secret_file)) is not None:
-        found.append((f"drain.{unsafe[0]}", unsafe[1]))
+    try:
+        if (unsafe := Address.parse(drain.socket).problem(drain.secret_file)) is not None:
+            found.append((f"drain.{unsafe[0]}", unsafe[1]))
+    except ConfigError as error:
+        found.append(("drain.socket", str(error)))
     try:
         engine_of(drain.master)
     except ConfigError as error:
@@ -309,22 +308,3 @@ def _ledger_problem(url: str) -> str | None:
     elif not parts.netloc:
         return f"{url!r} names no bucket; write {parts.scheme}://bucket/path"
     return None
-
-
-def socket_problem(address: str) -> str | None:
-    """Return what is wrong with the address of the Spark process, or None."""
-    kind, _, rest = address.partition(":")
-    if kind == "unix":
-        if rest == "/" or not rest.startswith("/"):
-            return f"{address!r}: write unix:/absolute/path"
-        length = len(rest.encode())
-        if length > UNIX_SOCKET_PATH_BYTES:
-            return (
-                f"the path has {length} bytes, but the path of a socket may have {UNIX_SOCKET_PATH_BYTES}; "
-                "use a shorter path or tcp:127.0.0.1:port"
-            )
-        return None
-    host, _, port = rest.rpartition(":")
-    if kind == "tcp" and host and is_port(port):
-        return None
-    return f"{address!r}: write unix:/absolute/path or tcp:127.0.0.1:port with a port from 1 to 65535"

@@ -14,22 +14,19 @@ from msgspec import Meta
 from controller.access.file import read_access_file
 from controller.access.rules import OPEN, AccessRules
 from drain.spark.master import DEFAULT_MASTER
-from headgate.arguments import SHORTEST_SECONDS
+from headgate.arguments import HIGHEST_PORT, SHORTEST_SECONDS
 from headgate.errors import ConfigError
 from headgate.protocol.messages import MAX_MESSAGE_BYTES
 from headgate.secret_file import read_secret
 
-MAX_PORT = 65_535
 MAX_SHARDS = 1024
 
 Seconds = Annotated[float, Meta(ge=SHORTEST_SECONDS, le=31_536_000)]
-Port = Annotated[int, Meta(ge=1, le=MAX_PORT)]
-PortOrAny = Annotated[int, Meta(ge=0, le=MAX_PORT)]
+Port = Annotated[int, Meta(ge=1, le=HIGHEST_PORT)]
+PortOrAny = Annotated[int, Meta(ge=0, le=HIGHEST_PORT)]
 Text = Annotated[str, Meta(min_length=1)]
 
 LEDGER_SCHEMES = ("file", "s3", "s3a", "gs", "az", "azure", "abfs", "abfss", "https")
-UNIX_SOCKET_PATH_BYTES = 107
-"""Longest path of a socket on Linux."""
 
 
 class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

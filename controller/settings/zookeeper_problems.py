@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 
-from controller.settings.sections import MAX_PORT, ZooKeeperSettings
+from controller.settings.sections import ZooKeeperSettings
+from headgate.arguments import is_port
 from headgate.transport.tls_options import FILES, is_loopback
 
 _USERNAME = re.compile(r"[!-9;-~]+")
@@ -66,8 +67,3 @@ def _hosts_problem(hosts: str) -> str | None:
         if not host or not is_port(port):
             return f"{server.strip()!r} is not host:port; write for example 127.0.0.1:2181, or a comma-separated list"
     return None
-
-
-def is_port(text: str) -> bool:
-    """Whether ``text`` is the number of a port."""
-    return text.isascii() and text.isdigit() and 1 <= int(text) <= MAX_PORT

@@ -14,11 +14,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final
 
+from drain.address import Address
 from drain.checker.connection import Connection, R
 from drain.protocol import (
     MAX_EXTERNAL_BYTES,
     MAX_OPEN_REQUESTS,
-    Address,
     BacklogRequest,
     BacklogResponse,
     DrainCheckError,

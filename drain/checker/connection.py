@@ -15,10 +15,10 @@ from typing import TypeVar
 
 import msgspec
 
+from drain.address import Address
 from drain.authentication import AuthenticationError, check_peer, prove, read_drain_secret, trusted_users
 from drain.protocol import (
     MAX_LINE_BYTES,
-    Address,
     AnyRequest,
     AnyResponse,
     DrainCheckError,

@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
 
+from drain.address import Address
 from drain.checker.connection import Connection
-from drain.protocol import Address, DrainCheckError, Ping, Pong
+from drain.protocol import DrainCheckError, Ping, Pong
 from headgate.background import BackgroundService
 from headgate.child_process import ChildProcess
 from headgate.restart_policy import MAX_EXTENSION, Failures, RestartPolicy

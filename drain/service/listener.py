@@ -17,8 +17,9 @@ from collections.abc import Set as AbstractSet
 from types import TracebackType
 from typing import Final, Self
 
+from drain.address import Address
 from drain.authentication import AuthenticationError, admit, check_peer, trusted_users
-from drain.protocol import MAX_LINE_BYTES, Address
+from drain.protocol import MAX_LINE_BYTES
 from headgate.errors import ConfigError
 from headgate.report_limit import ReportLimit
 

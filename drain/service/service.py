@@ -24,6 +24,7 @@ from typing import Any, Final
 import msgspec
 from pyspark.sql import SparkSession
 
+from drain.address import Address
 from drain.authentication import read_drain_secret
 from drain.backlog.counting import JvmGoneError
 from drain.backlog.job import BacklogJob
@@ -35,7 +36,6 @@ from drain.external.topics import IDLE_FACTOR, ExternalTopicCounter
 from drain.protocol import (
     MAX_OPEN_REQUESTS,
     VERSION,
-    Address,
     AnyRequest,
     AnyResponse,
     BacklogRequest,
@@ -264,7 +264,11 @@ def parsed(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def _address_and_secret(arguments: argparse.Namespace) -> tuple[Address, bytes | None]:
     """Return where to listen, and the secret that TCP requires. Raises ConfigError."""
-    address, secret_file = Address.parse(arguments.listen), arguments.secret_file
+    secret_file = arguments.secret_file
+    try:
+        address = Address.parse(arguments.listen, any_port=True)
+    except ConfigError as error:
+        raise ConfigError(f"--listen: {error}") from None
     if (found := address.problem(secret_file)) is not None:
         option = {"socket": "--listen", "secret_file": "--secret-file"}[found[0]]
         raise ConfigError(f"{option}: {found[1]}")

@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
+from drain.address import Address
 from drain.backlog.job import RunOutcome
 from drain.backlog.results import Result
 from drain.checker.checker import SparkDrainChecker
-from drain.protocol import Address, DrainCheckError, DrainQuery
+from drain.protocol import DrainCheckError, DrainQuery
 from drain.service.listener import DrainListener
 from drain.service.run_coalescer import RunCoalescer
 from drain.service.service import DrainServer

@@ -8,7 +8,8 @@ import re
 
 import pytest
 
-from drain.protocol import Address, BacklogRequest, encode_line
+from drain.address import Address
+from drain.protocol import BacklogRequest, encode_line
 from drain.service.listener import DrainListener
 from headgate.model import entries as e
 from headgate.protocol import messages as m

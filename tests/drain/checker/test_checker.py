@@ -10,11 +10,11 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from drain.address import Address
 from drain.checker.checker import SparkDrainChecker
 from drain.external.table_mapping import ExternalView
 from drain.protocol import (
     MAX_OPEN_REQUESTS,
-    Address,
     BacklogRequest,
     DrainCheckError,
     DrainedResponse,
@@ -26,7 +26,6 @@ from drain.protocol import (
 )
 from drain.service.listener import DrainListener
 from headgate.backoff import Backoff
-from headgate.errors import ConfigError
 from metrics import events
 from tests.support.drain_service import FakeDrainService
 from tests.support.recording_observer import RecordingObserver
@@ -242,12 +241,6 @@ async def test_a_cancelled_query_is_not_sent(tmp_path):
             await checker.drained(query(3))
 
     assert [{3}] == [set(request.query.segments) for request in fake.requests]
-
-
-@pytest.mark.parametrize("socket", ["", "unix:", "http://x", "tcp:127.0.0.1", "tcp:127.0.0.1:99999", "tcp:h:x"])
-def test_an_invalid_address_is_rejected(socket):
-    with pytest.raises(ConfigError, match="write unix:/absolute/path or tcp:"):
-        SparkDrainChecker(socket)
 
 
 def test_the_daemons_modules_import_no_spark():

