@@ -23,6 +23,7 @@ from sphinx.ext.napoleon.docstring import GoogleDocstring
 from sphinx.util import logging
 from sphinx.util.nodes import make_refnode
 
+from sitebuild.exit_code_reference import exit_code_reference
 from sitebuild.log_reference import log_reference
 from sitebuild.metrics_reference import metrics_reference
 from sitebuild.settings_reference import UndocumentedError, client_settings, daemon_settings, producer_settings
@@ -33,6 +34,7 @@ GENERATED = re.compile(r"^```\{generated\} (\S+)\n```$", re.MULTILINE)
 REFERENCES: Mapping[str, Callable[[], str]] = {
     "client-settings": client_settings,
     "daemon-settings": daemon_settings,
+    "exit-codes": exit_code_reference,
     "log-events": lambda: log_reference(ROOT),
     "metrics": metrics_reference,
     "producer-settings": producer_settings,

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import importlib
 import os
-import signal
 import sys
 import traceback
 from collections.abc import Sequence
@@ -23,14 +22,12 @@ import click
 
 from headgate.cli.commands import COMMANDS, DAEMON_COMMANDS, installation_hint, registered_commands
 from headgate.cli.context import CommandContext
+from headgate.cli.exit_codes import ExitCode
 from headgate.cli.interrupted import InterruptedBySignalError
 from headgate.cli.machine_faults import machine_fault
 from headgate.cli.output import examples
 from headgate.errors import CommandUnknownError, HeadgateError
 
-_EXIT_FAILED = 1
-_USAGE_ERROR = 2
-_EXIT_UNKNOWN = 3
 _EXIT_SIGNAL_BASE = 128
 
 
@@ -86,14 +83,14 @@ class HeadgateGroup(click.Group):
         except InterruptedBySignalError as signalled:
             return _EXIT_SIGNAL_BASE + signalled.number
         except (KeyboardInterrupt, click.Abort):
-            return _EXIT_SIGNAL_BASE + signal.SIGINT
+            return ExitCode.INTERRUPTED
         except BrokenPipeError:
             # Otherwise the interpreter reports, at its end, that the rest of its buffer has no reader.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.__stdout__.fileno() if sys.__stdout__ else 1)
-            return _EXIT_SIGNAL_BASE + signal.SIGPIPE
+            return ExitCode.OUTPUT_CLOSED
         except Exception as error:  # noqa: BLE001 - ends the process with a message
             return _report(error, debug=command_context.debug)
-        return 0
+        return ExitCode.SUCCEEDED
 
 
 def _report(error: Exception, *, debug: bool) -> int:
@@ -101,27 +98,28 @@ def _report(error: Exception, *, debug: bool) -> int:
     if debug:
         traceback.print_exception(error)
     leaf = _first_leaf(error)
+    code: int = ExitCode.FAILED
     match leaf:
         case click.exceptions.NoArgsIsHelpError():
             click.echo(leaf.format_message(), err=True)
-            return _USAGE_ERROR
+            return ExitCode.WRONG_USAGE
         case click.UsageError():
             hint = f"; see: {leaf.ctx.command_path} --help" if leaf.ctx is not None else ""
-            text, code = f"{leaf.format_message().rstrip('.')}{hint}", _USAGE_ERROR
+            text, code = f"{leaf.format_message().rstrip('.')}{hint}", ExitCode.WRONG_USAGE
         case click.ClickException():
             text, code = leaf.format_message(), leaf.exit_code
         case CommandUnknownError():
-            text, code = str(leaf), _EXIT_UNKNOWN
+            text, code = str(leaf), ExitCode.OUTCOME_UNKNOWN
         case HeadgateError():
-            text, code = str(leaf), _EXIT_FAILED
+            text = str(leaf)
         case OSError():
             where = f"{leaf.filename}: " if leaf.filename else ""
-            text, code = f"{where}{leaf.strerror or leaf}", _EXIT_FAILED
+            text = f"{where}{leaf.strerror or leaf}"
         case _ if (fault := machine_fault(leaf)) is not None:
-            text, code = fault, _EXIT_FAILED
+            text = fault
         case _:
             hint = "" if debug else " (run headgate --debug … for a traceback)"
-            text, code = f"internal error: {type(leaf).__name__}: {leaf}{hint}", _EXIT_FAILED
+            text = f"internal error: {type(leaf).__name__}: {leaf}{hint}"
     click.echo(f"headgate: {' '.join(text.split())}", err=True)
     return code
 

@@ -30,6 +30,7 @@ from headgate import Admin, Producer
 from headgate.config import ClientConfig
 from headgate.tls import client_context
 from tests.deploy.test_units import DEPLOY, UNITS, directives
+from tests.support.code_blocks import blocks
 from tests.support.election_environments import Candidate
 from tests.support.programs import TEST_SECONDS, RunningProgram, finish, start, wait_until
 from tests.support.secret_files import write_secret
@@ -40,7 +41,7 @@ pytestmark = [pytest.mark.system, pytest.mark.timeout(TEST_SECONDS)]
 SERVER: Final = "localhost"
 USERS: Final = ("operator", "shop")
 FOLDERS: Final = ("etc/headgate", "etc/mosquitto/certs", "etc/zookeeper/tls", "etc/prometheus", "credentials")
-GUIDE: Final = re.compile(r"^```bash\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+GUIDE: Final = DEPLOY.parent / "docs" / "security.md"
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +143,9 @@ class Deployment:
 
     def _run_guide(self) -> None:
         """Run the commands that make files, and add users whose passwords the tests know."""
-        certificates, passwords, rights, _ = GUIDE.findall((DEPLOY.parent / "docs/security.md").read_text())
+        certificates, passwords, rights, _ = (
+            block.text for block in blocks(GUIDE) if block.attributes.get("no-run") == "needs a deployment"
+        )
         passwords, asks, _ = passwords.partition("mosquitto_passwd /etc/mosquitto/headgate.passwd shop")
         assert asks, "the command that asks for a password, which a test cannot enter"
         script = re.sub(r"/etc/", f"{self.root}/etc/", certificates + passwords + rights)

@@ -10,6 +10,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 from sitebuild import settings_reference as settings
 from sitebuild.attribute_docs import attribute_docs
+from sitebuild.exit_code_reference import exit_code_reference
 from sitebuild.log_reference import log_events
 from sitebuild.metrics_reference import metrics_reference
 from sitebuild.state_tables import with_tables
@@ -100,6 +101,13 @@ def test_the_metrics_are_those_that_a_daemon_exports() -> None:
     assert instruments.labels.keys() <= {family.name for family in registry.collect()}
     assert "*counter · label `reason`: `handover`, " in found["headgate_leader_terms_ended_total"]
     assert "*gauge · label `shard`*" in found["headgate_shard_is_leader"]
+
+
+def test_exit_codes_have_their_meaning() -> None:
+    rows = exit_code_reference().splitlines()[2:]
+
+    assert [0, 1, 2, 3, 130, 141, 143] == [int(row.split("|")[1]) for row in rows]
+    assert r"as in ``\| head``." in rows[5]
 
 
 def test_log_events_have_their_levels_and_data() -> None:

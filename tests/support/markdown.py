@@ -22,7 +22,7 @@ class Section:
 
     def fenced(self, language: str) -> list[str]:
         """Return the fenced blocks of one language."""
-        return re.findall(rf"^```{language}\n(.*?)^```$", "\n".join(self.lines), re.MULTILINE | re.DOTALL)
+        return re.findall(rf"^```{language}\b[^\n]*\n(.*?)^```$", "\n".join(self.lines), re.MULTILINE | re.DOTALL)
 
 
 def sections(name: str) -> dict[str, Section]:

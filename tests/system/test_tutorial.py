@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.console_session import Block, blocks, comparable
+from tests.support.code_blocks import Block, blocks, comparable
 from tests.support.markdown import DOCS
 from tests.support.node import Node
 from tests.support.programs import TEST_SECONDS, RunningProgram, start, wait_until

@@ -1,0 +1,25 @@
+"""The exit codes of the command line."""
+
+from __future__ import annotations
+
+import signal
+from enum import IntEnum
+
+
+class ExitCode(IntEnum):
+    """How a command ended. The site's table of exit codes is made from the texts here."""
+
+    SUCCEEDED = 0
+    """The command succeeded."""
+    FAILED = 1
+    """It failed. One line on standard error says what is wrong, where, and what to do."""
+    WRONG_USAGE = 2
+    """It was used in a wrong way: an unknown command or option, or a missing argument."""
+    OUTCOME_UNKNOWN = 3
+    """No leader answered it in time, so it may or may not have been executed."""
+    INTERRUPTED = 128 + signal.SIGINT
+    """Ctrl-C ended it."""
+    OUTPUT_CLOSED = 128 + signal.SIGPIPE
+    """The reader of its output ended first, as in ``| head``."""
+    TERMINATED = 128 + signal.SIGTERM
+    """SIGTERM ended it."""

@@ -1,0 +1,136 @@
+"""Code blocks of documents: how they are read, and that each is run, or says why not."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.code_blocks import ROOT, RUNNABLE, Block, blocks, matches
+from tests.support.programs import TEST_SECONDS
+
+ATTRIBUTES = {"no-run", "file", "exit", "terminal"}
+REASONS = {
+    "needs systemd": "the units are checked in tests/deploy",
+    "needs root": "it writes below /etc, or installs packages",
+    "needs a deployment": "tests/deploy/test_secure_deployment.py runs it, in another folder",
+    "needs AWS": "tests/system/test_kinesis_example.py imports a listing from a file",
+    "needs other machines": "it names servers of a cluster",
+    "installs packages": "`make` installs them in CI",
+    "names the port of a node": "tests/system/test_devices.py publishes to a node on a free port",
+    "needs a ledger": "tests/headgate/ledger/test_ledger_document.py runs it on one",
+    "takes minutes": "the demo and the benchmarks have tests of their own",
+    "starts a second node": "tests in tests/system start nodes of this kind",
+    "an excerpt": "it is not a complete program: only its syntax is checked",
+}
+"""Why a block may be excluded, and where its content is tested."""
+EXCERPTS = {"an excerpt", "needs a ledger"}
+"""Reasons of blocks that use names which they do not define, so that types cannot be checked."""
+BLOCKS = [block for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))) for block in blocks(path)]
+PROGRAMS = [block for block in BLOCKS if block.language == "python"]
+
+
+def test_blocks_have_languages_attributes_and_lines(tmp_path: Path) -> None:
+    document = tmp_path / "x.md"
+    document.write_text(
+        '# X\n\n```bash no-run="needs systemd"\nsystemctl stop x\n```\n\n```\ntext\n```\n\n```{toctree}\nx\n```\n'
+        '```python file="a b.py"\npass\n```\n'
+    )
+
+    assert blocks(document) == [
+        Block("x.md", 3, "bash", {"no-run": "needs systemd"}, "systemctl stop x\n"),
+        Block("x.md", 7, "", {}, "text\n"),
+        Block("x.md", 14, "python", {"file": "a b.py"}, "pass\n"),
+    ]
+    assert [False, False, True] == [block.runs for block in blocks(document)]
+
+
+def test_a_command_continues_after_a_backslash() -> None:
+    block = Block("x.md", 1, "console", {}, "$ one \\\n  two\nout\n$ three\n")
+
+    assert [("one \\\n  two", "out\n"), ("three", "")] == block.commands()
+
+
+@pytest.mark.parametrize(
+    ("documented", "output"),
+    [
+        ("a\nb\n", "a\nb\n"),
+        ("a ... c\n", "a b c\n"),
+        ("a\n...\nd\n", "a\nb\nc\nd\n"),
+        ("...\n", ""),
+        ("a\n", "a  \n"),
+        ("at 127.0.0.1:1883\n", "at 127.0.0.1:40021\n"),
+    ],
+    ids=["equal", "text in a line", "lines", "no lines", "spaces at the end", "another port"],
+)
+def test_output_matches(documented: str, output: str) -> None:
+    assert matches(documented, output)
+
+
+@pytest.mark.parametrize(
+    ("documented", "output"),
+    [("a\n", "a\nb\n"), ("a\nb\n", "a\n"), ("a.c\n", "abc\n"), ("a ... c\n", "a\nc\n")],
+    ids=["more", "less", "a point is a point", "another line"],
+)
+def test_other_output_does_not_match(documented: str, output: str) -> None:
+    assert not matches(documented, output)
+
+
+def test_attributes_and_reasons_are_known() -> None:
+    """`REASONS` lists what no test runs."""
+    assert [] == [f"{block}: {set(block.attributes)}" for block in BLOCKS if not set(block.attributes) <= ATTRIBUTES]
+    assert [] == [str(block) for block in BLOCKS if block.attributes and block.language not in RUNNABLE]
+    reasons = [(str(block), block.attributes["no-run"]) for block in BLOCKS if "no-run" in block.attributes]
+    assert [] == [(block, reason) for block, reason in reasons if reason not in REASONS]
+
+
+def test_every_command_of_a_document_is_in_a_block_that_says_whether_it_runs() -> None:
+    """An indented block says nothing, and a block without language neither."""
+    indented = [
+        f"{path.relative_to(ROOT)}: {line.strip()}"
+        for path in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md"))
+        for line in re.findall(
+            r"^ {4,}(?:headgate|python|make|curl|aws|systemctl|umask) .*$", path.read_text(), re.MULTILINE
+        )
+    ]
+    assert [] == indented
+    assert [] == [str(block) for block in BLOCKS if not block.language and re.search(r"^(\$ )?headgate ", block.text)]
+
+
+def test_a_saved_program_is_run_by_a_command() -> None:
+    saved = {(block.document, block.attributes["file"]) for block in PROGRAMS if "file" in block.attributes}
+    used = {
+        (block.document, name)
+        for block in BLOCKS
+        if block.language == "console"
+        for name in re.findall(r"[\w-]+\.py", block.text)
+    }
+
+    assert saved <= used
+
+
+@pytest.mark.parametrize("block", PROGRAMS, ids=str)
+def test_a_program_compiles(block: Block) -> None:
+    is_excerpt = block.attributes.get("no-run") in EXCERPTS
+    compile(block.text, str(block), "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT if is_excerpt else 0, dont_inherit=True)
+
+
+def test_programs_have_correct_types(tmp_path: Path) -> None:
+    """With the settings of `make lint`, whose cache makes it fast."""
+    for block in PROGRAMS:
+        if block.attributes.get("no-run") not in EXCERPTS:
+            name = re.sub(r"\W", "_", f"{block.document}_{block.line}")
+            (tmp_path / f"{name}.py").write_text(block.text)
+    checked = subprocess.run(
+        [sys.executable, "-m", "mypy", "--config-file", str(ROOT / "pyproject.toml"), *map(str, tmp_path.iterdir())],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=TEST_SECONDS,
+        check=False,
+    )
+    assert 0 == checked.returncode, checked.stdout
