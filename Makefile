@@ -111,7 +111,7 @@ sbom: $(TEST_STAMP) ## Write SBOM, the bill of materials (default dist/headgate.
 	@echo "wrote $(SBOM)"
 
 docs: $(DOCS_STAMP) ## Build the site into build/docs; a broken link or an undocumented setting fails
-	@PYTHONPATH=.:docs $(BIN)/python -m sphinx --quiet --nitpicky --fail-on-warning --keep-going --jobs auto -c docs . build/docs
+	@PYTHONPATH=.:docs $(BIN)/python -m sitebuild
 	@echo "open build/docs/index.html"
 
 simulate: $(TEST_STAMP) ## Simulate SEEDS clusters in virtual time (default 50)
