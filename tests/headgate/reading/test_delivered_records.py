@@ -1,0 +1,75 @@
+"""Which records of a segment a reader delivers: by grant, acknowledged range and key bucket."""
+
+from __future__ import annotations
+
+import pytest
+
+from controller.chunk_writer.builder import ChunkBuilder
+from headgate.ledger.ledger import Ledger
+from headgate.model.hashing import KEY_BUCKETS, key_bucket
+from headgate.protocol.messages import Grant
+from headgate.reading.compacted_reader import CompactedRecords
+from headgate.reading.segment_reader import ChunkCache, Head, SegmentReader
+from tests.support.object_store import FakeStore
+
+pytestmark = pytest.mark.looptime
+
+RECORDS = 40
+KEYS = [b"key-%d" % number for number in range(RECORDS)]
+HALF = KEY_BUCKETS // 2
+
+
+async def delivered(*, skip_acknowledged: bool = False, **grant: object) -> list[int]:
+    """Return the offsets of segment 0 that are delivered; each record of it is between those of others."""
+    ledger, builder = Ledger(FakeStore(latency_seconds=(0, 0)), 0), ChunkBuilder()
+    for offset, key in enumerate(KEYS):
+        for topic_id, segment in ((1, 1), (1, 0), (2, 0)):
+            columns = builder.records
+            for name, value in zip(
+                ("topic_id", "segment", "offset", "timestamp_ms", "key", "value"),
+                (topic_id, segment, offset, 7, key, b"%d.%d.%d" % (topic_id, segment, offset)),
+                strict=True,
+            ):
+                getattr(columns, name).append(value)
+    await ledger.append(1, builder.encode(shard=0, number=1, leader_epoch=1, at_ms=1))
+    found: list[int] = []
+
+    async def deliver(offset: int, timestamp_ms: int, key: bytes, value: bytes) -> None:
+        assert (7, KEYS[offset], b"1.0.%d" % offset) == (timestamp_ms, key, value)
+        found.append(offset)
+
+    fields = {"segment": 0, "generation": 1, "first_hash": 0, "last_hash": 65535, "start_offset": 0, "start_chunk": 1}
+    head = Head()
+    head.advance(1)
+    await SegmentReader(
+        Grant(**(fields | {"end_offset": RECORDS} | grant)),
+        cache=ChunkCache(ledger, 1),
+        compacted=CompactedRecords(ledger.store, 0, 1),
+        head=head,
+        deliver=deliver,
+        skip_acknowledged=skip_acknowledged,
+    ).run()
+    return found
+
+
+async def test_all_records_of_the_segment_and_no_others() -> None:
+    assert list(range(RECORDS)) == await delivered()
+
+
+async def test_records_before_the_start_are_not_delivered() -> None:
+    assert list(range(5, RECORDS)) == await delivered(start_offset=5)
+
+
+@pytest.mark.parametrize("skip", [True, False], ids=["queue", "stream"])
+async def test_acknowledged_ranges_are_skipped_where_the_subscription_says_so(skip: bool) -> None:
+    skipped = {2, 3, 10} if skip else set()
+
+    found = await delivered(skip_acknowledged=skip, acknowledged=[(2, 4), (10, 11)])
+    assert [offset for offset in range(RECORDS) if offset not in skipped] == found
+
+
+async def test_only_keys_in_the_granted_buckets() -> None:
+    own = [offset for offset, key in enumerate(KEYS) if key_bucket(key, KEY_BUCKETS) < HALF]
+    assert 0 < len(own) < RECORDS
+
+    assert own == await delivered(first_bucket=0, end_bucket=HALF)
