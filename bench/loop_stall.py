@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import ssl
 import time
 import typing
 import urllib.request
@@ -44,8 +45,10 @@ from bench.harness.one_leader import (
     TurnClock,
     run_timed,
 )
+from controller.cluster_status import ClusterStatus
+from controller.peers import Peers
 from controller.state.shard_state import ShardState
-from controller.status import current_backlogs, daemon_status, described_status
+from controller.status import daemon_status
 from headgate.protocol import messages as m
 from metrics import events
 from metrics.health import HealthFacts, judge_health
@@ -53,10 +56,29 @@ from metrics.http import HttpServer
 from metrics.instruments import Instruments
 
 PLAIN: Final = "plain_batch"
-PAGES: Final = ("/", "/status", "/backlog", "/metrics", "/readyz", "/livez")
+PAGES: Final = {
+    "page": "/",
+    "page_topics": "/topics",
+    "page_topic": f"/topics/{worst.TOPIC}",
+    "page_subscription": f"/topics/{worst.TOPIC}/subscriptions/crowd",
+    "events": "/events?page=/",
+    "events_subscription": f"/events?page=/topics/{worst.TOPIC}/subscriptions/crowd",
+    "api_cluster": "/api/v1/cluster",
+    "api_topics": "/api/v1/topics?limit=1000",
+    "api_topic": f"/api/v1/topics/{worst.TOPIC}",
+    "api_subscriptions": "/api/v1/subscriptions?limit=1000",
+    "api_subscription": f"/api/v1/topics/{worst.TOPIC}/subscriptions/crowd",
+    "metrics": "/metrics",
+    "readyz": "/readyz",
+    "livez": "/livez",
+}
+MANY_PAGES: Final = ("page", "page_topics", "events", "api_cluster", "api_topics", "api_subscriptions")
+"""Those that are read in the state with many small topics, too."""
 TIMER_SECONDS: Final = 2 * INTERVAL_SECONDS + SETTLE_SECONDS
 """Every timer of the leader runs in this time, the slowest ones twice."""
 MAX_STALL_MS: Final = 20.0
+
+FIRST_UPDATE_LINES: Final = 4
 
 Drive = Callable[[OneLeader, TurnClock], Awaitable[None]]
 
@@ -119,10 +141,11 @@ def _requests() -> Iterator[Group]:
 
 
 def _others() -> Iterator[Group]:
-    pages = {f"http{page.replace('/', '_')}_wide": _read_page(page) for page in PAGES}
+    pages = {f"http_{name}_wide": _read_page(path) for name, path in PAGES.items()}
+    many = {f"http_{name}_many": _read_page(PAGES[name]) for name in MANY_PAGES}
     yield Group(worst.wide, {"timers_wide": _wait, "gauges_wide": _set_gauges, **pages}, start="start_wide")
     yield Group(worst.deep, {"timers_deep": _wait}, start="start_deep")
-    yield Group(worst.many, {"timers_many": _wait}, start="start_many")
+    yield Group(worst.many, {"timers_many": _wait, **many}, start="start_many")
     yield Group(worst.wide, {"disconnected_wide": _disconnect})
     yield Group(worst.many, {"disconnected_many": _disconnect})
 
@@ -209,14 +232,26 @@ def _read_page(page: str) -> Drive:
                 shards_led=1,
             )
         )
+        source = ClusterStatus(
+            instance="bench",
+            cluster=CLUSTER,
+            version="0",
+            health=lambda: health,
+            leader_of=lambda _: "bench",
+            now_ms=lambda: worst.AT_MS,
+            peers=Peers("bench", ssl.create_default_context),
+        )
+        source.controllers = _controllers(one)
         server = HttpServer(
             "127.0.0.1",
             0,
             registry=CollectorRegistry(),
             health=lambda: health,
-            status=lambda: described_status("bench", CLUSTER, _controllers(one)),
-            backlogs=lambda topic: current_backlogs(_controllers(one), topic),
+            source=source,
             observer=events.NoopObserver(),
+            daemon="bench",
+            cluster=CLUSTER,
+            version="0",
         )
         async with server:
             clock.restart()
@@ -227,7 +262,9 @@ def _read_page(page: str) -> Drive:
 
 def _fetch(url: str) -> int:
     with urllib.request.urlopen(url, timeout=60) as response:  # noqa: S310 - our own server
-        return len(response.read())
+        if response.headers.get_content_type() != "text/event-stream":
+            return len(response.read())
+        return sum(len(response.readline()) for _ in range(FIRST_UPDATE_LINES))
 
 
 BENCHMARK = Benchmark(

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
+from importlib.metadata import version
 
 import msgspec
 import structlog
@@ -24,6 +25,7 @@ from prometheus_client import CollectorRegistry
 from controller.access.control import AccessControl
 from controller.broker_connection import BrokerConnection
 from controller.cluster_config import join_cluster, require_shards
+from controller.cluster_status import ClusterStatus
 from controller.decisions.client_ids import ClientIds
 from controller.devices.unknown_topics import UnknownTopicWatch
 from controller.drain_connection import DrainConnection
@@ -37,25 +39,26 @@ from controller.leadership.election import (
     Connected,
     ElectionEvent,
     Elections,
-    ForeignNodeFound,
     HolderChanged,
     Lost,
     Refused,
     Released,
     Suspended,
 )
+from controller.leadership.session_secret import SessionSecret
 from controller.leadership.shard_leaders import ShardLeaders
 from controller.leadership.transitions import Event, Role
 from controller.logs import change_level
+from controller.peers import Peers
 from controller.settings.certificate_expiry import report_certificates
-from controller.settings.http_files import read_http_access
-from controller.settings.listeners import http_warnings
+from controller.settings.http_files import read_http_access, read_peer_tls
+from controller.settings.listeners import advertised_url, http_warnings
 from controller.settings.load import Settings
 from controller.settings.reload import reloaded
 from controller.snapshots.scheduler import SnapshotScheduler
 from controller.state.shard_state import ShardState
 from controller.state.steady_clock import SteadyClock
-from controller.status import current_backlogs, daemon_status, described_status
+from controller.status import daemon_status
 from controller.zookeeper_session import ZooKeeperSession, elections_root, zookeeper_credentials
 from coordinator.ports import CoordinatorSettings
 from headgate.ledger.compacted import delete_compacted_segments
@@ -137,16 +140,18 @@ class Daemon:
         self._client_ids = ClientIds()
         self._access = AccessControl(settings.access.rules(), self.instruments)
         self._description: m.ClusterDescription | None = None
-        self._http = HttpServer(
-            settings.http.host,
-            settings.http.port,
-            registry=self.registry,
+        self._session_secret: SessionSecret | None = None
+        self._peers = Peers(self.instance, lambda: read_peer_tls(self.settings.http))
+        self._cluster_status = ClusterStatus(
+            instance=self.instance,
+            cluster=settings.cluster.name,
+            version=version("headgate"),
             health=self.health,
-            status=self.described_status,
-            backlogs=self.backlogs,
-            observer=self.instruments,
-            access=read_http_access(settings.http),
+            leader_of=self._leader_of,
+            now_ms=self._now_ms,
+            peers=self._peers,
         )
+        self._http = self._http_server()
         report_certificates(settings, self.instruments)
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -156,8 +161,10 @@ class Daemon:
         self._ticked_at = asyncio.get_running_loop().time()
         store = open_store(settings.ledger.url)
         async with AsyncExitStack() as stack:
+            await stack.enter_async_context(self._peers)
             await stack.enter_async_context(self._http)
             self.http_address = self._http.address
+            self._cluster_status.url = advertised_url(settings.http, self.http_address, socket.gethostname())
             for warning in http_warnings(settings.http):
                 log.warning("http.insecure", advice=warning)
             tasks = await stack.enter_async_context(asyncio.TaskGroup())
@@ -185,7 +192,10 @@ class Daemon:
         if config is None:
             return
         await require_shards(store, config.shards)
-        await elections.register_instance(self.instance, msgspec.json.encode({"http": self.http_address}))
+        self._session_secret = config.session_secret
+        self._peers.token_for = lambda receiver: config.session_secret.http_token(receiver, self._now_ms())
+        self._cluster_status.elections = elections
+        await elections.register_instance(self.instance, msgspec.json.encode({"url": self._cluster_status.url}))
         shards = config.shards
         self._description = m.ClusterDescription(
             protocol=m.PROTOCOL_VERSION,
@@ -203,6 +213,7 @@ class Daemon:
             )
             for shard in range(shards)
         ]
+        self._cluster_status.controllers = self._controllers
         running = [
             tasks.create_task(controller.run(), name=f"shard-{controller.shard}") for controller in self._controllers
         ]
@@ -228,11 +239,13 @@ class Daemon:
     def status(self) -> DaemonStatus:
         return daemon_status(self.instance, self.settings.cluster.name, self._controllers)
 
-    async def described_status(self) -> DaemonStatus:
-        return await described_status(self.instance, self.settings.cluster.name, self._controllers)
+    def _leader_of(self, shard: int) -> str | None:
+        controller = self._controllers[shard]
+        return self._leaders.leader_of(shard, controller.leadership.role, controller.following_leader)
 
-    async def backlogs(self, topic: str | None) -> list[m.SubscriptionBacklog]:
-        return await current_backlogs(self._controllers, topic)
+    def _is_peer(self, token: str) -> bool:
+        secret = self._session_secret
+        return secret is not None and secret.accepts_http_token(token, self.instance, self._now_ms())
 
     def health(self) -> Health:
         connected = self._transport is not None and self._transport.connected
@@ -278,6 +291,23 @@ class Daemon:
             leader.devices.subscriptions.set_enabled(self.settings.ingest.mqtt_devices)
 
     # Construction
+
+    def _http_server(self) -> HttpServer:
+        settings = self.settings
+        return HttpServer(
+            settings.http.host,
+            settings.http.port,
+            registry=self.registry,
+            health=self.health,
+            source=self._cluster_status,
+            observer=self.instruments,
+            daemon=self.instance,
+            cluster=settings.cluster.name,
+            version=version("headgate"),
+            access=read_http_access(settings.http),
+            is_peer=self._is_peer,
+            runbook_url=settings.http.runbook_url,
+        )
 
     def _controller(
         self,
@@ -416,8 +446,6 @@ class Daemon:
                 self._zookeeper.set_state("lost")
             case Refused(problem):
                 self._zookeeper.set_problem(problem)
-            case ForeignNodeFound():
-                self.instruments.observe(events.ForeignNodeFound())
 
     def _post_to_all(self, event: Event) -> None:
         for controller in self._controllers:

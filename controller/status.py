@@ -1,21 +1,42 @@
-"""Collects the status of this daemon as values: counts at once, descriptions over turns of the event loop."""
+"""Collects the status of this daemon as values: counts at once, documents over turns of the event loop."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
 
 from controller.decisions import topic_commands
 from controller.leader.leader import ShardLeader
 from controller.leader.shard_controller import ShardController
-from headgate.protocol.backlog import SubscriptionBacklog
-from headgate.protocol.messages import SubscriptionDescription, TopicDescription
+from controller.state.topic import Topic
+from coordinator.decisions.gate import Gate, tracks_acknowledgements
+from coordinator.reporting.progress import unacknowledged
+from coordinator.reporting.steps import Steps, parts
+from coordinator.state.subscription import Subscription
+from coordinator.state.topic_view import TopicSnapshot
+from coordinator.subscription_coordinator import SubscriptionCoordinator
+from headgate.client.admin_values import BacklogInfo, SegmentInfo, SubscriptionInfo, TopicInfo, public_value
+from headgate.model.layout import SegmentState
+from headgate.protocol.backlog import SubscriptionBacklog, estimate_drain
+from metrics.api.documents import (
+    DaemonShardDocument,
+    DrainingSegment,
+    GracePeriod,
+    SubscriptionDocument,
+    SubscriptionSummary,
+    TopicDocument,
+    TopicSummary,
+)
+from metrics.api.overview import total_backlog
+from metrics.api.source import UnknownNameError
 from metrics.status import DaemonStatus, ShardCounts, ShardStatus
+
+RATE_WINDOW_MS = 30_000
+"""Of the rate of a topic: three slots of the traffic that the leader counts."""
 
 
 def daemon_status(instance: str, cluster: str, controllers: Iterable[ShardController]) -> DaemonStatus:
-    """Return the status without descriptions of topics, subscriptions and backlogs."""
+    """Return the counts of all shards."""
     return DaemonStatus(
         instance=instance,
         cluster=cluster,
@@ -23,41 +44,211 @@ def daemon_status(instance: str, cluster: str, controllers: Iterable[ShardContro
     )
 
 
-async def described_status(instance: str, cluster: str, controllers: Sequence[ShardController]) -> DaemonStatus:
-    """Return the status with descriptions. They are made one per turn of the loop, so each has its own moment."""
-    shards: list[ShardStatus] = []
-    for controller in controllers:
-        leader = controller.leader
-        if leader is not None:
-            topics, subscriptions = await _descriptions(leader)
-            backlogs = await leader.backlogs.latest()
-            shards.append(replace(_shard(controller), topics=topics, subscriptions=subscriptions, backlogs=backlogs))
-        else:
-            shards.append(_shard(controller))
-    return DaemonStatus(instance=instance, cluster=cluster, shards=tuple(shards))
+def shard_documents(status: DaemonStatus) -> tuple[DaemonShardDocument, ...]:
+    return tuple(
+        DaemonShardDocument(
+            shard=each.shard,
+            role=each.role,
+            leader_epoch=each.leader_epoch,
+            head_chunk=each.head,
+            fault=each.fault,
+            producers=each.producers,
+            in_flight_batches=each.in_flight_batches,
+            queue_bytes=each.queue_bytes,
+        )
+        for each in status.shards
+    )
 
 
-async def current_backlogs(controllers: Sequence[ShardController], topic: str | None) -> list[SubscriptionBacklog]:
-    """Return the backlogs on the led shards, of one topic or of all, by topic and subscription."""
-    found: list[SubscriptionBacklog] = []
-    for controller in controllers:
-        if controller.leader is not None:
-            found += await controller.leader.backlogs.latest(lambda name, _: topic in (None, name))
-    return sorted(found, key=lambda each: (each.topic, each.subscription))
+# Summaries
 
 
-async def _descriptions(
-    leader: ShardLeader,
-) -> tuple[tuple[TopicDescription, ...], tuple[SubscriptionDescription, ...]]:
-    topics: list[TopicDescription] = []
-    for _, topic in sorted(leader.state.topics.items()):
-        topics.append(topic_commands.describe(topic, leader.state.shard))
-        await asyncio.sleep(0)
-    subscriptions = [
-        await leader.driver.complete(coordinator.describe_in_steps())
-        for coordinator in list(leader.subscription_registry.coordinators)
-    ]
+async def summaries(
+    instance: str, leaders: Sequence[ShardLeader]
+) -> tuple[tuple[TopicSummary, ...], tuple[SubscriptionSummary, ...]]:
+    """Return all topics and subscriptions of ``leaders`` in a line each, made over turns of the loop."""
+    topics: list[TopicSummary] = []
+    subscriptions: list[SubscriptionSummary] = []
+    for leader in leaders:
+        for name in sorted(leader.state.topics):
+            topic = leader.state.topics.get(name)
+            if topic is None:
+                continue  # It was deleted since the loop began.
+            summary, own = await _topic_summary(instance, leader, topic)
+            topics.append(summary)
+            subscriptions += own
     return tuple(topics), tuple(subscriptions)
+
+
+async def _topic_summary(
+    instance: str, leader: ShardLeader, topic: Topic
+) -> tuple[TopicSummary, tuple[SubscriptionSummary, ...]]:
+    own: list[SubscriptionSummary] = []
+    for subscription in list(topic.subscriptions.values()):
+        coordinator = leader.subscription_registry.find(subscription.subscription_id)
+        if coordinator is not None:
+            own.append(
+                await leader.driver.complete(_subscription_summary(instance, leader, topic, subscription, coordinator))
+            )
+    records, size_bytes, rate = await leader.driver.complete(_amounts(topic, leader.now_ms()))
+    stored = topic.external is None
+    return TopicSummary(
+        topic=topic.name,
+        shard=leader.state.shard,
+        daemon=instance,
+        external=not stored,
+        active_segments=topic.layout.active_count,
+        sealed_segments=len(topic.layout.segments) - topic.layout.active_count,
+        records=records if stored else None,
+        size_bytes=size_bytes if stored else None,
+        stored_per_second=rate if stored else None,
+        subscriptions=len(own),
+        connected_consumers=sum(each.connected_consumers for each in own),
+        blocked_segments=sum(each.blocked_segments for each in own),
+        backlog_records=total_backlog(own),
+    ), tuple(own)
+
+
+def _amounts(topic: Topic, now_ms: int) -> Steps[tuple[int, int, float]]:
+    """Return records, bytes, and the rate over all segments; a segment sealed long ago adds nothing to it."""
+    tails = dict(topic.tails)
+    records = size_bytes = 0
+    rate = 0.0
+    for cost, some in parts(list(tails.values())):
+        yield cost
+        for tail in some:
+            records += tail.next_offset
+            size_bytes += tail.size_bytes
+            rate += tail.traffic.rate(now_ms, RATE_WINDOW_MS).records
+    return records, size_bytes, rate
+
+
+def _subscription_summary(
+    instance: str, leader: ShardLeader, topic: Topic, subscription: Subscription, coordinator: SubscriptionCoordinator
+) -> Steps[SubscriptionSummary]:
+    yield coordinator.size
+    backlog, draining = yield from _progress(subscription.snapshot(), TopicSnapshot.of(topic), coordinator.gate)
+    counted = leader.backlogs.counted.get((topic.name, subscription.name))
+    stored = acknowledged = oldest_ms = None
+    if counted is not None and counted.counted_by == "spark":
+        stored, acknowledged, oldest_ms = (
+            counted.stored_per_second,
+            counted.acknowledged_per_second,
+            counted.oldest_ms,
+        )
+        backlog = counted.records if topic.external is not None else backlog
+    tracked = tracks_acknowledgements(subscription.type)
+    outlook, seconds = estimate_drain(backlog, stored, acknowledged, tracked=tracked)
+    return SubscriptionSummary(
+        topic=topic.name,
+        subscription=subscription.name,
+        type=subscription.type,
+        daemon=instance,
+        connected_consumers=coordinator.connected_consumers,
+        disconnected_consumers=coordinator.consumers - coordinator.connected_consumers,
+        blocked_segments=len(coordinator.blocked),
+        draining_segments=draining,
+        longest_blocked_seconds=coordinator.longest_blocked_seconds,
+        outlook=outlook,
+        backlog_records=backlog if tracked else None,
+        oldest_ms=oldest_ms if backlog else None,
+        stored_per_second=stored,
+        acknowledged_per_second=acknowledged,
+        drained_in_seconds=seconds,
+        unknown_reason="" if counted is None else counted.unknown_reason,
+    )
+
+
+def _progress(subscription: Subscription, topic: TopicSnapshot, gate: Gate) -> Steps[tuple[int | None, int]]:
+    """Return the backlog by the leader's own count, and the number of draining segments."""
+    records: int | None = 0
+    draining = 0
+    for cost, some in parts(sorted(topic.layout.segments)):
+        yield cost
+        for segment in some:
+            count = unacknowledged(subscription, topic, segment)
+            records = None if records is None or count is None else records + count.records
+            sealed = topic.layout.segments[segment].state is SegmentState.SEALED
+            draining += sealed and segment not in gate.retired and segment not in gate.blocked
+    return records, draining if tracks_acknowledgements(subscription.type) else 0
+
+
+# Documents
+
+
+async def topic_document(instance: str, leader: ShardLeader, name: str) -> TopicDocument:
+    """Return one topic. Raises UnknownNameError."""
+    topic = _find(leader, name)
+    summary, own = await _topic_summary(instance, leader, topic)
+    described = topic_commands.describe(topic, leader.state.shard)
+    return TopicDocument(
+        as_of_ms=leader.now_ms(),
+        daemon=instance,
+        summary=summary,
+        topic=await asyncio.to_thread(public_value, described, TopicInfo),
+        subscriptions=own,
+    )
+
+
+async def subscription_document(
+    instance: str, leader: ShardLeader, name: str, subscription: str
+) -> SubscriptionDocument:
+    """Return one subscription of topic ``name``. Raises UnknownNameError."""
+    topic = _find(leader, name)
+    found = topic.subscriptions.get(subscription)
+    coordinator = None if found is None else leader.subscription_registry.find(found.subscription_id)
+    if found is None or coordinator is None:
+        raise UnknownNameError(f"topic {name!r} has no subscription {subscription!r}")
+    summary = await leader.driver.complete(_subscription_summary(instance, leader, topic, found, coordinator))
+    (backlog,) = await leader.backlogs.latest(lambda *each: each == (name, subscription)) or (None,)
+    if backlog is None:
+        raise UnknownNameError(f"subscription {subscription!r} of topic {name!r} has just been deleted")
+    described = await leader.driver.complete(coordinator.describe_in_steps())
+    layout = topic_commands.describe(topic, leader.state.shard).segments
+    context = coordinator.explanation_context(leader.drain_problem())
+    return SubscriptionDocument(
+        as_of_ms=leader.now_ms(),
+        daemon=instance,
+        summary=summary,
+        subscription=await asyncio.to_thread(public_value, described, SubscriptionInfo),
+        backlog=await asyncio.to_thread(public_value, backlog, BacklogInfo),
+        layout=await asyncio.to_thread(lambda: tuple(public_value(each, SegmentInfo) for each in layout)),
+        draining=_draining(coordinator, backlog, context.rates),
+        grace_periods=tuple(
+            GracePeriod(consumer=each.consumer, disconnected_at_ms=each.disconnected_at_ms)
+            for each in found.consumers.values()
+            if each.disconnected_at_ms is not None
+        ),
+        next_drain_check_seconds=context.next_poll_seconds,
+        drain_problem=context.drain_problem,
+    )
+
+
+def _find(leader: ShardLeader, name: str) -> Topic:
+    topic = leader.state.topics.get(name)
+    if topic is None:
+        raise UnknownNameError(f"there is no topic {name!r}")
+    return topic
+
+
+def _draining(
+    coordinator: SubscriptionCoordinator, backlog: SubscriptionBacklog, rates: Mapping[int, float]
+) -> tuple[DrainingSegment, ...]:
+    """Return the segments that block others, with the leader's own rates: they need no Spark."""
+    records = {each.segment: each.records for each in backlog.segments}
+    blocking = sorted({ancestor for blockers in coordinator.blocked.values() for ancestor in blockers})
+    return tuple(
+        DrainingSegment(
+            segment=segment,
+            backlog_records=records.get(segment),
+            acknowledged_per_second=rates.get(segment),
+            expected_seconds=estimate_drain(records.get(segment), 0.0, rates.get(segment), tracked=True)[1],
+        )
+        for segment in blocking
+    )
+
+
+# Counts
 
 
 def _counts(leader: ShardLeader) -> ShardCounts:

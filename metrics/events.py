@@ -38,20 +38,13 @@ SplitLimit = Literal["hot_key", "max_segments", "undrained_ancestors", "single_h
 DrainState = Literal["off", "starting", "ready", "degraded"]
 DrainFailure = Literal["unreachable", "timed_out", "failed", "invalid", "denied"]
 CertificateUse = Literal["http", "broker", "zookeeper"]
-HttpLimit = Literal["connections", "descriptors"]
+HttpLimit = Literal["connections", "descriptors", "streams", "slow_stream"]
 HttpDenial = Literal[
-    "no_token",
-    "wrong_token",
-    "plaintext",
-    "client_certificate",
-    "server_certificate",
-    "handshake",
-    "slow_handshake",
-    "slow_request",
+    "no_token", "wrong_token", "plaintext", "client_certificate", "server_certificate", "handshake", "slow_handshake"
 ]
 """A page without a token or with an unknown one; no TLS on a port that requires it; no certificate of the
 client, or an unusable one; a client that does not trust the daemon's; any other handshake that failed, or
-did not end in time; a request that began to arrive, and did not end in time."""
+did not end in time."""
 Quota = Literal[
     "topics", "segments", "subscriptions", "consumers", "producers", "requests_per_second", "bytes_per_second"
 ]
@@ -236,10 +229,6 @@ class ZooKeeperRefused(Event, frozen=True):
     """ZooKeeper refuses this daemon's certificates, its user, or its rights to a node; or no longer."""
 
     refused: bool
-
-
-class ForeignNodeFound(Event, frozen=True):
-    """A node in ZooKeeper that no daemon of the cluster created was found, and is ignored."""
 
 
 # Subscriptions
@@ -459,6 +448,12 @@ class HttpLimitReached(Event, frozen=True):
     """A connection was closed to accept another one, or none could be accepted for lack of file descriptors."""
 
     limit: HttpLimit
+
+
+class HttpStreamsChanged(Event, frozen=True):
+    """The number of open status pages rose or fell by ``change``."""
+
+    change: int
 
 
 class ReloadFailed(Event, frozen=True):

@@ -3,22 +3,18 @@
     /metrics  Prometheus metrics
     /livez    200 while the event loop runs, else 503; one line
     /readyz   200 while this daemon is ready, degraded or not, else 503; with a token, components as JSON
-    /status   health and status as JSON
-    /backlog  backlogs on the shards that this daemon leads, as JSON; ?topic=NAME for one topic
-    /         health and status as an HTML page
+    /api/v1   the status of the cluster as JSON (metrics.http_api)
+    /         the status page, its files and streams (metrics.http_page)
 
-metrics.http_access decides which of them need a token, and metrics.http_listener speaks TLS. Pages are
+metrics.http_access decides which of them need a token, and metrics.http_listener speaks TLS. Metrics are
 rendered in a worker thread, because megabytes of text would block the loop, one rendering at a time.
 """
 
 from __future__ import annotations
 
 import asyncio
-import base64
-import hashlib
 import os
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import fields
+from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Self
 
@@ -28,31 +24,29 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
 from headgate.errors import HeadgateError
-from headgate.protocol.backlog import SubscriptionBacklog, document
-from headgate.protocol.messages import SubscriptionDescription, TopicDescription
+from metrics.api.openapi import ROOT
+from metrics.api.source import StatusSource
 from metrics.events import HttpDenial, Observer
 from metrics.health import Health
-from metrics.http_access import CHALLENGES, HttpAccess
+from metrics.http_access import CHALLENGES, HttpAccess, peer_token
+from metrics.http_api import HttpApi
 from metrics.http_denials import HttpDenials
 from metrics.http_listener import HANDSHAKE_SECONDS, MAX_CONNECTIONS, HttpListener
-from metrics.status import DaemonStatus
-from metrics.status_page import STYLE, status_page
+from metrics.http_live import INTERVAL_SECONDS
+from metrics.http_page import StatusPages
 
 CACHE_SECONDS = 1.0
 """How long a rendering is reused: far below any scrape interval."""
-PIECE_BYTES = 256 * 1024
-"""Bytes of a body that are handed to the socket at a time."""
 KEEPALIVE_SECONDS = 15.0
 """After this long, a connection without a complete request is closed."""
 CLOSE_SECONDS = 1.0
 """Longest wait for open requests when the daemon stops."""
 
-_STYLE_HASH = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
 HEADERS = {
     "Cache-Control": "no-store",
     "Content-Security-Policy": (
-        f"default-src 'none'; style-src 'sha256-{_STYLE_HASH}'; base-uri 'none'; form-action 'none'; "
-        "frame-ancestors 'none'"
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+        "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
     ),
     "Referrer-Policy": "no-referrer",
     "Server": "headgate",
@@ -71,10 +65,15 @@ class HttpServer:
         *,
         registry: CollectorRegistry,
         health: Callable[[], Health],
-        status: Callable[[], Awaitable[DaemonStatus]],
-        backlogs: Callable[[str | None], Awaitable[Sequence[SubscriptionBacklog]]],
+        source: StatusSource,
         observer: Observer,
+        daemon: str,
+        cluster: str,
+        version: str,
         access: HttpAccess | None = None,
+        is_peer: Callable[[str], bool] = lambda _: False,
+        runbook_url: str | None = None,
+        interval_seconds: float = INTERVAL_SECONDS,
         cache_seconds: float = CACHE_SECONDS,
         max_connections: int = MAX_CONNECTIONS,
         keepalive_seconds: float = KEEPALIVE_SECONDS,
@@ -82,7 +81,7 @@ class HttpServer:
     ) -> None:
         """Prepare, without listening. Port 0 is any free port. Without ``access``, everything is open.
 
-        What ``status`` returns is emptied once it is rendered.
+        ``is_peer``: whether a token comes from another daemon of the cluster, which may read the API.
         """
         self.access = access or HttpAccess()
         """The rules in force. They may be replaced at any time, for connections and requests from then on."""
@@ -90,8 +89,18 @@ class HttpServer:
         self._port = port
         self._registry = registry
         self._health = health
-        self._status_source = status
-        self._backlog_source = backlogs
+        self._is_peer = is_peer
+        self._api = HttpApi(source, version)
+        self._pages = StatusPages(
+            source,
+            daemon=daemon,
+            cluster=cluster,
+            version=version,
+            runbook_url=runbook_url,
+            observer=observer,
+            may_read=lambda request: self._denial(request) is None,
+            interval_seconds=interval_seconds,
+        )
         self._observer = observer
         self._denials = HttpDenials(observer)
         self._max_connections = max_connections
@@ -114,15 +123,14 @@ class HttpServer:
         app = web.Application(middlewares=[self._authorize])
         app.on_response_prepare.append(_add_headers)
         handlers: dict[str, Callable[[web.Request], Awaitable[web.StreamResponse]]] = {
-            "/": self._page,
-            "/status": self._status,
-            "/backlog": self._backlog,
             "/livez": self._livez,
             "/readyz": self._readyz,
             "/metrics": self._metrics,
         }
         for path, handler in handlers.items():
             app.router.add_get(path, handler)
+        self._api.add_routes(app.router)
+        self._pages.add_routes(app.router)
         self._runner = runner = web.AppRunner(
             app,
             handle_signals=False,
@@ -139,7 +147,6 @@ class HttpServer:
             tls=lambda: self.access.tls,
             max_connections=self._max_connections,
             handshake_seconds=self._handshake_seconds,
-            slow_seconds=self._keepalive_seconds / 2,
         )
         try:
             self._address = await self._listener.open(self._host, self._port)
@@ -160,6 +167,7 @@ class HttpServer:
         """Stop listening, and wait up to `CLOSE_SECONDS` for open requests."""
         if self._runner is not None and self._listener is not None:
             await self._listener.close()
+            await self._pages.close()
             await self._runner.cleanup()
             self._runner = self._listener = None
 
@@ -167,8 +175,6 @@ class HttpServer:
     async def _authorize(
         self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
     ) -> web.StreamResponse:
-        assert self._listener is not None, "it accepted the connection"
-        self._listener.request_arrived(request.protocol)
         denial = self._denial(request)
         if denial is None or self.access.is_open(request.path):
             return await handler(request)
@@ -181,28 +187,11 @@ class HttpServer:
         return response
 
     def _denial(self, request: web.Request) -> HttpDenial | None:
-        return self.access.denial(request.headers.get("Authorization"))
-
-    async def _page(self, request: web.Request) -> web.StreamResponse:
-        body = await self._rendered_status(lambda status, health: status_page(status, health).encode())
-        return await _send(request, body, "text/html", "utf-8")
-
-    async def _status(self, request: web.Request) -> web.StreamResponse:
-        return await _send(request, await self._rendered_status(_status_json), "application/json")
-
-    async def _rendered_status(self, render: Callable[[DaemonStatus, Health], bytes]) -> bytes:
-        async with self._rendering:
-            status = await self._status_source()
-            body = await asyncio.to_thread(render, status, self._health())
-            for shard in status.shards:
-                await _release((*shard.topics, *shard.subscriptions, *shard.backlogs))
-        return body
-
-    async def _backlog(self, request: web.Request) -> web.StreamResponse:
-        async with self._rendering:
-            found = await self._backlog_source(request.query.get("topic"))
-            body = await asyncio.to_thread(_backlogs_json, found)
-        return await _send(request, body, "application/json")
+        authorization = request.headers.get("Authorization")
+        denial = self.access.denial(authorization)
+        if denial is not None and request.path.startswith(f"{ROOT}/") and self._is_peer(peer_token(authorization)):
+            return None
+        return denial
 
     async def _livez(self, _: web.Request) -> web.Response:
         health = self._health()
@@ -225,28 +214,6 @@ class HttpServer:
         return web.Response(body=body, headers={"Content-Type": content_type})
 
 
-async def _release(described: Iterable[TopicDescription | SubscriptionDescription | SubscriptionBacklog]) -> None:
-    """Empty descriptions that are not needed any more, one per turn of the event loop.
-
-    To free 200 000 values at once would stall it for 40 ms.
-    """
-    for each in described:
-        each.segments.clear()
-        await asyncio.sleep(0)
-
-
-async def _send(request: web.Request, body: bytes, content_type: str, charset: str | None = None) -> web.StreamResponse:
-    """Send ``body`` in pieces: asyncio moves the rest of a body in memory each time that the socket takes a part."""
-    response = web.StreamResponse()
-    response.content_type, response.charset = content_type, charset
-    response.content_length = len(body)
-    await response.prepare(request)
-    for start in range(0, len(body) if request.method == "GET" else 0, PIECE_BYTES):
-        await response.write(body[start : start + PIECE_BYTES])
-    await response.write_eof()
-    return response
-
-
 def _health_report(health: Health) -> dict[str, object]:
     return {
         "state": health.state,
@@ -257,35 +224,15 @@ def _health_report(health: Health) -> dict[str, object]:
     }
 
 
-def _status_json(status: DaemonStatus, health: Health) -> bytes:
-    shards = [
-        {
-            **{field.name: getattr(shard, field.name) for field in fields(shard)},
-            "topics": _encoded_each(shard.topics),
-            "subscriptions": _encoded_each(shard.subscriptions),
-            "backlogs": _encoded_each(shard.backlogs),
-        }
-        for shard in status.shards
-    ]
-    daemon = {"instance": status.instance, "shards": shards, "cluster": status.cluster}
-    return msgspec.json.encode({"health": _health_report(health), "daemon": daemon}) + b"\n"
-
-
-def _backlogs_json(backlogs: Iterable[SubscriptionBacklog]) -> bytes:
-    return msgspec.json.encode({"backlogs": _encoded_each(document(each) for each in backlogs)}) + b"\n"
-
-
-def _encoded_each(values: Iterable[object]) -> list[msgspec.Raw]:
-    """Encode each value for itself: the encoder holds the interpreter's lock, so the event loop waits for each call."""
-    return [msgspec.Raw(msgspec.json.encode(value)) for value in values]
-
-
 def _json(value: object, status: int) -> web.Response:
     return web.Response(body=msgspec.json.encode(value) + b"\n", status=status, content_type="application/json")
 
 
 async def _add_headers(_: web.Request, response: web.StreamResponse) -> None:
+    cached = response.headers.get("Cache-Control")
     response.headers.update(HEADERS)
+    if cached is not None:
+        response.headers["Cache-Control"] = cached
 
 
 def _reason(error: OSError) -> str:

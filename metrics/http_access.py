@@ -5,7 +5,9 @@
 3. Everything else, unknown paths included, needs a token if there is a tokens file.
 
 A program sends its token as ``Authorization: Bearer TOKEN``. A browser asks for a user and a password
-(RFC 7617): the token is the password, and any name will do.
+(RFC 7617): the token is the password, and any name will do. The browser sends them with each request
+of the status page and its stream of events, so no session and no cookie are kept, and no URL has a token.
+Another daemon of the cluster sends a token that only daemons can make, and reads the API with it.
 """
 
 from __future__ import annotations
@@ -45,6 +47,12 @@ class HttpAccess:
     def is_open(self, path: str) -> bool:
         """Whether ``path`` needs no token."""
         return path in OPEN_PATHS or (self.open_metrics and path == "/metrics")
+
+
+def peer_token(authorization: str | None) -> str:
+    """Return the token in the header if it has the form of a daemon's; otherwise the empty string."""
+    token = _token(authorization or "")
+    return token if token.startswith("peer.") else ""
 
 
 def _token(authorization: str) -> str:

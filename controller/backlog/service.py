@@ -9,7 +9,7 @@ fail and when it recovers.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 import structlog
@@ -58,6 +58,8 @@ class BacklogService:
         self._observer = observer
         self._now_ms = now_ms
         self._interval_seconds = interval_seconds
+        self.counted: Mapping[tuple[str, str], SubscriptionBacklog] = {}
+        """Topic and subscription → its backlog at the last periodic query."""
         self._response: tuple[BacklogResponse, float] | None = None
         self._table_errors: dict[str, str] = {}
         """External topic → the logged error of its tables."""
@@ -70,6 +72,7 @@ class BacklogService:
             while True:
                 await self._refresh(self._interval_seconds)
                 found = await self.latest()
+                self.counted = {(each.topic, each.subscription): each for each in found}
                 self._observer.observe(
                     events.BacklogUpdated(shard=self._state.shard, backlogs=found, now_ms=self._now_ms())
                 )

@@ -453,6 +453,14 @@ class ShardLeader:
                 checked_at = loop.time()
                 await self.commit.check_for_successor()
 
+    def now_ms(self) -> int:
+        """Return milliseconds since 1970, by the clock of the daemon."""
+        return self._context.now_ms()
+
+    def drain_problem(self) -> str | None:
+        """Return why the drain checker does not answer at present; None: it does."""
+        return self._context.drain_problem()
+
     def _age_ms(self, at_ms: int) -> int:
         return self.state.time.age_ms(at_ms, now_ms=self._context.now_ms())
 

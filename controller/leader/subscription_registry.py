@@ -105,6 +105,10 @@ class SubscriptionRegistry:
         """All coordinators."""
         return self._coordinators.values()
 
+    def find(self, subscription_id: int) -> SubscriptionCoordinator | None:
+        """Return the coordinator of a subscription; None if it was deleted."""
+        return self._coordinators.get(subscription_id)
+
     def tick(self) -> Steps[None]:
         """Check the deadlines of all subscriptions."""
         for subscription_id, coordinator in list(self._coordinators.items()):

@@ -61,18 +61,11 @@ class Refused:
     """What is refused and what to do, in a sentence; None: nothing any more."""
 
 
-@dataclass(frozen=True, slots=True)
-class ForeignNodeFound:
-    """A node in the cluster's folders that none of its daemons created. It is reported once, and ignored."""
-
-    node: str
-
-
 class ElectionClientError(HeadgateError):
     """The client of the election service has ended, and does not come back."""
 
 
-ElectionEvent = Acquired | Released | HolderChanged | Suspended | Connected | Lost | Refused | ForeignNodeFound
+ElectionEvent = Acquired | Released | HolderChanged | Suspended | Connected | Lost | Refused
 EventHandler = Callable[[ElectionEvent], None]
 """Called on the event loop. Must not block and must not raise."""
 
@@ -96,6 +89,9 @@ class Elections(Protocol):
         Returns at once. A name that another session holds is registered once that session has
         ended.
         """
+
+    async def instances(self) -> dict[str, bytes] | None:
+        """Return the live instances with their data, at most a few seconds after a change; None without contact."""
 
     async def cluster_config(self, default: dict[str, Any]) -> dict[str, Any]:
         """Return the cluster's config: the first ``default`` ever given. Waits for contact without limit.

@@ -24,6 +24,14 @@ class ShardLeaders:
     def lock_held(self, shard: int, instance: str) -> None:
         self._holders[shard] = instance
 
+    def leader_of(self, shard: int, role: Role, leader: str) -> str | None:
+        """Return the daemon that leads ``shard``, if one does; the arguments are those of `without_leader`."""
+        if role is Role.LEADING:
+            return self._instance
+        if role is Role.FAILED:
+            return self._holders.get(shard)
+        return leader if self._reason(shard, role, leader) is None else None
+
     def without_leader(self, shards: Sequence[tuple[Role, str]]) -> dict[int, str]:
         """Return the shards without a leader, with the reason.
 

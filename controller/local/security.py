@@ -131,7 +131,7 @@ class LocalSecurity:
             http = replace(http, tokens_file=str(secrets_folder / "http.tokens"))
         if self._authority is not None and daemon is not None:
             if http.certificate_file is None:
-                http = replace(http, **_files(self._authority.issue("http", hosts=HOSTS)))
+                http = replace(http, **_files(self._authority.issue("http", hosts=HOSTS)), peer_ca_file=str(ca_file))
             broker = replace(broker, tls=True, ca_file=str(ca_file))
             zookeeper = replace(zookeeper, tls=True, ca_file=str(ca_file), **_files(daemon))
         return settings.replace(

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from controller.settings.sections import HttpSettings
 from headgate.transport.tls_options import is_loopback
+
+EVERY_ADDRESS: Final = ("0.0.0.0", "[::]")  # noqa: S104 - compared, not listened on
 
 
 def http_problems(http: HttpSettings) -> list[tuple[str, str]]:
@@ -35,3 +39,12 @@ def http_warnings(http: HttpSettings) -> list[str]:
     problem = "the network can read the tokens of HTTP clients"
     remedy = "set certificate_file and key_file, or make sure that only a proxy with TLS reaches this port"
     return [f"$.http.certificate_file is not set: {problem}; {remedy}"]
+
+
+def advertised_url(http: HttpSettings, address: str, machine: str) -> str:
+    """Return the URL under which others reach the server; ``address`` is that of its socket, ``machine`` its name."""
+    listening, _, port = address.rpartition(":")
+    host = http.advertised_host or (machine if listening in EVERY_ADDRESS else listening)
+    if ":" in host and not host.startswith("["):
+        host = f"[{host}]"
+    return f"{'http' if http.certificate_file is None else 'https'}://{host}:{port}"

@@ -74,7 +74,7 @@ __all__ = [
 ]
 
 
-HTTP_FILES: Final = ("certificate_file", "key_file", "client_ca_file", "tokens_file")
+HTTP_FILES: Final = ("certificate_file", "key_file", "client_ca_file", "tokens_file", "peer_ca_file")
 
 
 class Settings(Section, frozen=True, kw_only=True):

@@ -219,6 +219,15 @@ class HttpSettings(Section, frozen=True, kw_only=True):
     tokens_file: Text | None = None
     """File of the tokens that clients send; `headgate http token` makes it. Only its owner and group
     may have access. Default: no tokens are needed."""
+    advertised_host: Text | None = None
+    """Name or address under which browsers and the other daemons reach this daemon; the status page links
+    to it. Default: host, or the name of the machine if that is every address."""
+    peer_ca_file: Text | None = None
+    """Certificates (PEM) of the authorities that vouch for the other daemons' HTTP servers: each daemon
+    asks them for the status page. Default: those of the system."""
+    runbook_url: Text | None = None
+    """Where your copy of deploy/prometheus/RUNBOOK.md is; the status page links to its entries. Default:
+    none, and the page names them."""
     open_metrics: bool = False
     """Serve /metrics without a token. /livez and the status code of /readyz never need one. Default:
     false."""

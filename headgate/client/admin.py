@@ -25,7 +25,6 @@ from headgate.client.admin_values import (
     TopicInfo,
     public_value,
 )
-from headgate.client.client_lease import ClientLease
 from headgate.client.connection import DEFAULT_TIMEOUT_SECONDS, Client
 from headgate.client.source_listing import ExternalLayout
 from headgate.config import ClientConfig
@@ -57,8 +56,8 @@ class Admin:
 
         Raises ConfigError: an argument is invalid.
         """
-        self._lease = ClientLease(config, "admin")
-        self._client = self._lease.client
+        self._client = config if isinstance(config, Client) else Client.from_config(config, "admin")
+        self._owns_client = not self._client.entered
         self._ledger_url = None if isinstance(config, Client) else config.ledger_url
         self._timeout_seconds = require_seconds("timeout_seconds", timeout_seconds)
         self._shards = 0
@@ -71,11 +70,19 @@ class Admin:
             TransportError: the broker and this program refuse each other: a password, a certificate or a name is wrong.
 
         """
-        self._shards = await self._lease.open(self._timeout_seconds)
+        if self._owns_client:
+            await self._client.__aenter__()
+        try:
+            self._shards = await self._client.shards(self._timeout_seconds)
+        except BaseException:
+            if self._owns_client:
+                await self._client.__aexit__(None, None, None)
+            raise
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._lease.close()
+        if self._owns_client:
+            await self._client.__aexit__(None, None, None)
 
     async def ledger_url(self) -> str:
         """Return the URL of the cluster's ledger."""

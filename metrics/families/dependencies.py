@@ -49,10 +49,13 @@ def add_dependency_metrics(metrics: MetricFactory) -> None:
     metrics.count(
         events.HttpLimitReached,
         "http_limit_reached",
-        "HTTP connections that were closed to accept another one (connections), and failures to accept one for lack of "
-        "file descriptors (descriptors).",
+        "HTTP connections that were closed to accept another one (connections), failures to accept one for lack of "
+        "file descriptors (descriptors), status pages that were refused because too many are open (streams), and that "
+        "were dropped because they took no data (slow_stream).",
         limit=get_args(events.HttpLimit),
     )
+    streams = metrics.gauge("http_streams", "Status pages that are open and kept current.").child()
+    metrics.on(events.HttpStreamsChanged, lambda event: streams.inc(event.change))
     metrics.count(
         events.ReloadFailed,
         "reload_failures",

@@ -291,6 +291,18 @@ async def test_instances_are_listed_while_they_are_open(harness: ElectionHarness
     await listed(harness, {"a": b"at a"})
 
 
+async def test_a_client_sees_the_live_instances_and_none_without_contact(harness: ElectionHarness, join: Join) -> None:
+    a, b = await join("a"), await join("b")
+    await a.elections.register_instance("a", b"at a")
+    await b.elections.register_instance("b", b"at b")
+    await listed(harness, {"a": b"at a", "b": b"at b"})
+
+    assert await a.elections.instances() == {"a": b"at a", "b": b"at b"}
+    await harness.partition("a")
+    await until(lambda: Suspended() in a.events)
+    assert await a.elections.instances() is None
+
+
 @pytest.mark.usefixtures("short_sessions")
 async def test_an_instance_is_listed_again_after_its_session_expired(harness: ElectionHarness, join: Join) -> None:
     a = await join("a")

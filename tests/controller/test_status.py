@@ -1,12 +1,14 @@
-"""The status of a daemon: counts at once, and descriptions of what it leads."""
+"""The status of a daemon: counts at once, summaries and documents of what it leads."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
 from controller.leadership.transitions import Role
-from controller.status import current_backlogs, daemon_status, described_status
+from controller.status import daemon_status, subscription_document, summaries, topic_document
 from headgate.protocol import messages as m
+from metrics.api.source import UnknownNameError
 from metrics.status import ShardCounts
 from tests.support.one_shard import OneShard
 
@@ -17,26 +19,88 @@ def leading(leader):
     return SimpleNamespace(leader=leader, leadership=SimpleNamespace(role=Role.LEADING), shard=0)
 
 
-async def test_counts_cover_all_topics_and_descriptions_come_on_request():
+async def prepare(leader, client):
+    """Make topic ``a`` with a split segment, and topic ``b`` with a queue whose two consumers went away."""
+    for topic in ("a", "b"):
+        await client.call(m.CreateTopic, topic=topic, segments=2, token=topic)
+    for name in ("ada", "bob"):
+        await client.call(
+            m.RegisterConsumer, topic="b", subscription="s", consumer=name, incarnation=1, subscription_type="QUEUE"
+        )
+    await client.call(
+        m.RegisterConsumer, topic="a", subscription="t", consumer="cy", incarnation=1, subscription_type="STREAM"
+    )
+    await client.call(m.ProduceBatch, topic="a", records=[m.Record(str(n).encode(), b"x", 0) for n in range(64)])
+    await client.call(m.SplitSegment, topic="a", segment=0, token="s")
+
+
+async def test_counts_cover_all_topics():
     shard = OneShard()
     async with shard.leader() as leader, shard.client() as client:
-        for topic in ("a", "b"):
-            await client.call(m.CreateTopic, topic=topic, segments=2, token=topic)
-        await client.call(m.SplitSegment, topic="a", segment=0, token="s")
-        for name in ("ada", "bob"):
-            await client.call(
-                m.RegisterConsumer, topic="b", subscription="s", consumer=name, incarnation=1, subscription_type="QUEUE"
-            )
+        await prepare(leader, client)
         leader.on_presence(m.Presence(client_id=client.address, online=False))
         (counted,) = daemon_status("one", "c", [leading(leader)]).shards
-        (described,) = (await described_status("one", "c", [leading(leader)])).shards
-        backlogs = await current_backlogs([leading(leader)], "b")
 
-        assert await current_backlogs([leading(leader)], "a") == []
+    assert counted.counts.longest_blocked_seconds > 0
+    assert replace(counted.counts, longest_blocked_seconds=0) == ShardCounts(
+        active_segments=5, sealed_segments=1, consumers_in_grace=3
+    )
 
-    assert counted.counts == ShardCounts(active_segments=5, sealed_segments=1, consumers_in_grace=2)
-    assert (counted.topics, counted.subscriptions, counted.backlogs) == ((), (), ())
-    assert [topic.topic for topic in described.topics] == ["a", "b"]
-    assert [subscription.topic for subscription in described.subscriptions] == ["b"]
-    assert described.backlogs == tuple(backlogs)
-    assert described.counts == counted.counts
+
+async def test_summaries_are_the_leaders_own_counts():
+    shard = OneShard()
+    async with shard.leader() as leader, shard.client() as client:
+        await prepare(leader, client)
+        topics, subscriptions = await summaries("one", [leader])
+        described = await client.call(m.DescribeTopic, topic="a")
+        backlog = await client.call(m.DescribeBacklog, topic="a", subscription="t")
+
+    stored = sum(each.next_offset for each in described.topic.segments)
+    a, b = topics
+    assert (a.topic, a.shard, a.daemon, a.external, a.subscriptions) == ("a", 0, "one", False, 1)
+    assert (a.active_segments, a.sealed_segments, a.records, a.blocked_segments) == (3, 1, stored, 2)
+    assert (b.records, b.size_bytes, b.connected_consumers) == (0, 0, 2)
+    queue, stream = sorted(subscriptions, key=lambda each: each.subscription)
+    assert stream.backlog_records == backlog.backlogs[0].records == a.backlog_records
+    assert (stream.blocked_segments, stream.draining_segments, stream.outlook) == (2, 1, "unknown")
+    assert (queue.backlog_records, queue.outlook, queue.draining_segments) == (0, "empty", 0)
+    assert (stream.stored_per_second, stream.oldest_ms) == (None, None), "Spark has not counted"
+
+
+async def test_documents_are_what_describe_and_backlog_answer():
+    shard = OneShard()
+    async with shard.leader() as leader, shard.client() as client:
+        await prepare(leader, client)
+        topic = await topic_document("one", leader, "a")
+        found = await subscription_document("one", leader, "a", "t")
+        described = (await client.call(m.DescribeSubscription, topic="a", subscription="t")).subscription
+
+    assert [each.segment for each in topic.topic.segments] == [each.segment for each in found.layout] == [0, 1, 2, 3]
+    assert [(each.segment, each.status, list(each.blocked_by)) for each in found.subscription.segments] == [
+        (each.segment, each.status, each.blocked_by) for each in described.segments
+    ]
+    assert found.backlog.records == found.summary.backlog_records
+    (draining,) = found.draining
+    assert (draining.segment, draining.backlog_records) == (0, topic.topic.segments[0].next_offset)
+    assert found.grace_periods == ()
+
+
+async def test_a_grace_period_has_its_beginning():
+    shard = OneShard()
+    async with shard.leader() as leader, shard.client() as client:
+        await prepare(leader, client)
+        leader.on_presence(m.Presence(client_id=client.address, online=False))
+        found = await subscription_document("one", leader, "b", "s")
+
+    assert [each.consumer for each in found.grace_periods] == ["ada", "bob"]
+    assert all(0 < each.disconnected_at_ms <= found.as_of_ms for each in found.grace_periods)
+
+
+async def test_unknown_names_are_errors():
+    shard = OneShard()
+    async with shard.leader() as leader, shard.client() as client:
+        await prepare(leader, client)
+        with pytest.raises(UnknownNameError, match="there is no topic 'x'"):
+            await topic_document("one", leader, "x")
+        with pytest.raises(UnknownNameError, match="topic 'a' has no subscription 'x'"):
+            await subscription_document("one", leader, "a", "x")

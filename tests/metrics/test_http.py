@@ -57,26 +57,6 @@ async def test_readiness_names_each_component(harness):
     assert "not connected" in json.loads(text)["components"]["broker"]["reason"]
 
 
-async def test_status_is_health_and_daemon_status_as_json(harness):
-    status, headers, text = await harness.get("/status")
-
-    assert (status, headers["Content-Type"]) == (200, "application/json")
-    assert json.loads(text)["daemon"]["instance"] == "one"
-    assert json.loads(text)["daemon"]["shards"][0]["leader_epoch"] == 3
-    assert json.loads(text)["health"]["state"] == "ready"
-
-
-async def test_backlogs_of_all_topics_or_of_one_as_json(harness):
-    """Sorted by topic and subscription; an unknown topic has none."""
-    _, _, text = await harness.get("/backlog")
-    assert [(each["topic"], each["records"]) for each in json.loads(text)["backlogs"]] == [("a", 3), ("b", 4)]
-    assert json.loads(text)["backlogs"][0]["segments"][0]["oldest_ms"] is None, "null, and not omitted"
-
-    _, _, text = await harness.get("/backlog?topic=b")
-    assert [each["topic"] for each in json.loads(text)["backlogs"]] == ["b"]
-    assert (await harness.get("/backlog?topic=c"))[2] == '{"backlogs":[]}\n'
-
-
 async def test_the_root_is_an_html_page(harness):
     status, headers, text = await harness.get("/")
 
@@ -121,7 +101,7 @@ async def test_a_scrape_after_the_cache_time_is_rendered_again():
     assert harness.scrapes == 2
 
 
-@pytest.mark.parametrize("path", ["/", "/status", "/livez", "/readyz", "/metrics", "/nowhere"])
+@pytest.mark.parametrize("path", ["/", "/api/v1/cluster", "/livez", "/readyz", "/metrics", "/nowhere"])
 async def test_every_response_has_the_security_headers(harness, path):
     status, headers, _ = await harness.get(path)
 
@@ -129,7 +109,7 @@ async def test_every_response_has_the_security_headers(harness, path):
     assert {name: headers[name] for name in HEADERS} == HEADERS
 
 
-@pytest.mark.parametrize("path", ["/", "/status", "/livez", "/readyz", "/metrics"])
+@pytest.mark.parametrize("path", ["/", "/api/v1/cluster", "/livez", "/readyz", "/metrics"])
 async def test_only_get_and_head_are_answered(harness, path):
     assert (await harness.get(path, "HEAD"))[::2] == (200, "")
     for method in ("POST", "PUT", "DELETE", "PATCH", "OPTIONS"):

@@ -3,33 +3,21 @@
 from __future__ import annotations
 
 import ssl
-from copy import deepcopy
 
 import aiohttp
 from prometheus_client import CollectorRegistry
 
-from headgate.protocol.backlog import SegmentBacklog, summarize_backlog
 from metrics.events import NoopObserver
 from metrics.health import judge_health
 from metrics.http import CACHE_SECONDS, HttpServer
 from metrics.instruments import Instruments
 from metrics.status import DaemonStatus, ShardStatus
+from tests.support.status_documents import FakeSource
 from tests.support.status_values import HEALTHY_FACTS
 
-BACKLOGS = tuple(
-    summarize_backlog(
-        topic=topic,
-        subscription="s",
-        subscription_type="STREAM",
-        counted_by="leader",
-        as_of_ms=1,
-        segments=[SegmentBacklog(segment=0, sealed=False, records=records, size_bytes=1)],
-    )
-    for topic, records in (("b", 4), ("a", 3))
-)
 DAEMON_STATUS = DaemonStatus(
     instance="one",
-    shards=(ShardStatus(shard=0, role="leading", leader_epoch=3, head=8, backlogs=BACKLOGS),),
+    shards=(ShardStatus(shard=0, role="leading", leader_epoch=3, head=8),),
 )
 
 
@@ -39,17 +27,12 @@ def http_server(host="127.0.0.1", port=0, **fields):
         "registry": CollectorRegistry(),
         "health": lambda: judge_health(HEALTHY_FACTS),
         "observer": NoopObserver(),
+        "source": FakeSource(),
+        "daemon": "one",
+        "cluster": "test",
+        "version": "1.0",
     }
-    return HttpServer(host, port, status=described, backlogs=backlogs, **healthy | fields)
-
-
-async def described():
-    return deepcopy(DAEMON_STATUS)  # The server empties it.
-
-
-async def backlogs(topic):
-    found = [each for shard in DAEMON_STATUS.shards for each in shard.backlogs if topic in (None, each.topic)]
-    return sorted(found, key=lambda each: each.topic)
+    return HttpServer(host, port, **healthy | fields)
 
 
 class HttpHarness:
@@ -60,7 +43,9 @@ class HttpHarness:
         self.registry = CollectorRegistry()
         self.instruments = Instruments(self.registry)
         self.scrapes = 0
+        self.source = fields.pop("source", None) or FakeSource()
         self.server = http_server(
+            source=self.source,
             registry=self.registry,
             health=lambda: judge_health(self.facts),
             cache_seconds=cache_seconds,

@@ -231,6 +231,12 @@ class FakeElections:
         self._registration = (name, data)
         self._service.later(self.reconcile)
 
+    async def instances(self) -> dict[str, bytes] | None:
+        """See `Elections.instances`."""
+        if not self._in_contact.is_set() or not self._service.can_reach(self) or not self._may_use_nodes():
+            return None
+        return {name: data for name, (_, data) in self._service.service_state.instances.items()}
+
     async def watch(self) -> NoReturn:
         """See `Elections.watch`."""
         raise await self.failure

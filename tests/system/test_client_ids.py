@@ -50,7 +50,7 @@ async def test_only_a_program_with_the_same_client_id_disconnects_a_daemon(tmp_p
         assert line["client_id"] == own_id
         await daemon.until_leading()
         _, metrics = await get(daemon.http_address, "/metrics")
-        _, status = await get(daemon.http_address, "/status")
+        _, status = await get(daemon.http_address, "/api/v1/cluster")
         for shown in (daemon.log(), metrics, status):
             assert digits not in shown
             assert suffix not in shown

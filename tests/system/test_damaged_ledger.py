@@ -56,8 +56,8 @@ async def test_only_the_shard_of_a_damaged_object_stops_until_it_is_repaired(clu
     await produce(cluster, topics[0], 2)
     await wait_until(lambda: daemon.reports(200, "ledger", "degraded"), "the daemon reports the damage")
     _, report = await daemon.health()
-    status = json.loads((await get(daemon.http_address, "/status"))[1])
-    shards = {shard["shard"]: shard for shard in status["daemon"]["shards"]}
+    document = json.loads((await get(daemon.http_address, "/api/v1/daemon"))[1])
+    shards = {shard["shard"]: shard for shard in document["shards"]}
 
     assert report["state"] == "degraded"
     assert f"shard 1: {name} is damaged" in report["components"]["ledger"]["reason"]

@@ -81,7 +81,7 @@ async def test_a_daemon_reads_tokens_and_certificates_again_on_sighup(secured: S
         return await secured.status("/livez") == 200
 
     await wait_until(alive, "it serves")
-    assert [await secured.status("/status", each) for each in (None, "wrong", old)] == [401, 401, 200]
+    assert [await secured.status("/api/v1/cluster", each) for each in (None, "wrong", old)] == [401, 401, 200]
 
     (secured.folder / "tokens").unlink()
     new = await secured.token("grafana")
@@ -92,11 +92,11 @@ async def test_a_daemon_reads_tokens_and_certificates_again_on_sighup(secured: S
     await secured.reload("settings.reloaded", 1)
     context = client_context(ca_file=other.ca_file)
     assert await secured.status("/livez") == 0, "the client does not know the new authority"
-    assert [await secured.status("/status", each, context) for each in (old, new)] == [401, 200]
+    assert [await secured.status("/api/v1/cluster", each, context) for each in (old, new)] == [401, 200]
 
     (secured.folder / "tokens").write_text(f"grafana {new}\n")
     await secured.reload("settings.invalid", 1)
-    assert await secured.status("/status", new, context) == 200, "an unusable file changes nothing"
+    assert await secured.status("/api/v1/cluster", new, context) == 200, "an unusable file changes nothing"
     assert "\nheadgate_reload_failures_total 1.0\n" in await secured.text("/metrics", new, context)
     (refused,) = secured.daemon.log_entries("settings.invalid")
     assert f"$.http.tokens_file: {secured.folder / 'tokens'}, line 1" in refused["error"]

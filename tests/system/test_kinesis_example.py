@@ -210,10 +210,13 @@ async def test_the_backlog_of_the_stream_is_counted_from_its_tables(counting: No
     assert "rubbish could not be counted: external.rubbish.entries (" in result.err
     assert "sequence_number is null (1 times" in result.err
 
-    status, body = await get(counting.http_address, "/backlog?topic=orders")
-    assert (status, json.loads(body)["backlogs"][0]["records"]) == (200, 2 * KEYS)
-    _, page = await get(counting.http_address, "/")
-    assert f"{2 * KEYS} records, {2 * KEYS} bytes unacknowledged" in page
+    status, body = await get(counting.http_address, "/api/v1/subscriptions?topic=orders")
+    (summary,) = json.loads(body)["subscriptions"]
+    assert (status, summary["backlog_records"]) == (200, 2 * KEYS)
+    _, body = await get(counting.http_address, "/api/v1/subscriptions?topic=rubbish")
+    (broken,) = json.loads(body)["subscriptions"]
+    assert "sequence_number is null" in broken["unknown_reason"]
+    _, page = await get(counting.http_address, f"/topics/rubbish/subscriptions/{broken['subscription']}")
     assert "sequence_number is null" in page
     await wait_until(_exports(counting, headgate_external_tables_failing=1), "the error is exported")
     await wait_until(_exports(counting, headgate_backlog_records=2 * KEYS), "the backlog is exported")

@@ -34,3 +34,19 @@ def test_a_shard_without_a_leader_has_a_reason(
 
     assert list(found) == ([] if reason is None else [0])
     assert reason is None or re.search(reason, found[0])
+
+
+@pytest.mark.parametrize(
+    ("holder", "newest_term", "role", "leader"),
+    [
+        pytest.param("b", "b", Role.FOLLOWING, "b", id="another daemon leads"),
+        pytest.param("a", "", Role.LEADING, "a", id="this daemon leads"),
+        pytest.param("b", "c", Role.FOLLOWING, None, id="the leader died"),
+        pytest.param("b", "", Role.FAILED, "b", id="its ledger is unreadable here"),
+    ],
+)
+def test_the_leader_of_a_shard(holder: str, newest_term: str, role: Role, leader: str | None) -> None:
+    leaders = ShardLeaders("a")
+    leaders.lock_held(0, holder)
+
+    assert leaders.leader_of(0, role, newest_term) == leader

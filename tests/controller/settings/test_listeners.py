@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from controller.local.certificates import LocalCertificateAuthority
-from controller.settings.http_files import read_http_access
-from controller.settings.listeners import http_problems, http_warnings
+from controller.settings.http_files import read_http_access, read_peer_tls
+from controller.settings.listeners import advertised_url, http_problems, http_warnings
 from controller.settings.load import HttpSettings, load_settings
 from headgate.errors import ConfigError
 from tests.support.secret_files import write_secret
@@ -128,3 +128,31 @@ def test_an_unusable_file_is_named(folder: Path, spoil: object, problem: str) ->
         read_http_access(settings)
     assert "hunter2" not in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "address", "url"),
+    [
+        pytest.param({}, "127.0.0.1:9464", "http://127.0.0.1:9464", id="loopback"),
+        pytest.param({"host": "0.0.0.0"}, "0.0.0.0:9464", "http://machine:9464", id="every address"),
+        pytest.param({"host": "::"}, "[::]:1", "http://machine:1", id="every address of both families"),
+        pytest.param({"host": "::1"}, "[::1]:1", "http://[::1]:1", id="IPv6"),
+        pytest.param({"advertised_host": "node.example"}, "0.0.0.0:1", "http://node.example:1", id="advertised"),
+        pytest.param({"advertised_host": "fd00::1"}, "0.0.0.0:1", "http://[fd00::1]:1", id="advertised IPv6"),
+        pytest.param({"certificate_file": "a", "key_file": "b"}, "127.0.0.1:1", "https://127.0.0.1:1", id="TLS"),
+    ],
+)
+def test_the_url_that_others_use(given: dict[str, str], address: str, url: str) -> None:
+    assert advertised_url(HttpSettings(**given), address, "machine") == url
+
+
+def test_requests_to_other_daemons_trust_the_named_authority_and_present_the_own_certificate(tmp_path: Path) -> None:
+    authority = LocalCertificateAuthority(tmp_path)
+    own = authority.issue("http", hosts=["127.0.0.1"])
+    files = {"certificate_file": str(own.certificate_file), "key_file": str(own.key_file)}
+    ca_file = str(authority.ca_file)
+
+    context = read_peer_tls(HttpSettings(**files, client_ca_file=ca_file, peer_ca_file=ca_file))
+    assert len(context.get_ca_certs()) == 1
+    with pytest.raises(ConfigError, match=r"\$\.http\.peer_ca_file"):
+        read_peer_tls(HttpSettings(**files, peer_ca_file=str(tmp_path / "nothing.pem")))

@@ -1,0 +1,70 @@
+"""Formats values for people: counts, rates, sizes, durations and times of day. Pure.
+
+``-`` is a value that is unknown or does not exist.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+UNKNOWN: Final = "-"
+_THOUSAND: Final = 1000
+_EXACT_BELOW: Final = 10_000
+_ONE_DIGIT_BELOW: Final = 100
+_DAY_SECONDS: Final = 86_400
+
+
+def count(value: int | None, *, estimated: bool = False) -> str:
+    """Return ``950``, ``9 999``, ``12.3 k`` or ``4.56 M``; ``~`` precedes an estimate."""
+    if value is None:
+        return UNKNOWN
+    text = f"{value:,}".replace(",", " ") if value < _EXACT_BELOW else _scaled(value)
+    return f"~{text}" if estimated else text
+
+
+def rate(per_second: float | None) -> str:
+    """Return ``0/s``, ``0.3/s``, ``12/s`` or ``1.2 k/s``."""
+    if per_second is None:
+        return UNKNOWN
+    if per_second >= _THOUSAND:
+        return f"{_scaled(per_second)}/s"
+    return f"{per_second:.1f}/s" if 0 < per_second < 10 else f"{per_second:.0f}/s"  # noqa: PLR2004
+
+
+def size(size_bytes: int | None) -> str:
+    """Return ``950 B`` or ``1.2 MB``, in powers of a thousand."""
+    if size_bytes is None:
+        return UNKNOWN
+    return f"{size_bytes} B" if size_bytes < _THOUSAND else f"{_scaled(size_bytes, ('kB', 'MB', 'GB', 'TB', 'PB'))}"
+
+
+def duration(seconds: float | None) -> str:
+    """Return ``0.4 s``, ``12 s``, ``3 min``, ``2 h`` or ``3 days``."""
+    if seconds is None:
+        return UNKNOWN
+    if seconds < 1:
+        return f"{max(seconds, 0.0):.1f} s"
+    for unit, length, limit in (("s", 1, 120), ("min", 60, 7200), ("h", 3600, 2 * _DAY_SECONDS)):
+        if seconds < limit:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{seconds / _DAY_SECONDS:.0f} days"
+
+
+def time_of_day(at_ms: int) -> str:
+    """Return ``22:31:05 UTC``."""
+    seconds = at_ms // _THOUSAND % _DAY_SECONDS
+    return f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02} UTC"
+
+
+def plural(number: int, noun: str) -> str:
+    """Return ``1 segment`` or ``2 segments``."""
+    return f"{count(number)} {noun}{'' if number == 1 else 's'}"
+
+
+def _scaled(value: float, units: tuple[str, ...] = ("k", "M", "G", "T", "P")) -> str:
+    scaled = value / _THOUSAND
+    for unit in units[:-1]:
+        if scaled < _THOUSAND * 0.9995:
+            return f"{scaled:.3g} {unit}" if scaled < _ONE_DIGIT_BELOW else f"{scaled:.0f} {unit}"
+        scaled /= _THOUSAND
+    return f"{scaled:,.0f} {units[-1]}".replace(",", " ")

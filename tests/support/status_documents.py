@@ -1,0 +1,221 @@
+"""Documents of the API as a leader would answer, and a source of them, for tests of the API and of the page."""
+
+from __future__ import annotations
+
+from headgate.client.admin_values import (
+    BacklogInfo,
+    ConsumerInfo,
+    ExternalSource,
+    SegmentAssignment,
+    SegmentBacklogInfo,
+    SegmentInfo,
+    SubscriptionInfo,
+    TopicInfo,
+)
+from headgate.model.entries import SubscriptionType
+from metrics.api.documents import (
+    ComponentDocument,
+    DaemonDocument,
+    DaemonShardDocument,
+    DrainingSegment,
+    GracePeriod,
+    SubscriptionDocument,
+    SubscriptionSummary,
+    TopicDocument,
+    TopicSummary,
+)
+from metrics.api.overview import DaemonPart, Overview, merged
+from metrics.api.source import NotAnsweredError, UnknownNameError
+
+NOW_MS = 1_700_000_000_000
+HOSTILE = "<script>alert(1)</script>\U0001f600&\"'"
+
+
+def shard_document(shard=0, role="leading", leader_epoch=3, **fields):
+    values = {"head_chunk": 8, "fault": "", "producers": 1, "in_flight_batches": 0, "queue_bytes": 0}
+    return DaemonShardDocument(shard=shard, role=role, leader_epoch=leader_epoch, **values | fields)
+
+
+def daemon_document(name="one", *shards, **fields):
+    values = {
+        "url": f"http://{name}.example:9464",
+        "state": "ready",
+        "version": "1.0",
+        "as_of_ms": NOW_MS,
+        "components": (ComponentDocument(component="drain", state="ok", reason="ready"),),
+        "shards": shards or (shard_document(),),
+    }
+    return DaemonDocument(daemon=name, **values | fields)
+
+
+def topic_summary(topic="orders", **fields):
+    values = {
+        "shard": 0,
+        "daemon": "one",
+        "external": False,
+        "active_segments": 2,
+        "sealed_segments": 1,
+        "records": 1200,
+        "size_bytes": 50_000,
+        "stored_per_second": 20.0,
+        "subscriptions": 1,
+        "connected_consumers": 1,
+        "blocked_segments": 0,
+        "backlog_records": 100,
+    }
+    return TopicSummary(topic=topic, **values | fields)
+
+
+def subscription_summary(topic="orders", subscription="billing", **fields):
+    values = {
+        "type": SubscriptionType.STREAM,
+        "daemon": "one",
+        "connected_consumers": 1,
+        "disconnected_consumers": 1,
+        "blocked_segments": 2,
+        "draining_segments": 1,
+        "longest_blocked_seconds": 90.0,
+        "outlook": "shrinking",
+        "backlog_records": 100,
+        "oldest_ms": NOW_MS - 30_000,
+        "stored_per_second": 20.0,
+        "acknowledged_per_second": 25.0,
+        "drained_in_seconds": 20.0,
+    }
+    return SubscriptionSummary(topic=topic, subscription=subscription, **values | fields)
+
+
+def part(name="one", topics=(), subscriptions=(), **fields):
+    return DaemonPart(daemon=daemon_document(name, **fields), topics=tuple(topics), subscriptions=tuple(subscriptions))
+
+
+def segment(number, first, last, *, sealed_at_ms=None, parents=(), label=None, created_at_ms=NOW_MS - 600_000):
+    return SegmentInfo(
+        segment=number,
+        first_hash=first,
+        last_hash=last,
+        state="active" if sealed_at_ms is None else "sealed",
+        parents=parents,
+        children=(),
+        next_offset=400,
+        size_bytes=40_000,
+        created_at_ms=created_at_ms,
+        sealed_at_ms=sealed_at_ms,
+        label=label,
+    )
+
+
+SEALED_AT_MS = NOW_MS - 60_000
+SEGMENTS = (
+    segment(0, 0, 32767, sealed_at_ms=SEALED_AT_MS),
+    segment(1, 32768, 65535),
+    segment(2, 0, 16383, parents=(0,), created_at_ms=SEALED_AT_MS),
+    segment(3, 16384, 32767, parents=(0,), created_at_ms=SEALED_AT_MS),
+)
+
+
+def topic_document(**fields):
+    topic = TopicInfo(
+        topic="orders",
+        topic_id=1,
+        shard=0,
+        layout_epoch=1,
+        segments=SEGMENTS,
+        subscriptions=("billing",),
+        external=fields.pop("external", None),
+    )
+    values = {
+        "as_of_ms": NOW_MS,
+        "daemon": "one",
+        "summary": topic_summary(),
+        "subscriptions": (subscription_summary(),),
+    }
+    return TopicDocument(topic=topic, **values | fields)
+
+
+def assignment(number, status, **fields):
+    values = {"acknowledged_offset": 300, "next_offset": 400, "unacknowledged": 100}
+    return SegmentAssignment(segment=number, status=status, **values | fields)
+
+
+def subscription_document(assignments=None, **fields):
+    """Return a subscription whose segment 0 was split into 2 and 3, and is draining at ``ada``."""
+    assignments = assignments or (
+        assignment(0, "granted", consumer="ada", generation=1),
+        assignment(1, "granted", consumer="bob", generation=2),
+        assignment(2, "blocked", blocked_by=(0,)),
+        assignment(3, "blocked", blocked_by=(0,)),
+    )
+    found = SubscriptionInfo(
+        topic="orders",
+        subscription="billing",
+        subscription_id=2,
+        type=SubscriptionType.STREAM,
+        order="strict",
+        seek_generation=0,
+        consumers=(
+            ConsumerInfo(consumer="ada", incarnation=NOW_MS - 300_000, connected=True, segments=(0,)),
+            ConsumerInfo(consumer="bob", incarnation=NOW_MS - 200_000, connected=False, segments=(1,)),
+        ),
+        segments=assignments,
+    )
+    backlog = BacklogInfo(
+        topic="orders",
+        subscription="billing",
+        subscription_type=SubscriptionType.STREAM,
+        counted_by="spark",
+        as_of_ms=NOW_MS - 5000,
+        outlook="shrinking",
+        segments=(SegmentBacklogInfo(segment=0, sealed=True, records=100),),
+        records=100,
+    )
+    values = {
+        "as_of_ms": NOW_MS,
+        "daemon": "one",
+        "summary": subscription_summary(),
+        "subscription": found,
+        "backlog": backlog,
+        "layout": SEGMENTS,
+        "draining": (
+            DrainingSegment(segment=0, backlog_records=100, acknowledged_per_second=10.0, expected_seconds=10.0),
+        ),
+        "grace_periods": (GracePeriod(consumer="bob", disconnected_at_ms=NOW_MS - 12_000),),
+        "next_drain_check_seconds": 2.0,
+        "drain_problem": None,
+    }
+    return SubscriptionDocument(**values | fields)
+
+
+EXTERNAL = ExternalSource(source=HOSTILE, positions="offsets", hash_bits=16)
+
+
+class FakeSource:
+    """Answers from values that a test can replace."""
+
+    def __init__(self, *parts):
+        self.parts = list(parts) or [part(topics=[topic_summary()], subscriptions=[subscription_summary()])]
+        self.topics = {"orders": topic_document()}
+        self.subscriptions = {("orders", "billing"): subscription_document()}
+        self.problem = None
+        self.asked = 0
+
+    async def overview(self) -> Overview:
+        self.asked += 1
+        if self.problem is not None:
+            raise NotAnsweredError(self.problem)
+        return merged("test", "one", NOW_MS, 1, self.parts)
+
+    async def part(self):
+        return self.parts[0]
+
+    async def topic(self, topic, *, own):
+        if topic not in self.topics:
+            raise UnknownNameError(f"there is no topic {topic!r}")
+        return self.topics[topic]
+
+    async def subscription(self, topic, subscription, *, own):
+        if self.problem is not None:
+            raise NotAnsweredError(self.problem)
+        if (topic, subscription) not in self.subscriptions:
+            raise UnknownNameError(f"topic {topic!r} has no subscription {subscription!r}")
+        return self.subscriptions[topic, subscription]
