@@ -7,12 +7,16 @@ Hypothesis plays the same examples in each run, so that a result depends on the 
 unit` plays 40 per test and `make test` 100 (``--hypothesis-profile thorough``);
 ``--hypothesis-profile explore`` plays others. Hypothesis measures no time, because the duration of
 an example depends on other load. pytest's time-out ends a test that hangs.
+
+Every JVM of the tests compiles quickly instead of well (`SHORT_LIVED_JVM`), because it lives for seconds. A Spark
+process then costs half the processor time until it is ready.
 """
 
 from __future__ import annotations
 
 import gc
 import logging
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -20,6 +24,9 @@ import structlog
 from hypothesis import HealthCheck, settings
 
 from tests.support.tls_choice import CHOICES, description
+
+SHORT_LIVED_JVM = "-XX:TieredStopAtLevel=1"
+os.environ.setdefault("JDK_JAVA_OPTIONS", SHORT_LIVED_JVM)
 
 ENGINES = ("local", "standalone", "connect")
 

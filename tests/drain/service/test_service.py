@@ -106,7 +106,8 @@ class Running:
         command += ["--master", "local[1]", "--folder", str(folder / "scratch")]
         command += ["--external", str(folder / "external.toml"), "--external-idle-factor", "0"]
         self.log = (folder / "log").open("w")
-        environment = os.environ if java_home is None else os.environ | {"JAVA_HOME": java_home}
+        environment = {**os.environ, "JAVA_HOME": java_home} if java_home else {**os.environ}
+        environment.pop("JDK_JAVA_OPTIONS", None)  # The JVM's options are those of users.
         self.process = subprocess.Popen(
             with_parent_death_signal(*command),
             stdout=subprocess.PIPE,
