@@ -206,8 +206,13 @@ async def wait_until(
     probe: Callable[[], Awaitable[Answer]] | Callable[[], Answer],
     condition: str | Callable[[], str],
     seconds: float = 20.0,
+    *,
+    interval_seconds: float = POLL_INTERVAL_SECONDS,
 ) -> Answer:
-    """Return the first true answer of ``probe``; fail with a description of ``condition`` if there is none in time."""
+    """Return the first true answer of ``probe``; fail with a description of ``condition`` if there is none in time.
+
+    ``interval_seconds``: pause between two probes; longer for a probe that costs what it waits for.
+    """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + seconds * TIMEOUT_FACTOR
     while True:
@@ -219,7 +224,7 @@ async def wait_until(
         if loop.time() >= deadline:
             text = condition if isinstance(condition, str) else condition()
             raise AssertionError(f"not within {seconds * TIMEOUT_FACTOR:g} s: {text}")
-        await asyncio.sleep(POLL_INTERVAL_SECONDS)
+        await asyncio.sleep(interval_seconds)
 
 
 class HttpAddress(str):

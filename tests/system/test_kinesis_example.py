@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from headgate import Admin, BacklogInfo, load_client_config
 from tests.support.node import ANY_PORTS, Node
 from tests.support.programs import TEST_SECONDS, RunningProgram, get, metric, wait_until, whole_lines
 
@@ -25,6 +26,8 @@ pytestmark = [pytest.mark.system, pytest.mark.asyncio(loop_scope="session"), pyt
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "kinesis"
 KEYS = 24
+COUNT_SECONDS = 0.5
+"""Pause between two questions, each of which makes Spark count."""
 SHARD = "shardId-{:012}".format
 
 
@@ -159,17 +162,21 @@ async def counting(tmp_path: Path, stream: Stream, tls: bool) -> AsyncIterator[N
         await made.clean_up()
 
 
-async def backlog(node: Node, topic: str) -> dict[str, Any]:
-    """Return the backlog of the topic's one subscription."""
-    found = (await node.commands.succeed("backlog", topic, "--json")).document()
-    return found[0] if found else {"segments": []}
+@pytest_asyncio.fixture(loop_scope="session")
+async def admin(counting: Node) -> AsyncIterator[Admin]:
+    """Asks as often as it takes. A command each time would take the processor time that Spark needs to count."""
+    async with Admin(load_client_config(counting.config)) as made:
+        yield made
 
 
-def left(found: dict[str, Any]) -> dict[str, int | None]:
-    return {segment["label"]: segment["records"] for segment in found["segments"]}
+def left(found: list[BacklogInfo]) -> dict[str | None, int | None]:
+    """Return label → records of the segments of the topic's one subscription."""
+    return {segment.label: segment.records for info in found for segment in info.segments}
 
 
-async def test_the_backlog_of_the_stream_is_counted_from_its_tables(counting: Node, stream: Stream) -> None:
+async def test_the_backlog_of_the_stream_is_counted_from_its_tables(
+    counting: Node, admin: Admin, stream: Stream
+) -> None:
     listing = (await stream.do("list-shards")).encode()
     for topic in ("orders", "rubbish"):
         await counting.commands.succeed("topic", "import", topic, "-", "--format", "kinesis", stdin=listing)
@@ -177,15 +184,17 @@ async def test_the_backlog_of_the_stream_is_counted_from_its_tables(counting: No
         await until_delivered(counting, topic, 6 * KEYS)
         await first.terminate()
 
-    found: dict[str, Any] = {}
+    seen: dict[str | None, int | None] = {}
 
     async def counted(wanted: dict[str, int]) -> bool:
-        nonlocal found
-        found = await backlog(counting, "orders")
-        return left(found) == wanted
+        nonlocal seen
+        seen = left(await admin.backlog("orders"))
+        return seen == wanted
 
     nothing = dict.fromkeys(map(SHARD, range(3)), 0)
-    await wait_until(lambda: counted(nothing), lambda: f"the backlog is empty: {found}", 60)
+    await wait_until(
+        lambda: counted(nothing), lambda: f"the backlog is empty: {seen}", 60, interval_seconds=COUNT_SECONDS
+    )
     before_ms = time.time_ns() // 1_000_000
     await stream.do("put", "--keys", str(KEYS), "--records", "2")
     put = {shard: len(whole_lines(stream.folder / f"{shard}.jsonl")) for shard in (SHARD(1), SHARD(2))}
@@ -193,8 +202,12 @@ async def test_the_backlog_of_the_stream_is_counted_from_its_tables(counting: No
         shard: lines - sum(line["shard"] == shard for line in delivered(counting, "orders"))
         for shard, lines in put.items()
     }
-    await wait_until(lambda: counted(new), lambda: f"the backlog is {new}; it is {found}", 60)
+    await wait_until(
+        lambda: counted(new), lambda: f"the backlog is {new}; it is {seen}", 60, interval_seconds=COUNT_SECONDS
+    )
 
+    [found] = (await counting.commands.succeed("backlog", "orders", "--json")).document()
+    assert new == {segment["label"]: segment["records"] for segment in found["segments"]}
     assert (found["records"], found["counted_by"]) == (2 * KEYS, "spark")
     assert found["size_bytes"] == 2 * KEYS, "each record is one digit"
     assert before_ms <= found["oldest_ms"] <= time.time_ns() // 1_000_000
@@ -202,10 +215,10 @@ async def test_the_backlog_of_the_stream_is_counted_from_its_tables(counting: No
     assert "segment 1 shardId-000000000001" in shown.out
 
     async def faulty() -> bool:
-        broken = await backlog(counting, "rubbish")
-        return broken["failing"] and [segment["records"] for segment in broken["segments"]] == [0, None, None]
+        [broken] = await admin.backlog("rubbish")
+        return broken.failing and list(left([broken]).values()) == [0, None, None]
 
-    await wait_until(faulty, "the error of the other topic is reported", 60)
+    await wait_until(faulty, "the error of the other topic is reported", 60, interval_seconds=COUNT_SECONDS)
     result = await counting.commands.succeed("backlog")
     assert "rubbish could not be counted: external.rubbish.entries (" in result.err
     assert "sequence_number is null (1 times" in result.err
