@@ -58,7 +58,7 @@ class ClientConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     server_name: str | None = None
     """Name or address that the broker's certificate must contain. Default: ``broker_host``."""
     broker_timeout_seconds: Annotated[float, Meta(gt=0)] | None = None
-    """How long the broker may take to accept a program's first connection. Default: 5 seconds for
+    """How long the broker may take to accept a program's first connection. Default: 4 seconds for
     commands; a program waits as long as its ``timeout_seconds`` or ``connect_timeout_seconds`` says."""
     file: str | None = None
     """The file that this was read from, for messages. It is not part of the file."""

@@ -24,8 +24,9 @@ if TYPE_CHECKING:
     from headgate.model.entries import Balance, SubscriptionType
     from headgate.protocol.messages import Start
 
-BROKER_TIMEOUT_SECONDS: Final = 5.0
-"""A person waits for the command, or a script that can repeat it. A broker answers within milliseconds."""
+BROKER_TIMEOUT_SECONDS: Final = 4.0
+"""A person waits for the command, or a script that can repeat it: with its start, it ends within 5 seconds. A broker
+answers within milliseconds."""
 
 Result = TypeVar("Result")
 Command = TypeVar("Command", bound=Callable[..., Any])

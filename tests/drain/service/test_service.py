@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
+import hmac
 import os
 import signal
 import subprocess
@@ -15,11 +17,13 @@ import psutil
 import pytest
 
 from drain.address import Address
+from drain.authentication import DIGEST_BYTES, MAGIC, NONCE_BYTES
 from drain.backlog.counting import ChunkBatch, JvmGoneError, RunError
 from drain.checker.checker import SparkDrainChecker
 from drain.checker.connection import authenticated_socket
 from drain.external.table_mapping import ExternalView
 from drain.protocol import (
+    BacklogRequest,
     DrainCheckError,
     DrainQuery,
     ExternalBacklogQuery,
@@ -30,6 +34,7 @@ from drain.protocol import (
     encode_line,
 )
 from drain.service import runner as runner_module
+from drain.service.listener import MAX_HANDSHAKES
 from drain.service.runner import SparkRunner
 from drain.spark.fact_source import SparkFiles
 from headgate.model import entries as e
@@ -121,6 +126,9 @@ class Running:
         self.line = self.process.stdout.readline()
         self.socket = self.line.removeprefix("ready ").strip()
 
+    def logged(self) -> str:
+        return Path(self.log.name).read_text()
+
     def checker(self) -> SparkDrainChecker:
         return SparkDrainChecker(self.socket, secret_file=self.secret_file)
 
@@ -203,6 +211,56 @@ async def test_the_backlog_is_counted(running):
         rows[running.stream, 0].sealed,
     ) == (3, 33, True)
     assert rows[running.checkpoint, 0].records is None
+
+
+def request_without_proof(_: bytes, request: bytes) -> bytes:
+    return request * 10
+
+
+def guessed_secret(greeting: bytes, request: bytes) -> bytes:
+    nonces = greeting.removeprefix(MAGIC) + bytes(NONCE_BYTES)
+    return bytes(NONCE_BYTES) + hmac.digest(b"g" * 32, MAGIC + b"client" + nonces, hashlib.sha256) + request
+
+
+def reflected_greeting(greeting: bytes, request: bytes) -> bytes:
+    return greeting.removeprefix(MAGIC) * 2 + request
+
+
+def endless_line(_: bytes, request: bytes) -> bytes:
+    return b"{" * 1_000_000 + request
+
+
+@pytest.mark.parametrize(
+    "attack", [request_without_proof, guessed_secret, reflected_greeting, endless_line], ids=lambda one: one.__name__
+)
+async def test_a_stranger_gets_no_reply_and_causes_no_run(running, attack):
+    """Over TCP, every user of the machine can connect. The daemons are served meanwhile."""
+    host, port = running.socket.removeprefix("tcp:").split(":")
+    before = await pong(running)
+    reader, writer = await asyncio.open_connection(host, int(port))
+    greeting = await reader.readexactly(len(MAGIC) + NONCE_BYTES)
+    writer.write(attack(greeting, encode_line(BacklogRequest(id=1, shards=[0]))))
+    received = b""
+    # Input that is not read resets the connection.
+    with contextlib.suppress(ConnectionResetError):
+        while part := await reader.read(1000):
+            received += part
+    writer.close()
+    with contextlib.suppress(ConnectionResetError, BrokenPipeError):
+        await writer.wait_closed()
+
+    assert received in (b"", bytes(1 + DIGEST_BYTES)), "a refusal at most"
+    assert (await pong(running)).runs == before.runs
+    assert "refused a connection" in running.logged()
+
+
+async def test_strangers_that_say_nothing_keep_no_daemon_out(running):
+    host, port = running.socket.removeprefix("tcp:").split(":")
+    strangers = [await asyncio.open_connection(host, int(port)) for _ in range(2 * MAX_HANDSHAKES)]
+    async with running.checker() as checker:
+        assert frozenset() == await checker.drained(running.query(running.stream, 1))
+    for _, writer in strangers:
+        writer.transport.abort()
 
 
 async def test_a_damaged_chunk_is_an_error_until_it_is_repaired(running):
