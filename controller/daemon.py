@@ -39,6 +39,7 @@ from controller.leadership.election import (
     Connected,
     ElectionEvent,
     Elections,
+    ForeignNodeFound,
     HolderChanged,
     Lost,
     Refused,
@@ -446,6 +447,8 @@ class Daemon:
                 self._zookeeper.set_state("lost")
             case Refused(problem):
                 self._zookeeper.set_problem(problem)
+            case ForeignNodeFound():
+                self.instruments.observe(events.ForeignNodeFound())
 
     def _post_to_all(self, event: Event) -> None:
         for controller in self._controllers:

@@ -40,11 +40,18 @@ DrainFailure = Literal["unreachable", "timed_out", "failed", "invalid", "denied"
 CertificateUse = Literal["http", "broker", "zookeeper"]
 HttpLimit = Literal["connections", "descriptors", "streams", "slow_stream"]
 HttpDenial = Literal[
-    "no_token", "wrong_token", "plaintext", "client_certificate", "server_certificate", "handshake", "slow_handshake"
+    "no_token",
+    "wrong_token",
+    "plaintext",
+    "client_certificate",
+    "server_certificate",
+    "handshake",
+    "slow_handshake",
+    "slow_request",
 ]
 """A page without a token or with an unknown one; no TLS on a port that requires it; no certificate of the
 client, or an unusable one; a client that does not trust the daemon's; any other handshake that failed, or
-did not end in time."""
+did not end in time; a request that began to arrive, and did not end in time."""
 Quota = Literal[
     "topics", "segments", "subscriptions", "consumers", "producers", "requests_per_second", "bytes_per_second"
 ]
@@ -229,6 +236,10 @@ class ZooKeeperRefused(Event, frozen=True):
     """ZooKeeper refuses this daemon's certificates, its user, or its rights to a node; or no longer."""
 
     refused: bool
+
+
+class ForeignNodeFound(Event, frozen=True):
+    """A node in ZooKeeper that no daemon of the cluster created was found, and is ignored."""
 
 
 # Subscriptions

@@ -147,6 +147,7 @@ class HttpServer:
             tls=lambda: self.access.tls,
             max_connections=self._max_connections,
             handshake_seconds=self._handshake_seconds,
+            slow_seconds=self._keepalive_seconds / 2,
         )
         try:
             self._address = await self._listener.open(self._host, self._port)
@@ -175,6 +176,8 @@ class HttpServer:
     async def _authorize(
         self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
     ) -> web.StreamResponse:
+        assert self._listener is not None, "it accepted the connection"
+        self._listener.request_arrived(request.protocol)
         denial = self._denial(request)
         if denial is None or self.access.is_open(request.path):
             return await handler(request)

@@ -18,6 +18,7 @@ import resource
 import socket
 import ssl
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 import structlog
@@ -25,6 +26,7 @@ from aiohttp import web
 
 from headgate.report_limit import ReportLimit
 from metrics import events
+from metrics.http_connection import HttpConnection
 from metrics.http_denials import HttpDenials, handshake_denial
 
 MAX_CONNECTIONS: Final = 100
@@ -62,8 +64,11 @@ class HttpListener:
         tls: Callable[[], ssl.SSLContext | None],
         max_connections: int,
         handshake_seconds: float,
+        slow_seconds: float,
     ) -> None:
-        """``tls`` is called for each connection; None: without TLS."""
+        """``tls`` is called for each connection; None: without TLS. ``slow_seconds``: see `HttpConnection`."""
+        self._slow_seconds = slow_seconds
+        self._connections: dict[web.RequestHandler, HttpConnection] = {}
         self._server = server
         self._denials = denials
         self._tls = tls
@@ -100,6 +105,21 @@ class HttpListener:
         await asyncio.gather(*tasks, return_exceptions=True)
         self._close_sockets()
 
+    def request_arrived(self, handler: web.RequestHandler) -> None:
+        """Note that a complete request has arrived on the connection of ``handler``."""
+        if (connection := self._connections.get(handler)) is not None:
+            connection.request_complete()
+
+    def _new_connection(self, peer: str) -> HttpConnection:
+        def on_end(handler: web.RequestHandler, slow: bool) -> None:
+            del self._connections[handler]
+            if slow:
+                self._denials.report("slow_request", peer)
+
+        handler = self._server()
+        connection = self._connections[handler] = HttpConnection(handler, self._slow_seconds, on_end)
+        return connection
+
     def _close_sockets(self) -> None:
         for listening in self._sockets:
             listening.close()
@@ -117,7 +137,7 @@ class HttpListener:
             try:
                 await self._close_surplus()
                 if (context := self._tls()) is None:
-                    await loop.connect_accepted_socket(self._server, connection)
+                    await loop.connect_accepted_socket(partial(self._new_connection, address[0]), connection)
                     continue
             except asyncio.CancelledError:
                 connection.close()
@@ -132,7 +152,7 @@ class HttpListener:
         try:
             async with asyncio.timeout(self._handshake_seconds):
                 await loop.connect_accepted_socket(
-                    self._server, connection, ssl=context, ssl_shutdown_timeout=CLOSE_SECONDS
+                    partial(self._new_connection, peer), connection, ssl=context, ssl_shutdown_timeout=CLOSE_SECONDS
                 )
         except TimeoutError:
             self._denials.report("slow_handshake", peer)

@@ -61,11 +61,18 @@ class Refused:
     """What is refused and what to do, in a sentence; None: nothing any more."""
 
 
+@dataclass(frozen=True, slots=True)
+class ForeignNodeFound:
+    """A node in the cluster's folders that none of its daemons created. It is reported once, and ignored."""
+
+    node: str
+
+
 class ElectionClientError(HeadgateError):
     """The client of the election service has ended, and does not come back."""
 
 
-ElectionEvent = Acquired | Released | HolderChanged | Suspended | Connected | Lost | Refused
+ElectionEvent = Acquired | Released | HolderChanged | Suspended | Connected | Lost | Refused | ForeignNodeFound
 EventHandler = Callable[[ElectionEvent], None]
 """Called on the event loop. Must not block and must not raise."""
 

@@ -6,7 +6,8 @@ Nodes, below the root node of the cluster:
 ``instances/<name>``          ephemeral, one for each live instance
 ``shards/0003/<instance>-<random>-0000000007``  ephemeral and numbered: the queue for a shard, lowest number first
 
-Other nodes in a queue, permanent ones, and those of other users belong to no contender. They are logged and ignored.
+Other nodes in a queue, permanent ones, and those of other users belong to no contender. They are logged, counted and
+ignored. One with the name of an instance keeps it out of the list of instances, and from nothing else.
 
 A task per contended shard reconciles the queue with the wanted state, after each watch and every
 few seconds, which bounds the cost of a lost watch.
@@ -40,13 +41,14 @@ from kazoo.exceptions import (
     SessionMovedError,
 )
 from kazoo.handlers.threading import KazooTimeoutError
-from kazoo.protocol.states import KazooState
+from kazoo.protocol.states import KazooState, ZnodeStat
 
 from controller.leadership.election import (
     Acquired,
     Connected,
     ElectionClientError,
     EventHandler,
+    ForeignNodeFound,
     HolderChanged,
     Lost,
     Refused,
@@ -391,19 +393,26 @@ class ZooKeeperElections:
             if name in owned or (stat := await self._connection.call("exists", path)) is None:
                 continue
             with suppress(NoNodeError):
-                strangeness = "permanent" if stat.ephemeralOwner == 0 else None
-                if strangeness is None and not await self._nodes.is_own(path):
-                    strangeness = "of another user"
+                strangeness = await self._strangeness(path, stat)
                 owned[name] = strangeness is None
                 if strangeness is not None:
-                    self._log.warning(
-                        "queue.foreign_node",
-                        shard=shard,
-                        node=path,
-                        reason=strangeness,
-                        advice="no daemon of this cluster created it, and it is ignored; delete it",
-                    )
+                    self._report_foreign("queue.foreign_node", path, strangeness)
         return [name for name in queue if owned.get(name, True)]
+
+    async def _strangeness(self, path: str, stat: ZnodeStat) -> str | None:
+        """Return why no daemon of this cluster can have created a node; None: one did. Raises NoNodeError."""
+        if stat.ephemeralOwner == 0:
+            return "permanent"
+        return None if await self._nodes.is_own(path) else "of another user"
+
+    def _report_foreign(self, event: str, path: str, strangeness: str) -> None:
+        self._log.warning(
+            event,
+            node=path,
+            reason=strangeness,
+            advice="no daemon of this cluster created it, and it is ignored; delete it",
+        )
+        self._on_event(ForeignNodeFound(path))
 
     def _watcher(self, wakeup: asyncio.Event) -> Callable[[object], None]:
         def fired(_event: object) -> None:
@@ -449,14 +458,27 @@ class ZooKeeperElections:
             await self._in_contact.wait()
             try:
                 registered = await self._register(path, data)
+                if not registered and not warned:
+                    warned = await self._report_occupied(name, path)
             except _FAILURES as error:
                 await self._pause_after(path, error)
                 continue
             self._set_problem(path, None)
-            if not registered and not warned:
-                self._log.warning("instance.name_in_use", instance=name, advice="an older session has yet to expire")
-                warned = True
             await asyncio.sleep(REGISTRATION_CHECK_INTERVAL_SECONDS)
+
+    async def _report_occupied(self, name: str, path: str) -> bool:
+        """Report who has the node of this instance; return whether anything still has it."""
+        if (stat := await self._connection.call("exists", path)) is None:
+            return False
+        try:
+            strangeness = await self._strangeness(path, stat)
+        except NoNodeError:
+            return False
+        if strangeness is None:
+            self._log.warning("instance.name_in_use", instance=name, advice="an older session has yet to expire")
+        else:
+            self._report_foreign("instance.foreign_node", path, strangeness)
+        return True
 
     async def _register(self, path: str, data: bytes) -> bool:
         """Return whether the instance is registered under this session."""

@@ -25,6 +25,7 @@ from headgate.client.admin_values import (
     TopicInfo,
     public_value,
 )
+from headgate.client.client_lease import ClientLease
 from headgate.client.connection import DEFAULT_TIMEOUT_SECONDS, Client
 from headgate.client.source_listing import ExternalLayout
 from headgate.config import ClientConfig
@@ -56,8 +57,8 @@ class Admin:
 
         Raises ConfigError: an argument is invalid.
         """
-        self._client = config if isinstance(config, Client) else Client.from_config(config, "admin")
-        self._owns_client = not self._client.entered
+        self._lease = ClientLease(config, "admin")
+        self._client = self._lease.client
         self._ledger_url = None if isinstance(config, Client) else config.ledger_url
         self._timeout_seconds = require_seconds("timeout_seconds", timeout_seconds)
         self._shards = 0
@@ -70,19 +71,11 @@ class Admin:
             TransportError: the broker and this program refuse each other: a password, a certificate or a name is wrong.
 
         """
-        if self._owns_client:
-            await self._client.__aenter__()
-        try:
-            self._shards = await self._client.shards(self._timeout_seconds)
-        except BaseException:
-            if self._owns_client:
-                await self._client.__aexit__(None, None, None)
-            raise
+        self._shards = await self._lease.open(self._timeout_seconds)
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        if self._owns_client:
-            await self._client.__aexit__(None, None, None)
+        await self._lease.close()
 
     async def ledger_url(self) -> str:
         """Return the URL of the cluster's ledger."""

@@ -21,6 +21,7 @@ from typing import Final, Self, TypeVar
 import msgspec
 
 from headgate.backoff import BackoffSchedule
+from headgate.client.cluster_watch import ClusterWatch
 from headgate.client.decisions.command_deadline import CommandDeadline
 from headgate.client.decisions.session_types import RETRY_BACKOFF
 from headgate.client.leader_watch import LeaderHandler, LeaderWatch
@@ -31,9 +32,7 @@ from headgate.errors import (
     FencedError,
     HeadgateError,
     NoLeaderError,
-    ProtocolError,
     RequestRejectedError,
-    TransportError,
 )
 from headgate.event_log import get_logger
 from headgate.protocol import messages as m
@@ -96,16 +95,10 @@ class Client:
         # request.
         self.request_ids: Iterator[int] = itertools.count(self.rng.getrandbits(40) << 20)
         self._store = store
-        self._broker = f"the broker at {broker}" if broker else "the broker"
-        self._broker_timeout_seconds = broker_timeout_seconds
-        self._broker_answered = asyncio.Event()
-        """It has accepted a connection, or refused the first one."""
-        self._refusal: str | None = None
-        """Why no connection was ever possible. Later refusals are an outage: an operator changes a password."""
-        self._cluster_known = asyncio.Event()
+        self._cluster_watch = ClusterWatch(
+            transport, cluster, broker=broker, broker_timeout_seconds=broker_timeout_seconds
+        )
         self._incarnation = 0
-        self._description: m.ClusterDescription | None = None
-        self._incompatible_protocol: int | None = None
         self._leaders: dict[int, LeaderWatch] = {}
         self._watched_leaders: set[int] = set()
         self._watched_heads: set[int] = set()
@@ -175,13 +168,17 @@ class Client:
         self._incarnation = self.now_ms()
         self.entered = True
         self.transport.on_connection(self._on_connection)
-        self.transport.on_refusal(self._on_refusal)
+        self.transport.on_refusal(self._cluster_watch.refused)
         await self.transport.__aenter__()
         await self._subscribe(
             m.replies_topic(self.cluster, self.address), "reply", m.decode_reply, self.replies.dispatch
         )
         await self._subscribe(
-            m.cluster_topic(self.cluster), "cluster", partial(m.decode, _CLUSTER), self._on_cluster, retained=True
+            m.cluster_topic(self.cluster),
+            "cluster",
+            partial(m.decode, _CLUSTER),
+            self._cluster_watch.described,
+            retained=True,
         )
         if self.transport.connected:
             self._publish_presence(online=True)
@@ -198,15 +195,9 @@ class Client:
         """Call ``handler`` at each connection and loss; returns a function that removes it."""
         return _add_handler(self._connection_watchers, handler)
 
-    def _on_refusal(self, reason: str) -> None:
-        if not self._broker_answered.is_set():
-            self._refusal = reason
-            self._broker_answered.set()
-
     def _on_connection(self, connected: bool) -> None:
         if connected:
-            self._refusal = None
-            self._broker_answered.set()
+            self._cluster_watch.connected()
         if connected and self.entered:
             self._publish_presence(online=True)
         for watch in self._leaders.values():
@@ -229,41 +220,7 @@ class Client:
             ProtocolError: the cluster runs another version of the protocol; waiting does not help.
 
         """
-        deadline = asyncio.get_running_loop().time() + timeout_seconds
-        await self._reach_broker(timeout_seconds)
-        try:
-            async with asyncio.timeout_at(deadline):
-                await self._cluster_known.wait()
-        except TimeoutError:
-            if not self.transport.connected:
-                raise self._unreachable(timeout_seconds) from None
-            raise NoLeaderError(
-                f"found no daemon of cluster {self.cluster!r} through {self._broker} (waited {timeout_seconds:g} s); "
-                "is one running, and is that its name?",
-            ) from None
-        if self._incompatible_protocol is not None:
-            raise ProtocolError(
-                f"cluster {self.cluster!r} runs protocol {self._incompatible_protocol}, this client "
-                f"{m.PROTOCOL_VERSION}: install the version of headgate that the cluster runs",
-            )
-        assert self._description is not None, "signalled without a description"
-        return self._description
-
-    async def _reach_broker(self, timeout_seconds: float) -> None:
-        """Return once the broker has accepted a connection. Raises NoLeaderError or TransportError."""
-        if self._broker_timeout_seconds is not None:
-            timeout_seconds = min(timeout_seconds, self._broker_timeout_seconds)
-        try:
-            async with asyncio.timeout(timeout_seconds):
-                await self._broker_answered.wait()
-        except TimeoutError:
-            raise self._unreachable(timeout_seconds) from None
-        if self._refusal is not None:
-            raise TransportError(f"cannot reach {self._broker}: {self._refusal}")
-
-    def _unreachable(self, waited_seconds: float) -> NoLeaderError:
-        reason = self.transport.unreachable_reason or "no connection yet; is it running?"
-        return NoLeaderError(f"cannot reach {self._broker}: {reason} (waited {waited_seconds:g} s)")
+        return await self._cluster_watch.description(timeout_seconds)
 
     async def shards(self, timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS) -> int:
         """Return the number of shards; raises like `description`."""
@@ -422,7 +379,7 @@ class Client:
                 break
             await asyncio.sleep(pause)
         if not self.transport.connected:
-            reason = f"cannot reach {self._broker}: {self.transport.unreachable_reason or 'no connection yet'}"
+            reason = self._cluster_watch.outage()
         elif not reason:
             heard = self._leader_watch(shard).heard_of_leader
             reason = "its leader does not reply" if heard else "it has no leader"
@@ -476,17 +433,6 @@ class Client:
             remove_handlers()
 
     # Messages
-
-    def _on_cluster(self, description: m.ClusterDescription) -> None:
-        if description.protocol != m.PROTOCOL_VERSION:
-            # Requests that are in progress are refused: each one carries this client's version.
-            self._log.error(
-                "cluster.protocol_mismatch", cluster_protocol=description.protocol, client_protocol=m.PROTOCOL_VERSION
-            )
-            self._incompatible_protocol = description.protocol
-        else:
-            self._description, self._incompatible_protocol = description, None
-        self._cluster_known.set()
 
     def _on_head(self, head: m.HeadAnnouncement) -> None:
         for handler in list(self._head_watchers.get(head.shard, ())):

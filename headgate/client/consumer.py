@@ -22,6 +22,7 @@ from headgate.arguments import require_seconds
 from headgate.client.acknowledger import Acknowledger
 from headgate.client.admin import Admin
 from headgate.client.admin_values import SeekResult
+from headgate.client.client_lease import ClientLease
 from headgate.client.connection import DEFAULT_TIMEOUT_SECONDS, Client
 from headgate.client.consumer_requests import ConsumerOptions, ConsumerRequests, subscription_type
 from headgate.client.decisions.held_segments import Changes, HeldSegments, finish_seconds
@@ -97,13 +98,9 @@ class Consumer:
                 f"positions: only for type CHECKPOINT; the leader stores those of a {self._kind} subscription"
             )
         options = ConsumerOptions(self._kind, start, order, balance, capacity, self._reads_source)
-        self._client = (
-            config
-            if isinstance(config, Client)
-            else Client.from_config(config, "consumer", with_store=not self._reads_source)
-        )
+        self._lease = ClientLease(config, "consumer", with_store=not self._reads_source)
+        self._client = self._lease.client
         self._connect_timeout_seconds = require_seconds("connect_timeout_seconds", connect_timeout_seconds)
-        self._owns_client = not self._client.entered
         self._topic = m.require_name("topic", topic)
         self._subscription = m.require_name("subscription", subscription)
         self.name = m.require_name("consumer", name or f"consumer-{self._client.rng.getrandbits(48):012x}")
@@ -141,20 +138,18 @@ class Consumer:
             RequestRejectedError: the leader refuses, e.g. because the topic does not exist.
 
         """
-        if self._owns_client:
-            await self._client.__aenter__()
+        deadline = asyncio.get_running_loop().time() + self._connect_timeout_seconds
+        shards = await self._lease.open(self._connect_timeout_seconds)
         try:
-            await self._open()
+            await self._open(shards, deadline)
         except BaseException:
             await self._release()
             raise
         self._opened = True
         return self
 
-    async def _open(self) -> None:
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._connect_timeout_seconds
-        self._shard = shard_of(self._topic, await self._client.shards(self._connect_timeout_seconds))
+    async def _open(self, shards: int, deadline: float) -> None:
+        self._shard = shard_of(self._topic, shards)
         self.incarnation = self._client.now_ms()
         self._requests.open(self._shard, self.incarnation)
         self._feed.on_skipped = self._on_skipped
@@ -175,7 +170,7 @@ class Consumer:
             await self._client.watch_head(self._shard, lambda head: self._feed.head.advance(head.head))
         )
         await self._acknowledger.start()
-        await self._register(max(0.0, deadline - loop.time()))
+        await self._register(max(0.0, deadline - asyncio.get_running_loop().time()))
         self._cleanup_callbacks.append(self._client.on_leader(self._shard, lambda _: self._registration_needed.set()))
         self._spawn(self._maintain_registration(), "membership")
 
@@ -209,8 +204,7 @@ class Consumer:
         if hasattr(self, "_acknowledger"):
             await self._acknowledger.close(0)
             await self._feed.close()
-        if self._owns_client:
-            await self._client.__aexit__(None, None, None)
+        await self._lease.close()
 
     # Receiving
 

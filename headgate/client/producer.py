@@ -19,6 +19,7 @@ from typing import Final, Self
 
 from headgate.arguments import require_seconds
 from headgate.client.byte_budget import ByteBudget
+from headgate.client.client_lease import ClientLease
 from headgate.client.connection import DEFAULT_TIMEOUT_SECONDS, Client
 from headgate.client.decisions.session_types import Outcome
 from headgate.client.producer_settings import ProducerSettings
@@ -80,8 +81,8 @@ class Producer:
             InvalidNameError, ConfigError: ``name`` or the configuration is invalid.
 
         """
-        self._client = config if isinstance(config, Client) else Client.from_config(config, "producer")
-        self._owns_client = not self._client.entered
+        self._lease = ClientLease(config, "producer")
+        self._client = self._lease.client
         self._name = None if name is None else m.require_name("producer", name)
         self._settings = settings or ProducerSettings()
         self._connect_timeout_seconds = require_seconds("connect_timeout_seconds", connect_timeout_seconds)
@@ -104,14 +105,7 @@ class Producer:
             TransportError: the broker and this program refuse each other: a password, a certificate or a name is wrong.
 
         """
-        if self._owns_client:
-            await self._client.__aenter__()
-        try:
-            self._shards = await self._client.shards(self._connect_timeout_seconds)
-        except BaseException:
-            if self._owns_client:
-                await self._client.__aexit__(None, None, None)
-            raise
+        self._shards = await self._lease.open(self._connect_timeout_seconds)
         return self
 
     async def __aexit__(self, exc_type: object, *_: object) -> None:
@@ -237,8 +231,7 @@ class Producer:
             finally:
                 for batches in self._shard_batches.values():
                     batches.close()
-                if self._owns_client:
-                    await self._client.__aexit__(None, None, None)
+                await self._lease.close()
         return self.report()
 
     def report(self) -> CloseReport:

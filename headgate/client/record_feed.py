@@ -192,7 +192,10 @@ class RecordFeed:
             Generation(grant.generation),
         )
         holding.queued += 1
-        await self._queue.put((holding, record))
+        if self._queue.full():
+            await self._queue.put((holding, record))
+        else:
+            self._queue.put_nowait((holding, record))
 
     def _record_skipped(self, grant: Grant, first_offset: int, end_offset: int) -> None:
         """Record how far a bucket range was read; report the skipped records that can be acknowledged."""

@@ -19,6 +19,7 @@ from typing import Final
 from headgate.errors import LedgerError, ObjectMissingError, StoreUnavailableError
 from headgate.event_log import get_logger
 from headgate.ledger.ledger import Ledger
+from headgate.ledger.record_columns import RecordColumns
 from headgate.model.bucket_ranges import BucketRange, buckets_of, slice_of
 from headgate.model.hashing import key_bucket
 from headgate.model.offset_ranges import OffsetRanges
@@ -106,35 +107,33 @@ class ChunkCache:
 
     async def _load(self, number: int) -> dict[int, Rows]:
         self.loads += 1
-        records = await self._ledger.read_records(number)
-        rows_by_segment: dict[int, Rows] = {}
+        rows_by_segment = _rows_by_segment(await self._ledger.read_records(number), self._topic_id)
         size = CHUNK_OVERHEAD_BYTES
-        columns = zip(
-            records.topic_id,
-            records.segment,
-            records.offset,
-            records.timestamp_ms,
-            records.key,
-            records.value,
-            strict=True,
-        )
-        for topic_id, segment, offset, timestamp_ms, key, value in columns:
-            if topic_id != self._topic_id:
-                continue
-            rows = rows_by_segment.get(segment)
-            if rows is None:
-                rows = rows_by_segment[segment] = Rows([], [], [], [])
-            rows.offsets.append(offset)
-            rows.timestamps_ms.append(timestamp_ms)
-            rows.keys.append(key)
-            rows.values.append(value)
-            size += RECORD_OVERHEAD_BYTES + len(key) + len(value)
+        for rows in rows_by_segment.values():
+            size += len(rows.keys) * RECORD_OVERHEAD_BYTES + sum(map(len, rows.keys)) + sum(map(len, rows.values))
         self._chunks[number] = (size, rows_by_segment)
         self._bytes += size
         while self._bytes > self._budget_bytes and len(self._chunks) > 1:
             _, (dropped, _) = self._chunks.popitem(last=False)
             self._bytes -= dropped
         return rows_by_segment
+
+
+def _rows_by_segment(records: RecordColumns, topic_id: int) -> dict[int, Rows]:
+    """Return segment → its records of one topic. Columns are picked as a whole: faster than record by record."""
+    indexes: dict[int, list[int]] = {}
+    for index, (topic, segment) in enumerate(zip(records.topic_id, records.segment, strict=True)):
+        if topic == topic_id:
+            indexes.setdefault(segment, []).append(index)
+    return {
+        segment: Rows(
+            [records.offset[index] for index in picked],
+            [records.timestamp_ms[index] for index in picked],
+            [records.key[index] for index in picked],
+            [records.value[index] for index in picked],
+        )
+        for segment, picked in indexes.items()
+    }
 
 
 Deliver = Callable[[int, int, bytes, bytes], Awaitable[None]]
@@ -175,6 +174,7 @@ class SegmentReader:
         self._head = head
         self._deliver = deliver
         self._filter = _GrantFilter(grant, skip_acknowledged=skip_acknowledged)
+        self._delivers_all = not self._filter.checks_keys and not self._filter.skips
         self._on_skipped = on_skipped if self._filter.checks_keys else None
 
     @property
@@ -262,7 +262,7 @@ class SegmentReader:
                     f"{self.next_offset}; records are missing",
                 )
             key = rows.keys[index]
-            disposition = self._filter.classify(offset, key)
+            disposition = _Disposition.DELIVER if self._delivers_all else self._filter.classify(offset, key)
             self.next_offset = offset + 1
             if disposition is _Disposition.OTHER_BUCKET:
                 skipped_from = offset if skipped_from is None else skipped_from
@@ -294,6 +294,8 @@ class _GrantFilter:
         self._buckets = grant.buckets
         self.checks_keys = isinstance(segment_slice, BucketRange) or bool(grant.starts)
         """Whether it depends on a record's key bucket who reads it, or whether it is acknowledged."""
+        self.skips = skip_acknowledged and bool(grant.acknowledged)
+        """Whether some records were acknowledged before."""
         acknowledged = OffsetRanges(grant.acknowledged if skip_acknowledged else ())
         self._starts = [grant.start_offset] * self._buckets
         self._skipped = [acknowledged] * (self._buckets if self.checks_keys else 1)

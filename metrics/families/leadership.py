@@ -94,6 +94,11 @@ class _ZooKeeperMetrics:
             "zookeeper_refused",
             "1 while ZooKeeper refuses this daemon's certificates, its user, or its rights to a node.",
         )
+        metrics.count(
+            events.ForeignNodeFound,
+            "zookeeper_foreign_nodes",
+            "Nodes in ZooKeeper that no daemon of the cluster created. They are ignored; the log names each.",
+        )
         self._connected = False
         self._contact_at: float | None = None
         metrics.on(events.ZooKeeperStateChanged, self._change_state)

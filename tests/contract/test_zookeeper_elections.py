@@ -11,7 +11,7 @@ import pytest
 from kazoo.client import KazooClient
 from structlog.testing import capture_logs
 
-from controller.leadership.election import Acquired, Connected, Suspended
+from controller.leadership.election import Acquired, Connected, ElectionEvent, ForeignNodeFound, Suspended
 from controller.leadership.zookeeper import ZooKeeperElections
 from headgate.errors import ConfigError
 from tests.support.election_environments import (
@@ -61,6 +61,38 @@ async def test_nodes_that_belong_to_no_contender_are_logged_and_ignored(
 
     permanent = [entry["node"].rsplit("/", 1)[1] for entry in logs if entry["event"] == "queue.foreign_node"]
     assert permanent == ["gone-0a1b2c3d-0000000000"] * 2, "once per daemon"
+
+
+async def test_a_foreign_node_with_the_name_of_an_instance_is_reported_and_harms_nothing(
+    zookeeper: Server, stack: AsyncExitStack
+) -> None:
+    """Once it is deleted, the instance is listed."""
+    harness = ZooKeeperHarness(stack, zookeeper)
+
+    def plant(client: KazooClient, root: str) -> None:
+        client.create(f"{root}/instances/a", b"planted", makepath=True)
+
+    await asyncio.to_thread(harness.with_zookeeper_client, plant)
+    a = Candidate()
+    found: list[ForeignNodeFound] = []
+
+    def on_event(event: ElectionEvent) -> None:
+        found.extend([event] if isinstance(event, ForeignNodeFound) else [])
+        a.on_event(event)
+
+    with capture_logs() as logs:
+        a.elections = await stack.enter_async_context(await harness.build("a", on_event))
+        await a.elections.register_instance("a", b"here")
+        a.elections.contend(0)
+        await until(lambda: a.first == {0} and bool(found))
+
+    [line] = [entry for entry in logs if entry["event"] == "instance.foreign_node"]
+    assert (line["reason"], line["node"]) == ("permanent", found[0].node)
+    assert line["node"].endswith("/instances/a")
+    assert "delete it" in line["advice"]
+
+    await asyncio.to_thread(harness.with_zookeeper_client, lambda client, root: client.delete(f"{root}/instances/a"))
+    await listed(harness, {"a": b"here"})
 
 
 async def test_the_client_detects_a_frozen_server_and_recovers_when_it_continues(

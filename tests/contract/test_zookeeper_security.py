@@ -99,6 +99,8 @@ async def test_a_place_in_a_queue_that_another_user_took_is_ignored(
     def take(client: KazooClient, root: str) -> None:
         client.create(f"{root}/shards/0000", makepath=True)
         stranger.start(60)
+        client.create(f"{root}/instances")
+        stranger.create(f"{root}/instances/a", ephemeral=True, acl=CREATOR_ALL_ACL)
         for acl in (OPEN_ACL_UNSAFE, CREATOR_ALL_ACL):
             stranger.create(f"{root}/shards/0000/evil-0a1b2c3d-", ephemeral=True, sequence=True, acl=acl)
 
@@ -106,8 +108,9 @@ async def test_a_place_in_a_queue_that_another_user_took_is_ignored(
     a = Candidate()
     with capture_logs() as logs:
         a.elections = await stack.enter_async_context(await harness.build("a", a.on_event))
+        await a.elections.register_instance("a", b"here")
         a.elections.contend(0)
-        await until(lambda: a.first == {0})
+        await until(lambda: a.first == {0} and any(entry["event"] == "instance.foreign_node" for entry in logs))
     ignored = [entry for entry in logs if entry["event"] == "queue.foreign_node"]
     assert [entry["reason"] for entry in ignored] == ["of another user"] * 2
     closed = [entry["node"].rpartition("/")[2] for entry in logs if entry["event"] == "zookeeper.node_closed"]

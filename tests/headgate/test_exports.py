@@ -43,7 +43,7 @@ def test_the_package_and_its_errors_load_neither_the_broker_client_nor_parquet()
     """The command line prints its help without them."""
     code = (
         "import sys, headgate, headgate.errors; from headgate import SubscriptionType, SegmentId; "
-        "print(sorted({'aiomqtt', 'asyncio', 'pyarrow', 'obstore'} & set(sys.modules)))"
+        "print(sorted({'aiomqtt', 'asyncio', 'arro3', 'obstore'} & set(sys.modules)))"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "[]" == found.stdout.strip()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from headgate.model import entries as e
 from headgate.model.bucket_ranges import SegmentSlice, bucket_bounds, overlaps, segment_of, slice_of
@@ -33,21 +34,18 @@ class History(RandomLedger):
         self._pending, self._open = [], False
         return self.state.chunk
 
-    def subscribe(self, topic_id: int, kind: e.SubscriptionType | None, positions: dict[int, int] | None = None) -> int:
-        subscription_id = self.state.next_id
-        self.add(
-            e.SubscriptionCreated(
-                topic_id=topic_id,
-                subscription_id=subscription_id,
-                subscription=f"s{subscription_id}",
-                subscription_type=kind,
-                order="none" if kind == "QUEUE" else "strict",
-                positions=positions or {},
-                balance="load" if subscription_id % 3 == 0 else "count",
-                user=f"u{subscription_id % 2}",
-            )
+    def subscribe(
+        self, topic_id: int, kind: e.SubscriptionType | None, positions: dict[int, int] | None = None, **_: Any
+    ) -> int:
+        number = self.state.next_id
+        return super().subscribe(
+            topic_id,
+            kind,
+            positions,
+            order="none" if kind == "QUEUE" else "strict",
+            balance="load" if number % 3 == 0 else "count",
+            user=f"u{number % 2}",
         )
-        return subscription_id
 
     def at_ms(self, chunk: int) -> int:
         """Return the time at which a chunk was applied."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
+from typing import Any
 
 from controller.chunk_writer.builder import ChunkBuilder
 from controller.state.shard_state import ShardState
@@ -77,7 +78,15 @@ class WrittenLedger:
         )
         return topic_id
 
-    def subscribe(self, topic_id: int, kind: e.SubscriptionType | None, positions: dict[int, int] | None = None) -> int:
+    def subscribe(
+        self,
+        topic_id: int,
+        kind: e.SubscriptionType | None,
+        positions: dict[int, int] | None = None,
+        *,
+        order: e.Order = "strict",
+        **more: Any,
+    ) -> int:
         subscription_id = self.state.next_id
         self.add(
             e.SubscriptionCreated(
@@ -85,8 +94,9 @@ class WrittenLedger:
                 subscription_id=subscription_id,
                 subscription=f"s{subscription_id}",
                 subscription_type=kind,
-                order="strict",
+                order=order,
                 positions=positions or {},
+                **more,
             )
         )
         return subscription_id

@@ -12,6 +12,7 @@ import msgspec
 from controller.snapshots.format import decode_steps
 from controller.state.producers import Producers
 from controller.state.shard_state import ShardState
+from coordinator.reporting.steps import complete
 from headgate.model.offset_ranges import OffsetRanges
 
 
@@ -37,13 +38,7 @@ def plain(value: Any) -> Any:
 
 def decode_snapshot(data: bytes, *, shard: int, chunk: int) -> ShardState:
     """Return the state in ``data``; raises SnapshotError."""
-    steps = decode_steps(data, shard=shard, chunk=chunk)
-    while True:
-        try:
-            next(steps)
-        except StopIteration as done:
-            state: ShardState = done.value
-            return state
+    return complete(decode_steps(data, shard=shard, chunk=chunk))
 
 
 def everything(state: ShardState | Producers) -> dict[str, Any]:

@@ -1,0 +1,36 @@
+"""The connection of a producer, consumer or administrator: one that its program shares, or one of its own."""
+
+from __future__ import annotations
+
+from headgate.client.connection import Client
+from headgate.config import ClientConfig
+
+
+class ClientLease:
+    """Uses a client that is connected already, or connects and closes one that is not."""
+
+    def __init__(self, given: ClientConfig | Client, kind: str, *, with_store: bool = False) -> None:
+        """``kind`` and ``with_store`` are for a client of its own; see `Client.from_config`. Raises ConfigError."""
+        self.client = given if isinstance(given, Client) else Client.from_config(given, kind, with_store=with_store)
+        self._owned = not self.client.entered
+
+    async def open(self, timeout_seconds: float) -> int:
+        """Connect, and return the number of shards. If that fails, nothing stays open.
+
+        Raises:
+            NoLeaderError: the cluster cannot be reached in time.
+            TransportError: the broker and this program refuse each other.
+
+        """
+        if self._owned:
+            await self.client.__aenter__()
+        try:
+            return await self.client.shards(timeout_seconds)
+        except BaseException:
+            await self.close()
+            raise
+
+    async def close(self) -> None:
+        """Close a client of its own."""
+        if self._owned:
+            await self.client.__aexit__(None, None, None)

@@ -1,0 +1,103 @@
+"""Wait until the broker accepts a connection and a daemon has described the cluster, and say what is missing.
+
+A refusal by the broker counts until the first connection. Later refusals are an outage: an operator changes a
+password.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from headgate.errors import NoLeaderError, ProtocolError, TransportError
+from headgate.event_log import get_logger
+from headgate.protocol import messages as m
+from headgate.transport.port import Transport
+
+log = get_logger(__name__)
+
+
+class ClusterWatch:
+    """What one client knows of its broker and of its cluster."""
+
+    def __init__(
+        self, transport: Transport, cluster: str, *, broker: str, broker_timeout_seconds: float | None
+    ) -> None:
+        """``broker``: where it is, for messages. The time-out is for the first connection; None: that of the caller."""
+        self._transport = transport
+        self._cluster = cluster
+        self._broker = f"the broker at {broker}" if broker else "the broker"
+        self._broker_timeout_seconds = broker_timeout_seconds
+        self._broker_answered = asyncio.Event()
+        """It has accepted a connection, or refused the first one."""
+        self._refusal: str | None = None
+        self._described = asyncio.Event()
+        self._description: m.ClusterDescription | None = None
+        self._incompatible_protocol: int | None = None
+
+    # Events
+
+    def connected(self) -> None:
+        self._refusal = None
+        self._broker_answered.set()
+
+    def refused(self, reason: str) -> None:
+        if not self._broker_answered.is_set():
+            self._refusal = reason
+            self._broker_answered.set()
+
+    def described(self, description: m.ClusterDescription) -> None:
+        if description.protocol != m.PROTOCOL_VERSION:
+            # Requests that are in progress are refused: each one carries this client's version.
+            log.error(
+                "cluster.protocol_mismatch",
+                cluster=self._cluster,
+                cluster_protocol=description.protocol,
+                client_protocol=m.PROTOCOL_VERSION,
+            )
+            self._incompatible_protocol = description.protocol
+        else:
+            self._description, self._incompatible_protocol = description, None
+        self._described.set()
+
+    # Questions
+
+    async def description(self, timeout_seconds: float) -> m.ClusterDescription:
+        """Wait for the cluster's description. Raises like `Client.description`."""
+        deadline = asyncio.get_running_loop().time() + timeout_seconds
+        await self._reach_broker(timeout_seconds)
+        try:
+            async with asyncio.timeout_at(deadline):
+                await self._described.wait()
+        except TimeoutError:
+            if not self._transport.connected:
+                raise self._unreachable(timeout_seconds) from None
+            raise NoLeaderError(
+                f"found no daemon of cluster {self._cluster!r} through {self._broker} (waited {timeout_seconds:g} s); "
+                "is one running, and is that its name?",
+            ) from None
+        if self._incompatible_protocol is not None:
+            raise ProtocolError(
+                f"cluster {self._cluster!r} runs protocol {self._incompatible_protocol}, this client "
+                f"{m.PROTOCOL_VERSION}: install the version of headgate that the cluster runs",
+            )
+        assert self._description is not None, "signalled without a description"
+        return self._description
+
+    def outage(self, otherwise: str = "no connection yet") -> str:
+        """Return why there is no connection to the broker, for people."""
+        return f"cannot reach {self._broker}: {self._transport.unreachable_reason or otherwise}"
+
+    async def _reach_broker(self, timeout_seconds: float) -> None:
+        """Return once the broker has accepted a connection. Raises NoLeaderError or TransportError."""
+        if self._broker_timeout_seconds is not None:
+            timeout_seconds = min(timeout_seconds, self._broker_timeout_seconds)
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                await self._broker_answered.wait()
+        except TimeoutError:
+            raise self._unreachable(timeout_seconds) from None
+        if self._refusal is not None:
+            raise TransportError(f"cannot reach {self._broker}: {self._refusal}")
+
+    def _unreachable(self, waited_seconds: float) -> NoLeaderError:
+        return NoLeaderError(f"{self.outage('no connection yet; is it running?')} (waited {waited_seconds:g} s)")
