@@ -118,5 +118,5 @@ simulate: $(TEST_STAMP) ## Simulate SEEDS clusters in virtual time (default 50)
 	$(BIN)/python -m tests.simulation 1 $(SEEDS)
 
 clean: ## Remove everything that can be created again; data folders stay
-	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .nox
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -21,6 +21,7 @@ def program_command(name: str, module: str, text: str) -> click.Command:
         callback=partial(_run, module),
         params=[click.Argument(["arguments"], nargs=-1, type=click.UNPROCESSED, metavar="[OPTIONS]")],
         help=text,
+        short_help=text,
         add_help_option=False,  # the program has its own
         context_settings={"ignore_unknown_options": True},
     )

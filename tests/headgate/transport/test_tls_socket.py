@@ -83,6 +83,8 @@ class Scene:
         """Complete a handshake with a server that continues with ``serve``."""
         near, far = self.pair()
         context = server_context(certificate_file=self.files.certificate_file, key_file=self.files.key_file)
+        # A client that closes before it has read them resets the connection, which Python 3.13 reports.
+        context.num_tickets = 0
 
         def run() -> object:
             with context.wrap_socket(far, server_side=True) as sock:
