@@ -104,10 +104,16 @@ class Cluster(LocalCluster):
     daemons: dict[str, Daemon]  # type: ignore[assignment]
 
     def __init__(
-        self, folder: Path, session_seconds: float = SESSION_SECONDS, *, shards: int = SHARDS, **options: Any
+        self,
+        folder: Path,
+        session_seconds: float = SESSION_SECONDS,
+        *,
+        name: str = "test",
+        shards: int = SHARDS,
+        **options: Any,
     ) -> None:
         tls = options.pop("tls", self.tls_by_default)
-        super().__init__(folder, name="test", shards=shards, session_seconds=session_seconds, tls=tls, **options)
+        super().__init__(folder, name=name, shards=shards, session_seconds=session_seconds, tls=tls, **options)
         self.commands = ClientCommands(folder, self.client_config_path, self.environ)
         self._record_counts: list[list[int]] = [[] for _ in range(shards)]
 

@@ -15,6 +15,7 @@ WITH_TLS: Final = frozenset(
         "test_seek.py",
         "test_sessions.py",
         "test_shared_subscription.py",
+        "test_tutorial.py",
         "test_two_daemons.py",
     }
 )

@@ -140,11 +140,7 @@ async def restore(story: Story, backup: Path) -> None:
     old = story.cluster
     folder = old.folder / "restored"
     await old.commands.succeed("ledger", "copy", str(backup), str(folder / "store"))
-    async with Cluster(folder, shards=SHARDS) as restored:
-        restored.name = "restored"
-        restored.client_config_path.write_text(
-            restored.client_config_path.read_text().replace('cluster = "test"', 'cluster = "restored"')
-        )
+    async with Cluster(folder, name="restored", shards=SHARDS) as restored:
         await restored.start_servers()
         story.cluster = restored
         await story.daemon()
