@@ -10,6 +10,7 @@ WITH_TLS: Final = frozenset(
         "test_access.py",
         "test_bad_input.py",
         "test_devices.py",
+        "test_documented_programs.py",
         "test_kinesis_example.py",
         "test_one_node.py",
         "test_seek.py",
