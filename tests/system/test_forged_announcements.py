@@ -1,4 +1,7 @@
-"""Forged leader announcements on a broker without access rules: clients and daemons do not believe them."""
+"""Forged leader announcements: clients and daemons do not believe them.
+
+The forger may write them: the broker has no access rules or, with TLS, the forger has stolen the rights of a daemon.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +13,9 @@ import pytest
 
 from headgate import Admin, Producer
 from headgate.protocol import messages as m
-from headgate.transport.mqtt import MqttTransport
 from tests.support.cluster import Cluster
 from tests.support.programs import TEST_SECONDS, metric, wait_until
+from tests.support.raw_clients import raw_transport
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(TEST_SECONDS)]
@@ -36,8 +39,8 @@ async def test_forged_announcements_stop_no_client_and_no_failover(tmp_path: Pat
         topic = m.leader_topic(cluster.name, 0)
         retained: list[bytes] = []
         async with (
-            MqttTransport(cluster.broker.host, cluster.broker.port, "forger") as forger,
-            MqttTransport(cluster.broker.host, cluster.broker.port, "reader") as reader,
+            raw_transport(cluster.daemon_client_config(), "forger") as forger,
+            raw_transport(cluster.daemon_client_config(), "reader") as reader,
             Admin(cluster.client_config()) as admin,
             Producer(cluster.client_config()) as producer,
         ):
