@@ -28,7 +28,7 @@ SBOM ?= dist/headgate.cdx.json
 # Keep compiled modules, also those with rewritten assertions, for the processes that follow.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test test-tls check lint format unit simulate docs constraints sbom clean
+.PHONY: help setup demo test test-tls check lint format unit simulate docs performance constraints sbom clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -113,6 +113,9 @@ sbom: $(TEST_STAMP) ## Write SBOM, the bill of materials (default dist/headgate.
 docs: $(DOCS_STAMP) ## Build the site into build/docs; a broken link or an undocumented setting fails
 	@PYTHONPATH=.:docs $(BIN)/python -m sitebuild
 	@echo "open build/docs/index.html"
+
+performance: $(TEST_STAMP) ## Run every benchmark, and write docs/performance.md and its charts; on a quiet machine
+	$(BIN)/python -m bench --all --write docs/performance
 
 simulate: $(TEST_STAMP) ## Simulate SEEDS clusters in virtual time (default 50)
 	$(BIN)/python -m tests.simulation 1 $(SEEDS)

@@ -1,6 +1,7 @@
 """Command line of the benchmarks.
 
-``python -m bench --list``, ``python -m bench NAME [--quick] [--json] [--strict] [--plot FILE] [--seconds N]``.
+``python -m bench --list``, ``python -m bench NAME [--quick] [--json] [--strict] [--plot FILE] [--seconds N]``,
+``python -m bench --all --write FOLDER [--quick]``.
 
 Results go to standard output: a table, and one JSON object on the last line. Progress goes to
 standard error. Exit code 0: measured; 1: it could not be measured (one line says what is missing),
@@ -17,6 +18,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from bench.harness.all_benchmarks import measure_all, write_pages
 from bench.harness.benchmark import Benchmark, Effort, Measurement, catalogue
 from bench.harness.logs import log_to_standard_error
 from headgate.errors import HeadgateError
@@ -36,6 +38,13 @@ def command(benchmarks: Benchmarks) -> click.Command:
     @click.option(
         "--plot", type=click.Path(dir_okay=False, path_type=Path), help="Write an SVG chart, if the benchmark has one."
     )
+    @click.option("--all", "every", is_flag=True, help="Run every benchmark, each in a process of its own.")
+    @click.option(
+        "--write",
+        "folder",
+        type=click.Path(file_okay=False, path_type=Path),
+        help="With --all: write results and charts into FOLDER, the page FOLDER.md, and the part of README.md.",
+    )
     @click.option("--seconds", type=click.IntRange(min=2), help="Measure for so long, if the benchmark can.")
     def main(
         name: str | None,
@@ -44,10 +53,15 @@ def command(benchmarks: Benchmarks) -> click.Command:
         only_json: bool,
         strict: bool,
         plot: Path | None,
+        every: bool,
+        folder: Path | None,
         seconds: int | None,
     ) -> None:
         if listing:
             _list(benchmarks, only_json)
+            return
+        if every or folder is not None:
+            _measure_all(benchmarks, name, folder, every=every, quick=quick)
             return
         names = ", ".join(benchmarks)
         if name is None:
@@ -67,6 +81,25 @@ def command(benchmarks: Benchmarks) -> click.Command:
             raise click.exceptions.Exit(1)
 
     return main
+
+
+def _measure_all(benchmarks: Benchmarks, name: str | None, folder: Path | None, *, every: bool, quick: bool) -> None:
+    """Measure all benchmarks and write their pages. Exits with 1 if one could not be measured."""
+    if not every or folder is None or name is not None:
+        raise click.UsageError("use --all and --write FOLDER together, and without a name")
+    loaded = {each: load() for each, load in benchmarks.items()}
+    results = measure_all(
+        {each: doc for each, (_, doc) in loaded.items()},
+        frozenset(each for each, (benchmark, _) in loaded.items() if benchmark.can_plot),
+        folder,
+        quick=quick,
+        progress=lambda line: click.echo(f"bench: {line}", err=True),
+    )
+    write_pages(folder, Path("README.md"))
+    failed = [result.name for result in results.benchmarks if result.error]
+    click.echo(f"wrote {folder.with_suffix('.md')}")
+    if failed:
+        raise click.ClickException(f"not measured: {', '.join(failed)}")
 
 
 def _measure(name: str, benchmarks: Benchmarks, effort: Effort, only_json: bool) -> bool:

@@ -53,9 +53,11 @@ autodoc_class_signature = "separated"
 html_theme = "furo"
 html_title = f"headgate {release}"
 html_extra_path = ["sitebuild/start"]
+html_static_path = ["sitebuild/static"]
+html_css_files = ["references.css"]
 html_copy_source = False
 html_show_sphinx = False
 html_theme_options = {"navigation_with_keys": True, "top_of_page_buttons": []}
-pygments_style = "friendly"
-pygments_dark_style = "monokai"
+# Two hyphens stay two hyphens: they begin options.
+smartquotes = False
 templates_path: list[str] = []

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from pathlib import Path
 
+import click
 from docutils import nodes
 from pygments.lexers.special import TextLexer
 from sphinx.addnodes import pending_xref
@@ -54,6 +55,7 @@ def setup(app: Sphinx) -> dict[str, bool]:
     """Register the extension."""
     app.connect("source-read", _replace)
     app.connect("autodoc-process-docstring", _read_sections)
+    app.connect("sphinx-click-process-epilog", _show_examples)
     app.connect("missing-reference", _exported_name)
     app.connect("env-check-consistency", _require_documented_names)
     for language in PLAIN_LANGUAGES:
@@ -88,6 +90,15 @@ def _read_sections(app: Sphinx, kind: str, name: str, value: object, options: ob
     if kind not in ("attribute", "property", "data"):
         docstring = GoogleDocstring(list(lines), DOCSTRINGS, app, kind, name, value, options)  # type: ignore[arg-type]
         lines[:] = str(docstring).splitlines()
+
+
+def _show_examples(_: Sphinx, context: click.Context, lines: list[str]) -> None:
+    """Show the examples of a command as a block of code, so that they can be copied."""
+    epilog = (context.command.epilog or "").replace("\b", "")
+    examples = [line.strip() for line in epilog.strip().removeprefix("Examples:").strip().splitlines()]
+    if examples:
+        block = [".. code-block:: bash", "", *(f"   {example}" for example in examples)]
+        lines[:] = [".. rubric:: Examples", "", *block, ""]
 
 
 def _exported_name(

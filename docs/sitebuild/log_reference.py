@@ -17,16 +17,16 @@ class LogEvent:
 
     levels: set[str] = field(default_factory=set)
     fields: dict[str, None] = field(default_factory=dict)
-    modules: set[str] = field(default_factory=set)
+    packages: set[str] = field(default_factory=set)
 
 
 def log_reference(root: Path) -> str:
     """Return the events of all packages below ``root`` as a Markdown table."""
-    lines = ["| event | level | data | logged by |", "|---|---|---|---|"]
+    lines = ["| event | level | data | by |", "|---|---|---|---|"]
     for name, event in sorted(log_events(root).items()):
         levels = ", ".join(level for level in LEVELS if level in event.levels)
         data = ", ".join(f"`{each}`" for each in event.fields)
-        lines.append(f"| `{name}` | {levels} | {data} | {', '.join(f'`{each}`' for each in sorted(event.modules))} |")
+        lines.append(f"| `{name}` | {levels} | {data} | {', '.join(sorted(event.packages))} |")
     return "\n".join(lines)
 
 
@@ -35,12 +35,11 @@ def log_events(root: Path) -> dict[str, LogEvent]:
     found: dict[str, LogEvent] = {}
     for package in PACKAGES:
         for path in sorted((root / package).rglob("*.py")):
-            module = ".".join(path.relative_to(root).with_suffix("").parts)
             for name, level, fields in _calls(ast.parse(path.read_text())):
                 event = found.setdefault(name, LogEvent())
                 event.levels.add(level)
                 event.fields.update(dict.fromkeys(fields))
-                event.modules.add(module)
+                event.packages.add(package)
     return found
 
 

@@ -115,7 +115,7 @@ def test_log_events_have_their_levels_and_data() -> None:
 
     assert event.levels == {"warning"}
     assert event.fields
-    assert event.modules == {"controller.daemon"}
+    assert event.packages == {"controller"}
 
 
 def test_a_state_diagram_becomes_a_table() -> None:

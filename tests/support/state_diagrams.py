@@ -23,8 +23,8 @@ Action = TypeVar("Action", bound=StrEnum)
 TEXT = """\
 # State machines
 
-Drawn from the transition tables by `python -m tests.support.state_diagrams`. A label lists the events of a transition,
-and after the dash the actions in order. An event that a state does not list changes nothing.
+Drawn from the transition tables by `python -m tests.support.state_diagrams`. A transition has one or more events, and
+actions in their order, in a diagram after a dash. An event that a state does not list changes nothing.
 
 ## Leadership of a shard
 

@@ -1,0 +1,187 @@
+"""The page docs/performance.md, its overview as a chart, and README's part, from stored results. Pure.
+
+A result is what a benchmark prints as JSON, with ``doc``, ``seconds`` and ``plot`` added, or ``error`` if it could not
+be measured.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Literal
+from xml.sax.saxutils import escape
+
+import msgspec
+
+README_NAMES = ("drain_release", "ingest_throughput", "security_cost")
+README_PART = re.compile(r"(<!-- measured: .*? -->\n).*?(<!-- measured: end -->)", re.DOTALL)
+QUICK = (
+    "**Quick runs on a busy machine.** They show that every benchmark works. They are no measurement: "
+    "`make performance` makes one."
+)
+
+BAR_HEIGHT, LEFT, ACROSS, TOP = 22, 170, 420, 46
+WIDEST = 1.5
+"""Longest bar that is drawn, in goals."""
+STYLE = """<style>
+text { font: 12px system-ui, sans-serif; fill: #1d2327 } .head { font-weight: 600; font-size: 13px }
+.paper { fill: #ffffff; stroke: #d5d8dc } .met { fill: #4f9d69 } .missed { fill: #c8503c } .goal { stroke: #50575e }
+@media (prefers-color-scheme: dark) {
+text { fill: #e6e9ec } .paper { fill: #16191c; stroke: #3b4650 } .met { fill: #3f8a59 } .goal { stroke: #b4bac0 }
+}
+</style>"""
+
+
+class Machine(msgspec.Struct, frozen=True, kw_only=True):
+    """Where and when the benchmarks ran."""
+
+    processor: str
+    cores: int
+    memory_gb: int
+    system: str
+    python: str
+    date: str
+
+
+class Result(msgspec.Struct, frozen=True, kw_only=True):
+    """One benchmark."""
+
+    name: str
+    doc: str
+    error: str = ""
+    """Why it has no value."""
+    value: float = 0.0
+    unit: str = ""
+    goal: float = 1.0
+    better: Literal["higher", "lower"] = "lower"
+    goal_met: bool = False
+    parts: Mapping[str, float | int | str] = {}
+    seconds: int = 0
+    """How long it took."""
+    plot: bool = False
+    """Whether it has drawn NAME.svg."""
+
+    @property
+    def of_goal(self) -> float:
+        """Return the value as a share of its goal; at most 1 if the goal is met."""
+        if not self.value:
+            return float("inf")
+        return self.value / self.goal if self.better == "lower" else self.goal / self.value
+
+
+class Results(msgspec.Struct, frozen=True, kw_only=True):
+    """One run of all benchmarks."""
+
+    machine: Machine
+    quick: bool
+    benchmarks: list[Result]
+
+
+def page(results: Results, folder: str) -> str:
+    """Return docs/performance.md; ``folder`` is where the charts are, relative to it."""
+    machine, total = results.machine, sum(result.seconds for result in results.benchmarks)
+    rows = [
+        f"| [{result.name}](#{result.name}) | {_value(result)} | {_goal(result)} | {_verdict(result)} |"
+        for result in results.benchmarks
+    ]
+    sections = [line for result in results.benchmarks for line in _section(result, folder, quick=results.quick)]
+    return "\n".join(
+        [
+            "# Performance",
+            "",
+            "`make performance` measures every benchmark, and writes this page and its charts from the results.",
+            "A benchmark is a ratio between headgate and something comparable, measured in turns in one process, so",
+            "that other load on the machine disturbs both. A goal is a regression limit.",
+            "",
+            *([QUICK, ""] if results.quick else []),
+            f"Measured on {machine.date}, in {max(1, round(total / 60))} minutes: {machine.processor},",
+            f"{machine.cores} cores, {machine.memory_gb} GB of memory, {machine.system}, Python {machine.python}.",
+            "",
+            f"![Each value as a share of its goal]({folder}/overview.svg)",
+            "",
+            "| benchmark | value | goal | |",
+            "|---|---|---|---|",
+            *rows,
+            "",
+            *sections,
+        ]
+    )
+
+
+def readme(text: str, results: Results, folder: str) -> str:
+    """Return README with the newest values between its marks."""
+    chosen = [result for result in results.benchmarks if result.name in README_NAMES and not result.error]
+    unmeasured = ["`make performance` measures all benchmarks, and writes [their page](docs/performance.md)."]
+    lines = [
+        f"[![Each value as a share of its goal]({folder}/overview.svg)](docs/performance.md)",
+        "",
+        *(f"* {_headline(result)}: **{_value(result)}**" for result in chosen),
+        *([f"* {QUICK}"] if results.quick else []),
+    ]
+    return README_PART.sub(lambda part: f"{part[1]}{chr(10).join(lines if chosen else unmeasured)}\n{part[2]}", text)
+
+
+def overview(results: Results) -> str:
+    """Return a bar chart as SVG: each value as a share of its goal, which is a line."""
+    measured = [result for result in results.benchmarks if not result.error]
+    width, height = LEFT + ACROSS + 130, TOP + BAR_HEIGHT * len(measured) + 16
+    goal = LEFT + ACROSS / WIDEST
+    title = "Share of the goal: shorter is better" + (" (quick runs, no measurement)" if results.quick else "")
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img" aria-label="{title}">',
+        STYLE,
+        f'<rect class="paper" x="0.5" y="0.5" width="{width - 1}" height="{height - 1}" rx="6"/>',
+        f'<text class="head" x="14" y="22">{title}</text>',
+        f'<text x="{goal:g}" y="{TOP - 6}" text-anchor="middle">goal</text>',
+    ]
+    for number, result in enumerate(measured):
+        y = TOP + BAR_HEIGHT * number
+        kind = "met" if result.goal_met else "missed"
+        bar = ACROSS * min(result.of_goal, WIDEST) / WIDEST
+        label = f"{result.value:.3g}, goal {'≤' if result.better == 'lower' else '≥'} {result.goal:g}"
+        parts += [
+            f'<text x="{LEFT - 8}" y="{y + 15}" text-anchor="end">{escape(result.name)}</text>',
+            f'<rect class="{kind}" x="{LEFT}" y="{y + 3}" width="{bar:.1f}" height="{BAR_HEIGHT - 6}" rx="2"/>',
+            f'<text x="{LEFT + ACROSS + 6}" y="{y + 15}">{label}</text>',
+        ]
+    parts.append(f'<path class="goal" d="M{goal:g} {TOP}V{height - 12}" stroke-dasharray="4 3"/>')
+    return "\n".join([*parts, "</svg>", ""])
+
+
+def _section(result: Result, folder: str, *, quick: bool) -> list[str]:
+    """Return the part about one benchmark: what it compares, its values, its chart and its command."""
+    option = " --quick" if quick else ""
+    command = ['```bash no-run="takes minutes"', f"python -m bench {result.name}{option}", "```", ""]
+    head = [f"## {result.name}", "", *result.doc.strip().splitlines(), ""]
+    if result.error:
+        return [*head, f"Not measured: {result.error}", "", *command]
+    values = ", ".join(f"{name} {_number(part)}" for name, part in result.parts.items() if not name.endswith("_goal"))
+    drawn = [f"![{result.name}]({folder}/{result.name}.svg)", ""] if result.plot else []
+    return [
+        *head,
+        f"**{_value(result)}**, goal {_goal(result)}: {_verdict(result)}.",
+        "",
+        *([f"Parts: {values}.", ""] if values else []),
+        *drawn,
+        *command,
+    ]
+
+
+def _headline(result: Result) -> str:
+    return result.doc.strip().partition("\n")[0].rstrip(".")
+
+
+def _value(result: Result) -> str:
+    return "not measured" if result.error else f"{result.value:.3g} {result.unit}"
+
+
+def _goal(result: Result) -> str:
+    return "" if result.error else f"{'≤' if result.better == 'lower' else '≥'} {result.goal:g}"
+
+
+def _verdict(result: Result) -> str:
+    return "" if result.error else "met" if result.goal_met else "**missed**"
+
+
+def _number(part: float | str) -> str:
+    return f"{part:g}" if isinstance(part, float) else str(part)

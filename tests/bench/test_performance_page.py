@@ -1,0 +1,123 @@
+"""docs/performance.md: measured in one run, labelled if it was a quick one, and drawn from the stored results."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import msgspec
+import pytest
+from click.testing import CliRunner
+
+from bench.__main__ import command
+from bench.harness.all_benchmarks import measure_all, this_machine, write_pages
+from bench.harness.benchmark import Benchmark, Measurement
+from bench.harness.performance_page import Result, Results, overview, page, readme
+
+ROOT = Path(__file__).parents[2]
+DOCS = {"fast": "How fast.\n\nWhy.", "broken": "Cannot run.", "drain_release": "Wait of a child."}
+MARKED = "# X\n\n<!-- measured: here -->\nold\n<!-- measured: end -->\n\nrest\n"
+
+
+def fake_run(arguments: list[str]) -> subprocess.CompletedProcess[str]:
+    name = arguments[0]
+    if "--plot" in arguments:
+        Path(arguments[arguments.index("--plot") + 1]).write_text("<svg/>")
+    value = 12.0 if name == "drain_release" else 3.0
+    printed = {"name": name, "value": value, "unit": "times", "goal": 2.0, "goal_met": name == "drain_release"}
+    result = printed | {"better": "higher" if name == "drain_release" else "lower", "parts": {"rounds": 5, "x_goal": 1}}
+    return subprocess.CompletedProcess(arguments, int(name == "broken"), f"progress\n{json.dumps(result)}\n", "")
+
+
+def measured(folder: Path, *, quick: bool = False) -> Results:
+    return measure_all(DOCS, frozenset({"fast"}), folder, quick=quick, run=fake_run, progress=lambda _: None)
+
+
+def test_every_benchmark_is_stored_also_one_that_fails(tmp_path: Path) -> None:
+    results = measured(tmp_path / "performance")
+    stored = msgspec.json.decode((tmp_path / "performance" / "results.json").read_bytes(), type=Results)
+
+    assert stored == results
+    assert [("fast", 3.0, ""), ("drain_release", 12.0, "")] == [
+        (result.name, result.value, result.error) for result in results.benchmarks if not result.error
+    ]
+    assert "`python -m bench broken` ended with exit code 1" == results.benchmarks[1].error
+    assert (tmp_path / "performance" / "fast.svg").exists()
+
+
+def test_the_page_has_values_goals_charts_commands_and_the_machine(tmp_path: Path) -> None:
+    text = page(measured(tmp_path), "performance")
+
+    assert "| [fast](#fast) | 3 times | ≤ 2 | **missed** |" in text
+    assert "| [drain_release](#drain_release) | 12 times | ≥ 2 | met |" in text
+    assert "Not measured: `python -m bench broken` ended" in text
+    assert "![fast](performance/fast.svg)" in text
+    assert "python -m bench fast\n" in text
+    assert "Parts: rounds 5.\n" in text
+    assert f"{this_machine().cores} cores" in text
+    assert "Quick runs" not in text
+
+
+def test_quick_runs_are_labelled_everywhere(tmp_path: Path) -> None:
+    results = measured(tmp_path, quick=True)
+
+    assert "**Quick runs on a busy machine.**" in page(results, "performance")
+    assert "**Quick runs on a busy machine.**" in readme(MARKED, results, "docs/performance")
+    assert "quick runs, no measurement" in overview(results)
+
+
+def test_the_part_of_readme_is_replaced(tmp_path: Path) -> None:
+    text = readme(MARKED, measured(tmp_path), "docs/performance")
+
+    assert "old" not in text
+    assert "* Wait of a child: **12 times**\n<!-- measured: end -->\n\nrest\n" in text
+    assert text == readme(text, measured(tmp_path), "docs/performance")
+
+
+def test_a_readme_without_results_names_the_page() -> None:
+    text = readme(MARKED, Results(machine=this_machine(), quick=False, benchmarks=[]), "docs/performance")
+
+    assert "](docs/performance.md).\n<!-- measured: end -->" in text
+    assert "overview.svg" not in text
+
+
+@pytest.mark.parametrize(
+    ("better", "value", "of_goal"),
+    [("lower", 1.0, 0.5), ("higher", 4.0, 0.5), ("lower", 3.0, 1.5), ("higher", 0.0, float("inf"))],
+)
+def test_a_bar_is_the_share_of_the_goal(better: str, value: float, of_goal: float) -> None:
+    result = msgspec.convert({"name": "x", "doc": "", "value": value, "goal": 2.0, "better": better}, Result)
+
+    assert of_goal == result.of_goal
+
+
+def test_the_chart_has_a_bar_for_each_measured_benchmark(tmp_path: Path) -> None:
+    drawn = ET.fromstring(overview(measured(tmp_path)))
+
+    classes = [each.get("class") for each in drawn.iter("{http://www.w3.org/2000/svg}rect")]
+    assert ["paper", "missed", "met"] == classes
+
+
+@pytest.mark.parametrize("arguments", [["--all"], ["--write", "x"], ["made_up", "--all", "--write", "x"]])
+def test_all_and_write_belong_together(arguments: list[str]) -> None:
+    benchmark = Benchmark(unit="times", goal=1, better="lower", measure=lambda _: Measurement(1.0, {}))
+    result = CliRunner().invoke(command({"made_up": lambda: (benchmark, "What.")}), arguments)
+
+    assert 2 == result.exit_code
+    assert "use --all and --write FOLDER together" in result.stderr
+
+
+def test_the_committed_page_is_drawn_from_the_committed_results(tmp_path: Path) -> None:
+    """`make performance` writes all of them. Edit the program, not the page."""
+    folder = ROOT / "docs" / "performance"
+    copy = tmp_path / "docs" / "performance"
+    copy.mkdir(parents=True)
+    (copy / "results.json").write_bytes((folder / "results.json").read_bytes())
+    (tmp_path / "README.md").write_bytes((ROOT / "README.md").read_bytes())
+
+    write_pages(copy, tmp_path / "README.md")
+
+    for name in ("docs/performance.md", "docs/performance/overview.svg", "README.md"):
+        assert (tmp_path / name).read_text() == (ROOT / name).read_text()
