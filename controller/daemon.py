@@ -72,6 +72,7 @@ from metrics import events
 from metrics.health import Health, HealthFacts, judge_health
 from metrics.http import HttpServer
 from metrics.instruments import Instruments
+from metrics.label_values import DrainState
 from metrics.status import DaemonStatus
 from metrics.systemd import SystemdNotifier
 
@@ -233,7 +234,7 @@ class Daemon:
         log.info("daemon.stopped", instance=self.instance)
 
     @property
-    def drain_state(self) -> tuple[events.DrainState, str]:
+    def drain_state(self) -> tuple[DrainState, str]:
         """State of the drain service, and its reason."""
         return self._drain.state
 
@@ -285,7 +286,7 @@ class Daemon:
         log.info("settings.reloaded", applied=reload.applied, needs_restart=reload.needs_restart)
         for setting in reload.needs_restart:
             log.warning("settings.needs_restart", setting=setting)
-        for leader in [controller.leader for controller in self._controllers if controller.leader is not None]:
+        for leader in self._active_leaders():
             leader.autoscaler.settings, leader.pruner.settings = self.settings.scaling, self.settings.retention
             if "ingest.pipelining" in reload.applied:
                 leader.announcer.switch_pipelining(self.settings.ingest.pipelining)
@@ -357,20 +358,13 @@ class Daemon:
         )
 
     def _snapshot_scheduler(self, store: Store) -> SnapshotScheduler:
-        def heads() -> dict[int, int]:
-            return {
-                controller.shard: controller.leader.commit.durable
-                for controller in self._controllers
-                if controller.leader is not None
-            }
-
         settings = self.settings.snapshots
         return SnapshotScheduler(
             store=store,
             ledger_url=self.settings.ledger.url,
             chunks=settings.min_chunks,
             pause_seconds=settings.min_interval_seconds,
-            heads=heads,
+            heads=lambda: {leader.state.shard: leader.commit.durable for leader in self._active_leaders()},
             observer=self.instruments,
         )
 
@@ -415,7 +409,7 @@ class Daemon:
 
     def _report_time(self) -> None:
         now_ms = self._now_ms()
-        for leader in [controller.leader for controller in self._controllers if controller.leader is not None]:
+        for leader in self._active_leaders():
             ahead_seconds = max(0, leader.state.at_ms - now_ms) / 1000
             self.instruments.observe(events.LedgerTimeCompared(shard=leader.state.shard, ahead_seconds=ahead_seconds))
         self.instruments.observe(events.ClockStepHeld(seconds=self._clock.step_ms / 1000))
@@ -450,6 +444,9 @@ class Daemon:
             case ForeignNodeFound():
                 self.instruments.observe(events.ForeignNodeFound())
 
+    def _active_leaders(self) -> list[ShardLeader]:
+        return [controller.leader for controller in self._controllers if controller.leader is not None]
+
     def _post_to_all(self, event: Event) -> None:
         for controller in self._controllers:
             controller.post(event)
@@ -459,9 +456,8 @@ class Daemon:
         if connected and self._transport is not None and self._description is not None:
             topic = m.cluster_topic(self.settings.cluster.name)
             self._transport.publish(topic, m.encode(self._description), retain=True)
-        for controller in self._controllers:
-            if controller.leader is not None:
-                controller.leader.connection_changed(connected)
+        for leader in self._active_leaders():
+            leader.connection_changed(connected)
 
     def _on_presence(self, topic: str, payload: bytes) -> None:
         now = asyncio.get_running_loop().time()
@@ -483,9 +479,8 @@ class Daemon:
                     newer=conflict.newer,
                     remedy="give each program a client id of its own",
                 )
-        for controller in self._controllers:
-            if controller.leader is not None:
-                controller.leader.on_presence(presence)
+        for leader in self._active_leaders():
+            leader.on_presence(presence)
 
     def _on_foreign_objects(self, shard: int, names: Sequence[str]) -> None:
         self.instruments.observe(events.ForeignObjectsFound(shard=shard, count=len(names)))
@@ -495,12 +490,11 @@ class Daemon:
             )
 
     def _on_leader(self, topic: str, payload: bytes) -> None:
-        for controller in self._controllers:
-            if controller.leader is not None and topic == m.leader_topic(self.settings.cluster.name, controller.shard):
-                controller.leader.announcer.seen(payload)
+        for leader in self._active_leaders():
+            if topic == m.leader_topic(self.settings.cluster.name, leader.state.shard):
+                leader.announcer.seen(payload)
 
     def _recheck_drained(self) -> None:
         """Ask again for blocked segments without waiting for the next poll."""
-        for controller in self._controllers:
-            if controller.leader is not None:
-                controller.leader.subscription_registry.drain_checker_ready()
+        for leader in self._active_leaders():
+            leader.subscription_registry.drain_checker_ready()

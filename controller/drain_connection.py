@@ -22,6 +22,7 @@ from drain.protocol import BacklogResponse, ExternalBacklogQuery
 from headgate.restart_policy import RestartPolicy
 from headgate.storage.object_store import open_store
 from metrics import events
+from metrics.label_values import DrainState
 
 log = structlog.get_logger(__name__)
 
@@ -44,7 +45,7 @@ class DrainConnection:
         self, settings: Settings, observer: events.Observer, rng: random.Random, recheck: Callable[[], None]
     ) -> None:
         """``recheck`` is called when checks that failed before may be answered now."""
-        self.state: tuple[events.DrainState, str] = ("off", "the drain service has not replied yet")
+        self.state: tuple[DrainState, str] = ("off", "the drain service has not replied yet")
         """State of the drain service, and its reason."""
         self._settings = settings
         self._observer = observer
@@ -114,7 +115,7 @@ class DrainConnection:
         assert self._checker is not None, "this daemon leads a shard before its drain checker exists"
         return await self._checker.backlog([shard], now_ms, external)
 
-    def _on_state(self, state: events.DrainState, reason: str) -> None:
+    def _on_state(self, state: DrainState, reason: str) -> None:
         if state != self.state[0]:
             log.info("drain.state", state=state, reason=reason)
         became_ready = state == "ready" and self.state[0] != "ready"

@@ -11,6 +11,7 @@ from controller.settings.load import Settings, ZooKeeperSettings
 from controller.settings.zookeeper_files import read_zookeeper_tls
 from controller.settings.zookeeper_problems import zookeeper_warnings
 from metrics import events
+from metrics.label_values import ZooKeeperState
 
 log = structlog.get_logger(__name__)
 
@@ -31,7 +32,7 @@ class ZooKeeperSession:
 
     def __init__(self, settings: Settings, observer: events.Observer) -> None:
         self._settings = settings
-        self.state: events.ZooKeeperState = "connecting"
+        self.state: ZooKeeperState = "connecting"
         self.problem: str | None = None
         """What ZooKeeper refuses this daemon, and what to do."""
         self._observer = observer
@@ -57,7 +58,7 @@ class ZooKeeperSession:
         if self._elections is not None:
             self._elections.use(credentials)
 
-    def set_state(self, state: events.ZooKeeperState) -> None:
+    def set_state(self, state: ZooKeeperState) -> None:
         if state != self.state:
             log.info("zookeeper.state", state=state)
         self.state = state

@@ -25,7 +25,7 @@ from collections.abc import Awaitable, Callable
 import structlog
 
 from headgate.backoff import Backoff, BackoffSchedule
-from metrics.events import PollOutcome
+from metrics.label_values import PollOutcome
 
 JITTER = 0.1
 """Largest fraction by which a pause is shortened."""

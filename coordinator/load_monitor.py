@@ -15,6 +15,7 @@ from coordinator.state.subscription import Subscription
 from coordinator.state.topic_view import TopicView
 from headgate.model import entries as e
 from metrics import events
+from metrics.label_values import WeightChange
 
 log = structlog.get_logger(__name__)
 
@@ -64,9 +65,7 @@ class LoadMonitor:
             return False
         for segment, weight in changed.items():
             before = subscription.weights.get(segment)
-            change: events.WeightChange = (
-                "initial" if before is None else "increased" if weight > before else "decreased"
-            )
+            change: WeightChange = "initial" if before is None else "increased" if weight > before else "decreased"
             self._observer.observe(events.SegmentWeightChanged(change=change))
         self._ledger.propose(
             e.SegmentWeightsSet(

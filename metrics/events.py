@@ -13,50 +13,33 @@ Rules:
 
 from __future__ import annotations
 
-from typing import Final, Literal, Protocol
+from typing import Final, Protocol
 
 import msgspec
 
 from headgate.model.entries import LeaveReason, ReleaseReason
 from headgate.protocol.backlog import SubscriptionBacklog
-from headgate.protocol.replies import Verdict
+from metrics.label_values import (
+    BatchVerdict,
+    BrokerConnectionKind,
+    CertificateUse,
+    DeviceRejectionReason,
+    DrainFailure,
+    DrainState,
+    HttpDenial,
+    HttpLimit,
+    LayoutChangeKind,
+    LayoutChangeReason,
+    MalformedReason,
+    ObjectKind,
+    PollOutcome,
+    Quota,
+    SplitLimit,
+    StoreOperation,
+    WeightChange,
+    ZooKeeperState,
+)
 from metrics.status import DaemonStatus
-
-BatchVerdict = Literal["accept", "duplicate", Verdict]
-BrokerConnectionKind = Literal["daemon", "devices"]
-MalformedReason = Literal["too_large", "not_msgpack", "invalid", "protocol", "sender", "presence"]
-DeviceRejectionReason = Literal["unknown_topic", "external_topic", "empty_key", "too_large", "retained"]
-ZooKeeperState = Literal["connecting", "connected", "suspended", "lost"]
-PollOutcome = Literal["drained", "waiting", "failed", "timed_out", "stuck"]
-"""At least one segment is drained; none is; the check raised; the check exceeded its time limit;
-the previous check is still running although it was cancelled."""
-WeightChange = Literal["initial", "increased", "decreased"]
-StoreOperation = Literal["create", "read", "list", "delete"]
-LayoutChangeKind = Literal["split", "merge"]
-LayoutChangeReason = Literal["rate", "bytes", "size", "consumers", "quiet"]
-SplitLimit = Literal["hot_key", "max_segments", "undrained_ancestors", "single_hash", "layout_full", "quota"]
-DrainState = Literal["off", "starting", "ready", "degraded"]
-DrainFailure = Literal["unreachable", "timed_out", "failed", "invalid", "denied"]
-CertificateUse = Literal["http", "broker", "zookeeper"]
-HttpLimit = Literal["connections", "descriptors", "streams", "slow_stream"]
-HttpDenial = Literal[
-    "no_token",
-    "wrong_token",
-    "plaintext",
-    "client_certificate",
-    "server_certificate",
-    "handshake",
-    "slow_handshake",
-    "slow_request",
-]
-"""A page without a token or with an unknown one; no TLS on a port that requires it; no certificate of the
-client, or an unusable one; a client that does not trust the daemon's; any other handshake that failed, or
-did not end in time; a request that began to arrive, and did not end in time."""
-Quota = Literal[
-    "topics", "segments", "subscriptions", "consumers", "producers", "requests_per_second", "bytes_per_second"
-]
-"""What is limited per user."""
-ObjectKind = Literal["chunk", "snapshot", "manifest", "compacted"]
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -26,7 +26,7 @@ from prometheus_client.exposition import choose_encoder
 from headgate.errors import HeadgateError
 from metrics.api.openapi import ROOT
 from metrics.api.source import StatusSource
-from metrics.events import HttpDenial, Observer
+from metrics.events import Observer
 from metrics.health import Health
 from metrics.http_access import CHALLENGES, HttpAccess, peer_token
 from metrics.http_api import HttpApi
@@ -34,6 +34,7 @@ from metrics.http_denials import HttpDenials
 from metrics.http_listener import HANDSHAKE_SECONDS, MAX_CONNECTIONS, HttpListener
 from metrics.http_live import INTERVAL_SECONDS
 from metrics.http_page import StatusPages
+from metrics.label_values import HttpDenial
 
 CACHE_SECONDS = 1.0
 """How long a rendering is reused: far below any scrape interval."""

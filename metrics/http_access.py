@@ -18,8 +18,8 @@ import ssl
 from dataclasses import dataclass
 from typing import Final
 
-from metrics.events import HttpDenial
 from metrics.http_tokens import Tokens
+from metrics.label_values import HttpDenial
 
 OPEN_PATHS: Final = frozenset({"/livez", "/readyz"})
 CHALLENGES: Final = ('Bearer realm="headgate"', 'Basic realm="headgate", charset="UTF-8"')

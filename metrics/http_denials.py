@@ -10,6 +10,7 @@ import structlog
 
 from headgate.report_limit import ReportLimit
 from metrics import events
+from metrics.label_values import HttpDenial
 
 LOG_SECONDS: Final = 3600.0
 MAX_LOGGED_PEERS: Final = 1000
@@ -25,14 +26,14 @@ class HttpDenials:
         self._observer = observer
         self._logged = ReportLimit(LOG_SECONDS, MAX_LOGGED_PEERS)
 
-    def report(self, reason: events.HttpDenial, peer: str) -> None:
+    def report(self, reason: HttpDenial, peer: str) -> None:
         """Report one refusal; ``peer`` is an address without a port."""
         self._observer.observe(events.HttpDenied(reason=reason))
         if self._logged.is_due(asyncio.get_running_loop().time(), (peer, reason)):
             log.warning("http.denied", peer=peer, reason=reason)
 
 
-def handshake_denial(error: OSError) -> events.HttpDenial | None:
+def handshake_denial(error: OSError) -> HttpDenial | None:
     """Return why a TLS handshake failed; None if the peer only went away, as the probe of a port does."""
     if not isinstance(error, ssl.SSLError) or isinstance(error, ssl.SSLEOFError):
         return None

@@ -14,6 +14,7 @@ from coordinator.decisions.refusal import Refusal
 from headgate.protocol import messages as m
 from headgate.report_limit import ReportLimit
 from metrics import events
+from metrics.label_values import Quota
 
 MAX_LOGGED_CLIENTS: Final = 1000
 """Clients whose refusals were logged. Beyond it all are forgotten, and are logged once more."""
@@ -66,7 +67,7 @@ class AccessControl:
             if self._denials_logged.is_due(now, address):
                 log.warning("access.denied", client=address, request=request, reason=refusal.reason)
 
-    def _report_exceeded(self, address: str, quota: events.Quota, now: float, reason: Callable[[], str]) -> None:
+    def _report_exceeded(self, address: str, quota: Quota, now: float, reason: Callable[[], str]) -> None:
         self._observer.observe(events.QuotaExceeded(quota=quota))
         if self._quotas_logged.is_due(now, address):
             log.warning("quota.exceeded", client=address, quota=quota, reason=reason())

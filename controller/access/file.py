@@ -34,7 +34,7 @@ from controller.access.quotas import DEFAULT_LIMITS, QUOTAS, Limits, limits_of_u
 from controller.access.rules import ANY, AccessRules, Right, Role
 from headgate.errors import ConfigError, InvalidNameError
 from headgate.protocol.messages import MAX_MESSAGE_BYTES, require_name
-from metrics.events import Quota
+from metrics.label_values import Quota
 
 LEAST_BYTES_PER_SECOND: Final = MAX_MESSAGE_BYTES // 60
 """The largest message is paid for in a minute, half the default delivery timeout."""

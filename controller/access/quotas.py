@@ -23,7 +23,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple, get_args
 
-from metrics.events import Quota
+from metrics.label_values import Quota
 
 QUOTAS: Final[tuple[Quota, ...]] = get_args(Quota)
 BURST_SECONDS: Final = 1.0

@@ -7,7 +7,7 @@ from typing import Final
 
 from controller.access.quotas import MAX_DELAY_SECONDS, Spending, exceeded_text
 from controller.access.rules import AccessRules
-from metrics.events import Quota
+from metrics.label_values import Quota
 
 _UNKNOWN_USERS: Final = ""
 """All users without rights spend together: their names are not limited in number."""

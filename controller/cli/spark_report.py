@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from headgate.model.duration import duration
-from metrics.events import DrainState
+from metrics.label_values import DrainState
 
 REMINDER_SECONDS: Final = 60.0
 

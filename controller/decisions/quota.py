@@ -21,7 +21,7 @@ from controller.state.shard_state import ShardState
 from coordinator.decisions.refusal import Refusal
 from headgate.model import entries as e
 from headgate.protocol import messages as m
-from metrics.events import Quota
+from metrics.label_values import Quota
 
 IDLE_PRODUCER_MS: Final = 600_000
 """Five times the default delivery timeout, after which every batch of the producer has an outcome."""

@@ -31,6 +31,7 @@ from controller.devices.subscriptions import DeviceSubscriptions
 from controller.state.shard_state import ShardState
 from headgate.protocol import messages as m
 from metrics import events
+from metrics.label_values import DeviceRejectionReason
 
 REJECTION_LOG_INTERVAL_SECONDS = 60.0
 """Between two log lines for one rejection reason and topic."""
@@ -119,11 +120,11 @@ class DeviceIntake:
         self._commit.after_barrier(partial(self._discard, "unknown_topic", delivery))
         self.subscriptions.remove_filter(name)
 
-    def _discard(self, reason: events.DeviceRejectionReason, delivery: Delivery) -> None:
+    def _discard(self, reason: DeviceRejectionReason, delivery: Delivery) -> None:
         self._reject(reason, delivery.topic, len(delivery.payload))
         delivery.acknowledge()
 
-    def _reject(self, reason: events.DeviceRejectionReason, mqtt_topic: str, size_bytes: int) -> None:
+    def _reject(self, reason: DeviceRejectionReason, mqtt_topic: str, size_bytes: int) -> None:
         self._observer.observe(events.DeviceMessageRejected(reason=reason))
         now = asyncio.get_running_loop().time()
         kind = reason, m.parse_publish_address(self._cluster, mqtt_topic)[0]

@@ -43,6 +43,7 @@ from coordinator.decisions.refusal import Refusal
 from headgate.model import entries as e
 from headgate.protocol import messages as m
 from metrics import events
+from metrics.label_values import BatchVerdict
 
 SUCCESSOR_CHECK_INTERVAL_SECONDS = 1.0
 """How often an idle leader checks whether another leader has written the next chunk."""
@@ -389,7 +390,7 @@ class ShardLeader:
             batch, self.state, self.commit.durable, user=m.user_of(address), rules=self._access.rules
         )
         outcome: Outcome
-        verdict: events.BatchVerdict
+        verdict: BatchVerdict
         match judgement:
             case Duplicate():
                 rejected = [

@@ -41,7 +41,7 @@ from kazoo.exceptions import (
     SessionMovedError,
 )
 from kazoo.handlers.threading import KazooTimeoutError
-from kazoo.protocol.states import KazooState, ZnodeStat
+from kazoo.protocol.states import KazooState
 
 from controller.leadership.election import (
     Acquired,
@@ -57,6 +57,7 @@ from controller.leadership.election import (
 )
 from controller.leadership.zookeeper_connection import RefusedError, ZooKeeperConnection, ZooKeeperCredentials
 from controller.leadership.zookeeper_nodes import ZooKeeperNodes
+from controller.leadership.zookeeper_refusals import ZooKeeperRefusals
 from headgate.errors import ConfigError
 
 RECONCILE_INTERVAL_SECONDS: Final = 5.0
@@ -115,10 +116,6 @@ class ZooKeeperElections:
         self._credentials = credentials or ZooKeeperCredentials()
         self._connection: ZooKeeperConnection
         self._nodes: ZooKeeperNodes
-        self._problems: dict[str, str] = {}
-        """Activity → why ZooKeeper refuses it."""
-        self._problem: str | None = None
-        """The problem that was reported last."""
         self._session = 0
         """Number of the session. A queue node belongs to one session."""
         self._in_contact = asyncio.Event()
@@ -136,6 +133,7 @@ class ZooKeeperElections:
         """The running tasks. A task is removed when it ends."""
         self._registering: _Task | None = None
         self._log = log.bind(zookeeper=hosts)
+        self._problems = ZooKeeperRefusals(hosts)
 
     # Elections
 
@@ -264,20 +262,8 @@ class ZooKeeperElections:
         )
 
     def _set_problem(self, activity: str, problem: str | None) -> None:
-        """Remember what ZooKeeper refuses. Log and report it if it is not what was reported last."""
-        if problem is None:
-            self._problems.pop(activity, None)
-        else:
-            self._problems[activity] = problem
-        first = next(iter(self._problems.values()), None)
-        if first == self._problem or self._closing:
-            return
-        self._problem = first
-        if first is None:
-            self._log.info("zookeeper.accepted")
-        else:
-            self._log.error("zookeeper.refused", problem=first)
-        self._on_event(Refused(first))
+        if not self._closing and self._problems.change(activity, problem):
+            self._on_event(Refused(self._problems.first))
 
     async def _warn_if_slow(self) -> None:
         try:
@@ -393,17 +379,11 @@ class ZooKeeperElections:
             if name in owned or (stat := await self._connection.call("exists", path)) is None:
                 continue
             with suppress(NoNodeError):
-                strangeness = await self._strangeness(path, stat)
+                strangeness = await self._nodes.strangeness(path, stat)
                 owned[name] = strangeness is None
                 if strangeness is not None:
                     self._report_foreign("queue.foreign_node", path, strangeness)
         return [name for name in queue if owned.get(name, True)]
-
-    async def _strangeness(self, path: str, stat: ZnodeStat) -> str | None:
-        """Return why no daemon of this cluster can have created a node; None: one did. Raises NoNodeError."""
-        if stat.ephemeralOwner == 0:
-            return "permanent"
-        return None if await self._nodes.is_own(path) else "of another user"
 
     def _report_foreign(self, event: str, path: str, strangeness: str) -> None:
         self._log.warning(
@@ -471,7 +451,7 @@ class ZooKeeperElections:
         if (stat := await self._connection.call("exists", path)) is None:
             return False
         try:
-            strangeness = await self._strangeness(path, stat)
+            strangeness = await self._nodes.strangeness(path, stat)
         except NoNodeError:
             return False
         if strangeness is None:

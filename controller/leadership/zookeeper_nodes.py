@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import structlog
 from kazoo.exceptions import NoNodeError
+from kazoo.protocol.states import ZnodeStat
 
 from controller.leadership.zookeeper_connection import RefusedError, ZooKeeperConnection
 
@@ -52,7 +53,13 @@ class ZooKeeperNodes:
                 log.warning("zookeeper.node_closed", node=path, was_open_to=[str(entry.id.scheme) for entry in found])
         self._closed.add(path)
 
-    async def is_own(self, path: str) -> bool:
+    async def strangeness(self, path: str, stat: ZnodeStat) -> str | None:
+        """Return why no daemon of this cluster can have created a queue node; None: one did. Raises NoNodeError."""
+        if stat.ephemeralOwner == 0:
+            return "permanent"
+        return None if await self._is_own(path) else "of another user"
+
+    async def _is_own(self, path: str) -> bool:
         """Whether a daemon of this cluster created the node: only they know the user that its list names."""
         wanted = self._connection.acl
         if not wanted:

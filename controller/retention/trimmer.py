@@ -23,6 +23,7 @@ from headgate.ledger.ledger import Ledger
 from headgate.ledger.paths import snapshot_path
 from headgate.model import entries as e
 from metrics import events
+from metrics.label_values import ObjectKind
 
 TRIM_INTERVAL_SECONDS: Final = 30.0
 MAX_DELETIONS_PER_ROUND: Final = 2000
@@ -109,7 +110,7 @@ class Trimmer:
 
     def _report_objects(self, snapshots: int, covering: list[ChunkRange]) -> None:
         shard = self._ledger.shard
-        counts: dict[events.ObjectKind, int] = {
+        counts: dict[ObjectKind, int] = {
             "snapshot": snapshots,
             "manifest": len(self._written_at),
             "compacted": sum(objects for objects, _ in self._sizes.values()),

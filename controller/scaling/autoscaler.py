@@ -33,6 +33,7 @@ from coordinator.decisions.refusal import Refusal
 from headgate.ledger.record_columns import RecordColumns
 from headgate.model import entries as e
 from metrics import events
+from metrics.label_values import LayoutChangeKind, LayoutChangeReason
 
 EVALUATION_INTERVAL_SECONDS = 5.0
 """Half of the shortest window."""
@@ -134,8 +135,8 @@ class Autoscaler:
     def _change(
         self,
         topic: Topic,
-        kind: events.LayoutChangeKind,
-        why: events.LayoutChangeReason,
+        kind: LayoutChangeKind,
+        why: LayoutChangeReason,
         detail: str,
         entry: e.SegmentSplit | e.SegmentsMerged | Refusal,
     ) -> None:

@@ -34,7 +34,7 @@ from coordinator.decisions.gate import is_gated
 from coordinator.state.subscription import Subscription
 from headgate.model.entries import TopicPolicy
 from headgate.model.layout import Layout, Segment
-from metrics.events import LayoutChangeReason, SplitLimit
+from metrics.label_values import LayoutChangeReason, SplitLimit
 
 MIN_REMAINING_LOAD = 0.5
 """Load beside the hottest hash, as a fraction of a threshold, that makes a split worth it."""

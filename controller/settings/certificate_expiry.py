@@ -5,8 +5,9 @@ from __future__ import annotations
 from controller.settings.load import Settings
 from headgate.tls import certificate_expiry
 from metrics import events
+from metrics.label_values import CertificateUse
 
-USES: tuple[events.CertificateUse, ...] = ("http", "broker", "zookeeper")
+USES: tuple[CertificateUse, ...] = ("http", "broker", "zookeeper")
 
 
 def report_certificates(settings: Settings, observer: events.Observer) -> None:

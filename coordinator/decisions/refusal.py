@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from headgate.protocol import messages as m
-from metrics.events import Quota
+from metrics.label_values import Quota
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,7 @@ from headgate.background import BackgroundService
 from headgate.backoff import Backoff
 from headgate.errors import ConfigError
 from metrics import events
+from metrics.label_values import DrainState
 
 __all__ = ["DrainCheckError", "DrainQuery", "SparkDrainChecker"]
 
@@ -52,7 +53,7 @@ class SparkDrainChecker(BackgroundService):
         *,
         secret_file: Path | None = None,
         timeout_seconds: float = 60.0,
-        on_state: Callable[[events.DrainState, str], None] | None = None,
+        on_state: Callable[[DrainState, str], None] | None = None,
         observer: events.Observer | None = None,
         rng: random.Random | None = None,
         reconnect: Backoff = RECONNECT_BACKOFF,
@@ -78,7 +79,7 @@ class SparkDrainChecker(BackgroundService):
         self._connection_wanted = asyncio.Event()
         self._process_ready = asyncio.Event()
         self._failed_attempts = 0
-        self._state: events.DrainState | None = None
+        self._state: DrainState | None = None
 
     async def __aexit__(
         self,
@@ -220,7 +221,7 @@ class SparkDrainChecker(BackgroundService):
         self._observer.observe(events.DrainCheckFailed(reason=error.failure))
         self._set_state("degraded", str(error))
 
-    def _set_state(self, state: events.DrainState, reason: str) -> None:
+    def _set_state(self, state: DrainState, reason: str) -> None:
         if state != self._state and self._on_state is not None:
             self._on_state(state, reason)
         self._state = state

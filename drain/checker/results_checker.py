@@ -27,7 +27,7 @@ from drain.protocol import BacklogResponse, DrainCheckError, DrainQuery, Externa
 from headgate.background import BackgroundService
 from headgate.errors import StoreError
 from headgate.storage.object_store import Store
-from metrics import events
+from metrics.label_values import DrainState
 
 POLL_INTERVAL_SECONDS: Final = 5.0
 """Interval of polling: a listing of a few names for each shard that was queried."""
@@ -64,7 +64,7 @@ class ResultsChecker(BackgroundService):
         *,
         stale_seconds: float,
         poll_interval_seconds: float = POLL_INTERVAL_SECONDS,
-        on_state: Callable[[events.DrainState, str], None] | None = None,
+        on_state: Callable[[DrainState, str], None] | None = None,
         on_result: Callable[[], None] | None = None,
     ) -> None:
         """``on_result`` is called when any shard has a newer result, ``on_state`` with a state and its reason."""
@@ -75,7 +75,7 @@ class ResultsChecker(BackgroundService):
         self._on_result = on_result
         self._shards: dict[int, _ShardState] = {}
         self._wake_up = asyncio.Event()
-        self._state: tuple[events.DrainState, str] | None = None
+        self._state: tuple[DrainState, str] | None = None
 
     async def __aenter__(self) -> Self:
         await super().__aenter__()
@@ -164,7 +164,7 @@ class ResultsChecker(BackgroundService):
             self._on_state(*state)
         self._state = state
 
-    def _current_state(self) -> tuple[events.DrainState, str]:
+    def _current_state(self) -> tuple[DrainState, str]:
         now = asyncio.get_running_loop().time()
         for number, shard in sorted(self._shards.items()):
             if shard.fault is not None:

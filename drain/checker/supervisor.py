@@ -22,7 +22,7 @@ from drain.protocol import DrainCheckError, Ping, Pong
 from headgate.background import BackgroundService
 from headgate.child_process import ChildProcess
 from headgate.restart_policy import MAX_EXTENSION, Failures, RestartPolicy
-from metrics import events
+from metrics.label_values import DrainState
 
 LOG_NAME: Final = "drain.log"
 
@@ -95,7 +95,7 @@ class DrainSupervisor(BackgroundService):
         socket: str,
         secret_file: Path | None = None,
         folder: Path,
-        on_state: Callable[[events.DrainState, str], None] | None = None,
+        on_state: Callable[[DrainState, str], None] | None = None,
         on_restart: Callable[[], None] | None = None,
         policy: RestartPolicy | None = None,
         times: SupervisorTimes | None = None,
@@ -221,7 +221,7 @@ class DrainSupervisor(BackgroundService):
     async def _ping(self, connection: Connection) -> None:
         await connection.request(Ping(), Pong, self._times.ping)
 
-    def _set_state(self, state: events.DrainState, reason: str) -> None:
+    def _set_state(self, state: DrainState, reason: str) -> None:
         changed = (state, reason) != (self.state, self.reason)
         self.state, self.reason = state, reason
         if changed and self._on_state is not None:

@@ -7,6 +7,7 @@ from importlib.metadata import version
 from typing import Final, get_args
 
 from metrics import events
+from metrics.label_values import BrokerConnectionKind, HttpDenial, HttpLimit, StoreOperation
 from metrics.metric_factory import MetricFactory
 
 LAG_BUCKETS: Final = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
@@ -22,7 +23,7 @@ def add_dependency_metrics(metrics: MetricFactory) -> None:
         "broker_sessions_taken_over",
         "Connections that the broker accepted and soon ended, from the third in a row: another program uses the "
         "client id of the daemon, or of a session for MQTT devices (connection).",
-        connection=get_args(events.BrokerConnectionKind),
+        connection=get_args(BrokerConnectionKind),
     )
     metrics.count(
         events.ClientIdConflictSeen,
@@ -44,18 +45,9 @@ def add_dependency_metrics(metrics: MetricFactory) -> None:
         events.StoreOperationFailed,
         "object_store_errors",
         "Failed operations of the object store, by operation.",
-        operation=get_args(events.StoreOperation),
+        operation=get_args(StoreOperation),
     )
-    metrics.count(
-        events.HttpLimitReached,
-        "http_limit_reached",
-        "HTTP connections that were closed to accept another one (connections), failures to accept one for lack of "
-        "file descriptors (descriptors), status pages that were refused because too many are open (streams), and that "
-        "were dropped because they took no data (slow_stream).",
-        limit=get_args(events.HttpLimit),
-    )
-    streams = metrics.gauge("http_streams", "Status pages that are open and kept current.").child()
-    metrics.on(events.HttpStreamsChanged, lambda event: streams.inc(event.change))
+    _add_http_metrics(metrics)
     metrics.count(
         events.ReloadFailed,
         "reload_failures",
@@ -67,12 +59,25 @@ def add_dependency_metrics(metrics: MetricFactory) -> None:
         "use",
     )
     metrics.on(events.CertificateRead, lambda event: expiry.labels(event.use).set(event.expires_at_seconds))
+    metrics.time(events.LoopLagMeasured, "loop_lag_seconds", "How late the event loop ran a timer.", LAG_BUCKETS)
+    build = metrics.gauge("build_info", "Always 1. The labels name the versions.", version=None, python=None)
+    build.child(version("headgate"), platform.python_version()).set(1)
+
+
+def _add_http_metrics(metrics: MetricFactory) -> None:
+    metrics.count(
+        events.HttpLimitReached,
+        "http_limit_reached",
+        "HTTP connections that were closed to accept another one (connections), failures to accept one for lack of "
+        "file descriptors (descriptors), status pages that were refused because too many are open (streams), and that "
+        "were dropped because they took no data (slow_stream).",
+        limit=get_args(HttpLimit),
+    )
+    streams = metrics.gauge("http_streams", "Status pages that are open and kept current.").child()
+    metrics.on(events.HttpStreamsChanged, lambda event: streams.inc(event.change))
     metrics.count(
         events.HttpDenied,
         "http_denied",
         "HTTP requests and TLS handshakes that were refused, by reason.",
-        reason=get_args(events.HttpDenial),
+        reason=get_args(HttpDenial),
     )
-    metrics.time(events.LoopLagMeasured, "loop_lag_seconds", "How late the event loop ran a timer.", LAG_BUCKETS)
-    build = metrics.gauge("build_info", "Always 1. The labels name the versions.", version=None, python=None)
-    build.child(version("headgate"), platform.python_version()).set(1)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Final, get_args
 
 from metrics import events
+from metrics.label_values import DrainFailure, DrainState
 from metrics.metric_factory import WAIT_BUCKETS, MetricFactory, StateGauge
 
-DRAIN_STATES: Final = get_args(events.DrainState)
+DRAIN_STATES: Final = get_args(DrainState)
 
 
 def add_drain_metrics(metrics: MetricFactory) -> None:
@@ -24,7 +25,7 @@ def add_drain_metrics(metrics: MetricFactory) -> None:
         "drain_check_failures",
         "Queries that the drain service did not answer, by reason. denied: it has another secret or user than this "
         "daemon.",
-        reason=get_args(events.DrainFailure),
+        reason=get_args(DrainFailure),
     )
     metrics.gauge_of(
         events.DrainWatermarkAdvanced,

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Final, get_args
 
 from metrics import events
+from metrics.label_values import BatchVerdict, DeviceRejectionReason, MalformedReason, Quota
 from metrics.metric_factory import MetricFactory
 
-BATCH_VERDICTS: Final = get_args(events.BatchVerdict)
+BATCH_VERDICTS: Final = get_args(BatchVerdict)
 COMMIT_BUCKETS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 """Seconds: from half a millisecond on a local disk to the time after which the outcome of a write
 is unknown."""
@@ -38,7 +39,7 @@ def _add_message_metrics(metrics: MetricFactory) -> None:
         events.MalformedMessageReceived,
         "messages_malformed",
         "Messages that do not follow the protocol, by reason.",
-        reason=get_args(events.MalformedReason),
+        reason=get_args(MalformedReason),
     )
     metrics.count(
         events.OversizedMessageWithheld,
@@ -118,7 +119,7 @@ def _add_quota_metrics(metrics: MetricFactory) -> None:
         events.QuotaExceeded,
         "quota_exceeded",
         "Requests that were refused because a user has reached a quota.",
-        quota=get_args(events.Quota),
+        quota=get_args(Quota),
     )
     metrics.count(
         events.ReplyDelayed,
@@ -144,7 +145,7 @@ def _add_device_metrics(metrics: MetricFactory) -> None:
         events.DeviceMessageRejected,
         "device_messages_rejected",
         "Messages of MQTT devices that were dropped, by reason.",
-        reason=get_args(events.DeviceRejectionReason),
+        reason=get_args(DeviceRejectionReason),
     )
     pending = metrics.gauge_of(
         events.PendingDeviceRecordsChanged,

@@ -5,17 +5,18 @@ from __future__ import annotations
 from typing import Final, get_args
 
 from metrics import events
+from metrics.label_values import LayoutChangeKind, LayoutChangeReason, SplitLimit
 from metrics.metric_factory import MetricFactory
 
 SEGMENT_STATES: Final = ("active", "sealed")
-LAYOUT_CHANGE_REASONS: Final = get_args(events.LayoutChangeReason)
+LAYOUT_CHANGE_REASONS: Final = get_args(LayoutChangeReason)
 
 
 def add_layout_metrics(metrics: MetricFactory) -> None:
     changes = metrics.counter(
         "layout_changes",
         "Automatic splits and merges, by kind and reason.",
-        kind=get_args(events.LayoutChangeKind),
+        kind=get_args(LayoutChangeKind),
         reason=LAYOUT_CHANGE_REASONS,
     )
     for reason in LAYOUT_CHANGE_REASONS:
@@ -25,7 +26,7 @@ def add_layout_metrics(metrics: MetricFactory) -> None:
         events.SplitSuppressed,
         "splits_suppressed",
         "Segments that a limit prevents from splitting, by limit.",
-        limit=get_args(events.SplitLimit),
+        limit=get_args(SplitLimit),
     )
     metrics.count(events.SegmentsPruned, "segments_pruned", "Segments that retention removed.", by="count")
     segments = metrics.gauge("segments", "Segments of all topics.", shard=None, state=SEGMENT_STATES)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final, get_args
 
 from metrics import events
+from metrics.label_values import ZooKeeperState
 from metrics.metric_factory import WAIT_BUCKETS, MetricFactory, StateGauge
 
 TERM_END_REASONS: Final = (
@@ -82,7 +83,7 @@ class _ZooKeeperMetrics:
 
     def __init__(self, metrics: MetricFactory) -> None:
         family = metrics.gauge(
-            "zookeeper_state", "1 for the state of the ZooKeeper session.", state=get_args(events.ZooKeeperState)
+            "zookeeper_state", "1 for the state of the ZooKeeper session.", state=get_args(ZooKeeperState)
         )
         self._state = StateGauge(family, "connecting")
         self._age = metrics.gauge(

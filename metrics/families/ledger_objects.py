@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import get_args
 
 from metrics import events
+from metrics.label_values import ObjectKind
 from metrics.metric_factory import MetricFactory
 
 
@@ -36,7 +37,7 @@ def add_object_metrics(metrics: MetricFactory) -> None:
         "ledger_objects",
         "Objects of a shard that this daemon leads, by kind.",
         shard=None,
-        kind=get_args(events.ObjectKind),
+        kind=get_args(ObjectKind),
     )
     metrics.gauge_of(
         events.ForeignObjectsFound,

@@ -6,6 +6,7 @@ from typing import get_args
 
 from headgate.model.entries import LeaveReason, ReleaseReason
 from metrics import events
+from metrics.label_values import PollOutcome, WeightChange
 from metrics.metric_factory import WAIT_BUCKETS, MetricFactory
 
 
@@ -24,7 +25,7 @@ def add_subscription_metrics(metrics: MetricFactory) -> None:
         events.SegmentWeightChanged,
         "segment_weights_changed",
         "Changes of the weights of segments that are balanced by load, by direction.",
-        change=get_args(events.WeightChange),
+        change=get_args(WeightChange),
     )
     metrics.count(events.SegmentsDrained, "segments_drained", "Segments that became drained.", by="count")
     metrics.time(
@@ -41,9 +42,7 @@ def add_subscription_metrics(metrics: MetricFactory) -> None:
         by="count",
     )
     metrics.count(events.SubscriptionSeekCompleted, "subscription_seeks", "Seeks of subscriptions.")
-    metrics.count(
-        events.DrainPollCompleted, "drain_polls", "Drain polls, by outcome.", outcome=get_args(events.PollOutcome)
-    )
+    metrics.count(events.DrainPollCompleted, "drain_polls", "Drain polls, by outcome.", outcome=get_args(PollOutcome))
     _add_blocked_segment_metrics(metrics)
 
 

@@ -18,7 +18,7 @@ from headgate.client.consumer import Consumer
 from headgate.client.producer import Producer, ProducerSettings
 from headgate.errors import RequestRejectedError
 from headgate.protocol import messages as m
-from metrics.events import Quota
+from metrics.label_values import Quota
 from tests.headgate.client.test_against_the_leader import client as client_of
 from tests.support.one_shard import OneShard
 
