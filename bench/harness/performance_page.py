@@ -79,7 +79,6 @@ class Results(msgspec.Struct, frozen=True, kw_only=True):
 
 def page(results: Results, folder: str) -> str:
     """Return docs/performance.md; ``folder`` is where the charts are, relative to it."""
-    machine, total = results.machine, sum(result.seconds for result in results.benchmarks)
     rows = [
         f"| [{result.name}](#{result.name}) | {_value(result)} | {_goal(result)} | {_verdict(result)} |"
         for result in results.benchmarks
@@ -94,10 +93,7 @@ def page(results: Results, folder: str) -> str:
             "that other load on the machine disturbs both. A goal is a regression limit.",
             "",
             *([QUICK, ""] if results.quick else []),
-            f"Measured on {machine.date}, in {max(1, round(total / 60))} minutes: {machine.processor},",
-            f"{machine.cores} cores, {machine.memory_gb} GB of memory, {machine.system}, Python {machine.python}.",
-            "",
-            f"![Each value as a share of its goal]({folder}/overview.svg)",
+            *_measured_on(results, folder),
             "",
             "| benchmark | value | goal | |",
             "|---|---|---|---|",
@@ -106,6 +102,19 @@ def page(results: Results, folder: str) -> str:
             *sections,
         ]
     )
+
+
+def _measured_on(results: Results, folder: str) -> list[str]:
+    """Return where and when was measured, and the overview; or that nothing was."""
+    if all(result.error for result in results.benchmarks):
+        return ["No run is stored yet."]
+    machine, total = results.machine, sum(result.seconds for result in results.benchmarks)
+    return [
+        f"Measured on {machine.date}, in {total / 60:.0f} min: {machine.processor}, {machine.cores} cores,",
+        f"{machine.memory_gb} GB of memory, {machine.system}, Python {machine.python}.",
+        "",
+        f"![Each value as a share of its goal]({folder}/overview.svg)",
+    ]
 
 
 def readme(text: str, results: Results, folder: str) -> str:

@@ -6,10 +6,8 @@ in the search index, and it is made when the site is built, so it cannot differ 
 
 from __future__ import annotations
 
-import inspect
 import re
 from collections.abc import Callable, Mapping
-from importlib import import_module
 from pathlib import Path
 
 import click
@@ -27,6 +25,7 @@ from sphinx.util.nodes import make_refnode
 from sitebuild.exit_code_reference import exit_code_reference
 from sitebuild.log_reference import log_reference
 from sitebuild.metrics_reference import metrics_reference
+from sitebuild.public_names import PUBLIC_MODULES, undocumented
 from sitebuild.settings_reference import UndocumentedError, client_settings, daemon_settings, producer_settings
 from sitebuild.state_tables import with_tables
 
@@ -42,7 +41,6 @@ REFERENCES: Mapping[str, Callable[[], str]] = {
 }
 LISTS_ITS_FOLDER = "docs/decisions/README"
 PLAIN_LANGUAGES = ("hex", "regex")
-PUBLIC_MODULES = ("headgate", "headgate.sync")
 
 DOCSTRINGS = Config(
     napoleon_numpy_docstring=False,
@@ -122,30 +120,3 @@ def _require_documented_names(_: Sphinx, env: BuildEnvironment) -> None:
     assert isinstance(domain, PythonDomain)
     for problem in undocumented(domain.objects):
         log.warning(problem, type="headgate", subtype="undocumented")
-
-
-def undocumented(documented: Mapping[str, object]) -> list[str]:
-    """Return what users can import and no page documents, and which methods and properties have no text."""
-    problems = []
-    for module in PUBLIC_MODULES:
-        exported = import_module(module)
-        for name in exported.__all__:
-            if f"{module}.{name}" not in documented:
-                problems.append(f"{module}.{name} is exported, and docs/reference/python.md does not list it")
-            problems += [
-                f"{module}.{name}.{member} has no docstring" for member in _without_text(getattr(exported, name))
-            ]
-    return problems
-
-
-def _without_text(value: object) -> list[str]:
-    """Return the public methods and properties of a class that have no docstring."""
-    if not isinstance(value, type):
-        return []
-    return [
-        name
-        for name, member in vars(value).items()
-        if not name.startswith("_")
-        and (isinstance(member, property) or inspect.isfunction(member))
-        and not inspect.getdoc(member)
-    ]

@@ -76,6 +76,15 @@ def test_the_part_of_readme_is_replaced(tmp_path: Path) -> None:
     assert text == readme(text, measured(tmp_path), "docs/performance")
 
 
+def test_a_page_without_values_says_so() -> None:
+    unmeasured = [Result(name="x", doc="X.", error="no run is stored")]
+    text = page(Results(machine=this_machine(), quick=False, benchmarks=unmeasured), "performance")
+
+    assert "No run is stored yet." in text
+    assert "overview.svg" not in text
+    assert "Measured on" not in text
+
+
 def test_a_readme_without_results_names_the_page() -> None:
     text = readme(MARKED, Results(machine=this_machine(), quick=False, benchmarks=[]), "docs/performance")
 

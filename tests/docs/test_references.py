@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from importlib import import_module
 from pathlib import Path
 
 import msgspec
@@ -13,10 +14,12 @@ from sitebuild.attribute_docs import attribute_docs
 from sitebuild.exit_code_reference import exit_code_reference
 from sitebuild.log_reference import log_events
 from sitebuild.metrics_reference import metrics_reference
+from sitebuild.public_names import PUBLIC_MODULES, undocumented
 from sitebuild.state_tables import with_tables
 
 from controller.settings.load import Settings, parse_settings
 from controller.settings.reload import AT_RUN_TIME, FILES_READ_AGAIN
+from headgate.client.producer import Producer
 from headgate.client.producer_settings import ProducerSettings
 from headgate.config import ClientConfig
 from metrics.instruments import Instruments
@@ -128,3 +131,15 @@ def test_a_state_diagram_becomes_a_table() -> None:
         "| **a** | started, stopped | **b** | serve |",
         "| **b** | | (final) | |",
     ]
+
+
+def test_a_name_without_a_page_and_a_method_without_a_text_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    exported = {f"{module}.{name}" for module in PUBLIC_MODULES for name in import_module(module).__all__}
+    assert [] == undocumented(exported)
+
+    monkeypatch.setattr(Producer.flush, "__doc__", None)
+
+    assert [
+        "headgate.Consumer is exported, and docs/reference/python.md does not list it",
+        "headgate.Producer.flush has no docstring",
+    ] == undocumented(exported - {"headgate.Consumer"})
