@@ -86,7 +86,7 @@ def topics_page(page: TopicPage, contains: str, after: str) -> Page:
         crumbs=(("All topics", ("topics",)),),
         parts={
             "search": element("div", search, id="search"),
-            "topics": part("topics", rows, first, following, heading="Topics by name"),
+            "topics": part("topics", rows, first, following, heading="All topics"),
         },
     )
 
