@@ -119,6 +119,10 @@ class CommandContext:
 
     # Standard input and output, and processes
 
+    def can_ask(self) -> bool:
+        """Whether a person sees questions and can answer them."""
+        return sys.stdin.isatty() and sys.stderr.isatty()
+
     def standard_input(self) -> int:
         """Return the file descriptor of standard input."""
         return sys.stdin.fileno()

@@ -27,8 +27,10 @@ def print_json(value: Any) -> None:
     click.echo(msgspec.json.format(msgspec.json.encode(value), indent=2))
 
 
-def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: Sequence[str] = ()) -> None:
-    """Print a table; the columns named in ``numbers`` are aligned right."""
+def print_table(
+    columns: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: Sequence[str] = (), err: bool = False
+) -> None:
+    """Print a table, with ``err`` on standard error; the columns named in ``numbers`` are aligned right."""
     from rich.box import SIMPLE_HEAD  # noqa: PLC0415
     from rich.console import Console  # noqa: PLC0415
     from rich.table import Table  # noqa: PLC0415
@@ -40,5 +42,5 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, number
     for row in rows:
         # As Text: brackets in a name must not be parsed as markup.
         table.add_row(*(Text(cell) for cell in row))
-    on_terminal = sys.stdout.isatty()
-    Console(file=sys.stdout, width=None if on_terminal else _PIPE_COLUMNS, highlight=False).print(table)
+    file = sys.stderr if err else sys.stdout
+    Console(file=file, width=None if file.isatty() else _PIPE_COLUMNS, highlight=False).print(table)

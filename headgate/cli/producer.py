@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from headgate.cli.confirmation import ask_first, dry_run_option, require_consent, yes_option
 from headgate.cli.context import CommandContext, with_context
 from headgate.cli.ndjson import decode_position
 from headgate.cli.output import examples, json_option, print_json, print_table
@@ -75,7 +76,11 @@ def describe(context: CommandContext, name: str, as_json: bool) -> None:
     found = context.ask(lambda admin: admin.describe_producer(name))
     if as_json:
         print_json(found)
-        return
+    else:
+        _print_producer(found)
+
+
+def _print_producer(found: list[ProducerInfo], *, err: bool = False) -> None:
     print_table(
         ("shard", "id", "epoch", "batches", "last used (UTC)", "position"),
         [
@@ -90,19 +95,44 @@ def describe(context: CommandContext, name: str, as_json: bool) -> None:
             for each in found
         ],
         numbers=("shard", "id", "epoch", "batches"),
+        err=err,
     )
 
 
-@producer.command("delete", epilog=examples("headgate producer delete import-1"))
+@producer.command(
+    "delete",
+    epilog=examples(
+        "headgate producer delete import-1",
+        "headgate producer delete import-1 --dry-run",
+        "headgate producer delete import-1 --yes",
+    ),
+)
 @click.argument("name")
+@dry_run_option
+@yes_option
+@json_option
 @with_context
-def delete(context: CommandContext, name: str) -> None:
+def delete(context: CommandContext, name: str, dry_run: bool, yes: bool, as_json: bool) -> None:
     """Delete the producer NAME with its positions on all shards. This cannot be undone.
 
-    A program that uses it is stopped. The next one of this name reads its source from the beginning.
+    A program that uses it is stopped. The next one of this name reads its source from the beginning. On a terminal,
+    the command shows what would go and asks first. Elsewhere it needs --yes.
     """
-    context.ask(lambda admin: admin.delete_producer(name))
-    click.echo(f"producer {name} deleted", err=True)
+    require_consent(context, yes=yes, dry_run=dry_run)
+    deletion: dict[str, Any] = {"producer": name, "deleted": not dry_run}
+    if not yes or dry_run:
+        found = context.ask(lambda admin: admin.describe_producer(name))
+        deletion["shards"] = [each.shard for each in found]
+        if not as_json:
+            _print_producer(found, err=True)
+    if not (yes or dry_run):
+        ask_first(f"Delete producer {name} with these positions?", f"producer {name} was not deleted")
+    if not dry_run:
+        context.ask(lambda admin: admin.delete_producer(name))
+    if as_json:
+        print_json(deletion)
+    else:
+        click.echo(f"dry run: producer {name} was not deleted" if dry_run else f"producer {name} deleted", err=True)
 
 
 def _last_used(producer: ProducerInfo) -> str:

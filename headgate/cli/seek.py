@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING
 
 import click
 
+from headgate.cli.confirmation import ask_first, require_consent, yes_option
 from headgate.cli.context import CommandContext, with_context
 from headgate.cli.output import examples, json_option, print_json, print_table
 from headgate.model.identifiers import Offset, SegmentId
 
 if TYPE_CHECKING:
-    from headgate import SegmentSeek
+    from headgate import SeekResult, SegmentSeek
     from headgate.model.entries import Order
     from headgate.protocol.messages import Start
 
@@ -63,7 +64,7 @@ class Position(click.ParamType[tuple[SegmentId, Offset]]):
     epilog=examples(
         "headgate subscription seek orders billing --to earliest",
         "headgate subscription seek orders billing --timestamp 2026-01-31T18:00:00Z --dry-run",
-        "headgate subscription seek orders billing --position 3=1200 --position 4=0",
+        "headgate subscription seek orders billing --position 3=1200 --position 4=0 --yes",
     ),
 )
 @click.argument("topic")
@@ -78,6 +79,7 @@ class Position(click.ParamType[tuple[SegmentId, Offset]]):
     "--position", "pairs", type=Position(), multiple=True, help="Move one segment to an offset; can be repeated."
 )
 @click.option("--dry-run", is_flag=True, help="Only show what would move.")
+@yes_option
 @json_option
 @with_context
 def seek(
@@ -88,6 +90,7 @@ def seek(
     timestamp_ms: int | None,
     pairs: tuple[tuple[SegmentId, Offset], ...],
     dry_run: bool,
+    yes: bool,
     as_json: bool,
 ) -> None:
     """Move SUBSCRIPTION of TOPIC. Records after the new positions are delivered in order, again if necessary.
@@ -95,6 +98,9 @@ def seek(
     Consumers keep running and continue at the new positions. Acknowledgements of earlier deliveries are ignored. With
     strict order, the children of a segment that is not at its end start at 0 again and wait for it. Segments that are
     not named with --position do not move, unless they descend from one that does.
+
+    The previous positions are lost. On a terminal, the command shows what would move and asks first. Elsewhere it
+    needs --yes.
     """
     if sum((to is not None, timestamp_ms is not None, bool(pairs))) != 1:
         raise click.UsageError("give exactly one of --to, --timestamp and --position")
@@ -102,14 +108,33 @@ def seek(
     if len(positions) < len(pairs):
         raise click.UsageError("--position names a segment twice")
 
-    answer = context.ask(
-        lambda admin: admin.seek(
-            topic, name, to=to, timestamp_ms=timestamp_ms, positions=positions or None, dry_run=dry_run
+    require_consent(context, yes=yes, dry_run=dry_run)
+
+    def request(*, dry_run: bool) -> SeekResult:
+        return context.ask(
+            lambda admin: admin.seek(
+                topic, name, to=to, timestamp_ms=timestamp_ms, positions=positions or None, dry_run=dry_run
+            )
         )
-    )
+
+    what = f"subscription {name} of {topic}"
+    if not (yes or dry_run):
+        proposed = request(dry_run=True)
+        _print_moves(proposed, err=True)
+        if any(move.from_offset != move.to_offset for move in proposed.moves):
+            ask_first(f"Move {what}?", f"{what} was not moved")
+    answer = request(dry_run=dry_run)
     if as_json:
         print_json({"seek_generation": answer.seek_generation, "moves": answer.moves})
         return
+    _print_moves(answer)
+    if dry_run:
+        click.echo(f"dry run: {what} was not moved", err=True)
+    else:
+        click.echo(f"{what} moved (seek generation {answer.seek_generation})", err=True)
+
+
+def _print_moves(answer: SeekResult, *, err: bool = False) -> None:
     print_table(
         ("segment", "from", "to", "end", "effect"),
         [
@@ -117,11 +142,8 @@ def seek(
             for move in answer.moves
         ],
         numbers=("segment", "from", "to", "end"),
+        err=err,
     )
-    if dry_run:
-        click.echo(f"dry run: subscription {name} of {topic} was not moved", err=True)
-    else:
-        click.echo(f"subscription {name} of {topic} moved (seek generation {answer.seek_generation})", err=True)
 
 
 def describe_move(move: SegmentSeek) -> str:

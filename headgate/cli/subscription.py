@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from headgate.cli.confirmation import ask_first, dry_run_option, require_consent, yes_option
 from headgate.cli.context import CommandContext, with_context
 from headgate.cli.output import examples, json_option, print_json, print_table
 from headgate.cli.seek import seek, set_order
@@ -189,14 +190,39 @@ def describe(context: CommandContext, topic: str, name: str, as_json: bool) -> N
 @subscription.command(
     epilog=examples(
         "headgate subscription delete orders billing",
-        "headgate subscription delete orders billing --force",
+        "headgate subscription delete orders billing --dry-run",
+        "headgate subscription delete orders billing --force --yes",
     ),
 )
 @click.argument("topic")
 @click.argument("name", metavar="SUBSCRIPTION")
 @click.option("--force", is_flag=True, help="Delete it even if consumers are connected.")
+@dry_run_option
+@yes_option
+@json_option
 @with_context
-def delete(context: CommandContext, topic: str, name: str, force: bool) -> None:
-    """Delete SUBSCRIPTION of TOPIC and its positions."""
-    context.ask(lambda admin: admin.delete_subscription(topic, name, force=force))
-    click.echo(f"subscription {name} of {topic} deleted", err=True)
+def delete(
+    context: CommandContext, topic: str, name: str, force: bool, dry_run: bool, yes: bool, as_json: bool
+) -> None:
+    """Delete SUBSCRIPTION of TOPIC and its positions. This cannot be undone.
+
+    On a terminal, the command shows what would go and asks first. Elsewhere it needs --yes.
+    """
+    require_consent(context, yes=yes, dry_run=dry_run)
+    what = f"subscription {name} of {topic}"
+    deletion: dict[str, Any] = {"topic": topic, "subscription": name, "deleted": not dry_run}
+    if not yes or dry_run:
+        described = context.ask(lambda admin: admin.describe_subscription(topic, name))
+        connected = sum(consumer.connected for consumer in described.consumers)
+        deletion |= {"segments": len(described.segments), "connected_consumers": connected}
+        if not as_json:
+            needs = f"; {connected} consumers are connected, so it needs --force" if connected else ""
+            click.echo(f"{what}: {_type(described)}, positions in {len(described.segments)} segments{needs}", err=True)
+    if not (yes or dry_run):
+        ask_first(f"Delete {what}?", f"{what} was not deleted")
+    if not dry_run:
+        context.ask(lambda admin: admin.delete_subscription(topic, name, force=force))
+    if as_json:
+        print_json(deletion)
+    else:
+        click.echo(f"dry run: {what} was not deleted" if dry_run else f"{what} deleted", err=True)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, get_args
 
 import click
 
+from headgate.cli.confirmation import ask_first, dry_run_option, require_consent, yes_option
 from headgate.cli.context import CommandContext, with_context
 from headgate.cli.output import examples, json_option, print_json, print_table
 from headgate.cli.policy_format import DEFAULT, count, retention, switch
@@ -14,7 +15,7 @@ from headgate.cli.segment_tree import draw_topic, format_bytes, import_lines
 from headgate.protocol.requests import PolicyField
 
 if TYPE_CHECKING:
-    from headgate import Admin, SegmentId, TopicInfo
+    from headgate import Admin, PruneResult, SegmentId, SubscriptionInfo, TopicInfo
 
 
 @click.group(
@@ -228,22 +229,33 @@ def set_(context: CommandContext, name: str, as_json: bool, **given: Any) -> Non
 @topic.command(
     epilog=examples(
         "headgate topic prune orders --dry-run",
-        "headgate topic prune orders",
+        "headgate topic prune orders --yes",
     ),
 )
 @click.argument("name", metavar="TOPIC")
-@click.option("--dry-run", is_flag=True, help="Only show what would be pruned.")
+@dry_run_option
+@yes_option
 @json_option
 @with_context
-def prune(context: CommandContext, name: str, dry_run: bool, as_json: bool) -> None:
+def prune(context: CommandContext, name: str, dry_run: bool, yes: bool, as_json: bool) -> None:
     """Prune the sealed segments of TOPIC that every subscription has drained, regardless of retention.
 
     Their data is deleted shortly afterwards and cannot be restored. Retained segments are listed with the reason.
     """
+    require_consent(context, yes=yes, dry_run=dry_run)
+    if not (yes or dry_run):
+        proposed = context.ask(lambda admin: admin.prune_topic(name, dry_run=True))
+        _print_pruned(proposed, dry_run=True, err=True)
+        if proposed.segments:
+            ask_first(f"Prune {len(proposed.segments)} segments of topic {name}?", f"topic {name} was not pruned")
     pruned = context.ask(lambda admin: admin.prune_topic(name, dry_run=dry_run))
     if as_json:
         print_json({"segments": pruned.segments, "retained": pruned.retained, "abandoned": pruned.abandoned})
-        return
+    else:
+        _print_pruned(pruned, dry_run=dry_run)
+
+
+def _print_pruned(pruned: PruneResult, *, dry_run: bool, err: bool = False) -> None:
     for subscription in pruned.abandoned:
         click.echo(f"ignored expired subscription {subscription}: it has had no consumer for too long", err=True)
     action = "would be pruned" if dry_run else "pruned"
@@ -254,19 +266,67 @@ def prune(context: CommandContext, name: str, dry_run: bool, as_json: bool) -> N
             *((str(each.segment), "retained", each.reason) for each in pruned.retained),
         ],
         numbers=("segment",),
+        err=err,
     )
 
 
 @topic.command(
     epilog=examples(
         "headgate topic delete orders",
-        "headgate topic delete orders --force",
+        "headgate topic delete orders --dry-run",
+        "headgate topic delete orders --force --yes",
     ),
 )
 @click.argument("name", metavar="TOPIC")
 @click.option("--force", is_flag=True, help="Delete it even if consumers are connected.")
+@dry_run_option
+@yes_option
+@json_option
 @with_context
-def delete(context: CommandContext, name: str, force: bool) -> None:
-    """Delete TOPIC with its records and subscriptions. This cannot be undone."""
-    context.ask(lambda admin: admin.delete_topic(name, force=force))
-    click.echo(f"topic {name} deleted", err=True)
+def delete(context: CommandContext, name: str, force: bool, dry_run: bool, yes: bool, as_json: bool) -> None:
+    """Delete TOPIC with its records and subscriptions. This cannot be undone.
+
+    On a terminal, the command shows what would go and asks first. Elsewhere it needs --yes.
+    """
+    require_consent(context, yes=yes, dry_run=dry_run)
+    deletion: dict[str, Any] = {"topic": name, "deleted": not dry_run}
+    if not yes or dry_run:
+
+        async def contents(admin: Admin) -> tuple[TopicInfo, list[SubscriptionInfo]]:
+            return await admin.describe_topic(name), await admin.list_subscriptions(name)
+
+        described, subscriptions = context.ask(contents)
+        deletion |= topic_contents(described, subscriptions)
+        if not as_json:
+            click.echo(_contents_line(name, deletion), err=True)
+    if not (yes or dry_run):
+        ask_first(f"Delete topic {name}?", f"topic {name} was not deleted")
+    if not dry_run:
+        context.ask(lambda admin: admin.delete_topic(name, force=force))
+    if as_json:
+        print_json(deletion)
+    else:
+        click.echo(f"dry run: topic {name} was not deleted" if dry_run else f"topic {name} deleted", err=True)
+
+
+def topic_contents(described: TopicInfo, subscriptions: list[SubscriptionInfo]) -> dict[str, Any]:
+    """Return what goes with a topic; ``records`` and ``bytes`` are None if they are stored elsewhere."""
+    stored = described.external is None
+    return {
+        "segments": len(described.segments),
+        "records": sum(segment.next_offset for segment in described.segments) if stored else None,
+        "bytes": sum(segment.size_bytes for segment in described.segments) if stored else None,
+        "subscriptions": sorted(each.subscription for each in subscriptions),
+        "connected_consumers": sum(consumer.connected for each in subscriptions for consumer in each.consumers),
+    }
+
+
+def _contents_line(name: str, contents: dict[str, Any]) -> str:
+    records = "records that stay at their source"
+    if contents["records"] is not None:
+        records = f"{contents['records']} records ({format_bytes(contents['bytes'])})"
+    subscriptions = ", ".join(contents["subscriptions"]) or "none"
+    line = f"topic {name}: {contents['segments']} segments, {records}; subscriptions: {subscriptions}"
+    if contents["connected_consumers"]:
+        line += f"; {contents['connected_consumers']} consumers are connected, so it needs --force"
+    return line

@@ -113,6 +113,8 @@ class FakeCluster:
     acknowledged: list[tuple[int, int]] = field(default_factory=list)
     opened: list[dict[str, Any]] = field(default_factory=list)
     closed: int = 0
+    has_nothing_to_change: bool = False
+    """A seek moves nothing, and no segment can be pruned."""
     imports: ShardState = field(default_factory=lambda: ShardState(2))
     """State of the imported topics; a leader's decisions apply to it."""
 
@@ -187,7 +189,8 @@ class FakeAdmin:
         self._find(name)
         self.cluster.calls.append(("prune_topic", name, dry_run))
         kept = [UnprunedSegment(segment=2, reason="subscription 'billing' has acknowledged 5 of 12 records")]
-        return PruneResult(segments=[0, 1], retained=kept, abandoned=["audit"])
+        drained = [] if self.cluster.has_nothing_to_change else [0, 1]
+        return PruneResult(segments=drained, retained=kept, abandoned=["audit"])
 
     async def delete_topic(self, name: str, *, force: bool) -> None:
         self.cluster.calls.append(("delete_topic", name, force))
@@ -222,6 +225,8 @@ class FakeAdmin:
             SegmentSeek(segment=1, from_offset=0, to_offset=4, end_offset=4),
             SegmentSeek(segment=2, from_offset=3, to_offset=3, end_offset=9),
         ]
+        if self.cluster.has_nothing_to_change:
+            moves = [replace(move, to_offset=move.from_offset) for move in moves]
         return SeekResult(seek_generation=7, moves=moves)
 
     async def set_order(self, name: str, subscription_name: str, order: str) -> SubscriptionInfo:
@@ -331,6 +336,8 @@ class InProcessContext(FakeContext):
 
     def __init__(self, cluster: FakeCluster) -> None:
         super().__init__(cluster)
+        self.is_terminal = False
+        """Whether commands may ask; the answer is on standard input."""
         self.input_file = -1
         """Descriptor that commands read as standard input."""
         self.write_error: OSError | None = None
@@ -345,6 +352,9 @@ class InProcessContext(FakeContext):
 
     def start_daemon_logs(self, settings: LogSettings, stream: TextIO, instance: str) -> None:
         pass
+
+    def can_ask(self) -> bool:
+        return self.is_terminal
 
     def standard_input(self) -> int:
         return self.input_file

@@ -66,7 +66,7 @@ async def test_a_missing_key_field_is_named_with_its_line(node: Node):
         ("consume", "nowhere", "-s", "billing", "--exit-when-caught-up"),
         ("topic", "describe", "nowhere"),
         ("topic", "split", "nowhere", "0"),
-        ("topic", "delete", "nowhere"),
+        ("topic", "delete", "nowhere", "--yes"),
         ("subscription", "list", "nowhere"),
         ("subscription", "describe", "nowhere", "billing"),
     ],

@@ -76,7 +76,7 @@ class Reader:
     async def tidy(self) -> None:
         """Delete the topics, so that the next document can use their names."""
         for topic in (await self._node.commands.succeed("topic", "list", "--json")).document():
-            await self._node.commands.succeed("topic", "delete", topic["topic"], "--force")
+            await self._node.commands.succeed("topic", "delete", topic["topic"], "--force", "--yes")
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))

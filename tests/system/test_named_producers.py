@@ -53,7 +53,7 @@ async def test_an_import_is_stored_once_until_its_producer_is_deleted(tmp_path: 
         (listed,) = json.loads((await cluster.commands.succeed("producer", "list", "--json")).out)
         assert ("import-1", 2) == (listed["producer"], listed["producer_epoch"])
         assert "line 5" in (await cluster.commands.succeed("producer", "describe", "import-1")).out
-        await cluster.commands.succeed("producer", "delete", "import-1")
+        await cluster.commands.succeed("producer", "delete", "import-1", "--yes")
         unknown = await cluster.commands.finish("producer", "describe", "import-1")
         assert (1, "no shard has a producer 'import-1'" in unknown.err) == (unknown.code, True)
         assert "stored 5, failed 0" in await produce(), "the name is new, and reads its file from the beginning"

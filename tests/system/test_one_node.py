@@ -68,7 +68,7 @@ async def test_a_topic_is_created_listed_described_split_merged_and_deleted(node
     described = (await node.commands.succeed("topic", "describe", "life", "--json")).document()
     drawn = await node.commands.succeed("topic", "describe", "life")
     listed = await node.commands.succeed("topic", "list")
-    await node.commands.succeed("topic", "delete", "life")
+    await node.commands.succeed("topic", "delete", "life", "--yes")
     after = (await node.commands.succeed("topic", "list", "--json")).document()
 
     assert [segment["state"] for segment in created["segments"]] == ["active", "active"]
@@ -141,7 +141,7 @@ async def test_a_subscription_is_listed_described_and_deleted(node: Node):
         await node.commands.succeed("subscription", "list"),
         await node.commands.succeed("subscription", "describe", "watched", "billing"),
     ]
-    await node.commands.succeed("subscription", "delete", "watched", "billing", "--force")
+    await node.commands.succeed("subscription", "delete", "watched", "billing", "--force", "--yes")
     after = (await node.commands.succeed("subscription", "list", "watched", "--json")).document()
 
     assert [(each["subscription"], each["type"]) for each in listed] == [("billing", "STREAM")]

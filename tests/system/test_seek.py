@@ -36,7 +36,7 @@ async def test_a_seek_delivers_everything_again_in_order_with_children_after_par
     await until_printed(reader, total + 2 * BATCH)
     await seek(node, "--timestamp", datetime.fromtimestamp(before_the_split, UTC).isoformat())
     await until_printed(reader, total + 3 * BATCH)
-    rejected = await node.commands.finish("subscription", "seek", "moved", "billing", "--position", "1=99999")
+    rejected = await node.commands.finish("subscription", "seek", "moved", "billing", "--position", "1=99999", "--yes")
     assert "99999 is beyond it: choose 0 to" in rejected.error_message()
     assert 143 == await reader.terminate()
 
@@ -60,7 +60,9 @@ async def produce(node: Node, first: int) -> None:
 
 
 async def seek(node: Node, *words: str) -> Any:
-    return (await node.commands.succeed("subscription", "seek", "moved", "billing", *words, "--json")).document()
+    return (
+        await node.commands.succeed("subscription", "seek", "moved", "billing", *words, "--yes", "--json")
+    ).document()
 
 
 async def until_printed(reader: RunningProgram, count: int) -> None:

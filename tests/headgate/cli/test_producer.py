@@ -81,15 +81,15 @@ def test_without_producers_the_list_says_how_one_is_created(invoke: Invoke, clus
 
 
 def test_a_producer_is_deleted(invoke: Invoke, producers: FakeCluster):
-    deleted = invoke("producer", "delete", "import-1")
+    deleted = invoke("producer", "delete", "import-1", "--yes")
 
     assert (0, "producer import-1 deleted\n") == (deleted.exit_code, deleted.stderr)
     assert [("delete_producer", "import-1")] == producers.calls
 
 
-@pytest.mark.parametrize("command", ["describe", "delete"])
-def test_an_unknown_producer_is_one_line(invoke: Invoke, producers: FakeCluster, command: str):
-    failed = invoke("producer", command, "import-9")
+@pytest.mark.parametrize("words", [("describe",), ("delete", "--yes"), ("delete", "--dry-run")], ids=" ".join)
+def test_an_unknown_producer_is_one_line(invoke: Invoke, producers: FakeCluster, words: tuple[str, ...]):
+    failed = invoke("producer", *words, "import-9")
 
     assert (1, "headgate: no shard has a producer 'import-9'\n") == (failed.exit_code, failed.stderr)
 

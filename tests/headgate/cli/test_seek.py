@@ -26,7 +26,7 @@ NOTHING = {"to": None, "timestamp_ms": None, "positions": None, "dry_run": False
 def test_each_kind_of_target_reaches_the_client(
     words: tuple[str, ...], wanted: dict[str, Any], invoke: Invoke, cluster: FakeCluster
 ) -> None:
-    result = invoke("subscription", "seek", "orders", "billing", *words)
+    result = invoke("subscription", "seek", "orders", "billing", *words, "--yes")
 
     assert result.exit_code == 0, result.stderr
     assert cluster.calls == [("seek", "orders", "billing", NOTHING | wanted)]
@@ -59,7 +59,7 @@ def test_an_invalid_target_is_rejected_without_a_request(
 
 
 def test_a_seek_shows_moves_and_their_effects(invoke: Invoke, cluster: FakeCluster) -> None:
-    result = invoke("subscription", "seek", "orders", "billing", "--to", "earliest")
+    result = invoke("subscription", "seek", "orders", "billing", "--to", "earliest", "--yes")
     rows = [line.strip().split(maxsplit=4) for line in result.stdout.splitlines()]
 
     assert ["0", "5", "2", "12", "3 delivered again"] in rows
@@ -76,7 +76,9 @@ def test_a_dry_run_moves_nothing(invoke: Invoke, cluster: FakeCluster) -> None:
 
 
 def test_a_seek_is_one_json_document(invoke: Invoke, cluster: FakeCluster) -> None:
-    document = json.loads(invoke("subscription", "seek", "orders", "billing", "--to", "latest", "--json").stdout)
+    document = json.loads(
+        invoke("subscription", "seek", "orders", "billing", "--to", "latest", "--yes", "--json").stdout
+    )
 
     assert {"seek_generation", "moves"} == set(document)
     assert {"segment": 0, "from_offset": 5, "to_offset": 2, "end_offset": 12} == document["moves"][0]

@@ -46,11 +46,11 @@ def orders(cluster: FakeCluster) -> FakeCluster:
             ("topic", "set", "orders", "--auto-split", "default", "--retention", "default"),
             ("set_topic_policy", "orders", {}, ["auto_split", "retention_ms"]),
         ),
-        (("topic", "delete", "orders"), ("delete_topic", "orders", False)),
-        (("topic", "delete", "orders", "--force"), ("delete_topic", "orders", True)),
-        (("subscription", "delete", "orders", "billing"), ("delete_subscription", "orders", "billing", False)),
+        (("topic", "delete", "orders", "--yes"), ("delete_topic", "orders", False)),
+        (("topic", "delete", "orders", "--force", "-y"), ("delete_topic", "orders", True)),
+        (("subscription", "delete", "orders", "billing", "--yes"), ("delete_subscription", "orders", "billing", False)),
         (
-            ("subscription", "delete", "orders", "billing", "--force"),
+            ("subscription", "delete", "orders", "billing", "--force", "--yes"),
             ("delete_subscription", "orders", "billing", True),
         ),
     ],
@@ -225,14 +225,14 @@ def test_an_invalid_policy_is_rejected_without_a_request(
 
 
 @pytest.mark.parametrize(
-    ("flags", "word"), [((), "pruned"), (("--dry-run",), "would be pruned")], ids=["now", "dry run"]
+    ("flags", "word"), [(("--yes",), "pruned"), (("--dry-run",), "would be pruned")], ids=["now", "dry run"]
 )
 def test_prune_lists_pruned_segments_and_the_reasons_of_the_others(
     flags: tuple[str, ...], word: str, invoke: Invoke, orders: FakeCluster
 ):
     result = invoke("topic", "prune", "orders", *flags)
 
-    assert orders.calls == [("prune_topic", "orders", bool(flags))]
+    assert orders.calls == [("prune_topic", "orders", flags == ("--dry-run",))]
     rows = [line.split(maxsplit=1) for line in result.stdout.splitlines()[2:]]
     assert [[number, text[: len(word)]] for number, text in rows[:2]] == [["0", word], ["1", word]]
     assert "billing' has acknowledged 5 of 12 records" in result.stdout
