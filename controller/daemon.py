@@ -29,6 +29,7 @@ from controller.cluster_status import ClusterStatus
 from controller.decisions.client_ids import ClientIds
 from controller.devices.unknown_topics import UnknownTopicWatch
 from controller.drain_connection import DrainConnection
+from controller.file_systems import FileSystemWatch, measured_folders
 from controller.leader.context import LeaderContext
 from controller.leader.drain_check import DrainChecker
 from controller.leader.leader import ShardLeader
@@ -53,6 +54,7 @@ from controller.logs import change_level
 from controller.peers import Peers
 from controller.settings.certificate_expiry import report_certificates
 from controller.settings.http_files import read_http_access, read_peer_tls
+from controller.settings.instruments import new_instruments
 from controller.settings.listeners import advertised_url, http_warnings
 from controller.settings.load import Settings
 from controller.settings.reload import reloaded
@@ -71,7 +73,6 @@ from headgate.transport.port import Transport
 from metrics import events
 from metrics.health import Health, HealthFacts, judge_health
 from metrics.http import HttpServer
-from metrics.instruments import Instruments
 from metrics.label_values import DrainState
 from metrics.status import DaemonStatus
 from metrics.systemd import SystemdNotifier
@@ -123,9 +124,7 @@ class Daemon:
         self.instance = settings.instance.name or f"{socket.gethostname()}-{os.getpid()}"
         self.http_address = ""
         self.registry = CollectorRegistry()
-        self.instruments = Instruments(self.registry, settings.metrics.backlog_topics)
-        self.instruments.observe(events.IngestQueueLimitSet(size_bytes=settings.ingest.queue_bytes))
-        self.instruments.observe(events.NamedProducerLimitSet(producers=settings.ingest.max_named_producers))
+        self.instruments = new_instruments(settings, self.registry)
         self._rng = random.Random()  # noqa: S311 - jitter
         self._turn_budget = TurnBudget()
         self._read_clocks = read_clocks
@@ -164,6 +163,7 @@ class Daemon:
         store = open_store(settings.ledger.url)
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self._peers)
+            await stack.enter_async_context(FileSystemWatch(measured_folders(settings), self.instruments))
             await stack.enter_async_context(self._http)
             self.http_address = self._http.address
             self._cluster_status.url = advertised_url(settings.http, self.http_address, socket.gethostname())

@@ -19,26 +19,7 @@ import msgspec
 
 from headgate.model.entries import LeaveReason, ReleaseReason
 from headgate.protocol.backlog import SubscriptionBacklog
-from metrics.label_values import (
-    BatchVerdict,
-    BrokerConnectionKind,
-    CertificateUse,
-    DeviceRejectionReason,
-    DrainFailure,
-    DrainState,
-    HttpDenial,
-    HttpLimit,
-    LayoutChangeKind,
-    LayoutChangeReason,
-    MalformedReason,
-    ObjectKind,
-    PollOutcome,
-    Quota,
-    SplitLimit,
-    StoreOperation,
-    WeightChange,
-    ZooKeeperState,
-)
+from metrics import label_values as labels
 from metrics.status import DaemonStatus
 
 
@@ -65,7 +46,7 @@ class NoopObserver:
 
 class BatchJudged(Event, frozen=True):
     shard: int
-    verdict: BatchVerdict
+    verdict: labels.BatchVerdict
 
 
 class BatchCommitted(Event, frozen=True):
@@ -110,7 +91,7 @@ class IngestQueueLimitSet(Event, frozen=True):
 
 
 class MalformedMessageReceived(Event, frozen=True):
-    reason: MalformedReason
+    reason: labels.MalformedReason
 
 
 class OversizedMessageWithheld(Event, frozen=True):
@@ -134,7 +115,7 @@ class AccessDenied(Event, frozen=True):
 class QuotaExceeded(Event, frozen=True):
     """A request was refused because its user, or the owner of the topic, has reached a quota."""
 
-    quota: Quota
+    quota: labels.Quota
 
 
 class ReplyDelayed(Event, frozen=True):
@@ -163,7 +144,7 @@ class DeviceRecordStored(Event, frozen=True):
 
 
 class DeviceMessageRejected(Event, frozen=True):
-    reason: DeviceRejectionReason
+    reason: labels.DeviceRejectionReason
 
 
 class PendingDeviceRecordsChanged(Event, frozen=True):
@@ -212,7 +193,7 @@ class HeadAdvanced(Event, frozen=True):
 
 
 class ZooKeeperStateChanged(Event, frozen=True):
-    state: ZooKeeperState
+    state: labels.ZooKeeperState
 
 
 class ZooKeeperRefused(Event, frozen=True):
@@ -277,11 +258,11 @@ class SubscriptionSeekCompleted(Event, frozen=True):
 
 
 class SegmentWeightChanged(Event, frozen=True):
-    change: WeightChange
+    change: labels.WeightChange
 
 
 class DrainPollCompleted(Event, frozen=True):
-    outcome: PollOutcome
+    outcome: labels.PollOutcome
 
 
 class BlockedSegmentsChanged(Event, frozen=True):
@@ -293,15 +274,17 @@ class BlockedSegmentsChanged(Event, frozen=True):
 # Layouts
 
 
-class LayoutChangedAutomatically(Event, frozen=True):
-    kind: LayoutChangeKind
-    reason: LayoutChangeReason
+class LayoutChanged(Event, frozen=True):
+    """A segment was split or segments were merged, by a command or automatically."""
+
+    kind: labels.LayoutChangeKind
+    reason: labels.LayoutChangeReason
 
 
 class SplitSuppressed(Event, frozen=True):
     """A limit prevents a segment from splitting. Reported once per segment and limit."""
 
-    limit: SplitLimit
+    limit: labels.SplitLimit
 
 
 class SegmentsPruned(Event, frozen=True):
@@ -356,7 +339,7 @@ class ForeignObjectsFound(Event, frozen=True):
 
 class ObjectsCounted(Event, frozen=True):
     shard: int
-    kind: ObjectKind
+    kind: labels.ObjectKind
     count: int
 
 
@@ -383,7 +366,7 @@ class TrimFailed(Event, frozen=True):
 
 
 class DrainServiceStateChanged(Event, frozen=True):
-    state: DrainState
+    state: labels.DrainState
 
 
 class DrainServiceRestarted(Event, frozen=True):
@@ -395,7 +378,7 @@ class DrainCheckCompleted(Event, frozen=True):
 
 
 class DrainCheckFailed(Event, frozen=True):
-    reason: DrainFailure
+    reason: labels.DrainFailure
 
 
 class DrainWatermarkAdvanced(Event, frozen=True):
@@ -427,7 +410,7 @@ class BrokerDisconnected(Event, frozen=True):
 class BrokerSessionTakenOver(Event, frozen=True):
     """The broker accepts a connection of the daemon and ends it again and again."""
 
-    connection: BrokerConnectionKind
+    connection: labels.BrokerConnectionKind
 
 
 class StoreOperationSucceeded(Event, frozen=True):
@@ -435,13 +418,13 @@ class StoreOperationSucceeded(Event, frozen=True):
 
 
 class StoreOperationFailed(Event, frozen=True):
-    operation: StoreOperation
+    operation: labels.StoreOperation
 
 
 class HttpLimitReached(Event, frozen=True):
     """A connection was closed to accept another one, or none could be accepted for lack of file descriptors."""
 
-    limit: HttpLimit
+    limit: labels.HttpLimit
 
 
 class HttpStreamsChanged(Event, frozen=True):
@@ -457,14 +440,22 @@ class ReloadFailed(Event, frozen=True):
 class CertificateRead(Event, frozen=True):
     """The daemon's certificate for this use was read; it expires at this time, in seconds since 1970."""
 
-    use: CertificateUse
+    use: labels.CertificateUse
     expires_at_seconds: float
+
+
+class FileSystemMeasured(Event, frozen=True):
+    """The file system of the ledger, or of Spark's folder, has this much space for the daemon."""
+
+    use: labels.FileSystemUse
+    free_bytes: int
+    size_bytes: int
 
 
 class HttpDenied(Event, frozen=True):
     """A connection or a request over HTTP was refused."""
 
-    reason: HttpDenial
+    reason: labels.HttpDenial
 
 
 class LoopLagMeasured(Event, frozen=True):

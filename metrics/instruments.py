@@ -2,8 +2,8 @@
 
 1. Names are ``headgate_<noun>_<unit>``, with ``_total`` for counters. Units are seconds, bytes, or
    a count.
-2. Labels are bounded: the shard, or a listed value, else ``other``. Only the topics that the
-   settings name are labels (`metrics.families.backlogs`).
+2. Labels are bounded: the shard, or a listed value, else ``other``. Topics and subscriptions are
+   labels for a limited number of subscriptions (`metrics.families.backlogs`).
 3. Series with known labels start at 0, so that a rate shows the first failure.
 4. What a daemon holds (consumers, batches in flight) is read from its status every few seconds, so
    that it cannot drift.
@@ -16,7 +16,7 @@ from collections.abc import Collection
 from prometheus_client import CollectorRegistry, ProcessCollector, disable_created_metrics
 
 from metrics import events
-from metrics.families.backlogs import BacklogMetrics
+from metrics.families.backlogs import DEFAULT_MAX_SUBSCRIPTIONS, BacklogMetrics
 from metrics.families.dependencies import add_dependency_metrics
 from metrics.families.drain import add_drain_metrics
 from metrics.families.ingestion import add_ingestion_metrics
@@ -30,10 +30,16 @@ from metrics.metric_factory import MetricFactory
 class Instruments:
     """The observer that owns every metric."""
 
-    def __init__(self, registry: CollectorRegistry, backlog_topics: Collection[str] = ()) -> None:
+    def __init__(
+        self,
+        registry: CollectorRegistry,
+        backlog_topics: Collection[str] = (),
+        max_subscriptions: int = DEFAULT_MAX_SUBSCRIPTIONS,
+    ) -> None:
         """Register every metric in ``registry``, which must not contain those of other `Instruments`.
 
-        ``backlog_topics``: the topics whose backlogs are exported by name. Raises
+        ``backlog_topics``: the topics whose subscriptions are exported by name however quiet they are.
+        ``max_subscriptions``: how many other subscriptions are, the busiest. Raises
         UnhandledEventsError.
         """
         disable_created_metrics()  # type: ignore[no-untyped-call]
@@ -45,7 +51,7 @@ class Instruments:
         add_subscription_metrics(metrics)
         add_layout_metrics(metrics)
         add_drain_metrics(metrics)
-        BacklogMetrics(metrics, backlog_topics)
+        BacklogMetrics(metrics, backlog_topics, max_subscriptions)
         add_object_metrics(metrics)
         add_dependency_metrics(metrics)
         metrics.on(events.StoreOperationSucceeded, self._store_succeeded)

@@ -17,10 +17,12 @@ the previous check is still running although it was cancelled."""
 WeightChange = Literal["initial", "increased", "decreased"]
 StoreOperation = Literal["create", "read", "list", "delete"]
 LayoutChangeKind = Literal["split", "merge"]
-LayoutChangeReason = Literal["rate", "bytes", "size", "consumers", "quiet"]
+LayoutChangeReason = Literal["rate", "bytes", "size", "consumers", "quiet", "command"]
+"""``command``: a person or a program asked for it. The others are automatic."""
 SplitLimit = Literal["hot_key", "max_segments", "undrained_ancestors", "single_hash", "layout_full", "quota"]
 DrainState = Literal["off", "starting", "ready", "degraded"]
 DrainFailure = Literal["unreachable", "timed_out", "failed", "invalid", "denied"]
+FileSystemUse = Literal["ledger", "drain"]
 CertificateUse = Literal["http", "broker", "zookeeper"]
 HttpLimit = Literal["connections", "descriptors", "streams", "slow_stream"]
 HttpDenial = Literal[

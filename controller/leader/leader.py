@@ -43,7 +43,7 @@ from coordinator.decisions.refusal import Refusal
 from headgate.model import entries as e
 from headgate.protocol import messages as m
 from metrics import events
-from metrics.label_values import BatchVerdict
+from metrics.label_values import BatchVerdict, LayoutChangeKind
 
 SUCCESSOR_CHECK_INTERVAL_SECONDS = 1.0
 """How often an idle leader checks whether another leader has written the next chunk."""
@@ -361,6 +361,7 @@ class ShardLeader:
                     return
                 if admitted:
                     self._apply_entries(admitted)
+                    self._report_layout_changes(admitted)
                 reply = partial(self._outbox.reply, request, answer(self.state), self.commit.newest)
                 if any(isinstance(entry, e.TopicCreated | e.TopicDeleted) for entry in entries):
                     # The reply to a creation also promises that devices may publish.
@@ -377,6 +378,12 @@ class ShardLeader:
             self._outbox.answer(request, outcome)
         else:
             self._carry_out(request, outcome)
+
+    def _report_layout_changes(self, entries: Sequence[e.AnyEntry]) -> None:
+        for entry in entries:
+            if isinstance(entry, e.SegmentSplit | e.SegmentsMerged):
+                kind: LayoutChangeKind = "split" if isinstance(entry, e.SegmentSplit) else "merge"
+                self._observer.observe(events.LayoutChanged(kind=kind, reason="command"))
 
     def _apply_entries(self, entries: Sequence[e.AnyEntry]) -> None:
         self.subscription_registry.before_entries(entries)

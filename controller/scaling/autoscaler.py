@@ -150,7 +150,7 @@ class Autoscaler:
             self._report_suppressed(topic, SuppressedSplit(-1, "quota", f"{detail}, but {over.reason}"))
             return
         self._apply_entries((entry,))
-        self._observer.observe(events.LayoutChangedAutomatically(kind=kind, reason=why))
+        self._observer.observe(events.LayoutChanged(kind=kind, reason=why))
         event = "segment.split_automatically" if kind == "split" else "segments.merged_automatically"
         log.info(event, shard=self._state.shard, topic=topic.name, reason=why, detail=detail)
 

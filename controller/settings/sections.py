@@ -237,8 +237,11 @@ class MetricsSettings(Section, frozen=True, kw_only=True):
     """``[metrics]``: metrics besides the totals."""
 
     backlog_topics: Annotated[list[str], Meta(max_length=20)] = []
-    """Topics whose backlogs are exported with their names and those of their subscriptions. At most
-    20, because each subscription adds four series."""
+    """Topics whose subscriptions are exported by name however quiet they are, the first 50 of each. At
+    most 20, because each subscription adds four series."""
+    max_subscriptions: Annotated[int, Meta(ge=0, le=1000)] = 100
+    """Subscriptions of the shards led here, besides those of backlog_topics, that are exported by name:
+    the busiest. Each has four series. Default: 100, about as many series as the rest of a daemon."""
     backlog_interval_seconds: Annotated[float, Meta(ge=1, le=3600)] = 15.0
     """Interval at which Spark counts the backlogs of the shards led here, in seconds; each count
     costs a warm run. Default: 15, a usual scrape interval."""

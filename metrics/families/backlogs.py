@@ -1,9 +1,10 @@
-"""Metrics of backlogs, per shard and for the topics that the settings name.
+"""Metrics of backlogs, per shard and for the busiest subscriptions.
 
 1. Sums cover known values only. Separate gauges count the subscriptions of external topics with
    unknown backlogs, and the topics with a failing table.
-2. Topic and subscription names are labels only for ``metrics.backlog_topics``, and for the first
-   `MAX_SUBSCRIPTIONS` subscriptions of each by name.
+2. Topic and subscription names are labels only for the busiest subscriptions of the shards that this
+   daemon leads (`metrics.busiest`), and for those of ``metrics.backlog_topics``: of each topic the
+   first `MAX_TOPIC_SUBSCRIPTIONS` by name. A gauge counts the others.
 3. A daemon exports backlogs only of shards that it leads, so a sum over all daemons counts each
    once.
 """
@@ -11,15 +12,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Final
 
 from headgate.protocol.backlog import SubscriptionBacklog
 from metrics import events
+from metrics.busiest import SubscriptionKey, activity, choose_busiest
 from metrics.metric_factory import MetricFactory
 
-MAX_SUBSCRIPTIONS: Final = 50
-"""Subscriptions per topic that have series of their own."""
+MAX_TOPIC_SUBSCRIPTIONS: Final = 50
+"""Subscriptions of a topic that the settings name, which have series of their own."""
+DEFAULT_MAX_SUBSCRIPTIONS: Final = 100
+"""Subscriptions that have series of their own because they are the busiest."""
 
 _SHARD_GAUGES: Final = {
     "backlog_records": "Unacknowledged records, summed over subscriptions.",
@@ -30,27 +34,36 @@ _SHARD_GAUGES: Final = {
     "backlog_unknown_subscriptions": "Subscriptions of external topics whose backlog is not fully known.",
     "external_tables_failing": "External topics with a table that cannot be counted.",
 }
-_TOPIC_GAUGES: Final = {
-    "backlog_records": "Unacknowledged records, for topics that the settings name.",
-    "backlog_bytes": "Unacknowledged bytes, for topics that the settings name.",
-    "oldest_unacknowledged_seconds": "Age of the oldest unacknowledged record, for topics that the settings name.",
-    "drained_in_seconds": "Time to drain at the current rate; +Inf if it never drains, NaN if unknown.",
+_SUBSCRIPTION_GAUGES: Final = {
+    "backlog_records": "Unacknowledged records, for the busiest subscriptions.",
+    "backlog_bytes": "Unacknowledged bytes, for the busiest subscriptions.",
+    "oldest_unacknowledged_seconds": "Age of the oldest unacknowledged record, for the busiest subscriptions.",
+    "drained_in_seconds": "Time to drain at the current rate (busiest subscriptions); +Inf: never, NaN: unknown.",
 }
 
 
 class BacklogMetrics:
-    def __init__(self, metrics: MetricFactory, topics: Collection[str]) -> None:
-        """``topics``: those whose backlogs are exported by name."""
+    def __init__(self, metrics: MetricFactory, topics: Collection[str], max_subscriptions: int) -> None:
+        """``topics``: those whose subscriptions are exported however quiet they are.
+
+        ``max_subscriptions``: how many others are exported, the busiest.
+        """
         self._topics = frozenset(topics)
-        self._exported: dict[int, set[tuple[str, str]]] = {}
-        """Shard → (topic, subscription) of its current series."""
+        self._max_subscriptions = max_subscriptions
+        self._known: dict[int, dict[SubscriptionKey, SubscriptionBacklog]] = {}
+        """Shard → its newest known backlogs."""
+        self._exported: frozenset[SubscriptionKey] = frozenset()
         self._shard_gauges = {
             name: metrics.removable_gauge(name, text, "shard") for name, text in _SHARD_GAUGES.items()
         }
-        self._topic_gauges = {
+        self._subscription_gauges = {
             name: metrics.removable_gauge(f"subscription_{name}", text, "topic", "subscription")
-            for name, text in _TOPIC_GAUGES.items()
+            for name, text in _SUBSCRIPTION_GAUGES.items()
         }
+        self._left_out = metrics.gauge(
+            "subscriptions_without_series",
+            "Subscriptions with a known backlog that have no series of their own, because others are busier.",
+        ).child()
         metrics.on(events.BacklogUpdated, self._update)
         metrics.on(events.TermEnded, self._remove)
 
@@ -70,28 +83,40 @@ class BacklogMetrics:
         }
         for name, value in values.items():
             self._shard_gauges[name].labels(event.shard).set(value)
-        self._export_topics(event.shard, known, now_ms)
+        self._known[event.shard] = {(each.topic, each.subscription): each for each in known}
+        self._choose()
+        for key in self._exported & self._known[event.shard].keys():
+            self._set(key, self._known[event.shard][key], now_ms)
 
     def _remove(self, event: events.TermEnded) -> None:
         """Remove the series of a shard that this daemon no longer leads."""
         for gauge in self._shard_gauges.values():
             gauge.remove_by_labels({"shard": str(event.shard)})
-        self._export_topics(event.shard, [], 0)
+        self._known.pop(event.shard, None)
+        self._choose()
 
-    def _export_topics(self, shard: int, known: Sequence[SubscriptionBacklog], now_ms: int) -> None:
-        """Set the series of the named topics, and remove those of deleted subscriptions."""
-        exported: dict[tuple[str, str], SubscriptionBacklog] = {}
+    def _choose(self) -> None:
+        """Choose the subscriptions that have series, and remove the series of all others."""
+        named = frozenset(self._of_named_topics())
+        activities = {
+            key: activity(backlog)
+            for known in self._known.values()
+            for key, backlog in known.items()
+            if key not in named
+        }
+        busiest = choose_busiest(activities, self._exported, self._max_subscriptions)
+        self._left_out.set(len(activities) - len(busiest))
+        for removed in self._exported - named - busiest:
+            for gauge in self._subscription_gauges.values():
+                gauge.remove_by_labels(dict(zip(("topic", "subscription"), removed, strict=True)))
+        self._exported = named | busiest
+
+    def _of_named_topics(self) -> Iterator[SubscriptionKey]:
         of_topic: dict[str, int] = {}
-        for backlog in sorted(known, key=lambda each: (each.topic, each.subscription)):
-            of_topic[backlog.topic] = of_topic.get(backlog.topic, 0) + 1
-            if backlog.topic in self._topics and of_topic[backlog.topic] <= MAX_SUBSCRIPTIONS:
-                exported[backlog.topic, backlog.subscription] = backlog
-        for removed in self._exported.get(shard, set()) - exported.keys():
-            for gauge in self._topic_gauges.values():
-                gauge.remove(*removed)
-        self._exported[shard] = set(exported)
-        for labels, backlog in exported.items():
-            self._set(labels, backlog, now_ms)
+        for topic, subscription in sorted(key for known in self._known.values() for key in known):
+            of_topic[topic] = of_topic.get(topic, 0) + 1
+            if topic in self._topics and of_topic[topic] <= MAX_TOPIC_SUBSCRIPTIONS:
+                yield topic, subscription
 
     def _set(self, labels: tuple[str, str], backlog: SubscriptionBacklog, now_ms: int) -> None:
         values = {
@@ -101,7 +126,7 @@ class BacklogMetrics:
             "drained_in_seconds": _seconds_until_drained(backlog),
         }
         for name, value in values.items():
-            self._topic_gauges[name].labels(*labels).set(value)
+            self._subscription_gauges[name].labels(*labels).set(value)
 
 
 def age_seconds(backlog: SubscriptionBacklog, now_ms: int) -> float:

@@ -59,6 +59,7 @@ def add_dependency_metrics(metrics: MetricFactory) -> None:
         "use",
     )
     metrics.on(events.CertificateRead, lambda event: expiry.labels(event.use).set(event.expires_at_seconds))
+    _add_file_system_metrics(metrics)
     metrics.time(events.LoopLagMeasured, "loop_lag_seconds", "How late the event loop ran a timer.", LAG_BUCKETS)
     build = metrics.gauge("build_info", "Always 1. The labels name the versions.", version=None, python=None)
     build.child(version("headgate"), platform.python_version()).set(1)
@@ -81,3 +82,20 @@ def _add_http_metrics(metrics: MetricFactory) -> None:
         "HTTP requests and TLS handshakes that were refused, by reason.",
         reason=get_args(HttpDenial),
     )
+
+
+def _add_file_system_metrics(metrics: MetricFactory) -> None:
+    free = metrics.removable_gauge(
+        "file_system_free_bytes",
+        "Bytes that the daemon may still write to the file system of the ledger, or of Spark's folder.",
+        "use",
+    )
+    size = metrics.removable_gauge(
+        "file_system_size_bytes", "Size of the file system of the ledger, or of Spark's folder.", "use"
+    )
+
+    def set_space(event: events.FileSystemMeasured) -> None:
+        free.labels(event.use).set(event.free_bytes)
+        size.labels(event.use).set(event.size_bytes)
+
+    metrics.on(events.FileSystemMeasured, set_space)

@@ -1,4 +1,4 @@
-"""Metrics of layouts: segments, automatic splits and merges, and pruning."""
+"""Metrics of layouts: segments, splits and merges, and pruning."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ LAYOUT_CHANGE_REASONS: Final = get_args(LayoutChangeReason)
 def add_layout_metrics(metrics: MetricFactory) -> None:
     changes = metrics.counter(
         "layout_changes",
-        "Automatic splits and merges, by kind and reason.",
+        "Splits and merges, by kind and reason. command: not automatic.",
         kind=get_args(LayoutChangeKind),
         reason=LAYOUT_CHANGE_REASONS,
     )
     for reason in LAYOUT_CHANGE_REASONS:
         changes.child("merge" if reason == "quiet" else "split", reason)
-    metrics.on(events.LayoutChangedAutomatically, lambda event: changes.child(event.kind, event.reason).inc())
+    changes.child("merge", "command")
+    metrics.on(events.LayoutChanged, lambda event: changes.child(event.kind, event.reason).inc())
     metrics.count(
         events.SplitSuppressed,
         "splits_suppressed",

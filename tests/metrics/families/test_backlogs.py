@@ -1,4 +1,4 @@
-"""Backlog metrics: totals per shard, and series of the topics that the settings name."""
+"""Backlog metrics: totals per shard, and series of the busiest subscriptions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry
 
 from headgate.protocol.backlog import SegmentBacklog, summarize_backlog
 from metrics.events import BacklogUpdated, TermEnded
-from metrics.families.backlogs import MAX_SUBSCRIPTIONS
+from metrics.families.backlogs import MAX_TOPIC_SUBSCRIPTIONS
 from metrics.instruments import Instruments
 
 NOW = 1_000_000
@@ -37,7 +37,7 @@ def registry():
 
 @pytest.fixture
 def instruments(registry):
-    return Instruments(registry, ["orders"])
+    return Instruments(registry, ["orders"], max_subscriptions=2)
 
 
 def series(registry, name):
@@ -49,8 +49,8 @@ def series(registry, name):
     }
 
 
-def update(instruments, backlogs):
-    instruments.observe(BacklogUpdated(shard=3, backlogs=tuple(backlogs), now_ms=NOW))
+def update(instruments, backlogs, shard=3):
+    instruments.observe(BacklogUpdated(shard=shard, backlogs=tuple(backlogs), now_ms=NOW))
 
 
 def test_a_shard_exports_sums_and_the_highest_age(instruments, registry):
@@ -96,12 +96,48 @@ def test_a_named_topic_without_sizes_has_nan_bytes_and_without_records_no_series
     assert math.isnan(series(registry, "subscription_backlog_bytes")["orders", "billing"])
 
 
-def test_only_topics_named_by_the_settings_are_labels(instruments, registry):
-    update(instruments, [backlog(), backlog("other")])
+def test_a_subscription_has_four_series(instruments, registry):
+    update(instruments, [backlog()])
 
     assert series(registry, "subscription_backlog_records") == {("orders", "billing"): 10}
+    assert series(registry, "subscription_backlog_bytes") == {("orders", "billing"): 100}
     assert series(registry, "subscription_oldest_unacknowledged_seconds") == {("orders", "billing"): 5}
     assert math.isnan(series(registry, "subscription_drained_in_seconds")["orders", "billing"])
+
+
+def test_the_busiest_subscriptions_of_all_shards_and_those_of_named_topics_have_series(instruments, registry):
+    """Those of named topics do not count against the limit."""
+    update(instruments, [backlog("logs", f"s{at}", records=10**at) for at in range(3)])
+    update(instruments, [backlog("clicks", records=50), backlog(records=0)], shard=4)
+
+    assert series(registry, "subscription_backlog_records") == {
+        ("logs", "s2"): 100,
+        ("clicks", "billing"): 50,
+        ("orders", "billing"): 0,
+    }
+    assert series(registry, "subscriptions_without_series") == {(): 2}
+
+
+def test_a_busier_subscription_replaces_another_one(instruments, registry):
+    update(instruments, [backlog("logs", f"s{at}", records=10) for at in range(3)])
+    assert set(series(registry, "subscription_drained_in_seconds")) == {("logs", "s0"), ("logs", "s1")}
+
+    update(instruments, [backlog("logs", f"s{at}", records=at * 30) for at in range(3)])
+
+    assert series(registry, "subscription_backlog_records") == {("logs", "s1"): 30, ("logs", "s2"): 60}
+
+
+def test_a_shard_that_is_no_longer_led_leaves_its_series_to_others(instruments, registry):
+    """The others get their values with the next count of their shard."""
+    update(instruments, [backlog("logs", f"s{at}", records=100) for at in range(2)])
+    update(instruments, [backlog("clicks")], shard=4)
+    assert series(registry, "subscriptions_without_series") == {(): 1}
+
+    instruments.observe(TermEnded(shard=3, reason="handover"))
+    update(instruments, [backlog("clicks")], shard=4)
+
+    assert set(series(registry, "subscription_backlog_records")) == {("clicks", "billing")}
+    assert series(registry, "subscriptions_without_series") == {(): 0}
 
 
 @pytest.mark.parametrize(
@@ -114,10 +150,11 @@ def test_the_time_to_drain_has_its_own_series(instruments, registry, stored, ack
     assert series(registry, "subscription_drained_in_seconds") == {("orders", "billing"): seconds}
 
 
-def test_the_series_of_a_topic_are_bounded(instruments, registry):
-    update(instruments, [backlog(subscription=f"s{at:03}") for at in range(MAX_SUBSCRIPTIONS + 9)])
+def test_the_series_of_a_named_topic_are_bounded(instruments, registry):
+    update(instruments, [backlog(subscription=f"s{at:03}") for at in range(MAX_TOPIC_SUBSCRIPTIONS + 9)])
 
-    assert len(series(registry, "subscription_backlog_records")) == MAX_SUBSCRIPTIONS
+    assert len(series(registry, "subscription_backlog_records")) == MAX_TOPIC_SUBSCRIPTIONS + 2
+    assert series(registry, "subscriptions_without_series") == {(): 7}
 
 
 def test_series_of_deleted_subscriptions_and_ended_terms_are_removed(instruments, registry):
