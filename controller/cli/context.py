@@ -31,6 +31,12 @@ Result = TypeVar("Result")
 class DaemonContext(CommandContext):
     """One invocation of a daemon's command."""
 
+    def require_machine(self, folder: Path) -> None:
+        """Raise ConfigError if this machine cannot run a node with its data in ``folder``."""
+        from controller.local.machine import require_machine  # noqa: PLC0415
+
+        require_machine(folder)
+
     def new_daemon(self, settings: Settings) -> Daemon:
         """Return the daemon, not yet running."""
         from controller.daemon import Daemon  # noqa: PLC0415

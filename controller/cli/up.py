@@ -140,6 +140,7 @@ def up(
         )
     options = _UpOptions(shards, mqtt_port, zookeeper_port, http_port, daemons, tls, results, external)
     with DataFolder(data) as folder, _log_stream(folder, verbose) as stream, contextlib.ExitStack() as reserved_ports:
+        context.require_machine(folder.path)
         instance = cli_run.instance_name()
         # Before anything starts: an invalid option must not leave servers behind.
         node = _Node(context, folder, options, instance, reserved_ports)

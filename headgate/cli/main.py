@@ -45,7 +45,12 @@ class HeadgateGroup(click.Group):
             if (hint := installation_hint(cmd_name)) is not None:
                 raise HeadgateError(hint)
             return None
-        module = importlib.import_module(entry[0])
+        try:
+            module = importlib.import_module(entry[0])
+        except ModuleNotFoundError as error:
+            if (hint := installation_hint(cmd_name)) is None:
+                raise
+            raise HeadgateError(f"{error.name} is not installed; {hint}") from error
         command: click.Command = getattr(module, cmd_name.replace("-", "_"))
         return command
 

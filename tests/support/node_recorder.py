@@ -106,6 +106,9 @@ class NodeContext(InProcessContext):
         super().__init__(cluster)
         self.recorder = recorder
 
+    def require_machine(self, _: Path) -> None:
+        """The fakes need nothing."""
+
     def new_daemon(self, settings: Settings) -> Any:
         return FakeDaemon(self.recorder, settings)
 

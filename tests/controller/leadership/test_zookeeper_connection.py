@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 
 import pytest
@@ -57,7 +57,9 @@ def test_a_disconnection_looks_like_a_failed_network(
 
     threads.disconnect()
 
-    assert client.recv(1) == b""
+    # kazoo takes both for a lost connection. The first one: this side had not read all, which Python 3.13 reports.
+    with suppress(ConnectionResetError):
+        assert client.recv(1) == b""
 
 
 def test_a_server_that_never_answers_the_handshake_is_named() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import sys
 from collections.abc import Callable
 from importlib.metadata import EntryPoint
 
@@ -93,3 +94,15 @@ def test_a_command_of_the_client_does_not_look_for_other_distributions(invoke: I
     installed("no_such_package.commands:COMMANDS")
 
     assert 0 == invoke("topic", "list").exit_code
+
+
+def test_a_command_whose_library_is_missing_says_what_to_install(
+    invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "controller.cli.up", None)
+
+    result = invoke("up")
+
+    assert 1 == result.exit_code
+    assert result.stderr.endswith("is a command of the daemon: python3 -m pip install 'headgate-daemon[up]'\n")
+    assert 1 == result.stderr.count("\n")

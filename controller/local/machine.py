@@ -1,0 +1,41 @@
+"""Checks that this machine can run a complete node, before anything starts."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from controller.local.embedded import find_mosquitto
+from drain.spark.java import find_java
+from headgate.errors import ConfigError
+
+FREE_MEGABYTES: Final = 300
+"""ZooKeeper and the broker preallocate files, and Spark unpacks libraries."""
+INSTALLATION: Final = "python3 -m pip install 'headgate-daemon[up]'"
+
+
+def require_machine(
+    folder: Path,
+    *,
+    is_installed: Callable[[str], bool] = lambda name: importlib.util.find_spec(name) is not None,
+    mosquitto: Callable[[], str | None] = find_mosquitto,
+    java: Callable[[Path], Path] = find_java,
+    free_bytes: Callable[[Path], int] = lambda path: shutil.disk_usage(path).free,
+) -> None:
+    """Raise ConfigError if a node with its data in ``folder`` lacks something; the text says what supplies it."""
+    if not is_installed("pyspark"):
+        raise ConfigError(f"pyspark is not installed; it counts, and contains ZooKeeper: {INSTALLATION}")
+    if mosquitto() is None and not is_installed("amqtt"):
+        raise ConfigError(f"there is no MQTT broker: apt-get install mosquitto, or {INSTALLATION}")
+    with tempfile.TemporaryDirectory(prefix="headgate-java-") as wrappers:
+        java(Path(wrappers))
+    free = free_bytes(folder) // 1_000_000
+    if free < FREE_MEGABYTES:
+        raise ConfigError(
+            f"data folder {folder}: {free} MB are free, and a node needs {FREE_MEGABYTES} MB; "
+            "free space, or choose another with --data"
+        )
