@@ -19,7 +19,9 @@ from tests.support.example_events import example_events
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 PROMETHEUS = DEPLOY / "prometheus"
-RULES = yaml.safe_load((PROMETHEUS / "headgate.rules.yml").read_text())["groups"][0]["rules"]
+ALL_RULES = yaml.safe_load((PROMETHEUS / "headgate.rules.yml").read_text())["groups"][0]["rules"]
+RECORDED = {rule["record"]: rule["expr"] for rule in ALL_RULES if "record" in rule}
+RULES = [rule for rule in ALL_RULES if "alert" in rule]
 RULE_TESTS = yaml.safe_load((PROMETHEUS / "headgate.rules.test.yml").read_text())["tests"]
 DASHBOARD = json.loads((DEPLOY / "grafana" / "headgate.json").read_text())
 PACKAGES = ("controller", "coordinator", "drain", "headgate", "metrics")
@@ -55,7 +57,11 @@ def exported():
 
 
 def metric_names(expression):
-    """Return the metrics in a PromQL expression."""
+    """Return the metrics in a PromQL expression, and those that the recorded ones in it are made of."""
+    recorded = set(re.findall(r"[a-z_]+:[a-z0-9_]+:[a-z0-9_]+", expression))
+    if recorded:
+        rest = re.sub(r"[a-z_]+:[a-z0-9_]+:[a-z0-9_]+", " ", expression)
+        return metric_names(rest).union(*(metric_names(RECORDED[name]) for name in recorded))
     return set(re.findall(r"\b(?:headgate|process|python)_[a-z_]+|\bup\b", expression))
 
 
@@ -103,7 +109,21 @@ def test_every_alert_is_tested_both_ways_and_has_a_runbook_section(alert):
     assert section, "no section"
     assert [word for word in ("Meaning: ", "Impact: ", "First: ") if word not in section[1]] == []
     rule = next(rule for rule in RULES if rule["alert"] == alert)
-    assert rule["annotations"]["runbook"] == f"RUNBOOK.md#{alert.lower()}"
+    base = '{{ or $externalLabels.headgate_runbook "RUNBOOK.md" }}'
+    assert rule["annotations"]["runbook_url"] == f"{base}#{alert.lower()}"
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_a_recorded_series_is_used_and_its_name_has_its_labels_metric_and_operation(name):
+    """Level, metric, operation: without the labels a reader cannot tell what a series is per."""
+    level, metric, operation = name.split(":")
+    used = [*(rule["expr"] for rule in RULES), *(target["expr"] for panel in panels() for target in panel["targets"])]
+
+    assert any(name in expression for expression in used)
+    assert [found for found in metric_names(RECORDED[name]) if found.startswith(metric)]
+    assert operation
+    known = set.union(*(exported()[found] for found in metric_names(RECORDED[name])))
+    assert set(level.split("_")) <= known | {"job", "instance"}
 
 
 LOG_EVENT = re.compile(r"\.(?:info|warning|error|exception)\(\s*\"([a-z_]+\.[a-z_]+)\"")
@@ -177,10 +197,11 @@ def test_the_dashboard_is_valid_for_grafana():
 
 
 def test_the_example_scrapes_the_address_of_the_example_daemon():
-    """The address is that of deploy/headgate.toml, and the job name that of the rules."""
+    """The address is that of deploy/headgate.toml, the job name that of the rules, and alerts know the runbook."""
     http = load_settings(DEPLOY / "headgate.toml").http
-    jobs = yaml.safe_load((PROMETHEUS / "prometheus.yml").read_text())["scrape_configs"]
-    job = next(job for job in jobs if job["job_name"] == "headgate")
+    configuration = yaml.safe_load((PROMETHEUS / "prometheus.yml").read_text())
+    job = next(job for job in configuration["scrape_configs"] if job["job_name"] == "headgate")
 
     assert job["static_configs"] == [{"targets": [f"{http.host}:{http.port}"]}]
     assert "metrics_path" not in job
+    assert configuration["global"]["external_labels"].keys() == {"headgate_runbook"}
