@@ -47,7 +47,6 @@ from controller.leadership.election import (
     Released,
     Suspended,
 )
-from controller.leadership.session_secret import SessionSecret
 from controller.leadership.shard_leaders import ShardLeaders
 from controller.leadership.transitions import Event, Role
 from controller.logs import change_level
@@ -141,7 +140,6 @@ class Daemon:
         self._client_ids = ClientIds()
         self._access = AccessControl(settings.access.rules(), self.instruments)
         self._description: m.ClusterDescription | None = None
-        self._session_secret: SessionSecret | None = None
         self._peers = Peers(self.instance, lambda: read_peer_tls(self.settings.http))
         self._cluster_status = ClusterStatus(
             instance=self.instance,
@@ -194,8 +192,9 @@ class Daemon:
         if config is None:
             return
         await require_shards(store, config.shards)
-        self._session_secret = config.session_secret
-        self._peers.token_for = lambda receiver: config.session_secret.http_token(receiver, self._now_ms())
+        secret = config.session_secret
+        self._peers.token_for = lambda receiver: secret.http_token(receiver, self._now_ms())
+        self._http.is_peer = lambda token: secret.accepts_http_token(token, self.instance, self._now_ms())
         self._cluster_status.elections = elections
         await elections.register_instance(self.instance, msgspec.json.encode({"url": self._cluster_status.url}))
         shards = config.shards
@@ -244,10 +243,6 @@ class Daemon:
     def _leader_of(self, shard: int) -> str | None:
         controller = self._controllers[shard]
         return self._leaders.leader_of(shard, controller.leadership.role, controller.following_leader)
-
-    def _is_peer(self, token: str) -> bool:
-        secret = self._session_secret
-        return secret is not None and secret.accepts_http_token(token, self.instance, self._now_ms())
 
     def health(self) -> Health:
         connected = self._transport is not None and self._transport.connected
@@ -307,7 +302,6 @@ class Daemon:
             cluster=settings.cluster.name,
             version=version("headgate"),
             access=read_http_access(settings.http),
-            is_peer=self._is_peer,
             runbook_url=settings.http.runbook_url,
         )
 

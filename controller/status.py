@@ -84,11 +84,16 @@ async def _topic_summary(
     instance: str, leader: ShardLeader, topic: Topic
 ) -> tuple[TopicSummary, tuple[SubscriptionSummary, ...]]:
     own: list[SubscriptionSummary] = []
+    counted = await _counted(leader, topic)
     for subscription in list(topic.subscriptions.values()):
         coordinator = leader.subscription_registry.find(subscription.subscription_id)
         if coordinator is not None:
             own.append(
-                await leader.driver.complete(_subscription_summary(instance, leader, topic, subscription, coordinator))
+                await leader.driver.complete(
+                    _subscription_summary(
+                        instance, topic, subscription, coordinator, counted.get((topic.name, subscription.name))
+                    )
+                )
             )
     records, size_bytes, rate = await leader.driver.complete(_amounts(topic, leader.now_ms()))
     stored = topic.external is None
@@ -123,12 +128,23 @@ def _amounts(topic: Topic, now_ms: int) -> Steps[tuple[int, int, float]]:
     return records, size_bytes, rate
 
 
+async def _counted(leader: ShardLeader, topic: Topic) -> Mapping[tuple[str, str], SubscriptionBacklog]:
+    """Return the newest counts of Spark. Those of an external topic are its backlogs, so they are merged again."""
+    if topic.external is None:
+        return leader.backlogs.counted
+    found = await leader.backlogs.latest(lambda name, _: name == topic.name)
+    return {(each.topic, each.subscription): each for each in found}
+
+
 def _subscription_summary(
-    instance: str, leader: ShardLeader, topic: Topic, subscription: Subscription, coordinator: SubscriptionCoordinator
+    instance: str,
+    topic: Topic,
+    subscription: Subscription,
+    coordinator: SubscriptionCoordinator,
+    counted: SubscriptionBacklog | None,
 ) -> Steps[SubscriptionSummary]:
     yield coordinator.size
     backlog, draining = yield from _progress(subscription.snapshot(), TopicSnapshot.of(topic), coordinator.gate)
-    counted = leader.backlogs.counted.get((topic.name, subscription.name))
     stored = acknowledged = oldest_ms = None
     if counted is not None and counted.counted_by == "spark":
         stored, acknowledged, oldest_ms = (
@@ -199,7 +215,8 @@ async def subscription_document(
     coordinator = None if found is None else leader.subscription_registry.find(found.subscription_id)
     if found is None or coordinator is None:
         raise UnknownNameError(f"topic {name!r} has no subscription {subscription!r}")
-    summary = await leader.driver.complete(_subscription_summary(instance, leader, topic, found, coordinator))
+    counted = (await _counted(leader, topic)).get((name, subscription))
+    summary = await leader.driver.complete(_subscription_summary(instance, topic, found, coordinator, counted))
     (backlog,) = await leader.backlogs.latest(lambda *each: each == (name, subscription)) or (None,)
     if backlog is None:
         raise UnknownNameError(f"subscription {subscription!r} of topic {name!r} has just been deleted")

@@ -90,7 +90,8 @@ class HttpServer:
         self._port = port
         self._registry = registry
         self._health = health
-        self._is_peer = is_peer
+        self.is_peer = is_peer
+        """Like ``access``; the daemon sets it once it has joined its cluster."""
         self._api = HttpApi(source, version)
         self._pages = StatusPages(
             source,
@@ -193,7 +194,7 @@ class HttpServer:
     def _denial(self, request: web.Request) -> HttpDenial | None:
         authorization = request.headers.get("Authorization")
         denial = self.access.denial(authorization)
-        if denial is not None and request.path.startswith(f"{ROOT}/") and self._is_peer(peer_token(authorization)):
+        if denial is not None and request.path.startswith(f"{ROOT}/") and self.is_peer(peer_token(authorization)):
             return None
         return denial
 

@@ -8,6 +8,7 @@ import pytest
 from controller.leadership.transitions import Role
 from controller.status import daemon_status, subscription_document, summaries, topic_document
 from headgate.protocol import messages as m
+from headgate.protocol.backlog import SegmentBacklog, summarize_backlog
 from metrics.api.source import UnknownNameError
 from metrics.status import ShardCounts
 from tests.support.one_shard import OneShard
@@ -104,3 +105,40 @@ async def test_unknown_names_are_errors():
             await topic_document("one", leader, "x")
         with pytest.raises(UnknownNameError, match="topic 'a' has no subscription 'x'"):
             await subscription_document("one", leader, "a", "x")
+
+
+async def test_the_backlog_of_an_external_topic_is_that_of_its_tables_and_not_an_older_count():
+    shard = OneShard()
+    async with shard.leader() as leader, shard.client() as client:
+        segments = [m.SegmentImport(segment="s0")]
+        reply = await client.call(m.ImportTopic, topic="e", token="i", segments=segments, positions="offsets")
+        assert isinstance(reply, m.TopicImportReply), reply
+        registered = await client.call(
+            m.RegisterConsumer,
+            topic="e",
+            subscription="s",
+            consumer="ada",
+            incarnation=1,
+            subscription_type="STREAM",
+            external=True,
+            start="earliest",
+        )
+        assert isinstance(registered, m.Registered), registered
+        newest = summarize_backlog(
+            topic="e",
+            subscription="s",
+            subscription_type="STREAM",
+            counted_by="spark",
+            as_of_ms=1,
+            segments=[SegmentBacklog(segment=0, sealed=False, records=48, label="s0")],
+            unknown_reason="a table is late",
+        )
+
+        async def latest(wanted):
+            return (newest,) if wanted("e", "s") and not wanted("a", "s") else ()
+
+        leader.backlogs.latest = latest
+        (topic,), (found,) = await summaries("one", [leader])
+
+    assert (found.backlog_records, found.unknown_reason) == (48, "a table is late")
+    assert (topic.external, topic.records, topic.stored_per_second, topic.backlog_records) == (True, None, None, 48)
