@@ -51,6 +51,7 @@ log = logging.getLogger(__name__)
 
 def setup(app: Sphinx) -> dict[str, bool]:
     """Register the extension."""
+    app.connect("env-get-outdated", _references)
     app.connect("source-read", _replace)
     app.connect("autodoc-process-docstring", _read_sections)
     app.connect("sphinx-click-process-epilog", _show_examples)
@@ -59,6 +60,11 @@ def setup(app: Sphinx) -> dict[str, bool]:
     for language in PLAIN_LANGUAGES:
         app.add_lexer(language, TextLexer)
     return {"parallel_read_safe": True}
+
+
+def _references(_: Sphinx, env: BuildEnvironment, *_changes: set[str]) -> list[str]:
+    """Return the pages that are made from the code: they are made again, although their own text is unchanged."""
+    return [page for page in env.found_docs if page.startswith("docs/reference/")]
 
 
 def _replace(_: Sphinx, page: str, source: list[str]) -> None:
