@@ -31,12 +31,14 @@ def updated(document: str) -> str:
 
 
 def _rows(layers: Sequence[Sequence[str]]) -> list[str]:
+    """Draw boxes of equal width; of the width of their names where those do not fit."""
     lines = []
     for names in layers:
-        width = WIDTH // len(names) - 2
-        lines.append("  ".join("┌" + "─" * (width - 2) + "┐" for _ in names))
-        lines.append("  ".join("│" + name.center(width - 2) + "│" for name in names))
-        lines.append("  ".join("└" + "─" * (width - 2) + "┘" for _ in names))
+        equal = WIDTH // len(names) - 4
+        widths = [equal if max(map(len, names)) <= equal else len(name) for name in names]
+        lines.append("  ".join("┌" + "─" * width + "┐" for width in widths))
+        lines.append("  ".join("│" + name.center(width) + "│" for name, width in zip(names, widths, strict=True)))
+        lines.append("  ".join("└" + "─" * width + "┘" for width in widths))
     return lines
 
 
