@@ -18,8 +18,8 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 INSTALL := $(PIP) install --progress-bar off --no-compile $(if $(CI),,--no-cache-dir) --no-build-isolation --require-hashes
 # What `make setup` installs, without a Java runtime.
 SETUP_MEGABYTES := 620
-# Jars of Spark that headgate never loads: state of streams, machine learning, Kubernetes, Hive and the Scala compiler. All
-# tests run without them.
+# Jars of Spark that headgate never loads: state of streams, machine learning, Kubernetes, Hive and the Scala compiler. CI
+# runs all tests without them.
 UNUSED_JARS := rocksdbjni-* breeze* spire* cats-kernel* algebra* lapack-* blas-* arpack* spark-mllib_* kubernetes-* \
   spark-kubernetes* vertx* scala-compiler* hive-metastore* derby* datanucleus* jline*
 # uv reads the index's metadata only, and writes one file for every platform and Python.
