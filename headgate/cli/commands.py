@@ -22,6 +22,7 @@ COMMANDS: Final[CommandTable] = {
     "produce": ("headgate.cli.produce", "Write newline-delimited JSON to a topic."),
     "producer": ("headgate.cli.producer", "List, describe and delete named producers."),
     "consume": ("headgate.cli.consume", "Print the records of a topic as JSON lines."),
+    "read": ("headgate.cli.read", "Print stored records without a subscription."),
     "backlog": ("headgate.cli.backlog", "Show unacknowledged records, their age, and the estimated time to drain."),
     "subscription": ("headgate.cli.subscription", "List, describe, move and delete subscriptions."),
     "explain": ("headgate.cli.explain", "Explain why a consumer has a segment, or not."),

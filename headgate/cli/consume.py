@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from headgate import ConsumedRecord, Consumer
     from headgate.model.entries import Balance
     from headgate.protocol.messages import Start
+    from headgate.reading.topic_reader import LedgerRecord
 
 PRINT_BATCH_RECORDS = 512
 """Maximum number of records that wait to be printed, and that are printed and acknowledged together."""
@@ -32,7 +33,7 @@ PRINT_BATCH_RECORDS = 512
 _ANYTHING = msgspec.json.Decoder(msgspec.Raw)
 
 
-def record_line(record: ConsumedRecord) -> bytes:
+def record_line(record: ConsumedRecord | LedgerRecord) -> bytes:
     r"""Return ``record`` as one line of JSON, ``\n`` included.
 
     The value is embedded as JSON if it is JSON, else as a string, else in base64 with ``"value_encoding": "base64"``.

@@ -19,7 +19,10 @@ import click
 from headgate.errors import HeadgateError, RequestRejectedError
 
 if TYPE_CHECKING:
+    from contextlib import AbstractAsyncContextManager
+
     from headgate import Admin, Consumer, Producer
+    from headgate.cli.topic_source import TopicSource
     from headgate.config import ClientConfig
     from headgate.model.entries import Balance, SubscriptionType
     from headgate.protocol.messages import Start
@@ -95,6 +98,13 @@ class CommandContext:
             balance=balance,
             capacity=capacity,
         )
+
+    def open_topic(self, topic: str) -> AbstractAsyncContextManager[TopicSource]:
+        """Return a topic's description and ledger, not yet entered."""
+        from headgate.cli.topic_source import open_topic_source  # noqa: PLC0415
+        from headgate.client.connection import Client  # noqa: PLC0415
+
+        return open_topic_source(Client.from_config(self.client_config(), "reader", with_store=True), topic)
 
     def ask(self, question: Callable[[Admin], Awaitable[Result]]) -> Result:
         """Run ``question`` with an Admin; return its result."""

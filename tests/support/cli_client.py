@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Self, TextIO
 
@@ -35,8 +36,9 @@ from headgate import (
     TopicInfo,
     UnprunedSegment,
 )
+from headgate.cli.topic_source import TopicSource
 from headgate.client.admin_values import public_value
-from headgate.errors import RequestRejectedError
+from headgate.errors import HeadgateError, RequestRejectedError
 from headgate.protocol import messages as m
 from tests.support.command_shard import decided
 
@@ -115,6 +117,8 @@ class FakeCluster:
     closed: int = 0
     has_nothing_to_change: bool = False
     """A seek moves nothing, and no segment can be pruned."""
+    source: TopicSource | None = None
+    """What `headgate read` reads, whatever the name of the topic."""
     imports: ShardState = field(default_factory=lambda: ShardState(2))
     """State of the imported topics; a leader's decisions apply to it."""
 
@@ -322,6 +326,12 @@ class FakeContext(DaemonContext):
 
     def open_admin(self) -> Any:
         return FakeAdmin(self.cluster)
+
+    @asynccontextmanager
+    async def open_topic(self, topic: str) -> AsyncIterator[TopicSource]:
+        if self.cluster.source is None:
+            raise HeadgateError(f"topic {topic!r} does not exist; these do: headgate topic list")
+        yield self.cluster.source
 
     def open_producer(self, *, name: str | None) -> Any:
         return FakeProducer(self.cluster)

@@ -93,6 +93,8 @@ async def test_records_from_a_file_and_from_standard_input_reach_every_type_of_s
     stream = await node.consume("io", "billing")
     queue = await node.consume("io", "mail", "queue")
     checkpoint = await node.consume("io", "audit", "checkpoint")
+    read = (await node.commands.succeed("read", "io")).records()
+    last = (await node.commands.succeed("read", "io", "--tail", "5", "--format", r"%s=%o\n")).out.split()
 
     assert {name: from_file.document()[name] for name in ("accepted", "stored", "failed")} == {
         "accepted": 30,
@@ -100,8 +102,11 @@ async def test_records_from_a_file_and_from_standard_input_reach_every_type_of_s
         "failed": 0,
     }
     assert "accepted 30, stored 30, failed 0" in from_input.err
-    assert SENT == values(stream) == values(queue) == values(checkpoint)
-    for records in (stream, queue, checkpoint):
+    described = (await node.commands.succeed("topic", "describe", "io", "--json")).document()
+    assert ["audit", "billing", "mail"] == sorted(described["subscriptions"]), "reading leaves none"
+    assert [f"{each['segment']}={each['offset']}" for each in read[-5:]] == last
+    assert SENT == values(stream) == values(queue) == values(checkpoint) == values(read)
+    for records in (stream, queue, checkpoint, read):
         assert {"key", "value", "segment", "offset", "timestamp"} == set(records[0])
         by_key = {key: [r["value"]["n"] for r in records if r["key"] == key] for key in ("a", "b", "c")}
         assert by_key == {key: list(range(20)) for key in ("a", "b", "c")}

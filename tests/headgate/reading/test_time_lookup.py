@@ -6,82 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controller.chunk_writer.builder import ChunkBuilder
-from controller.decisions.topic_commands import describe
-from controller.state.shard_state import ShardState
 from headgate.errors import ObjectMissingError
-from headgate.ledger.ledger import Ledger
-from headgate.model import entries as e
-from headgate.reading.time_lookup import CONCURRENT_CHUNK_READS, first_chunk_at, positions_at
-from tests.support.compaction import compact
-from tests.support.object_store import FakeStore
+from headgate.reading.time_lookup import CONCURRENT_CHUNK_READS, first_chunk_at
+from tests.support.positioned_ledger import LedgerWithPositions, Step
 
 pytestmark = pytest.mark.looptime
-
-Step = int | str
-"""The segment of a new record, or "split"."""
-
-
-class LedgerWithPositions:
-    """A ledger of chosen chunks, and the expected positions at each point in time."""
-
-    def __init__(self) -> None:
-        self.ledger = Ledger(FakeStore(latency_seconds=(0, 0)), 0)
-        self.state = ShardState(0)
-        self.at: list[tuple[int, dict[int, int]]] = []
-        """Time of each chunk, and the end offsets before it."""
-
-    async def write(self, at_ms: int, *steps: Step, topic_id: int = 1) -> None:
-        """Write one chunk."""
-        ends = {s: tail.next_offset for s, tail in self.state.topics["t"].tails.items()} if self.at else {}
-        builder = ChunkBuilder()
-        self.state.begin_chunk(self.state.chunk + 1, at_ms)
-        self.at.append((self.state.at_ms, ends))
-        entries: list[e.AnyEntry] = []
-        if self.state.chunk == 1:
-            entries.append(e.TopicCreated(topic_id=1, topic="t", segments=2, token="x"))
-            entries.append(e.TopicCreated(topic_id=9, topic="other", segments=2, token="y"))
-        for step in entries + list(steps):
-            self._add(builder, step, topic_id)
-        number, header_ms = self.state.chunk, self.state.at_ms
-        await self.ledger.append(number, builder.encode(shard=0, number=number, leader_epoch=1, at_ms=header_ms))
-
-    def _add(self, builder: ChunkBuilder, step, topic_id: int) -> None:
-        topic = self.state.topics_by_id.get(topic_id)
-        if isinstance(step, int):
-            offset = topic.tails[step].next_offset
-            placements = [e.Placement(step, 0, 65535, offset, 1)]
-            step = e.RecordsStored(topic_id=topic_id, count=1, placements=placements, size_bytes=2)
-            columns = builder.records
-            columns.topic_id.append(topic_id)
-            columns.segment.append(placements[0].segment)
-            columns.offset.append(offset)
-            columns.timestamp_ms.append(0)
-            columns.key.append(b"k")
-            columns.value.append(b"v")
-        elif step == "split":
-            segment = topic.layout.active()[0].segment_id
-            step = e.SegmentSplit(topic_id=1, segment=segment, end_offset=topic.tails[segment].next_offset, token="s")
-        self.state.apply(step)
-        found = self.state.topic_of(step)
-        builder.add(step, None if found is None else found.layout)
-
-    async def compact(self, last: int) -> None:
-        """Compact chunks 1 to ``last``, and delete them."""
-        await compact(self.ledger, 1, last)
-        for number in range(1, last + 1):
-            await self.ledger.delete(number)
-
-    async def positions(self, at_ms: int) -> dict[int, int]:
-        return await positions_at(self.ledger, describe(self.state.topics["t"], 0), at_ms)
-
-    def expected(self, at_ms: int) -> dict[int, int]:
-        """Computed from all chunks."""
-        ends = {s: tail.next_offset for s, tail in self.state.topics["t"].tails.items()}
-        for time, before in self.at:
-            if time >= at_ms:
-                return {segment: before.get(segment, 0) for segment in ends}
-        return ends
 
 
 @pytest.mark.parametrize(("at_ms", "older"), [(0, 0), (10, 0), (11, 1), (20, 1), (21, 3), (30, 3), (31, 4)])

@@ -1,0 +1,59 @@
+r"""Turn the text of ``headgate read --format`` into bytes per record. Pure.
+
+Placeholders begin with ``%`` and escapes with a backslash; both are listed in `PLACEHOLDERS` and `ESCAPES`. Keys and
+values are written byte for byte.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from headgate.reading.topic_reader import LedgerRecord
+
+Formatter = Callable[["LedgerRecord"], bytes]
+
+PLACEHOLDERS: Final[dict[str, tuple[str, Formatter]]] = {
+    "%k": ("key", lambda record: record.key),
+    "%v": ("value", lambda record: record.value),
+    "%o": ("offset", lambda record: b"%d" % record.offset),
+    "%s": ("segment", lambda record: b"%d" % record.segment),
+    "%t": ("timestamp in milliseconds since 1970", lambda record: b"%d" % record.timestamp_ms),
+    "%T": ("timestamp as 2026-01-31T18:00:00.000Z", lambda record: _iso_time(record.timestamp_ms)),
+    "%%": ("a percent sign", lambda _: b"%"),
+}
+ESCAPES: Final = {r"\n": b"\n", r"\t": b"\t", r"\r": b"\r", r"\0": b"\0", r"\\": b"\\"}
+
+_PART: Final = re.compile(r"[%\\].?|[^%\\]+", re.DOTALL)
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class UnknownPlaceholderError(ValueError):
+    """The text names the mistake and the valid choices."""
+
+
+def record_formatter(text: str) -> Formatter:
+    """Return what formats one record; raises UnknownPlaceholderError."""
+    parts = [_formatter(part) for part in _PART.findall(text)]
+    return lambda record: b"".join(part(record) for part in parts)
+
+
+def _formatter(part: str) -> Formatter:
+    if part in PLACEHOLDERS:
+        return PLACEHOLDERS[part][1]
+    if part[0] in "%\\" and part not in ESCAPES:
+        choices = ", ".join((*PLACEHOLDERS, *ESCAPES))
+        raise UnknownPlaceholderError(f"{part!r} means nothing; choose from {choices}")
+    text = ESCAPES.get(part) or part.encode()
+    return lambda _: text
+
+
+def _iso_time(timestamp_ms: int) -> bytes:
+    try:
+        moment = _EPOCH + timedelta(milliseconds=timestamp_ms)
+    except OverflowError:  # A producer may set any number.
+        return b"%d" % timestamp_ms
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z").encode()
