@@ -35,7 +35,7 @@ SBOM ?= dist/headgate.cdx.json
 # Keep compiled modules, also those with rewritten assertions, for the processes that follow.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test test-tls check lint format unit simulate docs performance constraints sbom clean
+.PHONY: help setup demo test test-tls check lint format unit simulate docs performance constraints deb deb-test sbom clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -116,6 +116,13 @@ constraints: $(TEST_STAMP) ## Pin the newest versions that both distributions al
 	$(LOCK) --upgrade --output-file constraints-client.txt --constraint constraints-dev.txt pyproject.toml
 	$(LOCK) --upgrade --output-file constraints-docs.txt --constraint constraints-dev.txt \
 	  --extra up --group pyproject.toml:docs daemon/pyproject.toml
+
+deb: $(TEST_STAMP) ## Build the Debian packages headgate and headgate-spark into dist
+	@rm -f dist/headgate*.deb
+	@debian/build dist
+
+deb-test: deb $(DOCS_STAMP) ## Install both packages on a machine of their own, as root; `make test` tests one
+	$(BIN)/pytest -q --debian dist tests/deploy/test_debian_package.py
 
 sbom: $(TEST_STAMP) ## Write SBOM, the bill of materials (default dist/headgate.cdx.json)
 	@mkdir -p $(dir $(SBOM))

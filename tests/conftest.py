@@ -67,4 +67,5 @@ def pytest_report_header(config: pytest.Config) -> str:
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--screenshots", action="store_true", help="write the pictures of the status page to docs/images")
     parser.addoption("--tls", choices=CHOICES, default="half", help="which files of system tests run with TLS")
+    parser.addoption("--debian", metavar="FOLDER", help="test the Debian packages in this folder instead of a new one")
     parser.addoption("--engine", choices=ENGINES, default="local", help="where the tests marked engines count")

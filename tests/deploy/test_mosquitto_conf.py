@@ -36,7 +36,6 @@ def test_the_other_shipped_settings_are_those_of_an_installation() -> None:
         "allow_anonymous",
         "password_file",
         "acl_file",
-        "persistence_location",
     }
 
     assert set(settings(SHIPPED.read_text())) - set(MOSQUITTO_SETTINGS) == of_an_installation
@@ -55,7 +54,7 @@ def shipped_broker(folder: Path) -> TlsBroker:
     broker = TlsBroker(folder)
     passwords, acl = write_secret(folder / "passwords", b"till:sesame\n"), write_secret(folder / "acl", b"")
     subprocess.run(["mosquitto_passwd", "-U", str(passwords)], check=True, timeout=60)
-    here = {"password_file": passwords, "acl_file": acl, "listener": None, "persistence_location": None}
+    here = {"password_file": passwords, "acl_file": acl, "listener": None}
     here |= {name: broker.settings[name] for name in ("certfile", "keyfile")}
     shipped = {name: here.get(name, value) for name, value in settings(SHIPPED.read_text()).items()}
     broker.settings = {name: value for name, value in shipped.items() if value is not None}

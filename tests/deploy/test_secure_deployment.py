@@ -116,9 +116,9 @@ class Deployment:
     def broker(self) -> SupervisedProcess:
         program, config = find_mosquitto(), self.root / "etc/mosquitto/headgate.conf"
         assert program is not None
-        if os.geteuid() == 0:
-            # It would change to its own user, which cannot read this folder.
-            config.write_text("user root\n" + config.read_text())
+        # Debian's file sets the folder. As root, mosquitto would change to its own user, which cannot read this one.
+        debian = f"persistence_location {self.root}/var/lib/mosquitto/\n" + ("user root\n" if os.geteuid() == 0 else "")
+        config.write_text(debian + config.read_text())
         return SupervisedProcess(
             ProcessSpec("mosquitto", [program, "-c", str(config)], self.root / "mosquitto.log", self._broker_is_ready)
         )
