@@ -94,6 +94,7 @@ def check(url: str, shards: int | None, as_json: bool) -> None:
             ("shard", "chunks", "last", "written", "epoch", "topics", "ranges", "snapshot"),
             [_row(each) for each in checked],
             numbers=_NUMBERS,
+            drop=("epoch", "topics", "ranges", "last"),
         )
     for problem in problems:
         click.echo(problem, err=True)

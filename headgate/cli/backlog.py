@@ -6,7 +6,7 @@ import asyncio
 import sys
 import time
 from collections import defaultdict
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 import click
 import msgspec
@@ -14,7 +14,7 @@ import msgspec
 from headgate.cli import backlog_table as table
 from headgate.cli.commands import installation_hint, registered_commands
 from headgate.cli.context import CommandContext, with_context
-from headgate.cli.output import examples, json_option, print_json, print_table
+from headgate.cli.output import available_columns, examples, fitting_columns, json_option, print_json, print_table
 from headgate.errors import ConfigError, HeadgateError
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def show(
     if watch:
         context.run(_watch(context, topic, subscription, by_segment=by_segment, as_json=as_json))
         return
-    found = context.ask(lambda admin: admin.backlog(topic, subscription))
+    found = context.ask(lambda admin: admin.backlog(topic, subscription), topic=topic)
     if as_json:
         print_json(found)
         return
@@ -92,7 +92,7 @@ def show(
             "no subscriptions; the first consumer of a subscription creates it: headgate consume --help", err=True
         )
         return
-    print_table((*table.COLUMNS, ""), _rows(found, by_segment=by_segment), numbers=table.NUMBERS)
+    print_table((*table.COLUMNS, ""), _rows(found, by_segment=by_segment), numbers=table.NUMBERS, drop=table.DROP)
     for line in table.counted_lines(found, _now_ms()):
         click.echo(line, err=True)
 
@@ -143,19 +143,23 @@ async def _render_table(
     # As Text: brackets in a path must not be parsed as markup.
     caption = Text("\n".join(table.counted_lines(found, _now_ms())))
     shown = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, caption=caption)
-    for column in (*table.COLUMNS, "", "trend"):
-        shown.add_column(column, justify="right" if column in table.NUMBERS else "left", no_wrap=True)
+    columns = (*table.COLUMNS, "", "trend")
+    rows = []
     for each in found:
         seen = history[each.topic, each.subscription]
         if each.records is not None:
             seen.append(each.records)
             del seen[: -table.SPARKS]
         before = seen[-2] if len(seen) > 1 else None
-        cells = [*table.subscription_row(each), table.trend(before, each.records), table.sparkline(seen)]
-        shown.add_row(*map(Text, cells))
+        rows.append([*table.subscription_row(each), table.trend(before, each.records), table.sparkline(seen)])
         if by_segment:
-            for part in each.segments:
-                shown.add_row(*map(Text, [*table.segment_row(part, each), table.outlook_trend(part), ""]))
+            rows += [[*table.segment_row(part, each), table.outlook_trend(part), ""] for part in each.segments]
+    indexes = fitting_columns(columns, rows, table.DROP, available_columns(sys.stdout))
+    for index in indexes:
+        justify: Literal["left", "right"] = "right" if columns[index] in table.NUMBERS else "left"
+        shown.add_column(columns[index], justify=justify, no_wrap=True)
+    for row in rows:
+        shown.add_row(*(Text(row[index]) for index in indexes))
     return shown
 
 
@@ -207,7 +211,7 @@ def verify(
     command += [part for pair in conf for part in ("--conf", pair)]
     counted = ledger or context.client_config().ledger_url
     if ledger is None or topic is not None:
-        announced, shard, topic_id, external = context.ask(lambda admin: _locate_topic(admin, topic))
+        announced, shard, topic_id, external = context.ask(lambda admin: _locate_topic(admin, topic), topic=topic)
         if ledger is None:
             _refuse_another_ledger(context.client_config(), announced)
         if external:

@@ -16,6 +16,8 @@ from headgate.protocol.backlog import Outlook, estimate_drain, records_text
 
 COLUMNS: Final = ("topic", "subscription", "type", "records", "bytes", "oldest", "in/s", "acked/s", "drained in")
 NUMBERS: Final = ("segment", "records", "bytes", "oldest", "in/s", "acked/s", "drained in")
+DROP: Final = ("type", "bytes", "in/s", "acked/s", "trend", "oldest")
+"""What a narrow terminal does not show, in this order."""
 BARS: Final = "▁▂▃▄▅▆▇█"
 SPARKS: Final = 20
 """Number of points of a sparkline."""

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from headgate.errors import HeadgateError, RequestRejectedError
+from headgate.cli.suggestions import explain_rejection
+from headgate.errors import RequestRejectedError
 
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
@@ -106,26 +107,27 @@ class CommandContext:
 
         return open_topic_source(Client.from_config(self.client_config(), "reader", with_store=True), topic)
 
-    def ask(self, question: Callable[[Admin], Awaitable[Result]]) -> Result:
-        """Run ``question`` with an Admin; return its result."""
+    def ask(self, question: Callable[[Admin], Awaitable[Result]], *, topic: str | None = None) -> Result:
+        """Run ``question`` with an Admin; return its result. If ``topic`` does not exist, the error says what does."""
 
         async def answer() -> Result:
             async with self.open_admin() as admin:
-                return await question(admin)
+                try:
+                    return await question(admin)
+                except RequestRejectedError as error:
+                    if topic is None:
+                        raise
+                    raise await explain_rejection(admin, topic, error) from None
 
         return self.run(answer())
 
     async def require_topic(self, topic: str) -> None:
-        """Raise HeadgateError if the topic does not exist; the text names the command that creates it."""
+        """Raise HeadgateError if the topic does not exist; the text says which do."""
         async with self.open_admin() as admin:
             try:
                 await admin.describe_topic(topic)
             except RequestRejectedError as error:
-                if error.verdict != "invalid":
-                    raise
-                raise HeadgateError(
-                    f"topic {topic!r} does not exist; create it first: headgate topic create {topic}",
-                ) from None
+                raise await explain_rejection(admin, topic, error) from None
 
     # Standard input and output, and processes
 

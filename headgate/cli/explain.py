@@ -43,7 +43,9 @@ def explain(
     For a blocked segment: the ancestors that block it, their remaining records and the estimated time. For a segment in
     handover: the consumer that has not confirmed yet. For an idle consumer: the reason.
     """
-    explained = context.ask(lambda admin: admin.explain(topic, subscription, segment=segment, consumer=consumer))
+    explained = context.ask(
+        lambda admin: admin.explain(topic, subscription, segment=segment, consumer=consumer), topic=topic
+    )
     if as_json:
         print_json(explained)
         return
@@ -92,7 +94,8 @@ def plan(
     planned = context.ask(
         lambda admin: admin.plan(
             topic, subscription, splits=splits, merges=pairs, add_consumers=joins, remove_consumers=leaves
-        )
+        ),
+        topic=topic,
     )
     if as_json:
         print_json(planned)

@@ -54,6 +54,16 @@ class HeadgateGroup(click.Group):
         command: click.Command = getattr(module, cmd_name.replace("-", "_"))
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command; one that does not exist is compared with the names of all."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.NoSuchCommand as unknown:
+            names = {*self.list_commands(ctx), *DAEMON_COMMANDS}
+            raise click.NoSuchCommand(unknown.command_name, possibilities=sorted(names), ctx=ctx) from None
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         """Write the list of commands without importing any."""
         registered = registered_commands()
@@ -109,8 +119,10 @@ def _report(error: Exception, *, debug: bool) -> int:
             click.echo(leaf.format_message(), err=True)
             return ExitCode.WRONG_USAGE
         case click.UsageError():
-            hint = f"; see: {leaf.ctx.command_path} --help" if leaf.ctx is not None else ""
-            text, code = f"{leaf.format_message().rstrip('.')}{hint}", ExitCode.WRONG_USAGE
+            message = leaf.format_message().rstrip(".")
+            separator = " See" if message.endswith("?") else "; see"
+            hint = f"{separator}: {leaf.ctx.command_path} --help" if leaf.ctx is not None else ""
+            text, code = f"{message}{hint}", ExitCode.WRONG_USAGE
         case click.ClickException():
             text, code = leaf.format_message(), leaf.exit_code
         case CommandUnknownError():

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeVar
+from typing import Any, Literal, TextIO, TypeVar
 
 import click
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON document.")
+_GAP = 3
+"""Spaces between two columns."""
 _PIPE_COLUMNS = 200
 """Width of a table that is not printed on a terminal."""
 
@@ -28,19 +30,60 @@ def print_json(value: Any) -> None:
 
 
 def print_table(
-    columns: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: Sequence[str] = (), err: bool = False
+    columns: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    *,
+    numbers: Sequence[str] = (),
+    drop: Sequence[str] = (),
+    err: bool = False,
 ) -> None:
-    """Print a table, with ``err`` on standard error; the columns named in ``numbers`` are aligned right."""
+    """Print a table, with ``err`` on standard error; the columns named in ``numbers`` are aligned right.
+
+    On a narrow terminal the columns named in ``drop`` are left out, in this order, until the others fit. The last
+    column wraps at spaces. A word is never broken; one that is too long ends with "…".
+    """
     from rich.box import SIMPLE_HEAD  # noqa: PLC0415
     from rich.console import Console  # noqa: PLC0415
     from rich.table import Table  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for column in columns:
-        table.add_column(column, justify="right" if column in numbers else "left", overflow="fold")
-    for row in rows:
-        # As Text: brackets in a name must not be parsed as markup.
-        table.add_row(*(Text(cell) for cell in row))
+    cells = list(rows)
     file = sys.stderr if err else sys.stdout
-    Console(file=file, width=None if file.isatty() else _PIPE_COLUMNS, highlight=False).print(table)
+    width = available_columns(file)
+    shown = fitting_columns(columns, cells, drop, width)
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for index in shown:
+        is_last = index == len(columns) - 1
+        justify: Literal["left", "right"] = "right" if columns[index] in numbers else "left"
+        table.add_column(columns[index], justify=justify, overflow="ellipsis", no_wrap=not is_last)
+    for row in cells:
+        # As Text: brackets in a name must not be parsed as markup.
+        table.add_row(*(Text(row[index]) for index in shown))
+    Console(file=file, width=width, highlight=False).print(table)
+    if len(shown) < len(columns):
+        left_out = ", ".join(name for index, name in enumerate(columns) if index not in shown)
+        click.echo(f"not shown, for lack of space: {left_out}; see --json", err=True)
+
+
+def available_columns(file: TextIO) -> int:
+    """Return the width of the terminal ``file``, or what other files get."""
+    from rich.console import Console  # noqa: PLC0415
+
+    return Console(file=file).width if file.isatty() else _PIPE_COLUMNS
+
+
+def fitting_columns(
+    columns: Sequence[str], rows: Sequence[Sequence[str]], drop: Sequence[str], width: int
+) -> list[int]:
+    """Return the indexes of the columns to show in ``width``; those named in ``drop`` are left out first, in order."""
+    from rich.cells import cell_len  # noqa: PLC0415
+
+    needed = [max(cell_len(text) for text in texts) for texts in zip(columns, *rows, strict=True)]
+    words = [word for row in rows for word in row[-1].split()]
+    needed[-1] = max(map(cell_len, (columns[-1], *words)))
+    shown = list(range(len(columns)))
+    for name in drop:
+        if sum(needed[index] for index in shown) + _GAP * (len(shown) - 1) <= width:
+            break
+        shown = [index for index in shown if columns[index] != name]
+    return shown

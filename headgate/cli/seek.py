@@ -114,7 +114,8 @@ def seek(
         return context.ask(
             lambda admin: admin.seek(
                 topic, name, to=to, timestamp_ms=timestamp_ms, positions=positions or None, dry_run=dry_run
-            )
+            ),
+            topic=topic,
         )
 
     what = f"subscription {name} of {topic}"
@@ -173,7 +174,7 @@ def set_order(context: CommandContext, topic: str, name: str, order: Order, as_j
     strict (the default of STREAM): a child is read only when every ancestor is drained, so each key stays in order.
     none: children do not wait. The order can be changed at any time, while consumers run.
     """
-    described = context.ask(lambda admin: admin.set_order(topic, name, order))
+    described = context.ask(lambda admin: admin.set_order(topic, name, order), topic=topic)
     if as_json:
         print_json(described)
         return

@@ -29,9 +29,11 @@ def topic() -> None:
     """Create, import, list, describe, split, merge, set, prune and delete topics."""
 
 
-def _print_topic(context: CommandContext, request: Callable[[Admin], Awaitable[TopicInfo]], as_json: bool) -> None:
-    """Send one request and print the topic that it returns."""
-    described = context.ask(request)
+def _print_topic(
+    context: CommandContext, request: Callable[[Admin], Awaitable[TopicInfo]], as_json: bool, topic: str | None = None
+) -> None:
+    """Send one request about an existing ``topic``, or to create one, and print the topic that it returns."""
+    described = context.ask(request, topic=topic)
     if as_json:
         print_json(described)
     else:
@@ -130,6 +132,7 @@ def list_(context: CommandContext, as_json: bool) -> None:
             for found in topics
         ],
         numbers=("shard", "active", "sealed", "records", "size"),
+        drop=("kind", "shard", "sealed", "size", "active"),
     )
 
 
@@ -155,7 +158,7 @@ def describe(context: CommandContext, name: str, as_json: bool) -> None:
 
     The hash of a record's key determines its segment. "→ 4" refers to merged segment 4, which is drawn elsewhere.
     """
-    _print_topic(context, lambda admin: admin.describe_topic(name), as_json)
+    _print_topic(context, lambda admin: admin.describe_topic(name), as_json, name)
 
 
 @topic.command(
@@ -172,7 +175,7 @@ def split(context: CommandContext, name: str, segment: SegmentId, as_json: bool)
 
     Producers and consumers keep running. STREAM subscriptions open the two children when SEGMENT is drained.
     """
-    _print_topic(context, lambda admin: admin.split(name, segment), as_json)
+    _print_topic(context, lambda admin: admin.split(name, segment), as_json, name)
 
 
 @topic.command(
@@ -187,7 +190,7 @@ def split(context: CommandContext, name: str, segment: SegmentId, as_json: bool)
 @with_context
 def merge(context: CommandContext, name: str, first: SegmentId, second: SegmentId, as_json: bool) -> None:
     """Merge the adjacent segments FIRST and SECOND of TOPIC into one."""
-    _print_topic(context, lambda admin: admin.merge(name, first, second), as_json)
+    _print_topic(context, lambda admin: admin.merge(name, first, second), as_json, name)
 
 
 @topic.command(
@@ -223,7 +226,7 @@ def set_(context: CommandContext, name: str, as_json: bool, **given: Any) -> Non
         raise click.UsageError("give at least one option to set")
     reset = [field for field in get_args(PolicyField) if named.get(field) == DEFAULT]
     values = {field: value for field, value in named.items() if value != DEFAULT}
-    _print_topic(context, lambda admin: admin.set_topic_policy(name, reset=reset, **values), as_json)
+    _print_topic(context, lambda admin: admin.set_topic_policy(name, reset=reset, **values), as_json, name)
 
 
 @topic.command(
@@ -244,11 +247,11 @@ def prune(context: CommandContext, name: str, dry_run: bool, yes: bool, as_json:
     """
     require_consent(context, yes=yes, dry_run=dry_run)
     if not (yes or dry_run):
-        proposed = context.ask(lambda admin: admin.prune_topic(name, dry_run=True))
+        proposed = context.ask(lambda admin: admin.prune_topic(name, dry_run=True), topic=name)
         _print_pruned(proposed, dry_run=True, err=True)
         if proposed.segments:
             ask_first(f"Prune {len(proposed.segments)} segments of topic {name}?", f"topic {name} was not pruned")
-    pruned = context.ask(lambda admin: admin.prune_topic(name, dry_run=dry_run))
+    pruned = context.ask(lambda admin: admin.prune_topic(name, dry_run=dry_run), topic=name)
     if as_json:
         print_json({"segments": pruned.segments, "retained": pruned.retained, "abandoned": pruned.abandoned})
     else:
@@ -295,14 +298,14 @@ def delete(context: CommandContext, name: str, force: bool, dry_run: bool, yes: 
         async def contents(admin: Admin) -> tuple[TopicInfo, list[SubscriptionInfo]]:
             return await admin.describe_topic(name), await admin.list_subscriptions(name)
 
-        described, subscriptions = context.ask(contents)
+        described, subscriptions = context.ask(contents, topic=name)
         deletion |= topic_contents(described, subscriptions)
         if not as_json:
             click.echo(_contents_line(name, deletion), err=True)
     if not (yes or dry_run):
         ask_first(f"Delete topic {name}?", f"topic {name} was not deleted")
     if not dry_run:
-        context.ask(lambda admin: admin.delete_topic(name, force=force))
+        context.ask(lambda admin: admin.delete_topic(name, force=force), topic=name)
     if as_json:
         print_json(deletion)
     else:

@@ -7,6 +7,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 
+from headgate.cli.suggestions import explain_rejection
+from headgate.client.admin import Admin
 from headgate.client.connection import DEFAULT_TIMEOUT_SECONDS, Client
 from headgate.errors import HeadgateError, ProtocolError, RequestRejectedError
 from headgate.ledger.ledger import Ledger
@@ -47,9 +49,8 @@ async def open_topic_source(
         try:
             reply = (await client.request(shard, partial(m.DescribeTopic, topic=topic), timeout_seconds)).body
         except RequestRejectedError as error:
-            if error.verdict != "invalid":
-                raise
-            raise HeadgateError(f"topic {topic!r} does not exist; these do: headgate topic list") from None
+            async with Admin(client, timeout_seconds=timeout_seconds) as admin:
+                raise await explain_rejection(admin, topic, error) from None
         if not isinstance(reply, m.TopicReply):
             raise ProtocolError(f"the leader of shard {shard} answered {type(reply).__name__} instead of TopicReply")
         if reply.topic.external is not None:

@@ -190,3 +190,17 @@ def test_a_failed_recount_prints_its_log(run, context, requests, capsys):
     assert run("backlog", "verify", "--ledger", "file:///x") == 1
     output = capsys.readouterr().err
     assert output.startswith("no JVM\nheadgate: the recount failed with exit code 2")
+
+
+@pytest.mark.parametrize("watch", [False, True], ids=["once", "watched"])
+def test_a_narrow_terminal_shows_the_important_columns(run, context, requests, capsys, monkeypatch, watch):
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setattr("headgate.cli.output.available_columns", lambda _: 60)
+    monkeypatch.setattr("headgate.cli.backlog.available_columns", lambda _: 60)
+    context.watch_interval_seconds = 0
+    run("backlog", "orders", *["--watch"] * watch)
+
+    shown = capsys.readouterr().out
+    assert ["topic", "subscription", "records", "oldest", "drained", "in"] == shown.splitlines()[0].split()[:6]
+    assert 60 >= max(map(len, shown.splitlines()))
+    assert "…" not in shown

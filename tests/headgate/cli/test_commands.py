@@ -76,7 +76,10 @@ def test_without_the_daemon_a_misspelled_command_is_still_wrong_usage(invoke: In
 
     result = invoke("topik")
 
-    assert (2, "headgate: No such command 'topik'; see: headgate --help\n") == (result.exit_code, result.stderr)
+    assert (2, "headgate: No such command 'topik'. Did you mean 'topic'? See: headgate --help\n") == (
+        result.exit_code,
+        result.stderr,
+    )
 
 
 @pytest.mark.parametrize("words", [("--help",), ("run",)])

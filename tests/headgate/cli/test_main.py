@@ -61,7 +61,10 @@ def test_help_imports_no_library_that_only_some_commands_need():
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("topik",), "No such command 'topik'; see: headgate --help"),
+        (("topik",), "No such command 'topik'. Did you mean 'topic'? See: headgate --help"),
+        (("chek-config",), "No such command 'chek-config'. Did you mean 'check-config'? See: headgate --help"),
+        (("xyz",), "No such command 'xyz'; see: headgate --help"),
+        (("topic", "delte"), "No such command 'delte'. Did you mean 'delete'? See: headgate topic --help"),
         (("topic", "create"), "Missing argument 'TOPIC'; see: headgate topic create --help"),
         (("topic", "create", "orders", "--segments", "0"), "0 is not in the range 1<=x<=1024"),
         (("consume", "orders"), "Missing option '--subscription'"),

@@ -12,6 +12,8 @@ from headgate import BucketRangeAssignment, ConsumerInfo, SegmentAssignment, Sub
 from tests.headgate.cli.conftest import Invoke
 from tests.support.cli_client import FakeCluster, segment, subscription, topic
 
+LONG_TOPIC, LONG_SUBSCRIPTION = "payments-of-all-countries", "billing-of-the-last-month"
+
 
 @pytest.fixture
 def orders(cluster: FakeCluster) -> FakeCluster:
@@ -97,10 +99,64 @@ def test_describe_draws_the_segments(invoke: Invoke, orders: FakeCluster):
     assert json.loads(invoke("topic", "describe", "orders", "--json").stdout)["layout_epoch"] == 7
 
 
-def test_an_unknown_topic_is_an_error(invoke: Invoke, cluster: FakeCluster):
-    result = invoke("topic", "describe", "nothing")
+@pytest.mark.parametrize(
+    ("name", "existing", "hint"),
+    [
+        ("ordres", ("orders", "returns"), "did you mean 'orders'?"),
+        ("nothing", ("orders", "returns"), "there are: orders, returns"),
+        ("nothing", [f"t{n:02}" for n in range(11)], f"there are: {', '.join(f't{n:02}' for n in range(10))}, …"),
+        ("nothing", (), "create it first: headgate topic create nothing"),
+    ],
+    ids=["near", "other", "many", "none"],
+)
+def test_an_unknown_topic_is_an_error_that_names_those_of_all_shards(
+    name: str, existing: tuple[str, ...], hint: str, invoke: Invoke, cluster: FakeCluster
+):
+    cluster.topics = {each: topic(each, segment(0, 0, 0xFFFF)) for each in existing}
+    for words in (("topic", "describe", name), ("topic", "delete", name, "--yes"), ("consume", name, "-s", "billing")):
+        result = invoke(*words)
 
-    assert (result.exit_code, result.stderr) == (1, "headgate: there is no topic 'nothing'\n")
+        assert (result.exit_code, result.stderr) == (1, f"headgate: topic '{name}' does not exist; {hint}\n")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("topic", "list"),
+        ("subscription", "list"),
+        ("subscription", "describe", LONG_TOPIC, LONG_SUBSCRIPTION),
+    ],
+    ids=" ".join,
+)
+def test_tables_of_long_names_fit_80_columns_and_show_them_whole(
+    words: tuple[str, ...], invoke: Invoke, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("headgate.cli.output.available_columns", lambda _: 80)
+    big = segment(0, 0, 0xFFFF, next_offset=123_456_789_012, size_bytes=10**12)
+    cluster.topics[LONG_TOPIC] = topic(LONG_TOPIC, big, subscriptions=(LONG_SUBSCRIPTION, "audit"))
+    cluster.subscriptions.append(subscription(LONG_TOPIC, LONG_SUBSCRIPTION))
+    printed = invoke(*words)
+
+    assert 80 >= max(map(len, printed.stdout.splitlines()))
+    assert "…" not in printed.stdout
+    assert {LONG_SUBSCRIPTION} <= set(printed.stdout.replace(",", " ").split())
+
+
+def test_columns_are_left_out_in_order_of_importance_and_named(
+    invoke: Invoke, orders: FakeCluster, monkeypatch: pytest.MonkeyPatch
+):
+    heads = {}
+    for width in (80, 60, 40):
+        monkeypatch.setattr("headgate.cli.output.available_columns", lambda _, width=width: width)
+        printed = invoke("subscription", "list")
+        heads[width] = printed.stdout.split("\n")[0].split()
+        left_out = printed.stderr.partition("not shown, for lack of space: ")[2]
+
+    everything = ["topic", "subscription", "type", "consumers", "segments", "blocked", "unacknowledged"]
+    assert everything == heads[80]
+    assert ["topic", "subscription", "consumers", "blocked", "unacknowledged"] == heads[60]
+    assert ["topic", "subscription", "unacknowledged"] == heads[40]
+    assert "type, consumers, segments, blocked; see --json\n" == left_out
 
 
 def test_subscription_list_shows_backlogs_of_all_topics_or_one(invoke: Invoke, orders: FakeCluster):
