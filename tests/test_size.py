@@ -7,7 +7,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-FOLDERS = ("headgate", "coordinator", "controller", "drain", "metrics", "bench", "demo", "examples", "tests")
+FOLDERS = (
+    "headgate",
+    "coordinator",
+    "controller",
+    "drain",
+    "metrics",
+    "bench",
+    "demo",
+    "examples",
+    "monitoring",
+    "tests",
+)
 FUNCTION_LINES = 60
 """A screen. The signature counts, and so do the docstring and nested functions."""
 FILE_LINES = 500

@@ -19,6 +19,7 @@ FOLDERS = (
     "metrics",
     "bench",
     "demo",
+    "monitoring",
     "deploy",
     "docs",
     "examples",

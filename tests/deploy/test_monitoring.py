@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 import shutil
 import subprocess
 from pathlib import Path
+from unittest.mock import ANY
 
 import pytest
 import yaml
+from grafana_foundation_sdk.cog.encoder import JSONEncoder
+from grafana_foundation_sdk.models.dashboard import Dashboard as GrafanaDashboard
 from prometheus_client import CollectorRegistry
 
 from controller.settings.load import load_settings
-from metrics.events import TermEnded
+from headgate.protocol.backlog import SegmentBacklog, summarize_backlog
+from metrics.events import BacklogUpdated, TermEnded
 from metrics.instruments import Instruments
+from monitoring.dashboard import dashboard_json
 from tests.support.example_events import example_events
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
@@ -25,8 +31,9 @@ RULES = [rule for rule in ALL_RULES if "alert" in rule]
 RULE_TESTS = yaml.safe_load((PROMETHEUS / "headgate.rules.test.yml").read_text())["tests"]
 DASHBOARD = json.loads((DEPLOY / "grafana" / "headgate.json").read_text())
 PACKAGES = ("controller", "coordinator", "drain", "headgate", "metrics")
-PROMETHEUS_METRICS = {"up"}
+PROMETHEUS_METRICS = {"up", "ALERTS"}
 """Series that Prometheus creates."""
+PROMETHEUS_LABELS = {"alertstate"}
 
 needs_promtool = pytest.mark.skipif(
     shutil.which("promtool") is None,
@@ -40,6 +47,7 @@ def promtool(*arguments):
     )
 
 
+@functools.cache
 def exported():
     """Return every series of a scrape → its labels."""
     registry = CollectorRegistry()
@@ -48,6 +56,10 @@ def exported():
     for event in example_events():
         if not isinstance(event, TermEnded):
             instruments.observe(event)
+    counted = {"topic": "orders", "subscription": "billing", "subscription_type": "STREAM", "counted_by": "spark"}
+    segment = SegmentBacklog(segment=0, sealed=False, records=1)
+    backlog = summarize_backlog(**counted, as_of_ms=0, segments=[segment])
+    instruments.observe(BacklogUpdated(shard=1, backlogs=(backlog,), now_ms=0))
     found = {}
     for family in registry.collect():
         suffixes = {"counter": ["_total"], "histogram": ["_bucket", "_sum", "_count"]}.get(family.type, [""])
@@ -62,11 +74,30 @@ def metric_names(expression):
     if recorded:
         rest = re.sub(r"[a-z_]+:[a-z0-9_]+:[a-z0-9_]+", " ", expression)
         return metric_names(rest).union(*(metric_names(RECORDED[name]) for name in recorded))
-    return set(re.findall(r"\b(?:headgate|process|python)_[a-z_]+|\bup\b", expression))
+    return set(re.findall(r"\b(?:headgate|process|python)_[a-z_]+|\bup\b|\bALERTS\b", expression))
 
 
 def panels():
-    return [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
+    """Return all panels, also those of folded rows."""
+    found = [*DASHBOARD["panels"], *(panel for row in DASHBOARD["panels"] for panel in row.get("panels", []))]
+    return [panel for panel in found if panel["type"] != "row"]
+
+
+def expressions():
+    """Return where → expression, of alerts, panels, annotations and variables."""
+    return [
+        *((rule["alert"], rule["expr"]) for rule in RULES),
+        *((panel["title"], target["expr"]) for panel in panels() for target in panel["targets"]),
+        *((event["name"], event["expr"]) for event in DASHBOARD["annotations"]["list"]),
+        *(
+            (
+                variable["name"],
+                re.sub(r"label_values\((.*), (\w+)\)", r"count by (\2) (\1)", variable["query"]["query"]),
+            )
+            for variable in DASHBOARD["templating"]["list"]
+            if variable["type"] == "query"
+        ),
+    ]
 
 
 @needs_promtool
@@ -143,13 +174,7 @@ def test_the_runbook_has_one_section_per_alert_in_the_same_order():
     assert sections == [rule["alert"] for rule in RULES]
 
 
-@pytest.mark.parametrize(
-    ("where", "expression"),
-    [
-        *((rule["alert"], rule["expr"]) for rule in RULES),
-        *((panel["title"], target["expr"]) for panel in panels() for target in panel["targets"]),
-    ],
-)
+@pytest.mark.parametrize(("where", "expression"), expressions())
 def test_every_metric_in_an_expression_exists(where, expression):
     """A misspelled name is an empty graph, or an alert that never fires."""
     names = metric_names(expression)
@@ -158,11 +183,8 @@ def test_every_metric_in_an_expression_exists(where, expression):
     assert names - exported().keys() - PROMETHEUS_METRICS == set()
 
 
-@pytest.mark.parametrize(
-    "expression",
-    [rule["expr"] for rule in RULES] + [target["expr"] for panel in panels() for target in panel["targets"]],
-)
-def test_every_label_in_an_expression_exists(expression):
+@pytest.mark.parametrize(("where", "expression"), expressions())
+def test_every_label_in_an_expression_exists(where, expression):
     """Grouping by a label that the metric does not have aggregates all series."""
     grouped = {
         label.strip()
@@ -171,20 +193,51 @@ def test_every_label_in_an_expression_exists(expression):
         if label.strip()
     }
     known = {label for name in metric_names(expression) for label in exported().get(name, set())}
-    selected = re.findall(r"[{,]\s*([a-z_]+)=", expression)
+    selected = re.findall(r"[{,]\s*([a-z_]+)=~?", expression)
 
-    assert grouped | set(selected) <= known | {"job", "instance"}
+    assert grouped | set(selected) <= known | {"job", "instance"} | PROMETHEUS_LABELS
 
 
-def test_the_dashboard_is_valid_for_grafana():
-    """Current schema, unique panels that do not overlap, no fixed data source."""
+def test_every_metric_is_in_a_panel_or_in_a_rule():
+    """One that is in neither costs every scrape, and helps no operator."""
+    used = set().union(*(metric_names(expression) for _, expression in expressions()))
+    ours = {name for name in exported() if name.startswith("headgate_") and not name.endswith(("_sum", "_count"))}
+
+    assert ours - used == set()
+
+
+def test_the_dashboard_is_made_by_python_m_monitoring():
+    assert dashboard_json() == (DEPLOY / "grafana" / "headgate.json").read_text(), "run `python -m monitoring`"
+
+
+def test_the_types_of_grafana_read_the_whole_dashboard():
+    """No Grafana runs here. Its types know every field, but those of Prometheus' annotations."""
+    read = json.loads(json.dumps(GrafanaDashboard.from_json(DASHBOARD), cls=JSONEncoder))
+    for event in read["annotations"]["list"]:
+        event.update({"titleFormat": ANY, "tagKeys": ANY, "step": "60s"})
+
+    assert read == DASHBOARD
+
+
+@needs_promtool
+def test_prometheus_can_parse_the_expressions_of_the_dashboard(tmp_path):
+    """As rules, because promtool parses those without a server."""
+    found = sorted({expression.replace("$__rate_interval", "5m") for _, expression in expressions()})
+    rules = [{"record": f"parsed:{at}", "expr": expression} for at, expression in enumerate(found)]
+    (tmp_path / "rules.yml").write_text(yaml.safe_dump({"groups": [{"name": "parsed", "rules": rules}]}))
+    result = promtool("check", "rules", str(tmp_path / "rules.yml"))
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+def test_the_panels_of_the_dashboard_have_their_own_place_unit_and_description():
+    """Unique numbers, no overlap, no fixed data source."""
     assert DASHBOARD["schemaVersion"] >= 39
-    numbers = [panel["id"] for panel in DASHBOARD["panels"]]
+    everything = [*DASHBOARD["panels"], *(panel for row in DASHBOARD["panels"] for panel in row.get("panels", []))]
+    numbers = [panel["id"] for panel in everything]
     assert len(numbers) == len(set(numbers))
     cells = [
         (x, y)
-        for panel in DASHBOARD["panels"]
-        for position in [panel["gridPos"]]
+        for position in (panel["gridPos"] for panel in everything)
         for x in range(position["x"], position["x"] + position["w"])
         for y in range(position["y"], position["y"] + position["h"])
     ]
@@ -193,7 +246,15 @@ def test_the_dashboard_is_valid_for_grafana():
     for panel in panels():
         assert panel["datasource"]["uid"] == "${datasource}"
         assert panel["description"].endswith(".")
+        assert panel["fieldConfig"]["defaults"]["unit"]
         assert [target["refId"] for target in panel["targets"]] == [*"ABCDEF"][: len(panel["targets"])]
+
+
+def test_panels_whose_series_a_rule_records_say_so():
+    """They are empty without the rules."""
+    for panel in panels():
+        recorded = any(name in target["expr"] for name in RECORDED for target in panel["targets"])
+        assert recorded == panel["description"].endswith("Recorded by headgate.rules.yml.")
 
 
 def test_the_example_scrapes_the_address_of_the_example_daemon():
