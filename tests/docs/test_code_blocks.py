@@ -17,6 +17,7 @@ ATTRIBUTES = {"no-run", "file", "exit", "terminal"}
 REASONS = {
     "needs systemd": "the units are checked in tests/deploy",
     "needs root": "it writes below /etc, or installs packages",
+    "needs a container engine": "tests/deploy/test_containers.py checks the files",
     "needs a deployment": "tests/deploy/test_secure_deployment.py runs it, in another folder",
     "needs a Kinesis stream": "its types are checked; tests/system/test_kinesis_example.py runs one on a file",
     "waits for records without end": "its types are checked; docs/clients.md has one that ends, and runs",

@@ -1,0 +1,147 @@
+"""The images and the compose file. No container engine runs here: linters check them, and what they name must exist."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import compose_spec
+import pytest
+import yaml
+
+from tests.deploy.test_units import DEPLOY, directives
+
+ROOT = DEPLOY.parent
+BIN = Path(sys.executable).parent
+DOCKERFILE = DEPLOY / "docker/Dockerfile"
+COMPOSE = DEPLOY / "docker/compose.yaml"
+TEXT = DOCKERFILE.read_text().replace("\\\n", "")
+STACK: dict[str, Any] = yaml.safe_load(COMPOSE.read_text())
+SERVICES: dict[str, dict[str, Any]] = STACK["services"]
+VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+WITHOUT_DIGEST = "CL-0019"
+"""A digest would belong to one registry. The file says so."""
+
+
+def lint(*command: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+
+
+def mounted(service: str) -> dict[str, Path]:
+    """Return target → file of the settings and secrets of a service; inline ones are left out."""
+    each = [("configs", item) for item in SERVICES[service].get("configs", [])]
+    each += [("secrets", item) for item in SERVICES[service].get("secrets", [])]
+    found = {item["target"]: STACK[kind][item["source"]].get("file") for kind, item in each}
+    return {target: COMPOSE.parent / file for target, file in found.items() if file}
+
+
+def test_the_linter_of_images_finds_nothing() -> None:
+    done = lint(BIN / "hadolint", "--no-color", DOCKERFILE)
+
+    assert (0, "") == (done.returncode, done.stdout)
+
+
+def test_the_linter_of_images_runs(tmp_path: Path) -> None:
+    (tmp_path / "Dockerfile").write_text("FROM debian\nRUN cd / && sudo true\n")
+
+    assert {"DL3006", "DL3004"} <= set(re.findall(r"DL\d+", lint(BIN / "hadolint", tmp_path / "Dockerfile").stdout))
+
+
+def test_the_linter_of_stacks_finds_only_images_without_digest() -> None:
+    done = lint(BIN / "compose-lint", "check", COMPOSE)
+
+    assert {WITHOUT_DIGEST} == set(re.findall(r"CL-\d+", done.stdout.partition("Details on")[0])), done.stdout
+
+
+def test_the_stack_is_a_valid_compose_file() -> None:
+    parsed = compose_spec.PyCompose.from_yaml(yaml.safe_dump(STACK))
+
+    assert {"zookeeper", "mosquitto", "daemon", "drain", "prometheus"} <= set(SERVICES)
+    assert set(SERVICES) == set(parsed.service_names())
+
+
+def test_every_file_that_the_image_copies_exists_and_is_sent_to_the_builder() -> None:
+    copied = [name for line in re.findall(r"^COPY (.*) \S+$", TEXT, re.MULTILINE) for name in line.split()]
+    sent = re.findall(r"^!(.*)$", (ROOT / ".dockerignore").read_text(), re.MULTILINE)
+
+    assert sorted(sent) == sorted(copied)
+    assert [] == [name for name in copied if not (ROOT / name).exists()]
+
+
+def test_packages_are_installed_with_hashes_or_from_wheels_that_were() -> None:
+    installs = re.findall(r"pip (?:install|wheel) [^&\n]*", TEXT)
+
+    assert len(installs) >= 4
+    assert [] == [line for line in installs if "--require-hashes" not in line and "--no-index" not in line]
+
+
+def test_images_do_not_run_as_root() -> None:
+    users = re.findall(r"^(FROM|USER) (.*)$", TEXT, re.MULTILINE)
+
+    assert ("USER", "10001:10001") == users[-1]
+    assert all("user" in SERVICES[name] or SERVICES[name]["image"].startswith("headgate") for name in SERVICES)
+
+
+def commands() -> list[list[str]]:
+    """Return the command lines of headgate in both files."""
+    lines = [re.findall(r'"([^"]*)"', line) for line in re.findall(r"^CMD (\[.*\])$", TEXT, re.MULTILINE)]
+    return [*lines, *(SERVICES[name]["command"] for name in ("daemon", "drain") if "command" in SERVICES[name])]
+
+
+@pytest.mark.parametrize("command", commands(), ids=" ".join)
+def test_the_program_has_the_commands_and_options(command: list[str]) -> None:
+    words = [word for word in command if re.fullmatch(r"[a-z-]+", word) and not word.startswith("-")]
+    shown = lint(sys.executable, "-m", "headgate", *words, "--help").stdout
+
+    assert "Usage" in shown or "usage" in shown
+    assert [] == [option for option in command if option.startswith("--") and f"{option} " not in shown]
+
+
+def test_the_drain_service_listens_as_its_unit_does() -> None:
+    environment = dict(value.split("=", 1) for value in directives("headgate-backlog.service")["Environment"])
+    command = commands()[1]
+
+    assert ["drain", "serve"] == command[:2]
+    assert {environment["HEADGATE_LEDGER"], environment["HEADGATE_DRAIN_SOCKET"]} <= set(command)
+    assert f"JAVA_TOOL_OPTIONS={environment['JAVA_TOOL_OPTIONS']}" in TEXT
+    assert SERVICES["daemon"]["volumes"] == SERVICES["drain"]["volumes"]
+
+
+@pytest.mark.parametrize("service", ["daemon", "mosquitto", "zookeeper", "prometheus"])
+def test_every_file_that_the_settings_name_is_mounted(service: str) -> None:
+    """Secrets are the user's; settings are the shipped ones."""
+    files = mounted(service)
+    shipped = [path for path in files.values() if "secrets" not in path.parts]
+    assert shipped
+    for path in shipped:
+        named = re.findall(
+            r"^[^#\n]*?(/etc/(?:mosquitto|zookeeper|prometheus)/[\w./-]+)", path.read_text(), re.MULTILINE
+        )
+        if service == "daemon":
+            pattern = r'^(?:file|\w+_file) = "([\w.-]+)"'
+            named = [f"/etc/headgate/{name}" for name in re.findall(pattern, path.read_text(), re.MULTILINE)]
+            assert named
+        assert [] == [name for name in named if name not in files], path
+
+
+def test_versions_and_ports_are_those_of_the_program() -> None:
+    settings = tomllib.loads((DEPLOY / "headgate.toml").read_text())
+    ours = {SERVICES[name]["image"] for name in SERVICES if SERVICES[name]["image"].startswith("headgate")}
+
+    assert {f"headgate:{VERSION}", f"headgate-spark:{VERSION}"} == ours
+    assert f"EXPOSE {settings['http']['port']}\n" in TEXT
+    assert f"https://localhost:{settings['http']['port']}/livez" in TEXT
+    published = SERVICES["network"]["ports"]
+    assert f"127.0.0.1:{settings['broker']['port']}:{settings['broker']['port']}" in published
+    assert all(port.startswith("127.0.0.1:") for port in published)
+    assert settings["zookeeper"]["hosts"].partition(":")[2] in SERVICES["zookeeper"]["healthcheck"]["test"][-1]
+
+
+def test_base_images_are_official_names_with_a_version() -> None:
+    images = [*re.findall(r"^FROM (\S+)", TEXT, re.MULTILINE), *(service["image"] for service in SERVICES.values())]
+
+    assert [] == [image for image in images if not re.fullmatch(r"daemon|(?:[a-z-]+/)?[a-z-]+:v?\d[\w.-]*", image)]
