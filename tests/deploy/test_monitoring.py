@@ -16,6 +16,7 @@ from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models.dashboard import Dashboard as GrafanaDashboard
 from prometheus_client import CollectorRegistry
 
+from controller.cli.up import DEFAULT_PORTS
 from controller.settings.load import load_settings
 from headgate.protocol.backlog import SegmentBacklog, summarize_backlog
 from metrics.events import BacklogUpdated, TermEnded
@@ -266,3 +267,11 @@ def test_the_example_scrapes_the_address_of_the_example_daemon():
     assert job["static_configs"] == [{"targets": [f"{http.host}:{http.port}"]}]
     assert "metrics_path" not in job
     assert configuration["global"]["external_labels"].keys() == {"headgate_runbook"}
+
+
+def test_the_example_for_headgate_up_scrapes_its_default_address_and_nothing_that_needs_a_file():
+    configuration = yaml.safe_load((PROMETHEUS / "prometheus.up.yml").read_text())
+    (job,) = configuration["scrape_configs"]
+
+    assert job == {"job_name": "headgate", "static_configs": [{"targets": [f"127.0.0.1:{DEFAULT_PORTS.http_port}"]}]}
+    assert configuration["rule_files"] == ["headgate.rules.yml"]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import shutil
 import ssl
 import subprocess
 import sys
@@ -33,6 +34,7 @@ from tests.deploy.test_units import DEPLOY, UNITS, directives
 from tests.support.code_blocks import blocks
 from tests.support.election_environments import Candidate
 from tests.support.programs import TEST_SECONDS, RunningProgram, finish, start, wait_until
+from tests.support.prometheus_server import prometheus
 from tests.support.secret_files import write_secret
 from tests.support.waiting import until
 
@@ -220,10 +222,32 @@ async def test_the_shipped_files_make_a_cluster_in_which_every_connection_is_sec
     status, metrics = await scraped(deployment, "/metrics", token)
     assert status == 200
     assert "headgate_zookeeper_refused 0.0" in metrics
+    await prometheus_scrapes(deployment)
     await zookeeper_refuses_strangers(deployment)
     log = daemon.errors()
     assert not any(secret in log for secret in deployment.secrets())
     assert await daemon.terminate() == 0
+
+
+async def prometheus_scrapes(deployment: Deployment) -> None:
+    """With the shipped configuration and rules, more often."""
+    folder = deployment.root / "etc/prometheus"
+    shutil.copy(deployment.ca_file, folder / "headgate-ca.pem")
+    shutil.copy(DEPLOY / "prometheus/headgate.rules.yml", folder)
+    config = folder / "prometheus.yml"
+    text = (DEPLOY / "prometheus/prometheus.yml").read_text().replace("9464", str(deployment.ports.http))
+    text, *_ = text.replace("/etc/", f"{deployment.root}/etc/").partition("  # The metrics of ZooKeeper")
+    config.write_text(text.replace("_interval: 15s", "_interval: 1s"))
+
+    async with prometheus(config, deployment.root) as server:
+
+        async def leads() -> bool:
+            return list((await server.query("count(job_shard:headgate_shard_is_leader:sum == 1)")).values()) == [4]
+
+        await wait_until(leads, (deployment.root / "prometheus.log").read_text)
+        (target,) = await server.targets()
+        assert (target["labels"]["job"], target["health"], target["lastError"]) == ("headgate", "up", "")
+        assert await server.query('headgate_file_system_free_bytes{use="ledger"} > 0') != {}
 
 
 async def zookeeper_refuses_strangers(deployment: Deployment) -> None:
