@@ -19,7 +19,7 @@ CommandTable = Mapping[str, tuple[str, str]]
 
 COMMANDS: Final[CommandTable] = {
     "topic": ("headgate.cli.topic", "Create, import, inspect, change and delete topics."),
-    "produce": ("headgate.cli.produce", "Write newline-delimited JSON to a topic."),
+    "produce": ("headgate.cli.produce", "Write lines to a topic: newline-delimited JSON, or any text."),
     "producer": ("headgate.cli.producer", "List, describe and delete named producers."),
     "consume": ("headgate.cli.consume", "Print the records of a topic as JSON lines."),
     "read": ("headgate.cli.read", "Print stored records without a subscription."),

@@ -1,11 +1,13 @@
-"""Convert newline-delimited JSON to keyed records, for `headgate produce`. Pure.
+"""Convert lines to keyed records, for `headgate produce`. Pure.
 
 Rules:
 
-1. A record's value is the line, byte for byte, without its line end. It is not encoded again.
+1. A record's value is the line, byte for byte, without its line end. It is not encoded again. With a key separator,
+   the value is what follows the first separator, and the key is what precedes it.
 2. A record's key is the text of one field: the characters of a string, or a number, true or false as written in the
    line. ``a.b`` is field ``b`` inside field ``a``, unless a field ``a.b`` exists.
-3. A line that is not JSON, or does not have the field, is a `BadLine` with a readable reason.
+3. A line that is not JSON, or does not have the field, is a `BadLine` with a readable reason. Raw lines and those with
+   a key separator need not be JSON.
 4. Blank lines are skipped. The last line may lack a line end. A byte order mark before the first line is removed.
 5. A line above the size limit is never kept in memory as a whole.
 """
@@ -18,6 +20,7 @@ from hashlib import blake2b
 
 import msgspec
 
+from headgate.cli.iso_time import iso_time_ms
 from headgate.protocol.messages import MAX_RECORD_BYTES
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -53,6 +56,24 @@ class KeyedRecord:
     end_offset: int
     key: bytes
     value: bytes
+    timestamp_ms: int | None = None
+    """Milliseconds since 1970; None: when it is sent."""
+    prefix: bytes = b""
+    """What precedes the value in the line."""
+
+
+@dataclass(frozen=True, slots=True)
+class LineFormat:
+    """How to find the parts of a record in its line. Exactly one of the first three is given."""
+
+    key: bytes | None = None
+    """The key of every record."""
+    key_field: str | None = None
+    key_separator: bytes | None = None
+    is_json: bool = True
+    """Whether a line must be JSON. With ``key_separator`` it need not."""
+    timestamp_field: str | None = None
+    """Field with milliseconds since 1970, or a time in ISO 8601; only for JSON objects."""
 
 
 class LineSplitter:
@@ -101,43 +122,73 @@ class LineSplitter:
             yield Line(self._number, self._offset, text)
 
 
-def keyed_record(line: Line, key_field: str | None, key: bytes | None) -> KeyedRecord | BadLine:
-    """Return the record in ``line``; its key is the field ``key_field``, or else ``key``."""
-    assert (key_field is None) != (key is None), "exactly one of them"
+def keyed_record(line: Line, form: LineFormat) -> KeyedRecord | BadLine:
+    """Return the record in ``line``."""
     if line.text is None:
         return BadLine(line.number, f"is longer than {MAX_RECORD_BYTES} bytes, the maximum record size")
+    if form.key_separator is not None:
+        return _separated(line, line.text, form.key_separator)
+    key, timestamp_ms = form.key, None
     try:
-        if key_field is None:
+        if form.key_field is not None or form.timestamp_field is not None:
+            fields = _OBJECT.decode(line.text)
+            key = _key_text(fields, form.key_field) if form.key_field is not None else key
+            timestamp_ms = None if form.timestamp_field is None else _timestamp(fields, form.timestamp_field)
+        elif form.is_json:
             _ANYTHING.decode(line.text)
-            found = key
-        else:
-            found = _key_text(_OBJECT.decode(line.text), key_field)
     except msgspec.ValidationError:
-        return BadLine(line.number, f"is not a JSON object, so it has no field {key_field!r}")
+        return BadLine(
+            line.number, f"is not a JSON object, so it has no field {(form.key_field or form.timestamp_field)!r}"
+        )
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         return BadLine(line.number, f"is not JSON: {_reason(error)}")
     except _MissingKeyError as error:
         return BadLine(line.number, str(error))
-    assert found is not None, "set above"
-    if len(found) + len(line.text) > MAX_RECORD_BYTES:
+    assert key is not None, "one of the three is given"
+    if len(key) + len(line.text) > MAX_RECORD_BYTES:
         return BadLine(line.number, f"and its key exceed {MAX_RECORD_BYTES} bytes, the maximum record size")
-    return KeyedRecord(line.number, line.end_offset, found, line.text)
+    return KeyedRecord(line.number, line.end_offset, key, line.text, timestamp_ms)
+
+
+def _separated(line: Line, text: bytes, separator: bytes) -> KeyedRecord | BadLine:
+    key, found, value = text.partition(separator)
+    if not found:
+        return BadLine(line.number, f"has no key separator {separator.decode(errors='replace')!r}")
+    return KeyedRecord(line.number, line.end_offset, key, value, prefix=key + separator)
 
 
 class _MissingKeyError(Exception):
-    """The object has no usable key. The text gives the reason."""
+    """The object has no usable key or timestamp. The text gives the reason."""
 
 
-def _key_text(fields: dict[str, msgspec.Raw], name: str) -> bytes:
+def _field(fields: dict[str, msgspec.Raw], name: str) -> bytes:
     raw: msgspec.Raw | None = fields.get(name)
     if raw is None and "." in name:
         first, _, rest = name.partition(".")
         inner = fields.get(first)
         if inner is not None and bytes(inner)[:1] == b"{":
-            return _key_text(_OBJECT.decode(inner), rest)
+            return _field(_OBJECT.decode(inner), rest)
     if raw is None:
         raise _MissingKeyError(f"has no field {name!r}; its fields are {_format_names(fields)}")
-    text = bytes(raw)
+    return bytes(raw)
+
+
+def _timestamp(fields: dict[str, msgspec.Raw], name: str) -> int:
+    text = _field(fields, name)
+    if text.isdigit() and int(text[:20]) < 2**63:
+        return int(text)
+    if text[:1] != b'"':
+        raise _MissingKeyError(
+            f"has no timestamp in field {name!r}: write milliseconds since 1970, or a text such as 2026-01-31T18:00:00Z"
+        )
+    try:
+        return iso_time_ms(_STRING.decode(text))
+    except ValueError as error:
+        raise _MissingKeyError(f"has no timestamp in field {name!r}: {error}") from None
+
+
+def _key_text(fields: dict[str, msgspec.Raw], name: str) -> bytes:
+    text = _field(fields, name)
     kind = {b"{": "an object", b"[": "a list", b"n": "null"}.get(text[:1])
     if kind is not None:
         raise _MissingKeyError(f"has {kind} in field {name!r}; a key must be a string, a number, true or false")
@@ -174,7 +225,9 @@ _POSITION = msgspec.msgpack.Decoder(SourcePosition)
 
 def encode_position(record: KeyedRecord) -> bytes:
     """Return the position after ``record``."""
-    return msgspec.msgpack.encode(SourcePosition(record.end_offset, record.number, line_digest(record.value)))
+    return msgspec.msgpack.encode(
+        SourcePosition(record.end_offset, record.number, line_digest(record.prefix + record.value))
+    )
 
 
 def decode_position(data: bytes) -> SourcePosition | None:

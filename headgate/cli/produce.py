@@ -1,4 +1,4 @@
-"""`headgate produce`: write newline-delimited JSON to a topic, one record per line.
+"""`headgate produce`: write lines to a topic, newline-delimited JSON or others, one record per line.
 
 Rules:
 
@@ -48,12 +48,22 @@ REPORTED = 5
         "headgate produce orders --key-field id events.ndjson",
         "tail -f app.log | headgate produce logs --key-field host --skip-bad-lines",
         "headgate produce orders --key-field customer.id --name import-1 events.ndjson",
+        "headgate read orders --format '%k\\t%v\\n' | headgate produce copies --key-separator '\\t'",
     ),
 )
 @click.argument("topic")
 @click.argument("files", metavar="[FILE…|-]", nargs=-1, type=click.Path(path_type=Path, allow_dash=True))
 @click.option("--key-field", metavar="FIELD", help="Field that contains the key; a.b is field b inside field a.")
 @click.option("--key", metavar="TEXT", help="Use this key for every record, instead of --key-field.")
+@click.option(
+    "--key-separator",
+    metavar="TEXT",
+    help="The key is what precedes this text in the line (\\t is a tab), the value what follows; not only JSON.",
+)
+@click.option("--raw", is_flag=True, help="With --key: lines need not be JSON.")
+@click.option(
+    "--timestamp-field", metavar="FIELD", help="Field with the timestamp: milliseconds since 1970, or ISO 8601."
+)
 @click.option("--skip-bad-lines", is_flag=True, help="Skip invalid lines: count and report them.")
 @click.option(
     "--name",
@@ -69,17 +79,26 @@ def produce(
     files: tuple[Path, ...],
     key_field: str | None,
     key: str | None,
+    key_separator: str | None,
+    raw: bool,
+    timestamp_field: str | None,
     skip_bad_lines: bool,
     name: str | None,
     as_json: bool,
 ) -> None:
-    """Write newline-delimited JSON from FILEs, or standard input, to TOPIC.
+    """Write lines from FILEs, or standard input, to TOPIC: newline-delimited JSON, or any text.
 
     Each line is one record. Its value is the unchanged line, its key is the text of one field. Records with the same
     key stay in order. Exit code 1 if a record was not stored.
     """
-    if (key_field is None) == (key is None):
-        raise click.UsageError("give either --key-field FIELD or --key TEXT")
+    if sum(option is not None for option in (key_field, key, key_separator)) != 1:
+        raise click.UsageError("give exactly one of --key-field FIELD, --key TEXT and --key-separator TEXT")
+    if key_separator == "":
+        raise click.UsageError("--key-separator must not be empty")
+    if raw and key is None:
+        raise click.UsageError("--raw requires --key TEXT; with --key-separator, lines need not be JSON anyway")
+    if timestamp_field is not None and (raw or key_separator is not None):
+        raise click.UsageError("--timestamp-field requires lines of JSON, so neither --raw nor --key-separator")
     sources = [Path("-")] if not files else list(files)
     if name is not None:
         _require_one_regular_file(sources)
@@ -87,8 +106,13 @@ def produce(
         context,
         topic,
         sources,
-        key_field=key_field,
-        key=None if key is None else key.encode(),
+        form=lines.LineFormat(
+            key=None if key is None else key.encode(),
+            key_field=key_field,
+            key_separator=None if key_separator is None else key_separator.replace("\\t", "\t").encode(),
+            is_json=not raw,
+            timestamp_field=timestamp_field,
+        ),
         skip_bad_lines=skip_bad_lines,
         name=name,
     )
@@ -117,8 +141,7 @@ class _Produce:
         topic: str,
         sources: list[Path],
         *,
-        key_field: str | None,
-        key: bytes | None,
+        form: lines.LineFormat,
         skip_bad_lines: bool,
         name: str | None,
     ) -> None:
@@ -127,8 +150,7 @@ class _Produce:
         self.began = False
         self._topic = topic
         self._sources = sources
-        self._key_field = key_field
-        self._key = key
+        self._form = form
         self._skip_bad_lines = skip_bad_lines
         self._name = name
         self._outcomes: asyncio.Queue[tuple[str, Awaitable[object]]] = asyncio.Queue(MAX_IN_FLIGHT)
@@ -171,7 +193,13 @@ class _Produce:
                     position = None if self._name is None else lines.encode_position(record)
                     where = f"{_display_name(source)}:{record.number}"
                     try:
-                        outcome = await producer.send(self._topic, record.key, record.value, source_position=position)
+                        outcome = await producer.send(
+                            self._topic,
+                            record.key,
+                            record.value,
+                            timestamp_ms=record.timestamp_ms,
+                            source_position=position,
+                        )
                     except (DeliveryFailedError, DeliveryUnknownError, RequestRejectedError) as error:
                         self._failed(where, error)
                     else:
@@ -204,7 +232,7 @@ class _Produce:
 
     def _record(self, source: Path, line: lines.Line, progress: ProgressLine) -> lines.KeyedRecord | None:
         """Return the record in ``line``; None for an invalid line, which is skipped or sets the reason to stop."""
-        record = lines.keyed_record(line, self._key_field, self._key)
+        record = lines.keyed_record(line, self._form)
         if isinstance(record, lines.KeyedRecord):
             return record
         problem = f"{_display_name(source)}:{record.number} {record.problem}"

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import TYPE_CHECKING
 
 import click
 
 from headgate.cli.confirmation import ask_first, require_consent, yes_option
 from headgate.cli.context import CommandContext, with_context
+from headgate.cli.iso_time import iso_time_ms
 from headgate.cli.output import examples, json_option, print_json, print_table
 from headgate.model.identifiers import Offset, SegmentId
 
@@ -30,15 +30,9 @@ class Timestamp(click.ParamType[int]):
         if isinstance(value, int):
             return value
         try:
-            moment = datetime.fromisoformat(value)
-        except ValueError:
-            self.fail(f"{value!r} is not a time; write for example 2026-01-31T18:00:00Z", param, ctx)
-        if moment.tzinfo is None:
-            self.fail(f"{value!r} has no time zone; add Z for UTC, or an offset such as +01:00", param, ctx)
-        at_ms = round(moment.timestamp() * 1000)
-        if at_ms < 0:
-            self.fail(f"{value!r} is before 1970", param, ctx)
-        return at_ms
+            return iso_time_ms(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
 
 
 class Position(click.ParamType[tuple[SegmentId, Offset]]):

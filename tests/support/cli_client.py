@@ -107,6 +107,8 @@ class FakeCluster:
     calls: list[tuple[Any, ...]] = field(default_factory=list)
     sent: list[tuple[str, bytes, bytes]] = field(default_factory=list)
     positions: list[bytes | None] = field(default_factory=list)
+    timestamps: list[int | None] = field(default_factory=list)
+    """Of the sent records."""
     failures: dict[bytes, Exception] = field(default_factory=dict)
     """Value of a record → what its delivery raises."""
     source_position: bytes | None = None
@@ -276,8 +278,15 @@ class FakeProducer:
         self.source_position = self.cluster.source_position
 
     async def send(
-        self, name: str, key: bytes, value: bytes, *, source_position: bytes | None = None
+        self,
+        name: str,
+        key: bytes,
+        value: bytes,
+        *,
+        timestamp_ms: int | None = None,
+        source_position: bytes | None = None,
     ) -> asyncio.Future[None]:
+        self.cluster.timestamps.append(timestamp_ms)
         self.cluster.sent.append((name, key, value))
         self.cluster.positions.append(source_position)
         outcome: asyncio.Future[None] = asyncio.get_running_loop().create_future()

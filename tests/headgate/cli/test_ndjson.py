@@ -12,6 +12,7 @@ from headgate.cli.ndjson import (
     BadLine,
     KeyedRecord,
     Line,
+    LineFormat,
     LineSplitter,
     decode_position,
     encode_position,
@@ -29,7 +30,7 @@ def split(*blocks: bytes, **options: int) -> list[Line]:
 
 def record(text: bytes, field: str | None = "id", key: bytes | None = None) -> KeyedRecord | BadLine:
     """Return the result for line 3 with ``text``."""
-    return keyed_record(Line(3, 100, text), field, key)
+    return keyed_record(Line(3, 100, text), LineFormat(key=key, key_field=field))
 
 
 def problem(text: bytes, field: str | None = "id", key: bytes | None = None) -> str:
@@ -141,7 +142,7 @@ def test_a_line_above_the_record_size_is_invalid():
 
     assert isinstance(record(fits, None, b"k"), KeyedRecord)
     assert "exceed 1048576 bytes" in problem(fits, None, b"kk")
-    overlong = keyed_record(Line(3, 9, None), None, b"k")
+    overlong = keyed_record(Line(3, 9, None), LineFormat(key=b"k"))
     assert isinstance(overlong, BadLine)
     assert "longer than 1048576 bytes" in overlong.problem
 
@@ -171,3 +172,63 @@ def test_a_position_is_recognised_by_the_line_before_it(tail: bytes):
 
     assert ends_with_line(tail, position)
     assert not ends_with_line(tail.replace(b"1", b"2"), position)
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "value"),
+    [(b"a:b:c", b"a", b"b:c"), (b":v", b"", b"v"), (b"k:", b"k", b""), (b"\xff:\x00", b"\xff", b"\x00")],
+)
+def test_a_key_separator_divides_any_line_once(text: bytes, key: bytes, value: bytes):
+    found = keyed_record(Line(3, 100, text), LineFormat(key_separator=b":"))
+
+    assert KeyedRecord(3, 100, key, value, prefix=key + b":") == found
+    position = decode_position(encode_position(found))
+    assert position is not None
+    assert ends_with_line(b"before\n" + text + b"\n", position), "a named producer finds its line again"
+
+
+def test_a_line_without_its_key_separator_is_invalid():
+    assert BadLine(3, "has no key separator '\\t'") == keyed_record(
+        Line(3, 100, b"a b"), LineFormat(key_separator=b"\t")
+    )
+
+
+def test_raw_lines_need_not_be_json():
+    raw = keyed_record(Line(3, 100, b"{ no json"), LineFormat(key=b"k", is_json=False))
+
+    assert KeyedRecord(3, 100, b"k", b"{ no json") == raw
+
+
+@pytest.mark.parametrize(
+    ("text", "timestamp_ms"),
+    [
+        (b'{"at":1769882400000}', 1_769_882_400_000),
+        (b'{"at":0}', 0),
+        (b'{"at":"2026-01-31T18:00:00Z"}', 1_769_882_400_000),
+        (b'{"at":"2026-01-31T19:00:00.250+01:00"}', 1_769_882_400_250),
+    ],
+)
+def test_a_timestamp_is_milliseconds_or_a_time(text: bytes, timestamp_ms: int):
+    found = keyed_record(Line(3, 100, text), LineFormat(key=b"k", timestamp_field="at"))
+
+    assert KeyedRecord(3, 100, b"k", text, timestamp_ms) == found
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (b'{"at":-1}', "has no timestamp in field 'at': write milliseconds since 1970"),
+        (b'{"at":1.5}', "has no timestamp in field 'at': write milliseconds since 1970"),
+        (b'{"at":9223372036854775808}', "has no timestamp in field 'at': write milliseconds since 1970"),
+        (b'{"at":' + b"9" * 5000 + b"}", "has no timestamp in field 'at': write milliseconds since 1970"),
+        (b'{"at":"noon"}', "has no timestamp in field 'at': 'noon' is not a time"),
+        (b'{"at":"2026-01-31T18:00:00"}', "has no timestamp in field 'at': '2026-01-31T18:00:00' has no time zone"),
+        (b'{"n":1}', "has no field 'at'; its fields are 'n'"),
+        (b"[1]", "is not a JSON object, so it has no field 'at'"),
+    ],
+)
+def test_an_unusable_timestamp_has_a_reason(text: bytes, problem: str):
+    found = keyed_record(Line(3, 100, text), LineFormat(key=b"k", timestamp_field="at"))
+
+    assert isinstance(found, BadLine)
+    assert found.problem.startswith(problem)

@@ -300,3 +300,47 @@ def test_an_invalid_line_of_standard_input_is_named(pytestconfig: pytest.Config)
 
     assert result.returncode == 1
     assert b"headgate: standard input:1 has no field 'id'" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "sent"),
+    [
+        (("--key-separator", r"\t"), [("orders", b"a", b"x"), ("orders", b"b", b"y\tz")]),
+        (("--key", "k", "--raw"), [("orders", b"k", b"a\tx"), ("orders", b"k", b"b\ty\tz")]),
+    ],
+    ids=["separator", "raw"],
+)
+def test_lines_that_are_not_json_are_sent(
+    options: tuple[str, ...], sent: list[tuple[str, bytes, bytes]], invoke: Invoke, orders: FakeCluster, tmp_path: Path
+):
+    (tmp_path / "lines").write_bytes(b"a\tx\nb\ty\tz\n")
+    result = invoke("produce", "orders", *options, str(tmp_path / "lines"))
+
+    assert 0 == result.exit_code, result.stderr
+    assert sent == orders.sent
+
+
+def test_timestamps_of_a_field_are_sent(invoke: Invoke, orders: FakeCluster, events: Path):
+    invoke("produce", "orders", "--key-field", "id", "--timestamp-field", "n", str(events))
+
+    assert [1, 2, 3] == orders.timestamps
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ((), "give exactly one of --key-field FIELD, --key TEXT and --key-separator TEXT"),
+        (("--key", "k", "--key-separator", ":"), "give exactly one of"),
+        (("--key-separator", ""), "--key-separator must not be empty"),
+        (("--key-field", "id", "--raw"), "--raw requires --key TEXT"),
+        (("--key", "k", "--raw", "--timestamp-field", "at"), "--timestamp-field requires lines of JSON"),
+        (("--key-separator", ":", "--timestamp-field", "at"), "--timestamp-field requires lines of JSON"),
+    ],
+)
+def test_contradicting_options_are_wrong_usage(
+    options: tuple[str, ...], message: str, invoke: Invoke, orders: FakeCluster, events: Path
+):
+    result = invoke("produce", "orders", *options, str(events))
+
+    assert (2, []) == (result.exit_code, orders.sent)
+    assert message in result.stderr

@@ -1,0 +1,22 @@
+"""Read a point in time that a person or a program has written. Pure."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+
+def iso_time_ms(text: str) -> int:
+    """Return an ISO 8601 time with a UTC offset as milliseconds since 1970.
+
+    Raises ValueError, whose text says what is wrong and gives an example.
+    """
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is not a time; write for example 2026-01-31T18:00:00Z") from None
+    if moment.tzinfo is None:
+        raise ValueError(f"{text!r} has no time zone; add Z for UTC, or an offset such as +01:00")
+    at_ms = round(moment.timestamp() * 1000)
+    if at_ms < 0:
+        raise ValueError(f"{text!r} is before 1970")
+    return at_ms
