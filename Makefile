@@ -76,7 +76,7 @@ demo: $(STAMP) ## Run the main job on real servers, with splits, a merge and a k
 	$(BIN)/python -m demo
 
 test: $(DOCS_STAMP) ## Run all tests, the fastest first; starts every server they need
-	$(BIN)/pytest -q -n auto --hypothesis-profile thorough -m "$(UNIT)"
+	$(BIN)/pytest -q -n auto --dist worksteal --hypothesis-profile thorough -m "$(UNIT)"
 	$(BIN)/pytest -q -n auto --hypothesis-profile thorough -m "simulation"
 	$(BIN)/pytest -q -n $(WAITING) --dist loadfile -m "contract and not spark and not system"
 	$(BIN)/pytest -q -n $(WAITING) --dist loadfile -m "security" tests/security
@@ -103,7 +103,7 @@ format: $(TEST_STAMP) ## Format the code and apply automatic fixes
 	$(BIN)/ruff format .
 
 unit: $(TEST_STAMP) ## Run the unit tests
-	$(BIN)/pytest -q -n auto -m "$(UNIT)"
+	$(BIN)/pytest -q -n auto --dist worksteal -m "$(UNIT)"
 
 # One resolution for all: the smaller files are parts of the largest.
 constraints: $(TEST_STAMP) ## Pin the newest versions that both distributions allow, with their hashes

@@ -36,6 +36,16 @@ settings.register_profile("explore", settings.get_profile("thorough"), derandomi
 settings.load_profile("headgate")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let virtual time advance as soon as every task waits.
+
+    looptime polls 42 times more before each step, which took nine tenths of the time of such tests.
+    """
+    for item in items:
+        if item.get_closest_marker("looptime") is not None:
+            item.add_marker(pytest.mark.looptime(noop_cycles=0))
+
+
 def pytest_collection_finish() -> None:
     """Exempt everything imported and collected from garbage collection."""
     gc.collect()

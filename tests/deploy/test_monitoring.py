@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -44,7 +45,13 @@ needs_promtool = pytest.mark.skipif(
 
 def promtool(*arguments):
     return subprocess.run(
-        ["promtool", *arguments], cwd=PROMETHEUS, capture_output=True, text=True, check=False, timeout=60
+        ["promtool", *arguments],
+        cwd=PROMETHEUS,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+        env=os.environ | {"GOGC": "400"},  # 140 MB instead of 70, a fifth less processor time
     )
 
 
@@ -107,6 +114,7 @@ def test_promtool_accepts_the_rules():
     assert result.returncode == 0, result.stdout + result.stderr
 
 
+@pytest.mark.system  # plays an hour of samples for each of 70 cases, which takes seven seconds
 @needs_promtool
 def test_every_alert_fires_when_it_should_and_not_otherwise():
     result = promtool("test", "rules", "headgate.rules.test.yml")

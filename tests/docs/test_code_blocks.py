@@ -129,6 +129,7 @@ def test_a_program_compiles(block: Block) -> None:
     compile(block.text, str(block), "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT if is_excerpt else 0, dont_inherit=True)
 
 
+@pytest.mark.system  # runs mypy
 def test_programs_have_correct_types(tmp_path: Path) -> None:
     """With the settings of `make lint`, whose cache makes it fast."""
     for block in PROGRAMS:

@@ -5,6 +5,7 @@ A test checks that docs/architecture.md is up to date.
 
 from __future__ import annotations
 
+import argparse
 import re
 import tomllib
 from collections.abc import Sequence
@@ -43,4 +44,5 @@ def _rows(layers: Sequence[Sequence[str]]) -> list[str]:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__).parse_args()
     DOCUMENT.write_text(updated(DOCUMENT.read_text()))

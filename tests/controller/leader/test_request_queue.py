@@ -106,7 +106,7 @@ async def test_too_many_waiting_requests_are_refused() -> None:
         assert "later" == questions.answered[-1]
 
 
-def _deliver_import(leader: ShardLeader, number: int, segments: int = 2000) -> None:
+def _deliver_import(leader: ShardLeader, number: int, segments: int) -> None:
     """Hand the leader an import in this turn of the loop."""
     listed = [m.SegmentImport(segment=f"s{n}") for n in range(segments)]
     body = m.ImportTopic(topic=f"external-{number}", token=f"t{number}", segments=listed)
@@ -117,7 +117,7 @@ def _deliver_import(leader: ShardLeader, number: int, segments: int = 2000) -> N
 async def test_an_import_is_decided_over_several_turns() -> None:
     shard = OneShard()
     async with shard.leader() as leader, shard.client() as client:
-        _deliver_import(leader, 1)
+        _deliver_import(leader, 1, segments=2000)
         turns = 0
         while not leader.state.topics:
             await asyncio.sleep(0)
@@ -130,14 +130,14 @@ async def test_an_import_is_decided_over_several_turns() -> None:
 
 async def test_too_many_imports_at_once_are_refused() -> None:
     shard = OneShard()
-    count = MAX_WAITING_REQUESTS + 1
+    count, segments = MAX_WAITING_REQUESTS + 1, 500
     async with shard.leader() as leader, shard.client() as client:
         for number in range(1, count + 1):
-            _deliver_import(leader, number)
+            _deliver_import(leader, number, segments)
         replies = [await client.reply(number) for number in range(1, count + 1)]
-        _deliver_import(leader, 99)
+        _deliver_import(leader, 99, segments)
         later = await client.reply(99)
 
     assert ["TopicImportReply"] * MAX_WAITING_REQUESTS + ["Rejected"] == [type(each).__name__ for each in replies]
     assert "unavailable" == replies[-1].verdict
-    assert 2000 == len(later.created)
+    assert segments == len(later.created)

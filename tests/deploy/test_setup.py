@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 FILES = (
     "Makefile",
     "preflight.py",
@@ -106,6 +106,7 @@ def test_a_folder_that_cannot_be_written(clone: Path) -> None:
     assert f"headgate: {clone} is not writable (Read-only file system): clone headgate into a folder of yours" == line
 
 
+@pytest.mark.system  # creates an environment with pip
 def test_no_network(clone: Path) -> None:
     line = setup(
         clone,

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 CLIENT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 DAEMON = tomllib.loads((ROOT / "daemon/pyproject.toml").read_text())
 HOOK = DAEMON["tool"]["hatch"]["metadata"]["hooks"]["custom"]
@@ -122,6 +122,7 @@ def test_the_license_in_the_notice_is_the_one_that_the_package_declares(package:
     assert set(WORDS_OF_A_LICENSE.findall(" ".join(texts))) & set(WORDS_OF_A_LICENSE.findall(notice()[package]))
 
 
+@pytest.mark.system  # starts a program that takes three seconds
 def test_make_sbom_writes_every_package_with_its_hashes(tmp_path: Path) -> None:
     target = tmp_path / "bill.json"
     command = re.search(r"cyclonedx-py (requirements .*)$", MAKEFILE, re.MULTILINE)
