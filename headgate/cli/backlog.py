@@ -13,6 +13,7 @@ import msgspec
 
 from headgate.cli import backlog_table as table
 from headgate.cli.commands import installation_hint, registered_commands
+from headgate.cli.completion import complete_subscription, complete_topic
 from headgate.cli.context import CommandContext, with_context
 from headgate.cli.output import available_columns, examples, fitting_columns, json_option, print_json, print_table
 from headgate.errors import ConfigError, HeadgateError
@@ -58,8 +59,14 @@ def backlog() -> None:
 @backlog.command(
     epilog=examples("headgate backlog orders", "headgate backlog show orders --watch", "headgate backlog --json"),
 )
-@click.argument("topic", required=False)
-@click.option("--subscription", "-s", metavar="NAME", help="Show only this subscription of TOPIC.")
+@click.argument("topic", required=False, shell_complete=complete_topic)
+@click.option(
+    "--subscription",
+    "-s",
+    metavar="NAME",
+    help="Show only this subscription of TOPIC.",
+    shell_complete=complete_subscription,
+)
 @click.option("--segments", "by_segment", is_flag=True, help="Add a row for each segment.")
 @click.option("--watch", is_flag=True, help="Update every 2 seconds until Ctrl-C.")
 @json_option
@@ -174,7 +181,7 @@ def _now_ms() -> int:
         "headgate backlog verify --ledger file:///var/lib/headgate/ledger --json",
     ),
 )
-@click.argument("topic", required=False)
+@click.argument("topic", required=False, shell_complete=complete_topic)
 @click.option("--ledger", metavar="URL", help="Ledger to count. [default: ledger_url of the client configuration]")
 @click.option("--master", default="local[*]", show_default=True, help="Spark master.")
 @click.option("--conf", metavar="KEY=VALUE", multiple=True, help="Spark setting; can be repeated.")

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
+from headgate.cli.completion import complete_subscription, complete_topic
 from headgate.cli.context import CommandContext, with_context
 from headgate.cli.output import examples
 from headgate.model.entries import SubscriptionType
@@ -70,8 +71,14 @@ def _put_text(line: dict[str, Any], name: str, data: bytes) -> None:
         "headgate consume orders -s billing --balance load --capacity 2",
     ),
 )
-@click.argument("topic")
-@click.option("--subscription", "-s", required=True, help="Subscription; created if it does not exist.")
+@click.argument("topic", shell_complete=complete_topic)
+@click.option(
+    "--subscription",
+    "-s",
+    required=True,
+    help="Subscription; created if it does not exist.",
+    shell_complete=complete_subscription,
+)
 @click.option(
     "--type",
     "kind",

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from headgate.cli.completion import complete_subscription, complete_topic
 from headgate.cli.context import CommandContext, with_context
 from headgate.cli.output import examples, json_option, print_json, print_table
 from headgate.model.bucket_ranges import slice_of
@@ -24,8 +25,15 @@ if TYPE_CHECKING:
         "headgate explain orders --subscription billing --consumer c1 --json",
     ),
 )
-@click.argument("topic")
-@click.option("--subscription", "-s", required=True, metavar="NAME", help="Subscription to explain.")
+@click.argument("topic", shell_complete=complete_topic)
+@click.option(
+    "--subscription",
+    "-s",
+    required=True,
+    metavar="NAME",
+    help="Subscription to explain.",
+    shell_complete=complete_subscription,
+)
 @click.option("--segment", type=click.IntRange(min=0), help="Explain only this segment.")
 @click.option("--consumer", metavar="NAME", help="Explain only this consumer.")
 @json_option
@@ -66,8 +74,15 @@ def explain(
         "headgate plan orders --subscription billing --remove-consumer c1 --json",
     ),
 )
-@click.argument("topic")
-@click.option("--subscription", "-s", required=True, metavar="NAME", help="Subscription to plan for.")
+@click.argument("topic", shell_complete=complete_topic)
+@click.option(
+    "--subscription",
+    "-s",
+    required=True,
+    metavar="NAME",
+    help="Subscription to plan for.",
+    shell_complete=complete_subscription,
+)
 @click.option(
     "--split", "splits", type=click.IntRange(min=0), multiple=True, metavar="SEGMENT", help="Split this segment."
 )

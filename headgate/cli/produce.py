@@ -24,6 +24,7 @@ import click
 
 from headgate.cli import ndjson as lines
 from headgate.cli.async_stdio import read_blocks
+from headgate.cli.completion import complete_topic
 from headgate.cli.context import CommandContext, with_context
 from headgate.cli.output import examples, print_json
 from headgate.cli.produce_progress import OutcomeCounts, ProgressLine
@@ -51,7 +52,7 @@ REPORTED = 5
         "headgate read orders --format '%k\\t%v\\n' | headgate produce copies --key-separator '\\t'",
     ),
 )
-@click.argument("topic")
+@click.argument("topic", shell_complete=complete_topic)
 @click.argument("files", metavar="[FILE…|-]", nargs=-1, type=click.Path(path_type=Path, allow_dash=True))
 @click.option("--key-field", metavar="FIELD", help="Field that contains the key; a.b is field b inside field a.")
 @click.option("--key", metavar="TEXT", help="Use this key for every record, instead of --key-field.")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from headgate.cli.completion import complete_producer
 from headgate.cli.confirmation import ask_first, dry_run_option, require_consent, yes_option
 from headgate.cli.context import CommandContext, with_context
 from headgate.cli.ndjson import decode_position
@@ -65,7 +66,7 @@ def list_(context: CommandContext, as_json: bool) -> None:
         "headgate producer describe import-1 --json",
     ),
 )
-@click.argument("name")
+@click.argument("name", shell_complete=complete_producer)
 @json_option
 @with_context
 def describe(context: CommandContext, name: str, as_json: bool) -> None:
@@ -107,7 +108,7 @@ def _print_producer(found: list[ProducerInfo], *, err: bool = False) -> None:
         "headgate producer delete import-1 --yes",
     ),
 )
-@click.argument("name")
+@click.argument("name", shell_complete=complete_producer)
 @dry_run_option
 @yes_option
 @json_option

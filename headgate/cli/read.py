@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from headgate.cli.completion import complete_topic
 from headgate.cli.consume import record_line
 from headgate.cli.context import CommandContext, with_context
 from headgate.cli.output import examples
@@ -79,7 +80,7 @@ def _format_option(_: click.Context, parameter: click.Parameter, text: str | Non
         "headgate read orders --key alice --raw",
     ),
 )
-@click.argument("topic")
+@click.argument("topic", shell_complete=complete_topic)
 @click.option(
     "--from",
     "starts",

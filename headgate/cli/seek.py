@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from headgate.cli.completion import complete_subscription, complete_topic
 from headgate.cli.confirmation import ask_first, require_consent, yes_option
 from headgate.cli.context import CommandContext, with_context
 from headgate.cli.iso_time import iso_time_ms
@@ -61,8 +62,8 @@ class Position(click.ParamType[tuple[SegmentId, Offset]]):
         "headgate subscription seek orders billing --position 3=1200 --position 4=0 --yes",
     ),
 )
-@click.argument("topic")
-@click.argument("name", metavar="SUBSCRIPTION")
+@click.argument("topic", shell_complete=complete_topic)
+@click.argument("name", metavar="SUBSCRIPTION", shell_complete=complete_subscription)
 @click.option(
     "--to", type=click.Choice(["earliest", "latest"]), help="Move to the first stored record, or to the current end."
 )
@@ -157,8 +158,8 @@ def describe_move(move: SegmentSeek) -> str:
         "headgate subscription set-order orders billing strict",
     ),
 )
-@click.argument("topic")
-@click.argument("name", metavar="SUBSCRIPTION")
+@click.argument("topic", shell_complete=complete_topic)
+@click.argument("name", metavar="SUBSCRIPTION", shell_complete=complete_subscription)
 @click.argument("order", type=click.Choice(["strict", "none"]))
 @json_option
 @with_context

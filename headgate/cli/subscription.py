@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from headgate.cli.completion import complete_subscription, complete_topic
 from headgate.cli.confirmation import ask_first, dry_run_option, require_consent, yes_option
 from headgate.cli.context import CommandContext, with_context
 from headgate.cli.output import examples, json_option, print_json, print_table
@@ -59,7 +60,7 @@ def _type(described: SubscriptionInfo) -> str:
         "headgate subscription list orders --json",
     ),
 )
-@click.argument("topic", required=False)
+@click.argument("topic", required=False, shell_complete=complete_topic)
 @json_option
 @with_context
 def list_(context: CommandContext, topic: str | None, as_json: bool) -> None:
@@ -126,8 +127,8 @@ def describe_holdings(consumer: ConsumerInfo) -> list[str]:
         "headgate subscription describe orders billing --json",
     ),
 )
-@click.argument("topic")
-@click.argument("name", metavar="SUBSCRIPTION")
+@click.argument("topic", shell_complete=complete_topic)
+@click.argument("name", metavar="SUBSCRIPTION", shell_complete=complete_subscription)
 @json_option
 @with_context
 def describe(context: CommandContext, topic: str, name: str, as_json: bool) -> None:
@@ -196,8 +197,8 @@ def describe(context: CommandContext, topic: str, name: str, as_json: bool) -> N
         "headgate subscription delete orders billing --force --yes",
     ),
 )
-@click.argument("topic")
-@click.argument("name", metavar="SUBSCRIPTION")
+@click.argument("topic", shell_complete=complete_topic)
+@click.argument("name", metavar="SUBSCRIPTION", shell_complete=complete_subscription)
 @click.option("--force", is_flag=True, help="Delete it even if consumers are connected.")
 @dry_run_option
 @yes_option

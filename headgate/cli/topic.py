@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, get_args
 
 import click
 
+from headgate.cli.completion import complete_topic
 from headgate.cli.confirmation import ask_first, dry_run_option, require_consent, yes_option
 from headgate.cli.context import CommandContext, with_context
 from headgate.cli.output import examples, json_option, print_json, print_table
@@ -63,7 +64,7 @@ def create(context: CommandContext, name: str, segments: int, as_json: bool) -> 
         "headgate topic import orders shards.json --format kinesis --dry-run",
     ),
 )
-@click.argument("name", metavar="TOPIC")
+@click.argument("name", metavar="TOPIC", shell_complete=complete_topic)
 @click.argument("file", type=click.File("rb"))
 @click.option(
     "--format",
@@ -150,7 +151,7 @@ def _amounts(found: TopicInfo) -> tuple[str, str]:
         "headgate topic describe orders --json",
     ),
 )
-@click.argument("name", metavar="TOPIC")
+@click.argument("name", metavar="TOPIC", shell_complete=complete_topic)
 @json_option
 @with_context
 def describe(context: CommandContext, name: str, as_json: bool) -> None:
@@ -166,7 +167,7 @@ def describe(context: CommandContext, name: str, as_json: bool) -> None:
         "headgate topic split orders 2",
     ),
 )
-@click.argument("name", metavar="TOPIC")
+@click.argument("name", metavar="TOPIC", shell_complete=complete_topic)
 @click.argument("segment", type=click.IntRange(min=0))
 @json_option
 @with_context
@@ -183,7 +184,7 @@ def split(context: CommandContext, name: str, segment: SegmentId, as_json: bool)
         "headgate topic merge orders 3 4",
     ),
 )
-@click.argument("name", metavar="TOPIC")
+@click.argument("name", metavar="TOPIC", shell_complete=complete_topic)
 @click.argument("first", type=click.IntRange(min=0))
 @click.argument("second", type=click.IntRange(min=0))
 @json_option
@@ -202,7 +203,7 @@ def merge(context: CommandContext, name: str, first: SegmentId, second: SegmentI
         "headgate topic set orders --auto-split default --retention default",
     ),
 )
-@click.argument("name", metavar="TOPIC")
+@click.argument("name", metavar="TOPIC", shell_complete=complete_topic)
 @click.option("--auto-split", type=switch, metavar="on|off|default", help="Split busy segments automatically.")
 @click.option("--auto-merge", type=switch, metavar="on|off|default", help="Merge idle adjacent segments automatically.")
 @click.option("--min-segments", type=count, metavar="N|default", help="Never merge below N active segments.")
@@ -235,7 +236,7 @@ def set_(context: CommandContext, name: str, as_json: bool, **given: Any) -> Non
         "headgate topic prune orders --yes",
     ),
 )
-@click.argument("name", metavar="TOPIC")
+@click.argument("name", metavar="TOPIC", shell_complete=complete_topic)
 @dry_run_option
 @yes_option
 @json_option
@@ -280,7 +281,7 @@ def _print_pruned(pruned: PruneResult, *, dry_run: bool, err: bool = False) -> N
         "headgate topic delete orders --force --yes",
     ),
 )
-@click.argument("name", metavar="TOPIC")
+@click.argument("name", metavar="TOPIC", shell_complete=complete_topic)
 @click.option("--force", is_flag=True, help="Delete it even if consumers are connected.")
 @dry_run_option
 @yes_option
