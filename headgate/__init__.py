@@ -60,6 +60,7 @@ if TYPE_CHECKING:
         ForgottenError,
         HeadgateError,
         NoLeaderError,
+        PositionOutOfRangeError,
         ProtocolError,
         RequestRejectedError,
     )
@@ -112,6 +113,7 @@ _EXPORTS = {
         "ForgottenError",
         "HeadgateError",
         "NoLeaderError",
+        "PositionOutOfRangeError",
         "ProtocolError",
         "RequestRejectedError",
     ),
@@ -152,6 +154,7 @@ __all__ = [
     "Offset",
     "Plan",
     "PolicyOverrides",
+    "PositionOutOfRangeError",
     "Producer",
     "ProducerInfo",
     "ProducerSettings",

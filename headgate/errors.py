@@ -103,6 +103,14 @@ class ForgottenError(FencedError):
     """
 
 
+class PositionOutOfRangeError(RequestRejectedError):
+    """A position that a CHECKPOINT consumer stored itself is beyond the end of its segment.
+
+    The ledger was restored from an older backup, or the topic was deleted and created again. The text
+    names the segment, the position and the end. Open a consumer with positions that exist.
+    """
+
+
 class DeliveryFailedError(HeadgateError):
     """The record was certainly not stored."""
 

@@ -23,6 +23,7 @@ from controller.leader.step_driver import StepDriver
 from controller.state.shard_state import ShardState
 from controller.state.topic import Topic
 from coordinator.decisions import external_topics
+from coordinator.decisions.own_positions import own_positions_error
 from coordinator.decisions.refusal import Refusal
 from coordinator.decisions.registration import (
     judge_deleted_subscription,
@@ -243,6 +244,9 @@ class SubscriptionRegistry:
         reason = external_topics.registration_error(topic, request, creates=known is None)
         if reason is not None:
             return Refusal("invalid", reason, after_barrier=True)
+        reason = own_positions_error(topic, request.positions)
+        if reason is not None:
+            return Refusal("out_of_range", reason, after_barrier=True)
         if known is None:
             # Checked before the subscription is created: a rejection must not leave one behind.
             reason = order_error(request.subscription_type, request.order) or subscriptions_error(

@@ -32,6 +32,7 @@ from headgate.errors import (
     FencedError,
     HeadgateError,
     NoLeaderError,
+    PositionOutOfRangeError,
     RequestRejectedError,
 )
 from headgate.event_log import get_logger
@@ -364,6 +365,8 @@ class Client:
                 return reply
             elif rejected.verdict == "fenced":
                 raise FencedError(rejected.verdict, rejected.reason)
+            elif rejected.verdict == "out_of_range":
+                raise PositionOutOfRangeError(rejected.verdict, rejected.reason)
             elif rejected.verdict in ("invalid", "forbidden", "quota_exceeded", "forgotten", "out_of_order"):
                 raise RequestRejectedError(rejected.verdict, rejected.reason)
             elif limit is not None and rejected.term_age_ms is not None:

@@ -136,6 +136,7 @@ class Consumer:
         Raises:
             NoLeaderError: the cluster, or the leader of the topic's shard, cannot be reached.
             RequestRejectedError: the leader refuses, e.g. because the topic does not exist.
+            PositionOutOfRangeError: a position of ``positions`` is beyond the end of its segment.
 
         """
         deadline = asyncio.get_running_loop().time() + self._connect_timeout_seconds
@@ -217,6 +218,7 @@ class Consumer:
 
         Raises:
             FencedError: a newer program of this name is running, or the subscription was deleted.
+            PositionOutOfRangeError: the ledger was replaced by an older one while this consumer ran.
             HeadgateError: reading failed for good, or this consumer is not open.
 
         """
@@ -350,7 +352,9 @@ class Consumer:
 
     async def _register(self, timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS) -> None:
         self._held_segments.registration_requested()
-        registered, leader_epoch = await self._requests.register(self._subscription_id, timeout_seconds)
+        registered, leader_epoch = await self._requests.register(
+            self._subscription_id, self._feed.positions, timeout_seconds
+        )
         self._subscription_id = registered.subscription_id
         self._feed.head.advance(registered.head)
         self._interval_seconds = registered.heartbeat_interval_seconds

@@ -6,6 +6,7 @@ membership, and does not decide when to ask.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypedDict, get_args
 
@@ -13,6 +14,7 @@ from headgate.arguments import require_choice
 from headgate.client.connection import Client
 from headgate.errors import ConfigError
 from headgate.model.entries import Balance, Order, SubscriptionType
+from headgate.model.identifiers import Offset, SegmentId
 from headgate.protocol import messages as m
 
 
@@ -75,12 +77,17 @@ class ConsumerRequests:
         self._shard = shard
         self._member["incarnation"] = incarnation
 
-    async def register(self, subscription_id: int | None, timeout_seconds: float) -> tuple[m.Registered, int]:
+    async def register(
+        self, subscription_id: int | None, positions: Mapping[SegmentId, Offset], timeout_seconds: float
+    ) -> tuple[m.Registered, int]:
         """Register; return the reply and the epoch of the leader that sent it.
 
-        ``subscription_id`` is that of the last registration, or None before the first one.
+        ``subscription_id`` is that of the last registration, or None before the first one. Of the
+        ``positions`` of a CHECKPOINT consumer the leader judges those of the newest segments; it prunes
+        the oldest first.
         """
         options = self._options
+        own = sorted(positions.items())[-m.MAX_HELD_SEGMENTS :] if options.kind == SubscriptionType.CHECKPOINT else []
         reply = await self._client.request(
             self._shard,
             lambda: m.RegisterConsumer(
@@ -93,6 +100,7 @@ class ConsumerRequests:
                 capacity=round(options.capacity * 100),
                 supports_bucket_ranges=options.kind != SubscriptionType.CHECKPOINT and not options.reads_source,
                 subscription_id=subscription_id,
+                positions=[(int(segment), int(offset)) for segment, offset in own],
             ),
             timeout_seconds,
         )

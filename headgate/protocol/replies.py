@@ -20,6 +20,7 @@ Verdict = Literal[
     "fenced",
     "forgotten",
     "out_of_order",
+    "out_of_range",
     "unavailable",
     "expired",
 ]

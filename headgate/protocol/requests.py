@@ -198,7 +198,8 @@ class RegisterConsumer(ConsumerRequest, frozen=True, tag="register"):
     rejected for others. ``supports_bucket_ranges``: the consumer can read some key buckets of a
     segment (see `Grant`); other consumers get whole segments only. ``subscription_id``: the
     subscription this program joined before. If that one has been deleted, the registration is
-    rejected and creates nothing.
+    rejected and creates nothing. ``positions``, CHECKPOINT only: the (segment, next offset) pairs at
+    which the consumer will read; one that the topic does not have is rejected as ``out_of_range``.
     """
 
     subscription_type: SubscriptionType
@@ -209,6 +210,11 @@ class RegisterConsumer(ConsumerRequest, frozen=True, tag="register"):
     balance: Balance | None = None
     capacity: Annotated[int, Meta(ge=1, le=MAX_CAPACITY_PERCENT)] = 100
     subscription_id: Natural | None = None
+    positions: Annotated[list[tuple[Natural, Natural]], Meta(max_length=MAX_HELD_SEGMENTS)] = []
+
+    def __post_init__(self) -> None:
+        if self.positions and self.subscription_type != SubscriptionType.CHECKPOINT:
+            raise ValueError("positions: only for type CHECKPOINT; the leader stores those of other types")
 
 
 class Heartbeat(ConsumerRequest, frozen=True, tag="heartbeat"):

@@ -335,7 +335,10 @@ class ClusterSimulation:
                         )
                         if self.rng.random() < 0.05:
                             await asyncio.sleep(self.rng.uniform(0, 0.2))
-                        if kind != "CHECKPOINT":
+                        if kind == "CHECKPOINT":
+                            # Its next run starts here, so each registration has positions to judge.
+                            options["positions"] = consumer.positions
+                        else:
                             await consumer.acknowledge(record)
             self.log(f"consumer {name} registers again")
 

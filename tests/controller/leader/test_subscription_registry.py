@@ -132,3 +132,20 @@ async def test_leaving_a_subscription_that_does_not_exist_is_done() -> None:
         without_subscription = await client.call(m.LeaveConsumer, **CONSUMER)
 
     assert [m.Done(), m.Done()] == [without_topic, without_subscription]
+
+
+BEYOND = {**CONSUMER, "subscription_type": "CHECKPOINT", "positions": [(0, 1)]}
+
+
+async def test_a_position_beyond_the_end_is_refused_after_a_barrier_and_creates_nothing():
+    shard = OneShard()
+    async with shard.leader() as leader, shard.client() as client:
+        await client.call(m.CreateTopic, topic="orders", token="1")
+        before = leader.commit.durable
+        refused = await client.call(m.RegisterConsumer, **BEYOND)
+        listed = await client.call(m.ListSubscriptions, topic="orders")
+
+    assert "out_of_range" == refused.verdict
+    assert "segment 0 of topic 'orders' ends at 0, before position 1" in refused.reason
+    assert before + 1 == leader.commit.durable, "a deposed leader cannot create this chunk"
+    assert [] == listed.subscriptions

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
+from contextlib import AsyncExitStack
 
 import pytest
 
@@ -14,7 +15,7 @@ from headgate.client.connection import Client
 from headgate.client.consumer import Consumer
 from headgate.client.producer import Producer
 from headgate.client.producer_settings import ProducerSettings
-from headgate.errors import FencedError, RequestRejectedError
+from headgate.errors import FencedError, PositionOutOfRangeError, RequestRejectedError
 from headgate.protocol import messages as m
 from tests.support.one_shard import CLUSTER, OneShard, now_ms
 
@@ -234,6 +235,54 @@ async def test_queue_and_checkpoint_read_everything():
             await asyncio.sleep(0.1)
             assert await point.caught_up()
     assert 100 == len({(record.segment, record.offset) for record in half + rest})
+
+
+async def test_positions_from_before_a_restore_of_an_older_ledger_are_refused():
+    """Waiting there would skip the records that get these offsets next."""
+    world = OneShard()
+    point = {"subscription": "point", "type": "CHECKPOINT"}
+    async with world.leader():
+        await create(world, segments=1)
+        await produce(world, 20)
+        backup = dict(world.store.objects)
+        await produce(world, 30)
+        async with reader(world, "p", **point) as old:
+            assert 50 == len([await anext(old) for _ in range(50)])
+            positions = old.positions
+
+    restored = OneShard()
+    restored.store.objects.update(backup)
+    async with restored.leader():
+        with pytest.raises(PositionOutOfRangeError, match="segment 0 of topic 'orders' ends at 20, before position 50"):
+            async with reader(restored, "p", **point, positions=positions):
+                pass
+        async with Admin(client(restored, "admin")) as admin:
+            assert [] == await admin.list_subscriptions("orders"), "a refused consumer joins nothing"
+        async with reader(restored, "p", **point, positions={0: 20}) as new:
+            await produce(restored, 1)
+            assert 20 == (await anext(new)).offset
+
+
+async def test_a_checkpoint_consumer_that_ran_through_a_restore_ends_with_an_error():
+    world = OneShard()
+    async with AsyncExitStack() as stack:
+        async with world.leader():
+            await create(world, segments=1)
+            point = reader(world, "p", subscription="point", type="CHECKPOINT")
+            await stack.enter_async_context(point)
+            backup = dict(world.store.objects)
+            await produce(world, 5)
+            for _ in range(5):
+                await anext(point)
+        world.store.objects.clear()
+        world.store.objects.update(backup)
+        # Another term than the consumer's, as an older backup has.
+        async with world.leader("b"):
+            pass
+        async with world.leader("c"):
+            with pytest.raises(PositionOutOfRangeError, match="ends at 0, before position 5"):
+                await asyncio.wait_for(anext(point), 60)
+            await stack.aclose()
 
 
 async def delete(world: OneShard, *, force: bool = True) -> None:
