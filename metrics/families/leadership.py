@@ -39,7 +39,7 @@ def add_leadership_metrics(metrics: MetricFactory) -> None:
         "Number of the newest durable chunk that this daemon knows of.",
         shard=None,
     )
-    metrics.count(events.TermStarted, "leader_terms_started", "Terms that this daemon started.", shard=None)
+    started = metrics.counter("leader_terms_started", "Terms that this daemon started.", shard=None)
     metrics.count(
         events.TermEnded, "leader_terms_ended", "Terms of this daemon that ended, by reason.", reason=TERM_END_REASONS
     )
@@ -68,10 +68,12 @@ def add_leadership_metrics(metrics: MetricFactory) -> None:
     def set_roles(event: events.StatusCollected) -> None:
         for shard in event.status.shards:
             is_leader.child(shard.shard).set(shard.leading)
+            started.child(shard.shard)  # from 0 on, so that a rate shows the first term
             failed.child(shard.shard).set(bool(shard.fault))
             epoch.child(shard.shard).set(shard.leader_epoch)
             head.child(shard.shard).set(shard.head)
 
+    metrics.on(events.TermStarted, lambda event: started.child(event.shard).inc())
     metrics.on(events.TermStarted, lambda event: is_leader.child(event.shard).set(1))
     metrics.on(events.TermEnded, lambda event: is_leader.child(event.shard).set(0))
     metrics.on(events.StatusCollected, set_roles)

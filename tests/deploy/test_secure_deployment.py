@@ -7,6 +7,7 @@ what Debian's packages add are replaced.
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import re
 import shutil
@@ -29,6 +30,7 @@ from controller.local.supervised_process import ProcessSpec, SupervisedProcess
 from drain.spark.java import find_java
 from headgate import Admin, Producer
 from headgate.config import ClientConfig
+from headgate.model.identifiers import SegmentId
 from headgate.tls import client_context
 from tests.deploy.test_units import DEPLOY, UNITS, directives
 from tests.support.code_blocks import blocks
@@ -248,6 +250,16 @@ async def prometheus_scrapes(deployment: Deployment) -> None:
         (target,) = await server.targets()
         assert (target["labels"]["job"], target["health"], target["lastError"]) == ("headgate", "up", "")
         assert await server.query('headgate_file_system_free_bytes{use="ledger"} > 0') != {}
+        async with Admin(deployment.client("operator")) as admin:
+            await admin.split("orders", SegmentId(0))
+
+        async def is_annotated() -> bool:
+            """Whether the dashboard marks the split."""
+            return list(await server.query(splits)) == ['{"kind": "split", "reason": "command"}']
+
+        events = json.loads((DEPLOY / "grafana/headgate.json").read_text())["annotations"]["list"]
+        splits = next(event["expr"] for event in events if event["name"] == "Splits").replace("$job", "headgate")
+        await wait_until(is_annotated, (deployment.root / "prometheus.log").read_text)
 
 
 async def zookeeper_refuses_strangers(deployment: Deployment) -> None:

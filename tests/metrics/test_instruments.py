@@ -95,6 +95,15 @@ def test_series_with_listed_labels_exist_from_the_start(registry, instruments):
     assert registry.get_sample_value("headgate_consumers_removed_total", {"reason": "evicted"}) == 0
 
 
+def test_the_terms_of_a_shard_count_from_0_before_the_first_one(registry, instruments):
+    """A failover is the first term of its daemon, and an annotation of the dashboard."""
+    instruments.observe(events.StatusCollected(status=leading(0), now_seconds=0.0))
+    assert registry.get_sample_value("headgate_leader_terms_started_total", {"shard": "0"}) == 0
+
+    instruments.observe(events.TermStarted(shard=0, leader_epoch=1))
+    assert registry.get_sample_value("headgate_leader_terms_started_total", {"shard": "0"}) == 1
+
+
 def test_there_are_no_created_series(registry, instruments):
     """They would double the number of series."""
     assert b"_created" not in generate_latest(registry)
