@@ -40,7 +40,7 @@ def print_table(
     """Print a table, with ``err`` on standard error; the columns named in ``numbers`` are aligned right.
 
     On a narrow terminal the columns named in ``drop`` are left out, in this order, until the others fit. The last
-    column wraps at spaces. A word is never broken; one that is too long ends with "…".
+    column wraps at spaces, and inside a word only if it is longer than the column. Others end with "…" if they must.
     """
     from rich.box import SIMPLE_HEAD  # noqa: PLC0415
     from rich.console import Console  # noqa: PLC0415
@@ -55,7 +55,9 @@ def print_table(
     for index in shown:
         is_last = index == len(columns) - 1
         justify: Literal["left", "right"] = "right" if columns[index] in numbers else "left"
-        table.add_column(columns[index], justify=justify, overflow="ellipsis", no_wrap=not is_last)
+        table.add_column(
+            columns[index], justify=justify, overflow="fold" if is_last else "ellipsis", no_wrap=not is_last
+        )
     for row in cells:
         # As Text: brackets in a name must not be parsed as markup.
         table.add_row(*(Text(row[index]) for index in shown))

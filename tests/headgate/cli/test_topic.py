@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from headgate import BucketRangeAssignment, ConsumerInfo, SegmentAssignment, SubscriptionType
+from headgate.cli.output import print_table
 from tests.headgate.cli.conftest import Invoke
 from tests.support.cli_client import FakeCluster, segment, subscription, topic
 
@@ -296,3 +297,12 @@ def test_prune_lists_pruned_segments_and_the_reasons_of_the_others(
     printed = json.loads(invoke("topic", "prune", "orders", *flags, "--json").stdout)
     assert printed.keys() == {"segments", "retained", "abandoned"}
     assert printed["segments"] == [0, 1]
+
+
+def test_a_word_longer_than_the_last_column_is_shown_whole(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("headgate.cli.output.available_columns", lambda _: 40)
+    print_table(("setting", "value"), [("ledger.url", "s3://bucket/" + "x" * 60)])
+
+    assert "x" * 60 in "".join(capsys.readouterr().out.split())
