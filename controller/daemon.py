@@ -208,11 +208,9 @@ class Daemon:
         await stack.enter_async_context(transport)
         await transport.subscribe(m.leader_topic(settings.cluster.name, "+"), self._on_leader, retained=True)
         await transport.subscribe(m.presence_filter(settings.cluster.name), self._on_presence)
+        ledgers = (Ledger(store, shard, partial(self._on_foreign_objects, shard)) for shard in range(shards))
         self._controllers = [
-            self._controller(
-                Ledger(store, shard, partial(self._on_foreign_objects, shard)), elections, transport, drain_checker
-            )
-            for shard in range(shards)
+            self._controller(ledger, shards, elections, transport, drain_checker) for ledger in ledgers
         ]
         self._cluster_status.controllers = self._controllers
         running = [
@@ -308,6 +306,7 @@ class Daemon:
     def _controller(
         self,
         ledger: Ledger,
+        shards: int,
         elections: Elections,
         transport: Transport,
         drain_checker: DrainChecker,
@@ -344,6 +343,7 @@ class Daemon:
 
         return ShardController(
             ledger=ledger,
+            shards=shards,
             instance=self.instance,
             elections=elections,
             new_leader=new_leader,

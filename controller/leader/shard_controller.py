@@ -6,6 +6,7 @@ last second.
 
 A damaged, foreign or missing object of the ledger fails this shard only: `ShardController.fault`
 names it. The daemon reads it again with pauses, as a follower, and contends when it can be read.
+A topic of another shard ends the daemon: it would store new topics where they do not belong.
 
 `run` returns after a requested stop, and raises what a bug raised.
 """
@@ -17,6 +18,7 @@ from collections.abc import Callable
 
 import structlog
 
+from controller.backup.check import misplaced
 from controller.chunk_writer.builder import ChunkBuilder
 from controller.commit import TermEndedError
 from controller.leader.leader import ShardLeader
@@ -25,7 +27,7 @@ from controller.leadership.transitions import Action, Event, Leadership, Role
 from controller.snapshots.restore import apply_new_chunks, catch_up, load_newest_snapshot
 from controller.state.shard_state import ShardState
 from headgate.backoff import Backoff
-from headgate.errors import LedgerError, ObjectExistsError, OutcomeUnknownError, StoreUnavailableError
+from headgate.errors import ConfigError, LedgerError, ObjectExistsError, OutcomeUnknownError, StoreUnavailableError
 from headgate.ledger.ledger import Ledger
 from headgate.model import entries as e
 from metrics import events
@@ -52,13 +54,17 @@ class ShardController:
         self,
         *,
         ledger: Ledger,
+        shards: int,
         instance: str,
         elections: Elections,
         new_leader: Callable[[ShardState, Callable[[], bool]], ShardLeader],
         observer: events.Observer,
         now_ms: Callable[[], int],
     ) -> None:
-        """``new_leader(state, yields_to_contender)`` builds a leader from a state that includes its term chunk."""
+        """``shards``: how many the cluster has.
+
+        ``new_leader(state, yields_to_contender)`` builds a leader from a state that includes its term chunk.
+        """
         self.shard = ledger.shard
         self.leadership = Leadership()
         self.leader: ShardLeader | None = None
@@ -70,6 +76,7 @@ class ShardController:
         self.fault: str | None = None
         """Why the ledger cannot be read; the text names the object. None if it can be read."""
         self._ledger = ledger
+        self._shards = shards
         self._instance = instance
         self._elections = elections
         self._new_leader = new_leader
@@ -191,6 +198,18 @@ class ShardController:
             self._observer.observe(events.HeadAdvanced(shard=self.shard, chunk=self._state.chunk))
         return read
 
+    def _require_own_topics(self) -> None:
+        """Raise ConfigError, which ends the daemon, if the ledger was written with another number of shards.
+
+        Another number that places every topic alike is harmless. A cluster started before all shards had
+        leaders looks like one with fewer, so the folders of shards prove nothing.
+        """
+        for problem in misplaced(self.shard, self._shards, self._state.topics):
+            raise ConfigError(
+                f"cluster.shards is {self._shards}, but {problem}. Use that number, and another cluster.name if "
+                "this one was fixed in ZooKeeper"
+            )
+
     async def _start_term(self) -> None:
         """Read the ledger to its end, and try to write the next number as the term chunk."""
         loop = asyncio.get_running_loop()
@@ -199,6 +218,7 @@ class ShardController:
             try:
                 # A missing number may be a hole and not the end: writing into it would fork the ledger.
                 chunks = await self._catch_up()
+                self._require_own_topics()
                 await self._write_term_chunk()
             except ObjectExistsError:
                 self.post(Event.NUMBER_TAKEN)

@@ -70,6 +70,7 @@ class SimulatedDaemon:
         self.controllers = [
             ShardController(
                 ledger=Ledger(self.store, shard),
+                shards=SHARDS,
                 instance=name,
                 elections=self.elections,
                 new_leader=self._new_leader,

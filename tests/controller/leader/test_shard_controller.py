@@ -23,10 +23,12 @@ from controller.leadership.transitions import Event, Role
 from controller.settings.load import IngestSettings, RetentionSettings, ScalingSettings
 from controller.snapshots.job import take_snapshot
 from controller.state.shard_state import ShardState
+from headgate.errors import ConfigError
 from headgate.ledger.compacted import delete_compacted_segments
 from headgate.ledger.ledger import Ledger
 from headgate.ledger.paths import chunk_folder, chunk_path
 from headgate.model import entries as e
+from headgate.model.hashing import shard_of
 from headgate.protocol import messages as m
 from metrics.instruments import Instruments
 from tests.support.broker import FakeBroker
@@ -41,13 +43,14 @@ pytestmark = pytest.mark.looptime
 class Contender:
     """The controller of shard 0 in one daemon."""
 
-    def __init__(self, cluster: "Cluster", name: str, store_type: type[FakeStore] = FakeStore) -> None:
+    def __init__(self, cluster: "Cluster", name: str, store_type: type[FakeStore] = FakeStore, shards: int = 1) -> None:
         self.name = name
         self.store = store_type(objects=cluster.objects, latency_seconds=(0.001, 0.002))
         self.transport = cluster.broker.transport(f"daemon-{name}")
         self.elections = cluster.zookeeper.elections(name, self._on_election)
         self.controller = ShardController(
             ledger=Ledger(self.store, 0),
+            shards=shards,
             instance=name,
             elections=self.elections,
             new_leader=self._new_leader,
@@ -471,3 +474,25 @@ async def test_a_term_chunk_with_a_trimmed_number_starts_no_term() -> None:
         assert wanted == ["chunks/shard=0000/000000000002.parquet"]
         assert 8 < late.leader.state.term_start_chunks[-1], "the term chunk is after the end of the ledger"
         assert 2 not in late.leader.state.term_start_chunks
+
+
+async def test_a_ledger_of_a_cluster_with_fewer_shards_ends_the_daemon_before_it_writes() -> None:
+    """New topics would be stored in shards where the cluster that wrote the ledger does not look."""
+    cluster = Cluster()
+    topic = next(name for name in "abcdef" if shard_of(name, 2) == 1)
+    async with Contender(cluster, "a").running():
+        await until(lambda: m.leader_topic(CLUSTER, 0) in cluster.broker.retained)
+        client = BareClient(cluster.broker)
+        await client.open()
+        await client.call(m.CreateTopic, topic=topic, token="x")
+    before = set(cluster.objects)
+
+    other = Contender(cluster, "b", shards=2)
+    async with other.elections, other.transport:
+        with pytest.raises(ExceptionGroup) as ended:
+            await asyncio.wait_for(other.controller.run(), 60)
+
+    reason = f"cluster.shards is 2, but topic '{topic}' is in shard 0 and belongs to shard 1 of 2: "
+    assert [ConfigError] == [type(error) for error in ended.value.exceptions]
+    assert reason in str(ended.value.exceptions[0])
+    assert before == set(cluster.objects)
