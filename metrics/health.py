@@ -7,7 +7,8 @@
 3. It is degraded, but ready, while a shard has no leader, ZooKeeper is unreachable (no new leader is
    elected), the drain service is (blocked segments wait), or the ledger of a shard cannot be read
    (others are served).
-4. A daemon that leads no shard is ready, on standby.
+4. A daemon that leads no shard is ready, on standby. Only a leader asks the drain service, so a
+   service that was never asked does not degrade it.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class HealthFacts:
     """What ZooKeeper refuses this daemon, and what to do."""
     broker_connected: bool
     drain: str
-    """``ready``, ``starting``, ``degraded`` or ``off``."""
+    """``ready``, ``starting``, ``degraded``, or ``off`` before its first reply."""
     drain_reason: str
     """Why the drain service is not ready."""
     shards: int
@@ -153,6 +154,8 @@ def _ledger(facts: HealthFacts) -> ComponentHealth:
 def _drain(facts: HealthFacts) -> ComponentHealth:
     if facts.drain == "ready":
         return ComponentHealth("drain", ComponentState.OK, "ready")
+    if facts.drain == "off" and facts.shards_led == 0:
+        return ComponentHealth("drain", ComponentState.OK, "not asked yet, since this daemon leads no shard")
     return ComponentHealth(
         "drain",
         ComponentState.DEGRADED,

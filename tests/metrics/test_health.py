@@ -60,6 +60,13 @@ def test_a_degraded_component_leaves_a_daemon_ready(name, facts):
     assert facts.drain_reason in component(health, name).reason
 
 
+def test_a_drain_service_that_a_standby_never_asked_does_not_degrade_it():
+    standby = replace(HEALTHY_FACTS, shards_led=0, drain="off", drain_reason="the drain service has not replied yet")
+
+    assert judge_health(standby).state == "ready"
+    assert judge_health(replace(standby, drain="degraded")).state == "degraded"
+
+
 def test_every_unreadable_shard_is_named_with_its_object():
     health = judge_health(replace(HEALTHY_FACTS, unreadable={3: "chunks/x is damaged", 1: "chunks/y is missing"}))
 
