@@ -15,9 +15,13 @@ from controller.state.shard_state import ShardState
 from coordinator.reporting.steps import complete
 from headgate.model.offset_ranges import OffsetRanges
 
+PLAIN = frozenset({bool, bytes, float, int, str, type(None)})
+
 
 def plain(value: Any) -> Any:
     """Return ``value`` with all of its fields, private and derived ones too, as plain values that can be compared."""
+    if type(value) in PLAIN:
+        return value
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return (type(value).__name__, {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)})
     if isinstance(value, msgspec.Struct):
