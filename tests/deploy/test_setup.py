@@ -33,6 +33,8 @@ def clone(tmp_path: Path) -> Path:
 
 def setup(folder: Path, *variables: str, **environment: str) -> str:
     """Run `make setup`, which must fail; return the one line that it prints besides make's own."""
+    # `make test` hands its own level and options to each make below it, which then prints "make[1]".
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
     done = subprocess.run(
         ["make", "--no-print-directory", "setup", *variables],
         cwd=folder,
@@ -40,7 +42,7 @@ def setup(folder: Path, *variables: str, **environment: str) -> str:
         text=True,
         timeout=120,
         check=False,
-        env=os.environ | environment,
+        env=inherited | environment,
     )
     assert 0 != done.returncode
     (line,) = [each for each in done.stderr.splitlines() if not each.startswith("make: ")]
