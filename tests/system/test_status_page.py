@@ -201,12 +201,17 @@ async def document(daemon: Daemon, path: str) -> Any:
 
 
 async def leader_and_other(cluster: Cluster) -> tuple[str, str]:
-    """Return the names of the daemon that leads the topic, and of the other one, once both are ready."""
+    """Return the names of the daemon that leads the topic, and of the other one, once both know it.
+
+    Without Spark the leader is degraded. The other one asks nothing of Spark, and is ready.
+    """
 
     async def ready() -> bool:
-        return all([(await each.health())[1].get("state") == "degraded" for each in cluster.daemons.values()])
+        states = [(await each.health())[1].get("state") for each in cluster.daemons.values()]
+        answers = [(await get(each.http_address, "/api/v1/topics/orders"))[0] for each in cluster.daemons.values()]
+        return sorted(map(str, states)) == ["degraded", "ready"] and answers == [200, 200]
 
-    await wait_until(ready, "both daemons are ready, without Spark")
+    await wait_until(ready, "both daemons know the leader of the topic, which is degraded without Spark")
     found = await document(cluster.daemons["first"], "/topics/orders")
     return found["daemon"], "second" if found["daemon"] == "first" else "first"
 
