@@ -90,7 +90,7 @@ def page(results: Results, folder: str) -> str:
             "",
             "`make performance` measures every benchmark, and writes this page and its charts from the results.",
             "A benchmark is a ratio between headgate and something comparable, measured in turns in one process, so",
-            "that other load on the machine disturbs both. A goal is a regression limit.",
+            "that other load on the machine disturbs both. A missed goal stays, and is shown as missed.",
             "",
             *([QUICK, ""] if results.quick else []),
             *_measured_on(results, folder),
