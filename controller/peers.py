@@ -25,10 +25,8 @@ from metrics.api.documents import (
     ErrorDocument,
     SubscriptionDocument,
     SubscriptionPage,
-    SubscriptionSummary,
     TopicDocument,
     TopicPage,
-    TopicSummary,
 )
 from metrics.api.overview import DaemonPart
 from metrics.api.source import NotAnsweredError, UnknownNameError
@@ -42,6 +40,7 @@ PAGE_ROWS: Final = 1000
 MAX_PAGES: Final = 20
 
 DocumentT = TypeVar("DocumentT")
+PageT = TypeVar("PageT", TopicPage, SubscriptionPage)
 NOT_FOUND: Final = 404
 
 
@@ -113,34 +112,27 @@ class Peers:
         try:
             async with asyncio.timeout(self._timeout_seconds):
                 document = await self._get(name, "/daemon", DaemonDocument)
-                topics: list[TopicSummary] = []
-                subscriptions: list[SubscriptionSummary] = []
+                topics: list[TopicPage] = []
+                subscriptions: list[SubscriptionPage] = []
                 if any(each.role == "leading" for each in document.shards):
-                    topics, subscriptions = await self._topics(name), await self._subscriptions(name)
+                    topics = await self._pages(name, "/topics", TopicPage)
+                    subscriptions = await self._pages(name, "/subscriptions", SubscriptionPage)
         except (HeadgateError, TimeoutError) as error:
             problem = str(error) or f"daemon {name!r} did not answer within {self._timeout_seconds:g} s"
             return DaemonPart(daemon=DaemonDocument(daemon=name, url=url, state="unreachable", problem=problem))
-        return DaemonPart(daemon=document, topics=tuple(topics), subscriptions=tuple(subscriptions))
+        return DaemonPart(
+            daemon=document,
+            topics=tuple(row for page in topics for row in page.topics),
+            subscriptions=tuple(row for page in subscriptions for row in page.subscriptions),
+        )
 
-    async def _topics(self, name: str) -> list[TopicSummary]:
-        found: list[TopicSummary] = []
-        query = f"/topics?scope=daemon&limit={PAGE_ROWS}"
+    async def _pages(self, name: str, path: str, kind: type[PageT]) -> list[PageT]:
+        found: list[PageT] = []
+        query = f"{path}?scope=daemon&limit={PAGE_ROWS}"
         after = ""
         for _ in range(MAX_PAGES):
-            page = await self._get(name, query + after, TopicPage)
-            found += page.topics
-            if page.next is None:
-                break
-            after = f"&after={quote(page.next, safe='')}"
-        return found
-
-    async def _subscriptions(self, name: str) -> list[SubscriptionSummary]:
-        found: list[SubscriptionSummary] = []
-        query = f"/subscriptions?scope=daemon&limit={PAGE_ROWS}"
-        after = ""
-        for _ in range(MAX_PAGES):
-            page = await self._get(name, query + after, SubscriptionPage)
-            found += page.subscriptions
+            page = await self._get(name, query + after, kind)
+            found.append(page)
             if page.next is None:
                 break
             after = f"&after={quote(page.next, safe='')}"

@@ -23,7 +23,7 @@ import pytest
 import structlog
 from hypothesis import HealthCheck, settings
 
-from tests.support.tls_choice import CHOICES, description
+from tests.support.servers.tls_choice import CHOICES, description
 
 SHORT_LIVED_JVM = "-XX:TieredStopAtLevel=1"
 os.environ.setdefault("JDK_JAVA_OPTIONS", SHORT_LIVED_JVM)

@@ -6,12 +6,12 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from tests.support.concept_drawings import DRAWINGS, FOLDER, handover_messages
+from tests.support.documents.concept_drawings import DRAWINGS, FOLDER, handover_messages
 
 
 @pytest.mark.parametrize("name", DRAWINGS)
 def test_a_picture_is_up_to_date(name: str) -> None:
-    """`python -m tests.support.concept_drawings` draws it again."""
+    """`python -m tests.support.documents.concept_drawings` draws it again."""
     assert DRAWINGS[name]() == (FOLDER / name).read_text()
 
 

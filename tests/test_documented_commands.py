@@ -21,7 +21,7 @@ import pytest
 from click.testing import CliRunner
 
 from headgate.cli.main import main
-from tests.support.code_blocks import FENCE, blocks
+from tests.support.documents.code_blocks import FENCE, blocks
 
 ROOT = Path(__file__).parents[1]
 PROGRAMS = ("headgate", "make", "python", "pytest")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.package_diagram import updated
+from tests.support.documents.package_diagram import updated
 
 ROOT = Path(__file__).parents[1]
 CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text()
@@ -66,7 +66,7 @@ def test_the_tiers_in_contributing_are_the_markers() -> None:
 
 
 def test_the_drawing_of_packages_is_up_to_date() -> None:
-    """`python -m tests.support.package_diagram` draws it again."""
+    """`python -m tests.support.documents.package_diagram` draws it again."""
     document = (ROOT / "docs" / "architecture.md").read_text()
 
     assert updated(document) == document

@@ -14,7 +14,7 @@ from controller.access.broker_rules import BrokerFormat, export
 from controller.access.quotas import QUOTAS, limit_text
 from controller.access.rules import AccessRules, Act, Action
 from controller.cli.run import read_settings
-from headgate.cli.output import examples, json_option, print_json, print_table
+from headgate.cli.terminal.output import examples, json_option, print_json, print_table
 from headgate.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 import click
 
 from headgate.cli.context import CommandContext
-from headgate.cli.signals import until_signalled
+from headgate.cli.terminal.signals import until_signalled
 
 if TYPE_CHECKING:
     from controller.daemon import Daemon

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from headgate.cli.output import examples
+from headgate.cli.terminal.output import examples
 from headgate.errors import HeadgateError
 
 FOLDERS = {"deploy": ".", "examples": "examples"}

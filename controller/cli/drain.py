@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from controller.cli.program import program_command
-from headgate.cli.output import examples
+from headgate.cli.terminal.output import examples
 
 PROGRAMS = {
     "serve": (

@@ -13,7 +13,7 @@ import click
 
 from controller.backup.check import CheckedShard, check_shard
 from controller.backup.copy import CopiedShard, copy_shard, shard_folders
-from headgate.cli.output import examples, json_option, print_json, print_table
+from headgate.cli.terminal.output import examples, json_option, print_json, print_table
 from headgate.errors import ConfigError
 from headgate.storage.object_store import Store, open_store
 

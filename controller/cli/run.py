@@ -27,9 +27,9 @@ from controller.settings.load import Settings, load_settings
 from controller.settings.zookeeper_files import check_zookeeper_files
 from controller.settings.zookeeper_problems import zookeeper_warnings
 from drain.authentication import read_drain_secret
-from headgate.cli.interrupted import InterruptedBySignalError
-from headgate.cli.machine_faults import machine_fault
-from headgate.cli.output import examples, json_option, print_json, print_table
+from headgate.cli.terminal.interrupted import InterruptedBySignalError
+from headgate.cli.terminal.machine_faults import machine_fault
+from headgate.cli.terminal.output import examples, json_option, print_json, print_table
 from headgate.errors import ConfigError, HeadgateError
 from metrics import events
 

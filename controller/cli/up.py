@@ -42,8 +42,8 @@ from controller.settings.write import client_toml, settings_toml
 from drain.address import SOCKET_PATH_BYTES
 from drain.external.table_mapping import read_tables
 from headgate.background import cancel_and_wait
-from headgate.cli.interrupted import InterruptedBySignalError
-from headgate.cli.output import examples
+from headgate.cli.terminal.interrupted import InterruptedBySignalError
+from headgate.cli.terminal.output import examples
 from headgate.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -18,15 +18,18 @@ CommandTable = Mapping[str, tuple[str, str]]
 """Name → (module, one line of help). The module defines the command under its name, with ``_`` for ``-``."""
 
 COMMANDS: Final[CommandTable] = {
-    "topic": ("headgate.cli.topic", "Create, import, inspect, change and delete topics."),
-    "produce": ("headgate.cli.produce", "Write lines to a topic: newline-delimited JSON, or any text."),
-    "producer": ("headgate.cli.producer", "List, describe and delete named producers."),
-    "consume": ("headgate.cli.consume", "Print the records of a topic as JSON lines."),
-    "read": ("headgate.cli.read", "Print stored records without a subscription."),
-    "backlog": ("headgate.cli.backlog", "Show unacknowledged records, their age, and the estimated time to drain."),
-    "subscription": ("headgate.cli.subscription", "List, describe, move and delete subscriptions."),
-    "explain": ("headgate.cli.explain", "Explain why a consumer has a segment, or not."),
-    "plan": ("headgate.cli.explain", "Show what a split, a merge or a consumer change would move."),
+    "topic": ("headgate.cli.topics.topic", "Create, import, inspect, change and delete topics."),
+    "produce": ("headgate.cli.records.produce", "Write lines to a topic: newline-delimited JSON, or any text."),
+    "producer": ("headgate.cli.records.producer", "List, describe and delete named producers."),
+    "consume": ("headgate.cli.records.consume", "Print the records of a topic as JSON lines."),
+    "read": ("headgate.cli.records.read", "Print stored records without a subscription."),
+    "backlog": (
+        "headgate.cli.subscriptions.backlog",
+        "Show unacknowledged records, their age, and the estimated time to drain.",
+    ),
+    "subscription": ("headgate.cli.subscriptions.subscription", "List, describe, move and delete subscriptions."),
+    "explain": ("headgate.cli.subscriptions.explain", "Explain why a consumer has a segment, or not."),
+    "plan": ("headgate.cli.subscriptions.explain", "Show what a split, a merge or a consumer change would move."),
 }
 
 GROUP: Final = "headgate.commands"

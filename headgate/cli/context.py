@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from headgate.cli.suggestions import explain_rejection
+from headgate.cli.terminal.suggestions import explain_rejection
 from headgate.errors import RequestRejectedError
 
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
     from headgate import Admin, Consumer, Producer
-    from headgate.cli.topic_source import TopicSource
+    from headgate.cli.records.topic_source import TopicSource
     from headgate.config import ClientConfig
     from headgate.model.entries import Balance, SubscriptionType
     from headgate.protocol.messages import Start
@@ -102,7 +102,7 @@ class CommandContext:
 
     def open_topic(self, topic: str) -> AbstractAsyncContextManager[TopicSource]:
         """Return a topic's description and ledger, not yet entered."""
-        from headgate.cli.topic_source import open_topic_source  # noqa: PLC0415
+        from headgate.cli.records.topic_source import open_topic_source  # noqa: PLC0415
         from headgate.client.connection import Client  # noqa: PLC0415
 
         return open_topic_source(Client.from_config(self.client_config(), "reader", with_store=True), topic)
@@ -141,7 +141,7 @@ class CommandContext:
 
     async def write_output(self, data: bytes) -> None:
         """Write ``data`` to standard output without blocking the event loop. Raises OSError."""
-        from headgate.cli.async_stdio import write_all  # noqa: PLC0415
+        from headgate.cli.terminal.async_stdio import write_all  # noqa: PLC0415
 
         sys.stdout.flush()
         await write_all(sys.stdout.fileno(), data)
@@ -165,7 +165,7 @@ class CommandContext:
 
     def start_logs(self) -> None:
         """Send logs to standard error."""
-        from headgate.cli.logs import start_logs  # noqa: PLC0415
+        from headgate.cli.terminal.logs import start_logs  # noqa: PLC0415
 
         start_logs(debug=self.debug)
 
@@ -176,7 +176,7 @@ class CommandContext:
         """
         import asyncio  # noqa: PLC0415
 
-        from headgate.cli.signals import until_signalled  # noqa: PLC0415
+        from headgate.cli.terminal.signals import until_signalled  # noqa: PLC0415
 
         self.start_logs()
         return asyncio.run(until_signalled(main, patient=False))

@@ -23,9 +23,9 @@ import click
 from headgate.cli.commands import COMMANDS, DAEMON_COMMANDS, installation_hint, registered_commands
 from headgate.cli.context import CommandContext
 from headgate.cli.exit_codes import ExitCode
-from headgate.cli.interrupted import InterruptedBySignalError
-from headgate.cli.machine_faults import machine_fault
-from headgate.cli.output import examples
+from headgate.cli.terminal.interrupted import InterruptedBySignalError
+from headgate.cli.terminal.machine_faults import machine_fault
+from headgate.cli.terminal.output import examples
 from headgate.errors import CommandUnknownError, HeadgateError
 
 _EXIT_SIGNAL_BASE = 128

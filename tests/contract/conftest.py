@@ -8,8 +8,8 @@ from contextlib import AsyncExitStack
 import pytest
 
 from controller.local.embedded import EmbeddedZooKeeper
-from tests.support.election_environments import Server
-from tests.support.secure_zookeeper import SecureZooKeeper
+from tests.support.servers.secure_zookeeper import SecureZooKeeper
+from tests.support.worlds.election_environments import Server
 
 
 @pytest.fixture(scope="session")

@@ -17,7 +17,7 @@ from controller.access.broker_rules import BrokerFormat, export
 from controller.access.rules import AccessRules, Right, Role
 from headgate.errors import TransportError
 from headgate.transport.mqtt import MqttTransport
-from tests.support.tls_broker import TlsBroker
+from tests.support.servers.tls_broker import TlsBroker
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.contract

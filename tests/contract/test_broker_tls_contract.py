@@ -27,9 +27,9 @@ from headgate.event_log import LogEvent
 from headgate.tls import server_context
 from headgate.transport.broker_tls import BrokerTls
 from headgate.transport.mqtt import MqttTransport
-from tests.support.client_configs import client_config
-from tests.support.real_brokers import real_broker
-from tests.support.tls_broker import TlsBroker, encrypted
+from tests.support.samples.client_configs import client_config
+from tests.support.servers.real_brokers import real_broker
+from tests.support.servers.tls_broker import TlsBroker, encrypted
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.contract

@@ -21,9 +21,9 @@ from drain.service.service import DrainServer
 from headgate.backoff import Backoff
 from headgate.errors import ConfigError
 from metrics import events
-from tests.support.drain_service import FakeDrainService
-from tests.support.recording_observer import RecordingObserver
-from tests.support.secret_files import write_secret
+from tests.support.fakes.drain_service import FakeDrainService
+from tests.support.fakes.recording_observer import RecordingObserver
+from tests.support.samples.secret_files import write_secret
 
 SECRET, OTHER = b"s" * 32, b"o" * 32
 RECONNECT = Backoff(first_seconds=0.01, longest_seconds=0.01)

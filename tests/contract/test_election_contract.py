@@ -10,7 +10,8 @@ import pytest
 
 from controller.leadership.election import Acquired, Connected, ElectionClientError, Lost, Released, Suspended
 from controller.leadership.zookeeper_connection import DigestUser
-from tests.support.election_environments import (
+from tests.support.waiting import never, until
+from tests.support.worlds.election_environments import (
     DAEMONS,
     SHORT_SESSION_SECONDS,
     STRANGER,
@@ -21,7 +22,6 @@ from tests.support.election_environments import (
     ZooKeeperHarness,
     listed,
 )
-from tests.support.waiting import never, until
 
 ENVIRONMENTS = (
     pytest.param("fake", marks=pytest.mark.looptime),

@@ -8,8 +8,8 @@ import random
 import pytest
 
 from headgate.errors import ObjectExistsError, ObjectMissingError, OutcomeUnknownError, StoreUnavailableError
-from tests.support.broker import FakeBroker, FakeTransport, Faults, Message
-from tests.support.object_store import FakeStore
+from tests.support.fakes.broker import FakeBroker, FakeTransport, Faults, Message
+from tests.support.fakes.object_store import FakeStore
 from tests.support.waiting import never, until
 
 pytestmark = pytest.mark.looptime

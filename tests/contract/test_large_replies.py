@@ -13,9 +13,9 @@ from headgate.client.connection import Client
 from headgate.model.entries import SubscriptionType
 from headgate.protocol import messages as m
 from headgate.transport.mqtt import MqttTransport
-from tests.support.one_shard import CLUSTER, OneShard
-from tests.support.real_brokers import real_broker
+from tests.support.servers.real_brokers import real_broker
 from tests.support.waiting import until
+from tests.support.worlds.one_shard import CLUSTER, OneShard
 
 pytestmark = pytest.mark.contract
 

@@ -13,8 +13,8 @@ import pytest
 
 from headgate.errors import ObjectExistsError, ObjectMissingError, OutcomeUnknownError, StoreUnavailableError
 from headgate.storage.object_store import LocalStore, RemoteStore, Store, open_store
-from tests.support.object_store import FakeStore
-from tests.support.s3_server import BUCKET, SECRET, S3Server, s3_server
+from tests.support.fakes.object_store import FakeStore
+from tests.support.servers.s3_server import BUCKET, SECRET, S3Server, s3_server
 
 PREFIXES = itertools.count(1)
 

@@ -14,15 +14,15 @@ from structlog.testing import capture_logs
 from controller.leadership.election import Acquired, Connected, ElectionEvent, ForeignNodeFound, Suspended
 from controller.leadership.zookeeper import ZooKeeperElections
 from headgate.errors import ConfigError
-from tests.support.election_environments import (
+from tests.support.servers.tcp_proxy import Proxy
+from tests.support.waiting import never, until
+from tests.support.worlds.election_environments import (
     SHORT_SESSION_SECONDS,
     Candidate,
     Server,
     ZooKeeperHarness,
     listed,
 )
-from tests.support.tcp_proxy import Proxy
-from tests.support.waiting import never, until
 
 pytestmark = pytest.mark.contract
 

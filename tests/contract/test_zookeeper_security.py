@@ -19,7 +19,8 @@ from controller.leadership.zookeeper import ZooKeeperElections
 from controller.leadership.zookeeper_connection import DigestUser, ZooKeeperCredentials
 from controller.local.certificates import LocalCertificateAuthority
 from headgate.tls import client_context
-from tests.support.election_environments import (
+from tests.support.waiting import until
+from tests.support.worlds.election_environments import (
     DAEMONS,
     SHORT_SESSION_SECONDS,
     STRANGER,
@@ -28,7 +29,6 @@ from tests.support.election_environments import (
     ZooKeeperHarness,
     listed,
 )
-from tests.support.waiting import until
 
 pytestmark = pytest.mark.contract
 

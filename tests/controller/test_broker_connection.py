@@ -17,10 +17,10 @@ from controller.local.certificates import LocalCertificateAuthority
 from controller.settings.load import AccessSettings, BrokerSettings, LedgerSettings, Settings
 from headgate.client.connection import Client
 from headgate.errors import ConfigError
-from tests.support.client_configs import client_config
-from tests.support.recording_observer import RecordingObserver
-from tests.support.secret_files import write_secret
-from tests.support.tls_broker import TlsBroker
+from tests.support.fakes.recording_observer import RecordingObserver
+from tests.support.samples.client_configs import client_config
+from tests.support.samples.secret_files import write_secret
+from tests.support.servers.tls_broker import TlsBroker
 from tests.support.waiting import until
 
 

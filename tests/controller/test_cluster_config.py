@@ -13,8 +13,8 @@ from controller.settings.load import ClusterSettings, LedgerSettings, Settings
 from headgate.errors import ConfigError
 from headgate.ledger.paths import chunk_folder, chunk_name
 from headgate.protocol import messages as m
-from tests.support.object_store import FakeStore
-from tests.support.zookeeper import FakeZooKeeper
+from tests.support.fakes.object_store import FakeStore
+from tests.support.fakes.zookeeper import FakeZooKeeper
 
 pytestmark = pytest.mark.looptime
 

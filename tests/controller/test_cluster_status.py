@@ -17,8 +17,7 @@ from metrics.api.source import NotAnsweredError, UnknownNameError
 from metrics.health import judge_health
 from metrics.http_access import HttpAccess
 from metrics.http_tokens import Tokens
-from tests.support.http_server import HttpHarness
-from tests.support.status_documents import (
+from tests.support.samples.status_documents import (
     NOW_MS,
     FakeSource,
     part,
@@ -27,7 +26,8 @@ from tests.support.status_documents import (
     topic_document,
     topic_summary,
 )
-from tests.support.status_values import HEALTHY_FACTS
+from tests.support.samples.status_values import HEALTHY_FACTS
+from tests.support.servers.http_server import HttpHarness
 
 SECRET = SessionSecret("0" * 64)
 

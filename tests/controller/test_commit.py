@@ -18,8 +18,8 @@ from controller.state.shard_state import ShardState
 from headgate.ledger.ledger import Ledger
 from headgate.model import entries as e
 from metrics import events
-from tests.support.object_store import FakeStore
-from tests.support.recording_observer import RecordingObserver
+from tests.support.fakes.object_store import FakeStore
+from tests.support.fakes.recording_observer import RecordingObserver
 
 pytestmark = pytest.mark.looptime
 

@@ -31,8 +31,8 @@ from headgate.errors import ConfigError
 from headgate.ledger.ledger import Ledger
 from headgate.protocol import messages as m
 from headgate.storage.object_store import LocalStore
-from tests.support.broker import FakeBroker
-from tests.support.secret_files import write_secret
+from tests.support.fakes.broker import FakeBroker
+from tests.support.samples.secret_files import write_secret
 
 
 @pytest.fixture

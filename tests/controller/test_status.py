@@ -11,7 +11,7 @@ from headgate.protocol import messages as m
 from headgate.protocol.backlog import SegmentBacklog, summarize_backlog
 from metrics.api.source import UnknownNameError
 from metrics.status import ShardCounts
-from tests.support.one_shard import OneShard
+from tests.support.worlds.one_shard import OneShard
 
 pytestmark = pytest.mark.looptime
 

@@ -5,7 +5,7 @@ from typing import Protocol
 
 import pytest
 
-from tests.support.subscription_environment import CoordinatorHarness, virtual_time
+from tests.support.worlds.subscription_environment import CoordinatorHarness, virtual_time
 
 
 class Lead(Protocol):

@@ -10,7 +10,7 @@ from headgate.model import entries as e
 from headgate.protocol import messages as m
 from metrics.events import SegmentsDrained
 from tests.coordinator.conftest import Lead
-from tests.support.subscription_environment import CoordinatorHarness
+from tests.support.worlds.subscription_environment import CoordinatorHarness
 
 pytestmark = pytest.mark.looptime
 

@@ -8,7 +8,7 @@ from coordinator.assignment_reconciler import MAX_MOVES_PER_TURN, MAX_REPEATED_G
 from headgate.protocol import messages as m
 from metrics.events import BlockedSegmentsChanged
 from tests.coordinator.conftest import Lead
-from tests.support.subscription_environment import CoordinatorHarness, virtual_time
+from tests.support.worlds.subscription_environment import CoordinatorHarness, virtual_time
 
 pytestmark = pytest.mark.looptime
 

@@ -18,8 +18,8 @@ from headgate.model.bucket_ranges import SegmentSlice, buckets_of, overlaps, seg
 from headgate.model.hashing import KEY_BUCKETS
 from headgate.model.layout import SegmentState
 from headgate.protocol import messages as m
-from tests.support.layouts import change
-from tests.support.subscription_environment import CoordinatorHarness
+from tests.support.samples.layouts import change
+from tests.support.worlds.subscription_environment import CoordinatorHarness
 
 pytestmark = pytest.mark.looptime
 

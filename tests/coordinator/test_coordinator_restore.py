@@ -4,7 +4,7 @@ import pytest
 
 from headgate.model import entries as e
 from tests.coordinator.conftest import Lead
-from tests.support.subscription_environment import CoordinatorHarness
+from tests.support.worlds.subscription_environment import CoordinatorHarness
 
 pytestmark = pytest.mark.looptime
 

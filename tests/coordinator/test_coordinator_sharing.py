@@ -10,7 +10,7 @@ from headgate.model.bucket_ranges import BucketRange
 from headgate.model.layout import Layout
 from headgate.protocol import messages as m
 from tests.coordinator.conftest import Lead
-from tests.support.subscription_environment import CoordinatorHarness, virtual_time
+from tests.support.worlds.subscription_environment import CoordinatorHarness, virtual_time
 
 pytestmark = pytest.mark.looptime
 

@@ -8,7 +8,7 @@ from headgate.model import entries as e
 from headgate.protocol import messages as m
 from metrics import events
 from tests.coordinator.conftest import Lead
-from tests.support.subscription_environment import START_MS, CoordinatorHarness, virtual_time
+from tests.support.worlds.subscription_environment import START_MS, CoordinatorHarness, virtual_time
 
 pytestmark = pytest.mark.looptime
 

@@ -18,9 +18,9 @@ import pytest
 from controller.local.embedded import zookeeper_classpath
 from drain.spark.java import find_java
 from tests.deploy.test_units import DEPLOY
-from tests.support.code_blocks import blocks
-from tests.support.machine import Machine, booted, missing
-from tests.support.programs import TEST_SECONDS
+from tests.support.documents.code_blocks import blocks
+from tests.support.servers.machine import Machine, booted, missing
+from tests.support.servers.programs import TEST_SECONDS
 
 ROOT = DEPLOY.parent
 VENV = "/opt/headgate/.venv"

@@ -23,7 +23,7 @@ from headgate.protocol.backlog import SegmentBacklog, summarize_backlog
 from metrics.events import BacklogUpdated, TermEnded
 from metrics.instruments import Instruments
 from monitoring.dashboard import dashboard_json
-from tests.support.example_events import example_events
+from tests.support.samples.example_events import example_events
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 PROMETHEUS = DEPLOY / "prometheus"

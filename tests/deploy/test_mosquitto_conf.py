@@ -9,8 +9,8 @@ import pytest
 from controller.local.embedded import MOSQUITTO_SETTINGS
 from headgate.protocol.messages import MAX_MESSAGE_BYTES
 from headgate.transport.mqtt import MqttTransport
-from tests.support.secret_files import write_secret
-from tests.support.tls_broker import TlsBroker
+from tests.support.samples.secret_files import write_secret
+from tests.support.servers.tls_broker import TlsBroker
 from tests.support.waiting import until
 
 SHIPPED = Path(__file__).parents[2] / "deploy" / "mosquitto.conf"

@@ -33,12 +33,12 @@ from headgate.config import ClientConfig
 from headgate.model.identifiers import SegmentId
 from headgate.tls import client_context
 from tests.deploy.test_units import DEPLOY, UNITS, directives
-from tests.support.code_blocks import blocks
-from tests.support.election_environments import Candidate
-from tests.support.programs import TEST_SECONDS, RunningProgram, finish, start, wait_until
-from tests.support.prometheus_server import prometheus
-from tests.support.secret_files import write_secret
+from tests.support.documents.code_blocks import blocks
+from tests.support.samples.secret_files import write_secret
+from tests.support.servers.programs import TEST_SECONDS, RunningProgram, finish, start, wait_until
+from tests.support.servers.prometheus_server import prometheus
 from tests.support.waiting import until
+from tests.support.worlds.election_environments import Candidate
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(TEST_SECONDS)]
 

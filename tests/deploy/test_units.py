@@ -15,7 +15,7 @@ from controller.settings.load import load_settings
 from drain.service.service import STOP_SECONDS
 from metrics.http import CLOSE_SECONDS
 from metrics.systemd import START_EXTENSION_SECONDS
-from tests.support.secret_files import write_secret
+from tests.support.samples.secret_files import write_secret
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 UNITS = ("headgate.service", "headgate-backlog.service", "headgate-backlog-once.service")

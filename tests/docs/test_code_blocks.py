@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.code_blocks import ROOT, RUNNABLE, Block, blocks, matches
-from tests.support.programs import TEST_SECONDS
+from tests.support.documents.code_blocks import ROOT, RUNNABLE, Block, blocks, matches
+from tests.support.servers.programs import TEST_SECONDS
 
 ATTRIBUTES = {"no-run", "file", "exit", "terminal"}
 REASONS = {

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from drain.spark.session import build_session
-from tests.support import spark_servers
-from tests.support.s3_server import S3Server, s3_server
+from tests.support.servers import spark_servers
+from tests.support.servers.s3_server import S3Server, s3_server
 
 
 @pytest.fixture(scope="session")

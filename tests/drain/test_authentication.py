@@ -22,7 +22,7 @@ from drain.authentication import (
     trusted_users,
 )
 from headgate.errors import ConfigError
-from tests.support.secret_files import write_secret
+from tests.support.samples.secret_files import write_secret
 
 SECRET, OTHER = b"s" * 32, b"o" * 32
 GREETING_BYTES = len(MAGIC) + NONCE_BYTES

@@ -7,7 +7,7 @@ import pytest
 from controller.local.certificates import LocalCertificateAuthority
 from headgate.config import CREDENTIALS_VARIABLE, ENVIRONMENT_VARIABLE, ClientConfig, load_client_config
 from headgate.errors import ConfigError
-from tests.support.secret_files import write_secret
+from tests.support.samples.secret_files import write_secret
 
 GOOD = 'cluster = "local"\nbroker_host = "127.0.0.1"\nbroker_port = 1883\nledger_url = "file:///srv/ledger"\n'
 

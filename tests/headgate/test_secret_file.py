@@ -7,7 +7,7 @@ import pytest
 
 from headgate.errors import ConfigError
 from headgate.secret_file import MAX_SECRET_BYTES, read_secret
-from tests.support.secret_files import write_secret
+from tests.support.samples.secret_files import write_secret
 
 SETTING = "$.broker.password_file"
 

@@ -14,7 +14,7 @@ import pytest
 import headgate
 from headgate import ConfigError, HeadgateError, NoLeaderError, RecordMetadata, RequestRejectedError, SegmentId
 from headgate.sync import Admin, Consumer, EventLoopThread, Producer
-from tests.support.scripted_leader import TOPIC_ID, ScriptedCluster, ScriptedLeader, grant
+from tests.support.fakes.scripted_leader import TOPIC_ID, ScriptedCluster, ScriptedLeader, grant
 
 
 @contextmanager
@@ -146,7 +146,7 @@ def test_an_interrupted_call_is_cancelled(request: pytest.FixtureRequest):
 def test_an_object_that_is_never_closed_is_closed_when_the_interpreter_exits():
     program = """
 from headgate.sync import Admin, EventLoopThread
-from tests.support.scripted_leader import ScriptedCluster, ScriptedLeader
+from tests.support.fakes.scripted_leader import ScriptedCluster, ScriptedLeader
 cluster, loop = ScriptedCluster(), EventLoopThread()
 loop.run(ScriptedLeader(cluster, 0, 1).start())
 class Recorded(Admin):

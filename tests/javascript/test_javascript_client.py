@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.cluster import Cluster
-from tests.support.programs import TIMEOUT_FACTOR, wait_until, whole_lines
+from tests.support.servers.cluster import Cluster
+from tests.support.servers.programs import TIMEOUT_FACTOR, wait_until, whole_lines
 
 HERE = Path(__file__).parent
 MOST_LINES = 295

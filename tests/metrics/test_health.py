@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from metrics.health import STALLED_SECONDS, ComponentState, judge_health
-from tests.support.status_values import HEALTHY_FACTS
+from tests.support.samples.status_values import HEALTHY_FACTS
 
 
 def component(health, name):

@@ -21,9 +21,9 @@ from metrics.events import StatusCollected
 from metrics.health import STALLED_SECONDS
 from metrics.http import CACHE_SECONDS, HEADERS
 from metrics.http_listener import connection_limit
-from tests.support.example_events import example_events
-from tests.support.http_server import DAEMON_STATUS, HttpHarness, http_server
-from tests.support.status_values import HEALTHY_FACTS
+from tests.support.samples.example_events import example_events
+from tests.support.samples.status_values import HEALTHY_FACTS
+from tests.support.servers.http_server import DAEMON_STATUS, HttpHarness, http_server
 
 
 @pytest.fixture

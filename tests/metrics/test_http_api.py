@@ -10,7 +10,7 @@ import pytest
 
 from headgate.client.admin_values import BacklogInfo, SubscriptionInfo, TopicInfo
 from metrics.api.openapi import OPERATIONS, ROOT, openapi_document
-from tests.support.http_server import HttpHarness
+from tests.support.servers.http_server import HttpHarness
 
 PATHS = {
     "cluster": "/cluster",

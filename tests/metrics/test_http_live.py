@@ -14,9 +14,9 @@ from metrics.http_access import HttpAccess
 from metrics.http_live import LivePages
 from metrics.page.markup import element
 from metrics.page.shell import Page
-from tests.support.http_server import HttpHarness
-from tests.support.recording_observer import RecordingObserver
-from tests.support.status_documents import NOW_MS, part, subscription_summary, topic_summary
+from tests.support.fakes.recording_observer import RecordingObserver
+from tests.support.samples.status_documents import NOW_MS, part, subscription_summary, topic_summary
+from tests.support.servers.http_server import HttpHarness
 from tests.support.waiting import until
 
 QUICK_SECONDS = 0.05

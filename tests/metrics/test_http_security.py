@@ -17,9 +17,9 @@ from headgate.tls import client_context, server_context
 from metrics.http_access import CHALLENGES, HttpAccess
 from metrics.http_denials import MAX_LOGGED_PEERS, HttpDenials
 from metrics.http_tokens import read_tokens, token_line
-from tests.support.http_server import HttpHarness
-from tests.support.recording_observer import RecordingObserver
-from tests.support.secret_files import write_secret
+from tests.support.fakes.recording_observer import RecordingObserver
+from tests.support.samples.secret_files import write_secret
+from tests.support.servers.http_server import HttpHarness
 from tests.support.waiting import until
 
 HOSTS = ("127.0.0.1",)

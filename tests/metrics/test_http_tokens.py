@@ -8,7 +8,7 @@ import pytest
 
 from headgate.errors import ConfigError
 from metrics.http_tokens import MAX_TOKENS, Tokens, new_token, read_tokens, token_line
-from tests.support.secret_files import write_secret
+from tests.support.samples.secret_files import write_secret
 
 
 def test_each_line_is_a_token_of_its_holder(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from metrics.families.leadership import TERM_END_REASONS
 from metrics.instruments import Instruments
 from metrics.metric_factory import MetricFactory, UnhandledEventsError
 from metrics.status import DaemonStatus, ShardCounts, ShardStatus
-from tests.support.example_events import example_events
+from tests.support.samples.example_events import example_events
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from tests.support.failure_report import pytest_runtest_makereport, pytest_runtest_setup, run_folder
-from tests.support.security_scene import Scene
+from tests.support.servers.failure_report import pytest_runtest_makereport, pytest_runtest_setup, run_folder
+from tests.support.worlds.security_scene import Scene
 
 __all__ = ["pytest_runtest_makereport", "pytest_runtest_setup", "run_folder", "scene"]
 

@@ -20,10 +20,10 @@ from headgate.model import entries as e
 from headgate.protocol import messages as m
 from headgate.tls import client_context
 from headgate.transport.mqtt import MqttTransport
-from tests.support.programs import TEST_SECONDS, TIMEOUT_FACTOR
-from tests.support.security_scene import Attack, BrokerLog, Metric, Scene, Unseen
-from tests.support.tls_handshakes import CLIENT_REFUSES, SERVER_REFUSES, handshake
+from tests.support.servers.programs import TEST_SECONDS, TIMEOUT_FACTOR
+from tests.support.servers.tls_handshakes import CLIENT_REFUSES, SERVER_REFUSES, handshake
 from tests.support.waiting import until
+from tests.support.worlds.security_scene import Attack, BrokerLog, Metric, Scene, Unseen
 
 pytestmark = [pytest.mark.security, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(TEST_SECONDS)]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.programs import TEST_SECONDS
+from tests.support.servers.programs import TEST_SECONDS
 
 # The session's loop also serves the honest users of the scene.
 pytestmark = [pytest.mark.security, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(TEST_SECONDS)]

@@ -13,10 +13,10 @@ from drain.protocol import BacklogRequest, encode_line
 from drain.service.listener import DrainListener
 from headgate.model import entries as e
 from headgate.protocol import messages as m
-from tests.support.drain_service import FakeDrainService
-from tests.support.programs import TEST_SECONDS
-from tests.support.security_scene import Attack, DaemonLog, Metric, Scene
+from tests.support.fakes.drain_service import FakeDrainService
+from tests.support.servers.programs import TEST_SECONDS
 from tests.support.waiting import until
+from tests.support.worlds.security_scene import Attack, DaemonLog, Metric, Scene
 
 pytestmark = [pytest.mark.security, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(TEST_SECONDS)]
 

@@ -11,8 +11,8 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from headgate.protocol import messages as m
-from tests.support.programs import TEST_SECONDS
-from tests.support.security_scene import CONSUMER, SUBSCRIPTION, TOPIC, Attack, BrokerLog, Scene
+from tests.support.servers.programs import TEST_SECONDS
+from tests.support.worlds.security_scene import CONSUMER, SUBSCRIPTION, TOPIC, Attack, BrokerLog, Scene
 
 pytestmark = [pytest.mark.security, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(TEST_SECONDS)]
 

@@ -8,8 +8,8 @@ import pytest
 
 from headgate.model.entries import SubscriptionType
 from headgate.protocol import messages as m
-from tests.support.programs import TEST_SECONDS
-from tests.support.security_scene import CONSUMER, PRODUCER, SUBSCRIPTION, TOPIC, Attack, Metric, Scene
+from tests.support.servers.programs import TEST_SECONDS
+from tests.support.worlds.security_scene import CONSUMER, PRODUCER, SUBSCRIPTION, TOPIC, Attack, Metric, Scene
 
 pytestmark = [pytest.mark.security, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(TEST_SECONDS)]
 

@@ -14,9 +14,9 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError
 from kazoo.security import OPEN_ACL_UNSAFE
 
-from tests.support.programs import TEST_SECONDS, TIMEOUT_FACTOR
-from tests.support.security_scene import Attack, Scene, Unseen, ZooKeeperLog
-from tests.support.tls_handshakes import SERVER_REFUSES, handshake
+from tests.support.servers.programs import TEST_SECONDS, TIMEOUT_FACTOR
+from tests.support.servers.tls_handshakes import SERVER_REFUSES, handshake
+from tests.support.worlds.security_scene import Attack, Scene, Unseen, ZooKeeperLog
 
 pytestmark = [pytest.mark.security, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(TEST_SECONDS)]
 

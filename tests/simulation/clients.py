@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from headgate.protocol.messages import publish_filter
 from tests.simulation.broken_promise import InvariantViolationError
-from tests.support.device_broker import FakeDeviceBroker
+from tests.support.fakes.device_broker import FakeDeviceBroker
 
 DEVICES = 3
 DROP_PROBABILITY = 0.2

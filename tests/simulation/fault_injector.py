@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from headgate import Admin
 from headgate.errors import CommandUnknownError, HeadgateError, NoLeaderError
 from tests.simulation.simulated_daemon import SimulatedDaemon, now_ms
-from tests.support.broker import Faults
+from tests.support.fakes.broker import Faults
 
 if TYPE_CHECKING:
     from tests.simulation.world import ClusterSimulation

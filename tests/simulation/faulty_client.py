@@ -14,7 +14,7 @@ import msgspec
 
 from headgate.protocol import messages as m
 from tests.simulation.invariant_checker import InvariantChecker, InvariantViolationError
-from tests.support.broker import FakeBroker, Message
+from tests.support.fakes.broker import FakeBroker, Message
 
 
 class FaultyClient:

@@ -11,7 +11,7 @@ import random
 import msgspec
 
 from headgate.protocol import messages as m
-from tests.support.broker import FakeBroker, Message
+from tests.support.fakes.broker import FakeBroker, Message
 
 LATEST_EPOCH = 2**31 - 1
 

@@ -22,7 +22,7 @@ from tests.simulation.broken_promise import InvariantViolationError
 from tests.simulation.clients import KEY_PREFIX
 from tests.simulation.import_program import IMPORT_KEY
 from tests.simulation.simulated_daemon import now_ms
-from tests.support.record_rows import record_rows
+from tests.support.samples.record_rows import record_rows
 from tests.support.whole_state import decode_snapshot, everything
 
 _SNAPSHOT = re.compile(r"snapshots/shard=(\d+)/(\d+)\.snapshot")

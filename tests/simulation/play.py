@@ -10,7 +10,7 @@ from tests.simulation.clients import SWITCH_PROBABILITY
 from tests.simulation.invariant_checker import InvariantChecker
 from tests.simulation.virtual_loop import VirtualLoop
 from tests.simulation.world import ClusterSimulation
-from tests.support.object_store import FakeStore
+from tests.support.fakes.object_store import FakeStore
 
 
 def run_seed(

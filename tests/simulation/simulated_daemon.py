@@ -26,7 +26,7 @@ from headgate.ledger.ledger import Ledger
 from headgate.protocol import messages as m
 from metrics import events
 from metrics.instruments import Instruments
-from tests.support.device_broker import FakeDeviceSession
+from tests.support.fakes.device_broker import FakeDeviceSession
 
 if TYPE_CHECKING:
     from tests.simulation.world import ClusterSimulation

@@ -42,7 +42,7 @@ from tests.simulation.play import run_seed
 from tests.simulation.simulated_daemon import SimulatedDaemon
 from tests.simulation.virtual_loop import VirtualLoop
 from tests.simulation.world import ClusterSimulation
-from tests.support.object_store import FakeStore
+from tests.support.fakes.object_store import FakeStore
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.simulation

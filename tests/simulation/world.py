@@ -46,10 +46,10 @@ from tests.simulation.forger import Forger
 from tests.simulation.import_program import MAX_PRODUCERS, ImportProgram
 from tests.simulation.invariant_checker import CheckedObjects, InvariantChecker, InvariantViolationError
 from tests.simulation.simulated_daemon import CLUSTER, SimulatedDaemon, now_ms
-from tests.support.broker import FakeBroker
-from tests.support.compaction import compact
-from tests.support.object_store import FakeStore
-from tests.support.zookeeper import FakeZooKeeper
+from tests.support.fakes.broker import FakeBroker
+from tests.support.fakes.object_store import FakeStore
+from tests.support.fakes.zookeeper import FakeZooKeeper
+from tests.support.samples.compaction import compact
 
 KEYS = 12
 AUTOMATIC_SCALING = ScalingSettings(

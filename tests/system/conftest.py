@@ -14,10 +14,10 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 import pytest_asyncio
 
-from tests.support.cluster import Cluster
-from tests.support.failure_report import pytest_runtest_makereport, pytest_runtest_setup, run_folder
-from tests.support.node import Node
-from tests.support.tls_choice import uses_tls
+from tests.support.servers.cluster import Cluster
+from tests.support.servers.failure_report import pytest_runtest_makereport, pytest_runtest_setup, run_folder
+from tests.support.servers.node import Node
+from tests.support.servers.tls_choice import uses_tls
 
 __all__ = ["node", "pytest_runtest_makereport", "pytest_runtest_setup", "run_folder", "shared_node", "tls"]
 

@@ -16,9 +16,9 @@ from headgate.client.connection import Client
 from headgate.errors import TransportError
 from headgate.protocol import messages as m
 from headgate.transport.mqtt import MqttTransport
-from tests.support.cluster import ONE_USER_OF_EACH_ROLE, Cluster, SecuredTestCluster
-from tests.support.programs import TEST_SECONDS, metric, wait_until
-from tests.support.raw_clients import raw_transport
+from tests.support.servers.cluster import ONE_USER_OF_EACH_ROLE, Cluster, SecuredTestCluster
+from tests.support.servers.programs import TEST_SECONDS, metric, wait_until
+from tests.support.servers.raw_clients import raw_transport
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.system, pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(TEST_SECONDS)]

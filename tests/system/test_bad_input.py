@@ -11,9 +11,18 @@ import pytest
 
 from headgate import load_client_config
 from headgate.protocol import messages as m
-from tests.support.node import ANY_PORTS, Node
-from tests.support.programs import TEST_SECONDS, command_line, finish, health, jsonl, metric, processes_of, wait_until
-from tests.support.raw_clients import raw_transport
+from tests.support.servers.node import ANY_PORTS, Node
+from tests.support.servers.programs import (
+    TEST_SECONDS,
+    command_line,
+    finish,
+    health,
+    jsonl,
+    metric,
+    processes_of,
+    wait_until,
+)
+from tests.support.servers.raw_clients import raw_transport
 
 pytestmark = [pytest.mark.system, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(TEST_SECONDS)]
 

@@ -11,8 +11,8 @@ from typing import Any, Self
 import pytest
 
 from controller.settings.load import DrainSettings
-from tests.support.cluster import Cluster
-from tests.support.programs import (
+from tests.support.servers.cluster import Cluster
+from tests.support.servers.programs import (
     RUN_ID,
     TEST_SECONDS,
     CommandResult,
@@ -22,7 +22,7 @@ from tests.support.programs import (
     start,
     wait_until,
 )
-from tests.support.s3_server import BUCKET, SECRET, S3Server, s3_server
+from tests.support.servers.s3_server import BUCKET, SECRET, S3Server, s3_server
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(TEST_SECONDS)]
 

@@ -10,9 +10,9 @@ import pytest
 
 from controller.leadership.session_secret import SessionSecret
 from headgate.protocol import messages as m
-from tests.support.cluster import Cluster, zookeeper_client
-from tests.support.programs import TEST_SECONDS, get, metric, wait_until
-from tests.support.raw_clients import raw_client, raw_transport
+from tests.support.servers.cluster import Cluster, zookeeper_client
+from tests.support.servers.programs import TEST_SECONDS, get, metric, wait_until
+from tests.support.servers.raw_clients import raw_client, raw_transport
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(TEST_SECONDS)]
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from headgate.ledger.paths import chunk_folder
-from tests.support.cluster import SHARDS, Cluster
-from tests.support.programs import TEST_SECONDS, get, jsonl, metric, wait_until
+from tests.support.servers.cluster import SHARDS, Cluster
+from tests.support.servers.programs import TEST_SECONDS, get, jsonl, metric, wait_until
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(TEST_SECONDS)]
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from controller.settings.load import IngestSettings
-from tests.support.cluster import SHARDS, Cluster, Daemon
-from tests.support.programs import TEST_SECONDS, TIMEOUT_FACTOR, metric, wait_until
+from tests.support.servers.cluster import SHARDS, Cluster, Daemon
+from tests.support.servers.programs import TEST_SECONDS, TIMEOUT_FACTOR, metric, wait_until
 
 pytestmark = [
     pytest.mark.system,

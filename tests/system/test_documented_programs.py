@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.code_blocks import ROOT, Block, blocks, matches
-from tests.support.node import Node
-from tests.support.programs import TEST_SECONDS
+from tests.support.documents.code_blocks import ROOT, Block, blocks, matches
+from tests.support.servers.node import Node
+from tests.support.servers.programs import TEST_SECONDS
 
 pytestmark = [pytest.mark.system, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(TEST_SECONDS)]
 

@@ -13,9 +13,9 @@ import pytest
 
 from headgate import Admin, Producer
 from headgate.protocol import messages as m
-from tests.support.cluster import Cluster
-from tests.support.programs import TEST_SECONDS, metric, wait_until
-from tests.support.raw_clients import raw_transport
+from tests.support.servers.cluster import Cluster
+from tests.support.servers.programs import TEST_SECONDS, metric, wait_until
+from tests.support.servers.raw_clients import raw_transport
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(TEST_SECONDS)]

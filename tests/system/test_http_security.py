@@ -14,8 +14,8 @@ import pytest
 from controller.local.certificates import LocalCertificateAuthority
 from controller.settings.load import HttpSettings
 from headgate.tls import client_context
-from tests.support.cluster import Cluster, Daemon
-from tests.support.programs import TEST_SECONDS, wait_until
+from tests.support.servers.cluster import Cluster, Daemon
+from tests.support.servers.programs import TEST_SECONDS, wait_until
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(TEST_SECONDS)]
 

@@ -18,8 +18,9 @@ import pytest_asyncio
 from headgate import DeliveryUnknownError, FencedError, Producer, ProducerSettings, RecordMetadata, RequestRejectedError
 from headgate.model import entries as e
 from headgate.protocol import messages as m
-from tests.support.fault_injecting_transport import dropped, pass_through
-from tests.support.ingest_environment import (
+from tests.support.fakes.fault_injecting_transport import dropped, pass_through
+from tests.support.servers.programs import TEST_SECONDS, TIMEOUT_FACTOR, wait_until
+from tests.support.worlds.ingest_environment import (
     IngestCluster,
     RequestSender,
     assert_stored_exactly,
@@ -27,7 +28,6 @@ from tests.support.ingest_environment import (
     outcomes,
     send,
 )
-from tests.support.programs import TEST_SECONDS, TIMEOUT_FACTOR, wait_until
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(TEST_SECONDS), pytest.mark.asyncio(loop_scope="module")]
 

@@ -10,8 +10,9 @@ import pytest
 from controller.settings.load import ClusterSettings, IngestSettings, LogSettings
 from headgate import Producer, ProducerSettings
 from headgate.protocol import messages as m
-from tests.support.fault_injecting_transport import FaultInjectingTransport
-from tests.support.ingest_environment import (
+from tests.support.fakes.fault_injecting_transport import FaultInjectingTransport
+from tests.support.servers.programs import TEST_SECONDS, wait_until
+from tests.support.worlds.ingest_environment import (
     IngestCluster,
     RequestSender,
     assert_stored_exactly,
@@ -19,7 +20,6 @@ from tests.support.ingest_environment import (
     outcomes,
     send,
 )
-from tests.support.programs import TEST_SECONDS, wait_until
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(TEST_SECONDS)]
 

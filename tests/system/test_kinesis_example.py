@@ -19,8 +19,8 @@ import pytest
 import pytest_asyncio
 
 from headgate import Admin, BacklogInfo, load_client_config
-from tests.support.node import ANY_PORTS, Node
-from tests.support.programs import TEST_SECONDS, RunningProgram, get, metric, wait_until, whole_lines
+from tests.support.servers.node import ANY_PORTS, Node
+from tests.support.servers.programs import TEST_SECONDS, RunningProgram, get, metric, wait_until, whole_lines
 
 pytestmark = [pytest.mark.system, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(TEST_SECONDS)]
 

@@ -9,8 +9,8 @@ import pytest
 
 from headgate import Admin, Client, NoLeaderError, load_client_config
 from headgate.protocol import messages as m
-from tests.support.cluster import Cluster
-from tests.support.programs import TEST_SECONDS
+from tests.support.servers.cluster import Cluster
+from tests.support.servers.programs import TEST_SECONDS
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(TEST_SECONDS)]
 

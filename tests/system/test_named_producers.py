@@ -9,8 +9,8 @@ import pytest
 
 from controller.settings.load import IngestSettings
 from headgate.protocol import messages as m
-from tests.support.ingest_environment import IngestCluster, RequestSender
-from tests.support.programs import TEST_SECONDS, jsonl, metric, wait_until
+from tests.support.servers.programs import TEST_SECONDS, jsonl, metric, wait_until
+from tests.support.worlds.ingest_environment import IngestCluster, RequestSender
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(TEST_SECONDS)]
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.node import Node
-from tests.support.programs import (
+from tests.support.servers.node import Node
+from tests.support.servers.programs import (
     TEST_SECONDS,
     CommandResult,
     command_line,

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from headgate.config import load_client_config
-from tests.support.cluster import Cluster, Daemon, zookeeper_client
-from tests.support.programs import TEST_SECONDS, jsonl
+from tests.support.servers.cluster import Cluster, Daemon, zookeeper_client
+from tests.support.servers.programs import TEST_SECONDS, jsonl
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(TEST_SECONDS)]
 

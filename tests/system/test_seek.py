@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.node import Node
-from tests.support.programs import TEST_SECONDS, RunningProgram, jsonl, whole_lines
+from tests.support.servers.node import Node
+from tests.support.servers.programs import TEST_SECONDS, RunningProgram, jsonl, whole_lines
 
 pytestmark = [pytest.mark.system, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(TEST_SECONDS)]
 

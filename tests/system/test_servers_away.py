@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.cluster import SESSION_SECONDS, Cluster, Daemon
-from tests.support.programs import TEST_SECONDS, get, jsonl, wait_until
+from tests.support.servers.cluster import SESSION_SECONDS, Cluster, Daemon
+from tests.support.servers.programs import TEST_SECONDS, get, jsonl, wait_until
 from tests.support.waiting import never
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(TEST_SECONDS)]

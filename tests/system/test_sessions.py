@@ -23,12 +23,12 @@ from headgate.model import entries as e
 from headgate.model.hashing import shard_of
 from headgate.protocol import messages as m
 from headgate.storage.object_store import open_store
-from tests.support.cluster import SHARDS
-from tests.support.fault_injecting_transport import FaultInjectingTransport
-from tests.support.ingest_environment import IngestCluster
-from tests.support.programs import TEST_SECONDS, TIMEOUT_FACTOR, wait_until
-from tests.support.raw_clients import raw_client
-from tests.support.tcp_proxy import Proxy
+from tests.support.fakes.fault_injecting_transport import FaultInjectingTransport
+from tests.support.servers.cluster import SHARDS
+from tests.support.servers.programs import TEST_SECONDS, TIMEOUT_FACTOR, wait_until
+from tests.support.servers.raw_clients import raw_client
+from tests.support.servers.tcp_proxy import Proxy
+from tests.support.worlds.ingest_environment import IngestCluster
 
 pytestmark = [pytest.mark.system, pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(TEST_SECONDS)]
 

@@ -20,12 +20,12 @@ from headgate import Consumer, Producer, SubscriptionType
 from metrics.http_access import HttpAccess
 from metrics.http_tokens import Tokens
 from metrics.page.units import count
-from tests.support.browser import PHONE_WIDTH, WIDTH, Browser, browser_in, needs_browser
-from tests.support.cluster import Cluster, Daemon
-from tests.support.drain_service import FakeDrainService
-from tests.support.http_server import HttpHarness
-from tests.support.programs import TEST_SECONDS, get, wait_until
-from tests.support.status_documents import part, subscription_summary, topic_summary
+from tests.support.fakes.drain_service import FakeDrainService
+from tests.support.samples.status_documents import part, subscription_summary, topic_summary
+from tests.support.servers.browser import PHONE_WIDTH, WIDTH, Browser, browser_in, needs_browser
+from tests.support.servers.cluster import Cluster, Daemon
+from tests.support.servers.http_server import HttpHarness
+from tests.support.servers.programs import TEST_SECONDS, get, wait_until
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(TEST_SECONDS), needs_browser]
 

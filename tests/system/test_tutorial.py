@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.code_blocks import Block, blocks, comparable
-from tests.support.markdown import DOCS
-from tests.support.node import Node
-from tests.support.programs import TEST_SECONDS, RunningProgram, start, wait_until
+from tests.support.documents.code_blocks import Block, blocks, comparable
+from tests.support.documents.markdown import DOCS
+from tests.support.servers.node import Node
+from tests.support.servers.programs import TEST_SECONDS, RunningProgram, start, wait_until
 
 pytestmark = [pytest.mark.system, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(TEST_SECONDS)]
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.cluster import SESSION_SECONDS, SHARDS, Cluster, Daemon, zookeeper_client
-from tests.support.programs import TEST_SECONDS, RunningProgram, jsonl, wait_until
+from tests.support.servers.cluster import SESSION_SECONDS, SHARDS, Cluster, Daemon, zookeeper_client
+from tests.support.servers.programs import TEST_SECONDS, RunningProgram, jsonl, wait_until
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(TEST_SECONDS)]
 

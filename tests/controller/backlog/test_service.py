@@ -23,8 +23,8 @@ from headgate.model import entries as e
 from headgate.protocol import messages as m
 from headgate.protocol.backlog import SegmentBacklog
 from metrics.events import BacklogUpdated
-from tests.support.ledgers import WrittenLedger
-from tests.support.recording_observer import RecordingObserver
+from tests.support.fakes.recording_observer import RecordingObserver
+from tests.support.samples.ledgers import WrittenLedger
 
 pytestmark = pytest.mark.looptime
 

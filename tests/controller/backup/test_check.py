@@ -9,8 +9,8 @@ from headgate.ledger.chunk_ranges import ChunkRange
 from headgate.ledger.paths import chunk_path, snapshot_path
 from headgate.model import entries as e
 from headgate.model.hashing import shard_of
-from tests.support.compaction import compact
-from tests.support.memory_ledger import LedgerInMemory
+from tests.support.fakes.memory_ledger import LedgerInMemory
+from tests.support.samples.compaction import compact
 
 
 async def checked(ledger: LedgerInMemory, shards: int = 1) -> CheckedShard:

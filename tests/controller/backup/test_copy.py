@@ -13,9 +13,9 @@ from headgate.ledger.compacted import manifest_folder
 from headgate.ledger.ledger import Ledger
 from headgate.ledger.paths import chunk_name, chunk_path, snapshot_folder
 from headgate.model import entries as e
-from tests.support.compaction import compact
-from tests.support.memory_ledger import LedgerInMemory
-from tests.support.object_store import FakeStore
+from tests.support.fakes.memory_ledger import LedgerInMemory
+from tests.support.fakes.object_store import FakeStore
+from tests.support.samples.compaction import compact
 from tests.support.whole_state import everything
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.headgate.cli.conftest import cluster, invoke
-from tests.support.cli_client import FakeCluster
-from tests.support.node_recorder import NodeContext, NodeRecorder
+from tests.support.fakes.cli_client import FakeCluster
+from tests.support.fakes.node_recorder import NodeContext, NodeRecorder
 
 __all__ = ["cluster", "invoke"]
 

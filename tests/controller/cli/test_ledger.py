@@ -9,7 +9,7 @@ import pytest
 
 from headgate.ledger.paths import chunk_path
 from tests.headgate.cli.conftest import Invoke
-from tests.support.memory_ledger import LedgerInMemory
+from tests.support.fakes.memory_ledger import LedgerInMemory
 
 
 @pytest.fixture

@@ -15,8 +15,8 @@ from controller.cli import run as cli_run
 from controller.settings.load import LedgerSettings, Settings
 from metrics import events
 from tests.headgate.cli.conftest import Invoke
-from tests.support.node_recorder import LEDGER, FakeDaemon, NodeRecorder
-from tests.support.secret_files import write_secret
+from tests.support.fakes.node_recorder import LEDGER, FakeDaemon, NodeRecorder
+from tests.support.samples.secret_files import write_secret
 
 
 def test_run_serves_until_sigterm_and_exits_with_0(invoke: Invoke, recorder: NodeRecorder, tmp_path: Path):

@@ -15,7 +15,7 @@ from controller.settings.load import load_settings
 from drain.authentication import read_drain_secret
 from headgate.errors import HeadgateError
 from tests.headgate.cli.conftest import Invoke
-from tests.support.node_recorder import ANY_PORTS, LEDGER, NodeRecorder
+from tests.support.fakes.node_recorder import ANY_PORTS, LEDGER, NodeRecorder
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

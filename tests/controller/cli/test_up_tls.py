@@ -11,7 +11,7 @@ import pytest
 from controller.settings.load import load_settings
 from headgate import load_client_config
 from tests.headgate.cli.conftest import Invoke
-from tests.support.node_recorder import ANY_PORTS, NodeRecorder
+from tests.support.fakes.node_recorder import ANY_PORTS, NodeRecorder
 
 ROLES = ("administrator", "consumer", "device", "observer", "producer")
 

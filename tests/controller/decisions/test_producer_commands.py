@@ -23,8 +23,8 @@ from headgate.model.identifiers import ANONYMOUS
 from headgate.protocol import messages as m
 from headgate.protocol.batch_digest import batch_digest
 from headgate.protocol.paging import PAGE_BYTES
-from tests.support.command_shard import CommandShard
 from tests.support.whole_state import decode_snapshot
+from tests.support.worlds.command_shard import CommandShard
 
 ORDERS = e.TopicCreated(topic_id=0, topic="orders", segments=1, token="create")
 BATCH = m.ProduceBatch(topic="orders", records=[m.Record(b"", b"", 0)])

@@ -17,7 +17,7 @@ from controller.decisions.topic_commands import merge_entry, split_entry
 from coordinator.decisions.refusal import Refusal
 from headgate.model import entries as e
 from headgate.protocol import messages as m
-from tests.support.command_shard import CommandShard
+from tests.support.worlds.command_shard import CommandShard
 
 IDS = {"topic_id": 1, "subscription_id": 2}
 

@@ -8,7 +8,7 @@ from controller.decisions.subscription_commands import seek_subscription, set_or
 from coordinator.decisions.refusal import Refusal
 from headgate.model import entries as e
 from headgate.protocol import messages as m
-from tests.support.command_shard import CommandShard
+from tests.support.worlds.command_shard import CommandShard
 
 IDS = {"topic_id": 1, "subscription_id": 2}
 

@@ -11,7 +11,7 @@ from controller.decisions.handlers import Decision
 from coordinator.decisions.refusal import Refusal
 from headgate.model import entries as e
 from headgate.protocol import messages as m
-from tests.support.command_shard import CommandShard
+from tests.support.worlds.command_shard import CommandShard
 
 
 @pytest.fixture

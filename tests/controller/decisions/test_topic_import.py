@@ -15,8 +15,8 @@ from coordinator.decisions.refusal import Refusal
 from headgate.model import entries as e
 from headgate.model.layout import SegmentState
 from headgate.protocol import messages as m
-from tests.support.command_shard import CommandShard, decided
 from tests.support.whole_state import decode_snapshot
+from tests.support.worlds.command_shard import CommandShard, decided
 
 
 class Shard(CommandShard):

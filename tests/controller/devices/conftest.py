@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.support.device_environment import Devices
+from tests.support.worlds.device_environment import Devices
 
 
 @pytest.fixture

@@ -13,10 +13,10 @@ from controller.devices.intake import REJECTION_LOG_INTERVAL_SECONDS
 from controller.devices.session_port import Delivery
 from headgate.errors import TransportError
 from headgate.protocol import messages as m
-from tests.support.device_broker import FakeDeviceBroker, FakeDeviceSession
-from tests.support.device_environment import SESSION, Devices, create_topic, devices_connected
-from tests.support.one_shard import CLUSTER, now_ms
+from tests.support.fakes.device_broker import FakeDeviceBroker, FakeDeviceSession
 from tests.support.waiting import until
+from tests.support.worlds.device_environment import SESSION, Devices, create_topic, devices_connected
+from tests.support.worlds.one_shard import CLUSTER, now_ms
 
 pytestmark = pytest.mark.looptime
 

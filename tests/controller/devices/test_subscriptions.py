@@ -13,10 +13,10 @@ from controller.devices.subscriptions import SENTINEL_INTERVAL_SECONDS
 from controller.leader.leader import ShardLeader
 from controller.settings.load import IngestSettings
 from headgate.protocol import messages as m
-from tests.support.device_broker import FakeDeviceBroker, FakeDeviceSession
-from tests.support.device_environment import SESSION, Devices, create_topic
-from tests.support.one_shard import CLUSTER
+from tests.support.fakes.device_broker import FakeDeviceBroker, FakeDeviceSession
 from tests.support.waiting import never, until
+from tests.support.worlds.device_environment import SESSION, Devices, create_topic
+from tests.support.worlds.one_shard import CLUSTER
 
 pytestmark = pytest.mark.looptime
 

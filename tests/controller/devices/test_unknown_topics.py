@@ -15,9 +15,9 @@ from controller.devices.unknown_topics import UnknownTopicWatch, WatchLimits
 from headgate.errors import TransportError
 from headgate.protocol import messages as m
 from headgate.transport.port import MessageHandler
-from tests.support.broker import FakeTransport
-from tests.support.device_environment import Devices
-from tests.support.one_shard import CLUSTER, BareClient
+from tests.support.fakes.broker import FakeTransport
+from tests.support.worlds.device_environment import Devices
+from tests.support.worlds.one_shard import CLUSTER, BareClient
 
 pytestmark = pytest.mark.looptime
 

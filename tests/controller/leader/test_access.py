@@ -18,7 +18,7 @@ from headgate.errors import RequestRejectedError
 from headgate.model.entries import SubscriptionType
 from headgate.protocol import messages as m
 from tests.headgate.client.test_against_the_leader import client as client_of
-from tests.support.one_shard import CLUSTER, OneShard
+from tests.support.worlds.one_shard import CLUSTER, OneShard
 
 pytestmark = pytest.mark.looptime
 

@@ -8,8 +8,8 @@ import pytest
 from controller.commit import TermEndedError
 from controller.state.dedup_window import WINDOW
 from headgate.protocol import messages as m
-from tests.support.one_shard import CLUSTER, OneShard
-from tests.support.producing_clients import batch, created, opened, serving
+from tests.support.worlds.one_shard import CLUSTER, OneShard
+from tests.support.worlds.producing_clients import batch, created, opened, serving
 
 pytestmark = pytest.mark.looptime
 

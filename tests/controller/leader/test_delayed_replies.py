@@ -8,7 +8,7 @@ import pytest
 
 from controller.leader.delayed_replies import MAX_DELAYED_REPLIES, DelayedReplies
 from metrics import events
-from tests.support.recording_observer import RecordingObserver
+from tests.support.fakes.recording_observer import RecordingObserver
 
 pytestmark = pytest.mark.looptime
 

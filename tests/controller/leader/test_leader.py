@@ -10,9 +10,9 @@ from controller.commit import EMPTY_CHUNK_BURST, EMPTY_CHUNK_INTERVAL_SECONDS, T
 from controller.leadership.transitions import Event
 from controller.settings.load import IngestSettings
 from headgate.protocol import messages as m
-from tests.support.broker import Message
-from tests.support.one_shard import CLUSTER, OneShard
-from tests.support.producing_clients import RECORDS, batch, created, opened, producing, serving
+from tests.support.fakes.broker import Message
+from tests.support.worlds.one_shard import CLUSTER, OneShard
+from tests.support.worlds.producing_clients import RECORDS, batch, created, opened, producing, serving
 
 pytestmark = pytest.mark.looptime
 

@@ -13,10 +13,10 @@ from controller.settings.load import IngestSettings
 from controller.state.shard_state import ShardState
 from headgate.protocol import messages as m
 from tests.simulation.virtual_loop import VirtualLoop
-from tests.support.broker import Message
-from tests.support.hostile_messages import hostile
-from tests.support.one_shard import BareClient, OneShard
+from tests.support.fakes.broker import Message
+from tests.support.samples.hostile_messages import hostile
 from tests.support.whole_state import everything
+from tests.support.worlds.one_shard import BareClient, OneShard
 
 CONSUMER = {"topic": "orders", "subscription": "s", "consumer": "c", "incarnation": 1}
 VALID = [

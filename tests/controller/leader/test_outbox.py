@@ -12,7 +12,7 @@ from controller.leader.outbox import Outbox
 from headgate.client.connection import Client
 from headgate.protocol import messages as m
 from headgate.transport.port import Transport
-from tests.support.one_shard import CLUSTER, OneShard
+from tests.support.worlds.one_shard import CLUSTER, OneShard
 
 pytestmark = pytest.mark.looptime
 

@@ -6,9 +6,9 @@ import pytest
 
 from controller.settings.load import IngestSettings
 from headgate.protocol import messages as m
-from tests.support.one_shard import OneShard
-from tests.support.producing_clients import batch, created, opened, producing
 from tests.support.whole_state import everything
+from tests.support.worlds.one_shard import OneShard
+from tests.support.worlds.producing_clients import batch, created, opened, producing
 
 pytestmark = pytest.mark.looptime
 

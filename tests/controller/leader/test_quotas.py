@@ -20,7 +20,7 @@ from headgate.errors import RequestRejectedError
 from headgate.protocol import messages as m
 from metrics.label_values import Quota
 from tests.headgate.client.test_against_the_leader import client as client_of
-from tests.support.one_shard import OneShard
+from tests.support.worlds.one_shard import OneShard
 
 pytestmark = pytest.mark.looptime
 

@@ -16,7 +16,7 @@ from controller.leader.step_driver import MAX_COST_PER_TURN, StepDriver
 from coordinator.decisions.refusal import Refusal
 from coordinator.reporting.steps import Steps
 from headgate.protocol import messages as m
-from tests.support.one_shard import CLUSTER, OneShard
+from tests.support.worlds.one_shard import CLUSTER, OneShard
 
 pytestmark = pytest.mark.looptime
 

@@ -31,11 +31,11 @@ from headgate.model import entries as e
 from headgate.model.hashing import shard_of
 from headgate.protocol import messages as m
 from metrics.instruments import Instruments
-from tests.support.broker import FakeBroker
-from tests.support.object_store import FakeStore
-from tests.support.one_shard import CLUSTER, SETTINGS, BareClient, now_ms
+from tests.support.fakes.broker import FakeBroker
+from tests.support.fakes.object_store import FakeStore
+from tests.support.fakes.zookeeper import FakeZooKeeper
 from tests.support.waiting import until
-from tests.support.zookeeper import FakeZooKeeper
+from tests.support.worlds.one_shard import CLUSTER, SETTINGS, BareClient, now_ms
 
 pytestmark = pytest.mark.looptime
 

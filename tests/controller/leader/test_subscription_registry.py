@@ -7,7 +7,7 @@ import re
 import pytest
 
 from headgate.protocol import messages as m
-from tests.support.one_shard import OneShard
+from tests.support.worlds.one_shard import OneShard
 
 pytestmark = pytest.mark.looptime
 

@@ -19,7 +19,7 @@ from coordinator.reporting.steps import complete
 from headgate.errors import StoreUnavailableError
 from headgate.ledger.compacted import CompactedObject, Manifest, create_manifest
 from headgate.protocol import messages as m
-from tests.support.one_shard import BareClient, OneShard
+from tests.support.worlds.one_shard import BareClient, OneShard
 
 pytestmark = pytest.mark.looptime
 

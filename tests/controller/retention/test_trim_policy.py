@@ -17,8 +17,8 @@ from headgate.ledger.compacted import CompactedObject, Manifest, create_manifest
 from headgate.ledger.paths import snapshot_path
 from headgate.model import entries as e
 from metrics import events
-from tests.support.memory_ledger import LedgerInMemory
-from tests.support.recording_observer import RecordingObserver
+from tests.support.fakes.memory_ledger import LedgerInMemory
+from tests.support.fakes.recording_observer import RecordingObserver
 from tests.support.whole_state import everything
 
 HOUR = 3_600_000

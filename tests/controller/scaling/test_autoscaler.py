@@ -19,7 +19,7 @@ from headgate.ledger import chunk
 from headgate.model import entries as e
 from headgate.model.identifiers import ANONYMOUS
 from headgate.protocol import messages as m
-from tests.support.one_shard import BareClient, OneShard
+from tests.support.worlds.one_shard import BareClient, OneShard
 
 pytestmark = pytest.mark.looptime
 

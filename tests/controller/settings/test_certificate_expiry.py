@@ -12,7 +12,7 @@ from controller.settings.certificate_expiry import report_certificates
 from controller.settings.load import BrokerSettings, HttpSettings, LedgerSettings, Settings
 from headgate.errors import ConfigError
 from metrics import events
-from tests.support.recording_observer import RecordingObserver
+from tests.support.fakes.recording_observer import RecordingObserver
 
 EXPIRY = datetime(2099, 1, 2, tzinfo=UTC)
 

@@ -13,7 +13,7 @@ from controller.settings.http_files import read_http_access, read_peer_tls
 from controller.settings.listeners import advertised_url, http_problems, http_warnings
 from controller.settings.load import HttpSettings, load_settings
 from headgate.errors import ConfigError
-from tests.support.secret_files import write_secret
+from tests.support.samples.secret_files import write_secret
 
 LEDGER = '[access]\nopen = true\n[ledger]\nurl = "file:///var/lib/headgate/ledger"\n'
 LINE = b"prometheus sha256:" + b"0" * 64 + b"\n"

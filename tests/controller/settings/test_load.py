@@ -19,7 +19,7 @@ from controller.settings.load import (
 )
 from controller.settings.zookeeper_problems import zookeeper_warnings
 from headgate.errors import ConfigError
-from tests.support.secret_files import write_secret
+from tests.support.samples.secret_files import write_secret
 
 LEDGER = '[access]\nopen = true\n[ledger]\nurl = "file:///var/lib/headgate/ledger"\n'
 

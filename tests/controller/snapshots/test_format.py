@@ -20,7 +20,7 @@ from controller.state.shard_state import ShardState
 from controller.state.topic import SegmentTail
 from headgate.ledger.checksum import SEAL_BYTES, seal
 from headgate.model import entries as e
-from tests.support.histories import History
+from tests.support.samples.histories import History
 from tests.support.whole_state import decode_snapshot, everything
 
 
@@ -67,7 +67,7 @@ def test_all_indexes_of_a_topic_and_its_subscriptions_reference_one_object() -> 
 
 
 def test_the_histories_include_every_entry_and_every_field() -> None:
-    """Otherwise a snapshot could omit a field unnoticed. For a new field, extend tests/support/histories.py."""
+    """Otherwise a snapshot could omit a field unnoticed. For a new field, extend tests/support/samples/histories.py."""
     kinds: set[type] = set()
     values: dict[str, set[str]] = defaultdict(set)
     for seed in range(12):

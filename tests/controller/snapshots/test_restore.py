@@ -11,8 +11,8 @@ from headgate.errors import LedgerError, LedgerFormatError
 from headgate.ledger.ledger import Ledger
 from headgate.ledger.paths import chunk_folder, snapshot_path
 from headgate.model import entries as e
-from tests.support.memory_ledger import LedgerInMemory
-from tests.support.object_store import FakeStore
+from tests.support.fakes.memory_ledger import LedgerInMemory
+from tests.support.fakes.object_store import FakeStore
 from tests.support.whole_state import everything
 
 

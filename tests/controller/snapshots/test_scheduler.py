@@ -17,8 +17,8 @@ from headgate.ledger.ledger import Ledger
 from headgate.ledger.paths import snapshot_path
 from headgate.storage.object_store import LocalStore
 from metrics import events
-from tests.support.ledgers import RandomLedger
-from tests.support.recording_observer import RecordingObserver
+from tests.support.fakes.recording_observer import RecordingObserver
+from tests.support.samples.ledgers import RandomLedger
 from tests.support.waiting import until
 from tests.support.whole_state import decode_snapshot, everything
 

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from controller.state.usage import Usage
-from tests.support.histories import History
+from tests.support.samples.histories import History
 
 
 def random_history(seed: int) -> History:

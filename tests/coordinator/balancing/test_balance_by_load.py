@@ -7,7 +7,7 @@ from headgate.model import entries as e
 from headgate.protocol import messages as m
 from metrics.events import SegmentWeightChanged
 from tests.coordinator.conftest import Lead
-from tests.support.subscription_environment import CoordinatorHarness, virtual_time
+from tests.support.worlds.subscription_environment import CoordinatorHarness, virtual_time
 
 pytestmark = pytest.mark.looptime
 

@@ -8,7 +8,7 @@ from headgate.model.offset_ranges import OffsetRanges
 from headgate.protocol import messages as m
 from headgate.protocol.batch_digest import batch_digest
 from tests.coordinator.conftest import Lead
-from tests.support.subscription_environment import CoordinatorHarness, virtual_time
+from tests.support.worlds.subscription_environment import CoordinatorHarness, virtual_time
 
 pytestmark = pytest.mark.looptime
 

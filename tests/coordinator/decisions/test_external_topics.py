@@ -9,7 +9,7 @@ from controller.state.topic import Topic
 from coordinator.decisions.external_topics import acknowledgeable_end, registration_error, remaining_at_source
 from headgate.model import entries as e
 from headgate.protocol import messages as m
-from tests.support.imported_topic import imported_topic
+from tests.support.worlds.imported_topic import imported_topic
 
 
 def topic(positions: e.Positions) -> Topic:

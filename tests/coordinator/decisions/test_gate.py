@@ -14,7 +14,7 @@ from coordinator.decisions.gate import (
     undrained_sealed,
 )
 from headgate.model.layout import Layout, Segment, SegmentState
-from tests.support.layouts import layouts_and_drained
+from tests.support.samples.layouts import layouts_and_drained
 
 UNGATED = [("QUEUE", "none"), ("STREAM", "none"), ("CHECKPOINT", "none"), (None, "strict")]
 

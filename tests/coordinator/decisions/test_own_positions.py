@@ -8,7 +8,7 @@ from controller.state.shard_state import ShardState
 from controller.state.topic import Topic
 from coordinator.decisions.own_positions import own_positions_error
 from headgate.model import entries as e
-from tests.support.imported_topic import imported_topic
+from tests.support.worlds.imported_topic import imported_topic
 
 CAUSE = "the ledger was restored from an older backup, or the topic was created again"
 

@@ -12,7 +12,7 @@ from coordinator.state.subscription import Subscription
 from headgate.model import entries as e
 from headgate.model.hashing import KEY_BUCKETS
 from headgate.protocol import messages as m
-from tests.support.imported_topic import imported_topic
+from tests.support.worlds.imported_topic import imported_topic
 
 IDS = {"topic_id": 1, "subscription_id": 2}
 RECORDS = 40

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from coordinator.decisions.gate import compute_gate, drained_without_count
 from coordinator.decisions.seek import SeekTarget, seek_positions
 from headgate.model.layout import Layout, SegmentState
-from tests.support.layouts import END_OFFSET, layouts
+from tests.support.samples.layouts import END_OFFSET, layouts
 
 ENDS = {0: 5, 1: 7, 2: 3, 3: 4, 4: 6}
 

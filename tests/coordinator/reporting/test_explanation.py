@@ -13,8 +13,8 @@ from coordinator.state.subscription import Subscription
 from headgate.model import entries as e
 from headgate.protocol import messages as m
 from tests.coordinator.conftest import Lead
-from tests.support.imported_topic import imported_topic
-from tests.support.subscription_environment import CoordinatorHarness
+from tests.support.worlds.imported_topic import imported_topic
+from tests.support.worlds.subscription_environment import CoordinatorHarness
 
 pytestmark = pytest.mark.looptime
 

@@ -13,8 +13,8 @@ from headgate.model import entries as e
 from headgate.model.bucket_ranges import SegmentSlice, segment_of, slice_of
 from headgate.protocol import messages as m
 from tests.coordinator.conftest import Lead
-from tests.support.imported_topic import imported_topic
-from tests.support.subscription_environment import CoordinatorHarness
+from tests.support.worlds.imported_topic import imported_topic
+from tests.support.worlds.subscription_environment import CoordinatorHarness
 
 pytestmark = pytest.mark.looptime
 

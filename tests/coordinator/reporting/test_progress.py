@@ -10,7 +10,7 @@ from coordinator.state.subscription import Subscription
 from headgate.model import entries as e
 from headgate.model.bucket_ranges import BucketRange, SegmentSlice
 from headgate.protocol.backlog import RecordCount
-from tests.support.imported_topic import imported_topic
+from tests.support.worlds.imported_topic import imported_topic
 
 
 def stored() -> Topic:

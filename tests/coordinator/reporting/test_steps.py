@@ -11,7 +11,7 @@ from coordinator.state.subscription import Subscription
 from headgate.model import entries as e
 from headgate.protocol import messages as m
 from tests.coordinator.conftest import Lead
-from tests.support.imported_topic import imported_topic
+from tests.support.worlds.imported_topic import imported_topic
 
 pytestmark = pytest.mark.looptime
 

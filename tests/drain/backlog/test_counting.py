@@ -10,7 +10,7 @@ from drain.backlog.counting import ChunkBatch, RunError, aggregate_chunks
 from drain.spark.fact_source import SparkFiles
 from drain.spark.small_chunk_reader import SMALL_READ_MAX_ROWS
 from drain.spark.spark_schemas import spark_frame, spark_schema
-from tests.support.ledgers import RandomLedger, WrittenLedger
+from tests.support.samples.ledgers import RandomLedger, WrittenLedger
 
 pytestmark = pytest.mark.spark
 

@@ -30,9 +30,9 @@ from drain.spark import fact_source
 from drain.spark.chunks import LedgerChunks
 from drain.spark.schemas import STATE
 from headgate.errors import ConfigError, HeadgateError, StoreUnavailableError
-from tests.support.damaged_files import corrupt, truncate
-from tests.support.ledgers import WrittenLedger
-from tests.support.object_formats import sealed
+from tests.support.samples.damaged_files import corrupt, truncate
+from tests.support.samples.ledgers import WrittenLedger
+from tests.support.samples.object_formats import sealed
 
 pytestmark = [pytest.mark.spark, pytest.mark.engines]
 

@@ -28,7 +28,7 @@ from drain.spark.fact_source import SparkFiles
 from drain.spark.schemas import FACTS, MERGED
 from drain.spark.spark_schemas import spark_schema
 from headgate.errors import HeadgateError
-from tests.support.ledgers import RandomLedger, WrittenLedger, counted_by_hand
+from tests.support.samples.ledgers import RandomLedger, WrittenLedger, counted_by_hand
 
 pytestmark = pytest.mark.spark
 

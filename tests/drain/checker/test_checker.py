@@ -27,8 +27,8 @@ from drain.protocol import (
 from drain.service.listener import DrainListener
 from headgate.backoff import Backoff
 from metrics import events
-from tests.support.drain_service import FakeDrainService
-from tests.support.recording_observer import RecordingObserver
+from tests.support.fakes.drain_service import FakeDrainService
+from tests.support.fakes.recording_observer import RecordingObserver
 from tests.support.waiting import until
 
 

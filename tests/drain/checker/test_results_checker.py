@@ -14,8 +14,8 @@ from drain.backlog.results import Result, publish_result, result_path
 from drain.checker.results_checker import TABLES_NOT_READ, ResultsChecker
 from drain.external.table_mapping import ExternalView
 from drain.protocol import DrainCheckError, DrainQuery, ExternalBacklogQuery
-from tests.support.ledgers import RandomLedger, counted_by_hand
-from tests.support.object_store import FakeStore
+from tests.support.fakes.object_store import FakeStore
+from tests.support.samples.ledgers import RandomLedger, counted_by_hand
 
 pytestmark = pytest.mark.looptime
 STALE_SECONDS = 120.0

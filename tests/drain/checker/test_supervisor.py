@@ -38,7 +38,7 @@ class Supervised:
         command = [
             sys.executable,
             "-m",
-            "tests.support.fake_drain_service",
+            "tests.support.fakes.fake_drain_service",
             str(tmp_path / "s"),
             mode,
         ]
@@ -195,7 +195,7 @@ async def test_the_process_is_killed_when_its_parent_is_killed(tmp_path):
 
         async def main(folder):
             report = lambda state, reason: print(state, supervisor.pid, flush=True)
-            command = [sys.executable, "-m", "tests.support.fake_drain_service", f"{folder}/s", "well"]
+            command = [sys.executable, "-m", "tests.support.fakes.fake_drain_service", f"{folder}/s", "well"]
             supervisor = DrainSupervisor(
                 socket=f"unix:{folder}/s", folder=folder, command=command, on_state=report
             )

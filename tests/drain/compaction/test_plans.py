@@ -20,8 +20,8 @@ from headgate.ledger.chunk_ranges import ChunkRange, ranges_to_read
 from headgate.ledger.compacted import delete_compacted_segments, manifest_ranges, read_manifest
 from headgate.ledger.ledger import Ledger
 from headgate.ledger.paths import chunk_path
-from tests.support.ledgers import RandomLedger, WrittenLedger
-from tests.support.record_rows import record_rows
+from tests.support.samples.ledgers import RandomLedger, WrittenLedger
+from tests.support.samples.record_rows import record_rows
 
 pytestmark = pytest.mark.spark
 FANOUT = 3

@@ -39,8 +39,8 @@ from drain.service.runner import SparkRunner
 from drain.spark.fact_source import SparkFiles
 from headgate.model import entries as e
 from headgate.parent_death_signal import with_parent_death_signal
-from tests.support.ledgers import WrittenLedger
-from tests.support.secret_files import write_secret
+from tests.support.samples.ledgers import WrittenLedger
+from tests.support.samples.secret_files import write_secret
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.spark

@@ -23,10 +23,10 @@ from drain.spark.schemas import FACT_COLUMNS, FACTS
 from drain.spark.spark_schemas import spark_schema
 from headgate.ledger import checksum
 from headgate.storage.object_store import open_store
-from tests.support.damaged_files import corrupt, truncate
-from tests.support.ledgers import RandomLedger, WrittenLedger
-from tests.support.object_formats import of_older_format, sealed
-from tests.support.s3_server import SECRET
+from tests.support.samples.damaged_files import corrupt, truncate
+from tests.support.samples.ledgers import RandomLedger, WrittenLedger
+from tests.support.samples.object_formats import of_older_format, sealed
+from tests.support.servers.s3_server import SECRET
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ import pytest
 
 from drain.spark.schemas import FACT_COLUMNS, FACTS
 from drain.spark.small_chunk_reader import SMALL_READ_MAX_ROWS, read_small_chunks
-from tests.support.damaged_files import corrupt, truncate
-from tests.support.ledgers import RandomLedger
+from tests.support.samples.damaged_files import corrupt, truncate
+from tests.support.samples.ledgers import RandomLedger
 
 
 @pytest.fixture

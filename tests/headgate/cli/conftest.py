@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from headgate.cli.main import main
-from tests.support.cli_client import FakeCluster, InProcessContext
+from tests.support.fakes.cli_client import FakeCluster, InProcessContext
 
 Invoke = Callable[..., Result]
 

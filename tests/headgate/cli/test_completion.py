@@ -7,8 +7,8 @@ from click.testing import CliRunner
 
 from headgate.cli.main import main
 from headgate.errors import NoLeaderError
-from tests.headgate.cli.test_producer import info
-from tests.support.cli_client import FakeAdmin, FakeCluster, InProcessContext, segment, subscription, topic
+from tests.headgate.cli.records.test_producer import info
+from tests.support.fakes.cli_client import FakeAdmin, FakeCluster, InProcessContext, segment, subscription, topic
 
 
 @pytest.fixture

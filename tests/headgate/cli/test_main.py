@@ -13,7 +13,7 @@ from headgate.cli.commands import COMMANDS
 from headgate.cli.main import main
 from headgate.errors import CommandUnknownError, HeadgateError, NoLeaderError
 from tests.headgate.cli.conftest import Invoke
-from tests.support.cli_client import FakeAdmin, FakeCluster, InProcessContext
+from tests.support.fakes.cli_client import FakeAdmin, FakeCluster, InProcessContext
 
 
 def command_lines() -> list[tuple[str, ...]]:

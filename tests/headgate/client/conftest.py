@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.support.scripted_leader import ScriptedCluster
+from tests.support.fakes.scripted_leader import ScriptedCluster
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from headgate.client.producer import Producer
 from headgate.client.producer_settings import ProducerSettings
 from headgate.errors import FencedError, PositionOutOfRangeError, RequestRejectedError
 from headgate.protocol import messages as m
-from tests.support.one_shard import CLUSTER, OneShard, now_ms
+from tests.support.worlds.one_shard import CLUSTER, OneShard, now_ms
 
 pytestmark = pytest.mark.looptime
 

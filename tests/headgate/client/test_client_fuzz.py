@@ -19,9 +19,9 @@ from headgate.protocol import messages as m
 from tests.headgate.client.test_against_the_leader import client as client_of
 from tests.headgate.client.test_against_the_leader import create
 from tests.simulation.virtual_loop import VirtualLoop
-from tests.support.broker import Message
-from tests.support.hostile_messages import hostile
-from tests.support.one_shard import CLUSTER, OneShard
+from tests.support.fakes.broker import Message
+from tests.support.samples.hostile_messages import hostile
+from tests.support.worlds.one_shard import CLUSTER, OneShard
 
 
 def reply(body: m.AnyReplyBody) -> bytes:

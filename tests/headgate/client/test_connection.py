@@ -20,7 +20,7 @@ from headgate.errors import (
     TransportError,
 )
 from headgate.protocol import messages as m
-from tests.support.scripted_leader import CLUSTER, ScriptedCluster, ScriptedLeader
+from tests.support.fakes.scripted_leader import CLUSTER, ScriptedCluster, ScriptedLeader
 
 pytestmark = pytest.mark.looptime
 

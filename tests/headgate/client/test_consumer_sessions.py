@@ -8,8 +8,8 @@ import pytest
 
 from headgate.errors import FencedError, NoLeaderError, RequestRejectedError
 from headgate.protocol import messages as m
-from tests.support.consuming import acknowledged, consumer, nothing_more, records, registration, take
-from tests.support.scripted_leader import grant
+from tests.support.fakes.scripted_leader import grant
+from tests.support.worlds.consuming import acknowledged, consumer, nothing_more, records, registration, take
 
 pytestmark = pytest.mark.looptime
 

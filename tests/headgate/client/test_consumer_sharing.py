@@ -8,8 +8,8 @@ import pytest
 
 from headgate.model.hashing import key_bucket
 from headgate.protocol import messages as m
-from tests.support.consuming import consumer, take
-from tests.support.scripted_leader import ScriptedCluster, grant
+from tests.support.fakes.scripted_leader import ScriptedCluster, grant
+from tests.support.worlds.consuming import consumer, take
 
 pytestmark = pytest.mark.looptime
 

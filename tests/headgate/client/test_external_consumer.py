@@ -16,8 +16,8 @@ from headgate.client.source_listing import ExternalLayout
 from headgate.errors import HeadgateError, RequestRejectedError
 from headgate.protocol.messages import SegmentImport
 from tests.headgate.client.test_against_the_leader import SMALL, client
-from tests.support.one_shard import OneShard
 from tests.support.waiting import until
+from tests.support.worlds.one_shard import OneShard
 
 pytestmark = pytest.mark.looptime
 

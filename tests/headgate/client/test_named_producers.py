@@ -12,7 +12,7 @@ from headgate.client.producer import Producer
 from headgate.errors import ForgottenError, RequestRejectedError
 from headgate.protocol import messages as m
 from tests.headgate.client.test_against_the_leader import client, create
-from tests.support.one_shard import OneShard
+from tests.support.worlds.one_shard import OneShard
 
 pytestmark = pytest.mark.looptime
 

@@ -22,8 +22,8 @@ from headgate.errors import (
 from headgate.ledger.chunk import decode_records
 from headgate.ledger.paths import chunk_folder, chunk_name
 from headgate.protocol import messages as m
-from tests.support.record_rows import record_rows
-from tests.support.scripted_leader import TOPIC_ID, ScriptedCluster, send_all
+from tests.support.fakes.scripted_leader import TOPIC_ID, ScriptedCluster, send_all
+from tests.support.samples.record_rows import record_rows
 
 pytestmark = pytest.mark.looptime
 

@@ -14,7 +14,7 @@ from headgate.errors import (
     HeadgateError,
     NoLeaderError,
 )
-from tests.support.scripted_leader import send_all
+from tests.support.fakes.scripted_leader import send_all
 
 pytestmark = pytest.mark.looptime
 

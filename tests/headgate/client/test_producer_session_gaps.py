@@ -7,7 +7,7 @@ import re
 import pytest
 
 from headgate.client.decisions.session_types import Outcome
-from tests.support.session_dialogue import Dialogue, streaming
+from tests.support.worlds.session_dialogue import Dialogue, streaming
 
 # Deadlines, gaps and epoch bumps
 

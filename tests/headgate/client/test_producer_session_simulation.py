@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headgate.client.decisions.session_types import Outcome
-from tests.support.leader_model import WINDOW, ProducerSessionSimulation
+from tests.support.fakes.leader_model import WINDOW, ProducerSessionSimulation
 
 STEPS = 150
 

@@ -13,7 +13,7 @@ from headgate.client.admin import Admin
 from headgate.client.consumer import ConsumedRecord, Consumer
 from headgate.errors import ConfigError, RequestRejectedError
 from tests.headgate.client.test_against_the_leader import KEYS, client, create, in_order, produce, reader
-from tests.support.one_shard import OneShard, now_ms
+from tests.support.worlds.one_shard import OneShard, now_ms
 
 pytestmark = pytest.mark.looptime
 

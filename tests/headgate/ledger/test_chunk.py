@@ -11,7 +11,7 @@ from headgate.errors import LedgerError
 from headgate.ledger import chunk
 from headgate.model import entries as e
 from headgate.model.layout import Layout
-from tests.support.object_formats import sealed
+from tests.support.samples.object_formats import sealed
 
 COLUMNS = ("topic_id", "segment", "offset", "timestamp_ms", "key", "value")
 

@@ -19,7 +19,7 @@ from headgate.ledger.compacted import (
     manifest_ranges,
     read_manifest,
 )
-from tests.support.object_store import FakeStore
+from tests.support.fakes.object_store import FakeStore
 
 
 def compacted_object(topic_id: int, segment: int, path: str, first: int = 0, end: int = 5) -> CompactedObject:

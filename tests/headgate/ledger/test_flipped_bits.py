@@ -36,9 +36,9 @@ from headgate.ledger.ledger import Ledger
 from headgate.ledger.paths import chunk_path, snapshot_path
 from headgate.model import entries as e
 from headgate.reading.segment_reader import ChunkCache
-from tests.support.compaction import compact
-from tests.support.histories import History
-from tests.support.object_store import FakeStore
+from tests.support.fakes.object_store import FakeStore
+from tests.support.samples.compaction import compact
+from tests.support.samples.histories import History
 from tests.support.whole_state import decode_snapshot
 
 FLIPS = 20_000

@@ -31,7 +31,7 @@ from headgate.reading.compacted_reader import CompactedRecords
 from headgate.reading.segment_reader import ChunkCache, Head, SegmentReader
 from headgate.reading.time_lookup import first_chunk_at
 from headgate.storage.object_store import LocalStore
-from tests.support.object_formats import of_newer_format, of_older_format
+from tests.support.samples.object_formats import of_newer_format, of_older_format
 
 CHUNK_PATH = f"{chunk_folder(0)}/{chunk_name(1)}"
 MANIFEST_PATH = manifest_path(0, ChunkRange(1, 1))

@@ -14,7 +14,7 @@ from headgate.ledger.facts import facts_of
 from headgate.ledger.paths import CHUNKS_FOLDER, chunk_folder, chunk_name
 from headgate.model import entries as e
 from headgate.model.layout import Layout
-from tests.support.markdown import sections, ticked
+from tests.support.documents.markdown import sections, ticked
 
 ENTRIES = typing.get_args(e.AnyEntry)
 TOPIC = {"topic_id": 1}

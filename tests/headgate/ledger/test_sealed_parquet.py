@@ -7,7 +7,7 @@ import pytest
 
 from headgate.errors import LedgerError, LedgerFormatError
 from headgate.ledger.sealed_parquet import check_sealed
-from tests.support.object_formats import of_newer_format, of_older_format, sealed
+from tests.support.samples.object_formats import of_newer_format, of_older_format, sealed
 
 KEY = b"headgate-test"
 

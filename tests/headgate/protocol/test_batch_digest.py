@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from headgate.protocol import messages as m
 from headgate.protocol.batch_digest import DIGEST_BYTES, batch_digest
-from tests.support.markdown import sections
+from tests.support.documents.markdown import sections
 
 PRODUCED = m.ProduceBatch(
     topic="orders",

@@ -32,9 +32,9 @@ from headgate.model.hashing import key_bucket, key_hash, segment_hash
 from headgate.model.identifiers import ANONYMOUS
 from headgate.protocol import messages as m
 from headgate.protocol.batch_digest import batch_digest
-from tests.support.markdown import sections, ticked
-from tests.support.one_shard import OneShard
-from tests.support.wire_shapes import NAME_PATTERN, STRUCTS, heading, rows
+from tests.support.documents.markdown import sections, ticked
+from tests.support.documents.wire_shapes import NAME_PATTERN, STRUCTS, heading, rows
+from tests.support.worlds.one_shard import OneShard
 
 REQUESTS, REPLIES, PUSHES = (typing.get_args(union) for union in (m.AnyRequestBody, m.AnyReplyBody, m.AnyPush))
 STRUCT_HEADING = re.compile(r"`\w+` \w+|\w+ \((map|array|common fields)\)")

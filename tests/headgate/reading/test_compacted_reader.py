@@ -17,9 +17,9 @@ from headgate.ledger.paths import chunk_folder, chunk_name
 from headgate.protocol import messages as m
 from headgate.reading.compacted_reader import CompactedRecords
 from headgate.reading.segment_reader import ChunkCache, Head, SegmentReader
-from tests.support.compaction import compact
-from tests.support.object_store import FakeStore
-from tests.support.scripted_leader import TOPIC_ID, ScriptedCluster
+from tests.support.fakes.object_store import FakeStore
+from tests.support.fakes.scripted_leader import TOPIC_ID, ScriptedCluster
+from tests.support.samples.compaction import compact
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.looptime

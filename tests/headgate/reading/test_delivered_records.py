@@ -10,7 +10,7 @@ from headgate.model.hashing import KEY_BUCKETS, key_bucket
 from headgate.protocol.messages import Grant
 from headgate.reading.compacted_reader import CompactedRecords
 from headgate.reading.segment_reader import ChunkCache, Head, SegmentReader
-from tests.support.object_store import FakeStore
+from tests.support.fakes.object_store import FakeStore
 
 pytestmark = pytest.mark.looptime
 

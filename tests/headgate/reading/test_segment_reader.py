@@ -10,7 +10,7 @@ from headgate.errors import ObjectMissingError
 from headgate.ledger.ledger import Ledger
 from headgate.protocol import messages as m
 from headgate.reading.segment_reader import ChunkCache, Head
-from tests.support.scripted_leader import TOPIC_ID, ScriptedCluster
+from tests.support.fakes.scripted_leader import TOPIC_ID, ScriptedCluster
 
 pytestmark = pytest.mark.looptime
 

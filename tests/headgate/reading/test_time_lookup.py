@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from headgate.errors import ObjectMissingError
 from headgate.reading.time_lookup import CONCURRENT_CHUNK_READS, first_chunk_at
-from tests.support.positioned_ledger import LedgerWithPositions, Step
+from tests.support.samples.positioned_ledger import LedgerWithPositions, Step
 
 pytestmark = pytest.mark.looptime
 

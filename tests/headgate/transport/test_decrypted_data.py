@@ -9,8 +9,8 @@ from controller.local.certificates import LocalCertificateAuthority
 from headgate.tls import server_context
 from headgate.transport.mqtt import MqttTiming
 from headgate.transport.mqtt_persistent_session import MqttDelivery, MqttPersistentSession
-from tests.support.client_configs import client_config
-from tests.support.tls_broker import encrypted
+from tests.support.samples.client_configs import client_config
+from tests.support.servers.tls_broker import encrypted
 from tests.support.waiting import until
 
 CONNACK, PINGRESP = b"\x20\x02\x00\x00", b"\xd0\x00"

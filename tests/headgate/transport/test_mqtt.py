@@ -23,8 +23,8 @@ from headgate.event_log import LogEvent
 from headgate.transport import mqtt
 from headgate.transport.mqtt import MqttTiming, MqttTransport
 from headgate.transport.reconnection import EarlyLosses
-from tests.support.broker import FakeBroker, FakeTransport
-from tests.support.tcp_proxy import Proxy
+from tests.support.fakes.broker import FakeBroker, FakeTransport
+from tests.support.servers.tcp_proxy import Proxy
 from tests.support.waiting import until
 
 

@@ -16,9 +16,9 @@ from headgate.config import load_client_config
 from headgate.errors import ConfigError
 from headgate.event_log import LogEvent
 from headgate.transport.tls_options import is_loopback, password_warning, tls_option_problem
-from tests.support.client_configs import client_config
-from tests.support.recording_observer import RecordingObserver
-from tests.support.secret_files import write_secret
+from tests.support.fakes.recording_observer import RecordingObserver
+from tests.support.samples.client_configs import client_config
+from tests.support.samples.secret_files import write_secret
 
 PAIR = {"certificate_file": "a.pem", "key_file": "a.key"}
 

@@ -6,7 +6,7 @@ import pytest
 
 from metrics.api.documents import DegradedPart
 from metrics.api.overview import DaemonPart, merged, ordered_topics, total_backlog
-from tests.support.status_documents import (
+from tests.support.samples.status_documents import (
     NOW_MS,
     daemon_document,
     part,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from metrics.api.query import InvalidQueryError, Query, read_query, subscription_page, topic_page
-from tests.support.status_documents import NOW_MS, subscription_summary, topic_summary
+from tests.support.samples.status_documents import NOW_MS, subscription_summary, topic_summary
 
 ALL = ("scope", "limit", "after", "contains", "order", "topic")
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metrics.page.drawing import MAX_DRAWN_SEGMENTS, WIDE, Box, columns, drawing
-from tests.support.status_documents import HOSTILE, NOW_MS
+from tests.support.samples.status_documents import HOSTILE, NOW_MS
 
 
 def box(number, first=0, last=65535, *, created=NOW_MS - 60_000, sealed=None, status="active", **fields):

@@ -17,7 +17,7 @@ from metrics.page.markup import element, markup
 from metrics.page.overview import ALERTS, overview_page, topics_page
 from metrics.page.shell import Surroundings, whole_page
 from metrics.page.topics import subscription_page, topic_page
-from tests.support.status_documents import (
+from tests.support.samples.status_documents import (
     EXTERNAL,
     HOSTILE,
     NOW_MS,

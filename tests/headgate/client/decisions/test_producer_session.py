@@ -7,7 +7,7 @@ import pytest
 from headgate.client.decisions.session_transitions import Phase
 from headgate.client.decisions.session_types import Identified, Outcome
 from headgate.protocol import messages as m
-from tests.support.session_dialogue import Dialogue, streaming
+from tests.support.worlds.session_dialogue import Dialogue, streaming
 
 # Opening, probing, streaming
 

@@ -12,7 +12,7 @@ from headgate.client.decisions.session_transitions import (
     Numbering,
     Phase,
 )
-from tests.support.state_diagrams import DOCUMENT, document
+from tests.support.documents.state_diagrams import DOCUMENT, document
 
 
 @pytest.mark.parametrize("phase", ATTEMPT_PHASES)
@@ -92,4 +92,4 @@ def test_every_state_event_and_action_is_used():
 
 
 def test_the_diagrams_are_those_of_the_tables():
-    assert document() == DOCUMENT.read_text(), "run: python -m tests.support.state_diagrams"
+    assert document() == DOCUMENT.read_text(), "run: python -m tests.support.documents.state_diagrams"

@@ -1,0 +1,237 @@
+"""`headgate consume`: print records, one JSON object per line.
+
+Rules:
+
+1. A record is acknowledged only after its line has been written. Records that were not printed are delivered again.
+2. A slow reader of standard output slows this consumer down, but the consumer keeps its segments.
+3. Standard output holds only records. Diagnostics go to standard error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+import msgspec
+
+from headgate.cli.completion import complete_subscription, complete_topic
+from headgate.cli.context import CommandContext, with_context
+from headgate.cli.terminal.output import examples
+from headgate.model.entries import SubscriptionType
+
+if TYPE_CHECKING:
+    from headgate import ConsumedRecord, Consumer
+    from headgate.model.entries import Balance
+    from headgate.protocol.messages import Start
+    from headgate.reading.topic_reader import LedgerRecord
+
+PRINT_BATCH_RECORDS = 512
+"""Maximum number of records that wait to be printed, and that are printed and acknowledged together."""
+
+_ANYTHING = msgspec.json.Decoder(msgspec.Raw)
+
+
+def record_line(record: ConsumedRecord | LedgerRecord) -> bytes:
+    r"""Return ``record`` as one line of JSON, ``\n`` included.
+
+    The value is embedded as JSON if it is JSON, else as a string, else in base64 with ``"value_encoding": "base64"``.
+    """
+    line: dict[str, Any] = {}
+    _put_text(line, "key", record.key)
+    try:
+        _ANYTHING.decode(record.value)
+        value: Any = msgspec.Raw(record.value)
+        if b"\n" in record.value or b"\r" in record.value:
+            value = msgspec.Raw(msgspec.json.format(record.value, indent=-1))
+        line["value"] = value
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        _put_text(line, "value", record.value)
+    line["segment"] = record.segment
+    line["offset"] = record.offset
+    line["timestamp"] = record.timestamp_ms
+    return msgspec.json.encode(line) + b"\n"
+
+
+def _put_text(line: dict[str, Any], name: str, data: bytes) -> None:
+    try:
+        line[name] = data.decode()
+    except UnicodeDecodeError:
+        line[name] = base64.b64encode(data).decode()
+        line[f"{name}_encoding"] = "base64"
+
+
+@click.command(
+    epilog=examples(
+        "headgate consume orders --subscription billing --type stream --from earliest",
+        "headgate consume orders -s billing --max 10 | jq .value",
+        "headgate consume orders -s audit --type checkpoint --from earliest --exit-when-caught-up",
+        "headgate consume orders -s billing --balance load --capacity 2",
+    ),
+)
+@click.argument("topic", shell_complete=complete_topic)
+@click.option(
+    "--subscription",
+    "-s",
+    required=True,
+    help="Subscription; created if it does not exist.",
+    shell_complete=complete_subscription,
+)
+@click.option(
+    "--type",
+    "kind",
+    type=click.Choice(SubscriptionType, case_sensitive=False),
+    default=SubscriptionType.STREAM,
+    show_default=False,
+    help="stream: ordered per key. queue: any order. checkpoint: nothing is acknowledged. [default: stream]",
+)
+@click.option(
+    "--from",
+    "start",
+    type=click.Choice(["earliest", "latest"]),
+    default="latest",
+    show_default=True,
+    help="Where a new subscription starts. An existing one continues at its position.",
+)
+@click.option("--max", "max_records", type=click.IntRange(min=1), metavar="N", help="Exit after N records.")
+@click.option("--exit-when-caught-up", is_flag=True, help="Exit when all records stored so far have been printed.")
+@click.option(
+    "--balance",
+    type=click.Choice(["count", "load"]),
+    help="How to balance segments across consumers. [default: the subscription's current setting]",
+)
+@click.option(
+    "--capacity",
+    type=float,
+    default=1.0,
+    show_default=True,
+    help="Relative capacity of this consumer, for --balance load.",
+)
+@click.option(
+    "--consumer",
+    metavar="NAME",
+    help="Name of this consumer. A restart under the same name gets its segments back. [default: a random name]",
+)
+@with_context
+def consume(
+    context: CommandContext,
+    *,
+    topic: str,
+    subscription: str,
+    kind: SubscriptionType,
+    start: Start,
+    max_records: int | None,
+    exit_when_caught_up: bool,
+    consumer: str | None,
+    balance: Balance | None,
+    capacity: float,
+) -> None:
+    """Print the records of TOPIC, one JSON object per line: key, value, segment, offset, timestamp (ms since 1970).
+
+    Printed records are acknowledged. Consumers of one subscription share the segments of its topic.
+    """
+
+    async def print_records() -> int:
+        await context.require_topic(topic)
+        opened = context.open_consumer(
+            topic=topic,
+            subscription=subscription,
+            type=kind,
+            name=consumer,
+            start=start,
+            balance=balance,
+            capacity=capacity,
+        )
+        async with opened:
+            printer = _Printer(context, opened, kind, max_records=max_records, exit_when_caught_up=exit_when_caught_up)
+            return await printer.run()
+
+    printed = context.run(print_records())
+    if sys.stderr.isatty():
+        click.echo(f"{printed} records", err=True)
+
+
+class _Printer:
+    """Takes records from a consumer, prints them in batches, and acknowledges each batch."""
+
+    def __init__(
+        self,
+        context: CommandContext,
+        consumer: Consumer,
+        kind: SubscriptionType,
+        *,
+        max_records: int | None,
+        exit_when_caught_up: bool,
+    ) -> None:
+        self._context = context
+        self._consumer = consumer
+        self._kind = kind
+        self._max_records = max_records
+        self._exit_when_caught_up = exit_when_caught_up
+        self._records: asyncio.Queue[ConsumedRecord] = asyncio.Queue(PRINT_BATCH_RECORDS)
+        self._printed = 0
+
+    async def run(self) -> int:
+        """Print until the consumer ends, catches up or reaches the maximum; return the number of records."""
+        reading = asyncio.get_running_loop().create_task(self._read(), name="read-records")
+        try:
+            while self._max_records is None or self._printed < self._max_records:
+                batch = await self._next_batch(reading)
+                if not batch:
+                    break
+                await self._print(batch)
+        finally:
+            reading.cancel()
+            await asyncio.wait([reading])
+        return self._printed
+
+    async def _read(self) -> None:
+        async for record in self._consumer:
+            await self._records.put(record)
+
+    async def _next_batch(self, reading: asyncio.Task[None]) -> list[ConsumedRecord]:
+        """Wait for records and return those that have arrived; none when it is time to exit."""
+        capacity_left = (
+            PRINT_BATCH_RECORDS
+            if self._max_records is None
+            else min(PRINT_BATCH_RECORDS, self._max_records - self._printed)
+        )
+        first = await self._next_record(reading)
+        batch = [] if first is None else [first]
+        while batch and len(batch) < capacity_left and not self._records.empty():
+            batch.append(self._records.get_nowait())
+        return batch
+
+    async def _next_record(self, reading: asyncio.Task[None]) -> ConsumedRecord | None:
+        getting = asyncio.get_running_loop().create_task(self._records.get(), name="next-record")
+        timeout = self._context.caught_up_poll_seconds if self._exit_when_caught_up else None
+        try:
+            while True:
+                await asyncio.wait({getting, reading}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+                if getting.done():
+                    return getting.result()
+                if reading.done():
+                    # The consumer was fenced or closed, or failed: then this raises its error.
+                    reading.result()
+                    return None
+                if await self._consumer.caught_up():
+                    await asyncio.wait({getting}, timeout=self._context.caught_up_settle_seconds)
+                    if not getting.done():
+                        return None
+        finally:
+            if not getting.done():
+                getting.cancel()
+                await asyncio.wait([getting])
+
+    async def _print(self, batch: list[ConsumedRecord]) -> None:
+        await self._context.write_output(b"".join(map(record_line, batch)))
+        self._printed += len(batch)
+        if self._kind == SubscriptionType.QUEUE:
+            for record in batch:
+                await self._consumer.acknowledge(record)
+        elif self._kind == SubscriptionType.STREAM:
+            # Acknowledgements are cumulative: the last record of each segment covers the earlier ones.
+            for record in {record.segment: record for record in batch}.values():
+                await self._consumer.acknowledge(record)

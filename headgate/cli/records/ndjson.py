@@ -1,0 +1,249 @@
+"""Convert lines to keyed records, for `headgate produce`. Pure.
+
+Rules:
+
+1. A record's value is the line, byte for byte, without its line end. It is not encoded again. With a key separator,
+   the value is what follows the first separator, and the key is what precedes it.
+2. A record's key is the text of one field: the characters of a string, or a number, true or false as written in the
+   line. ``a.b`` is field ``b`` inside field ``a``, unless a field ``a.b`` exists.
+3. A line that is not JSON, or does not have the field, is a `BadLine` with a readable reason. Raw lines and those with
+   a key separator need not be JSON.
+4. Blank lines are skipped. The last line may lack a line end. A byte order mark before the first line is removed.
+5. A line above the size limit is never kept in memory as a whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from hashlib import blake2b
+
+import msgspec
+
+from headgate.cli.terminal.iso_time import iso_time_ms
+from headgate.protocol.messages import MAX_RECORD_BYTES
+
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_OBJECT: msgspec.json.Decoder[dict[str, msgspec.Raw]] = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_ANYTHING = msgspec.json.Decoder(msgspec.Raw)
+_STRING = msgspec.json.Decoder(str)
+_MAX_FIELDS_SHOWN = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of a source. ``text`` is None for a line above the size limit."""
+
+    number: int
+    end_offset: int
+    """Offset of the first byte after the line and its line end."""
+    text: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class BadLine:
+    """An invalid line."""
+
+    number: int
+    problem: str
+
+
+@dataclass(frozen=True, slots=True)
+class KeyedRecord:
+    """A valid line."""
+
+    number: int
+    end_offset: int
+    key: bytes
+    value: bytes
+    timestamp_ms: int | None = None
+    """Milliseconds since 1970; None: when it is sent."""
+    prefix: bytes = b""
+    """What precedes the value in the line."""
+
+
+@dataclass(frozen=True, slots=True)
+class LineFormat:
+    """How to find the parts of a record in its line. Exactly one of the first three is given."""
+
+    key: bytes | None = None
+    """The key of every record."""
+    key_field: str | None = None
+    key_separator: bytes | None = None
+    is_json: bool = True
+    """Whether a line must be JSON. With ``key_separator`` it need not."""
+    timestamp_field: str | None = None
+    """Field with milliseconds since 1970, or a time in ISO 8601; only for JSON objects."""
+
+
+class LineSplitter:
+    """Splits a stream of bytes into lines, in order; buffers at most one line and one block."""
+
+    def __init__(self, *, offset: int = 0, number: int = 0, max_line_bytes: int = MAX_RECORD_BYTES) -> None:
+        """Start at byte ``offset``, after line ``number``."""
+        self._offset = offset
+        self._number = number
+        self._max_line_bytes = max_line_bytes
+        self._partial_line = bytearray()
+        self._is_too_long = False
+
+    def feed(self, block: bytes) -> Iterator[Line]:
+        """Yield the lines that ``block`` completes."""
+        parts = block.split(b"\n")
+        for part in parts[:-1]:
+            self._buffer(part)
+            self._offset += len(part) + 1
+            yield from self._complete()
+        self._buffer(parts[-1])
+        self._offset += len(parts[-1])
+
+    def end(self) -> Iterator[Line]:
+        """Yield the last line if it has no line end."""
+        if self._partial_line or self._is_too_long:
+            yield from self._complete()
+
+    def _buffer(self, part: bytes) -> None:
+        if self._is_too_long or len(self._partial_line) + len(part) > self._max_line_bytes + 1:
+            self._is_too_long = True
+            self._partial_line.clear()
+        else:
+            self._partial_line += part
+
+    def _complete(self) -> Iterator[Line]:
+        self._number += 1
+        text = bytes(self._partial_line).removesuffix(b"\r")
+        if self._number == 1:
+            text = text.removeprefix(_BYTE_ORDER_MARK)
+        overlong, self._is_too_long = self._is_too_long, False
+        self._partial_line.clear()
+        if overlong:
+            yield Line(self._number, self._offset, None)
+        elif text.strip():
+            yield Line(self._number, self._offset, text)
+
+
+def keyed_record(line: Line, form: LineFormat) -> KeyedRecord | BadLine:
+    """Return the record in ``line``."""
+    if line.text is None:
+        return BadLine(line.number, f"is longer than {MAX_RECORD_BYTES} bytes, the maximum record size")
+    if form.key_separator is not None:
+        return _separated(line, line.text, form.key_separator)
+    key, timestamp_ms = form.key, None
+    try:
+        if form.key_field is not None or form.timestamp_field is not None:
+            fields = _OBJECT.decode(line.text)
+            key = _key_text(fields, form.key_field) if form.key_field is not None else key
+            timestamp_ms = None if form.timestamp_field is None else _timestamp(fields, form.timestamp_field)
+        elif form.is_json:
+            _ANYTHING.decode(line.text)
+    except msgspec.ValidationError:
+        return BadLine(
+            line.number, f"is not a JSON object, so it has no field {(form.key_field or form.timestamp_field)!r}"
+        )
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        return BadLine(line.number, f"is not JSON: {_reason(error)}")
+    except _MissingKeyError as error:
+        return BadLine(line.number, str(error))
+    assert key is not None, "one of the three is given"
+    if len(key) + len(line.text) > MAX_RECORD_BYTES:
+        return BadLine(line.number, f"and its key exceed {MAX_RECORD_BYTES} bytes, the maximum record size")
+    return KeyedRecord(line.number, line.end_offset, key, line.text, timestamp_ms)
+
+
+def _separated(line: Line, text: bytes, separator: bytes) -> KeyedRecord | BadLine:
+    key, found, value = text.partition(separator)
+    if not found:
+        return BadLine(line.number, f"has no key separator {separator.decode(errors='replace')!r}")
+    return KeyedRecord(line.number, line.end_offset, key, value, prefix=key + separator)
+
+
+class _MissingKeyError(Exception):
+    """The object has no usable key or timestamp. The text gives the reason."""
+
+
+def _field(fields: dict[str, msgspec.Raw], name: str) -> bytes:
+    raw: msgspec.Raw | None = fields.get(name)
+    if raw is None and "." in name:
+        first, _, rest = name.partition(".")
+        inner = fields.get(first)
+        if inner is not None and bytes(inner)[:1] == b"{":
+            return _field(_OBJECT.decode(inner), rest)
+    if raw is None:
+        raise _MissingKeyError(f"has no field {name!r}; its fields are {_format_names(fields)}")
+    return bytes(raw)
+
+
+def _timestamp(fields: dict[str, msgspec.Raw], name: str) -> int:
+    text = _field(fields, name)
+    if text.isdigit() and int(text[:20]) < 2**63:
+        return int(text)
+    if text[:1] != b'"':
+        raise _MissingKeyError(
+            f"has no timestamp in field {name!r}: write milliseconds since 1970, or a text such as 2026-01-31T18:00:00Z"
+        )
+    try:
+        return iso_time_ms(_STRING.decode(text))
+    except ValueError as error:
+        raise _MissingKeyError(f"has no timestamp in field {name!r}: {error}") from None
+
+
+def _key_text(fields: dict[str, msgspec.Raw], name: str) -> bytes:
+    text = _field(fields, name)
+    kind = {b"{": "an object", b"[": "a list", b"n": "null"}.get(text[:1])
+    if kind is not None:
+        raise _MissingKeyError(f"has {kind} in field {name!r}; a key must be a string, a number, true or false")
+    return _STRING.decode(text).encode() if text[:1] == b'"' else text
+
+
+def _format_names(fields: dict[str, msgspec.Raw]) -> str:
+    names = list(fields)
+    shown = ", ".join(repr(name) for name in names[:_MAX_FIELDS_SHOWN])
+    return (shown or "none") + (", …" if len(names) > _MAX_FIELDS_SHOWN else "")
+
+
+def _reason(error: Exception) -> str:
+    text = str(error).removeprefix("JSON is malformed: ")
+    return text[:1].lower() + text[1:]
+
+
+# The position of a named producer in its file
+
+
+class SourcePosition(msgspec.Struct, frozen=True, array_like=True):
+    """How far a named producer has read its file. The ledger stores it with the records, in a few dozen bytes.
+
+    ``digest`` identifies the last line before ``end_offset``, so that another file under the same name is detected.
+    """
+
+    end_offset: int
+    number: int
+    digest: bytes
+
+
+_POSITION = msgspec.msgpack.Decoder(SourcePosition)
+
+
+def encode_position(record: KeyedRecord) -> bytes:
+    """Return the position after ``record``."""
+    return msgspec.msgpack.encode(
+        SourcePosition(record.end_offset, record.number, line_digest(record.prefix + record.value))
+    )
+
+
+def decode_position(data: bytes) -> SourcePosition | None:
+    """Return the position in ``data``, or None if another program wrote it."""
+    try:
+        return _POSITION.decode(data)
+    except msgspec.DecodeError:
+        return None
+
+
+def line_digest(text: bytes) -> bytes:
+    """Return a short digest of one line without its line end."""
+    return blake2b(text, digest_size=8).digest()
+
+
+def ends_with_line(tail: bytes, position: SourcePosition) -> bool:
+    """Whether ``tail``, the bytes of a file up to ``position.end_offset``, ends with the line of ``position``."""
+    last = tail.removesuffix(b"\n").rpartition(b"\n")[2].removesuffix(b"\r")
+    return line_digest(last) == position.digest or line_digest(last.removeprefix(_BYTE_ORDER_MARK)) == position.digest

@@ -1,0 +1,153 @@
+"""`headgate producer`: the producers that were opened under a name, and their positions."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from headgate.cli.completion import complete_producer
+from headgate.cli.context import CommandContext, with_context
+from headgate.cli.records.ndjson import decode_position
+from headgate.cli.terminal.confirmation import ask_first, dry_run_option, require_consent, yes_option
+from headgate.cli.terminal.output import examples, json_option, print_json, print_table
+
+if TYPE_CHECKING:
+    from headgate import ProducerInfo
+
+MAX_POSITION_CHARACTERS = 24
+"""Longest position that is shown as text: the table fits 80 columns with a name of as many."""
+
+
+@click.group(
+    epilog=examples(
+        "headgate producer list",
+        "headgate producer describe import-1",
+        "headgate producer delete import-1",
+    ),
+)
+def producer() -> None:
+    """List, describe and delete named producers.
+
+    A named producer, for example of `headgate produce --name`, is kept with its position until it is deleted.
+    """
+
+
+@producer.command(
+    "list",
+    epilog=examples(
+        "headgate producer list",
+        "headgate producer list --json",
+    ),
+)
+@json_option
+@with_context
+def list_(context: CommandContext, as_json: bool) -> None:
+    """List the named producers of all shards."""
+    found = context.ask(lambda admin: admin.list_producers())
+    if as_json:
+        print_json(found)
+        return
+    if not found:
+        click.echo("no named producers; this creates one: headgate produce --name NAME", err=True)
+        return
+    print_table(
+        ("producer", "shard", "last used (UTC)", "position"),
+        [(each.producer, str(each.shard), _last_used(each), position_text(each.source_position)) for each in found],
+        numbers=("shard",),
+    )
+
+
+@producer.command(
+    "describe",
+    epilog=examples(
+        "headgate producer describe import-1",
+        "headgate producer describe import-1 --json",
+    ),
+)
+@click.argument("name", shell_complete=complete_producer)
+@json_option
+@with_context
+def describe(context: CommandContext, name: str, as_json: bool) -> None:
+    """Show the identity and the position of the producer NAME on each shard that it has written to.
+
+    With --json, its position is the bytes that it has stored, as base64.
+    """
+    found = context.ask(lambda admin: admin.describe_producer(name))
+    if as_json:
+        print_json(found)
+    else:
+        _print_producer(found)
+
+
+def _print_producer(found: list[ProducerInfo], *, err: bool = False) -> None:
+    print_table(
+        ("shard", "id", "epoch", "batches", "last used (UTC)", "position"),
+        [
+            (
+                str(each.shard),
+                str(each.producer_id),
+                str(each.producer_epoch),
+                str(each.next_sequence),
+                _last_used(each),
+                position_text(each.source_position),
+            )
+            for each in found
+        ],
+        numbers=("shard", "id", "epoch", "batches"),
+        err=err,
+    )
+
+
+@producer.command(
+    "delete",
+    epilog=examples(
+        "headgate producer delete import-1",
+        "headgate producer delete import-1 --dry-run",
+        "headgate producer delete import-1 --yes",
+    ),
+)
+@click.argument("name", shell_complete=complete_producer)
+@dry_run_option
+@yes_option
+@json_option
+@with_context
+def delete(context: CommandContext, name: str, dry_run: bool, yes: bool, as_json: bool) -> None:
+    """Delete the producer NAME with its positions on all shards. This cannot be undone.
+
+    A program that uses it is stopped. The next one of this name reads its source from the beginning. On a terminal,
+    the command shows what would go and asks first. Elsewhere it needs --yes.
+    """
+    require_consent(context, yes=yes, dry_run=dry_run)
+    deletion: dict[str, Any] = {"producer": name, "deleted": not dry_run}
+    if not yes or dry_run:
+        found = context.ask(lambda admin: admin.describe_producer(name))
+        deletion["shards"] = [each.shard for each in found]
+        if not as_json:
+            _print_producer(found, err=True)
+    if not (yes or dry_run):
+        ask_first(f"Delete producer {name} with these positions?", f"producer {name} was not deleted")
+    if not dry_run:
+        context.ask(lambda admin: admin.delete_producer(name))
+    if as_json:
+        print_json(deletion)
+    else:
+        click.echo(f"dry run: producer {name} was not deleted" if dry_run else f"producer {name} deleted", err=True)
+
+
+def _last_used(producer: ProducerInfo) -> str:
+    return f"{datetime.fromtimestamp(producer.last_used_at_ms / 1000, UTC):%Y-%m-%d %H:%M}"
+
+
+def position_text(position: bytes | None) -> str:
+    """Return a source position for people: the line of a file, short printable text, or a size."""
+    if position is None:
+        return "-"
+    line = decode_position(position)
+    if line is not None:
+        return f"line {line.number}"
+    text = position.decode("utf-8", errors="replace")
+    if text.isprintable() and "\ufffd" not in text and len(text) <= MAX_POSITION_CHARACTERS:
+        return text
+    return f"{len(position)} bytes"

@@ -1,0 +1,219 @@
+r"""`headgate read`: print stored records without a subscription.
+
+Rules:
+
+1. It asks the leader once for the topic's segments, and then reads the ledger. It registers nothing, acknowledges
+   nothing and moves nothing.
+2. Records of a segment come in the order of their offsets, and children after their parents.
+3. Standard output holds only records.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from headgate.cli.completion import complete_topic
+from headgate.cli.context import CommandContext, with_context
+from headgate.cli.records.consume import record_line
+from headgate.cli.records.record_format import PLACEHOLDERS, UnknownPlaceholderError, record_formatter
+from headgate.cli.subscriptions.seek import Position, Timestamp
+from headgate.cli.terminal.output import examples
+from headgate.model.identifiers import Offset, SegmentId
+
+if TYPE_CHECKING:
+    from headgate.cli.records.topic_source import TopicSource
+    from headgate.reading.topic_reader import LedgerRecord, TopicReader
+
+MAX_TAIL_RECORDS: Final = 100_000
+"""They are in memory until the oldest of them is found."""
+OUTPUT_BYTES: Final = 64 * 1024
+"""A block of output is written when it has this size."""
+
+Start = str | int | tuple[SegmentId, Offset]
+"""earliest or latest, milliseconds since 1970, or the first offset of one segment."""
+_TIME, _POSITION = Timestamp(), Position()
+
+
+class _Start(click.ParamType[Start]):
+    name = "start"
+
+    def convert(self, value: Start, param: click.Parameter | None, ctx: click.Context | None) -> Start:
+        if not isinstance(value, str) or value in {"earliest", "latest"}:
+            return value
+        if not value[:1].isdigit():
+            choices = "earliest, latest, a time such as 2026-01-31T18:00:00Z, or a position such as 3=1200"
+            self.fail(f"{value!r} is not {choices}", param, ctx)
+        return (_POSITION if "=" in value else _TIME).convert(value, param, ctx)
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """Which records, as the options say."""
+
+    starts: tuple[Start, ...]
+    tail: int | None
+    follow: bool
+    key: bytes | None
+    max_records: int | None
+
+
+def _format_option(_: click.Context, parameter: click.Parameter, text: str | None) -> Callable[[Any], bytes] | None:
+    try:
+        return None if text is None else record_formatter(text)
+    except UnknownPlaceholderError as error:
+        raise click.BadParameter(str(error), param=parameter) from None
+
+
+@click.command(
+    epilog=examples(
+        "headgate read orders",
+        "headgate read orders --tail 10 --follow",
+        "headgate read orders --from 2026-01-31T18:00:00Z --max 100 | jq .value",
+        "headgate read orders --from 3=1200 --format '%k %o %v\\n'",
+        "headgate read orders --key alice --raw",
+    ),
+)
+@click.argument("topic", shell_complete=complete_topic)
+@click.option(
+    "--from",
+    "starts",
+    type=_Start(),
+    multiple=True,
+    help="First record: earliest, latest, a time at which it was stored, or SEGMENT=OFFSET, which can be repeated and "
+    "reads only the named segments. [default: earliest]",
+)
+@click.option("--tail", type=click.IntRange(0, MAX_TAIL_RECORDS), metavar="N", help="Only the last N stored records.")
+@click.option("--follow", "-f", is_flag=True, help="Then print new records, until Ctrl-C.")
+@click.option("--key", metavar="TEXT", help="Only records with this key.")
+@click.option("--max", "max_records", type=click.IntRange(min=1), metavar="N", help="Exit after N records.")
+@click.option(
+    "--format",
+    "form",
+    metavar="TEXT",
+    callback=_format_option,
+    help="Print this for each record: " + ", ".join(f"{name} {text}" for name, (text, _) in PLACEHOLDERS.items()) + ". "
+    "\\n is a line end.",
+)
+@click.option("--raw", is_flag=True, help="Print only values, byte for byte, each with a line end.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line, as consume does. [default]")
+@with_context
+def read(
+    context: CommandContext,
+    topic: str,
+    starts: tuple[Start, ...],
+    tail: int | None,
+    follow: bool,
+    key: str | None,
+    max_records: int | None,
+    form: Callable[[Any], bytes] | None,
+    raw: bool,
+    as_json: bool,
+) -> None:
+    """Print the stored records of TOPIC, without a subscription: nothing is registered, acknowledged or moved.
+
+    Records come in the order in which they were stored: each segment by offset, and children after their parents.
+    Without --follow, the command ends after the last record that was stored when it began.
+    """
+    if sum((form is not None, raw, as_json)) > 1:
+        raise click.UsageError("give at most one of --format, --raw and --json")
+    _check_starts(starts, tail=tail, follow=follow)
+    line = form or (record_formatter("%v\\n") if raw else record_line)
+    wanted = _Wanted(starts, tail, follow, None if key is None else key.encode(), max_records)
+    printed = context.run(_print_records(context, topic, wanted, line))
+    if sys.stderr.isatty():
+        click.echo(f"{printed} records", err=True)
+
+
+def _check_starts(starts: tuple[Start, ...], *, tail: int | None, follow: bool) -> None:
+    """Raise UsageError for options that contradict each other."""
+    if starts and tail is not None:
+        raise click.UsageError("give --from or --tail, not both")
+    positions = [start for start in starts if isinstance(start, tuple)]
+    if len(starts) > 1 and len(positions) < len(starts):
+        raise click.UsageError("only --from SEGMENT=OFFSET can be repeated")
+    if len(dict(positions)) < len(positions):
+        raise click.UsageError("--from names a segment twice")
+    if starts == ("latest",) and not follow:
+        raise click.UsageError("--from latest prints only new records: add --follow, or use --tail N")
+
+
+async def _print_records(
+    context: CommandContext, topic: str, wanted: _Wanted, line: Callable[[LedgerRecord], bytes]
+) -> int:
+    """Print until the end, Ctrl-C or the maximum; return the number of records."""
+    printed = 0
+    block = bytearray()
+    async with context.open_topic(topic) as source:
+        reader = await _reader(source, wanted)
+        async with aclosing(_records(source, reader, wanted)) as records:
+            async for record in records:
+                block += line(record)
+                printed += 1
+                is_last = printed == wanted.max_records
+                if is_last or wanted.follow or len(block) >= OUTPUT_BYTES:
+                    await context.write_output(bytes(block))
+                    block.clear()
+                if is_last:
+                    break
+        await context.write_output(bytes(block))
+    return printed
+
+
+async def _records(source: TopicSource, reader: TopicReader, wanted: _Wanted) -> AsyncGenerator[LedgerRecord]:
+    """Yield the wanted records."""
+    if wanted.tail is not None:
+        for record in await reader.tail(wanted.tail):
+            yield record
+    if wanted.follow:
+        async with aclosing(reader.follow(source.head)) as following:
+            async for record in following:
+                yield record
+    elif wanted.tail is None:
+        async with aclosing(reader.stored()) as stored:
+            async for record in stored:
+                yield record
+
+
+async def _reader(source: TopicSource, wanted: _Wanted) -> TopicReader:
+    """Return a reader that begins where ``wanted`` says. Raises UsageError for a position that does not exist."""
+    from headgate.model.hashing import segment_hash  # noqa: PLC0415 - not needed to print help
+    from headgate.reading.time_lookup import positions_at  # noqa: PLC0415
+    from headgate.reading.topic_reader import TopicReader  # noqa: PLC0415
+
+    described = source.description
+    reader = partial(TopicReader, source.ledger, described, key=wanted.key)
+    ends = {
+        each.segment: each.next_offset
+        for each in described.segments
+        if wanted.key is None or each.first_hash <= segment_hash(wanted.key) <= each.last_hash
+    }
+    first = wanted.starts[0] if wanted.starts else "earliest"
+    if isinstance(first, tuple):
+        named = {int(start[0]): int(start[1]) for start in wanted.starts if isinstance(start, tuple)}
+        _check_positions(source, named)
+        return reader(starts=named, only_started=True)
+    if isinstance(first, int):
+        found = await positions_at(source.ledger, described, first)
+        return reader(starts={segment: found[segment] for segment in ends}, stored_at_ms=first)
+    if first == "latest":
+        return reader(starts=ends, first_chunk=source.newest_chunk)
+    return reader(starts=dict.fromkeys(ends, 0))
+
+
+def _check_positions(source: TopicSource, named: dict[int, int]) -> None:
+    ends = {each.segment: each.next_offset for each in source.description.segments}
+    for segment, offset in named.items():
+        if segment not in ends:
+            existing = ", ".join(map(str, sorted(ends)))
+            raise click.UsageError(
+                f"topic {source.description.topic} has no segment {segment}; its segments are {existing}"
+            )
+        if offset > ends[segment]:
+            raise click.UsageError(f"segment {segment} ends at offset {ends[segment]}: choose 0 to {ends[segment]}")

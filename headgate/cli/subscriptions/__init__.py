@@ -1,0 +1,1 @@
+"""Commands about subscriptions: positions, backlogs, and why a segment waits."""

@@ -1,0 +1,266 @@
+"""`headgate backlog`: show unacknowledged records, their age and the time to drain; verify the count."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections import defaultdict
+from typing import TYPE_CHECKING, Final, Literal
+
+import click
+import msgspec
+
+from headgate.cli.commands import installation_hint, registered_commands
+from headgate.cli.completion import complete_subscription, complete_topic
+from headgate.cli.context import CommandContext, with_context
+from headgate.cli.subscriptions import backlog_table as table
+from headgate.cli.terminal.output import (
+    available_columns,
+    examples,
+    fitting_columns,
+    json_option,
+    print_json,
+    print_table,
+)
+from headgate.errors import ConfigError, HeadgateError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from headgate import Admin, BacklogInfo
+    from headgate.config import ClientConfig
+
+MAX_NAMES_SHOWN: Final = 10
+
+
+class _ShowByDefault(click.Group):
+    """``headgate backlog orders`` is ``headgate backlog show orders``."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if not args or args[0] not in {*self.commands, "--help", "-h"}:
+            args = ["show", *args]
+        return super().parse_args(ctx, args)
+
+    def format_usage(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        formatter.write_usage(ctx.command_path, "[TOPIC] [--subscription NAME] [--watch] [--segments] [--json]")
+        formatter.write_usage(ctx.command_path, "verify [TOPIC] [--ledger URL] [--json]")
+
+
+@click.group(
+    cls=_ShowByDefault,
+    epilog=examples(
+        "headgate backlog",
+        "headgate backlog orders --segments",
+        "headgate backlog orders --subscription billing --watch",
+        "headgate backlog verify",
+    ),
+)
+def backlog() -> None:
+    """Show the records that subscriptions have not acknowledged.
+
+    Spark counts them incrementally. `headgate backlog verify` counts the whole ledger again and compares.
+    """
+
+
+@backlog.command(
+    epilog=examples("headgate backlog orders", "headgate backlog show orders --watch", "headgate backlog --json"),
+)
+@click.argument("topic", required=False, shell_complete=complete_topic)
+@click.option(
+    "--subscription",
+    "-s",
+    metavar="NAME",
+    help="Show only this subscription of TOPIC.",
+    shell_complete=complete_subscription,
+)
+@click.option("--segments", "by_segment", is_flag=True, help="Add a row for each segment.")
+@click.option("--watch", is_flag=True, help="Update every 2 seconds until Ctrl-C.")
+@json_option
+@with_context
+def show(
+    context: CommandContext, topic: str | None, subscription: str | None, by_segment: bool, watch: bool, as_json: bool
+) -> None:
+    """Show the backlog of each subscription of TOPIC, or of all topics.
+
+    "oldest" is the age of the oldest unacknowledged record. Rates are averages over about one minute. "drained in" is
+    backlog ÷ (acked/s - in/s), or "never" if the backlog does not shrink. "?" marks values that are not known yet, "~"
+    an estimate: consumers that share a segment have different positions in it. With --watch and --json, each update is
+    one line of JSON.
+
+    The backlog of an external topic comes from its tables (setting drain.external), as of their last count: a table is
+    read as a whole, so not for every request. Values that no table provides are "-" (null in JSON), with the reason.
+    """
+    if subscription is not None and topic is None:
+        raise click.UsageError("--subscription requires a TOPIC")
+
+    if watch:
+        context.run(_watch(context, topic, subscription, by_segment=by_segment, as_json=as_json))
+        return
+    found = context.ask(lambda admin: admin.backlog(topic, subscription), topic=topic)
+    if as_json:
+        print_json(found)
+        return
+    if not found:
+        click.echo(
+            "no subscriptions; the first consumer of a subscription creates it: headgate consume --help", err=True
+        )
+        return
+    print_table((*table.COLUMNS, ""), _rows(found, by_segment=by_segment), numbers=table.NUMBERS, drop=table.DROP)
+    for line in table.counted_lines(found, _now_ms()):
+        click.echo(line, err=True)
+
+
+def _rows(found: list[BacklogInfo], *, by_segment: bool) -> list[list[str]]:
+    rows = []
+    for each in found:
+        rows.append([*table.subscription_row(each), table.outlook_trend(each)])
+        if by_segment:
+            rows += [[*table.segment_row(part, each), table.outlook_trend(part)] for part in each.segments]
+    return rows
+
+
+async def _watch(
+    context: CommandContext, topic: str | None, subscription: str | None, *, by_segment: bool, as_json: bool
+) -> None:
+    from rich.console import Console  # noqa: PLC0415
+    from rich.live import Live  # noqa: PLC0415
+
+    history: dict[tuple[str, str], list[int]] = defaultdict(list)
+    async with context.open_admin() as admin:
+        if as_json:
+            while True:
+                found = await admin.backlog(topic, subscription)
+                click.echo(msgspec.json.encode(found).decode())
+                await asyncio.sleep(context.watch_interval_seconds)
+        with Live(console=Console(highlight=False), auto_refresh=False, screen=False) as live:
+            while True:
+                live.update(
+                    await _render_table(admin, topic, subscription, history, by_segment=by_segment), refresh=True
+                )
+                await asyncio.sleep(context.watch_interval_seconds)
+
+
+async def _render_table(
+    admin: Admin,
+    topic: str | None,
+    subscription: str | None,
+    history: dict[tuple[str, str], list[int]],
+    *,
+    by_segment: bool,
+) -> Table:
+    from rich.box import SIMPLE_HEAD  # noqa: PLC0415
+    from rich.table import Table  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    found = await admin.backlog(topic, subscription)
+    # As Text: brackets in a path must not be parsed as markup.
+    caption = Text("\n".join(table.counted_lines(found, _now_ms())))
+    shown = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, caption=caption)
+    columns = (*table.COLUMNS, "", "trend")
+    rows = []
+    for each in found:
+        seen = history[each.topic, each.subscription]
+        if each.records is not None:
+            seen.append(each.records)
+            del seen[: -table.SPARKS]
+        before = seen[-2] if len(seen) > 1 else None
+        rows.append([*table.subscription_row(each), table.trend(before, each.records), table.sparkline(seen)])
+        if by_segment:
+            rows += [[*table.segment_row(part, each), table.outlook_trend(part), ""] for part in each.segments]
+    indexes = fitting_columns(columns, rows, table.DROP, available_columns(sys.stdout))
+    for index in indexes:
+        justify: Literal["left", "right"] = "right" if columns[index] in table.NUMBERS else "left"
+        shown.add_column(columns[index], justify=justify, no_wrap=True)
+    for row in rows:
+        shown.add_row(*(Text(row[index]) for index in indexes))
+    return shown
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+@backlog.command(
+    epilog=examples(
+        "headgate backlog verify",
+        "headgate backlog verify orders",
+        "headgate backlog verify --ledger file:///var/lib/headgate/ledger --json",
+    ),
+)
+@click.argument("topic", required=False, shell_complete=complete_topic)
+@click.option("--ledger", metavar="URL", help="Ledger to count. [default: ledger_url of the client configuration]")
+@click.option("--master", default="local[*]", show_default=True, help="Spark master.")
+@click.option("--conf", metavar="KEY=VALUE", multiple=True, help="Spark setting; can be repeated.")
+@click.option(
+    "--reader",
+    type=click.Choice(["auto", "spark"]),
+    default="auto",
+    show_default=True,
+    help="How to read a ledger in a bucket: auto: through obstore in Spark's workers; spark: Spark's file systems.",
+)
+@json_option
+@with_context
+def verify(
+    context: CommandContext,
+    topic: str | None,
+    ledger: str | None,
+    master: str,
+    conf: tuple[str, ...],
+    reader: str,
+    as_json: bool,
+) -> None:
+    """Count the whole ledger again, and compare the result with the incremental count.
+
+    Compares records, bytes, positions, acknowledgements above them, ages and generations. Rates are not compared,
+    because they depend on when a count ran. Exit code 1 if anything differs. The command starts its own Spark, which
+    takes about 20 seconds, plus one second per few thousand chunks.
+
+    For external topics, only the ledger's data is compared: segments, end offsets and acknowledgements to headgate.
+    Their tables are not read: every count of a table is a full count.
+    """
+    if "drain" not in registered_commands():
+        raise HeadgateError(f"the count needs Spark; {installation_hint('drain')}")
+    command = [sys.executable, "-m", "headgate", "drain", "verify", "--master", master, "--reader", reader]
+    command += [part for pair in conf for part in ("--conf", pair)]
+    counted = ledger or context.client_config().ledger_url
+    if ledger is None or topic is not None:
+        announced, shard, topic_id, external = context.ask(lambda admin: _locate_topic(admin, topic), topic=topic)
+        if ledger is None:
+            _refuse_another_ledger(context.client_config(), announced)
+        if external:
+            names = ", ".join(external[:MAX_NAMES_SHOWN]) + (", …" if len(external) > MAX_NAMES_SHOWN else "")
+            click.echo(f"external topics, whose tables are not read: {names}", err=True)
+        if topic_id is not None:
+            command += ["--shard", str(shard), "--topic-id", str(topic_id)]
+    command += ["--ledger", counted, *(["--json"] if as_json else [])]
+    sys.stdout.flush()
+    code, jvm_output = context.run_recount(command)
+    if code not in {0, 1}:
+        click.echo(jvm_output, err=True, nl=False)
+        raise HeadgateError(f"the recount failed with exit code {code}; the lines above show why")
+    if code:
+        raise click.exceptions.Exit(code)
+
+
+def _refuse_another_ledger(config: ClientConfig, announced: str) -> None:
+    """Raise ConfigError if the cluster announces a ledger other than the configured one.
+
+    An announcement alone is not enough: any client of the broker can publish one, and Spark reads with the rights of
+    this user.
+    """
+    if announced != config.ledger_url:
+        raise ConfigError(
+            f"ledger_url is {config.ledger_url!r} in {config.file or 'the client configuration'}, but the cluster "
+            f"announces {announced!r}: correct it, or name the ledger to count with --ledger"
+        )
+
+
+async def _locate_topic(admin: Admin, topic: str | None) -> tuple[str, int | None, int | None, list[str]]:
+    """Return the announced ledger, shard and id of ``topic``, and the external ones among the topics in question."""
+    url = await admin.ledger_url()
+    if topic is None:
+        external = [each.topic for each in await admin.list_topics() if each.external is not None]
+        return url, None, None, sorted(external)
+    described = await admin.describe_topic(topic)
+    return url, described.shard, described.topic_id, [topic] * (described.external is not None)

@@ -1,0 +1,116 @@
+"""Format backlogs for a terminal: table rows, a trend, and a sparkline for a watched table. Pure.
+
+``~`` marks an estimate, ``?`` a value that is not known yet, ``-`` a value that does not exist, or that cannot be known
+because the topic is stored elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from headgate.cli.topics.segment_tree import format_bytes
+from headgate.client.admin_values import BacklogInfo, SegmentBacklogInfo
+from headgate.model.duration import duration
+from headgate.protocol.backlog import Outlook, estimate_drain, records_text
+
+COLUMNS: Final = ("topic", "subscription", "type", "records", "bytes", "oldest", "in/s", "acked/s", "drained in")
+NUMBERS: Final = ("segment", "records", "bytes", "oldest", "in/s", "acked/s", "drained in")
+DROP: Final = ("type", "bytes", "in/s", "acked/s", "trend", "oldest")
+"""What a narrow terminal does not show, in this order."""
+BARS: Final = "▁▂▃▄▅▆▇█"
+SPARKS: Final = 20
+"""Number of points of a sparkline."""
+STALE_SECONDS: Final = 5.0
+"""The age of older counts is shown."""
+NOTES: Final = 5
+"""Maximum number of external topics for which the reason of a missing value is shown."""
+
+_OUTLOOKS: Final[dict[Outlook, str]] = {"empty": "-", "never": "never", "unknown": "?", "not_tracked": "-"}
+
+
+def subscription_row(backlog: BacklogInfo) -> list[str]:
+    """Return the cells of `COLUMNS` for a whole subscription."""
+    kind = "?" if backlog.subscription_type is None else backlog.subscription_type.lower()
+    outlook = backlog.outlook, backlog.drained_in_seconds
+    return [backlog.topic, backlog.subscription, kind, *_cells(backlog, backlog, *outlook)]
+
+
+def segment_row(part: SegmentBacklogInfo, whole: BacklogInfo) -> list[str]:
+    """Return the same cells for one of its segments."""
+    tracked = whole.outlook != "not_tracked"
+    outlook = estimate_drain(part.records, part.stored_per_second, part.acknowledged_per_second, tracked=tracked)
+    name = f"  segment {part.segment}" + ("" if part.label is None else f" {part.label}")
+    return ["", name, "sealed" if part.sealed else "active", *_cells(part, whole, *outlook)]
+
+
+def _cells(
+    backlog: BacklogInfo | SegmentBacklogInfo, whole: BacklogInfo, outlook: Outlook, seconds: float | None
+) -> list[str]:
+    if backlog.records is None:
+        return ["not tracked" if outlook == "not_tracked" else "-", "-", "-", "-", "-", "-"]
+    oldest = "-" if backlog.records == 0 or (whole.external and whole.counted_by == "spark") else "?"
+    if backlog.oldest_ms is not None:
+        oldest = duration(max(0, whole.as_of_ms - backlog.oldest_ms) / 1000)
+    return [
+        records_text(backlog.records, backlog.estimated),
+        "-" if backlog.size_bytes is None else format_bytes(backlog.size_bytes),
+        oldest,
+        _rate(backlog.stored_per_second),
+        _rate(backlog.acknowledged_per_second),
+        duration(seconds) if outlook == "shrinking" and seconds is not None else _OUTLOOKS.get(outlook, "?"),
+    ]
+
+
+def counted_lines(backlogs: Sequence[BacklogInfo], now_ms: int) -> list[str]:
+    """Return notes on how the backlogs were counted; none if Spark has just counted all of them."""
+    by_leader = sum(_needs_spark(backlog) for backlog in backlogs)
+    age_seconds = max((now_ms - each.as_of_ms for each in backlogs), default=0) / 1000
+    lines: list[str] = []
+    if by_leader:
+        lines.append(
+            f"{by_leader} of {len(backlogs)} counted by the leader: Spark has not answered, "
+            "so their ages and rates are unknown"
+        )
+    elif age_seconds > STALE_SECONDS:
+        lines.append(f"as of {duration(age_seconds)} ago")
+    notes = sorted({(each.topic, each.failing, each.unknown_reason) for each in backlogs if each.unknown_reason})
+    for topic, failing, reason in notes[:NOTES]:
+        lines.append(f"{topic} {'could not be counted' if failing else 'is only partly known'}: {reason}")
+    if len(notes) > NOTES:
+        lines.append(f"and {len(notes) - NOTES} more; --json has all reasons")
+    return lines
+
+
+def _needs_spark(backlog: BacklogInfo) -> bool:
+    """Return whether the leader counted because Spark has not answered. External topics give their own reason."""
+    explained = bool(backlog.unknown_reason) or (backlog.external and backlog.records == 0)
+    return backlog.counted_by == "leader" and not explained
+
+
+def trend(before: int | None, now: int | None) -> str:
+    """Return ▲, ▼ or = for a backlog that was ``before`` and is ``now``; empty where one of them is not known."""
+    if before is None or now is None:
+        return ""
+    return "=" if now == before else "▲" if now > before else "▼"
+
+
+def outlook_trend(backlog: BacklogInfo | SegmentBacklogInfo) -> str:
+    """Return the trend that follows from the rates, for a table that is shown once."""
+    stored, acknowledged = backlog.stored_per_second, backlog.acknowledged_per_second
+    if stored is None or acknowledged is None:
+        return ""
+    return "=" if stored == acknowledged else "▲" if stored > acknowledged else "▼"
+
+
+def sparkline(values: Sequence[int]) -> str:
+    """Return the last `SPARKS` of ``values`` as bars; 0 is always the lowest bar."""
+    shown = values[-SPARKS:]
+    highest = max(shown, default=0)
+    return "".join(BARS[0 if highest == 0 else value * (len(BARS) - 1) // highest] for value in shown)
+
+
+def _rate(per_second: float | None) -> str:
+    if per_second is None:
+        return "?"
+    return f"{per_second:.1f}" if per_second < 100 else f"{per_second:,.0f}".replace(",", " ")  # noqa: PLR2004

@@ -1,0 +1,172 @@
+"""`headgate explain` and `headgate plan`: why segments are assigned as they are, and what a change would move."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from headgate.cli.completion import complete_subscription, complete_topic
+from headgate.cli.context import CommandContext, with_context
+from headgate.cli.terminal.output import examples, json_option, print_json, print_table
+from headgate.model.bucket_ranges import slice_of
+from headgate.model.identifiers import SegmentId
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from headgate import ProposedMove
+
+
+@click.command(
+    epilog=examples(
+        "headgate explain orders --subscription billing",
+        "headgate explain orders --subscription billing --segment 3",
+        "headgate explain orders --subscription billing --consumer c1 --json",
+    ),
+)
+@click.argument("topic", shell_complete=complete_topic)
+@click.option(
+    "--subscription",
+    "-s",
+    required=True,
+    metavar="NAME",
+    help="Subscription to explain.",
+    shell_complete=complete_subscription,
+)
+@click.option("--segment", type=click.IntRange(min=0), help="Explain only this segment.")
+@click.option("--consumer", metavar="NAME", help="Explain only this consumer.")
+@json_option
+@with_context
+def explain(
+    context: CommandContext,
+    topic: str,
+    subscription: str,
+    segment: SegmentId | None,
+    consumer: str | None,
+    as_json: bool,
+) -> None:
+    """Explain why consumers of TOPIC have their segments, or have none.
+
+    For a blocked segment: the ancestors that block it, their remaining records and the estimated time. For a segment in
+    handover: the consumer that has not confirmed yet. For an idle consumer: the reason.
+    """
+    explained = context.ask(
+        lambda admin: admin.explain(topic, subscription, segment=segment, consumer=consumer), topic=topic
+    )
+    if as_json:
+        print_json(explained)
+        return
+    for line in explained.summary:
+        click.echo(line)
+    for heading, parts in (("Segments", explained.segments), ("Consumers", explained.consumers)):
+        if parts:
+            click.echo(f"\n{heading}")
+        for part in parts:
+            for index, sentence in enumerate(part.sentences):
+                click.echo(f"{'    ' if index else '  '}{sentence}")
+
+
+@click.command(
+    epilog=examples(
+        "headgate plan orders --subscription billing --split 3",
+        "headgate plan orders --subscription billing --merge 4,5 --add-consumer c9",
+        "headgate plan orders --subscription billing --remove-consumer c1 --json",
+    ),
+)
+@click.argument("topic", shell_complete=complete_topic)
+@click.option(
+    "--subscription",
+    "-s",
+    required=True,
+    metavar="NAME",
+    help="Subscription to plan for.",
+    shell_complete=complete_subscription,
+)
+@click.option(
+    "--split", "splits", type=click.IntRange(min=0), multiple=True, metavar="SEGMENT", help="Split this segment."
+)
+@click.option("--merge", "merges", multiple=True, metavar="A,B", help="Merge these two segments.")
+@click.option("--add-consumer", "joins", multiple=True, metavar="NAME", help="Add this consumer.")
+@click.option("--remove-consumer", "leaves", multiple=True, metavar="NAME", help="Remove this consumer.")
+@json_option
+@with_context
+def plan(
+    context: CommandContext,
+    topic: str,
+    subscription: str,
+    splits: tuple[SegmentId, ...],
+    merges: tuple[str, ...],
+    joins: tuple[str, ...],
+    leaves: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Show which segments a change to TOPIC or its consumers would move. Changes nothing.
+
+    Each option can be repeated. Splits apply first, then merges, added consumers and removed consumers.
+    """
+    pairs = [_pair(text) for text in merges]
+    planned = context.ask(
+        lambda admin: admin.plan(
+            topic, subscription, splits=splits, merges=pairs, add_consumers=joins, remove_consumers=leaves
+        ),
+        topic=topic,
+    )
+    if as_json:
+        print_json(planned)
+        return
+    if planned.created:
+        click.echo("Segments that would be created:")
+        print_table(
+            ("segment", "hashes", "parents", "blocked by"),
+            [
+                (
+                    str(each.segment),
+                    f"{each.first_hash:04x}-{each.last_hash:04x}",
+                    ", ".join(map(str, each.parents)),
+                    ", ".join(map(str, each.blocked_by)),
+                )
+                for each in planned.created
+            ],
+            numbers=("segment",),
+        )
+    _print_moves("Moves at once:", planned.after_rebalance)
+    _print_moves("Moves when every sealed segment is drained:", planned.after_drain)
+    if not (planned.after_rebalance or planned.after_drain):
+        click.echo("no segment would move")
+    if planned.consumers:
+        print_table(
+            ("consumer", "segments now", "at once", "when drained"),
+            [
+                (each.consumer, *("-" if count is None else str(count) for count in counts))
+                for each in planned.consumers
+                for counts in [(each.before, each.after_rebalance, each.after_drain)]
+            ],
+            numbers=("segments now", "at once", "when drained"),
+        )
+    click.echo("dry run: nothing was changed", err=True)
+
+
+def _pair(text: str) -> tuple[SegmentId, SegmentId]:
+    first, _, second = text.partition(",")
+    if not (first.strip().isdecimal() and second.strip().isdecimal()):
+        raise click.BadParameter(f"{text!r} is not a pair of segments; write for example 4,5", param_hint="--merge")
+    return SegmentId(int(first)), SegmentId(int(second))
+
+
+def _print_moves(heading: str, moves: Sequence[ProposedMove]) -> None:
+    if not moves:
+        return
+    click.echo(heading)
+    print_table(
+        ("segment", "from", "to"),
+        [
+            (
+                str(slice_of(move.segment, move.first_bucket, move.end_bucket)),
+                move.before or "-",
+                move.after or "-",
+            )
+            for move in moves
+        ],
+        numbers=("segment",),
+    )

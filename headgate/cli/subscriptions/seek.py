@@ -1,0 +1,178 @@
+"""`headgate subscription seek` and `set-order`: move a subscription, or change its order, while consumers run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from headgate.cli.completion import complete_subscription, complete_topic
+from headgate.cli.context import CommandContext, with_context
+from headgate.cli.terminal.confirmation import ask_first, require_consent, yes_option
+from headgate.cli.terminal.iso_time import iso_time_ms
+from headgate.cli.terminal.output import examples, json_option, print_json, print_table
+from headgate.model.identifiers import Offset, SegmentId
+
+if TYPE_CHECKING:
+    from headgate import SeekResult, SegmentSeek
+    from headgate.model.entries import Order
+    from headgate.protocol.messages import Start
+
+_MAX_INT64 = 2**63 - 1
+
+
+class Timestamp(click.ParamType[int]):
+    """A time in ISO 8601 with a UTC offset, as milliseconds since 1970."""
+
+    name = "time"
+
+    def convert(self, value: str | int, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Return the milliseconds; fail with an example for anything that is not an unambiguous time."""
+        if isinstance(value, int):
+            return value
+        try:
+            return iso_time_ms(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+class Position(click.ParamType[tuple[SegmentId, Offset]]):
+    """``SEGMENT=OFFSET``."""
+
+    name = "segment=offset"
+
+    def convert(
+        self, value: str | tuple[SegmentId, Offset], param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[SegmentId, Offset]:
+        """Return the pair; fail with an example for anything else."""
+        if isinstance(value, tuple):
+            return value
+        segment, _, offset = value.partition("=")
+        if not (segment.isascii() and segment.isdigit() and offset.isascii() and offset.isdigit()):
+            self.fail(f"{value!r} is not a position; write for example 3=1200", param, ctx)
+        if max(int(segment), int(offset)) > _MAX_INT64:
+            self.fail(f"{value!r}: segment and offset must not exceed {_MAX_INT64}", param, ctx)
+        return SegmentId(int(segment)), Offset(int(offset))
+
+
+@click.command(
+    epilog=examples(
+        "headgate subscription seek orders billing --to earliest",
+        "headgate subscription seek orders billing --timestamp 2026-01-31T18:00:00Z --dry-run",
+        "headgate subscription seek orders billing --position 3=1200 --position 4=0 --yes",
+    ),
+)
+@click.argument("topic", shell_complete=complete_topic)
+@click.argument("name", metavar="SUBSCRIPTION", shell_complete=complete_subscription)
+@click.option(
+    "--to", type=click.Choice(["earliest", "latest"]), help="Move to the first stored record, or to the current end."
+)
+@click.option(
+    "--timestamp", "timestamp_ms", type=Timestamp(), help="Move to the first record stored at or after this time."
+)
+@click.option(
+    "--position", "pairs", type=Position(), multiple=True, help="Move one segment to an offset; can be repeated."
+)
+@click.option("--dry-run", is_flag=True, help="Only show what would move.")
+@yes_option
+@json_option
+@with_context
+def seek(
+    context: CommandContext,
+    topic: str,
+    name: str,
+    to: Start | None,
+    timestamp_ms: int | None,
+    pairs: tuple[tuple[SegmentId, Offset], ...],
+    dry_run: bool,
+    yes: bool,
+    as_json: bool,
+) -> None:
+    """Move SUBSCRIPTION of TOPIC. Records after the new positions are delivered in order, again if necessary.
+
+    Consumers keep running and continue at the new positions. Acknowledgements of earlier deliveries are ignored. With
+    strict order, the children of a segment that is not at its end start at 0 again and wait for it. Segments that are
+    not named with --position do not move, unless they descend from one that does.
+
+    The previous positions are lost. On a terminal, the command shows what would move and asks first. Elsewhere it
+    needs --yes.
+    """
+    if sum((to is not None, timestamp_ms is not None, bool(pairs))) != 1:
+        raise click.UsageError("give exactly one of --to, --timestamp and --position")
+    positions = dict(pairs)
+    if len(positions) < len(pairs):
+        raise click.UsageError("--position names a segment twice")
+
+    require_consent(context, yes=yes, dry_run=dry_run)
+
+    def request(*, dry_run: bool) -> SeekResult:
+        return context.ask(
+            lambda admin: admin.seek(
+                topic, name, to=to, timestamp_ms=timestamp_ms, positions=positions or None, dry_run=dry_run
+            ),
+            topic=topic,
+        )
+
+    what = f"subscription {name} of {topic}"
+    if not (yes or dry_run):
+        proposed = request(dry_run=True)
+        _print_moves(proposed, err=True)
+        if any(move.from_offset != move.to_offset for move in proposed.moves):
+            ask_first(f"Move {what}?", f"{what} was not moved")
+    answer = request(dry_run=dry_run)
+    if as_json:
+        print_json({"seek_generation": answer.seek_generation, "moves": answer.moves})
+        return
+    _print_moves(answer)
+    if dry_run:
+        click.echo(f"dry run: {what} was not moved", err=True)
+    else:
+        click.echo(f"{what} moved (seek generation {answer.seek_generation})", err=True)
+
+
+def _print_moves(answer: SeekResult, *, err: bool = False) -> None:
+    print_table(
+        ("segment", "from", "to", "end", "effect"),
+        [
+            (str(move.segment), str(move.from_offset), str(move.to_offset), str(move.end_offset), describe_move(move))
+            for move in answer.moves
+        ],
+        numbers=("segment", "from", "to", "end"),
+        err=err,
+    )
+
+
+def describe_move(move: SegmentSeek) -> str:
+    """Return the effect of ``move`` on the consumers."""
+    if move.to_offset > move.from_offset:
+        return f"{move.to_offset - move.from_offset} skipped"
+    if move.to_offset < move.from_offset:
+        return f"{move.from_offset - move.to_offset} delivered again"
+    return "unchanged"
+
+
+@click.command(
+    "set-order",
+    epilog=examples(
+        "headgate subscription set-order orders billing none",
+        "headgate subscription set-order orders billing strict",
+    ),
+)
+@click.argument("topic", shell_complete=complete_topic)
+@click.argument("name", metavar="SUBSCRIPTION", shell_complete=complete_subscription)
+@click.argument("order", type=click.Choice(["strict", "none"]))
+@json_option
+@with_context
+def set_order(context: CommandContext, topic: str, name: str, order: Order, as_json: bool) -> None:
+    """Set whether the children of a split wait for their ancestors in SUBSCRIPTION of TOPIC.
+
+    strict (the default of STREAM): a child is read only when every ancestor is drained, so each key stays in order.
+    none: children do not wait. The order can be changed at any time, while consumers run.
+    """
+    described = context.ask(lambda admin: admin.set_order(topic, name, order), topic=topic)
+    if as_json:
+        print_json(described)
+        return
+    blocked = sum(segment.status == "blocked" for segment in described.segments)
+    waiting = f"; {blocked} of {len(described.segments)} segments wait for their ancestors" if blocked else ""
+    click.echo(f"order of subscription {name} of {topic} set to {described.order}{waiting}", err=True)

@@ -1,0 +1,231 @@
+"""`headgate subscription`: commands around `Admin`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from headgate.cli.completion import complete_subscription, complete_topic
+from headgate.cli.context import CommandContext, with_context
+from headgate.cli.subscriptions.seek import seek, set_order
+from headgate.cli.terminal.confirmation import ask_first, dry_run_option, require_consent, yes_option
+from headgate.cli.terminal.output import examples, json_option, print_json, print_table
+from headgate.model.bucket_ranges import slice_of
+from headgate.protocol.backlog import records_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from headgate import ConsumerInfo, SegmentAssignment, SubscriptionInfo
+
+
+@click.group(
+    epilog=examples(
+        "headgate subscription list",
+        "headgate subscription describe orders billing",
+        "headgate subscription seek orders billing --to earliest",
+        "headgate subscription set-order orders billing none",
+    ),
+)
+def subscription() -> None:
+    """List, describe, move and delete subscriptions."""
+
+
+subscription.add_command(seek)
+subscription.add_command(set_order)
+
+
+def _backlog(segments: Sequence[SegmentAssignment]) -> str:
+    """Return the leader's count; "-" for CHECKPOINT, and where only the tables of an external topic can tell."""
+    counts = [segment.unacknowledged for segment in segments]
+    total = None if None in counts else sum(count for count in counts if count is not None)
+    return records_text(total, any(segment.estimated for segment in segments))
+
+
+def _source_heads(described: SubscriptionInfo) -> tuple[str, ...]:
+    """Return the columns that only segments of an external topic have."""
+    return ("at the source", "checkpoint") if any(segment.label for segment in described.segments) else ()
+
+
+def _type(described: SubscriptionInfo) -> str:
+    return "unknown" if described.type is None else described.type.lower()
+
+
+@subscription.command(
+    "list",
+    epilog=examples(
+        "headgate subscription list",
+        "headgate subscription list orders --json",
+    ),
+)
+@click.argument("topic", required=False, shell_complete=complete_topic)
+@json_option
+@with_context
+def list_(context: CommandContext, topic: str | None, as_json: bool) -> None:
+    """List the subscriptions of TOPIC, or of all topics."""
+    subscriptions = context.ask(lambda admin: admin.list_subscriptions(topic), topic=topic)
+    found = sorted(subscriptions, key=lambda each: (each.topic, each.subscription))
+    if as_json:
+        print_json(found)
+        return
+    if not found:
+        click.echo(
+            "no subscriptions; the first consumer of a subscription creates it: headgate consume --help", err=True
+        )
+        return
+    print_table(
+        ("topic", "subscription", "type", "consumers", "segments", "blocked", "unacknowledged"),
+        [
+            (
+                each.topic,
+                each.subscription,
+                _type(each),
+                str(sum(consumer.connected for consumer in each.consumers)),
+                str(len(each.segments)),
+                str(sum(segment.status == "blocked" for segment in each.segments)),
+                _backlog(each.segments),
+            )
+            for each in found
+        ],
+        numbers=("consumers", "segments", "blocked", "unacknowledged"),
+        drop=("segments", "type", "consumers", "blocked"),
+    )
+
+
+def format_grants(segments: Sequence[SegmentAssignment]) -> Iterator[tuple[str, SegmentAssignment]]:
+    """Yield every segment with its name, and below a shared segment its bucket ranges, e.g. ``0[0-7]``."""
+    for segment in segments:
+        yield str(segment.segment), segment
+        for part in segment.bucket_ranges:
+            name = str(slice_of(segment.segment, part.first_bucket, part.end_bucket))
+            yield (
+                name,
+                replace(
+                    segment,
+                    status=part.status,
+                    acknowledged_offset=part.acknowledged_offset,
+                    consumer=part.consumer,
+                    generation=part.generation,
+                    unacknowledged=part.unacknowledged,
+                    estimated=part.estimated,
+                ),
+            )
+
+
+def describe_holdings(consumer: ConsumerInfo) -> list[str]:
+    """Return the names of the segments and bucket ranges that ``consumer`` holds."""
+    shared = {part[0] for part in consumer.bucket_ranges}
+    whole = [str(segment) for segment in consumer.segments if segment not in shared]
+    return whole + [str(slice_of(*part)) for part in consumer.bucket_ranges]
+
+
+@subscription.command(
+    epilog=examples(
+        "headgate subscription describe orders billing",
+        "headgate subscription describe orders billing --json",
+    ),
+)
+@click.argument("topic", shell_complete=complete_topic)
+@click.argument("name", metavar="SUBSCRIPTION", shell_complete=complete_subscription)
+@json_option
+@with_context
+def describe(context: CommandContext, topic: str, name: str, as_json: bool) -> None:
+    """Show the segments of SUBSCRIPTION of TOPIC: status, positions, consumers, and what blocks them.
+
+    "~" marks an estimate: consumers that share a segment have different positions in it. "-" marks what is not tracked
+    (CHECKPOINT), or what only the source of an external topic knows.
+    """
+    described = context.ask(lambda admin: admin.describe_subscription(topic, name), topic=topic)
+    if as_json:
+        print_json(described)
+        return
+    by_load = described.balance == "load"
+    click.echo(
+        f"{described.subscription} of {described.topic}: {_type(described)}, order {described.order}"
+        f"{', balanced by load' if by_load else ''}"
+    )
+    print_table(
+        (
+            *("segment", "status", "acknowledged", "end", "unacknowledged"),
+            *("consumer", "generation", "blocked by"),
+            *_source_heads(described),
+            *["weight"] * by_load,
+        ),
+        [
+            (
+                name,
+                segment.status,
+                "-" if described.type == "CHECKPOINT" else str(segment.acknowledged_offset),
+                str(segment.next_offset),
+                records_text(segment.unacknowledged, segment.estimated),
+                segment.consumer or "",
+                "" if segment.generation is None else str(segment.generation),
+                ", ".join(map(str, segment.blocked_by)),
+                *((segment.label, segment.checkpoint or "") if segment.label is not None else ()),
+                *["" if segment.weight is None else str(segment.weight)] * by_load,
+            )
+            for name, segment in format_grants(described.segments)
+        ],
+        numbers=("segment", "acknowledged", "end", "unacknowledged", "generation", "weight"),
+        drop=("generation", "weight", "end", "acknowledged", "label"),
+    )
+    if not described.consumers:
+        click.echo("no consumers")
+        return
+    click.echo()
+    print_table(
+        ("consumer", "connected", "segments", *["capacity"] * by_load),
+        [
+            (
+                consumer.consumer,
+                "yes" if consumer.connected else "no",
+                ", ".join(describe_holdings(consumer)) or f"none: {consumer.idle}",
+                *[f"{consumer.capacity / 100:g}"] * by_load,
+            )
+            for consumer in described.consumers
+        ],
+        numbers=("capacity",) if by_load else (),
+    )
+
+
+@subscription.command(
+    epilog=examples(
+        "headgate subscription delete orders billing",
+        "headgate subscription delete orders billing --dry-run",
+        "headgate subscription delete orders billing --force --yes",
+    ),
+)
+@click.argument("topic", shell_complete=complete_topic)
+@click.argument("name", metavar="SUBSCRIPTION", shell_complete=complete_subscription)
+@click.option("--force", is_flag=True, help="Delete it even if consumers are connected.")
+@dry_run_option
+@yes_option
+@json_option
+@with_context
+def delete(
+    context: CommandContext, topic: str, name: str, force: bool, dry_run: bool, yes: bool, as_json: bool
+) -> None:
+    """Delete SUBSCRIPTION of TOPIC and its positions. This cannot be undone.
+
+    On a terminal, the command shows what would go and asks first. Elsewhere it needs --yes.
+    """
+    require_consent(context, yes=yes, dry_run=dry_run)
+    what = f"subscription {name} of {topic}"
+    deletion: dict[str, Any] = {"topic": topic, "subscription": name, "deleted": not dry_run}
+    if not yes or dry_run:
+        described = context.ask(lambda admin: admin.describe_subscription(topic, name), topic=topic)
+        connected = sum(consumer.connected for consumer in described.consumers)
+        deletion |= {"segments": len(described.segments), "connected_consumers": connected}
+        if not as_json:
+            needs = f"; {connected} consumers are connected, so it needs --force" if connected else ""
+            click.echo(f"{what}: {_type(described)}, positions in {len(described.segments)} segments{needs}", err=True)
+    if not (yes or dry_run):
+        ask_first(f"Delete {what}?", f"{what} was not deleted")
+    if not dry_run:
+        context.ask(lambda admin: admin.delete_subscription(topic, name, force=force), topic=topic)
+    if as_json:
+        print_json(deletion)
+    else:
+        click.echo(f"dry run: {what} was not deleted" if dry_run else f"{what} deleted", err=True)

@@ -1,0 +1,1 @@
+"""What every command needs from a terminal: tables, questions, signals, standard streams."""

@@ -1,0 +1,139 @@
+"""Draw a topic's segments as a tree of text. Pure.
+
+Roots and children are sorted by key-hash range. A merged segment is drawn below its first parent; every other parent
+gets an arrow to it. Pruned parents no longer exist, so their children are roots. A bar below the tree shows the
+key-hash range of each active segment. Segments of an external topic have their names at the source.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from headgate.cli.topics.policy_format import policy_line
+from headgate.client.admin_values import PolicyOverrides, SegmentInfo, TopicImportResult, TopicInfo
+
+HASH_BAR_CELLS = 64
+_HASHES = 65_536
+_UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
+_THOUSAND = 1000
+
+
+def format_bytes(size: int) -> str:
+    """Format ``size`` with a unit."""
+    value, unit = float(size), 0
+    while value >= _THOUSAND and unit < len(_UNITS) - 1:
+        value, unit = value / _THOUSAND, unit + 1
+    return f"{size} B" if unit == 0 else f"{value:.1f} {_UNITS[unit]}"
+
+
+def draw_topic(topic: TopicInfo) -> list[str]:
+    """Return the lines of the drawing."""
+    active = [segment for segment in topic.segments if segment.state == "active"]
+    sealed = len(topic.segments) - len(active)
+    counts = f"{len(active)} active" + (f", {sealed} sealed" if sealed else "")
+    head = f"{topic.topic}: {counts}; shard {topic.shard}, layout epoch {topic.layout_epoch}"
+    if topic.external is not None:
+        head += f"; external, positions are {topic.external.positions}"
+        head += f", source {topic.external.source}" if topic.external.source else ""
+    rows = [("segment", "hashes", "state", "records", "size", "")]
+    rows += [_row(tree, segment) for tree, segment in _forest(topic.segments)]
+    widths = [max(len(row[column]) for row in rows) for column in range(6)]
+    lines = [head, ""]
+    for tree, hashes, state, records, size, note in rows:
+        cells = (
+            tree.ljust(widths[0]),
+            hashes.ljust(widths[1]),
+            state.ljust(widths[2]),
+            records.rjust(widths[3]),
+            size.rjust(widths[4]),
+            note,
+        )
+        lines.append("  ".join(cells).rstrip())
+    if topic.external is None or topic.external.hash_bits:
+        lines += ["", f"0000 {_hash_range_bar(active)} ffff"]
+    lines += ["", "subscriptions: " + (", ".join(topic.subscriptions) or "none")]
+    if topic.policy != PolicyOverrides():
+        lines.append(policy_line(topic.policy))
+    return lines
+
+
+def import_lines(answer: TopicImportResult, *, dry_run: bool) -> list[str]:
+    """Return one line per kind of change that an import made, or would make."""
+    would = "would be " if dry_run else ""
+    lines = [
+        f"{would}{what}: {', '.join(labels)}"
+        for what, labels in (("created", answer.created), ("sealed", answer.sealed))
+        if labels
+    ]
+    if answer.expired_parents:
+        lines.append(f"expired at the source with all their records: {', '.join(answer.expired_parents)}")
+    return lines or ["no change: the topic matches its source"]
+
+
+def _row(tree: str, segment: SegmentInfo | None) -> tuple[str, str, str, str, str, str]:
+    if segment is None:
+        return (tree, "", "", "", "", "")
+    note = f"merged from {' and '.join(map(str, segment.parents))}" if len(segment.parents) > 1 else ""
+    hashes = f"{segment.first_hash:04x}-{segment.last_hash:04x}"
+    if segment.label is not None:
+        # Only the source knows records and size.
+        return (tree, hashes, segment.state, "", "", f"{segment.label}  {note}".rstrip())
+    return (
+        tree,
+        hashes,
+        segment.state,
+        f"{segment.next_offset:,}".replace(",", " "),
+        format_bytes(segment.size_bytes),
+        note,
+    )
+
+
+def _forest(segments: Sequence[SegmentInfo]) -> list[tuple[str, SegmentInfo | None]]:
+    """Return (tree cell, segment) in drawing order; None for an arrow to a segment drawn elsewhere."""
+    known = {segment.segment: segment for segment in segments}
+    parents = {
+        segment.segment: sorted(
+            (parent for parent in segment.parents if parent in known),
+            key=lambda parent: known[parent].first_hash,
+        )
+        for segment in segments
+    }
+    drawn: list[tuple[str, SegmentInfo | None]] = []
+    roots = sorted(
+        (segment for segment in segments if not parents[segment.segment]),
+        key=lambda segment: (segment.first_hash, segment.segment),
+    )
+    # (segment, fork before its name, lines before its children, drawn here). A stack, because depth is unlimited.
+    waiting = [(root, "", "", True) for root in reversed(roots)]
+    while waiting:
+        segment, before, below, here = waiting.pop()
+        if not here:
+            drawn.append((f"{before}→ {segment.segment}", None))
+            continue
+        drawn.append((f"{before}{segment.segment}", segment))
+        children = sorted(
+            (known[child] for child in segment.children if child in known),
+            key=lambda child: child.first_hash,
+        )
+        for child in reversed(children):
+            fork, lines = ("└─ ", "   ") if child is children[-1] else ("├─ ", "│  ")
+            first_parent = parents[child.segment][0] == segment.segment
+            waiting.append((child, below + fork, below + lines, first_parent))
+    return drawn
+
+
+def _hash_range_bar(active: list[SegmentInfo]) -> str:
+    """Return the key-hash range as one bar, with the number of each active segment where it fits."""
+    bar = ["─"] * HASH_BAR_CELLS
+    labels_at: list[tuple[int, int, str]] = []
+    for segment in active:
+        first = segment.first_hash * HASH_BAR_CELLS // _HASHES
+        end = (segment.last_hash + 1) * HASH_BAR_CELLS // _HASHES
+        bar[first] = "├"
+        labels_at.append((first, end, str(segment.segment)))
+    for first, end, name in labels_at:
+        width = end - first - 1
+        if len(name) <= width:
+            start = first + 1 + (width - len(name)) // 2
+            bar[start : start + len(name)] = list(name)
+    return "".join(bar) + "┤"

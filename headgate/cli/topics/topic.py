@@ -1,0 +1,336 @@
+"""`headgate topic`: commands around `Admin`."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, BinaryIO, get_args
+
+import click
+
+from headgate.cli.completion import complete_topic
+from headgate.cli.context import CommandContext, with_context
+from headgate.cli.terminal.confirmation import ask_first, dry_run_option, require_consent, yes_option
+from headgate.cli.terminal.output import examples, json_option, print_json, print_table
+from headgate.cli.topics.policy_format import DEFAULT, count, retention, switch
+from headgate.cli.topics.segment_tree import draw_topic, format_bytes, import_lines
+from headgate.protocol.requests import PolicyField
+
+if TYPE_CHECKING:
+    from headgate import Admin, PruneResult, SegmentId, SubscriptionInfo, TopicInfo
+
+
+@click.group(
+    epilog=examples(
+        "headgate topic create orders --segments 4",
+        "headgate topic describe orders",
+        "headgate topic split orders 2",
+    ),
+)
+def topic() -> None:
+    """Create, import, list, describe, split, merge, set, prune and delete topics."""
+
+
+def _print_topic(
+    context: CommandContext, request: Callable[[Admin], Awaitable[TopicInfo]], as_json: bool, topic: str | None = None
+) -> None:
+    """Send one request about an existing ``topic``, or to create one, and print the topic that it returns."""
+    described = context.ask(request, topic=topic)
+    if as_json:
+        print_json(described)
+    else:
+        click.echo("\n".join(draw_topic(described)))
+
+
+@topic.command(
+    epilog=examples(
+        "headgate topic create orders",
+        "headgate topic create orders --segments 4",
+    ),
+)
+@click.argument("name", metavar="TOPIC")
+@click.option("--segments", type=click.IntRange(1, 1024), default=1, show_default=True, help="Number of segments.")
+@json_option
+@with_context
+def create(context: CommandContext, name: str, segments: int, as_json: bool) -> None:
+    """Create TOPIC."""
+    _print_topic(context, lambda admin: admin.create_topic(name, segments=segments), as_json)
+
+
+@topic.command(
+    "import",
+    epilog=examples(
+        "headgate topic import orders shards.json",
+        "aws kinesis list-shards --stream-name orders | headgate topic import orders - --format kinesis",
+        "headgate topic import orders shards.json --format kinesis --dry-run",
+    ),
+)
+@click.argument("name", metavar="TOPIC", shell_complete=complete_topic)
+@click.argument("file", type=click.File("rb"))
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["headgate", "kinesis"]),
+    default="headgate",
+    show_default=True,
+    help="Format of FILE. headgate: a JSON list of segments. kinesis: the output of list-shards.",
+)
+@click.option("--partial", is_flag=True, help="FILE lists only changed segments; all others stay unchanged.")
+@click.option("--dry-run", is_flag=True, help="Only show what would change.")
+@json_option
+@with_context
+def import_(
+    context: CommandContext, name: str, file: BinaryIO, form: str, partial: bool, dry_run: bool, as_json: bool
+) -> None:
+    """Create or update the external topic TOPIC from a listing of its segments.
+
+    headgate does not store the records of an external topic. FILE (- for standard input) lists the segments at the
+    source, with their parents. Import again after each split or merge at the source. Importing twice is harmless.
+    """
+    from headgate import read_layout, read_list_shards  # noqa: PLC0415 - not needed to print help
+
+    data = file.read()
+    layout = read_layout(data) if form == "headgate" else read_list_shards(data)
+
+    answer = context.ask(lambda admin: admin.import_topic(name, layout, complete=not partial, dry_run=dry_run))
+    if as_json:
+        print_json(answer)
+        return
+    click.echo("\n".join(draw_topic(answer.topic)))
+    for line in import_lines(answer, dry_run=dry_run):
+        click.echo(line, err=True)
+
+
+@topic.command(
+    "list",
+    epilog=examples(
+        "headgate topic list",
+        "headgate topic list --json",
+    ),
+)
+@json_option
+@with_context
+def list_(context: CommandContext, as_json: bool) -> None:
+    """List all topics."""
+    topics = sorted(context.ask(lambda admin: admin.list_topics()), key=lambda found: found.topic)
+    if as_json:
+        print_json(topics)
+        return
+    if not topics:
+        click.echo("no topics; create one: headgate topic create NAME", err=True)
+        return
+    print_table(
+        ("topic", "kind", "shard", "active", "sealed", "records", "size", "subscriptions"),
+        [
+            (
+                found.topic,
+                "stored" if found.external is None else "external",
+                str(found.shard),
+                str(sum(segment.state == "active" for segment in found.segments)),
+                str(sum(segment.state != "active" for segment in found.segments)),
+                *_amounts(found),
+                ", ".join(found.subscriptions),
+            )
+            for found in topics
+        ],
+        numbers=("shard", "active", "sealed", "records", "size"),
+        drop=("kind", "shard", "sealed", "size", "active"),
+    )
+
+
+def _amounts(found: TopicInfo) -> tuple[str, str]:
+    """Return records and bytes; empty for an external topic, because only its source knows them."""
+    if found.external is not None:
+        return "", ""
+    records = sum(segment.next_offset for segment in found.segments)
+    return str(records), format_bytes(sum(segment.size_bytes for segment in found.segments))
+
+
+@topic.command(
+    epilog=examples(
+        "headgate topic describe orders",
+        "headgate topic describe orders --json",
+    ),
+)
+@click.argument("name", metavar="TOPIC", shell_complete=complete_topic)
+@json_option
+@with_context
+def describe(context: CommandContext, name: str, as_json: bool) -> None:
+    """Show the segments of TOPIC as a tree, with their key-hash ranges, records and sizes.
+
+    The hash of a record's key determines its segment. "→ 4" refers to merged segment 4, which is drawn elsewhere.
+    """
+    _print_topic(context, lambda admin: admin.describe_topic(name), as_json, name)
+
+
+@topic.command(
+    epilog=examples(
+        "headgate topic split orders 2",
+    ),
+)
+@click.argument("name", metavar="TOPIC", shell_complete=complete_topic)
+@click.argument("segment", type=click.IntRange(min=0))
+@json_option
+@with_context
+def split(context: CommandContext, name: str, segment: SegmentId, as_json: bool) -> None:
+    """Split SEGMENT of TOPIC in the middle of its key-hash range.
+
+    Producers and consumers keep running. STREAM subscriptions open the two children when SEGMENT is drained.
+    """
+    _print_topic(context, lambda admin: admin.split(name, segment), as_json, name)
+
+
+@topic.command(
+    epilog=examples(
+        "headgate topic merge orders 3 4",
+    ),
+)
+@click.argument("name", metavar="TOPIC", shell_complete=complete_topic)
+@click.argument("first", type=click.IntRange(min=0))
+@click.argument("second", type=click.IntRange(min=0))
+@json_option
+@with_context
+def merge(context: CommandContext, name: str, first: SegmentId, second: SegmentId, as_json: bool) -> None:
+    """Merge the adjacent segments FIRST and SECOND of TOPIC into one."""
+    _print_topic(context, lambda admin: admin.merge(name, first, second), as_json, name)
+
+
+@topic.command(
+    "set",
+    epilog=examples(
+        "headgate topic set orders --auto-split on --max-segments 16",
+        "headgate topic set orders --auto-split on --auto-merge on",
+        "headgate topic set orders --retention 7d",
+        "headgate topic set orders --auto-split default --retention default",
+    ),
+)
+@click.argument("name", metavar="TOPIC", shell_complete=complete_topic)
+@click.option("--auto-split", type=switch, metavar="on|off|default", help="Split busy segments automatically.")
+@click.option("--auto-merge", type=switch, metavar="on|off|default", help="Merge idle adjacent segments automatically.")
+@click.option("--min-segments", type=count, metavar="N|default", help="Never merge below N active segments.")
+@click.option("--max-segments", type=count, metavar="N|default", help="Never split beyond N active segments.")
+@click.option(
+    "--retention",
+    type=retention,
+    metavar="7d|12h|none|default",
+    help="Keep a sealed segment at least this long (units s, m, h, d, w), and until it is drained. none: forever.",
+)
+@json_option
+@with_context
+def set_(context: CommandContext, name: str, as_json: bool, **given: Any) -> None:
+    """Override the cluster's scaling and retention settings for TOPIC.
+
+    Options that are not given stay unchanged. "default" returns to the cluster's sections [scaling] and [retention].
+    """
+    fields = {"retention": "retention_ms"}
+    named = {fields.get(option, option): value for option, value in given.items() if value is not None}
+    if not named:
+        raise click.UsageError("give at least one option to set")
+    reset = [field for field in get_args(PolicyField) if named.get(field) == DEFAULT]
+    values = {field: value for field, value in named.items() if value != DEFAULT}
+    _print_topic(context, lambda admin: admin.set_topic_policy(name, reset=reset, **values), as_json, name)
+
+
+@topic.command(
+    epilog=examples(
+        "headgate topic prune orders --dry-run",
+        "headgate topic prune orders --yes",
+    ),
+)
+@click.argument("name", metavar="TOPIC", shell_complete=complete_topic)
+@dry_run_option
+@yes_option
+@json_option
+@with_context
+def prune(context: CommandContext, name: str, dry_run: bool, yes: bool, as_json: bool) -> None:
+    """Prune the sealed segments of TOPIC that every subscription has drained, regardless of retention.
+
+    Their data is deleted shortly afterwards and cannot be restored. Retained segments are listed with the reason.
+    """
+    require_consent(context, yes=yes, dry_run=dry_run)
+    if not (yes or dry_run):
+        proposed = context.ask(lambda admin: admin.prune_topic(name, dry_run=True), topic=name)
+        _print_pruned(proposed, dry_run=True, err=True)
+        if proposed.segments:
+            ask_first(f"Prune {len(proposed.segments)} segments of topic {name}?", f"topic {name} was not pruned")
+    pruned = context.ask(lambda admin: admin.prune_topic(name, dry_run=dry_run), topic=name)
+    if as_json:
+        print_json({"segments": pruned.segments, "retained": pruned.retained, "abandoned": pruned.abandoned})
+    else:
+        _print_pruned(pruned, dry_run=dry_run)
+
+
+def _print_pruned(pruned: PruneResult, *, dry_run: bool, err: bool = False) -> None:
+    for subscription in pruned.abandoned:
+        click.echo(f"ignored expired subscription {subscription}: it has had no consumer for too long", err=True)
+    action = "would be pruned" if dry_run else "pruned"
+    print_table(
+        ("segment", "", "reason"),
+        [
+            *((str(segment), action, "") for segment in pruned.segments),
+            *((str(each.segment), "retained", each.reason) for each in pruned.retained),
+        ],
+        numbers=("segment",),
+        err=err,
+    )
+
+
+@topic.command(
+    epilog=examples(
+        "headgate topic delete orders",
+        "headgate topic delete orders --dry-run",
+        "headgate topic delete orders --force --yes",
+    ),
+)
+@click.argument("name", metavar="TOPIC", shell_complete=complete_topic)
+@click.option("--force", is_flag=True, help="Delete it even if consumers are connected.")
+@dry_run_option
+@yes_option
+@json_option
+@with_context
+def delete(context: CommandContext, name: str, force: bool, dry_run: bool, yes: bool, as_json: bool) -> None:
+    """Delete TOPIC with its records and subscriptions. This cannot be undone.
+
+    On a terminal, the command shows what would go and asks first. Elsewhere it needs --yes.
+    """
+    require_consent(context, yes=yes, dry_run=dry_run)
+    deletion: dict[str, Any] = {"topic": name, "deleted": not dry_run}
+    if not yes or dry_run:
+
+        async def contents(admin: Admin) -> tuple[TopicInfo, list[SubscriptionInfo]]:
+            return await admin.describe_topic(name), await admin.list_subscriptions(name)
+
+        described, subscriptions = context.ask(contents, topic=name)
+        deletion |= topic_contents(described, subscriptions)
+        if not as_json:
+            click.echo(_contents_line(name, deletion), err=True)
+    if not (yes or dry_run):
+        ask_first(f"Delete topic {name}?", f"topic {name} was not deleted")
+    if not dry_run:
+        context.ask(lambda admin: admin.delete_topic(name, force=force), topic=name)
+    if as_json:
+        print_json(deletion)
+    else:
+        click.echo(f"dry run: topic {name} was not deleted" if dry_run else f"topic {name} deleted", err=True)
+
+
+def topic_contents(described: TopicInfo, subscriptions: list[SubscriptionInfo]) -> dict[str, Any]:
+    """Return what goes with a topic; ``records`` and ``bytes`` are None if they are stored elsewhere."""
+    stored = described.external is None
+    return {
+        "segments": len(described.segments),
+        "records": sum(segment.next_offset for segment in described.segments) if stored else None,
+        "bytes": sum(segment.size_bytes for segment in described.segments) if stored else None,
+        "subscriptions": sorted(each.subscription for each in subscriptions),
+        "connected_consumers": sum(consumer.connected for each in subscriptions for consumer in each.consumers),
+    }
+
+
+def _contents_line(name: str, contents: dict[str, Any]) -> str:
+    records = "records that stay at their source"
+    if contents["records"] is not None:
+        records = f"{contents['records']} records ({format_bytes(contents['bytes'])})"
+    subscriptions = ", ".join(contents["subscriptions"]) or "none"
+    line = f"topic {name}: {contents['segments']} segments, {records}; subscriptions: {subscriptions}"
+    if contents["connected_consumers"]:
+        line += f"; {contents['connected_consumers']} consumers are connected, so it needs --force"
+    return line

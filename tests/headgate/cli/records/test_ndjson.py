@@ -1,0 +1,234 @@
+"""Newline-delimited JSON: lines, keys, values and positions."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headgate.cli.records.ndjson import (
+    BadLine,
+    KeyedRecord,
+    Line,
+    LineFormat,
+    LineSplitter,
+    decode_position,
+    encode_position,
+    ends_with_line,
+    keyed_record,
+)
+from headgate.protocol.messages import MAX_RECORD_BYTES
+
+
+def split(*blocks: bytes, **options: int) -> list[Line]:
+    """Return the lines in ``blocks``."""
+    splitter = LineSplitter(**options)
+    return [line for block in blocks for line in splitter.feed(block)] + list(splitter.end())
+
+
+def record(text: bytes, field: str | None = "id", key: bytes | None = None) -> KeyedRecord | BadLine:
+    """Return the result for line 3 with ``text``."""
+    return keyed_record(Line(3, 100, text), LineFormat(key=key, key_field=field))
+
+
+def problem(text: bytes, field: str | None = "id", key: bytes | None = None) -> str:
+    """Return why ``text`` is invalid."""
+    found = record(text, field, key)
+    assert isinstance(found, BadLine)
+    assert found.number == 3
+    return found.problem
+
+
+def test_lines_have_a_number_and_an_end_offset():
+    assert split(b"ab\n\ncd\r\nef") == [Line(1, 3, b"ab"), Line(3, 8, b"cd"), Line(4, 10, b"ef")]
+
+
+def test_blank_lines_are_skipped_but_counted():
+    assert [line.number for line in split(b"\n \t\nx\n")] == [3]
+
+
+def test_a_byte_order_mark_is_not_part_of_the_first_line():
+    assert split(b"\xef\xbb\xbf{}\n\xef\xbb\xbf{}\n")[0].text == b"{}"
+    assert split(b"\xef\xbb\xbf{}\n\xef\xbb\xbf{}\n")[1].text == b"\xef\xbb\xbf{}"
+
+
+@settings(deadline=None)
+@given(st.lists(st.binary(max_size=6).filter(lambda text: b"\n" not in text)), st.data())
+def test_lines_do_not_depend_on_block_boundaries(texts: list[bytes], data: st.DataObject):
+    whole = b"\n".join(texts)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(whole)), max_size=5)))
+    blocks = [whole[first:end] for first, end in zip([0, *cuts], [*cuts, len(whole)], strict=True)]
+
+    assert split(*blocks) == split(whole)
+
+
+def test_a_line_of_the_maximum_size_is_kept_and_a_longer_one_is_not():
+    found = split(b"x" * 4 + b"\n" + b"x" * 6 + b"\nab\n", max_line_bytes=4)
+
+    assert [(line.number, line.text) for line in found] == [(1, b"xxxx"), (2, None), (3, b"ab")]
+    assert found[-1].end_offset == 15
+
+
+def test_a_long_line_does_not_fill_memory():
+    splitter = LineSplitter(max_line_bytes=10)
+    for _ in range(100):
+        assert list(splitter.feed(b"x" * 4)) == []
+
+    assert len(splitter._partial_line) == 0
+    assert [line.text for line in splitter.end()] == [None]
+
+
+def test_splitting_continues_at_a_position():
+    assert split(b"x\n", offset=50, number=7) == [Line(8, 52, b"x")]
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        (b'{"id": "abc"}', b"abc"),
+        (b'{"id": "\\u00e4\\n"}', "ä\n".encode()),
+        (b'{"id": ""}', b""),
+        (b'{"id": 12}', b"12"),
+        (b'{"id": 1.10}', b"1.10"),
+        (b'{"id": true}', b"true"),
+        (b'{"id": 1, "id": 2}', b"2"),
+        (b'  {"id": 123456789012345678901234567890}  ', b"123456789012345678901234567890"),
+    ],
+)
+def test_the_key_is_the_text_of_the_field_and_the_value_is_the_line(text: bytes, key: bytes):
+    assert record(text) == KeyedRecord(3, 100, key, text)
+
+
+def test_a_dotted_name_is_a_field_with_that_name_or_a_nested_field():
+    inside = b'{"a": {"b": {"c": 1}}}'
+    assert record(inside, "a.b.c") == KeyedRecord(3, 100, b"1", inside)
+
+    both = b'{"a": {"b": 1}, "a.b": 2}'
+    assert record(both, "a.b") == KeyedRecord(3, 100, b"2", both)
+
+
+@pytest.mark.parametrize("text", [b"[1]", b"3", b'"x"', b'{"other": 1}'])
+def test_a_fixed_key_accepts_any_json(text: bytes):
+    assert record(text, None, b"k") == KeyedRecord(3, 100, b"k", text)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (b'{"id": ', "is not JSON"),
+        (b"hello", "is not JSON"),
+        (b'{"id": 1} x', "is not JSON"),
+        (b'{"id": "\xff"}', "is not JSON"),
+        (b"[1]", "not a JSON object, so it has no field 'id'"),
+        (b'{"other": 1, "more": 2}', "has no field 'id'; its fields are 'other', 'more'"),
+        (b"{}", "its fields are none"),
+        (b'{"id": null}', "has null in field 'id'"),
+        (b'{"id": {"a": 1}}', "has an object in field 'id'"),
+        (b'{"id": [1]}', "has a list in field 'id'"),
+    ],
+)
+def test_an_invalid_line_has_a_reason(text: bytes, message: str):
+    assert message in problem(text)
+
+
+def test_with_a_fixed_key_a_line_must_still_be_json():
+    assert "is not JSON" in problem(b"hello", None, b"k")
+
+
+def test_a_line_above_the_record_size_is_invalid():
+    fits = json.dumps("x" * (MAX_RECORD_BYTES - 3)).encode()
+
+    assert isinstance(record(fits, None, b"k"), KeyedRecord)
+    assert "exceed 1048576 bytes" in problem(fits, None, b"kk")
+    overlong = keyed_record(Line(3, 9, None), LineFormat(key=b"k"))
+    assert isinstance(overlong, BadLine)
+    assert "longer than 1048576 bytes" in overlong.problem
+
+
+def test_a_position_is_small_and_survives_encoding():
+    found = record(b'{"id": 1}')
+    assert isinstance(found, KeyedRecord)
+    encoded = encode_position(found)
+
+    position = decode_position(encoded)
+
+    assert position is not None
+    assert (position.end_offset, position.number) == (100, 3)
+    assert len(encoded) < 32
+
+
+def test_a_position_of_another_program_is_none():
+    assert decode_position(b"\x01") is None
+
+
+@pytest.mark.parametrize("tail", [b'{"id": 1}\n', b'{"id": 1}\r\n', b'x\n{"id": 1}', b'\xef\xbb\xbf{"id": 1}\n'])
+def test_a_position_is_recognised_by_the_line_before_it(tail: bytes):
+    found = record(b'{"id": 1}')
+    assert isinstance(found, KeyedRecord)
+    position = decode_position(encode_position(found))
+    assert position is not None
+
+    assert ends_with_line(tail, position)
+    assert not ends_with_line(tail.replace(b"1", b"2"), position)
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "value"),
+    [(b"a:b:c", b"a", b"b:c"), (b":v", b"", b"v"), (b"k:", b"k", b""), (b"\xff:\x00", b"\xff", b"\x00")],
+)
+def test_a_key_separator_divides_any_line_once(text: bytes, key: bytes, value: bytes):
+    found = keyed_record(Line(3, 100, text), LineFormat(key_separator=b":"))
+
+    assert KeyedRecord(3, 100, key, value, prefix=key + b":") == found
+    position = decode_position(encode_position(found))
+    assert position is not None
+    assert ends_with_line(b"before\n" + text + b"\n", position), "a named producer finds its line again"
+
+
+def test_a_line_without_its_key_separator_is_invalid():
+    assert BadLine(3, "has no key separator '\\t'") == keyed_record(
+        Line(3, 100, b"a b"), LineFormat(key_separator=b"\t")
+    )
+
+
+def test_raw_lines_need_not_be_json():
+    raw = keyed_record(Line(3, 100, b"{ no json"), LineFormat(key=b"k", is_json=False))
+
+    assert KeyedRecord(3, 100, b"k", b"{ no json") == raw
+
+
+@pytest.mark.parametrize(
+    ("text", "timestamp_ms"),
+    [
+        (b'{"at":1769882400000}', 1_769_882_400_000),
+        (b'{"at":0}', 0),
+        (b'{"at":"2026-01-31T18:00:00Z"}', 1_769_882_400_000),
+        (b'{"at":"2026-01-31T19:00:00.250+01:00"}', 1_769_882_400_250),
+    ],
+)
+def test_a_timestamp_is_milliseconds_or_a_time(text: bytes, timestamp_ms: int):
+    found = keyed_record(Line(3, 100, text), LineFormat(key=b"k", timestamp_field="at"))
+
+    assert KeyedRecord(3, 100, b"k", text, timestamp_ms) == found
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (b'{"at":-1}', "has no timestamp in field 'at': write milliseconds since 1970"),
+        (b'{"at":1.5}', "has no timestamp in field 'at': write milliseconds since 1970"),
+        (b'{"at":9223372036854775808}', "has no timestamp in field 'at': write milliseconds since 1970"),
+        (b'{"at":' + b"9" * 5000 + b"}", "has no timestamp in field 'at': write milliseconds since 1970"),
+        (b'{"at":"noon"}', "has no timestamp in field 'at': 'noon' is not a time"),
+        (b'{"at":"2026-01-31T18:00:00"}', "has no timestamp in field 'at': '2026-01-31T18:00:00' has no time zone"),
+        (b'{"n":1}', "has no field 'at'; its fields are 'n'"),
+        (b"[1]", "is not a JSON object, so it has no field 'at'"),
+    ],
+)
+def test_an_unusable_timestamp_has_a_reason(text: bytes, problem: str):
+    found = keyed_record(Line(3, 100, text), LineFormat(key=b"k", timestamp_field="at"))
+
+    assert isinstance(found, BadLine)
+    assert found.problem.startswith(problem)

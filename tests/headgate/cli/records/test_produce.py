@@ -1,0 +1,346 @@
+"""`headgate produce`: sent records, counts, errors that stop it, and resuming."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headgate.cli.records import produce as cli_produce
+from headgate.cli.records.ndjson import KeyedRecord, decode_position, encode_position
+from headgate.errors import DeliveryFailedError, DeliveryUnknownError, FencedError, RequestRejectedError
+from tests.headgate.cli.conftest import Invoke
+from tests.support.fakes.cli_client import FakeCluster, FakeProducer, InProcessContext, segment, topic
+
+GOOD = b'{"id": "a", "n": 1}\n{"id": "b", "n": 2}\n{"id": "a", "n": 3}\n'
+
+
+@pytest.fixture
+def orders(cluster: FakeCluster) -> FakeCluster:
+    """A cluster with the topic."""
+    cluster.topics["orders"] = topic("orders", segment(0, 0, 0xFFFF))
+    return cluster
+
+
+@pytest.fixture
+def events(tmp_path: Path) -> Path:
+    """A file of three valid lines."""
+    path = tmp_path / "events.ndjson"
+    path.write_bytes(GOOD)
+    return path
+
+
+def test_each_line_is_one_record_with_its_bytes_as_the_value(invoke: Invoke, orders: FakeCluster, events: Path):
+    result = invoke("produce", "orders", "--key-field", "id", str(events))
+
+    assert result.exit_code == 0, result.stderr
+    assert orders.sent == [
+        ("orders", b"a", b'{"id": "a", "n": 1}'),
+        ("orders", b"b", b'{"id": "b", "n": 2}'),
+        ("orders", b"a", b'{"id": "a", "n": 3}'),
+    ]
+    assert orders.positions == [None, None, None]
+    assert (orders.flushes, orders.closed) == (1, 1)
+    assert result.stderr == "accepted 3, stored 3, failed 0\n"
+    assert result.stdout == ""
+
+
+def test_the_summary_as_json(invoke: Invoke, orders: FakeCluster, events: Path):
+    result = invoke("produce", "orders", "--key-field", "id", str(events), "--json")
+
+    assert json.loads(result.stdout) == {"accepted": 3, "stored": 3, "failed": 0, "unknown": 0, "skipped": 0}
+
+
+def test_several_files_are_sent_in_order(invoke: Invoke, orders: FakeCluster, events: Path, tmp_path: Path):
+    (tmp_path / "more").write_bytes(b'{"id": 9}')
+
+    invoke("produce", "orders", "--key-field", "id", str(events), str(tmp_path / "more"))
+
+    assert [key for _, key, _ in orders.sent] == [b"a", b"b", b"a", b"9"]
+
+
+def test_an_invalid_line_is_named_and_everything_before_it_is_sent(invoke: Invoke, orders: FakeCluster, tmp_path: Path):
+    path = tmp_path / "events.ndjson"
+    path.write_bytes(b'{"id": 1}\n\n{"id": 2}\nhello\n{"id": 3}\n')
+
+    result = invoke("produce", "orders", "--key-field", "id", str(path))
+
+    assert result.exit_code == 1
+    assert [key for _, key, _ in orders.sent] == [b"1", b"2"]
+    assert orders.flushes == 1
+    summary, error = result.stderr.splitlines()
+    assert summary == "accepted 2, stored 2, failed 0"
+    assert error.startswith(f"headgate: {path}:4 is not JSON")
+    assert "--skip-bad-lines" in error
+
+
+def test_a_missing_key_field_names_the_existing_fields(invoke: Invoke, orders: FakeCluster, events: Path):
+    result = invoke("produce", "orders", "--key-field", "nr", str(events))
+
+    assert f"{events}:1 has no field 'nr'; its fields are 'id', 'n'" in result.stderr
+
+
+def test_an_invalid_line_in_one_file_stops_before_the_next_file(
+    invoke: Invoke, orders: FakeCluster, events: Path, tmp_path: Path
+):
+    (tmp_path / "bad").write_bytes(b"hello\n")
+
+    invoke("produce", "orders", "--key-field", "id", str(tmp_path / "bad"), str(events))
+
+    assert orders.sent == []
+
+
+def test_invalid_lines_can_be_skipped_counted_and_reported(invoke: Invoke, orders: FakeCluster, tmp_path: Path):
+    path = tmp_path / "events.ndjson"
+    path.write_bytes(b'{"id": 1}\n' + b"hello\n" * 8 + b'{"id": 3}\n')
+
+    result = invoke("produce", "orders", "--key-field", "id", "--skip-bad-lines", str(path))
+
+    assert result.exit_code == 0
+    assert [key for _, key, _ in orders.sent] == [b"1", b"3"]
+    assert result.stderr.count("headgate: skipped") == cli_produce.REPORTED
+    assert result.stderr.endswith("accepted 2, stored 2, failed 0, skipped 8 invalid lines\n")
+
+
+def test_failed_records_are_counted_and_named_and_the_command_fails(invoke: Invoke, orders: FakeCluster, events: Path):
+    orders.failures = {
+        b'{"id": "a", "n": 1}': DeliveryFailedError("the deadline passed"),
+        b'{"id": "b", "n": 2}': DeliveryUnknownError("no answer"),
+    }
+
+    result = invoke("produce", "orders", "--key-field", "id", str(events))
+
+    assert result.exit_code == 1
+    assert f"{events}:1: the deadline passed" in result.stderr
+    assert f"{events}:2: no answer" in result.stderr
+    assert result.stderr.endswith("accepted 3, stored 1, failed 2 (1 may have been stored)\n")
+
+
+def test_a_fenced_producer_stops(invoke: Invoke, orders: FakeCluster, events: Path):
+    orders.failures = {b'{"id": "a", "n": 1}': FencedError("fenced", "another process has this name")}
+
+    result = invoke("produce", "orders", "--key-field", "id", str(events))
+
+    assert result.exit_code == 1
+    assert result.stderr.endswith(f"headgate: stopped at {events}:1: another process has this name\n")
+
+
+def test_an_unknown_topic_names_the_command_that_creates_it_and_nothing_is_sent(
+    invoke: Invoke, cluster: FakeCluster, events: Path
+):
+    result = invoke("produce", "orders", "--key-field", "id", str(events))
+
+    assert result.exit_code == 1
+    assert result.stderr == "headgate: topic 'orders' does not exist; create it first: headgate topic create orders\n"
+    assert cluster.sent == []
+
+
+def test_a_missing_file_is_one_line(invoke: Invoke, orders: FakeCluster, tmp_path: Path):
+    result = invoke("produce", "orders", "--key-field", "id", str(tmp_path / "nothing"))
+
+    assert result.exit_code == 1
+    assert result.stderr.startswith(f"headgate: {tmp_path / 'nothing'}: No such file")
+
+
+def test_a_file_that_cannot_be_read_stops_after_everything_before_it(
+    invoke: Invoke, orders: FakeCluster, events: Path, tmp_path: Path
+):
+    result = invoke("produce", "orders", "--key-field", "id", str(events), str(tmp_path))
+
+    assert result.exit_code == 1
+    assert (len(orders.sent), orders.flushes) == (3, 1)
+    assert result.stderr.endswith(f"headgate: {tmp_path}: cannot be read: Is a directory\n")
+
+
+def test_a_record_rejected_by_the_producer_stops_after_everything_before_it(
+    invoke: Invoke, orders: FakeCluster, events: Path, monkeypatch: pytest.MonkeyPatch
+):
+    send = FakeProducer.send
+
+    async def refuse(self: FakeProducer, name: str, key: bytes, value: bytes, **options: Any) -> Any:
+        if key == b"b":
+            raise RequestRejectedError("invalid", "too large")
+        return await send(self, name, key, value, **options)
+
+    monkeypatch.setattr(FakeProducer, "send", refuse)
+
+    result = invoke("produce", "orders", "--key-field", "id", str(events))
+
+    assert result.exit_code == 1
+    assert (len(orders.sent), orders.flushes) == (1, 1)
+    assert result.stderr.splitlines()[-2:] == [
+        "accepted 1, stored 1, failed 1",
+        f"headgate: stopped at {events}:2: too large",
+    ]
+
+
+def test_ctrl_c_stores_accepted_records_before_the_exit(
+    invoke: Invoke, orders: FakeCluster, context: InProcessContext, monkeypatch: pytest.MonkeyPatch
+):
+    send = FakeProducer.send
+
+    async def interrupt(self: FakeProducer, *record: Any, **options: Any) -> Any:
+        os.kill(os.getpid(), signal.SIGINT)
+        return await send(self, *record, **options)
+
+    monkeypatch.setattr(FakeProducer, "send", interrupt)
+    context.input_file, writer = os.pipe()
+    os.write(writer, b'{"id": 1}\n')
+    try:
+        result = invoke("produce", "orders", "--key-field", "id")
+    finally:
+        os.close(context.input_file)
+        os.close(writer)
+
+    assert result.exit_code == 130
+    assert orders.flushes == 1
+    assert result.stderr == "accepted 1, stored 1, failed 0\n"
+
+
+# Resuming
+
+
+def test_a_named_producer_sends_its_position_with_each_record(invoke: Invoke, orders: FakeCluster, events: Path):
+    invoke("produce", "orders", "--key-field", "id", "--name", "import", str(events))
+
+    ends = [decode_position(position or b"") for position in orders.positions]
+    assert [(end.end_offset, end.number) for end in ends if end is not None] == [(20, 1), (40, 2), (60, 3)]
+
+
+def test_a_second_run_starts_after_the_last_stored_record(invoke: Invoke, orders: FakeCluster, events: Path):
+    orders.source_position = encode_position(KeyedRecord(2, 40, b"b", b'{"id": "b", "n": 2}'))
+    with events.open("ab") as file:
+        file.write(b'{"id": "c", "n": 4}')
+
+    result = invoke("produce", "orders", "--key-field", "id", "--name", "import", str(events))
+
+    assert [value for _, _, value in orders.sent] == [b'{"id": "a", "n": 3}', b'{"id": "c", "n": 4}']
+    assert "2 lines are already stored" in result.stderr
+    assert result.stderr.endswith("accepted 2, stored 2, failed 0\n")
+
+
+@pytest.mark.parametrize("content", [b"", b'{"id": "z", "n": 1}\n{"id": "z", "n": 2}\n', GOOD[:30]])
+def test_another_file_under_the_same_name_is_rejected(
+    invoke: Invoke, orders: FakeCluster, events: Path, content: bytes
+):
+    orders.source_position = encode_position(KeyedRecord(2, 40, b"b", b'{"id": "b", "n": 2}'))
+    events.write_bytes(content)
+
+    result = invoke("produce", "orders", "--key-field", "id", "--name", "import", str(events))
+
+    assert result.exit_code == 1
+    assert "is not the file that producer 'import' has read before" in result.stderr
+    assert orders.sent == []
+
+
+def test_a_position_of_another_program_is_rejected(invoke: Invoke, orders: FakeCluster, events: Path):
+    orders.source_position = b"row 7"
+
+    result = invoke("produce", "orders", "--key-field", "id", "--name", "import", str(events))
+
+    assert result.exit_code == 1
+    assert orders.sent == []
+
+
+def test_a_named_producer_stops_at_its_first_failure(invoke: Invoke, orders: FakeCluster, tmp_path: Path):
+    path = tmp_path / "many"
+    path.write_bytes(b"".join(b'{"id": %d}\n' % number for number in range(100_000)))
+    orders.failures = {b'{"id": 5}': DeliveryFailedError("the deadline passed")}
+
+    result = invoke("produce", "orders", "--key-field", "id", "--name", "import", str(path))
+
+    assert result.exit_code == 1
+    assert len(orders.sent) < 100_000
+    assert f"stopped at {path}:6: the deadline passed" in result.stderr
+
+
+# Standard input
+
+PROGRAM = """
+import sys
+from headgate.cli.main import main
+from tests.support.fakes.cli_client import FakeCluster, FakeContext, segment, topic
+
+cluster = FakeCluster()
+cluster.topics["orders"] = topic("orders", segment(0, 0, 65535))
+try:
+    main(["produce", "orders", "--key-field", "id", *sys.argv[1:]], prog_name="headgate", obj=FakeContext(cluster))
+finally:
+    print([key.decode() for _, key, _ in cluster.sent])
+"""
+
+
+@pytest.mark.parametrize("words", [(), ("-",)])
+@pytest.mark.parametrize("redirected", [False, True])
+def test_standard_input_may_be_a_pipe_or_a_file(
+    words: tuple[str, ...], redirected: bool, events: Path, pytestconfig: pytest.Config
+):
+    command = [sys.executable, "-c", PROGRAM, *words]
+    if redirected:
+        with events.open("rb") as file:
+            result = subprocess.run(command, stdin=file, capture_output=True, cwd=pytestconfig.rootpath, check=True)
+    else:
+        result = subprocess.run(command, input=GOOD, capture_output=True, cwd=pytestconfig.rootpath, check=True)
+
+    assert result.stdout == b"['a', 'b', 'a']\n"
+    assert result.stderr == b"accepted 3, stored 3, failed 0\n"
+
+
+def test_an_invalid_line_of_standard_input_is_named(pytestconfig: pytest.Config):
+    command = [sys.executable, "-c", PROGRAM]
+    result = subprocess.run(
+        command, input=b"{}\n", capture_output=True, text=False, cwd=pytestconfig.rootpath, check=False
+    )
+
+    assert result.returncode == 1
+    assert b"headgate: standard input:1 has no field 'id'" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "sent"),
+    [
+        (("--key-separator", r"\t"), [("orders", b"a", b"x"), ("orders", b"b", b"y\tz")]),
+        (("--key", "k", "--raw"), [("orders", b"k", b"a\tx"), ("orders", b"k", b"b\ty\tz")]),
+    ],
+    ids=["separator", "raw"],
+)
+def test_lines_that_are_not_json_are_sent(
+    options: tuple[str, ...], sent: list[tuple[str, bytes, bytes]], invoke: Invoke, orders: FakeCluster, tmp_path: Path
+):
+    (tmp_path / "lines").write_bytes(b"a\tx\nb\ty\tz\n")
+    result = invoke("produce", "orders", *options, str(tmp_path / "lines"))
+
+    assert 0 == result.exit_code, result.stderr
+    assert sent == orders.sent
+
+
+def test_timestamps_of_a_field_are_sent(invoke: Invoke, orders: FakeCluster, events: Path):
+    invoke("produce", "orders", "--key-field", "id", "--timestamp-field", "n", str(events))
+
+    assert [1, 2, 3] == orders.timestamps
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ((), "give exactly one of --key-field FIELD, --key TEXT and --key-separator TEXT"),
+        (("--key", "k", "--key-separator", ":"), "give exactly one of"),
+        (("--key-separator", ""), "--key-separator must not be empty"),
+        (("--key-field", "id", "--raw"), "--raw requires --key TEXT"),
+        (("--key", "k", "--raw", "--timestamp-field", "at"), "--timestamp-field requires lines of JSON"),
+        (("--key-separator", ":", "--timestamp-field", "at"), "--timestamp-field requires lines of JSON"),
+    ],
+)
+def test_contradicting_options_are_wrong_usage(
+    options: tuple[str, ...], message: str, invoke: Invoke, orders: FakeCluster, events: Path
+):
+    result = invoke("produce", "orders", *options, str(events))
+
+    assert (2, []) == (result.exit_code, orders.sent)
+    assert message in result.stderr

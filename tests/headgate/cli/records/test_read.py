@@ -1,0 +1,125 @@
+"""`headgate read`: where it begins and ends, what it prints, and wrong options."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+
+from headgate.cli.records.record_format import record_formatter
+from headgate.cli.records.topic_source import TopicSource
+from headgate.model.hashing import segment_hash
+from headgate.reading.topic_reader import LedgerRecord
+from tests.headgate.cli.conftest import Invoke
+from tests.support.fakes.cli_client import FakeCluster
+from tests.support.samples.positioned_ledger import LedgerWithPositions
+
+
+@pytest.fixture
+def stored(cluster: FakeCluster) -> FakeCluster:
+    """A topic with records 0.0, 1.0, 0.1 and 0.2 (segment.offset), stored at 10, 20 and 30 ms."""
+
+    async def write() -> LedgerWithPositions:
+        known = LedgerWithPositions()
+        for at_ms, steps in ((10, (0, 1)), (20, (0,)), (30, (0,))):
+            await known.write(at_ms, *steps)
+        return known
+
+    known = asyncio.run(write())
+    cluster.source = TopicSource(known.description(), known.ledger, newest_chunk=3)
+    return cluster
+
+
+@pytest.mark.parametrize(
+    ("options", "values"),
+    [
+        ((), ["0.0", "1.0", "0.1", "0.2"]),
+        (("--from", "earliest"), ["0.0", "1.0", "0.1", "0.2"]),
+        (("--from", "1970-01-01T00:00:00.020Z"), ["0.1", "0.2"]),
+        (("--from", "0=1"), ["0.1", "0.2"]),
+        (("--from", "0=2", "--from", "1=0"), ["1.0", "0.2"]),
+        (("--tail", "2"), ["0.1", "0.2"]),
+        (("--tail", "0"), []),
+        (("--tail", "9"), ["0.0", "1.0", "0.1", "0.2"]),
+        (("--max", "2"), ["0.0", "1.0"]),
+        (("--follow", "--max", "4"), ["0.0", "1.0", "0.1", "0.2"]),
+        (("--tail", "1", "-f", "--max", "1"), ["0.2"]),
+    ],
+)
+def test_options_choose_the_records(options: tuple[str, ...], values: list[str], invoke: Invoke, stored: FakeCluster):
+    result = invoke("read", "orders", *options, "--raw")
+
+    assert 0 == result.exit_code, result.stderr
+    assert "".join(f"{value}\n" for value in values) == result.stdout
+
+
+def test_only_records_of_one_key(invoke: Invoke, stored: FakeCluster):
+    assert segment_hash(b"k0") < 0x8000, "a key's hash says which segments can have it; the others are not read"
+
+    assert "0=0\n0=2\n" == invoke("read", "orders", "--key", "k0", "--format", r"%s=%o\n").stdout
+
+
+def test_lines_are_those_of_consume(invoke: Invoke, stored: FakeCluster):
+    line = json.loads(invoke("read", "orders", "--max", "1").stdout)
+
+    assert {"key": "k0", "value": 0.0, "segment": 0, "offset": 0, "timestamp": 0} == line
+    assert line == json.loads(invoke("read", "orders", "--max", "1", "--json").stdout)
+
+
+@pytest.mark.parametrize(
+    ("text", "printed"),
+    [
+        (r"%k %o %v\n", b"alice 7 \xff\n"),
+        (r"%s\t%t\t%T", b"3\t1769882400000\t2026-01-31T18:00:00.000Z"),
+        (r"100%%\\\0", b"100%\\\0"),
+        ("", b""),
+        ("ä", "ä".encode()),
+    ],
+)
+def test_a_format_is_filled_in_byte_for_byte(text: str, printed: bytes):
+    assert printed == record_formatter(text)(LedgerRecord(3, 7, 1_769_882_400_000, b"alice", b"\xff"))
+
+
+@pytest.mark.parametrize("timestamp_ms", [2**63 - 1, -(2**63)])
+def test_a_timestamp_beyond_the_calendar_is_a_number(timestamp_ms: int):
+    assert str(timestamp_ms).encode() == record_formatter("%T")(LedgerRecord(0, 0, timestamp_ms, b"", b""))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--from", "yesterday"), "'yesterday' is not earliest, latest, a time such as 2026-01-31T18:00:00Z, or a pos"),
+        (("--from", "2026-01-31"), "has no time zone"),
+        (("--from", "3=x"), "write for example 3=1200"),
+        (("--from", "9=0"), "topic t has no segment 9; its segments are 0, 1"),
+        (("--from", "0=4"), "segment 0 ends at offset 3: choose 0 to 3"),
+        (("--from", "0=1", "--from", "0=2"), "--from names a segment twice"),
+        (("--from", "0=1", "--from", "latest"), "only --from SEGMENT=OFFSET can be repeated"),
+        (("--from", "latest"), "--from latest prints only new records: add --follow, or use --tail N"),
+        (("--from", "latest", "--tail", "3"), "give --from or --tail, not both"),
+        (("--tail", "-1"), "is not in the range"),
+        (("--max", "0"), "is not in the range"),
+        (("--raw", "--json"), "give at most one of --format, --raw and --json"),
+        (("--format", "%q"), "'%q' means nothing; choose from %k, %v, %o, %s, %t, %T, %%"),
+        (("--format", "%"), "'%' means nothing"),
+        (("--format", "\\"), "'\\\\' means nothing"),
+    ],
+)
+def test_wrong_options_are_one_line_and_exit_code_2(
+    options: tuple[str, ...], message: str, invoke: Invoke, stored: FakeCluster
+):
+    result = invoke("read", "orders", *options)
+
+    assert (2, "") == (result.exit_code, result.stdout)
+    assert message in result.stderr
+    assert 1 == len(result.stderr.splitlines())
+
+
+def test_an_unknown_topic_is_one_line(invoke: Invoke, cluster: FakeCluster):
+    failed = invoke("read", "nowhere")
+
+    assert (1, "headgate: topic 'nowhere' does not exist; these do: headgate topic list\n") == (
+        failed.exit_code,
+        failed.stderr,
+    )

@@ -1,0 +1,61 @@
+"""`headgate explain` and `headgate plan`: requests and output."""
+
+from __future__ import annotations
+
+import json
+
+from tests.headgate.cli.conftest import Invoke
+from tests.support.fakes.cli_client import FakeCluster
+
+
+def test_explain_prints_sentences_with_indented_reasons(invoke: Invoke, cluster: FakeCluster):
+    result = invoke("explain", "orders", "-s", "billing")
+
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout.splitlines() == [
+        "All is explained.",
+        "",
+        "Segments",
+        "  Segment 1 waits.",
+        "    For 0.",
+        "",
+        "Consumers",
+        "  c1 is idle.",
+    ]
+    assert cluster.calls == [("explain", "orders", "billing", None, None)]
+
+
+def test_explain_sends_its_filters_and_prints_json(invoke: Invoke, cluster: FakeCluster):
+    result = invoke("explain", "orders", "-s", "billing", "--segment", "1", "--consumer", "c1", "--json")
+
+    assert json.loads(result.stdout)["segments"][0]["sentences"] == ["Segment 1 waits.", "For 0."]
+    assert cluster.calls == [("explain", "orders", "billing", 1, "c1")]
+
+
+def test_plan_sends_all_changes_at_once_and_prints_the_moves(invoke: Invoke, cluster: FakeCluster):
+    result = invoke(
+        *("plan", "orders", "-s", "billing", "--split", "0", "--split", "3", "--merge", "4,5"),
+        *("--add-consumer", "c9", "--remove-consumer", "c1"),
+    )
+
+    assert result.exit_code == 0, result.stderr
+    assert cluster.calls == [
+        (
+            "plan",
+            "orders",
+            "billing",
+            {"splits": (0, 3), "merges": [(4, 5)], "add_consumers": ("c9",), "remove_consumers": ("c1",)},
+        ),
+    ]
+    assert "0000-3fff" in result.stdout
+    assert "Moves when every sealed segment is drained:" in result.stdout
+    assert "Moves at once:" not in result.stdout
+    assert "nothing was changed" in result.stderr
+
+
+def test_a_merge_that_is_not_a_pair_is_wrong_usage(invoke: Invoke, cluster: FakeCluster):
+    result = invoke("plan", "orders", "-s", "billing", "--merge", "4")
+
+    assert result.exit_code == 2
+    assert "'4'" in result.stderr
+    assert cluster.calls == []

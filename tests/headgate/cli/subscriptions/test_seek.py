@@ -1,0 +1,94 @@
+"""`headgate subscription seek` and `set-order`: requests, output and rejected arguments."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.headgate.cli.conftest import Invoke
+from tests.support.fakes.cli_client import FakeCluster
+
+NOTHING = {"to": None, "timestamp_ms": None, "positions": None, "dry_run": False}
+
+
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [
+        (("--to", "earliest"), {"to": "earliest"}),
+        (("--to", "latest", "--dry-run"), {"to": "latest", "dry_run": True}),
+        (("--timestamp", "2026-01-01T00:00:00Z"), {"timestamp_ms": 1_767_225_600_000}),
+        (("--timestamp", "2026-01-01T01:00:00.250+01:00"), {"timestamp_ms": 1_767_225_600_250}),
+        (("--position", "3=1200", "--position", "4=0"), {"positions": {3: 1200, 4: 0}}),
+    ],
+)
+def test_each_kind_of_target_reaches_the_client(
+    words: tuple[str, ...], wanted: dict[str, Any], invoke: Invoke, cluster: FakeCluster
+) -> None:
+    result = invoke("subscription", "seek", "orders", "billing", *words, "--yes")
+
+    assert result.exit_code == 0, result.stderr
+    assert cluster.calls == [("seek", "orders", "billing", NOTHING | wanted)]
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        ((), "give exactly one of --to, --timestamp and --position"),
+        (("--to", "latest", "--position", "0=1"), "give exactly one of --to, --timestamp and --position"),
+        (("--to", "yesterday"), "'yesterday' is not one of 'earliest', 'latest'"),
+        (("--timestamp", "noon"), "write for example 2026-01-31T18:00:00Z"),
+        (("--timestamp", "2026-01-01T00:00:00"), "add Z for UTC, or an offset such as +01:00"),
+        (("--timestamp", "1969-01-01T00:00:00Z"), "is before 1970"),
+        (("--position", "3"), "write for example 3=1200"),
+        (("--position", "3=-1"), "write for example 3=1200"),
+        (("--position", "3=²"), "write for example 3=1200"),
+        (("--position", f"3={2**63}"), "segment and offset must not exceed"),
+        (("--position", "3=1", "--position", "3=2"), "names a segment twice"),
+    ],
+)
+def test_an_invalid_target_is_rejected_without_a_request(
+    words: tuple[str, ...], reason: str, invoke: Invoke, cluster: FakeCluster
+) -> None:
+    result = invoke("subscription", "seek", "orders", "billing", *words)
+
+    assert result.exit_code == 2
+    assert reason in result.stderr
+    assert cluster.calls == []
+
+
+def test_a_seek_shows_moves_and_their_effects(invoke: Invoke, cluster: FakeCluster) -> None:
+    result = invoke("subscription", "seek", "orders", "billing", "--to", "earliest", "--yes")
+    rows = [line.strip().split(maxsplit=4) for line in result.stdout.splitlines()]
+
+    assert ["0", "5", "2", "12", "3 delivered again"] in rows
+    assert ["1", "0", "4", "4", "4 skipped"] in rows
+    assert ["2", "3", "3", "9", "unchanged"] in rows
+    assert "moved (seek generation 7)" in result.stderr
+
+
+def test_a_dry_run_moves_nothing(invoke: Invoke, cluster: FakeCluster) -> None:
+    assert (
+        "dry run: subscription b of o was not moved"
+        in invoke("subscription", "seek", "o", "b", "--to", "latest", "--dry-run").stderr
+    )
+
+
+def test_a_seek_is_one_json_document(invoke: Invoke, cluster: FakeCluster) -> None:
+    document = json.loads(
+        invoke("subscription", "seek", "orders", "billing", "--to", "latest", "--yes", "--json").stdout
+    )
+
+    assert {"seek_generation", "moves"} == set(document)
+    assert {"segment": 0, "from_offset": 5, "to_offset": 2, "end_offset": 12} == document["moves"][0]
+
+
+def test_set_order_counts_waiting_segments(invoke: Invoke, cluster: FakeCluster) -> None:
+    result = invoke("subscription", "set-order", "orders", "billing", "strict")
+    document = json.loads(invoke("subscription", "set-order", "orders", "billing", "strict", "--json").stdout)
+
+    assert cluster.calls[0] == ("set_order", "orders", "billing", "strict")
+    assert "order of subscription billing of orders set to strict; 1 of 2 segments wait" in result.stderr
+    assert document["order"] == "strict"
+    assert invoke("subscription", "set-order", "orders", "billing", "loose").exit_code == 2

@@ -1,0 +1,101 @@
+"""Standard streams: a slow reader or a silent writer leaves the loop running."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from contextlib import aclosing
+from pathlib import Path
+
+import pytest
+
+from headgate.cli.terminal.async_stdio import read_blocks, write_all
+
+LARGE = os.urandom(1024 * 1024)
+
+
+async def collect(file: int) -> bytes:
+    """Return the content of ``file``."""
+    async with aclosing(read_blocks(file)) as blocks:
+        return b"".join([block async for block in blocks])
+
+
+def drain(file: int, into: bytearray) -> None:
+    """Read ``file`` to its end, from another thread."""
+    while block := os.read(file, 65_536):
+        into += block
+
+
+async def test_more_than_a_pipe_holds_is_written_completely():
+    reader, writer = os.pipe()
+    got = bytearray()
+    reading = threading.Thread(target=drain, args=(reader, got))
+    reading.start()
+
+    await write_all(writer, LARGE)
+
+    os.close(writer)
+    reading.join()
+    os.close(reader)
+    assert bytes(got) == LARGE
+
+
+async def test_a_slow_reader_delays_only_the_writer():
+    reader, writer = os.pipe()
+    writing = asyncio.ensure_future(write_all(writer, LARGE))
+
+    for _ in range(100):
+        await asyncio.sleep(0.001)
+
+    assert not writing.done()
+    writing.cancel()
+    await asyncio.wait([writing])
+    assert writing.cancelled()
+    assert os.get_blocking(writer)
+    os.close(reader)
+    os.close(writer)
+
+
+async def test_a_closed_reader_is_an_error():
+    reader, writer = os.pipe()
+    os.close(reader)
+
+    with pytest.raises(BrokenPipeError):
+        await write_all(writer, b"x")
+    os.close(writer)
+
+
+async def test_a_silent_writer_delays_only_the_reader():
+    reader, writer = os.pipe()
+    reading = asyncio.ensure_future(collect(reader))
+
+    for _ in range(100):
+        await asyncio.sleep(0.001)
+    assert not reading.done()
+    os.write(writer, b"late")
+    os.close(writer)
+
+    assert await reading == b"late"
+    assert os.get_blocking(reader)
+    os.close(reader)
+
+
+async def test_regular_files_are_read_and_written(tmp_path: Path):
+    path = tmp_path / "file"
+    file = os.open(path, os.O_RDWR | os.O_CREAT)
+
+    await write_all(file, LARGE)
+    os.lseek(file, 0, os.SEEK_SET)
+
+    assert await collect(file) == LARGE
+    os.close(file)
+
+
+async def test_the_null_device_is_always_ready():
+    file = os.open(os.devnull, os.O_RDWR)
+
+    await write_all(file, LARGE)
+
+    assert await collect(file) == b""
+    os.close(file)

@@ -1,0 +1,126 @@
+"""What destroys something asks first on a terminal, and needs `--yes` elsewhere."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.headgate.cli.conftest import Invoke
+from tests.headgate.cli.records.test_producer import info
+from tests.support.fakes.cli_client import FakeCluster, InProcessContext, segment, subscription, topic
+
+SEEK = ("subscription", "seek", "orders", "billing", "--to", "earliest")
+SEEK_REQUEST = {"to": "earliest", "timestamp_ms": None, "positions": None}
+DESTRUCTIVE = [
+    (("topic", "delete", "orders"), "topic orders: 1 segments, 12 records (2.0 kB); subscriptions: billing; 1 consum"),
+    (("topic", "prune", "orders"), "would be pruned"),
+    (("subscription", "delete", "orders", "billing"), "positions in 2 segments; 1 consumers are connected, so it"),
+    (SEEK, "3 delivered again"),
+    (("producer", "delete", "import-1"), "line 5"),
+]
+each_command = pytest.mark.parametrize(
+    ("command", "shown"), DESTRUCTIVE, ids=[" ".join(words[:2]) for words, _ in DESTRUCTIVE]
+)
+
+
+@pytest.fixture
+def orders(cluster: FakeCluster) -> FakeCluster:
+    """A cluster with something to destroy."""
+    only = segment(0, 0, 0xFFFF, next_offset=12, size_bytes=2000)
+    cluster.topics["orders"] = topic("orders", only, subscriptions=("billing",))
+    cluster.subscriptions.append(subscription("orders", "billing"))
+    cluster.producers = [info("import-1", shard=0)]
+    return cluster
+
+
+def changes(cluster: FakeCluster) -> list[str]:
+    """Return the names of the requests that changed something."""
+    dry_runs = ("prune_topic", "orders", True), ("seek", "orders", "billing", SEEK_REQUEST | {"dry_run": True})
+    return [call[0] for call in cluster.calls if call not in dry_runs]
+
+
+@each_command
+def test_without_a_terminal_nothing_is_asked_or_sent(
+    command: tuple[str, ...], shown: str, invoke: Invoke, orders: FakeCluster
+):
+    refused = invoke(*command, stdin="y\n")
+
+    assert (2, "", []) == (refused.exit_code, refused.stdout, orders.calls)
+    assert refused.stderr.startswith("headgate: this destroys something, and there is no terminal to ask: add --yes")
+
+
+@each_command
+def test_yes_on_a_terminal_executes_what_was_shown(
+    command: tuple[str, ...], shown: str, invoke: Invoke, orders: FakeCluster, context: InProcessContext
+):
+    context.is_terminal = True
+    done = invoke(*command, stdin="y\n")
+
+    assert 0 == done.exit_code, done.stderr
+    assert shown in done.stderr
+    assert 1 == len(changes(orders))
+
+
+@each_command
+@pytest.mark.parametrize("answer", ["n\n", "\n"], ids=["no", "nothing"])
+def test_any_other_answer_changes_nothing(
+    command: tuple[str, ...], shown: str, answer: str, invoke: Invoke, orders: FakeCluster, context: InProcessContext
+):
+    context.is_terminal = True
+    declined = invoke(*command, stdin=answer)
+
+    assert 1 == declined.exit_code
+    assert declined.stderr.splitlines()[-1].endswith("because the answer was not y")
+    assert [] == changes(orders)
+
+
+@each_command
+def test_ctrl_d_at_the_question_changes_nothing(
+    command: tuple[str, ...], shown: str, invoke: Invoke, orders: FakeCluster, context: InProcessContext
+):
+    context.is_terminal = True
+
+    assert 130 == invoke(*command, stdin="").exit_code
+    assert [] == changes(orders)
+
+
+@each_command
+def test_a_dry_run_shows_what_would_go_and_changes_nothing(
+    command: tuple[str, ...], shown: str, invoke: Invoke, orders: FakeCluster
+):
+    tried = invoke(*command, "--dry-run")
+
+    assert 0 == tried.exit_code, tried.stderr
+    assert shown in tried.output
+    assert [] == changes(orders)
+
+
+def test_a_seek_that_moves_nothing_and_a_prune_of_nothing_do_not_ask(
+    invoke: Invoke, orders: FakeCluster, context: InProcessContext
+):
+    context.is_terminal = True
+    orders.has_nothing_to_change = True
+
+    assert (0, 0) == (invoke(*SEEK, stdin="").exit_code, invoke("topic", "prune", "orders", stdin="").exit_code)
+
+
+@pytest.mark.parametrize(
+    ("command", "names"),
+    [
+        (("topic", "delete", "orders"), {"topic": "orders"}),
+        (("subscription", "delete", "orders", "billing"), {"topic": "orders", "subscription": "billing"}),
+        (("producer", "delete", "import-1"), {"producer": "import-1"}),
+    ],
+    ids=["topic", "subscription", "producer"],
+)
+def test_a_deletion_is_one_json_document(
+    command: tuple[str, ...], names: dict[str, str], invoke: Invoke, orders: FakeCluster
+):
+    done = json.loads(invoke(*command, "--yes", "--json").stdout)
+    tried = invoke(*command, "--dry-run", "--json")
+
+    assert names | {"deleted": True} == done
+    assert names.items() <= json.loads(tried.stdout).items()
+    assert json.loads(tried.stdout)["deleted"] is False
+    assert "" == tried.stderr

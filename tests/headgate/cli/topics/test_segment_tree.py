@@ -1,0 +1,84 @@
+"""The drawing of a topic's segments."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from headgate import PolicyOverrides
+from headgate.cli.topics.segment_tree import draw_topic, format_bytes
+from tests.support.fakes.cli_client import segment, topic
+
+
+def test_splits_form_a_tree_and_a_merge_is_drawn_under_its_first_parent():
+    drawn = draw_topic(
+        topic(
+            "orders",
+            segment(0, 0, 0x7FFF, "sealed", children=[2, 3], next_offset=12_345, size_bytes=99),
+            segment(1, 0x8000, 0xFFFF, "sealed", children=[4]),
+            segment(2, 0, 0x3FFF, parents=[0]),
+            segment(3, 0x4000, 0x7FFF, "sealed", parents=[0], children=[4]),
+            segment(4, 0x4000, 0xFFFF, parents=[3, 1], size_bytes=12_345_678),
+            subscriptions=("audit", "billing"),
+        ),
+    )
+
+    assert drawn == [
+        "orders: 2 active, 3 sealed; shard 2, layout epoch 7",
+        "",
+        "segment  hashes     state   records     size",
+        "0        0000-7fff  sealed   12 345     99 B",
+        "├─ 2     0000-3fff  active        0      0 B",
+        "└─ 3     4000-7fff  sealed        0      0 B",
+        "   └─ 4  4000-ffff  active        0  12.3 MB  merged from 3 and 1",
+        "1        8000-ffff  sealed        0      0 B",
+        "└─ → 4",
+        "",
+        "0000 ├───────2───────├───────────────────────4───────────────────────┤ ffff",
+        "",
+        "subscriptions: audit, billing",
+    ]
+
+
+def test_a_segment_whose_parents_were_pruned_is_a_root():
+    drawn = draw_topic(topic("t", segment(5, 0, 0xFFFF, parents=[1, 2])))
+
+    assert drawn[3].startswith("5  ")
+    assert drawn[-1] == "subscriptions: none"
+
+
+def test_a_merge_with_one_pruned_parent_is_drawn_under_the_other():
+    drawn = draw_topic(
+        topic("t", segment(2, 0x8000, 0xFFFF, "sealed", children=[5]), segment(5, 0, 0xFFFF, parents=[1, 2])),
+    )
+
+    assert [line.split("  ")[0] for line in drawn[3:5]] == ["2", "└─ 5"]
+
+
+def test_a_tree_of_any_depth_can_be_drawn():
+    chain = [segment(n, 0, 0xFFFF, "sealed", parents=[n - 1] if n else [], children=[n + 1]) for n in range(3000)]
+
+    assert len(draw_topic(topic("t", *chain, segment(3000, 0, 0xFFFF, parents=[2999])))) == 3 + 3001 + 4
+
+
+def test_more_segments_than_cells_fit_into_one_bar():
+    many = [segment(n, n * 64, n * 64 + 63) for n in range(1024)]
+
+    bar = draw_topic(topic("t", *many))[-3]
+
+    assert bar == f"0000 {'├' * 64}┤ ffff"
+
+
+@pytest.mark.parametrize(
+    ("size", "shown"),
+    [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (1_500_000, "1.5 MB"), (10**18, "1000.0 PB")],
+)
+def test_sizes_have_units(size: int, shown: str):
+    assert format_bytes(size) == shown
+
+
+def test_a_policy_is_shown_below_the_tree():
+    described = dataclasses.replace(topic("t", segment(0, 0, 0xFFFF)), policy=PolicyOverrides(auto_split=True))
+
+    assert draw_topic(described)[-1] == "policy: auto-split on"

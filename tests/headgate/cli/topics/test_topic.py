@@ -1,0 +1,308 @@
+"""`headgate topic` and `headgate subscription`: requests and output."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any
+
+import pytest
+
+from headgate import BucketRangeAssignment, ConsumerInfo, SegmentAssignment, SubscriptionType
+from headgate.cli.terminal.output import print_table
+from tests.headgate.cli.conftest import Invoke
+from tests.support.fakes.cli_client import FakeCluster, segment, subscription, topic
+
+LONG_TOPIC, LONG_SUBSCRIPTION = "payments-of-all-countries", "billing-of-the-last-month"
+
+
+@pytest.fixture
+def orders(cluster: FakeCluster) -> FakeCluster:
+    """A cluster with one topic and one subscription."""
+    cluster.topics["orders"] = topic(
+        "orders",
+        segment(0, 0, 0x7FFF, next_offset=12, size_bytes=2000),
+        segment(1, 0x8000, 0xFFFF),
+        subscriptions=("billing",),
+    )
+    cluster.subscriptions.append(subscription("orders", "billing"))
+    return cluster
+
+
+@pytest.mark.parametrize(
+    ("words", "call"),
+    [
+        (("topic", "create", "new"), ("create_topic", "new", 1)),
+        (("topic", "create", "new", "--segments", "4"), ("create_topic", "new", 4)),
+        (("topic", "split", "orders", "0"), ("split", "orders", 0)),
+        (("topic", "merge", "orders", "0", "1"), ("merge", "orders", 0, 1)),
+        (
+            ("topic", "set", "orders", "--auto-split", "on", "--auto-merge", "off", "--max-segments", "16"),
+            ("set_topic_policy", "orders", {"auto_split": True, "auto_merge": False, "max_segments": 16}, []),
+        ),
+        (
+            ("topic", "set", "orders", "--retention", "7d", "--min-segments", "2"),
+            ("set_topic_policy", "orders", {"retention_ms": 604_800_000, "min_segments": 2}, []),
+        ),
+        (("topic", "set", "orders", "--retention", "none"), ("set_topic_policy", "orders", {"retention_ms": -1}, [])),
+        (
+            ("topic", "set", "orders", "--auto-split", "default", "--retention", "default"),
+            ("set_topic_policy", "orders", {}, ["auto_split", "retention_ms"]),
+        ),
+        (("topic", "delete", "orders", "--yes"), ("delete_topic", "orders", False)),
+        (("topic", "delete", "orders", "--force", "-y"), ("delete_topic", "orders", True)),
+        (("subscription", "delete", "orders", "billing", "--yes"), ("delete_subscription", "orders", "billing", False)),
+        (
+            ("subscription", "delete", "orders", "billing", "--force", "--yes"),
+            ("delete_subscription", "orders", "billing", True),
+        ),
+    ],
+)
+def test_each_command_sends_its_arguments(
+    words: tuple[str, ...], call: tuple[Any, ...], invoke: Invoke, orders: FakeCluster
+):
+    result = invoke(*words)
+
+    assert result.exit_code == 0, result.stderr
+    assert orders.calls == [call]
+
+
+@pytest.mark.parametrize("words", [("create", "new"), ("split", "orders", "0"), ("merge", "orders", "0", "1")])
+def test_a_change_prints_the_changed_topic(words: tuple[str, ...], invoke: Invoke, orders: FakeCluster):
+    name = words[1]
+
+    assert invoke("topic", *words).stdout.startswith(f"{name}: ")
+    assert json.loads(invoke("topic", *words, "--json").stdout)["topic"] == name
+
+
+def test_topic_list_is_a_table_or_one_json_document(invoke: Invoke, orders: FakeCluster):
+    table = invoke("topic", "list").stdout
+    document = json.loads(invoke("topic", "list", "--json").stdout)
+
+    assert next(line for line in table.splitlines() if "orders" in line).split() == [
+        "orders", "stored", "2", "2", "0", "12", "2.0", "kB", "billing",
+    ]  # fmt: skip
+    assert [found["topic"] for found in document] == ["orders"]
+    assert document[0]["segments"][1]["first_hash"] == 0x8000
+
+
+def test_an_empty_list_names_the_next_command_and_json_stays_json(invoke: Invoke, cluster: FakeCluster):
+    result = invoke("topic", "list")
+
+    assert result.stdout == ""
+    assert "headgate topic create NAME" in result.stderr
+    assert json.loads(invoke("topic", "list", "--json").stdout) == []
+    assert json.loads(invoke("subscription", "list", "--json").stdout) == []
+
+
+def test_describe_draws_the_segments(invoke: Invoke, orders: FakeCluster):
+    assert "1        8000-ffff  active" in invoke("topic", "describe", "orders").stdout
+    assert json.loads(invoke("topic", "describe", "orders", "--json").stdout)["layout_epoch"] == 7
+
+
+@pytest.mark.parametrize(
+    ("name", "existing", "hint"),
+    [
+        ("ordres", ("orders", "returns"), "did you mean 'orders'?"),
+        ("nothing", ("orders", "returns"), "there are: orders, returns"),
+        ("nothing", [f"t{n:02}" for n in range(11)], f"there are: {', '.join(f't{n:02}' for n in range(10))}, …"),
+        ("nothing", (), "create it first: headgate topic create nothing"),
+    ],
+    ids=["near", "other", "many", "none"],
+)
+def test_an_unknown_topic_is_an_error_that_names_those_of_all_shards(
+    name: str, existing: tuple[str, ...], hint: str, invoke: Invoke, cluster: FakeCluster
+):
+    cluster.topics = {each: topic(each, segment(0, 0, 0xFFFF)) for each in existing}
+    for words in (("topic", "describe", name), ("topic", "delete", name, "--yes"), ("consume", name, "-s", "billing")):
+        result = invoke(*words)
+
+        assert (result.exit_code, result.stderr) == (1, f"headgate: topic '{name}' does not exist; {hint}\n")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("topic", "list"),
+        ("subscription", "list"),
+        ("subscription", "describe", LONG_TOPIC, LONG_SUBSCRIPTION),
+    ],
+    ids=" ".join,
+)
+def test_tables_of_long_names_fit_80_columns_and_show_them_whole(
+    words: tuple[str, ...], invoke: Invoke, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("headgate.cli.terminal.output.available_columns", lambda _: 80)
+    big = segment(0, 0, 0xFFFF, next_offset=123_456_789_012, size_bytes=10**12)
+    cluster.topics[LONG_TOPIC] = topic(LONG_TOPIC, big, subscriptions=(LONG_SUBSCRIPTION, "audit"))
+    cluster.subscriptions.append(subscription(LONG_TOPIC, LONG_SUBSCRIPTION))
+    printed = invoke(*words)
+
+    assert 80 >= max(map(len, printed.stdout.splitlines()))
+    assert "…" not in printed.stdout
+    assert {LONG_SUBSCRIPTION} <= set(printed.stdout.replace(",", " ").split())
+
+
+def test_columns_are_left_out_in_order_of_importance_and_named(
+    invoke: Invoke, orders: FakeCluster, monkeypatch: pytest.MonkeyPatch
+):
+    heads = {}
+    for width in (80, 60, 40):
+        monkeypatch.setattr("headgate.cli.terminal.output.available_columns", lambda _, width=width: width)
+        printed = invoke("subscription", "list")
+        heads[width] = printed.stdout.split("\n")[0].split()
+        left_out = printed.stderr.partition("not shown, for lack of space: ")[2]
+
+    everything = ["topic", "subscription", "type", "consumers", "segments", "blocked", "unacknowledged"]
+    assert everything == heads[80]
+    assert ["topic", "subscription", "consumers", "blocked", "unacknowledged"] == heads[60]
+    assert ["topic", "subscription", "unacknowledged"] == heads[40]
+    assert "type, consumers, segments, blocked; see --json\n" == left_out
+
+
+def test_subscription_list_shows_backlogs_of_all_topics_or_one(invoke: Invoke, orders: FakeCluster):
+    orders.subscriptions.append(subscription("returns", "audit"))
+
+    whole = json.loads(invoke("subscription", "list", "--json").stdout)
+    table = invoke("subscription", "list", "orders").stdout
+
+    assert [each["subscription"] for each in whole] == ["billing", "audit"]
+    row = next(line for line in table.splitlines() if "billing" in line)
+    assert row.split() == ["orders", "billing", "stream", "1", "2", "1", "11"]
+    assert "audit" not in table
+
+
+def test_subscription_describe_shows_consumers_and_blocking_segments(invoke: Invoke, orders: FakeCluster):
+    shown = invoke("subscription", "describe", "orders", "billing").stdout.splitlines()
+    document = json.loads(invoke("subscription", "describe", "orders", "billing", "--json").stdout)
+
+    assert shown[0] == "billing of orders: stream, order strict"
+    assert [line.split() for line in shown if "granted" in line] == [["0", "granted", "5", "12", "7", "reader-1", "3"]]
+    assert [line.split() for line in shown if "blocked" in line][-1] == ["1", "blocked", "0", "4", "4", "0"]
+    assert document["segments"][1]["blocked_by"] == [0]
+
+
+def test_subscription_describe_shows_weights_and_capacities_if_balanced_by_load(invoke: Invoke, cluster: FakeCluster):
+    described = subscription("orders", "hot")
+    reader = dataclasses.replace(described.consumers[0], capacity=250)
+    segments = [dataclasses.replace(described.segments[0], weight=391), described.segments[1]]
+    cluster.subscriptions.append(dataclasses.replace(described, balance="load", consumers=[reader], segments=segments))
+    shown = invoke("subscription", "describe", "orders", "hot").stdout.splitlines()
+
+    assert shown[0] == "hot of orders: stream, order strict, balanced by load"
+    assert next(line.split() for line in shown if "granted" in line)[-1] == "391"
+    assert shown[-1].split() == ["reader-1", "yes", "0", "2.5"]
+
+
+def test_subscription_describe_shows_bucket_ranges_and_why_a_consumer_is_idle(invoke: Invoke, cluster: FakeCluster):
+    parts = [
+        BucketRangeAssignment(
+            first_bucket=0,
+            end_bucket=8,
+            status="granted",
+            acknowledged_offset=7,
+            consumer="a",
+            generation=2,
+            unacknowledged=1,
+            estimated=True,
+        ),
+        BucketRangeAssignment(first_bucket=8, end_bucket=16, status="waiting", acknowledged_offset=9, unacknowledged=0),
+    ]
+    cluster.subscriptions.append(
+        dataclasses.replace(
+            subscription("orders", "billing"),
+            segments=[
+                SegmentAssignment(
+                    segment=3,
+                    status="shared",
+                    acknowledged_offset=7,
+                    next_offset=9,
+                    bucket_ranges=parts,
+                    unacknowledged=1,
+                    estimated=True,
+                ),
+                SegmentAssignment(
+                    segment=4, status="granted", acknowledged_offset=9, next_offset=9, consumer="a", unacknowledged=0
+                ),
+            ],
+            consumers=[
+                ConsumerInfo(consumer="a", incarnation=1, connected=True, segments=[3, 4], bucket_ranges=[(3, 0, 8)]),
+                ConsumerInfo(consumer="b", incarnation=1, connected=True, segments=[], idle="no segment"),
+            ],
+        )
+    )
+    shown = [line.split() for line in invoke("subscription", "describe", "orders", "billing").stdout.splitlines()]
+
+    assert ["3", "shared", "7", "9", "~1"] in shown
+    assert ["3[0-7]", "granted", "7", "9", "~1", "a", "2"] in shown
+    assert ["3[8-15]", "waiting", "9", "9", "0"] in shown
+    assert ["a", "yes", "4,", "3[0-7]"] in shown
+    assert ["b", "yes", "none:", "no", "segment"] in shown
+    assert invoke("subscription", "list").stdout.splitlines()[-1].split()[-1] == "~1"
+
+
+def test_positions_of_a_checkpoint_subscription_are_no_numbers(invoke: Invoke, cluster: FakeCluster):
+    cluster.subscriptions.append(
+        dataclasses.replace(
+            subscription("orders", "archive"),
+            type=SubscriptionType.CHECKPOINT,
+            segments=[SegmentAssignment(segment=0, status="granted", acknowledged_offset=0, next_offset=20_000)],
+        )
+    )
+    shown = invoke("subscription", "describe", "orders", "archive").stdout.splitlines()
+
+    assert ["0", "granted", "-", "20000", "-"] in [line.split() for line in shown]
+    assert invoke("subscription", "list").stdout.splitlines()[-1].split()[-1] == "-"
+
+
+def test_names_in_a_table_are_not_parsed_as_markup(invoke: Invoke, cluster: FakeCluster):
+    cluster.subscriptions.append(subscription("orders", "[red]x"))
+
+    assert "[red]x" in invoke("subscription", "list").stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ((), "give at least one option"),
+        (("--auto-split", "yes"), "is not one of on, off, default"),
+        (("--max-segments", "0"), "from 1 to 1024"),
+        (("--retention", "7"), "30s, 15m, 12h, 7d, 2w"),
+    ],
+    ids=["nothing named", "switch", "count", "duration"],
+)
+def test_an_invalid_policy_is_rejected_without_a_request(
+    words: tuple[str, ...], message: str, invoke: Invoke, orders: FakeCluster
+):
+    result = invoke("topic", "set", "orders", *words)
+
+    assert result.exit_code == 2
+    assert message in result.stderr
+    assert orders.calls == []
+
+
+@pytest.mark.parametrize(
+    ("flags", "word"), [(("--yes",), "pruned"), (("--dry-run",), "would be pruned")], ids=["now", "dry run"]
+)
+def test_prune_lists_pruned_segments_and_the_reasons_of_the_others(
+    flags: tuple[str, ...], word: str, invoke: Invoke, orders: FakeCluster
+):
+    result = invoke("topic", "prune", "orders", *flags)
+
+    assert orders.calls == [("prune_topic", "orders", flags == ("--dry-run",))]
+    rows = [line.split(maxsplit=1) for line in result.stdout.splitlines()[2:]]
+    assert [[number, text[: len(word)]] for number, text in rows[:2]] == [["0", word], ["1", word]]
+    assert "billing' has acknowledged 5 of 12 records" in result.stdout
+    assert "audit" in result.stderr
+    printed = json.loads(invoke("topic", "prune", "orders", *flags, "--json").stdout)
+    assert printed.keys() == {"segments", "retained", "abandoned"}
+    assert printed["segments"] == [0, 1]
+
+
+def test_a_word_longer_than_the_last_column_is_shown_whole(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("headgate.cli.terminal.output.available_columns", lambda _: 40)
+    print_table(("setting", "value"), [("ledger.url", "s3://bucket/" + "x" * 60)])
+
+    assert "x" * 60 in "".join(capsys.readouterr().out.split())

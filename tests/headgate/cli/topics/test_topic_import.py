@@ -1,0 +1,143 @@
+"""`headgate topic import`: formats, requests, and the display of external topics."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headgate import SegmentAssignment
+from tests.headgate.cli.conftest import Invoke
+from tests.support.fakes.cli_client import FakeCluster, subscription
+
+HALF = 2**127
+TOP = 2**128 - 1
+
+
+def shard(number: int, first: int, last: int, *parents: int, closed: bool = False) -> dict[str, Any]:
+    numbers = {"StartingSequenceNumber": "1"} | ({"EndingSequenceNumber": "2"} if closed else {})
+    names = dict(
+        zip(("ParentShardId", "AdjacentParentShardId"), (f"shardId-{parent}" for parent in parents), strict=False)
+    )
+    return {
+        "ShardId": f"shardId-{number}",
+        "HashKeyRange": {"StartingHashKey": str(first), "EndingHashKey": str(last)},
+        "SequenceNumberRange": numbers,
+        **names,
+    }
+
+
+SPLIT = [shard(0, 0, TOP, closed=True), shard(1, 0, HALF - 1, 0), shard(2, HALF, TOP, 0)]
+
+
+@pytest.fixture
+def listing(tmp_path: Path) -> Path:
+    path = tmp_path / "shards.json"
+    path.write_text(json.dumps({"Shards": SPLIT}))
+    return path
+
+
+def test_an_import_prints_the_topic_with_its_names_at_the_source(
+    listing: Path, invoke: Invoke, cluster: FakeCluster
+) -> None:
+    result = invoke("topic", "import", "orders", str(listing), "--format", "kinesis")
+
+    assert (0, "created: shardId-0, shardId-1, shardId-2\n") == (result.exit_code, result.stderr)
+    assert [
+        "orders: 2 active, 1 sealed; shard 2, layout epoch 0; external, positions are opaque, source kinesis",
+        "",
+        "segment  hashes     state   records  size",
+        "0        0000-ffff  sealed                 shardId-0",
+        "├─ 1     0000-7fff  active                 shardId-1",
+        "└─ 2     8000-ffff  active                 shardId-2",
+        "",
+        "0000 ├───────────────1───────────────├───────────────2───────────────┤ ffff",
+        "",
+        "subscriptions: none",
+    ] == result.stdout.splitlines()
+    assert [("import_topic", "orders", True, False)] == cluster.calls
+
+
+def test_a_repeated_import_changes_nothing_and_a_reshard_lists_its_changes(
+    listing: Path, invoke: Invoke, cluster: FakeCluster
+) -> None:
+    words = ("topic", "import", "orders", str(listing), "--format", "kinesis")
+    invoke(*words)
+    assert "no change: the topic matches its source\n" == invoke(*words).stderr
+
+    merged = [SPLIT[0], *(shard(n, *r, 0, closed=True) for n, r in ((1, (0, HALF - 1)), (2, (HALF, TOP))))]
+    listing.write_text(json.dumps({"Shards": [*merged, shard(3, 0, TOP, 1, 2)]}))
+    dry = invoke(*words, "--dry-run")
+    assert "would be created: shardId-3\nwould be sealed: shardId-1, shardId-2\n" == dry.stderr
+    assert "created: shardId-3\nsealed: shardId-1, shardId-2\n" == invoke(*words).stderr
+
+
+def test_expired_parents_are_named(invoke: Invoke, cluster: FakeCluster) -> None:
+    result = invoke("topic", "import", "orders", "-", "--format", "kinesis", stdin=json.dumps({"Shards": SPLIT[1:]}))
+
+    assert "expired at the source with all their records: shardId-0" in result.stderr
+
+
+def test_json_is_the_complete_reply(invoke: Invoke, cluster: FakeCluster) -> None:
+    answer = json.loads(invoke("topic", "import", "orders", "-", "--json", stdin='[{"segment": "a"}]').stdout)
+
+    assert ["a"] == answer["created"]
+    assert {"source": "", "positions": "offsets", "hash_bits": 0} == answer["topic"]["external"]
+
+
+def test_without_hashes_no_bar_is_drawn(invoke: Invoke, cluster: FakeCluster) -> None:
+    assert "ffff]" not in invoke("topic", "import", "orders", "-", stdin='[{"segment": "a"}]').stdout
+    assert "┤ ffff" not in invoke("topic", "import", "orders", "-", stdin='[{"segment": "a"}]').stdout
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[", "headgate: not JSON: "),
+        ('[{"segment": "a", "parents": ["b"]}]', "segment 'a' has the parent 'b', which is not listed"),
+        ('[{"segment": "a"}, {"segment": "a"}]', "segment 'a' is listed twice"),
+    ],
+    ids=["unreadable", "a parent that is nowhere", "twice"],
+)
+def test_an_invalid_listing_is_one_line_and_exit_code_1(
+    text: str, message: str, invoke: Invoke, cluster: FakeCluster
+) -> None:
+    result = invoke("topic", "import", "orders", "-", stdin=text)
+
+    assert 1 == result.exit_code
+    assert message in result.stderr
+    assert 1 == len(result.stderr.splitlines())
+
+
+def test_partial_lists_only_what_changed(invoke: Invoke, cluster: FakeCluster) -> None:
+    invoke("topic", "import", "orders", "-", stdin='[{"segment": "a"}, {"segment": "b"}]')
+    result = invoke("topic", "import", "orders", "-", "--partial", stdin='[{"segment": "c"}]')
+
+    assert "created: c\n" == result.stderr
+
+
+def test_topic_list_marks_external_topics_and_shows_no_records_for_them(invoke: Invoke, cluster: FakeCluster) -> None:
+    invoke("topic", "import", "orders", "-", stdin='[{"segment": "a", "end_offset": 7}]')
+    row = next(line for line in invoke("topic", "list").stdout.splitlines() if "orders" in line)
+
+    assert ["orders", "external", "2", "0", "1"] == row.split()
+
+
+def test_a_subscription_shows_names_and_checkpoints(invoke: Invoke, cluster: FakeCluster) -> None:
+    described = subscription("orders", "billing")
+    described.segments[:] = [
+        SegmentAssignment(
+            segment=0, status="waiting", acknowledged_offset=0, next_offset=0, label="shardId-0", checkpoint="4959"
+        )
+    ]
+    cluster.subscriptions.append(described)
+    shown = invoke("subscription", "describe", "orders", "billing").stdout
+
+    assert "at the source   checkpoint" in shown
+    listed = invoke("subscription", "list").stdout.splitlines()[-1].split()
+    assert listed[-1] == "-", "how much is left is for its tables to tell"
+    assert ["0", "waiting", "0", "0", "-", "shardId-0", "4959"] == next(
+        line.split() for line in shown.splitlines() if "waiting" in line
+    )

@@ -1,0 +1,328 @@
+"""A scripted leader: it accepts batches in sequence, unless its script contains something else.
+
+``script`` lists what to do with the next batches, one word each:
+
+``accept``      follow the verdict table
+``drop``        ignore the batch, as if the request were lost
+``silent``      store the batch without a reply
+``double``      store the batch and reply twice
+``delay``       store the batch and reply `DELAY_SECONDS` later
+a verdict       reject the batch with it
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import deque
+from collections.abc import Iterable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TypeVar
+
+from controller.chunk_writer.builder import ChunkBuilder
+from headgate.client.connection import Client
+from headgate.client.producer import Producer
+from headgate.ledger.paths import chunk_folder, chunk_name
+from headgate.model.entries import Placement
+from headgate.model.hashing import segment_hash
+from headgate.protocol import messages as m
+from tests.support.fakes.broker import FakeBroker
+from tests.support.fakes.object_store import FakeStore
+
+CLUSTER = "test"
+TOPIC_ID = 1
+DELAY_SECONDS = 1.0
+
+BodyT = TypeVar("BodyT", bound=m.RequestBody)
+
+
+def now_ms() -> int:
+    """Return the loop's time as a wall clock."""
+    return int(asyncio.get_running_loop().time() * 1000) + 1_700_000_000_000
+
+
+@dataclass
+class Identity:
+    """One producer."""
+
+    epoch: int = 0
+    token: str = ""
+    next_sequence: int = 0
+
+
+class ScriptedLeader:
+    """One term of one shard. Create another one on the same `ScriptedCluster` for the next term."""
+
+    def __init__(
+        self,
+        cluster: ScriptedCluster,
+        shard: int,
+        epoch: int,
+        *,
+        pipelining: bool = True,
+        window: int = 64,
+        grants: Iterable[m.Grant] = (),
+    ) -> None:
+        self.cluster = cluster
+        self.shard = shard
+        self.epoch = epoch
+        self.pipelining, self.window = pipelining, window
+        self.script: deque[str] = deque()
+        self.requests: list[m.Request] = []
+        self.transport = cluster.broker.transport(f"leader-{shard}-{epoch}")
+        self.grants = list(grants)
+        self.blocked, self.stable = 0, True
+        self.revoke_timeout_seconds = 30.0
+        self.answers = True
+        """Whether it replies at all."""
+        self.fence: set[str] = set()
+        """Types of requests that it refuses with ``fenced``."""
+        self.mute = False
+        """Whether it executes commands without replying."""
+        self.began_at = 0.0
+
+    async def start(self) -> None:
+        self.began_at = asyncio.get_running_loop().time()
+        self.cluster.newest_epoch = max(self.cluster.newest_epoch, self.epoch)
+        await self.transport.__aenter__()
+        await self.transport.subscribe(m.requests_filter(CLUSTER, self.shard), self._on_request)
+        connected = asyncio.Event()
+        self.transport.on_connection(lambda up: connected.set() if up else None)
+        if not self.transport.connected:
+            await connected.wait()
+        self.announce()
+
+    def announce(self) -> None:
+        message = m.LeaderAnnouncement(
+            shard=self.shard,
+            leader_epoch=self.epoch,
+            instance=f"node-{self.epoch}",
+            pipelining=self.pipelining,
+            window=self.window,
+        )
+        self._retain(m.leader_topic(CLUSTER, self.shard), message)
+        self._retain(m.cluster_topic(CLUSTER), m.ClusterDescription(protocol=1, shards=1, ledger_url="file:///x"))
+
+    @property
+    def term_age_ms(self) -> int:
+        return int((asyncio.get_running_loop().time() - self.began_at) * 1000)
+
+    def seen(self, kind: type[BodyT]) -> list[BodyT]:
+        return [request.body for request in self.requests if isinstance(request.body, kind)]
+
+    def push(self, request: m.RegisterConsumer, *, granted=(), revoked=(), epoch: int | None = None) -> None:
+        self._push(request, m.AssignmentChanged, epoch, granted=list(granted), revoked=list(revoked))
+
+    def push_fenced(self, request: m.RegisterConsumer, reason: str) -> None:
+        self._push(request, m.ConsumerFenced, reason=reason)
+
+    def _push(self, request: m.RegisterConsumer, kind: type[m.Push], epoch: int | None = None, **fields) -> None:
+        message = kind(
+            topic=request.topic,
+            subscription=request.subscription,
+            consumer=request.consumer,
+            incarnation=request.incarnation,
+            leader_epoch=self.epoch if epoch is None else epoch,
+            **fields,
+        )
+        client_id = next(each.client_id for each in self.requests if each.body is request)
+        self.transport.publish(m.replies_topic(CLUSTER, m.client_address(None, client_id)), m.encode(message))
+
+    def _retain(self, topic: str, message) -> None:
+        self.transport.publish(topic, m.encode(message), retain=True)
+
+    def _on_request(self, _: str, payload: bytes) -> None:
+        request = m.decode_request(payload)
+        if isinstance(request.body, m.DescribeLeader):
+            self._describe(request, request.body)
+            return
+        self.requests.append(request)
+        if not self.answers:
+            return
+        body = request.body
+        if request.leader_epoch not in (None, self.epoch):
+            self.refuse(request, "not_leader")
+        elif request.max_term_age_ms is not None and request.max_term_age_ms <= self.term_age_ms:
+            expired = m.Rejected(verdict="expired", reason="scripted expired", term_age_ms=self.term_age_ms)
+            self.reply(request, expired)
+        elif isinstance(body, m.ProduceBatch | m.AcknowledgeBatch):
+            self._batch(request, body)
+        elif type(body).__name__ in self.fence:
+            self.refuse(request, "fenced")
+        else:
+            answer = self._command(body)
+            if not self.mute:
+                self.reply(request, answer)
+
+    def _describe(self, request: m.Request, body: m.DescribeLeader) -> None:
+        deposed = self.epoch < self.cluster.newest_epoch
+        if self.answers and not (deposed and self.epoch < body.heard_epoch):
+            described = m.LeaderReply(instance=f"node-{self.epoch}", pipelining=self.pipelining, window=self.window)
+            self.reply(request, described)
+
+    def reply(self, request: m.Request, body: m.AnyReplyBody, *, epoch: int | None = None) -> None:
+        reply = m.Reply(request_id=request.request_id, leader_epoch=self.epoch if epoch is None else epoch, body=body)
+        self.transport.publish(m.replies_topic(CLUSTER, m.client_address(None, request.client_id)), m.encode(reply))
+
+    def refuse(self, request: m.Request, verdict: m.Verdict, *, epoch: int | None = None) -> None:
+        self.reply(request, m.Rejected(verdict=verdict, reason=f"scripted {verdict}"), epoch=epoch)
+
+    def _batch(self, request: m.Request, batch: m.ProduceBatch | m.AcknowledgeBatch) -> None:
+        action = self.script.popleft() if self.script else "accept"
+        if action == "drop":
+            return
+        if action in ("invalid", "not_leader", "fenced", "forgotten", "out_of_order", "unavailable"):
+            self.refuse(request, action)
+            return
+        reply = self.cluster.store_batch(batch, self)
+        if reply is None:
+            self.refuse(request, "out_of_order")
+        elif action == "delay":
+            asyncio.get_running_loop().call_later(DELAY_SECONDS, self.reply, request, reply)
+        elif action != "silent":
+            self.reply(request, reply)
+            if action == "double":
+                self.reply(request, reply)
+
+    def _command(self, body: m.AnyRequestBody) -> m.AnyReplyBody:
+        match body:
+            case m.OpenProducer():
+                return self.cluster.open(body)
+            case m.RegisterConsumer():
+                return m.Registered(
+                    topic_id=TOPIC_ID,
+                    subscription_id=2,
+                    grants=self.grants,
+                    head=self.cluster.head,
+                    blocked=self.blocked,
+                    heartbeat_interval_seconds=5.0,
+                    revoke_timeout_seconds=self.revoke_timeout_seconds,
+                )
+            case m.Heartbeat():
+                return m.HeartbeatReply(head=self.cluster.head, blocked=self.blocked, stable=self.stable)
+            case m.ConfirmRevoked() | m.LeaveConsumer() | m.DeleteTopic() | m.DeleteSubscription():
+                return m.Done()
+            case m.ListTopics():
+                return m.TopicList(topics=[])
+            case m.CreateTopic() | m.SplitSegment() | m.DescribeTopic() | m.MergeSegments():
+                self.cluster.commands.setdefault(getattr(body, "token", ""), type(body).__name__)
+                return m.TopicReply(
+                    topic=m.TopicDescription(
+                        topic=body.topic, topic_id=1, shard=0, layout_epoch=1, segments=[], subscriptions=[]
+                    )
+                )
+        raise AssertionError(f"no answer to {type(body).__name__}")
+
+
+class ScriptedCluster:
+    """A broker, a store, and the state that survives a leader."""
+
+    def __init__(self, *, segments: int = 1) -> None:
+        self.broker = FakeBroker(random.Random(1))
+        self.store = FakeStore()
+        self.segments = segments
+        self.head = 0
+        self.newest_epoch = 0
+        """Of the newest term in the ledger."""
+        self.stored: list[bytes] = []
+        self.acknowledged: list[m.Acknowledgement] = []
+        self.positions: list[bytes | None] = []
+        self.commands: dict[str, str] = {}
+        self.last_position: bytes | None = None
+        self._producers: dict[int, Identity] = {}
+        self._next_offset = [0] * segments
+        self._answers: dict[tuple[int, int, int], m.Committed] = {}
+
+    def client(self, client_id: str = "client", *, broker_timeout_seconds: float | None = None) -> Client:
+        return Client(
+            transport=self.broker.transport(client_id, will=Client.will(CLUSTER, client_id)),
+            store=self.store,
+            cluster=CLUSTER,
+            client_id=client_id,
+            now_ms=now_ms,
+            rng=random.Random(2),
+            broker_timeout_seconds=broker_timeout_seconds,
+        )
+
+    @asynccontextmanager
+    async def leader(self, epoch: int = 1, **settings):
+        leader = ScriptedLeader(self, 0, epoch, **settings)
+        await leader.start()
+        try:
+            yield leader
+        finally:
+            await leader.transport.__aexit__(None, None, None)
+
+    def open(self, request: m.OpenProducer) -> m.ProducerIdentity:
+        known = self._producers.get(request.producer_id or 0)
+        producer_id = request.producer_id if known else len(self._producers) + 1
+        if known is None or known.token != request.token:
+            self._producers[producer_id] = Identity(known.epoch + 1 if known else 0, request.token)
+        return m.ProducerIdentity(
+            producer_id=producer_id,
+            producer_epoch=self._producers[producer_id].epoch,
+            source_position=self.last_position,
+        )
+
+    def store_batch(self, batch: m.ProduceBatch | m.AcknowledgeBatch, leader: ScriptedLeader) -> m.Committed | None:
+        """Store a batch once; returns None if it is out of order."""
+        identity = self._producers[batch.producer_id]
+        batch_id = (batch.producer_id, batch.producer_epoch, batch.sequence)
+        if batch.producer_epoch != identity.epoch or batch.sequence > identity.next_sequence:
+            return None
+        if batch.sequence == identity.next_sequence:
+            identity.next_sequence += 1
+            if isinstance(batch, m.AcknowledgeBatch):
+                self.acknowledged += batch.acknowledgements
+                self._answers[batch_id] = m.Committed(topic_id=TOPIC_ID)
+            else:
+                placements = self.store_records(batch.records, leader)
+                self.positions.append(batch.source_position)
+                self._answers[batch_id] = m.Committed(placements=placements, topic_id=TOPIC_ID)
+        return self._answers[batch_id]
+
+    def store_records(self, records: list[m.Record], leader: ScriptedLeader | None = None) -> list[Placement]:
+        """Write a chunk and announce it."""
+        width = 0x10000 // self.segments
+        builder = ChunkBuilder()
+        first = list(self._next_offset)
+        for record in records:
+            segment = segment_hash(record.key) // width
+            rows = builder.records
+            rows.topic_id.append(TOPIC_ID)
+            rows.segment.append(segment)
+            rows.offset.append(self._next_offset[segment])
+            rows.timestamp_ms.append(record.timestamp_ms)
+            rows.key.append(record.key)
+            rows.value.append(record.value)
+            self.stored.append(record.value)
+            self._next_offset[segment] += 1
+        self.head += 1
+        data = builder.encode(shard=0, number=self.head, leader_epoch=1, at_ms=0)
+        self.store.objects[f"{chunk_folder(0)}/{chunk_name(self.head)}"] = data
+        if leader is not None:
+            message = m.HeadAnnouncement(shard=0, leader_epoch=leader.epoch, head=self.head)
+            leader.transport.publish(m.head_topic(CLUSTER, 0), m.encode(message))
+        return [
+            Placement(segment, segment * width, (segment + 1) * width - 1, first[segment], count)
+            for segment in range(self.segments)
+            if (count := self._next_offset[segment] - first[segment])
+        ]
+
+
+def grant(segment: int = 0, generation: int = 1, start_offset: int = 0, **more) -> m.Grant:
+    """Return a grant that reads from the first chunk."""
+    return m.Grant(
+        segment=segment,
+        generation=generation,
+        first_hash=0,
+        last_hash=0xFFFF,
+        start_offset=start_offset,
+        start_chunk=1,
+        **more,
+    )
+
+
+async def send_all(producer: Producer, count: int, topic: str = "orders") -> list:
+    return [await producer.send(topic, b"key", str(n).encode()) for n in range(count)]

@@ -1,0 +1,79 @@
+"""Compaction without Spark: chunks in, compacted objects and one manifest out."""
+
+from __future__ import annotations
+
+import io
+from collections import defaultdict
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from headgate.ledger.checksum import checksum
+from headgate.ledger.compacted import CompactedObject, Manifest, compacted_folder, create_manifest
+from headgate.ledger.ledger import Ledger
+from tests.support.samples.record_rows import record_rows
+
+_TYPES = {
+    "offset": pa.int64(),
+    "timestamp_ms": pa.int64(),
+    "stored_at_ms": pa.int64(),
+    "size_bytes": pa.int64(),
+    "key": pa.binary(),
+    "value": pa.binary(),
+}
+
+
+async def compact(
+    ledger: Ledger, first: int, last: int, *, written_at_ms: int = 0, run: str = "a", parts: int = 1
+) -> Manifest:
+    """Compact chunks ``first`` to ``last`` into at most ``parts`` objects per segment, and create the manifest."""
+    rows: dict[tuple[int, int], list[dict[str, Any]]] = defaultdict(list)
+    at_ms = 0
+    for number in range(first, last + 1):
+        at_ms = (await ledger.header(number)).at_ms
+        for row in record_rows(await ledger.read_records(number)):
+            size = len(row["key"]) + len(row["value"])
+            rows[row["topic_id"], row["segment"]].append(row | {"stored_at_ms": at_ms, "size_bytes": size})
+    folder = f"{compacted_folder(ledger.shard)}/{first}-{last}-{run}"
+    objects = []
+    for (topic_id, segment), records in sorted(rows.items()):
+        for part in range(parts):
+            low, high = (len(records) * bound // parts for bound in (part, part + 1))
+            if low < high:
+                path = f"{folder}/topic_id={topic_id}/segment={segment}/part={part}/x.parquet"
+                objects.append(await _create_object(ledger, path, topic_id, segment, records[low:high]))
+    manifest = Manifest(
+        shard=ledger.shard,
+        first=first,
+        last=last,
+        level=0,
+        written_at_ms=written_at_ms,
+        last_at_ms=at_ms,
+        facts="facts",
+        facts_checksum=0,
+        objects=objects,
+    )
+    await create_manifest(ledger.store, manifest)
+    return manifest
+
+
+async def _create_object(
+    ledger: Ledger, path: str, topic_id: int, segment: int, records: list[dict[str, Any]]
+) -> CompactedObject:
+    table = pa.table({name: pa.array([row[name] for row in records], kind) for name, kind in _TYPES.items()})
+    sink = io.BytesIO()
+    pq.write_table(table, sink)
+    data = sink.getvalue()
+    await ledger.store.create(path, data)
+    return CompactedObject(
+        path=path,
+        topic_id=topic_id,
+        segment=segment,
+        first_offset=records[0]["offset"],
+        end_offset=records[-1]["offset"] + 1,
+        size_bytes=sum(row["size_bytes"] for row in records),
+        first_at_ms=records[0]["stored_at_ms"],
+        last_at_ms=records[-1]["stored_at_ms"],
+        checksum=checksum(data),
+    )

@@ -1,0 +1,146 @@
+"""One `headgate up` in a folder of its own, on ports that stay reserved while it is down."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from controller.local.reserved_port import ReservedPort
+from controller.settings.load import load_settings
+from tests.support.servers.programs import (
+    RUN_ID,
+    ClientCommands,
+    HttpAddress,
+    RunningProgram,
+    command_line,
+    health,
+    metric,
+    processes_of,
+    start,
+    wait_until,
+    without_forks,
+)
+
+PORTS = ("--mqtt-port", "--zookeeper-port", "--http-port")
+ANY_PORTS = tuple(word for option in PORTS for word in (option, "0"))
+
+
+class Node:
+    """One node. A test that stops it or a part of it leaves it running for the next test."""
+
+    def __init__(self, folder: Path, *, tls: bool = False) -> None:
+        self.tls = tls
+        self.folder = folder
+        self.data = folder / "headgate-data"
+        self.config = self.data / "client.toml"
+        self.run_id = uuid.uuid4().hex
+        self.env = {RUN_ID: self.run_id}
+        self.commands = ClientCommands(folder, self.config, self.env)
+        self.http_address: HttpAddress
+        self.start_output = ""
+        """What the last start printed."""
+        self._starts = 0
+        self._program: RunningProgram | None = None
+        self._ports = ExitStack()
+        self._port_options: list[str] = []
+
+    async def up(self, *options: str, env: dict[str, str] | None = None) -> None:
+        """Start it and return when it is ready. Without ``options`` it gets ports of its own."""
+        self._starts += 1
+        program = self._program = await start(
+            *("up", "--data", str(self.data), *(options or self._reserved_ports()), *["--tls"] * self.tls),
+            out=self.folder / f"up-{self._starts}.out",
+            env=self.env | (env or {}),
+            cwd=self.folder,
+        )
+        await wait_until(
+            lambda: "Ctrl-C stops everything" in program.errors() or program.returncode is not None,
+            lambda: f"the node is ready: {program.errors()}",
+            60,
+        )
+        self.start_output = program.errors()
+        found = re.search(r"status +https?://(\S+)/\n", self.start_output)
+        assert found, self.start_output
+        self.http_address = HttpAddress(found[1], load_settings(self.data / "headgate.toml"))
+
+    async def down(self) -> int:
+        """Stop it with SIGTERM; return the exit code."""
+        assert self._program is not None, "not up"
+        return await self._program.terminate()
+
+    @property
+    def is_up(self) -> bool:
+        """Whether it was started and has not ended."""
+        return self._program is not None and self._program.returncode is None
+
+    def _reserved_ports(self) -> list[str]:
+        if not self._port_options:
+            ports = [str(self._ports.enter_context(ReservedPort()).number) for _ in PORTS]
+            self._port_options = [word for pair in zip(PORTS, ports, strict=True) for word in pair]
+        return self._port_options
+
+    async def clean_up(self) -> None:
+        """End everything that is left."""
+        with self._ports:
+            await self.commands.kill_all()
+            if self.is_up:
+                await self.down()
+            for process in processes_of(self.run_id):
+                with suppress(psutil.NoSuchProcess):
+                    process.kill()
+
+    async def consume(self, topic: str, subscription: str, kind: str = "stream") -> list[dict[str, Any]]:
+        """Return what one consumer prints until it has caught up."""
+        result = await self.commands.succeed(
+            *("consume", topic, "--subscription", subscription, "--type", kind),
+            *("--from", "earliest", "--exit-when-caught-up"),
+        )
+        return result.records()
+
+    async def until_metric(self, name: str, expected: float, **labels: str) -> None:
+        """Wait until a metric has this value. Metrics are rendered once a second, gauges set every few."""
+        value = 0.0
+
+        async def reached() -> bool:
+            nonlocal value
+            value = await metric(self.http_address, name, **labels)
+            return value == expected
+
+        await wait_until(reached, lambda: f"{name} {labels} is {expected:g}; it is {value:g}")
+
+    async def until_state(self, state: str, seconds: float = 60.0) -> dict[str, Any]:
+        """Wait until /readyz reports ``state``; return its report."""
+        report: dict[str, Any] = {}
+
+        async def reached() -> bool:
+            nonlocal report
+            _, report = await health(self.http_address)
+            return report.get("state") == state
+
+        await wait_until(reached, lambda: f"/readyz reports {state}; it reports {report}", seconds)
+        return report
+
+    async def process(self, *words: str) -> psutil.Process:
+        """Return the one process of this node whose command line contains all ``words``, once there is exactly one.
+
+        There is none while it is being replaced, and there seem to be two while it starts a child.
+        """
+
+        def find() -> list[psutil.Process]:
+            found = processes_of(self.run_id)
+            return without_forks(
+                [each for each in found if all(word in " ".join(command_line(each)) for word in words)]
+            )
+
+        def one() -> psutil.Process | None:
+            found = find()
+            return found[0] if len(found) == 1 else None
+
+        process = await wait_until(one, lambda: f"one process {words}: {[command_line(each) for each in find()]}")
+        assert process is not None
+        return process

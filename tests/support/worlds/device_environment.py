@@ -1,0 +1,84 @@
+"""A shard with successive leaders, and a broker that MQTT devices publish to."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from controller.devices.session_port import Delivery, DeviceSession
+from controller.leader.leader import ShardLeader
+from controller.settings.load import IngestSettings
+from headgate.ledger.ledger import Ledger
+from headgate.protocol import messages as m
+from tests.support.fakes.device_broker import FakeDeviceBroker
+from tests.support.fakes.object_store import FakeStore
+from tests.support.samples.record_rows import record_rows
+from tests.support.waiting import until
+from tests.support.worlds.one_shard import CLUSTER, BareClient, OneShard
+
+SESSION = m.device_session_id(CLUSTER, 0)
+
+
+class Devices:
+    """One shard, and a broker that MQTT devices publish to."""
+
+    def __init__(self, broker: FakeDeviceBroker | None = None, ingest: IngestSettings | None = None) -> None:
+        self.broker = broker or FakeDeviceBroker()
+        self.shard = OneShard(ingest=ingest)
+        self.shard.open_session = self.open_session
+
+    def open_session(self, shard: int, handler: Callable[[Delivery], None]) -> DeviceSession:
+        assert shard == 0
+        return self.broker.session(SESSION, handler)
+
+    @asynccontextmanager
+    async def running(self, topic: str | None = "orders") -> AsyncIterator[tuple[ShardLeader, BareClient]]:
+        """Run a leader with a connected device session and one topic; yields it and a client."""
+        async with self.shard.leader("a") as leader, self.shard.client() as client:
+            await devices_connected(leader)
+            if topic is not None:
+                await create_topic(client, topic)
+            yield leader, client
+
+    def publish(self, name: str, payload: bytes, *, retain: bool = False) -> bool:
+        """Return whether the device session gets the message."""
+        return self.broker.publish(f"headgate/{CLUSTER}/publish/{name}", payload, retain=retain)
+
+    def publish_all(self, name: str, payloads: Iterable[bytes]) -> None:
+        for payload in payloads:
+            self.publish(name, payload)
+
+    def metric(self, name: str, **labels: str) -> float | None:
+        return self.shard.registry.get_sample_value(f"headgate_{name}", labels)
+
+    def isolate_store(self) -> None:
+        """Cut the running leader off from the store. Later leaders reach it."""
+        isolated, self.shard.store = self.shard.store, FakeStore(objects=self.shard.store.objects)
+        isolated.freeze()
+        self.shard.ledger = Ledger(self.shard.store, 0)
+
+    async def records(self) -> list[dict[str, Any]]:
+        rows: list[dict[str, Any]] = []
+        for number in range(1, await self.shard.ledger.newest() + 1):
+            rows += record_rows(await self.shard.ledger.read_records(number))
+        return rows
+
+    async def values(self) -> list[bytes]:
+        return [row["value"] for row in await self.records()]
+
+    async def all_acknowledged(self) -> None:
+        await until(lambda: self.broker.waiting(SESSION) == 0)
+
+
+async def create_topic(client: BareClient, topic: str = "orders", **fields: Any) -> None:
+    assert isinstance(await client.call(m.CreateTopic, topic=topic, token=topic, segments=2, **fields), m.TopicReply)
+
+
+async def devices_connected(leader: ShardLeader) -> None:
+    """Return once the device session is connected."""
+    session = None
+    while session is None or not session.connected:
+        await asyncio.sleep(0.01)
+        session = leader.devices.subscriptions._session

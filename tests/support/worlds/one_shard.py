@@ -1,0 +1,208 @@
+"""A shard with its leader and a bare client, on fake servers, for tests of the leader."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
+
+from prometheus_client import CollectorRegistry
+
+from controller.access.control import AccessControl
+from controller.access.rules import OPEN
+from controller.chunk_writer.builder import ChunkBuilder
+from controller.commit import TermEndedError
+from controller.devices.session_port import OpenSession
+from controller.leader.context import LeaderContext
+from controller.leader.leader import ShardLeader
+from controller.settings.load import IngestSettings, RetentionSettings, ScalingSettings
+from controller.state.shard_state import ShardState
+from coordinator.ports import CoordinatorSettings
+from drain.protocol import DrainQuery
+from headgate.ledger.compacted import delete_compacted_segments
+from headgate.ledger.ledger import Ledger
+from headgate.model import entries as e
+from headgate.protocol import messages as m
+from metrics.instruments import Instruments
+from tests.support.fakes.broker import FakeBroker
+from tests.support.fakes.object_store import FakeStore
+
+CLUSTER = "test"
+SETTINGS = CoordinatorSettings(
+    grace_seconds=60,
+    revoke_timeout_seconds=30,
+    heartbeat_interval_seconds=5,
+    poll_min_seconds=2,
+    poll_max_seconds=900,
+    poll_check_timeout_seconds=60,
+)
+
+
+def now_ms() -> int:
+    """The loop's time as a wall clock."""
+    return int(asyncio.get_running_loop().time() * 1000)
+
+
+class BareClient:
+    """Sends requests and collects replies and pushes."""
+
+    def __init__(self, broker: FakeBroker, client_id: str = "client", user: str | None = None) -> None:
+        self.client_id = client_id
+        self.address = m.client_address(user, client_id)
+        self.replies: dict[int, list[m.Reply]] = {}
+        self.pushes: list[m.Push] = []
+        self.transport = broker.transport(client_id)
+        self._next = 0
+        self._arrived = asyncio.Event()
+
+    async def open(self) -> None:
+        """Connect and subscribe."""
+        await self.transport.__aenter__()
+        connected = asyncio.Event()
+        self.transport.on_connection(lambda up: connected.set() if up else None)
+        await self.transport.subscribe(m.replies_topic(CLUSTER, self.address), self._on_reply)
+        if not self.transport.connected:
+            await connected.wait()
+
+    def send(self, kind: type[m.RequestBody], *, shard: int = 0, **fields: Any) -> int:
+        """Send one request and return its id."""
+        self._next += 1
+        request = m.Request(
+            request_id=self._next,
+            client_id=self.client_id,
+            leader_epoch=fields.pop("leader_epoch", 1),
+            max_term_age_ms=fields.pop("max_term_age_ms", None),
+            body=kind(**fields),
+        )
+        self.send_raw(m.encode(request), shard=shard)
+        return self._next
+
+    def send_raw(self, payload: bytes, *, shard: int = 0) -> None:
+        """Send any payload."""
+        assert self.transport.publish(m.requests_topic(CLUSTER, shard, self.address), payload)
+
+    async def reply(self, request_id: int) -> Any:
+        """Return the body of the first reply to a request."""
+        async with asyncio.timeout(30):
+            while not self.replies.get(request_id):
+                self._arrived.clear()
+                await self._arrived.wait()
+        return self.replies[request_id][0].body
+
+    async def call(self, kind: type[m.RequestBody], **fields: Any) -> Any:
+        """Send one request and return the body of its reply."""
+        return await self.reply(self.send(kind, **fields))
+
+    def _on_reply(self, _: str, payload: bytes) -> None:
+        message = m.decode_reply(payload)
+        if isinstance(message, m.Push):
+            self.pushes.append(message)
+        else:
+            self.replies.setdefault(message.request_id, []).append(message)
+        self._arrived.set()
+
+
+class OneShard:
+    """A broker, a store, and one term at a time."""
+
+    def __init__(
+        self,
+        *,
+        ingest: IngestSettings | None = None,
+        scaling: ScalingSettings | None = None,
+        retention: RetentionSettings | None = None,
+    ) -> None:
+        self.broker = FakeBroker()
+        self.store = FakeStore(latency_seconds=(0.001, 0.002))
+        self.ledger = Ledger(self.store, 0)
+        self.registry = CollectorRegistry()
+        self.instruments = Instruments(self.registry)
+        self.producer_ids = itertools.count(1000)
+        self.access = AccessControl(OPEN, self.instruments)
+        self.ingest = ingest or IngestSettings()
+        self.scaling = scaling or ScalingSettings()
+        self.retention = retention or RetentionSettings()
+        self.drained_segments: frozenset[int] = frozenset()
+        self.drain_problem: str | None = None
+        """Why drain checks are not answered, as the daemon says it."""
+        self.yields_to_contender = False
+        self.clock_ahead_ms = 0
+        """How far the leader's wall clock is ahead."""
+        self.open_session: OpenSession | None = None
+        """Opens the session of MQTT devices; None: the leader stores no device messages."""
+
+    def now_ms(self) -> int:
+        return now_ms() + self.clock_ahead_ms
+
+    async def drained(self, query: DrainQuery) -> frozenset[int]:
+        """Report what the test declares as drained, in place of the Spark process."""
+        return query.segments & self.drained_segments
+
+    async def begin(self, instance: str = "a", transport: Any = None) -> ShardLeader:
+        """Read the ledger, write the next term chunk, and return its leader."""
+        state = ShardState(0)
+        while (found := await self.ledger.read_or_none(state.chunk + 1)) is not None:
+            state.apply_all(found.entries, chunk=found.header.number, at_ms=found.header.at_ms)
+        entry = e.TermStarted(leader_epoch=state.leader_epoch + 1, instance=instance)
+        builder = ChunkBuilder()
+        builder.add(entry)
+        number, at_ms = state.chunk + 1, max(state.at_ms, self.now_ms())
+        await self.ledger.append(
+            number, builder.encode(shard=0, number=number, leader_epoch=entry.leader_epoch, at_ms=at_ms)
+        )
+        state.apply_all((entry,), chunk=number, at_ms=at_ms)
+        context = LeaderContext(
+            cluster=CLUSTER,
+            instance=instance,
+            ledger=self.ledger,
+            transport=transport or self.broker.transport(f"daemon-{instance}"),
+            access=self.access,
+            ingest=self.ingest,
+            subscriptions=SETTINGS,
+            scaling=self.scaling,
+            retention=self.retention,
+            delete_data=partial(delete_compacted_segments, self.store),
+            observer=self.instruments,
+            drain_checker=self,
+            drain_problem=lambda: self.drain_problem,
+            now_ms=self.now_ms,
+            rng=random.Random(1),
+            new_producer_id=partial(next, self.producer_ids),
+            open_session=self.open_session,
+        )
+        return ShardLeader(state, context, lambda: self.yields_to_contender)
+
+    @asynccontextmanager
+    async def leader(self, instance: str = "a") -> AsyncIterator[ShardLeader]:
+        """Lead until the block ends."""
+        transport = self.broker.transport(f"daemon-{instance}")
+        async with transport:
+            leader = await self.begin(instance, transport)
+            transport.on_connection(leader.connection_changed)
+            task = asyncio.create_task(leader.serve())
+            announced = asyncio.Event()
+            self.broker.spies.append(
+                lambda message: announced.set() if message.topic == m.leader_topic(CLUSTER, 0) else None
+            )
+            await announced.wait()
+            try:
+                yield leader
+            finally:
+                task.cancel()
+                outcome = (await asyncio.gather(task, return_exceptions=True))[0]
+            if isinstance(outcome, Exception) and not isinstance(outcome, TermEndedError):
+                raise outcome
+
+    @asynccontextmanager
+    async def client(self, client_id: str = "client", user: str | None = None) -> AsyncIterator[BareClient]:
+        """A connected bare client."""
+        client = BareClient(self.broker, client_id, user)
+        await client.open()
+        try:
+            yield client
+        finally:
+            await client.transport.__aexit__(None, None, None)
