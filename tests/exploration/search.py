@@ -29,7 +29,7 @@ class Model(Protocol):
         """Return a value that equals that of another state only if both have the same future."""
 
     def check_end(self) -> None:
-        """Let all faults end, on a state that nobody continues; raises BrokenPromiseError unless all work ends too."""
+        """Let all faults end, on a state that no search continues; raises BrokenPromiseError unless all work ends too."""
 
 
 ModelT = TypeVar("ModelT", bound=Model)
@@ -51,8 +51,8 @@ class StoryError(AssertionError):
 
     def __init__(self, steps: Sequence[str], cause: BaseException) -> None:
         self.steps = tuple(steps)
-        told = "\n".join(f"  {number}. {step}" for number, step in enumerate(steps, 1))
-        super().__init__(f"{cause}\nafter these steps:\n{told}")
+        listed = "\n".join(f"  {number}. {step}" for number, step in enumerate(steps, 1))
+        super().__init__(f"{cause}\nafter these steps:\n{listed}")
 
 
 def explore(start: Callable[[], ModelT], *, depth: int) -> Explored:

@@ -1,4 +1,4 @@
-"""The search visits every state once, and tells the shortest story of a broken promise."""
+"""The search visits every state once, and prints the shortest story of a broken promise."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ def test_all_states_are_visited_once() -> None:
     assert Explored(states=6, depth=2, complete=False) == explore(Counter, depth=2)
 
 
-def test_a_broken_promise_is_told_in_the_fewest_steps() -> None:
+def test_a_broken_promise_is_reported_in_the_fewest_steps() -> None:
     with pytest.raises(StoryError, match=r"forbidden\nafter these steps:\n  1\. left\n  2\. right\Z") as raised:
         explore(lambda: Counter(forbidden=(1, 1)), depth=4)
 
     assert ("left", "right") == raised.value.steps
 
 
-def test_a_state_in_which_work_never_ends_is_told() -> None:
+def test_a_state_in_which_work_never_ends_is_reported() -> None:
     with pytest.raises(StoryError, match="stuck") as raised:
         explore(lambda: Counter(stuck=(0, 2)), depth=4)
 
