@@ -368,6 +368,7 @@ class Admin(_Facade[admin.Admin]):
     describe_subscription = _blocking(admin.Admin.describe_subscription)
     explain = _blocking(admin.Admin.explain)
     plan = _blocking(admin.Admin.plan)
+    create_subscription = _blocking(admin.Admin.create_subscription)
     delete_subscription = _blocking(admin.Admin.delete_subscription)
     seek = _blocking(admin.Admin.seek)
     set_order = _blocking(admin.Admin.set_order)

@@ -1,6 +1,6 @@
 """The largest valid message of each kind, and the state in which it costs most.
 
-Lengths of lists follow the limits in `headgate.protocol.requests`, so a raised limit is measured.
+Lengths of lists follow the limits of the fields in `headgate.protocol.messages`, so a raised limit is measured.
 """
 
 from __future__ import annotations
@@ -329,6 +329,12 @@ def _positions(_: ShardState) -> m.SeekSubscription:
     return m.SeekSubscription(**_on("one"), token="1", positions=named)  # noqa: S106 - no secret
 
 
+def _new_at_positions(_: ShardState) -> m.CreateSubscription:
+    """Every second segment is named, as for a seek."""
+    named = [(n, 0) for n in range(0, MAX_SEGMENTS - 1, 2)]
+    return m.CreateSubscription(**_on("new"), subscription_type=STREAM, token="1", positions=named)  # noqa: S106
+
+
 def _token(kind: Callable[..., m.AnyRequestBody], **fields: Any) -> Callable[[ShardState], m.AnyRequestBody]:
     return lambda _: kind(**{"topic": TOPIC, "token": "1", **fields})
 
@@ -399,6 +405,10 @@ CASES: Final[dict[type[m.RequestBody], dict[str, Case]]] = {
         "shared": Case(shared, _asked(m.ExplainSubscription, **_on(QUEUE))),
     },
     m.PlanChanges: {"wide": Case(wide, _plan)},
+    m.CreateSubscription: {
+        "wide": Case(wide, _token(m.CreateSubscription, subscription="new", subscription_type="STREAM")),
+        "deep": Case(deep, _new_at_positions),
+    },
     m.DeleteSubscription: {"crowd": Case(wide, _token(m.DeleteSubscription, subscription="crowd", force=True))},
     m.SeekSubscription: {
         "wide": Case(wide, _token(m.SeekSubscription, subscription="crowd", to="earliest")),

@@ -57,6 +57,7 @@ _ACTS: Final[dict[type[m.RequestBody], Callable[[Any], Act | None]]] = {
     m.Heartbeat: _on_subscription(Action.CONSUME),
     m.LeaveConsumer: _on_subscription(Action.CONSUME),
     m.ConfirmRevoked: _on_subscription(Action.CONSUME),
+    m.CreateSubscription: _on_subscription(Action.CONSUME),  # as a registration, which creates one
     m.SeekSubscription: _on_subscription(Action.CONSUME),
     m.ListTopics: _on_all_topics,
     m.ListProducers: _on_all_topics,

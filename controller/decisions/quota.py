@@ -48,6 +48,8 @@ def growth_of(entries: Iterable[e.AnyEntry], state: ShardState) -> Growth:
                 growth[state.topics_by_id[entry.topic_id].user, "segments"] += 2
             case e.SegmentsMerged():
                 growth[state.topics_by_id[entry.topic_id].user, "segments"] += 1
+            case e.SubscriptionCreated():
+                growth[entry.user, "subscriptions"] += 1
             case e.ProducerOpened() if entry.producer_id not in state.producers and entry.replaced_id is None:
                 growth[entry.user, "producers"] += 1
     return growth

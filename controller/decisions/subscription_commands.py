@@ -1,4 +1,4 @@
-"""Decide commands about subscriptions: delete, seek, and change the order, while consumers run.
+"""Decide commands about subscriptions: create, delete, seek, and change the order, while consumers run.
 
 Pure. All entries of a command are in one chunk, so no half-done state exists.
 """
@@ -7,38 +7,101 @@ from __future__ import annotations
 
 from typing import Final
 
-from controller.decisions.handlers import Answer, Decision, command, done
-from controller.decisions.lookup import find_subscription
+from controller.decisions.handlers import Answer, Decision, command, done, user_command
+from controller.decisions.lookup import find_subscription, find_topic
 from controller.state.shard_state import ShardState
 from controller.state.topic import Topic
-from coordinator.decisions.external_topics import seekable_ends
+from coordinator.decisions.external_topics import seekable_ends, start_error
 from coordinator.decisions.gate import compute_gate, is_gated
 from coordinator.decisions.refusal import Refusal
-from coordinator.decisions.registration import order_error
+from coordinator.decisions.registration import default_order, order_error, subscriptions_error
 from coordinator.decisions.seek import SeekTarget, seek_positions
 from coordinator.reporting.description import describe
 from coordinator.reporting.steps import complete
+from coordinator.state.subscription import Subscription
 from headgate.model import entries as e
 from headgate.protocol import messages as m
 
+SEGMENT_TWICE: Final = "the positions name a segment twice"
 
-def create_subscription(
+
+def new_subscription(
     request: m.RegisterConsumer, topic: Topic, subscription_id: int, user: str
 ) -> e.SubscriptionCreated:
-    """Return the entry that creates a subscription at the earliest record, or at the present end of each segment."""
-    positions: dict[int, int] = {}
-    if request.start == "latest":
-        positions = {segment: tail.next_offset for segment, tail in topic.tails.items()}
+    """Return the entry by which the registration of its first consumer creates a subscription."""
     return e.SubscriptionCreated(
         topic_id=topic.topic_id,
         subscription_id=subscription_id,
         subscription=request.subscription,
         subscription_type=request.subscription_type,
-        order=request.order or ("strict" if request.subscription_type == e.SubscriptionType.STREAM else "none"),
+        order=request.order or default_order(request.subscription_type),
         balance=request.balance or "count",
-        positions=positions,
+        positions=_start_positions(request.start, topic),
         user=user,
     )
+
+
+def _start_positions(start: m.Start, topic: Topic) -> dict[int, int]:
+    """Return the present end of each segment, or nothing for the earliest record."""
+    return {} if start == "earliest" else {segment: tail.next_offset for segment, tail in topic.tails.items()}
+
+
+def create_subscription(request: m.CreateSubscription, state: ShardState, user: str) -> Decision | Refusal:
+    """Create a subscription without a consumer, as `new_subscription` does; one that exists is not changed."""
+    topic = find_topic(request.topic, state)
+    if isinstance(topic, Refusal):
+        return topic
+    existing = topic.subscriptions.get(request.subscription)
+    if existing is not None:
+        is_wanted = request.if_absent and existing.type == request.subscription_type
+        if is_wanted or request.token in state.commands:
+            return Decision((), _described(topic.topic_id, existing.subscription_id))
+        return _exists(existing, request)
+    if request.token in state.commands:
+        return _invalid(f"subscription {request.subscription!r} was created and has been deleted since")
+    reason = start_error(topic, "latest" if request.positions else request.start) or subscriptions_error(
+        topic.name, len(topic.subscriptions)
+    )
+    positions = _requested_start(request, topic)
+    if reason is not None or isinstance(positions, str):
+        return _invalid(reason or str(positions))
+    entry = e.SubscriptionCreated(
+        topic_id=topic.topic_id,
+        subscription_id=state.next_id,
+        subscription=request.subscription,
+        subscription_type=request.subscription_type,
+        order=default_order(request.subscription_type),
+        positions=positions,
+        user=user,
+        token=request.token,
+    )
+    return Decision((entry,), _described(topic.topic_id, entry.subscription_id))
+
+
+def _requested_start(request: m.CreateSubscription, topic: Topic) -> dict[int, int] | str:
+    """Return the positions of the new subscription, or what is wrong with those of the request; as for a seek."""
+    if not request.positions:
+        return _start_positions(request.start, topic)
+    target = dict(request.positions)
+    if len(target) < len(request.positions):
+        return SEGMENT_TWICE
+    return seek_positions(
+        target,
+        layout=topic.layout,
+        ends={segment: tail.next_offset for segment, tail in topic.tails.items()},
+        positions={},
+        gated=is_gated(request.subscription_type, default_order(request.subscription_type)),
+    )
+
+
+def _exists(existing: Subscription, request: m.CreateSubscription) -> Refusal:
+    name = f"subscription {existing.name!r} of topic {existing.topic!r}"
+    if request.if_absent:
+        return _invalid(
+            f"{name} exists and is of type {existing.type}, not {request.subscription_type}: delete it first, or "
+            "choose another name"
+        )
+    return _invalid(f"{name} exists (type {existing.type}, order {existing.order}): seek moves it")
 
 
 def delete_subscription(request: m.DeleteSubscription, state: ShardState) -> Decision | Refusal:
@@ -138,7 +201,7 @@ def _requested_target(request: m.SeekSubscription) -> SeekTarget | Refusal:
         return request.to
     positions = dict(request.positions)
     if len(positions) < len(request.positions):
-        return _invalid("the positions name a segment twice")
+        return _invalid(SEGMENT_TWICE)
     return positions
 
 
@@ -180,6 +243,7 @@ def _invalid(reason: str) -> Refusal:
 
 
 COMMANDS: Final = (
+    user_command(m.CreateSubscription, create_subscription),
     command(m.DeleteSubscription, delete_subscription),
     command(m.SeekSubscription, seek_subscription),
     command(m.SetSubscriptionOrder, set_order),

@@ -17,7 +17,7 @@ from controller.commit import GroupCommit
 from controller.decisions.handlers import Outcome, Registration, StepResult, Stepwise, handler
 from controller.decisions.lookup import find_subscription, find_topic
 from controller.decisions.quota import LimitsOf, judge_joining
-from controller.decisions.subscription_commands import create_subscription
+from controller.decisions.subscription_commands import new_subscription
 from controller.leader.drain_check import DrainChecker, LedgerDrainCheck
 from controller.leader.step_driver import StepDriver
 from controller.state.shard_state import ShardState
@@ -158,6 +158,8 @@ class SubscriptionRegistry:
                 self._coordinators[entry.subscription_id].positions_changed()
             elif isinstance(entry, e.SubscriptionConfigured):
                 self._order_changed(entry.subscription_id)
+            elif isinstance(entry, e.SubscriptionCreated):
+                self._add_coordinator(self._state.subscriptions[entry.subscription_id])
             elif isinstance(entry, e.TopicDeleted | e.SubscriptionDeleted):
                 for subscription_id in sorted(self._coordinators.keys() - self._state.subscriptions.keys()):
                     deleted = self._coordinators.pop(subscription_id)
@@ -258,7 +260,7 @@ class SubscriptionRegistry:
         if refusal is not None:
             return refusal
         if known is None:
-            self._commit.propose(create_subscription(request, topic, self._state.next_id, m.user_of(client_id)))
+            self._commit.propose(new_subscription(request, topic, self._state.next_id, m.user_of(client_id)))
             known = topic.subscriptions[request.subscription]
             self._add_coordinator(known)
         return self._coordinators[known.subscription_id].register(request, client_id)

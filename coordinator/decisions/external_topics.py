@@ -27,9 +27,14 @@ def registration_error(topic: TopicView, request: m.RegisterConsumer, *, creates
         return None
     if not request.external:
         return f"topic {topic.name!r} is external: read its source with ExternalConsumer, or register with external set"
-    if creates and request.start != "earliest":
-        return f"topic {topic.name!r} is external: start at 'earliest', because only its source knows its current end"
-    return None
+    return start_error(topic, request.start) if creates else None
+
+
+def start_error(topic: TopicView, start: m.Start) -> str | None:
+    """Return why a new subscription cannot begin at ``start`` (rule 2); None if it can."""
+    if topic.external is None or start == "earliest":
+        return None
+    return f"topic {topic.name!r} is external: start at 'earliest', because only its source knows its current end"
 
 
 def acknowledgeable_end(topic: TopicView, segment: int) -> int | None:

@@ -93,6 +93,11 @@ def judge_deleted_topic(unknown: Refusal, request: m.RegisterConsumer) -> Refusa
     )
 
 
+def default_order(subscription_type: e.SubscriptionType) -> e.Order:
+    """Return the order of a subscription of this type for which no other is requested."""
+    return "strict" if subscription_type == e.SubscriptionType.STREAM else "none"
+
+
 def order_error(subscription_type: e.SubscriptionType | None, order: e.Order | None) -> str | None:
     """Return why the type cannot have this order, if it cannot."""
     if order == "strict" and subscription_type != e.SubscriptionType.STREAM:
@@ -160,7 +165,7 @@ def _changed_configuration(
 ) -> e.SubscriptionConfigured | None:
     order = request.order
     if subscription.type is None:
-        order = order or ("strict" if request.subscription_type == e.SubscriptionType.STREAM else "none")
+        order = order or default_order(request.subscription_type)
     elif order is None or claim is Claim.CURRENT:
         order = subscription.order
     balance = subscription.balance if request.balance is None or claim is Claim.CURRENT else request.balance

@@ -27,7 +27,10 @@ COMMANDS: Final[CommandTable] = {
         "headgate.cli.subscriptions.backlog",
         "Show unacknowledged records, their age, and the estimated time to drain.",
     ),
-    "subscription": ("headgate.cli.subscriptions.subscription", "List, describe, move and delete subscriptions."),
+    "subscription": (
+        "headgate.cli.subscriptions.subscription",
+        "Create, list, describe, move and delete subscriptions.",
+    ),
     "explain": ("headgate.cli.subscriptions.explain", "Explain why a consumer has a segment, or not."),
     "plan": ("headgate.cli.subscriptions.explain", "Show what a split, a merge or a consumer change would move."),
 }

@@ -27,11 +27,12 @@ from headgate.client.admin_values import (
 )
 from headgate.client.client_lease import ClientLease
 from headgate.client.connection import DEFAULT_TIMEOUT_SECONDS, Client
+from headgate.client.consumer_requests import subscription_type
 from headgate.client.source_listing import ExternalLayout
 from headgate.config import ClientConfig
 from headgate.errors import ConfigError, HeadgateError, RequestRejectedError
 from headgate.ledger.ledger import Ledger
-from headgate.model.entries import Order
+from headgate.model.entries import Order, SubscriptionType
 from headgate.model.hashing import shard_of
 from headgate.model.identifiers import Offset, SegmentId
 from headgate.protocol import messages as m
@@ -280,6 +281,49 @@ class Admin:
         )
         return public_value((await self._request(self._shard(topic), request, m.PlanReply)).plan, Plan)
 
+    async def create_subscription(
+        self,
+        topic: str,
+        subscription: str,
+        *,
+        type: SubscriptionType | str = SubscriptionType.STREAM,  # noqa: A002 - as Consumer names it
+        start: m.Start = "latest",
+        timestamp_ms: int | None = None,
+        if_absent: bool = False,
+    ) -> SubscriptionInfo:
+        """Create a subscription before its first consumer; records from its start on are kept for it.
+
+        Args:
+            topic: whose records.
+            subscription: its name.
+            type: how its consumers acknowledge; a name is accepted in any case.
+            start: where it begins.
+            timestamp_ms: instead of ``start``, the first record of each segment that was stored at that
+                time or later; as for `seek`.
+            if_absent: one that exists is returned unchanged, if it has this type. Otherwise it is
+                refused.
+
+        Raises:
+            ConfigError: the type is unknown, the timestamp is in the future, or the topic is external.
+            StoreError, LedgerError: the ledger cannot be read to find a timestamp.
+
+        """
+        require_choice("create_subscription: start", start, get_args(m.Start))
+        positions = []
+        if timestamp_ms is not None:
+            positions = sorted((await self._positions_at(topic, timestamp_ms, "create_subscription")).items())
+        request = m.CreateSubscription(
+            topic=topic,
+            subscription=m.require_name("subscription", subscription),
+            subscription_type=subscription_type(type),
+            token=self._client.new_token(),
+            start=start,
+            positions=positions,
+            if_absent=if_absent,
+        )
+        reply = await self._request(self._shard(topic), request, m.SubscriptionReply)
+        return public_value(reply.subscription, SubscriptionInfo)
+
     async def delete_subscription(self, topic: str, subscription: str, *, force: bool = False) -> None:
         """Delete a subscription and its positions; with ``force`` also while consumers use it."""
         request = m.DeleteSubscription(
@@ -326,7 +370,7 @@ class Admin:
         require_choice("seek: to", to, (*get_args(m.Start), None))
         pairs = sorted((int(segment), int(offset)) for segment, offset in (positions or {}).items())
         if timestamp_ms is not None:
-            pairs = sorted((await self._positions_at(topic, timestamp_ms)).items())
+            pairs = sorted((await self._positions_at(topic, timestamp_ms, "seek")).items())
         request = m.SeekSubscription(
             topic=topic,
             subscription=m.require_name("subscription", subscription),
@@ -370,17 +414,17 @@ class Admin:
     async def _change_topic(self, topic: str, request: m.AnyRequestBody) -> TopicInfo:
         return public_value((await self._request(self._shard(topic), request, m.TopicReply)).topic, TopicInfo)
 
-    async def _positions_at(self, topic: str, timestamp_ms: int) -> dict[int, int]:
-        """Return segment → offset of its first record stored at ``timestamp_ms`` or later."""
+    async def _positions_at(self, topic: str, timestamp_ms: int, method: str) -> dict[int, int]:
+        """Return segment → offset of its first record stored at ``timestamp_ms`` or later; for ``method``."""
         if timestamp_ms > self._client.now_ms():
             raise ConfigError(
-                f"seek: timestamp_ms={timestamp_ms} is in the future; use to='latest' for the present end"
+                f"{method}: timestamp_ms={timestamp_ms} is in the future; use 'latest' for the present end"
             )
         described = await self._describe_topic(topic)
         if described.external is not None:
             raise ConfigError(
-                f"seek: topic {topic!r} is external, so only its source knows when its records were stored; "
-                "give positions or to"
+                f"{method}: topic {topic!r} is external, so only its source knows when its records were stored; "
+                "give no timestamp"
             )
         return await positions_at(Ledger(self._store(), self._shard(topic)), described, timestamp_ms)
 

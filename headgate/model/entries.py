@@ -281,7 +281,8 @@ class DataDeleted(Entry, frozen=True, tag="data_deleted"):
 class SubscriptionCreated(SubscriptionEntry, frozen=True, tag="subscription_created"):
     """``user`` created a subscription at ``positions`` (segment → offset of its first record).
 
-    ``subscription_type`` None: not known until the first consumer registers.
+    ``subscription_type`` None: not known until the first consumer registers. ``token`` is that of the command; empty
+    if its first consumer created it by registering.
     """
 
     subscription: str
@@ -290,6 +291,7 @@ class SubscriptionCreated(SubscriptionEntry, frozen=True, tag="subscription_crea
     positions: dict[int, int]
     balance: Balance = "count"
     user: str = ANONYMOUS
+    token: str = ""
 
 
 class SubscriptionConfigured(SubscriptionEntry, frozen=True, tag="subscription_configured"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from headgate.protocol.requests import Epoch
+from headgate.protocol.request_fields import Epoch
 
 
 class ClusterDescription(msgspec.Struct, frozen=True, kw_only=True):

@@ -17,4 +17,6 @@ from headgate.protocol.explanations import *  # noqa: F403
 from headgate.protocol.mqtt_topics import *  # noqa: F403
 from headgate.protocol.parts import *  # noqa: F403
 from headgate.protocol.replies import *  # noqa: F403
+from headgate.protocol.request_fields import *  # noqa: F403
 from headgate.protocol.requests import *  # noqa: F403
+from headgate.protocol.subscription_requests import *  # noqa: F403

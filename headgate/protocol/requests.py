@@ -1,90 +1,48 @@
 """Requests: what clients send to the leader of a shard.
 
-Decoding enforces the limits of each field. Every request is safe to repeat: it has a token or a
-sequence, or repeating it has no further effect.
+Every request is safe to repeat: it has a token or a sequence, or repeating it has no further effect.
 """
 
 from __future__ import annotations
 
-import re
 from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
 
-from headgate.errors import InvalidNameError
 from headgate.model.entries import Balance, Order, Positions, SubscriptionType
-
-PROTOCOL_VERSION = 1
-MAX_RECORD_BYTES = 1024 * 1024
-"""Limit for key plus value of one record. A batch of one such record still fits into MAX_MESSAGE_BYTES."""
-MAX_BATCH_RECORDS = 10_000
-"""Limit for the records of one batch, because the leader does nothing else while it routes them."""
-MAX_BATCH_ACKNOWLEDGEMENTS = 1000
-"""Limit for the acknowledgements of one batch. Each can concern every key bucket of a segment."""
-MAX_HELD_SEGMENTS = 10_000
-"""Limit for the holdings that one heartbeat reports: more than a consumer can hold."""
-MAX_CAPACITY_PERCENT = 1000
-"""Limit for the capacity of one consumer. A program that can do more registers under several consumer names."""
-
-Start = Literal["earliest", "latest"]
-PolicyField = Literal["auto_split", "auto_merge", "min_segments", "max_segments", "retention_ms"]
-
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-
-# "\Z" and not "$", which also matches before a trailing newline.
-Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z")]
-Token = Annotated[str, Meta(min_length=1, max_length=64)]
-Natural = Annotated[int, Meta(ge=0, le=2**63 - 1)]
-Epoch = Annotated[int, Meta(ge=0, le=2**31 - 1)]
-SegmentCount = Annotated[int, Meta(ge=1, le=1024)]
-LABEL_PATTERN = r"^[!-~]{1,128}\Z"
-Label = Annotated[str, Meta(pattern=LABEL_PATTERN)]
-"""Name of an external topic's segment at its source: printable ASCII without spaces."""
-ParentLabel = Annotated[str, Meta(min_length=1, max_length=128)]
-"""A `Label` that is checked later: nearly all parents are names of listed segments, and a message has 30 000."""
-HashText = Annotated[str, Meta(pattern=r"^(0|[1-9][0-9]{0,38})\Z")]
-"""A hash of up to 128 bits as decimal text, because msgpack integers have 64 bits."""
-Checkpoint = Annotated[str, Meta(max_length=1024)]
-Cursor = Annotated[str, Meta(max_length=256)]
-"""A position in a list. Clients return it unchanged and do not read it."""
-
-
-def require_name(kind: str, name: str) -> str:
-    """Return ``name`` if it is a valid name for a ``kind`` (topic, consumer, …).
-
-    Raises InvalidNameError: its text states the rule.
-    """
-    if not _NAME.fullmatch(name):
-        raise InvalidNameError(
-            f"{kind} name {name!r}: use 1 to 100 letters, digits, dots, dashes or underscores, "
-            "starting with a letter or digit",
-        )
-    return name
-
-
-class RequestBody(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", omit_defaults=True):
-    """Base class of request bodies."""
-
-
-class ListRequest(RequestBody, frozen=True, kw_only=True):
-    """Fields of every request for a list, which is sent in pages. ``after``: the ``next`` of the previous page."""
-
-    after: Cursor | None = None
-
-
-class SubscriptionRequest(RequestBody, frozen=True):
-    """Fields of every request about one subscription."""
-
-    topic: Name
-    subscription: Name
-
-
-class ConsumerRequest(SubscriptionRequest, frozen=True):
-    """Fields of every request of a consumer."""
-
-    consumer: Name
-    incarnation: Natural
+from headgate.protocol.request_fields import (
+    MAX_BATCH_ACKNOWLEDGEMENTS,
+    MAX_BATCH_RECORDS,
+    MAX_CAPACITY_PERCENT,
+    MAX_HELD_SEGMENTS,
+    PROTOCOL_VERSION,
+    Checkpoint,
+    ConsumerRequest,
+    Epoch,
+    HashText,
+    Label,
+    ListRequest,
+    Name,
+    Natural,
+    ParentLabel,
+    PolicyField,
+    RequestBody,
+    SegmentCount,
+    Start,
+    Token,
+)
+from headgate.protocol.subscription_requests import (
+    CreateSubscription,
+    DeleteSubscription,
+    DescribeBacklog,
+    DescribeSubscription,
+    ExplainSubscription,
+    ListSubscriptions,
+    PlanChanges,
+    SeekSubscription,
+    SetSubscriptionOrder,
+)
 
 
 def _require_whole_identity(producer_id: int | None, producer_epoch: int, sequence: int | None) -> None:
@@ -346,69 +304,6 @@ class PruneTopic(RequestBody, frozen=True, tag="prune_topic"):
     dry_run: bool = False
 
 
-class ListSubscriptions(ListRequest, frozen=True, tag="list_subscriptions"):
-    """List the subscriptions of one topic, or of the whole shard."""
-
-    topic: Name | None = None
-
-
-class DescribeBacklog(ListRequest, frozen=True, tag="describe_backlog"):
-    """Report the unacknowledged records of one subscription, of one topic, or of the whole shard."""
-
-    topic: Name | None = None
-    subscription: Name | None = None
-
-
-class DescribeSubscription(SubscriptionRequest, frozen=True, tag="describe_subscription"):
-    """Describe who reads which segment, and which ancestors block the others."""
-
-
-class ExplainSubscription(SubscriptionRequest, frozen=True, tag="explain_subscription"):
-    """Explain the assignment of one segment, of one consumer, or of the whole subscription."""
-
-    segment: Natural | None = None
-    consumer: Name | None = None
-
-
-class PlanChanges(SubscriptionRequest, frozen=True, tag="plan_changes"):
-    """Report which segments would move if the layout or the consumers changed. Changes nothing.
-
-    Applied in this order: splits, merges, added consumers, removed consumers.
-    """
-
-    splits: Annotated[list[Natural], Meta(max_length=100)] = []
-    merges: Annotated[list[tuple[Natural, Natural]], Meta(max_length=100)] = []
-    add_consumers: Annotated[list[Name], Meta(max_length=1000)] = []
-    remove_consumers: Annotated[list[Name], Meta(max_length=1000)] = []
-
-
-class DeleteSubscription(SubscriptionRequest, frozen=True, tag="delete_subscription"):
-    """Delete a subscription. ``force`` is required while it has consumers."""
-
-    token: Token
-    force: bool = False
-
-
-class SeekSubscription(SubscriptionRequest, frozen=True, tag="seek_subscription"):
-    """Move a subscription while its consumers run.
-
-    Give exactly one of ``to`` and ``positions``, which holds (segment, offset) pairs. ``dry_run``:
-    report the moves and change nothing.
-    """
-
-    token: Token
-    to: Start | None = None
-    positions: Annotated[list[tuple[Natural, Natural]], Meta(max_length=4096)] = []
-    dry_run: bool = False
-
-
-class SetSubscriptionOrder(SubscriptionRequest, frozen=True, tag="set_subscription_order"):
-    """Make children wait for their ancestors (``strict``) or not (``none``), from now on."""
-
-    order: Order
-    token: Token
-
-
 AnyRequestBody = (
     DescribeLeader
     | ProduceBatch
@@ -435,6 +330,7 @@ AnyRequestBody = (
     | DescribeSubscription
     | ExplainSubscription
     | PlanChanges
+    | CreateSubscription
     | DeleteSubscription
     | SeekSubscription
     | SetSubscriptionOrder
@@ -450,6 +346,7 @@ AnyCommand = (
     | MergeSegments
     | SetTopicPolicy
     | PruneTopic
+    | CreateSubscription
     | DeleteSubscription
     | SeekSubscription
     | SetSubscriptionOrder

@@ -23,7 +23,7 @@ from headgate.cli.completion import complete_topic
 from headgate.cli.context import CommandContext, with_context
 from headgate.cli.records.consume import record_line
 from headgate.cli.records.record_format import PLACEHOLDERS, UnknownPlaceholderError, record_formatter
-from headgate.cli.subscriptions.seek import Position, Timestamp
+from headgate.cli.subscriptions.position_types import Position, Timestamp
 from headgate.cli.terminal.output import examples
 from headgate.model.identifiers import Offset, SegmentId
 

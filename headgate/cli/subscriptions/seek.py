@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from headgate.cli.completion import complete_subscription, complete_topic
 from headgate.cli.context import CommandContext, with_context
+from headgate.cli.subscriptions.position_types import Position, Timestamp
 from headgate.cli.terminal.confirmation import ask_first, require_consent, yes_option
-from headgate.cli.terminal.iso_time import iso_time_ms
 from headgate.cli.terminal.output import examples, json_option, print_json, print_table
 from headgate.model.identifiers import Offset, SegmentId
 
@@ -17,42 +18,6 @@ if TYPE_CHECKING:
     from headgate import SeekResult, SegmentSeek
     from headgate.model.entries import Order
     from headgate.protocol.messages import Start
-
-_MAX_INT64 = 2**63 - 1
-
-
-class Timestamp(click.ParamType[int]):
-    """A time in ISO 8601 with a UTC offset, as milliseconds since 1970."""
-
-    name = "time"
-
-    def convert(self, value: str | int, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Return the milliseconds; fail with an example for anything that is not an unambiguous time."""
-        if isinstance(value, int):
-            return value
-        try:
-            return iso_time_ms(value)
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
-
-
-class Position(click.ParamType[tuple[SegmentId, Offset]]):
-    """``SEGMENT=OFFSET``."""
-
-    name = "segment=offset"
-
-    def convert(
-        self, value: str | tuple[SegmentId, Offset], param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[SegmentId, Offset]:
-        """Return the pair; fail with an example for anything else."""
-        if isinstance(value, tuple):
-            return value
-        segment, _, offset = value.partition("=")
-        if not (segment.isascii() and segment.isdigit() and offset.isascii() and offset.isdigit()):
-            self.fail(f"{value!r} is not a position; write for example 3=1200", param, ctx)
-        if max(int(segment), int(offset)) > _MAX_INT64:
-            self.fail(f"{value!r}: segment and offset must not exceed {_MAX_INT64}", param, ctx)
-        return SegmentId(int(segment)), Offset(int(offset))
 
 
 @click.command(
@@ -104,14 +69,24 @@ def seek(
         raise click.UsageError("--position names a segment twice")
 
     require_consent(context, yes=yes, dry_run=dry_run)
+    target = {"to": to, "timestamp_ms": timestamp_ms, "positions": positions or None}
+    move_subscription(context, topic, name, target, dry_run=dry_run, yes=yes, as_json=as_json)
+
+
+def move_subscription(
+    context: CommandContext,
+    topic: str,
+    name: str,
+    target: Mapping[str, Any],
+    *,
+    dry_run: bool,
+    yes: bool,
+    as_json: bool,
+) -> None:
+    """Seek to ``target``, arguments of `Admin.seek`; without ``yes``, show what would move and ask first."""
 
     def request(*, dry_run: bool) -> SeekResult:
-        return context.ask(
-            lambda admin: admin.seek(
-                topic, name, to=to, timestamp_ms=timestamp_ms, positions=positions or None, dry_run=dry_run
-            ),
-            topic=topic,
-        )
+        return context.ask(lambda admin: admin.seek(topic, name, **target, dry_run=dry_run), topic=topic)
 
     what = f"subscription {name} of {topic}"
     if not (yes or dry_run):

@@ -9,6 +9,8 @@ import click
 
 from headgate.cli.completion import complete_subscription, complete_topic
 from headgate.cli.context import CommandContext, with_context
+from headgate.cli.subscriptions.create import create
+from headgate.cli.subscriptions.positions import export, import_
 from headgate.cli.subscriptions.seek import seek, set_order
 from headgate.cli.terminal.confirmation import ask_first, dry_run_option, require_consent, yes_option
 from headgate.cli.terminal.output import examples, json_option, print_json, print_table
@@ -23,16 +25,19 @@ if TYPE_CHECKING:
 
 @click.group(
     epilog=examples(
-        "headgate subscription list",
+        "headgate subscription create orders billing --from earliest",
         "headgate subscription describe orders billing",
         "headgate subscription seek orders billing --to earliest",
         "headgate subscription set-order orders billing none",
     ),
 )
 def subscription() -> None:
-    """List, describe, move and delete subscriptions."""
+    """Create, list, describe, move, export, import and delete subscriptions."""
 
 
+subscription.add_command(create)
+subscription.add_command(export)
+subscription.add_command(import_)
 subscription.add_command(seek)
 subscription.add_command(set_order)
 

@@ -13,7 +13,7 @@ from headgate.cli.terminal.confirmation import ask_first, dry_run_option, requir
 from headgate.cli.terminal.output import examples, json_option, print_json, print_table
 from headgate.cli.topics.policy_format import DEFAULT, count, retention, switch
 from headgate.cli.topics.segment_tree import draw_topic, format_bytes, import_lines
-from headgate.protocol.requests import PolicyField
+from headgate.protocol.request_fields import PolicyField
 
 if TYPE_CHECKING:
     from headgate import Admin, PruneResult, SegmentId, SubscriptionInfo, TopicInfo

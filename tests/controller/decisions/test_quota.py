@@ -65,11 +65,23 @@ def test_entries_are_paid_for_by_their_owners(shard: CommandShard) -> None:
     split, merged = split_entry(orders, 0, token="s"), merge_entry(orders, 0, 1, token="m")
     extended = e.LayoutExtended(topic_id=5, token="x", created=[e.ImportedSegment(segment=9, label="c")], sealed={})
 
-    growth = growth_of([topic(6, "new", "rival", 3), imported(7, "abc", "carol"), split, merged, extended], shard.state)
+    created = e.SubscriptionCreated(
+        topic_id=5,
+        subscription_id=8,
+        subscription="s",
+        subscription_type="QUEUE",
+        order="none",
+        positions={},
+        user="rival",
+    )
+    growth = growth_of(
+        [topic(6, "new", "rival", 3), imported(7, "abc", "carol"), split, merged, extended, created], shard.state
+    )
 
     assert growth == {
         ("rival", "topics"): 1,
         ("rival", "segments"): 3,
+        ("rival", "subscriptions"): 1,
         ("carol", "topics"): 1,
         ("carol", "segments"): 3,
         ("shop", "segments"): 3,

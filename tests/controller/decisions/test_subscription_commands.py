@@ -1,11 +1,12 @@
-"""Seeks and changes of order: decisions, repetitions and refusals."""
+"""Creations, seeks and changes of order: decisions, repetitions and refusals."""
 
 from typing import Any
 
 import pytest
 
-from controller.decisions.subscription_commands import seek_subscription, set_order
+from controller.decisions.subscription_commands import create_subscription, seek_subscription, set_order
 from coordinator.decisions.refusal import Refusal
+from coordinator.decisions.registration import MAX_SUBSCRIPTIONS
 from headgate.model import entries as e
 from headgate.protocol import messages as m
 from tests.support.worlds.command_shard import CommandShard
@@ -32,6 +33,10 @@ class Shard(CommandShard):
 
     def seek(self, token: str = "s1", **fields: Any) -> Any:
         return seek_subscription(ask(m.SeekSubscription, token=token, **fields), self.state)
+
+    def create(self, token: str = "c1", **fields: Any) -> Any:
+        given = {"subscription": "audit", "subscription_type": "STREAM", **fields}
+        return create_subscription(ask(m.CreateSubscription, token=token, **given), self.state, "alice")
 
     def order(self, order: Any, token: str = "o1") -> Any:
         return set_order(ask(m.SetSubscriptionOrder, token=token, order=order), self.state)
@@ -172,3 +177,115 @@ def test_a_change_of_order_keeps_the_balance() -> None:
     shard.do(shard.order("none"))
 
     assert ("none", "load") == (shard.subscription.order, shard.subscription.balance)
+
+
+@pytest.mark.parametrize(
+    ("fields", "positions", "order"),
+    [
+        ({}, {0: 5, 1: 0, 2: 3}, "strict"),
+        ({"start": "earliest"}, {}, "strict"),
+        ({"start": "earliest", "subscription_type": "QUEUE"}, {}, "none"),
+        ({"positions": [(0, 5), (2, 1)]}, {0: 5, 2: 1}, "strict"),
+        ({"positions": [(0, 2)]}, {0: 2, 1: 0, 2: 0}, "strict"),
+        ({"positions": [(2, 1)], "subscription_type": "QUEUE"}, {2: 1}, "none"),
+    ],
+    ids=["latest", "earliest", "queue", "positions", "within the parent", "queue at a position"],
+)
+def test_a_created_subscription_starts_where_it_was_asked_for(
+    fields: dict[str, Any], positions: dict[int, int], order: str
+) -> None:
+    shard = Shard()
+    described = shard.do(shard.create(**fields)).subscription
+    created = shard.state.topics["orders"].subscriptions["audit"]
+
+    assert (positions, order, "alice") == (created.positions, created.order, created.user)
+    assert ("audit", order, []) == (described.subscription, described.order, described.consumers)
+    assert created.unused_since_ms == 1, "it expires like every subscription without a consumer"
+
+
+def test_a_repeated_creation_gets_its_reply_and_a_late_copy_creates_nothing() -> None:
+    shard = Shard()
+    shard.do(shard.create("first"))
+    again = shard.create("first")
+    assert () == again.entries
+    assert "audit" == shard.do(again).subscription.subscription
+
+    created = shard.state.topics["orders"].subscriptions["audit"]
+    shard.apply(e.SubscriptionDeleted(topic_id=1, subscription_id=created.subscription_id, token="d"))
+    late = shard.create("first")
+    assert isinstance(late, Refusal)
+    assert "has been deleted since" in late.reason
+
+
+def test_an_existing_subscription_stays_as_it_is() -> None:
+    shard = Shard()
+    existing = {"subscription": "billing", "start": "earliest"}
+    refusal = shard.create(**existing)
+    assert isinstance(refusal, Refusal)
+    assert "'billing' of topic 'orders' exists (type STREAM, order strict)" in refusal.reason
+
+    unchanged = shard.create(**existing, if_absent=True)
+    assert () == unchanged.entries
+    assert 2 == shard.do(unchanged).subscription.subscription_id
+
+    other = shard.create(**existing, if_absent=True, subscription_type="QUEUE")
+    assert isinstance(other, Refusal)
+    assert "is of type STREAM, not QUEUE" in other.reason
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"positions": [(0, 1), (0, 2)]}, "name a segment twice"),
+        ({"positions": [(2, 4)]}, "ends at 3; 4 is beyond it: choose 0 to 3"),
+        ({"positions": [(2, 1)]}, "comes after unread records of segment 0"),
+        ({"positions": [(7, 0)]}, "there is no segment 7; the segments are 0, 1, 2"),
+        ({"topic": "x"}, "there is no topic 'x'"),
+    ],
+    ids=["twice", "beyond", "skips the parent", "unknown", "no topic"],
+)
+def test_a_refused_creation_states_the_reason(fields: dict[str, Any], reason: str) -> None:
+    refusal = Shard().create(**fields)
+
+    assert isinstance(refusal, Refusal)
+    assert ("invalid", True) == (refusal.verdict, refusal.after_barrier)
+    assert reason in refusal.reason
+
+
+@pytest.mark.parametrize(
+    ("fields", "accepted"),
+    [({"start": "earliest"}, True), ({}, False), ({"start": "earliest", "positions": [(0, 1)]}, False)],
+    ids=["earliest", "latest", "positions"],
+)
+def test_a_subscription_of_an_external_topic_starts_at_the_earliest_record(
+    fields: dict[str, Any], accepted: bool
+) -> None:
+    shard = Shard()
+    segments = [e.ImportedSegment(segment=0, label="shard-0")]
+    shard.apply(e.TopicImported(topic_id=9, topic="kinesis", token="i", segments=segments, positions="opaque"))
+    outcome = shard.create(topic="kinesis", **fields)
+
+    assert accepted != isinstance(outcome, Refusal)
+    if not accepted:
+        assert "is external: start at 'earliest'" in outcome.reason
+
+
+def test_a_topic_has_a_limited_number_of_subscriptions() -> None:
+    shard = Shard()
+    shard.apply(
+        *(
+            e.SubscriptionCreated(
+                topic_id=1,
+                subscription_id=100 + n,
+                subscription=f"s{n}",
+                subscription_type="QUEUE",
+                order="none",
+                positions={},
+            )
+            for n in range(MAX_SUBSCRIPTIONS - 1)
+        )
+    )
+    refusal = shard.create()
+
+    assert isinstance(refusal, Refusal)
+    assert "the limit is 1000" in refusal.reason

@@ -92,7 +92,7 @@ def test_a_refusal_lists_the_valid_choices(topic: CommandShard, decide: Any, req
 
 
 def test_deleting_what_consumers_use_requires_force(topic: CommandShard) -> None:
-    created = subscription_commands.create_subscription(
+    created = subscription_commands.new_subscription(
         registration("STREAM"), topic.state.topics["orders"], topic.state.next_id, "alice"
     )
     registered = e.ConsumerRegistered(
@@ -123,10 +123,10 @@ def test_a_subscription_starts_at_the_requested_position(
     topic.state.apply(e.SegmentSplit(topic_id=1, segment=0, end_offset=4, token="x"))
     register = registration("QUEUE", start=start)
 
-    entry = subscription_commands.create_subscription(register, topic.state.topics["orders"], 9, "alice")
+    entry = subscription_commands.new_subscription(register, topic.state.topics["orders"], 9, "alice")
 
     assert (positions, "none", "count") == (entry.positions, entry.order, entry.balance)
-    by_load = subscription_commands.create_subscription(
+    by_load = subscription_commands.new_subscription(
         msgspec.structs.replace(register, balance="load"), topic.state.topics["orders"], 9, "alice"
     )
     assert "load" == by_load.balance

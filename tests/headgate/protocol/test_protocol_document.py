@@ -164,6 +164,7 @@ async def test_a_leader_replies_to_every_request_as_the_table_says() -> None:
         (m.ProduceBatch, {"topic": "orders", "records": [m.Record(b"", b"", 0)]}),
         (m.RegisterConsumer, {**consumer, "subscription_type": "STREAM", "start": "earliest"}),
         (m.Heartbeat, consumer),
+        (m.CreateSubscription, {"topic": "orders", "subscription": "t", "subscription_type": "QUEUE", "token": "10"}),
         (
             m.AcknowledgeBatch,
             {**consumer, "acknowledgements": [m.Acknowledgement(**segment, first_offset=0, end_offset=1)]},

@@ -221,6 +221,13 @@ class FakeAdmin:
     async def describe_subscription(self, _: str, name: str) -> SubscriptionInfo:
         return next(each for each in self.cluster.subscriptions if each.subscription == name)
 
+    async def create_subscription(self, name: str, subscription_name: str, **wanted: Any) -> SubscriptionInfo:
+        self._find(name)
+        self.cluster.calls.append(("create_subscription", name, subscription_name, wanted))
+        created = replace(subscription(name, subscription_name), type=wanted["type"], consumers=[])
+        self.cluster.subscriptions.append(created)
+        return created
+
     async def delete_subscription(self, name: str, subscription_name: str, *, force: bool) -> None:
         self.cluster.calls.append(("delete_subscription", name, subscription_name, force))
 

@@ -1,0 +1,80 @@
+"""`headgate subscription create`: create a subscription before its first consumer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from headgate.cli.completion import complete_topic
+from headgate.cli.context import CommandContext, with_context
+from headgate.cli.subscriptions.position_types import StartPoint
+from headgate.cli.terminal.output import examples, json_option, print_json
+from headgate.model.entries import SubscriptionType
+from headgate.protocol.backlog import records_text
+
+if TYPE_CHECKING:
+    from headgate import SubscriptionInfo
+
+
+@click.command(
+    epilog=examples(
+        "headgate subscription create orders billing",
+        "headgate subscription create orders audit --type queue --from earliest",
+        "headgate subscription create orders audit --from 2026-01-31T18:00:00Z --if-not-exists",
+    ),
+)
+@click.argument("topic", shell_complete=complete_topic)
+@click.argument("name", metavar="SUBSCRIPTION")
+@click.option(
+    "--type",
+    "kind",
+    type=click.Choice(SubscriptionType, case_sensitive=False),
+    default=SubscriptionType.STREAM,
+    show_default=False,
+    help="stream: ordered per key. queue: any order. checkpoint: nothing is acknowledged. [default: stream]",
+)
+@click.option(
+    "--from",
+    "start",
+    type=StartPoint(),
+    metavar="earliest|latest|TIME",
+    default="latest",
+    show_default=True,
+    help="Where it starts: the first record, the present end, or the first record that was stored at a time.",
+)
+@click.option("--if-not-exists", is_flag=True, help="One that exists with this type is no error and stays as it is.")
+@json_option
+@with_context
+def create(
+    context: CommandContext,
+    topic: str,
+    name: str,
+    kind: SubscriptionType,
+    start: str | int,
+    if_not_exists: bool,
+    as_json: bool,
+) -> None:
+    """Create SUBSCRIPTION of TOPIC before its first consumer.
+
+    Its records are kept from now on, as for any subscription. Without this command, the first consumer creates its
+    subscription. Consumers of another type are refused.
+    """
+    place: dict[str, Any] = {"timestamp_ms": start} if isinstance(start, int) else {"start": start}
+    described = context.ask(
+        lambda admin: admin.create_subscription(topic, name, type=kind, if_absent=if_not_exists, **place), topic=topic
+    )
+    if as_json:
+        print_json(described)
+    else:
+        click.echo(_summary(described), err=True)
+
+
+def _summary(described: SubscriptionInfo) -> str:
+    kind = "unknown" if described.type is None else described.type.lower()
+    line = f"subscription {described.subscription} of {described.topic}: {kind}, order {described.order}"
+    counts = [each.unacknowledged for each in described.segments]
+    if None in counts:
+        return line
+    total = sum(count for count in counts if count is not None)
+    return f"{line}, {records_text(total, any(each.estimated for each in described.segments))} unacknowledged records"

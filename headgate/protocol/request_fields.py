@@ -1,0 +1,85 @@
+"""What the fields of requests may hold: names, limits and types; and the base classes of request bodies.
+
+Decoding enforces the limits of each field.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from headgate.errors import InvalidNameError
+
+PROTOCOL_VERSION = 1
+MAX_RECORD_BYTES = 1024 * 1024
+"""Limit for key plus value of one record. A batch of one such record still fits into MAX_MESSAGE_BYTES."""
+MAX_BATCH_RECORDS = 10_000
+"""Limit for the records of one batch, because the leader does nothing else while it routes them."""
+MAX_BATCH_ACKNOWLEDGEMENTS = 1000
+"""Limit for the acknowledgements of one batch. Each can concern every key bucket of a segment."""
+MAX_HELD_SEGMENTS = 10_000
+"""Limit for the holdings that one heartbeat reports: more than a consumer can hold."""
+MAX_CAPACITY_PERCENT = 1000
+"""Limit for the capacity of one consumer. A program that can do more registers under several consumer names."""
+
+Start = Literal["earliest", "latest"]
+PolicyField = Literal["auto_split", "auto_merge", "min_segments", "max_segments", "retention_ms"]
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
+# "\Z" and not "$", which also matches before a trailing newline.
+Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z")]
+Token = Annotated[str, Meta(min_length=1, max_length=64)]
+Natural = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+Epoch = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+SegmentCount = Annotated[int, Meta(ge=1, le=1024)]
+LABEL_PATTERN = r"^[!-~]{1,128}\Z"
+Label = Annotated[str, Meta(pattern=LABEL_PATTERN)]
+"""Name of an external topic's segment at its source: printable ASCII without spaces."""
+ParentLabel = Annotated[str, Meta(min_length=1, max_length=128)]
+"""A `Label` that is checked later: nearly all parents are names of listed segments, and a message has 30 000."""
+HashText = Annotated[str, Meta(pattern=r"^(0|[1-9][0-9]{0,38})\Z")]
+"""A hash of up to 128 bits as decimal text, because msgpack integers have 64 bits."""
+Checkpoint = Annotated[str, Meta(max_length=1024)]
+Cursor = Annotated[str, Meta(max_length=256)]
+"""A position in a list. Clients return it unchanged and do not read it."""
+
+
+def require_name(kind: str, name: str) -> str:
+    """Return ``name`` if it is a valid name for a ``kind`` (topic, consumer, …).
+
+    Raises InvalidNameError: its text states the rule.
+    """
+    if not _NAME.fullmatch(name):
+        raise InvalidNameError(
+            f"{kind} name {name!r}: use 1 to 100 letters, digits, dots, dashes or underscores, "
+            "starting with a letter or digit",
+        )
+    return name
+
+
+class RequestBody(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", omit_defaults=True):
+    """Base class of request bodies."""
+
+
+class ListRequest(RequestBody, frozen=True, kw_only=True):
+    """Fields of every request for a list, which is sent in pages. ``after``: the ``next`` of the previous page."""
+
+    after: Cursor | None = None
+
+
+class SubscriptionRequest(RequestBody, frozen=True):
+    """Fields of every request about one subscription."""
+
+    topic: Name
+    subscription: Name
+
+
+class ConsumerRequest(SubscriptionRequest, frozen=True):
+    """Fields of every request of a consumer."""
+
+    consumer: Name
+    incarnation: Natural

@@ -1,0 +1,70 @@
+"""`headgate subscription create`: requests, output and rejected arguments."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.headgate.cli.conftest import Invoke
+from tests.support.fakes.cli_client import FakeCluster, segment, topic
+
+
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [
+        ((), {"type": "STREAM", "start": "latest", "if_absent": False}),
+        (("--type", "queue", "--from", "earliest"), {"type": "QUEUE", "start": "earliest", "if_absent": False}),
+        (
+            ("--from", "2026-01-01T00:00:00Z", "--if-not-exists"),
+            {"type": "STREAM", "timestamp_ms": 1_767_225_600_000, "if_absent": True},
+        ),
+    ],
+)
+def test_the_options_reach_the_client(
+    words: tuple[str, ...], wanted: dict[str, Any], invoke: Invoke, cluster: FakeCluster
+) -> None:
+    cluster.topics["orders"] = topic("orders", segment(0, 0, 65_535))
+
+    result = invoke("subscription", "create", "orders", "audit", *words)
+
+    assert result.exit_code == 0, result.stderr
+    assert cluster.calls == [("create_subscription", "orders", "audit", wanted)]
+    kind = wanted["type"].lower()
+    assert result.stderr == f"subscription audit of orders: {kind}, order strict, 11 unacknowledged records\n"
+
+
+def test_the_created_subscription_is_one_json_document(invoke: Invoke, cluster: FakeCluster) -> None:
+    cluster.topics["orders"] = topic("orders", segment(0, 0, 65_535))
+
+    document = json.loads(invoke("subscription", "create", "orders", "audit", "--json").stdout)
+
+    assert (document["subscription"], document["consumers"]) == ("audit", [])
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (("--type", "pull"), "'pull' is not one of"),
+        (("--from", "yesterday"), "'yesterday' is not earliest, latest, or a time such as 2026-01-31T18:00:00Z"),
+        (("--from", "2026-01-01T00:00:00"), "add Z for UTC, or an offset such as +01:00"),
+    ],
+)
+def test_an_invalid_option_is_rejected_without_a_request(
+    words: tuple[str, ...], reason: str, invoke: Invoke, cluster: FakeCluster
+) -> None:
+    result = invoke("subscription", "create", "orders", "audit", *words)
+
+    assert result.exit_code == 2
+    assert reason in result.stderr
+    assert cluster.calls == []
+
+
+def test_an_unknown_topic_is_compared_with_those_that_exist(invoke: Invoke, cluster: FakeCluster) -> None:
+    cluster.topics["orders"] = topic("orders", segment(0, 0, 65_535))
+
+    result = invoke("subscription", "create", "order", "audit")
+
+    assert result.exit_code == 1
+    assert "orders" in result.stderr

@@ -1,0 +1,80 @@
+"""`headgate subscription export` and `import`: requests, questions and refusals."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.headgate.cli.conftest import Invoke
+from tests.support.fakes.cli_client import FakeCluster, InProcessContext, segment, subscription, topic
+
+
+@pytest.fixture(autouse=True)
+def orders(cluster: FakeCluster) -> None:
+    """Create topic orders with subscription billing."""
+    cluster.topics["orders"] = topic("orders", segment(0, 0, 65_535, next_offset=12), segment(1, 0, 9, next_offset=4))
+    cluster.subscriptions.append(subscription("orders", "billing"))
+
+
+def wanted(positions: dict[int, int], *, dry_run: bool) -> tuple[Any, ...]:
+    return ("seek", "orders", "billing", {"positions": positions, "dry_run": dry_run})
+
+
+def test_exported_positions_can_be_imported(invoke: Invoke, cluster: FakeCluster, tmp_path: Path) -> None:
+    exported = invoke("subscription", "export", "orders", "billing")
+    assert json.loads(exported.stdout)["segments"][0]["position"] == 5
+
+    for source in ((), ("-",)):
+        imported = invoke("subscription", "import", "orders", "billing", *source, "--yes", stdin=exported.stdout)
+        assert imported.exit_code == 0, imported.stderr
+    file = tmp_path / "billing.json"
+    file.write_text(exported.stdout)
+    document = json.loads(invoke("subscription", "import", "orders", "billing", str(file), "--yes", "--json").stdout)
+
+    assert document["seek_generation"] == 7
+    assert cluster.calls == [wanted({0: 5, 1: 0}, dry_run=False)] * 3
+
+
+def test_a_dry_run_moves_nothing(invoke: Invoke, cluster: FakeCluster) -> None:
+    exported = invoke("subscription", "export", "orders", "billing")
+    result = invoke("subscription", "import", "orders", "billing", "--dry-run", stdin=exported.stdout)
+
+    assert cluster.calls == [wanted({0: 5, 1: 0}, dry_run=True)]
+    assert "dry run: subscription billing of orders was not moved" in result.stderr
+
+
+@pytest.mark.parametrize(("answer", "moved"), [("y\n", True), ("n\n", False)])
+def test_a_person_is_asked_first(
+    answer: str, moved: bool, invoke: Invoke, cluster: FakeCluster, context: InProcessContext, tmp_path: Path
+) -> None:
+    file = tmp_path / "billing.json"
+    file.write_text(invoke("subscription", "export", "orders", "billing").stdout)
+    context.is_terminal = True
+
+    result = invoke("subscription", "import", "orders", "billing", str(file), stdin=answer)
+
+    assert "3 delivered again" in result.stderr
+    assert (wanted({0: 5, 1: 0}, dry_run=False) in cluster.calls) == moved
+    assert result.exit_code == (0 if moved else 1)
+
+
+def test_positions_that_do_not_fit_move_nothing(invoke: Invoke, cluster: FakeCluster) -> None:
+    saved = json.loads(invoke("subscription", "export", "orders", "billing").stdout)
+    saved["segments"][1]["position"] = 5
+
+    result = invoke("subscription", "import", "orders", "billing", "--yes", stdin=json.dumps(saved))
+
+    assert result.exit_code == 2
+    assert "segment 1 at position 5 is beyond its end 4" in result.stderr
+    assert cluster.calls == []
+
+
+def test_without_a_terminal_it_needs_consent(invoke: Invoke, cluster: FakeCluster) -> None:
+    result = invoke("subscription", "import", "orders", "billing", stdin="{}")
+
+    assert result.exit_code == 2
+    assert "add --yes" in result.stderr
+    assert cluster.calls == []

@@ -1,0 +1,87 @@
+"""Subscriptions that exist before their first consumer: real Producer, Consumer, Admin and leader, in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from headgate.client.admin import Admin
+from headgate.client.consumer import Consumer
+from headgate.errors import ConfigError, RequestRejectedError
+from tests.headgate.client.test_against_the_leader import client, create, delete, produce
+from tests.headgate.client.test_seek_while_consuming import take
+from tests.support.worlds.one_shard import OneShard, now_ms
+
+pytestmark = pytest.mark.looptime
+
+
+def reader(world: OneShard, **options) -> Consumer:
+    return Consumer(client(world, "client-c"), **{"topic": "orders", "subscription": "audit", "name": "c", **options})
+
+
+async def test_its_first_consumer_gets_every_record_since_its_creation():
+    """The consumer asks for the latest records; the subscription has its start already."""
+    world = OneShard()
+    async with world.leader(), Admin(client(world, "admin")) as admin:
+        await create(world, segments=2)
+        await produce(world, 10)
+        created = await admin.create_subscription("orders", "audit", type="queue")
+        await produce(world, 20, "later")
+        assert ("QUEUE", ()) == (created.type, created.consumers)
+        async with reader(world, type="QUEUE", start="latest") as consumer:
+            assert 20 == len(await take(consumer, 20))
+
+
+async def test_it_survives_its_leader_and_keeps_its_children_closed():
+    world = OneShard()
+    async with Admin(client(world, "admin")) as admin:
+        async with world.leader("a"):
+            await create(world, segments=1)
+            await admin.create_subscription("orders", "audit", start="earliest")
+            await produce(world, 5)
+            await admin.split("orders", 0)
+        async with world.leader("b"), reader(world) as consumer:
+            described = await admin.describe_subscription("orders", "audit")
+            assert ["granted", "blocked", "blocked"] == [each.status for each in described.segments]
+            assert 5 == len(await take(consumer, 5))
+
+
+async def test_it_starts_at_a_point_in_time():
+    world = OneShard()
+    async with world.leader(), Admin(client(world, "admin")) as admin:
+        await create(world, segments=1)
+        await produce(world, 30)
+        await asyncio.sleep(5)
+        moment = now_ms()
+        await produce(world, 20, "second")
+        created = await admin.create_subscription("orders", "audit", timestamp_ms=moment)
+        assert [(30, 50, 20)] == [
+            (each.acknowledged_offset, each.next_offset, each.unacknowledged) for each in created.segments
+        ]
+        with pytest.raises(ConfigError, match="is in the future"):
+            await admin.create_subscription("orders", "other", timestamp_ms=now_ms() + 1000)
+
+
+async def test_its_type_is_that_of_its_consumers():
+    world = OneShard()
+    async with world.leader(), Admin(client(world, "admin")) as admin:
+        await create(world, segments=1)
+        await admin.create_subscription("orders", "audit", type="queue")
+        with pytest.raises(RequestRejectedError, match="is of type QUEUE; register as QUEUE"):
+            async with reader(world):
+                pass
+        with pytest.raises(RequestRejectedError, match="exists"):
+            await admin.create_subscription("orders", "audit", type="queue")
+        again = await admin.create_subscription("orders", "audit", type="QUEUE", if_absent=True)
+        assert again == await admin.describe_subscription("orders", "audit")
+
+
+async def test_it_can_be_created_again_after_its_deletion():
+    world = OneShard()
+    async with world.leader(), Admin(client(world, "admin")) as admin:
+        await create(world, segments=1)
+        first = await admin.create_subscription("orders", "billing")
+        await delete(world, force=False)
+        second = await admin.create_subscription("orders", "billing")
+        assert first.subscription_id < second.subscription_id
