@@ -47,23 +47,21 @@ def access() -> None:
     "check",
     epilog=examples(
         "headgate access check shop produce orders --config /etc/headgate/headgate.toml",
-        "headgate access check billing consume orders -s billing --config headgate.toml --json",
+        "headgate access check billing consume orders billing --config headgate.toml --json",
         "headgate access check operator administer orders --config headgate.toml",
     ),
 )
 @click.argument("user")
 @click.argument("action", type=click.Choice([action.value for action in Action]))
 @click.argument("topic", required=False)
-@click.option("--subscription", "-s", metavar="NAME", help="A subscription of TOPIC.")
+@click.argument("subscription", required=False)
 @config_option
 @json_option
 def check(user: str, action: str, topic: str | None, subscription: str | None, config: Path, as_json: bool) -> None:
-    """Explain whether USER may do ACTION with TOPIC; without TOPIC: with all topics. Also show its quotas.
+    """Explain whether USER may do ACTION with SUBSCRIPTION of TOPIC; without TOPIC: with all topics.
 
-    The exit code is 0 if it is allowed, and 1 if it is denied.
+    The quotas of the user are shown too. The exit code is 0 if it is allowed, and 1 if it is denied.
     """
-    if subscription is not None and topic is None:
-        raise click.UsageError("--subscription needs a TOPIC")
     rules = _rules(read_settings(config))
     decision = rules.judge(user, Act(Action(action), topic, subscription, on_all_topics=topic is None))
     limits = rules.limits_of(user)

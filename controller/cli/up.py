@@ -363,7 +363,7 @@ def _welcome(http: str, folder: Path, security: LocalSecurity | None) -> str:
             "",
             f"  {command} topic create orders --segments 4",
             f"  {command} produce orders --key-field id events.ndjson",
-            f"  {command} consume orders --subscription billing --type stream --from earliest",
+            f"  {command} consume orders billing --type stream --from earliest",
             "",
             "Ctrl-C stops everything; no data is lost.",
         ),

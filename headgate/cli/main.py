@@ -163,7 +163,7 @@ def _print_version(context: click.Context, _: click.Parameter, wanted: bool) -> 
     epilog=examples(
         "headgate topic create orders --segments 4",
         "headgate produce orders --key-field id events.ndjson",
-        "headgate consume orders --subscription billing --type stream --from earliest",
+        "headgate consume orders billing --type stream --from earliest",
     ),
 )
 @click.option(

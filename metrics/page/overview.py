@@ -59,7 +59,12 @@ def overview_page(overview: Overview, runbook_url: str | None) -> Page:
             "sources": sources(
                 ("all values of this page", "/api/v1/cluster", "headgate_shard_is_leader", "headgate topic list"),
                 ("backlog", "/api/v1/subscriptions", "headgate_backlog_records", "headgate backlog"),
-                ("blocked", "/api/v1/subscriptions", "headgate_segments_blocked", "headgate explain TOPIC -s NAME"),
+                (
+                    "blocked",
+                    "/api/v1/subscriptions",
+                    "headgate_segments_blocked",
+                    "headgate explain TOPIC SUBSCRIPTION",
+                ),
             ),
         },
     )

@@ -178,9 +178,9 @@ def subscription_page(document: SubscriptionDocument) -> Page:
                     "this subscription",
                     path,
                     "headgate_backlog_records",
-                    f"headgate backlog {topic} -s {name} --segments",
+                    f"headgate backlog {topic} {name} --segments",
                 ),
-                ("why", path, "headgate_segments_blocked", f"headgate explain {topic} -s {name}"),
+                ("why", path, "headgate_segments_blocked", f"headgate explain {topic} {name}"),
             ),
         },
     )

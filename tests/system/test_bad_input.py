@@ -72,7 +72,7 @@ async def test_a_missing_key_field_is_named_with_its_line(node: Node):
     "command",
     [
         ("produce", "nowhere", "--key-field", "id"),
-        ("consume", "nowhere", "-s", "billing", "--exit-when-caught-up"),
+        ("consume", "nowhere", "billing", "--exit-when-caught-up"),
         ("topic", "describe", "nowhere"),
         ("topic", "split", "nowhere", "0"),
         ("topic", "delete", "nowhere", "--yes"),

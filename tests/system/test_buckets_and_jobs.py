@@ -71,7 +71,7 @@ class BucketCluster(Cluster):
 
     def consume(self, subscription: str) -> asyncio.Task[CommandResult]:
         """Start a consumer that reads until it has caught up."""
-        options = ("--subscription", subscription, "--type", "stream", "--from", "earliest", "--exit-when-caught-up")
+        options = (subscription, "--type", "stream", "--from", "earliest", "--exit-when-caught-up")
         self._reading.append(asyncio.create_task(self.commands.succeed("consume", "t", *options, seconds=120)))
         return self._reading[-1]
 

@@ -127,7 +127,7 @@ async def test_max_stops_after_n_records_and_the_next_consumer_continues_there(n
     await node.commands.succeed("topic", "create", "some")
     await node.commands.succeed("produce", "some", "--key-field", "id", stdin=jsonl(EVENTS))
 
-    first = await node.commands.succeed("consume", "some", "-s", "billing", "--from", "earliest", "--max", "7")
+    first = await node.commands.succeed("consume", "some", "billing", "--from", "earliest", "--max", "7")
     rest = await node.consume("some", "billing")
 
     assert len(first.records()) == 7
@@ -159,7 +159,7 @@ async def test_a_subscription_is_listed_described_and_deleted(node: Node):
 
 async def test_broker_daemon_and_consumer_recover_after_the_broker_is_killed(node: Node):
     await node.commands.succeed("topic", "create", "rebroker")
-    consumer = await node.commands.start("rebroker", "consume", "rebroker", "-s", "billing", "--from", "earliest")
+    consumer = await node.commands.start("rebroker", "consume", "rebroker", "billing", "--from", "earliest")
     await node.commands.succeed("produce", "rebroker", "--key-field", "id", stdin=jsonl(EVENTS[:30]))
     await consumer.until_printed(30)
 
@@ -178,8 +178,7 @@ async def test_broker_daemon_and_consumer_recover_after_the_broker_is_killed(nod
 async def test_three_consumers_share_one_segment_and_each_key_is_read_in_order_by_one(node: Node):
     await node.commands.succeed("topic", "create", "crowd", "--segments", "1")
     consumers = [
-        await node.commands.start(f"crowd-{n}", "consume", "crowd", "-s", "billing", "--from", "earliest")
-        for n in range(3)
+        await node.commands.start(f"crowd-{n}", "consume", "crowd", "billing", "--from", "earliest") for n in range(3)
     ]
 
     async def shared() -> bool:
@@ -210,7 +209,7 @@ async def test_three_consumers_share_one_segment_and_each_key_is_read_in_order_b
 async def test_ingestion_continues_without_spark_and_children_are_released_after_its_restart(node: Node):
     await node.until_state("ready")
     await node.commands.succeed("topic", "create", "sparkless")
-    consumer = await node.commands.start("sparkless", "consume", "sparkless", "-s", "billing", "--from", "earliest")
+    consumer = await node.commands.start("sparkless", "consume", "sparkless", "billing", "--from", "earliest")
     await node.commands.succeed("produce", "sparkless", "--key-field", "id", stdin=jsonl(EVENTS[:30]))
 
     spark = await node.process("drain.service")
@@ -265,7 +264,7 @@ async def test_promtool_accepts_the_metrics_and_they_count_what_happened(node: N
 async def test_a_failed_test_leaves_no_programs_on_the_node(node: Node):
     """The fixture ends the programs of each test, so that one failure causes no other."""
     await node.commands.succeed("topic", "create", "abandoned")
-    consumer = await node.commands.start("abandoned", "consume", "abandoned", "-s", "billing")
+    consumer = await node.commands.start("abandoned", "consume", "abandoned", "billing")
 
     await node.commands.kill_all()
 
@@ -294,7 +293,7 @@ async def test_the_incremental_count_of_all_these_tests_equals_a_full_count(node
 async def test_sigterm_stops_everything_and_the_next_start_continues(node: Node):
     await node.commands.succeed("topic", "create", "kept", "--segments", "2")
     await node.commands.succeed("produce", "kept", "--key-field", "id", stdin=jsonl(EVENTS))
-    read = await node.commands.succeed("consume", "kept", "-s", "billing", "--from", "earliest", "--max", "25")
+    read = await node.commands.succeed("consume", "kept", "billing", "--from", "earliest", "--max", "25")
 
     code = await node.down()
 

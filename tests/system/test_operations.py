@@ -54,7 +54,7 @@ class Story:
     async def consume(self) -> list[int]:
         """Return the numbers of the lines that the subscription delivers now."""
         run = await self.cluster.commands.succeed(
-            *("consume", "orders", "-s", "billing", "--from", "earliest", "--exit-when-caught-up")
+            *("consume", "orders", "billing", "--from", "earliest", "--exit-when-caught-up")
         )
         return sorted(record["value"]["n"] for record in run.records())
 

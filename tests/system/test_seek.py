@@ -20,7 +20,7 @@ KEYS, BATCH = 20, 400
 async def test_a_seek_delivers_everything_again_in_order_with_children_after_parents(node: Node):
     await node.commands.succeed("topic", "create", "moved")
     await produce(node, 0)
-    reader = await node.commands.start("moved", "consume", "moved", "-s", "billing", "--from", "earliest")
+    reader = await node.commands.start("moved", "consume", "moved", "billing", "--from", "earliest")
     await until_printed(reader, BATCH)
 
     await seek(node, "--position", "0=100")

@@ -72,7 +72,7 @@ async def test_daemon_and_consumer_recover_from_a_broker_outage(tmp_path: Path):
         daemon = await cluster.start_daemon("only")
         await daemon.until_leading()
         await cluster.commands.succeed("topic", "create", "orders")
-        consumer = await cluster.commands.start("consumer", "consume", "orders", "-s", "billing", "--from", "earliest")
+        consumer = await cluster.commands.start("consumer", "consume", "orders", "billing", "--from", "earliest")
         await cluster.commands.succeed("produce", "orders", "--key", "x", stdin=jsonl({"n": n} for n in range(10)))
         await consumer.until_printed(10)
 

@@ -49,7 +49,7 @@ async def test_two_consumers_share_segments_and_keep_order_across_splits_and_mer
     await node.commands.succeed("topic", "create", "shared", "--segments", "2")
     consumers = [
         await node.commands.start(
-            name, *("consume", "shared", "-s", "billing", "--from", "earliest", "--consumer", name), out=printed
+            name, *("consume", "shared", "billing", "--from", "earliest", "--consumer", name), out=printed
         )
         for name in ("one", "two")
     ]

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from headgate.cli.completion import complete_subscription, complete_topic
+from headgate.cli.arguments import subscription_argument, topic_argument
 from headgate.cli.context import CommandContext, with_context
 from headgate.cli.terminal.output import examples
 from headgate.model.entries import SubscriptionType
@@ -65,20 +65,14 @@ def _put_text(line: dict[str, Any], name: str, data: bytes) -> None:
 
 @click.command(
     epilog=examples(
-        "headgate consume orders --subscription billing --type stream --from earliest",
-        "headgate consume orders -s billing --max 10 | jq .value",
-        "headgate consume orders -s audit --type checkpoint --from earliest --exit-when-caught-up",
-        "headgate consume orders -s billing --balance load --capacity 2",
+        "headgate consume orders billing --type stream --from earliest",
+        "headgate consume orders billing --max 10 | jq .value",
+        "headgate consume orders audit --type checkpoint --from earliest --exit-when-caught-up",
+        "headgate consume orders billing --balance load --capacity 2",
     ),
 )
-@click.argument("topic", shell_complete=complete_topic)
-@click.option(
-    "--subscription",
-    "-s",
-    required=True,
-    help="Subscription; created if it does not exist.",
-    shell_complete=complete_subscription,
-)
+@topic_argument
+@subscription_argument
 @click.option(
     "--type",
     "kind",
@@ -119,7 +113,7 @@ def consume(
     context: CommandContext,
     *,
     topic: str,
-    subscription: str,
+    name: str,
     kind: SubscriptionType,
     start: Start,
     max_records: int | None,
@@ -130,14 +124,15 @@ def consume(
 ) -> None:
     """Print the records of TOPIC, one JSON object per line: key, value, segment, offset, timestamp (ms since 1970).
 
-    Printed records are acknowledged. Consumers of one subscription share the segments of its topic.
+    SUBSCRIPTION is created if it does not exist. Printed records are acknowledged. Consumers of one subscription share
+    the segments of its topic.
     """
 
     async def print_records() -> int:
         await context.require_topic(topic)
         opened = context.open_consumer(
             topic=topic,
-            subscription=subscription,
+            subscription=name,
             type=kind,
             name=consumer,
             start=start,

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from headgate.cli.completion import complete_topic
+from headgate.cli.arguments import topic_argument
 from headgate.cli.context import CommandContext, with_context
 from headgate.cli.records import ndjson as lines
 from headgate.cli.records.produce_progress import OutcomeCounts, ProgressLine
@@ -52,7 +52,7 @@ REPORTED = 5
         "headgate read orders --format '%k\\t%v\\n' | headgate produce copies --key-separator '\\t'",
     ),
 )
-@click.argument("topic", shell_complete=complete_topic)
+@topic_argument
 @click.argument("files", metavar="[FILE…|-]", nargs=-1, type=click.Path(path_type=Path, allow_dash=True))
 @click.option("--key-field", metavar="FIELD", help="Field that contains the key; a.b is field b inside field a.")
 @click.option("--key", metavar="TEXT", help="Use this key for every record, instead of --key-field.")

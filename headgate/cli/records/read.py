@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from headgate.cli.completion import complete_topic
+from headgate.cli.arguments import topic_argument
 from headgate.cli.context import CommandContext, with_context
 from headgate.cli.records.consume import record_line
 from headgate.cli.records.record_format import PLACEHOLDERS, UnknownPlaceholderError, record_formatter
@@ -80,7 +80,7 @@ def _format_option(_: click.Context, parameter: click.Parameter, text: str | Non
         "headgate read orders --key alice --raw",
     ),
 )
-@click.argument("topic", shell_complete=complete_topic)
+@topic_argument
 @click.option(
     "--from",
     "starts",

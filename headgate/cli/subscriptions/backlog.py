@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Final, Literal
 import click
 import msgspec
 
+from headgate.cli.arguments import optional_subscription_argument, optional_topic_argument
 from headgate.cli.commands import installation_hint, registered_commands
-from headgate.cli.completion import complete_subscription, complete_topic
 from headgate.cli.context import CommandContext, with_context
 from headgate.cli.subscriptions import backlog_table as table
 from headgate.cli.terminal.output import (
@@ -43,7 +43,7 @@ class _ShowByDefault(click.Group):
         return super().parse_args(ctx, args)
 
     def format_usage(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        formatter.write_usage(ctx.command_path, "[TOPIC] [--subscription NAME] [--watch] [--segments] [--json]")
+        formatter.write_usage(ctx.command_path, "[TOPIC [SUBSCRIPTION]] [--watch] [--segments] [--json]")
         formatter.write_usage(ctx.command_path, "verify [TOPIC] [--ledger URL] [--json]")
 
 
@@ -52,7 +52,7 @@ class _ShowByDefault(click.Group):
     epilog=examples(
         "headgate backlog",
         "headgate backlog orders --segments",
-        "headgate backlog orders --subscription billing --watch",
+        "headgate backlog orders billing --watch",
         "headgate backlog verify",
     ),
 )
@@ -66,22 +66,16 @@ def backlog() -> None:
 @backlog.command(
     epilog=examples("headgate backlog orders", "headgate backlog show orders --watch", "headgate backlog --json"),
 )
-@click.argument("topic", required=False, shell_complete=complete_topic)
-@click.option(
-    "--subscription",
-    "-s",
-    metavar="NAME",
-    help="Show only this subscription of TOPIC.",
-    shell_complete=complete_subscription,
-)
+@optional_topic_argument
+@optional_subscription_argument
 @click.option("--segments", "by_segment", is_flag=True, help="Add a row for each segment.")
 @click.option("--watch", is_flag=True, help="Update every 2 seconds until Ctrl-C.")
 @json_option
 @with_context
 def show(
-    context: CommandContext, topic: str | None, subscription: str | None, by_segment: bool, watch: bool, as_json: bool
+    context: CommandContext, topic: str | None, name: str | None, by_segment: bool, watch: bool, as_json: bool
 ) -> None:
-    """Show the backlog of each subscription of TOPIC, or of all topics.
+    """Show the backlog of SUBSCRIPTION of TOPIC, of all its subscriptions, or of all topics.
 
     "oldest" is the age of the oldest unacknowledged record. Rates are averages over about one minute. "drained in" is
     backlog ÷ (acked/s - in/s), or "never" if the backlog does not shrink. "?" marks values that are not known yet, "~"
@@ -91,20 +85,15 @@ def show(
     The backlog of an external topic comes from its tables (setting drain.external), as of their last count: a table is
     read as a whole, so not for every request. Values that no table provides are "-" (null in JSON), with the reason.
     """
-    if subscription is not None and topic is None:
-        raise click.UsageError("--subscription requires a TOPIC")
-
     if watch:
-        context.run(_watch(context, topic, subscription, by_segment=by_segment, as_json=as_json))
+        context.run(_watch(context, topic, name, by_segment=by_segment, as_json=as_json))
         return
-    found = context.ask(lambda admin: admin.backlog(topic, subscription), topic=topic)
+    found = context.ask(lambda admin: admin.backlog(topic, name), topic=topic)
     if as_json:
         print_json(found)
         return
     if not found:
-        click.echo(
-            "no subscriptions; the first consumer of a subscription creates it: headgate consume --help", err=True
-        )
+        click.echo("no subscriptions; a consumer creates its own, or: headgate subscription create --help", err=True)
         return
     print_table((*table.COLUMNS, ""), _rows(found, by_segment=by_segment), numbers=table.NUMBERS, drop=table.DROP)
     for line in table.counted_lines(found, _now_ms()):
@@ -188,7 +177,7 @@ def _now_ms() -> int:
         "headgate backlog verify --ledger file:///var/lib/headgate/ledger --json",
     ),
 )
-@click.argument("topic", required=False, shell_complete=complete_topic)
+@optional_topic_argument
 @click.option("--ledger", metavar="URL", help="Ledger to count. [default: ledger_url of the client configuration]")
 @click.option("--master", default="local[*]", show_default=True, help="Spark master.")
 @click.option("--conf", metavar="KEY=VALUE", multiple=True, help="Spark setting; can be repeated.")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from headgate.cli.completion import complete_topic
+from headgate.cli.arguments import topic_argument
 from headgate.cli.context import CommandContext, with_context
 from headgate.cli.subscriptions.position_types import StartPoint
 from headgate.cli.terminal.output import examples, json_option, print_json
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
         "headgate subscription create orders audit --from 2026-01-31T18:00:00Z --if-not-exists",
     ),
 )
-@click.argument("topic", shell_complete=complete_topic)
+@topic_argument
 @click.argument("name", metavar="SUBSCRIPTION")
 @click.option(
     "--type",

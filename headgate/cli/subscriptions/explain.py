@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from headgate.cli.completion import complete_subscription, complete_topic
+from headgate.cli.arguments import subscription_argument, topic_argument
 from headgate.cli.context import CommandContext, with_context
 from headgate.cli.terminal.output import examples, json_option, print_json, print_table
 from headgate.model.bucket_ranges import slice_of
@@ -20,20 +20,13 @@ if TYPE_CHECKING:
 
 @click.command(
     epilog=examples(
-        "headgate explain orders --subscription billing",
-        "headgate explain orders --subscription billing --segment 3",
-        "headgate explain orders --subscription billing --consumer c1 --json",
+        "headgate explain orders billing",
+        "headgate explain orders billing --segment 3",
+        "headgate explain orders billing --consumer c1 --json",
     ),
 )
-@click.argument("topic", shell_complete=complete_topic)
-@click.option(
-    "--subscription",
-    "-s",
-    required=True,
-    metavar="NAME",
-    help="Subscription to explain.",
-    shell_complete=complete_subscription,
-)
+@topic_argument
+@subscription_argument
 @click.option("--segment", type=click.IntRange(min=0), help="Explain only this segment.")
 @click.option("--consumer", metavar="NAME", help="Explain only this consumer.")
 @json_option
@@ -41,7 +34,7 @@ if TYPE_CHECKING:
 def explain(
     context: CommandContext,
     topic: str,
-    subscription: str,
+    name: str,
     segment: SegmentId | None,
     consumer: str | None,
     as_json: bool,
@@ -51,9 +44,7 @@ def explain(
     For a blocked segment: the ancestors that block it, their remaining records and the estimated time. For a segment in
     handover: the consumer that has not confirmed yet. For an idle consumer: the reason.
     """
-    explained = context.ask(
-        lambda admin: admin.explain(topic, subscription, segment=segment, consumer=consumer), topic=topic
-    )
+    explained = context.ask(lambda admin: admin.explain(topic, name, segment=segment, consumer=consumer), topic=topic)
     if as_json:
         print_json(explained)
         return
@@ -69,20 +60,13 @@ def explain(
 
 @click.command(
     epilog=examples(
-        "headgate plan orders --subscription billing --split 3",
-        "headgate plan orders --subscription billing --merge 4,5 --add-consumer c9",
-        "headgate plan orders --subscription billing --remove-consumer c1 --json",
+        "headgate plan orders billing --split 3",
+        "headgate plan orders billing --merge 4,5 --add-consumer c9",
+        "headgate plan orders billing --remove-consumer c1 --json",
     ),
 )
-@click.argument("topic", shell_complete=complete_topic)
-@click.option(
-    "--subscription",
-    "-s",
-    required=True,
-    metavar="NAME",
-    help="Subscription to plan for.",
-    shell_complete=complete_subscription,
-)
+@topic_argument
+@subscription_argument
 @click.option(
     "--split", "splits", type=click.IntRange(min=0), multiple=True, metavar="SEGMENT", help="Split this segment."
 )
@@ -94,7 +78,7 @@ def explain(
 def plan(
     context: CommandContext,
     topic: str,
-    subscription: str,
+    name: str,
     splits: tuple[SegmentId, ...],
     merges: tuple[str, ...],
     joins: tuple[str, ...],
@@ -108,7 +92,7 @@ def plan(
     pairs = [_pair(text) for text in merges]
     planned = context.ask(
         lambda admin: admin.plan(
-            topic, subscription, splits=splits, merges=pairs, add_consumers=joins, remove_consumers=leaves
+            topic, name, splits=splits, merges=pairs, add_consumers=joins, remove_consumers=leaves
         ),
         topic=topic,
     )

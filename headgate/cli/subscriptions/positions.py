@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
-from headgate.cli.completion import complete_subscription, complete_topic
+from headgate.cli.arguments import subscription_argument, topic_argument
 from headgate.cli.context import CommandContext, with_context
 from headgate.cli.subscriptions.position_file import (
     MAX_FILE_BYTES,
@@ -35,8 +35,8 @@ async def _described(admin: Admin, topic: str, name: str) -> tuple[TopicInfo, Su
         "headgate subscription export orders billing > billing.json",
     ),
 )
-@click.argument("topic", shell_complete=complete_topic)
-@click.argument("name", metavar="SUBSCRIPTION", shell_complete=complete_subscription)
+@topic_argument
+@subscription_argument
 @with_context
 def export(context: CommandContext, topic: str, name: str) -> None:
     """Print the positions of SUBSCRIPTION of TOPIC as one JSON document, for `headgate subscription import`.
@@ -59,8 +59,8 @@ def export(context: CommandContext, topic: str, name: str) -> None:
         "headgate subscription import orders audit billing.json",
     ),
 )
-@click.argument("topic", shell_complete=complete_topic)
-@click.argument("name", metavar="SUBSCRIPTION", shell_complete=complete_subscription)
+@topic_argument
+@subscription_argument
 @click.argument("file", type=click.File("rb"), default="-")
 @click.option("--dry-run", is_flag=True, help="Only show what would move.")
 @yes_option

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from headgate.cli.completion import complete_subscription, complete_topic
+from headgate.cli.arguments import subscription_argument, topic_argument
 from headgate.cli.context import CommandContext, with_context
 from headgate.cli.subscriptions.position_types import Position, Timestamp
 from headgate.cli.terminal.confirmation import ask_first, require_consent, yes_option
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
         "headgate subscription seek orders billing --position 3=1200 --position 4=0 --yes",
     ),
 )
-@click.argument("topic", shell_complete=complete_topic)
-@click.argument("name", metavar="SUBSCRIPTION", shell_complete=complete_subscription)
+@topic_argument
+@subscription_argument
 @click.option(
     "--to", type=click.Choice(["earliest", "latest"]), help="Move to the first stored record, or to the current end."
 )
@@ -133,8 +133,8 @@ def describe_move(move: SegmentSeek) -> str:
         "headgate subscription set-order orders billing strict",
     ),
 )
-@click.argument("topic", shell_complete=complete_topic)
-@click.argument("name", metavar="SUBSCRIPTION", shell_complete=complete_subscription)
+@topic_argument
+@subscription_argument
 @click.argument("order", type=click.Choice(["strict", "none"]))
 @json_option
 @with_context

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from headgate.cli.completion import complete_subscription, complete_topic
+from headgate.cli.arguments import optional_topic_argument, subscription_argument, topic_argument
 from headgate.cli.context import CommandContext, with_context
 from headgate.cli.subscriptions.create import create
 from headgate.cli.subscriptions.positions import export, import_
@@ -65,7 +65,7 @@ def _type(described: SubscriptionInfo) -> str:
         "headgate subscription list orders --json",
     ),
 )
-@click.argument("topic", required=False, shell_complete=complete_topic)
+@optional_topic_argument
 @json_option
 @with_context
 def list_(context: CommandContext, topic: str | None, as_json: bool) -> None:
@@ -76,9 +76,7 @@ def list_(context: CommandContext, topic: str | None, as_json: bool) -> None:
         print_json(found)
         return
     if not found:
-        click.echo(
-            "no subscriptions; the first consumer of a subscription creates it: headgate consume --help", err=True
-        )
+        click.echo("no subscriptions; a consumer creates its own, or: headgate subscription create --help", err=True)
         return
     print_table(
         ("topic", "subscription", "type", "consumers", "segments", "blocked", "unacknowledged"),
@@ -132,8 +130,8 @@ def describe_holdings(consumer: ConsumerInfo) -> list[str]:
         "headgate subscription describe orders billing --json",
     ),
 )
-@click.argument("topic", shell_complete=complete_topic)
-@click.argument("name", metavar="SUBSCRIPTION", shell_complete=complete_subscription)
+@topic_argument
+@subscription_argument
 @json_option
 @with_context
 def describe(context: CommandContext, topic: str, name: str, as_json: bool) -> None:
@@ -202,8 +200,8 @@ def describe(context: CommandContext, topic: str, name: str, as_json: bool) -> N
         "headgate subscription delete orders billing --force --yes",
     ),
 )
-@click.argument("topic", shell_complete=complete_topic)
-@click.argument("name", metavar="SUBSCRIPTION", shell_complete=complete_subscription)
+@topic_argument
+@subscription_argument
 @click.option("--force", is_flag=True, help="Delete it even if consumers are connected.")
 @dry_run_option
 @yes_option

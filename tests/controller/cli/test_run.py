@@ -158,7 +158,7 @@ def test_an_interrupted_client_command_cleans_up_without_a_message(
 
     recorder.topic_check = wait
 
-    result = invoke("consume", "orders", "-s", "billing")
+    result = invoke("consume", "orders", "billing")
 
     assert (result.exit_code, result.output) == (code, "")
     assert cleaned == [True]

@@ -97,7 +97,7 @@ class Node:
     async def consume(self, topic: str, subscription: str, kind: str = "stream") -> list[dict[str, Any]]:
         """Return what one consumer prints until it has caught up."""
         result = await self.commands.succeed(
-            *("consume", topic, "--subscription", subscription, "--type", kind),
+            *("consume", topic, subscription, "--type", kind),
             *("--from", "earliest", "--exit-when-caught-up"),
         )
         return result.records()

@@ -58,7 +58,7 @@ def test_binary_values_are_printed_in_base64_with_their_encoding():
 
 def consumed(invoke: Invoke, *options: str) -> list[dict[str, Any]]:
     """Return what a STREAM consumer of billing prints."""
-    result = invoke("consume", "orders", "--subscription", "billing", *options)
+    result = invoke("consume", "orders", "billing", *options)
     assert result.exit_code == 0, result.stderr
     return [json.loads(line) for line in result.stdout.splitlines()]
 
@@ -109,7 +109,7 @@ def test_a_record_that_was_not_printed_is_not_acknowledged(
 ):
     context.write_error = OSError(28, "No space left on device")
 
-    result = invoke("consume", "orders", "-s", "billing", "--max", "5")
+    result = invoke("consume", "orders", "billing", "--max", "5")
 
     assert (result.exit_code, result.stderr) == (1, "headgate: No space left on device\n")
     assert orders.acknowledged == []
@@ -146,11 +146,11 @@ def test_a_consumer_that_fails_ends_the_command(invoke: Invoke, orders: FakeClus
 
     monkeypatch.setattr(FakeConsumer, "__aiter__", fail)
 
-    assert invoke("consume", "orders", "-s", "billing").exit_code == 1
+    assert invoke("consume", "orders", "billing").exit_code == 1
 
 
 def test_an_unknown_topic_names_the_command_that_creates_it(invoke: Invoke, cluster: FakeCluster):
-    result = invoke("consume", "orders", "-s", "billing")
+    result = invoke("consume", "orders", "billing")
 
     assert result.exit_code == 1
     assert "headgate topic create orders" in result.stderr
@@ -166,7 +166,7 @@ cluster = FakeCluster()
 cluster.topics["orders"] = topic("orders", segment(0, 0, 65535))
 cluster.records = [Record(b"a", b"x" * 1000, 0, offset) for offset in range(5000)]
 try:
-    main(["consume", "orders", "-s", "billing", "--exit-when-caught-up"], prog_name="headgate", obj=FakeContext(cluster))
+    main(["consume", "orders", "billing", "--exit-when-caught-up"], prog_name="headgate", obj=FakeContext(cluster))
 finally:
     print(cluster.closed, max(offset for _, offset in cluster.acknowledged), file=sys.stderr)
 """

@@ -93,7 +93,7 @@ def run(context):
         ([], (None, None)),
         (["orders"], ("orders", None)),
         (["show", "verify"], ("verify", None)),
-        (["orders", "--subscription", "billing"], ("orders", "billing")),
+        (["orders", "billing"], ("orders", "billing")),
     ],
 )
 def test_a_topic_needs_no_subcommand(run, context, requests, arguments, wanted):
@@ -125,11 +125,6 @@ def test_watch_runs_until_it_is_interrupted(run, context, requests, capsys):
 
     assert run("backlog", "orders", "--watch", "--json") == 130
     assert len(capsys.readouterr().out.splitlines()) == 2
-
-
-def test_a_subscription_without_a_topic_is_wrong_usage(run, context, requests, capsys):
-    assert run("backlog", "-s", "billing") == 2
-    assert "--subscription requires a TOPIC" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("code", [0, 1])

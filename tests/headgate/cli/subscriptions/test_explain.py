@@ -9,7 +9,7 @@ from tests.support.fakes.cli_client import FakeCluster
 
 
 def test_explain_prints_sentences_with_indented_reasons(invoke: Invoke, cluster: FakeCluster):
-    result = invoke("explain", "orders", "-s", "billing")
+    result = invoke("explain", "orders", "billing")
 
     assert result.exit_code == 0, result.stderr
     assert result.stdout.splitlines() == [
@@ -26,7 +26,7 @@ def test_explain_prints_sentences_with_indented_reasons(invoke: Invoke, cluster:
 
 
 def test_explain_sends_its_filters_and_prints_json(invoke: Invoke, cluster: FakeCluster):
-    result = invoke("explain", "orders", "-s", "billing", "--segment", "1", "--consumer", "c1", "--json")
+    result = invoke("explain", "orders", "billing", "--segment", "1", "--consumer", "c1", "--json")
 
     assert json.loads(result.stdout)["segments"][0]["sentences"] == ["Segment 1 waits.", "For 0."]
     assert cluster.calls == [("explain", "orders", "billing", 1, "c1")]
@@ -34,7 +34,7 @@ def test_explain_sends_its_filters_and_prints_json(invoke: Invoke, cluster: Fake
 
 def test_plan_sends_all_changes_at_once_and_prints_the_moves(invoke: Invoke, cluster: FakeCluster):
     result = invoke(
-        *("plan", "orders", "-s", "billing", "--split", "0", "--split", "3", "--merge", "4,5"),
+        *("plan", "orders", "billing", "--split", "0", "--split", "3", "--merge", "4,5"),
         *("--add-consumer", "c9", "--remove-consumer", "c1"),
     )
 
@@ -54,7 +54,7 @@ def test_plan_sends_all_changes_at_once_and_prints_the_moves(invoke: Invoke, clu
 
 
 def test_a_merge_that_is_not_a_pair_is_wrong_usage(invoke: Invoke, cluster: FakeCluster):
-    result = invoke("plan", "orders", "-s", "billing", "--merge", "4")
+    result = invoke("plan", "orders", "billing", "--merge", "4")
 
     assert result.exit_code == 2
     assert "'4'" in result.stderr

@@ -114,7 +114,7 @@ def test_an_unknown_topic_is_an_error_that_names_those_of_all_shards(
     name: str, existing: tuple[str, ...], hint: str, invoke: Invoke, cluster: FakeCluster
 ):
     cluster.topics = {each: topic(each, segment(0, 0, 0xFFFF)) for each in existing}
-    for words in (("topic", "describe", name), ("topic", "delete", name, "--yes"), ("consume", name, "-s", "billing")):
+    for words in (("topic", "describe", name), ("topic", "delete", name, "--yes"), ("consume", name, "billing")):
         result = invoke(*words)
 
         assert (result.exit_code, result.stderr) == (1, f"headgate: topic '{name}' does not exist; {hint}\n")
