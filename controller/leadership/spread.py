@@ -1,0 +1,196 @@
+"""Decide which daemon should lead each shard, and which shards move now. Pure.
+
+Every daemon computes the same plan from the same view of ZooKeeper, and acts on the shards that it
+leads. No component coordinates them.
+
+Rules:
+
+1. A shard moves only to a daemon that waits in the shard's queue: it can read the ledger.
+2. A daemon in maintenance, or one that is leaving, gets no shards, and gives away all that another one can take.
+3. Otherwise the loads of the settled daemons differ by at most the weight of one shard; with equal
+   weights, the numbers of their shards differ by at most one. Only as many shards move as this takes.
+4. Only a settled daemon attracts shards to spread them. A daemon that starts again and again never
+   settles, so it attracts none. Rule 2 also uses others, if no settled one can take a shard.
+5. A shard that an operator has transferred stays where it is while rule 2 permits it. It counts in the load.
+6. Weights are whole numbers from 1 to `MAX_WEIGHT`, relative to the mean load: the share of one busy shard is
+   bounded, and a load that changes a little changes nothing.
+7. Equal candidates are chosen by name and number, so the order of the input is irrelevant.
+
+Kafka's preferred leaders and Redpanda's leader balancer also move leaders gradually, with a limit on moves in flight.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Final
+
+MAX_WEIGHT: Final = 4
+
+
+class Reason(StrEnum):
+    """Why a shard moves."""
+
+    SPREAD = "spread"
+    MAINTENANCE = "maintenance"
+    SHUTDOWN = "shutdown"
+    OPERATOR = "operator"
+
+
+@dataclass(frozen=True, slots=True)
+class LiveDaemon:
+    """A daemon that is registered in ZooKeeper."""
+
+    name: str
+    settled: bool = True
+    """It has been live for long enough to attract shards."""
+    in_maintenance: bool = False
+    leaving: bool = False
+    """It is stopping."""
+
+    @property
+    def gives_away(self) -> bool:
+        return self.in_maintenance or self.leaving
+
+
+@dataclass(frozen=True, slots=True)
+class ShardQueue:
+    """The queue of one shard. Its holder has the lock; None: no daemon has."""
+
+    shard: int
+    holder: str | None
+    waiting: frozenset[str] = frozenset()
+    """The daemons that wait for the lock."""
+    fixed: bool = False
+    """An operator transferred it to its holder."""
+    weight: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    shard: int
+    source: str
+    target: str
+    reason: Reason
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What follows from one view."""
+
+    preferred: Mapping[int, str]
+    """Shard → the daemon that should lead it; without the shards that no live daemon holds."""
+    moves: tuple[Move, ...]
+    """From the holder to the preferred daemon, in the order in which to start them."""
+
+
+@dataclass(slots=True)
+class _Draft:
+    """Where each shard is while a plan is made, and the load of each daemon."""
+
+    live: Mapping[str, LiveDaemon]
+    queues: Mapping[int, ShardQueue]
+    placed: dict[int, str]
+    loads: dict[str, int]
+    reasons: dict[int, Reason] = field(default_factory=dict)
+    """Why each shard moves, in the order of the first reason."""
+
+    def able(self, shard: int) -> frozenset[str]:
+        """Return the daemons that can lead the shard."""
+        queue = self.queues[shard]
+        return queue.waiting if queue.holder is None else queue.waiting | {queue.holder}
+
+    def move(self, shard: int, target: str, reason: Reason) -> None:
+        weight = self.queues[shard].weight
+        self.loads[self.placed[shard]] -= weight
+        self.loads[target] += weight
+        self.placed[shard] = target
+        self.reasons.setdefault(shard, reason)
+
+    def moves(self) -> Iterator[Move]:
+        for shard, reason in self.reasons.items():
+            source, target = self.queues[shard].holder, self.placed[shard]
+            if source is not None and source != target:
+                yield Move(shard, source, target, reason)
+
+
+def plan(daemons: Iterable[LiveDaemon], queues: Iterable[ShardQueue]) -> Plan:
+    """Return the plan for one view."""
+    live = {each.name: each for each in daemons}
+    by_shard = {each.shard: each for each in queues}
+    placed = {shard: each.holder for shard, each in by_shard.items() if each.holder is not None and each.holder in live}
+    loads = dict.fromkeys(live, 0)
+    for shard, holder in placed.items():
+        loads[holder] += by_shard[shard].weight
+    draft = _Draft(live, by_shard, placed, loads)
+    _empty(draft)
+    _spread(draft)
+    return Plan(dict(draft.placed), tuple(draft.moves()))
+
+
+def weights(loads: Mapping[int, float]) -> dict[int, int]:
+    """Return shard → weight (rule 6). ``loads``: in any unit; 0 for a shard whose load is unknown."""
+    known = [load for load in loads.values() if load > 0]
+    if not known:
+        return dict.fromkeys(loads, 1)
+    mean = sum(known) / len(loads)
+    return {shard: min(MAX_WEIGHT, max(1, round(load / mean))) for shard, load in loads.items()}
+
+
+def _empty(draft: _Draft) -> None:
+    """Move the shards of daemons that give them away (rule 2)."""
+    live = draft.live
+    for shard in sorted(shard for shard, holder in draft.placed.items() if live[holder].gives_away):
+        able = [name for name in draft.able(shard) if name in live and not live[name].gives_away]
+        candidates = [name for name in able if live[name].settled] or able
+        if candidates:
+            reason = Reason.SHUTDOWN if live[draft.placed[shard]].leaving else Reason.MAINTENANCE
+            draft.move(shard, min(candidates, key=lambda name: (draft.loads[name], name)), reason)
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Shards with the same choices."""
+
+    holder: str
+    weight: int
+    able: frozenset[str]
+
+
+def _spread(draft: _Draft) -> None:
+    """Move shards from the daemons with the highest load to those with the lowest one (rules 3 to 5).
+
+    Each move makes the sum of the squares of all loads smaller, so the moves end.
+    """
+    targets = [name for name, each in draft.live.items() if each.settled and not each.gives_away]
+    movable: dict[_Group, list[int]] = {}
+    for shard, holder in draft.placed.items():
+        queue = draft.queues[shard]
+        if not (queue.fixed and holder == queue.holder):
+            insort(movable.setdefault(_Group(holder, queue.weight, draft.able(shard)), []), shard)
+    while (found := _best_move(movable, targets, draft.loads)) is not None:
+        group, target = found
+        shard = movable[group].pop(0)
+        if not movable[group]:
+            del movable[group]
+        draft.move(shard, target, Reason.SPREAD)
+        insort(movable.setdefault(replace(group, holder=target), []), shard)
+
+
+def _best_move(
+    movable: Mapping[_Group, list[int]], targets: Iterable[str], loads: Mapping[str, int]
+) -> tuple[_Group, str] | None:
+    """Return what to move, and where, to make the loads as even as one move can; None: no move does."""
+    best: tuple[tuple[int, str, str, int], _Group, str] | None = None
+    for target in targets:
+        for group, shards in movable.items():
+            if target not in group.able:
+                continue
+            # Half of what the sum of squares loses.
+            gain = group.weight * (loads[group.holder] - loads[target] - group.weight)
+            order = (-gain, target, group.holder, shards[0])
+            if gain > 0 and (best is None or order < best[0]):
+                best = order, group, target
+    return None if best is None else (best[1], best[2])

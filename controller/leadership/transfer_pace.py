@@ -1,0 +1,66 @@
+"""Decide which moves of a plan this daemon starts now. Pure.
+
+Rules:
+
+1. To spread shards, a daemon has one transfer in flight, and starts at most `SPREAD_BUDGET` within
+   `BUDGET_SECONDS`: each one delays the clients of its shard for a moment.
+2. A shard that this daemon has led for less than `MIN_TERM_SECONDS` stays where it is: a view may be some seconds old.
+3. To give all shards away, up to `MAX_IN_FLIGHT` transfers are in flight, without a budget.
+4. A shard whose last transfer was abandoned is not tried again for `RETRY_SECONDS`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from controller.leadership.spread import Move, Reason
+
+MAX_IN_FLIGHT: Final = 4
+SPREAD_BUDGET: Final = 16
+BUDGET_SECONDS: Final = 60.0
+MIN_TERM_SECONDS: Final = 10.0
+RETRY_SECONDS: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """What this daemon has done so far. All times are of one steady clock."""
+
+    led_since: Mapping[int, float]
+    """Shard → start of the term, for the shards that it leads."""
+    in_flight: frozenset[int] = frozenset()
+    spread_at: Sequence[float] = ()
+    """When it started transfers that spread shards."""
+    abandoned_at: Mapping[int, float] | None = None
+    """Shard → when its last transfer was abandoned."""
+
+
+def startable(moves: Iterable[Move], instance: str, history: History, now: float) -> list[Move]:
+    """Return the moves of ``instance`` to start at ``now``, in their order."""
+    in_flight = len(history.in_flight)
+    budget = SPREAD_BUDGET - sum(now - at < BUDGET_SECONDS for at in history.spread_at)
+    started: list[Move] = []
+    for move in moves:
+        if move.source != instance or not _may_move(move, history, now):
+            continue
+        if move.reason is Reason.SPREAD:
+            if in_flight or budget <= 0:
+                continue
+            budget -= 1
+        elif in_flight >= MAX_IN_FLIGHT:
+            continue
+        in_flight += 1
+        started.append(move)
+    return started
+
+
+def _may_move(move: Move, history: History, now: float) -> bool:
+    since = history.led_since.get(move.shard)
+    if since is None or move.shard in history.in_flight:
+        return False
+    abandoned_at = (history.abandoned_at or {}).get(move.shard)
+    if abandoned_at is not None and now - abandoned_at < RETRY_SECONDS:
+        return False
+    return move.reason is not Reason.SPREAD or now - since >= MIN_TERM_SECONDS
