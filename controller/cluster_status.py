@@ -84,6 +84,7 @@ class ClusterStatus:
         self._health = health
         self._leader_of = leader_of
         self._now_ms = now_ms
+        self._started_at_ms = now_ms()
         self._peers = peers
         self._own = SharedAnswer(self._collect, pause_factor=PAUSE_FACTOR)
         self._overview = SharedAnswer(self._merge)
@@ -132,6 +133,7 @@ class ClusterStatus:
             url=self.url,
             state=health.state,
             version=self._version,
+            started_at_ms=self._started_at_ms,
             as_of_ms=self._now_ms(),
             components=tuple(
                 ComponentDocument(component=each.name, state=each.state.value, reason=each.reason)

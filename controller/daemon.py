@@ -338,6 +338,7 @@ class Daemon:
                 turn_budget=self._turn_budget,
                 backlog_source=self._drain.query_backlog,
                 backlog_interval_seconds=settings.metrics.backlog_interval_seconds,
+                overview=self._cluster_status.overview,
             )
             return self._leader_type(state, context, yields_to_contender)
 

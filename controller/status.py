@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 
 from controller.decisions import topic_commands
 from controller.leader.leader import ShardLeader
@@ -18,6 +19,7 @@ from coordinator.subscription_coordinator import SubscriptionCoordinator
 from headgate.client.admin_values import BacklogInfo, SegmentInfo, SubscriptionInfo, TopicInfo, public_value
 from headgate.model.layout import SegmentState
 from headgate.protocol.backlog import SubscriptionBacklog, estimate_drain
+from headgate.protocol.cluster import MAX_BLOCKING_SEGMENTS
 from metrics.api.documents import (
     DaemonShardDocument,
     DrainingSegment,
@@ -172,7 +174,16 @@ def _subscription_summary(
         acknowledged_per_second=acknowledged,
         drained_in_seconds=seconds,
         unknown_reason="" if counted is None else counted.unknown_reason,
+        blocking_segments=_blocking(topic, coordinator.gate),
     )
+
+
+def _blocking(topic: Topic, gate: Gate) -> tuple[int, ...]:
+    """Return the first readable segments that block others."""
+    if not gate.blocked:
+        return ()
+    segments = topic.layout.segments
+    return tuple(islice((each for each in gate.grantable if segments[each].children), MAX_BLOCKING_SEGMENTS))
 
 
 def _progress(subscription: Subscription, topic: TopicSnapshot, gate: Gate) -> Steps[tuple[int | None, int]]:

@@ -17,6 +17,8 @@ from drain.spark.fact_source import READERS
 from drain.spark.master import DEFAULT_MASTER, VALID_MASTERS, conf_pair
 from drain.spark.session import build_session, submitted_session
 from headgate.arguments import require_seconds
+from headgate.command_parser import EXIT_WRONG_USAGE
+from headgate.error_line import error_line
 from headgate.errors import ConfigError, StoreError
 
 
@@ -62,10 +64,14 @@ async def spark_session(arguments: argparse.Namespace) -> AsyncIterator[SparkSes
             await asyncio.to_thread(session.stop)
 
 
-def run_command(command: Coroutine[None, None, int]) -> int:
-    """Run ``command`` and return its exit code; 2 if a setting is invalid or a server unreachable."""
+def run_command(command: Coroutine[None, None, int], *, as_json: bool = False) -> int:
+    """Run ``command`` and return its exit code; 2 if a setting is invalid or a server unreachable.
+
+    ``as_json``: print that as JSON.
+    """
     try:
         return asyncio.run(command)
     except (ConfigError, JvmGoneError, StoreError) as error:
-        print(f"error: {error}", file=sys.stderr)  # noqa: T201 - a command prints to its terminal
-        return 2
+        line = error_line(str(error), EXIT_WRONG_USAGE, as_json=True) if as_json else f"error: {error}"
+        print(line, file=sys.stderr)  # noqa: T201 - a command prints to its terminal
+        return EXIT_WRONG_USAGE

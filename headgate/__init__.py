@@ -43,6 +43,14 @@ if TYPE_CHECKING:
         TopicInfo,
         UnprunedSegment,
     )
+    from headgate.client.cluster_values import (
+        ClusterInfo,
+        ClusterTotals,
+        ComponentInfo,
+        DaemonInfo,
+        ShardInfo,
+        SubscriptionSummary,
+    )
     from headgate.client.connection import Client
     from headgate.client.consumer import ConsumedRecord, Consumer
     from headgate.client.external_consumer import ExternalConsumer, GrantedSegment
@@ -96,6 +104,14 @@ _EXPORTS = {
         "TopicInfo",
         "UnprunedSegment",
     ),
+    "client.cluster_values": (
+        "ClusterInfo",
+        "ClusterTotals",
+        "ComponentInfo",
+        "DaemonInfo",
+        "ShardInfo",
+        "SubscriptionSummary",
+    ),
     "client.connection": ("Client",),
     "client.consumer": ("ConsumedRecord", "Consumer"),
     "client.external_consumer": ("ExternalConsumer", "GrantedSegment"),
@@ -130,13 +146,17 @@ __all__ = [
     "Client",
     "ClientConfig",
     "CloseReport",
+    "ClusterInfo",
+    "ClusterTotals",
     "CommandUnknownError",
+    "ComponentInfo",
     "ConfigError",
     "ConsumedRecord",
     "Consumer",
     "ConsumerInfo",
     "ConsumerReasons",
     "ConsumerSegmentCount",
+    "DaemonInfo",
     "Delivery",
     "DeliveryFailedError",
     "DeliveryUnknownError",
@@ -171,7 +191,9 @@ __all__ = [
     "SegmentInfo",
     "SegmentReasons",
     "SegmentSeek",
+    "ShardInfo",
     "SubscriptionInfo",
+    "SubscriptionSummary",
     "SubscriptionType",
     "TopicImportResult",
     "TopicInfo",

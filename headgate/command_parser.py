@@ -7,7 +7,11 @@ cluster has.
 from __future__ import annotations
 
 import argparse
-from typing import NoReturn
+import sys
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from headgate.error_line import asks_for_json, error_line
 
 EXIT_WRONG_USAGE = 2
 
@@ -24,7 +28,16 @@ class CommandParser(argparse.ArgumentParser):
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
         )
+        self._as_json = False
+
+    def parse_known_args(  # type: ignore[override]  # argparse's overloads differ only in the namespace's type
+        self, args: Sequence[str] | None = None, namespace: Any = None
+    ) -> tuple[Any, list[str]]:
+        """Parse, and note first how errors are to be printed."""
+        self._as_json = asks_for_json(sys.argv[1:] if args is None else args)
+        return super().parse_known_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
         """End the program."""
-        self.exit(EXIT_WRONG_USAGE, f"headgate: {message}; see: {self.prog} --help\n")
+        line = error_line(f"{message}; see: {self.prog} --help", EXIT_WRONG_USAGE, as_json=self._as_json)
+        self.exit(EXIT_WRONG_USAGE, f"{line}\n")

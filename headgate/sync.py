@@ -365,6 +365,7 @@ class Admin(_Facade[admin.Admin]):
     delete_producer = _blocking(admin.Admin.delete_producer)
     list_subscriptions = _blocking(admin.Admin.list_subscriptions)
     backlog = _blocking(admin.Admin.backlog)
+    describe_cluster = _blocking(admin.Admin.describe_cluster)
     describe_subscription = _blocking(admin.Admin.describe_subscription)
     explain = _blocking(admin.Admin.explain)
     plan = _blocking(admin.Admin.plan)

@@ -23,12 +23,15 @@ from controller.leader.context import LeaderContext
 from controller.leader.leader import TICK_INTERVAL_SECONDS, ShardLeader
 from controller.settings.load import IngestSettings, RetentionSettings, ScalingSettings
 from controller.state.shard_state import ShardState
+from controller.status import summaries
 from coordinator.ports import CoordinatorSettings
 from drain.protocol import DrainQuery
 from headgate.errors import ObjectExistsError, ObjectMissingError
 from headgate.ledger.ledger import Ledger
 from headgate.protocol import messages as m
 from headgate.transport.port import MessageHandler
+from metrics.api.documents import DaemonDocument, DaemonShardDocument
+from metrics.api.overview import DaemonPart, Overview, merged
 from metrics.events import Observer
 
 CLUSTER = "bench"
@@ -218,8 +221,27 @@ class OneLeader:
             drain_checker=NothingDrained(),
             backlog_interval_seconds=INTERVAL_SECONDS,
             prune_interval_seconds=INTERVAL_SECONDS,
+            overview=self._overview,
         )
         self.leader = ShardLeader(state, context, lambda: False)
+
+    async def _overview(self) -> Overview:
+        """Return what a daemon without others would: see controller.cluster_status."""
+        state = self.leader.state
+        topics, subscriptions = await summaries("bench", [self.leader])
+        leading = DaemonShardDocument(
+            shard=state.shard,
+            role="leading",
+            leader_epoch=state.leader_epoch,
+            head_chunk=state.chunk,
+            fault="",
+            producers=0,
+            in_flight_batches=0,
+            queue_bytes=0,
+        )
+        daemon = DaemonDocument(daemon="bench", url=None, state="ready", as_of_ms=AT_MS, shards=(leading,))
+        own = DaemonPart(daemon=daemon, topics=topics, subscriptions=subscriptions)
+        return await asyncio.to_thread(merged, CLUSTER, "bench", AT_MS, state.shard + 1, [own])
 
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[None]:

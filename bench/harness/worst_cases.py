@@ -394,6 +394,7 @@ CASES: Final[dict[type[m.RequestBody], dict[str, Case]]] = {
         "many": Case(many, _asked(m.ListSubscriptions)),
     },
     m.DescribeBacklog: {"wide": Case(wide, _asked(m.DescribeBacklog)), "many": Case(many, _asked(m.DescribeBacklog))},
+    m.DescribeCluster: {"wide": Case(wide, _asked(m.DescribeCluster)), "many": Case(many, _asked(m.DescribeCluster))},
     m.DescribeSubscription: {
         "wide": Case(wide, _asked(m.DescribeSubscription, **_on("crowd"))),
         "deep": Case(deep, _asked(m.DescribeSubscription, **_on("one"))),

@@ -65,6 +65,7 @@ _ACTS: Final[dict[type[m.RequestBody], Callable[[Any], Act | None]]] = {
     m.DeleteProducer: lambda _: Act(Action.ADMINISTER, on_all_topics=True),
     m.ListSubscriptions: _on_optional_topic,
     m.DescribeBacklog: _on_optional_topic,
+    m.DescribeCluster: _on_all_topics,
     m.DescribeTopic: _on_topic(Action.DESCRIBE),
     m.DescribeSubscription: _on_subscription(Action.DESCRIBE),
     m.ExplainSubscription: _on_subscription(Action.DESCRIBE),

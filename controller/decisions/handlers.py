@@ -38,9 +38,13 @@ class AfterChunk:
 
 @dataclass(frozen=True, slots=True)
 class Deferred:
-    """Reply later: ``start`` gets a function that sends the body or the refusal, and calls it once."""
+    """Reply later: ``start`` gets a function that sends the body or the refusal, and calls it once.
+
+    The reply leaves once ``chunk`` is durable; None: once all is that was proposed before the reply.
+    """
 
     start: Callable[[Callable[[m.AnyReplyBody | Refusal], None]], None]
+    chunk: int | None = None
 
 
 StepResult = m.AnyReplyBody | Decision | Refusal

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from controller.access.control import AccessControl
 from controller.backlog.service import BACKLOG_INTERVAL_SECONDS, BacklogSource
 from controller.devices.session_port import OpenSession
+from controller.leader.cluster_answers import MakeOverview
 from controller.leader.drain_check import DrainChecker
 from controller.leader.step_driver import TurnBudget
 from controller.retention.pruner import PRUNE_INTERVAL_SECONDS, DeleteData
@@ -55,3 +56,5 @@ class LeaderContext:
     backlog_source: BacklogSource | None = None
     """None: the leader counts backlogs."""
     backlog_interval_seconds: float = BACKLOG_INTERVAL_SECONDS
+    overview: MakeOverview | None = None
+    """Returns what all daemons know; None: this leader has no daemon to ask others."""

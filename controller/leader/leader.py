@@ -27,6 +27,7 @@ from controller.decisions.verdicts import Accept, Batch, Duplicate, judge_batch,
 from controller.devices.intake import DeviceIntake
 from controller.devices.session_port import Delivery
 from controller.leader.announcer import Announcer
+from controller.leader.cluster_answers import ClusterAnswers
 from controller.leader.context import LeaderContext
 from controller.leader.outbox import Outbox
 from controller.leader.request_decoding import Malformed, read_request, read_request_id
@@ -104,6 +105,7 @@ class ShardLeader:
             now_ms=context.now_ms,
             interval_seconds=context.backlog_interval_seconds,
         )
+        self.cluster_answers = ClusterAnswers(context.overview)
         self.trimmer = self._trimmer()
         self._handlers = self._all_handlers()
 
@@ -209,6 +211,7 @@ class ShardLeader:
             handler(m.ProduceBatch, self._handle_batch),
             handler(m.AcknowledgeBatch, self._handle_batch),
             handler(m.DescribeBacklog, self._describe_backlog),
+            handler(m.DescribeCluster, self.cluster_answers.describe),
         ]
         handlers = dict(registrations)
         assert len(handlers) == len(registrations), "a request type has two handlers"
@@ -244,6 +247,7 @@ class ShardLeader:
             for handle in self._delayed:
                 handle.cancel()
             self._outbox.delayed.close()
+            await self.cluster_answers.close()
             await self.subscription_registry.close()
             await self._transport.unsubscribe(requests)
 
@@ -348,8 +352,8 @@ class ShardLeader:
                 self._outbox.refuse(request, outcome)
             case AfterChunk(chunk, body):
                 self._outbox.reply(request, body, chunk)
-            case Deferred(start):
-                start(partial(self._outbox.answer, request))
+            case Deferred(start, chunk):
+                start(partial(self._outbox.answer, request, chunk=chunk))
             case Stepwise(steps):
                 self.waiting_requests.add(steps, partial(self._carry_out_steps, request))
             case Decision(entries, answer):

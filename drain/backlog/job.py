@@ -240,7 +240,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--full", action="store_true", help="count from the first chunk, and compare")
     parser.add_argument("--json", action="store_true", help="print one JSON line per subscription and segment")
     add_spark_options(parser, default_master=None)
-    return run_command(_run(parser.parse_args(argv)))
+    arguments = parser.parse_args(argv)
+    return run_command(_run(arguments), as_json=arguments.json)
 
 
 async def _run(arguments: argparse.Namespace) -> int:

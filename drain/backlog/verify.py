@@ -171,7 +171,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--topic-id", type=int, help="compare this topic only (with --shard)")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     add_spark_options(parser)
-    return run_command(_run(parser.parse_args(argv)))
+    arguments = parser.parse_args(argv)
+    return run_command(_run(arguments), as_json=arguments.json)
 
 
 async def _run(arguments: argparse.Namespace) -> int:

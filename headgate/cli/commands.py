@@ -18,6 +18,7 @@ CommandTable = Mapping[str, tuple[str, str]]
 """Name → (module, one line of help). The module defines the command under its name, with ``_`` for ``-``."""
 
 COMMANDS: Final[CommandTable] = {
+    "status": ("headgate.cli.cluster.status", "Show daemons, leaders, what is degraded and what is blocked."),
     "topic": ("headgate.cli.topics.topic", "Create, import, inspect, change and delete topics."),
     "produce": ("headgate.cli.records.produce", "Write lines to a topic: newline-delimited JSON, or any text."),
     "producer": ("headgate.cli.records.producer", "List, describe and delete named producers."),

@@ -16,18 +16,21 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
+from headgate.arguments import require_seconds
 from headgate.cli.terminal.suggestions import explain_rejection
-from headgate.errors import RequestRejectedError
+from headgate.errors import ConfigError, RequestRejectedError
 
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
-    from headgate import Admin, Consumer, Producer
+    from headgate import Admin, Consumer, Producer, ProducerSettings
     from headgate.cli.records.topic_source import TopicSource
     from headgate.config import ClientConfig
     from headgate.model.entries import Balance, SubscriptionType
     from headgate.protocol.messages import Start
 
+REPLY_TIMEOUT_SECONDS: Final = 30.0
+"""For the answer to a request, including a change of leader."""
 BROKER_TIMEOUT_SECONDS: Final = 4.0
 """A person waits for the command, or a script that can repeat it: with its start, it ends within 5 seconds. A broker
 answers within milliseconds."""
@@ -44,6 +47,10 @@ class CommandContext:
     """``--config``: the client configuration."""
     debug: bool = False
     """``--debug``."""
+    timeout_seconds: float | None = None
+    """``--timeout``; None: `BROKER_TIMEOUT_SECONDS` for the broker, and ``reply_timeout_seconds`` for a reply."""
+    reply_timeout_seconds: float = REPLY_TIMEOUT_SECONDS
+    """What the command waits for a reply unless ``--timeout`` is given."""
     watch_interval_seconds: float = 2.0
     """Pause between two updates of a watched table."""
     caught_up_poll_seconds: float = 0.2
@@ -60,20 +67,29 @@ class CommandContext:
         from headgate.config import load_client_config  # noqa: PLC0415
 
         config = load_client_config(self.config)
-        seconds = config.broker_timeout_seconds or BROKER_TIMEOUT_SECONDS
+        seconds = self.timeout_seconds or config.broker_timeout_seconds or BROKER_TIMEOUT_SECONDS
         return msgspec.structs.replace(config, broker_timeout_seconds=seconds)
+
+    def wait_seconds(self) -> float:
+        """Return the longest wait for the cluster's answer to one request."""
+        return self.reply_timeout_seconds if self.timeout_seconds is None else self.timeout_seconds
 
     def open_admin(self) -> Admin:
         """Return an Admin, not yet entered."""
         from headgate import Admin  # noqa: PLC0415
 
-        return Admin(self.client_config())
+        return Admin(self.client_config(), timeout_seconds=self.wait_seconds())
 
     def open_producer(self, *, name: str | None) -> Producer:
         """Return a Producer, not yet entered."""
         from headgate import Producer  # noqa: PLC0415
 
-        return Producer(self.client_config(), name=name)
+        return Producer(
+            self.client_config(),
+            name,
+            producer_settings(self.timeout_seconds),
+            connect_timeout_seconds=self.wait_seconds(),
+        )
 
     def open_consumer(
         self,
@@ -98,6 +114,7 @@ class CommandContext:
             start=start,
             balance=balance,
             capacity=capacity,
+            connect_timeout_seconds=self.wait_seconds(),
         )
 
     def open_topic(self, topic: str) -> AbstractAsyncContextManager[TopicSource]:
@@ -105,7 +122,8 @@ class CommandContext:
         from headgate.cli.records.topic_source import open_topic_source  # noqa: PLC0415
         from headgate.client.connection import Client  # noqa: PLC0415
 
-        return open_topic_source(Client.from_config(self.client_config(), "reader", with_store=True), topic)
+        client = Client.from_config(self.client_config(), "reader", with_store=True)
+        return open_topic_source(client, topic, self.wait_seconds())
 
     def ask(self, question: Callable[[Admin], Awaitable[Result]], *, topic: str | None = None) -> Result:
         """Run ``question`` with an Admin; return its result. If ``topic`` does not exist, the error says what does."""
@@ -182,13 +200,46 @@ class CommandContext:
         return asyncio.run(until_signalled(main, patient=False))
 
 
+def producer_settings(timeout_seconds: float | None) -> ProducerSettings:
+    """Return the settings of a producer whose records have an outcome after ``timeout_seconds``; None: the default."""
+    from headgate import ProducerSettings  # noqa: PLC0415
+
+    default = ProducerSettings()
+    if timeout_seconds is None:
+        return default
+    return ProducerSettings(
+        request_timeout_seconds=min(default.request_timeout_seconds, timeout_seconds),
+        delivery_timeout_seconds=timeout_seconds,
+    )
+
+
 def with_context(command: Command) -> Command:
-    """Pass the CommandContext as first argument, and accept ``--config`` after the command's name as well."""
+    """Pass the CommandContext as first argument, and add the options that every command of a cluster has.
+
+    ``--config`` is accepted before the command's name as well.
+    """
 
     def set_config(context: click.Context, _: click.Parameter, value: Path | None) -> None:
         if value is not None:
             context.ensure_object(CommandContext).config = value
 
+    def set_timeout(context: click.Context, parameter: click.Parameter, value: float | None) -> None:
+        if value is None:
+            return
+        try:
+            context.ensure_object(CommandContext).timeout_seconds = require_seconds("--timeout", value)
+        except ConfigError as error:
+            raise click.BadParameter(str(error), context, parameter) from None
+
+    timeout = click.option(
+        "--timeout",
+        type=float,
+        metavar="SECONDS",
+        expose_value=False,
+        callback=set_timeout,
+        help="Longest wait for the broker to accept the connection, and then for each answer of the cluster. "
+        f"[default: {BROKER_TIMEOUT_SECONDS:g} for the broker, {REPLY_TIMEOUT_SECONDS:g} for an answer]",
+    )
     option = click.option(
         "--config",
         type=click.Path(path_type=Path),
@@ -197,4 +248,4 @@ def with_context(command: Command) -> Command:
         callback=set_config,
         help="Client configuration. [default: $HEADGATE_CONFIG, then headgate-data/client.toml]",
     )
-    return option(click.pass_obj(command))  # type: ignore[return-value]  # the decorated command is only for click
+    return option(timeout(click.pass_obj(command)))  # type: ignore[return-value]  # the decorated command is only for click

@@ -3,7 +3,8 @@
 Rules:
 
 1. An error is one line on standard error: ``headgate: what is wrong, where, what to do``. The exit code is 1, or 2 for
-   wrong usage, or 3 if it is unknown whether a command was executed. A traceback appears only with ``--debug``.
+   wrong usage, or 3 if it is unknown whether a command was executed. A traceback appears only with ``--debug``. With
+   ``--json`` the line is ``{"error": …, "exit_code": …}``.
 2. Ctrl-C cleans up and exits with 130, SIGTERM with 143, a closed output pipe (``| head``) with 141, without a message.
 3. A command's module is imported when the command runs: ``headgate --help`` must not import MQTT or Parquet.
 """
@@ -26,6 +27,7 @@ from headgate.cli.exit_codes import ExitCode
 from headgate.cli.terminal.interrupted import InterruptedBySignalError
 from headgate.cli.terminal.machine_faults import machine_fault
 from headgate.cli.terminal.output import examples
+from headgate.error_line import asks_for_json, error_line
 from headgate.errors import CommandUnknownError, HeadgateError
 
 _EXIT_SIGNAL_BASE = 128
@@ -104,12 +106,12 @@ class HeadgateGroup(click.Group):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.__stdout__.fileno() if sys.__stdout__ else 1)
             return ExitCode.OUTPUT_CLOSED
         except Exception as error:  # noqa: BLE001 - ends the process with a message
-            return _report(error, debug=command_context.debug)
+            return _report(error, debug=command_context.debug, as_json=asks_for_json(arguments))
         return ExitCode.SUCCEEDED
 
 
-def _report(error: Exception, *, debug: bool) -> int:
-    """Print ``error`` as one line and return the exit code."""
+def _report(error: Exception, *, debug: bool, as_json: bool) -> int:
+    """Print ``error`` as one line, of JSON if the command was to print JSON, and return the exit code."""
     if debug:
         traceback.print_exception(error)
     leaf = _first_leaf(error)
@@ -137,7 +139,7 @@ def _report(error: Exception, *, debug: bool) -> int:
         case _:
             hint = "" if debug else " (run headgate --debug … for a traceback)"
             text = f"internal error: {type(leaf).__name__}: {leaf}{hint}"
-    click.echo(f"headgate: {' '.join(text.split())}", err=True)
+    click.echo(error_line(text, code, as_json=as_json), err=True)
     return code
 
 

@@ -26,6 +26,8 @@ from headgate.client.admin_values import (
     public_value,
 )
 from headgate.client.client_lease import ClientLease
+from headgate.client.cluster_query import describe_cluster
+from headgate.client.cluster_values import ClusterInfo
 from headgate.client.connection import DEFAULT_TIMEOUT_SECONDS, Client
 from headgate.client.consumer_requests import subscription_type
 from headgate.client.source_listing import ExternalLayout
@@ -81,6 +83,14 @@ class Admin:
     async def ledger_url(self) -> str:
         """Return the URL of the cluster's ledger."""
         return (await self._client.description(self._timeout_seconds)).ledger_url
+
+    async def describe_cluster(self, *, blocked: bool = False) -> ClusterInfo:
+        """Return daemons, leaders, totals and subscriptions of the whole cluster, as one daemon sees it.
+
+        ``blocked``: only the subscriptions that have blocked segments. Any leader answers, so this works while other
+        shards have none. A daemon that the answering one cannot reach is ``unreachable``.
+        """
+        return await describe_cluster(self._client, self._all_shards(), self._timeout_seconds, blocked=blocked)
 
     # Topics
 

@@ -25,7 +25,8 @@ class ClusterWatch:
         """``broker``: where it is, for messages. The time-out is for the first connection; None: that of the caller."""
         self._transport = transport
         self._cluster = cluster
-        self._broker = f"the broker at {broker}" if broker else "the broker"
+        self.broker = f"the broker at {broker}" if broker else "the broker"
+        """Where it is, and which file says so, for messages."""
         self._broker_timeout_seconds = broker_timeout_seconds
         self._broker_answered = asyncio.Event()
         """It has accepted a connection, or refused the first one."""
@@ -72,7 +73,7 @@ class ClusterWatch:
             if not self._transport.connected:
                 raise self._unreachable(timeout_seconds) from None
             raise NoLeaderError(
-                f"found no daemon of cluster {self._cluster!r} through {self._broker} (waited {timeout_seconds:g} s); "
+                f"found no daemon of cluster {self._cluster!r} through {self.broker} (waited {timeout_seconds:g} s); "
                 "is one running, and is that its name?",
             ) from None
         if self._incompatible_protocol is not None:
@@ -85,7 +86,7 @@ class ClusterWatch:
 
     def outage(self, otherwise: str = "no connection yet") -> str:
         """Return why there is no connection to the broker, for people."""
-        return f"cannot reach {self._broker}: {self._transport.unreachable_reason or otherwise}"
+        return f"cannot reach {self.broker}: {self._transport.unreachable_reason or otherwise}"
 
     async def _reach_broker(self, timeout_seconds: float) -> None:
         """Return once the broker has accepted a connection. Raises NoLeaderError or TransportError."""
@@ -97,7 +98,7 @@ class ClusterWatch:
         except TimeoutError:
             raise self._unreachable(timeout_seconds) from None
         if self._refusal is not None:
-            raise TransportError(f"cannot reach {self._broker}: {self._refusal}")
+            raise TransportError(f"cannot reach {self.broker}: {self._refusal}")
 
     def _unreachable(self, waited_seconds: float) -> NoLeaderError:
         return NoLeaderError(f"{self.outage('no connection yet; is it running?')} (waited {waited_seconds:g} s)")

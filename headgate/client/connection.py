@@ -244,6 +244,17 @@ class Client:
         """Return the leader of ``shard`` that has replied; None if none has, or the shard is not watched."""
         return self._leader_watch(shard).leader
 
+    def unanswered(self, shard: int) -> str:
+        """Return why no leader answers for ``shard``, for people."""
+        if not self.transport.connected:
+            return self._cluster_watch.outage()
+        return "its leader does not reply" if self._leader_watch(shard).heard_of_leader else "it has no leader"
+
+    @property
+    def broker(self) -> str:
+        """Where the broker is, and which file says so, for messages."""
+        return self._cluster_watch.broker
+
     def on_leader(self, shard: int, handler: LeaderHandler) -> Callable[[], None]:
         """Call ``handler`` when the leader changes or announces itself; returns a function that removes it."""
         return _add_handler(self._leader_watch(shard).handlers, handler)
@@ -381,11 +392,8 @@ class Client:
             if pause <= 0:
                 break
             await asyncio.sleep(pause)
-        if not self.transport.connected:
-            reason = self._cluster_watch.outage()
-        elif not reason:
-            heard = self._leader_watch(shard).heard_of_leader
-            reason = "its leader does not reply" if heard else "it has no leader"
+        if not self.transport.connected or not reason:
+            reason = self.unanswered(shard)
         raise NoLeaderError(f"shard {shard} of cluster {self.cluster!r}: {reason} (waited {timeout_seconds:g} s)")
 
     async def _leader_epoch(self, shard: int) -> int:

@@ -12,6 +12,7 @@ message in the protocol's conversation and its worst case in the benchmark ``loo
 
 from headgate.protocol.announcements import *  # noqa: F403
 from headgate.protocol.backlog import *  # noqa: F403
+from headgate.protocol.cluster import *  # noqa: F403
 from headgate.protocol.codec import *  # noqa: F403
 from headgate.protocol.explanations import *  # noqa: F403
 from headgate.protocol.mqtt_topics import *  # noqa: F403

@@ -10,6 +10,7 @@ from headgate.model.entries import NO_POLICY, Placement, Positions, TopicPolicy
 from headgate.model.hashing import KEY_BUCKETS
 from headgate.model.identifiers import ANONYMOUS
 from headgate.protocol.backlog import SubscriptionBacklog
+from headgate.protocol.cluster import ClusterOverview, SubscriptionSummaryDescription
 from headgate.protocol.explanations import ChangePlan, SubscriptionExplanation
 
 Verdict = Literal[
@@ -400,6 +401,13 @@ class BacklogReply(PageReply, frozen=True, kw_only=True, tag="backlog"):
     backlogs: list[SubscriptionBacklog]
 
 
+class ClusterReply(PageReply, frozen=True, kw_only=True, tag="cluster"):
+    """Reply to `DescribeCluster`, sorted by topic and subscription. ``overview``: only on the first page."""
+
+    subscriptions: list[SubscriptionSummaryDescription]
+    overview: ClusterOverview | None = None
+
+
 class Push(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", omit_defaults=True):
     """Fields of every push. ``leader_epoch`` is the term that sends it."""
 
@@ -446,6 +454,7 @@ AnyReplyBody = (
     | ExplanationReply
     | PlanReply
     | BacklogReply
+    | ClusterReply
 )
 
 

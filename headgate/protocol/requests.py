@@ -304,6 +304,15 @@ class PruneTopic(RequestBody, frozen=True, tag="prune_topic"):
     dry_run: bool = False
 
 
+class DescribeCluster(ListRequest, frozen=True, tag="describe_cluster"):
+    """Describe the whole cluster, with its subscriptions in pages. Any leader answers, whatever its shard.
+
+    ``blocked``: only subscriptions that have blocked segments.
+    """
+
+    blocked: bool = False
+
+
 AnyRequestBody = (
     DescribeLeader
     | ProduceBatch
@@ -327,6 +336,7 @@ AnyRequestBody = (
     | PruneTopic
     | ListSubscriptions
     | DescribeBacklog
+    | DescribeCluster
     | DescribeSubscription
     | ExplainSubscription
     | PlanChanges

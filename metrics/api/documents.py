@@ -52,6 +52,7 @@ class DaemonDocument:
     state: str
     """``ready``, ``degraded``, ``not_ready`` or ``unreachable``."""
     version: str | None = None
+    started_at_ms: int | None = None
     as_of_ms: int | None = None
     components: tuple[ComponentDocument, ...] = ()
     shards: tuple[DaemonShardDocument, ...] = ()
@@ -83,6 +84,8 @@ class SubscriptionSummary:
     drained_in_seconds: float | None
     unknown_reason: str = ""
     """External topics: why a value is unknown."""
+    blocking_segments: tuple[int, ...] = ()
+    """The first segments that others wait for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from drain.command_line import seconds
+from drain.command_line import run_command, seconds
 from drain.service.service import main
+from headgate.errors import StoreError
 
 
 @pytest.mark.parametrize(("text", "expected"), [("0", 0.0), ("2.5", 2.5), ("31536000", 31_536_000.0)])
@@ -37,3 +38,16 @@ def test_the_service_does_not_start_where_other_users_could_connect(
     error = capsys.readouterr().err
     assert error.startswith(problem)
     assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("as_json", "expected"),
+    [(False, "error: no such store\n"), (True, '{"error": "no such store", "exit_code": 2}\n')],
+    ids=["for people", "for programs"],
+)
+def test_a_server_that_is_away_is_one_line(as_json: bool, expected: str, capsys: pytest.CaptureFixture[str]) -> None:
+    async def fail() -> int:
+        raise StoreError("no such store")
+
+    assert run_command(fail(), as_json=as_json) == 2
+    assert capsys.readouterr().err == expected

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from headgate.command_parser import CommandParser
@@ -37,3 +39,11 @@ def test_wrong_usage_is_one_line(
 
     assert 2 == ended.value.code
     assert f"headgate: {reason}; see: headgate drain job --help\n" == capsys.readouterr().err
+
+
+def test_with_json_wrong_usage_is_json(parser: CommandParser, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parser.parse_args(["--json"])
+
+    wanted = {"error": "the following arguments are required: --ledger; see: headgate drain job --help", "exit_code": 2}
+    assert wanted == json.loads(capsys.readouterr().err)

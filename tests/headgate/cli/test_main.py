@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 
@@ -84,6 +85,31 @@ def test_wrong_usage_is_one_line_and_exit_code_2(
     assert result.stderr.count("\n") == 1
     assert message in result.stderr
     assert result.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("words", "error", "code"),
+    [
+        (("topic", "list"), "no reply; unknown outcome", 3),
+        (("topic", "list", "--bogus"), "No such option '--bogus'; see: headgate topic list --help", 2),
+        (("topic", "delte"), "No such command 'delte'. Did you mean 'delete'? See: headgate topic --help", 2),
+        (("topic", "create"), "Missing argument 'TOPIC'; see: headgate topic create --help", 2),
+    ],
+    ids=["of the cluster", "a wrong option", "a wrong command", "a missing argument"],
+)
+def test_with_json_an_error_is_json_as_well(
+    words: tuple[str, ...], error: str, code: int, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+):
+    async def fail(_: FakeAdmin) -> None:
+        raise CommandUnknownError("no reply; unknown outcome")
+
+    monkeypatch.setattr(FakeAdmin, "list_topics", fail)
+
+    result = invoke(*words, "--json")
+
+    assert (code, "") == (result.exit_code, result.stdout)
+    assert result.stderr.count("\n") == 1
+    assert json.loads(result.stderr) == {"error": error, "exit_code": code}
 
 
 def test_an_unknown_outcome_has_an_exit_code_of_its_own(

@@ -13,6 +13,7 @@ import pytest
 from msgspec import inspect as shapes
 
 from controller.decisions.topic_commands import MAX_SEGMENTS
+from controller.settings.sections import MAX_SHARDS
 from coordinator.decisions.gate import MAX_NAMED_BLOCKERS
 from coordinator.decisions.registration import MAX_CONSUMERS, MAX_SUBSCRIPTIONS
 from headgate.model.hashing import KEY_BUCKETS
@@ -34,7 +35,13 @@ SLICES = 2
 half of that again while some leave."""
 MOVES = MAX_SEGMENTS + MAX_CONSUMERS + 1000
 """Slices of a subscription: a segment is shared only by consumers that would have none otherwise."""
-PAGED = ("TopicList.topics", "SubscriptionList.subscriptions", "BacklogReply.backlogs", "ProducerList.producers")
+PAGED = (
+    "TopicList.topics",
+    "SubscriptionList.subscriptions",
+    "BacklogReply.backlogs",
+    "ProducerList.producers",
+    "ClusterReply.subscriptions",
+)
 LIMITS = {
     **dict.fromkeys(
         ["user", "topic", "subscription", "consumer", "instance", "client_id", "waiting_for", "before", "after"], NAME
@@ -74,6 +81,14 @@ LIMITS = {
     "Pruned.retained": MAX_SEGMENTS,
     "Pruned.abandoned": MAX_SUBSCRIPTIONS,
     "Pruned.abandoned.item": NAME,
+    **dict.fromkeys(["cluster", "daemon", "component", "version"], NAME),
+    "url": PATH,
+    "problem": 4 * m.MAX_REASON_CHARACTERS,
+    "ComponentDescription.reason": 4 * m.MAX_REASON_CHARACTERS,
+    "ClusterOverview.daemons": m.MAX_DESCRIBED_DAEMONS,
+    "ClusterOverview.shards": MAX_SHARDS,
+    "DaemonDescription.components": 10,
+    "SubscriptionSummaryDescription.blocking_segments": m.MAX_BLOCKING_SEGMENTS,
     "SegmentProgress.blocked_by": MAX_NAMED_BLOCKERS,
     "SegmentProgress.bucket_ranges": SLICES,
     "ConsumerDescription.segments": SLICES,

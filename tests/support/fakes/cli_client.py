@@ -15,6 +15,7 @@ from controller.settings.load import LogSettings
 from controller.state.shard_state import ShardState
 from coordinator.decisions.refusal import Refusal
 from headgate import (
+    ClusterInfo,
     ConsumerInfo,
     ConsumerReasons,
     ConsumerSegmentCount,
@@ -38,7 +39,7 @@ from headgate import (
 )
 from headgate.cli.records.topic_source import TopicSource
 from headgate.client.admin_values import public_value
-from headgate.errors import HeadgateError, RequestRejectedError
+from headgate.errors import HeadgateError, NoLeaderError, RequestRejectedError
 from headgate.protocol import messages as m
 from tests.support.worlds.command_shard import decided
 
@@ -119,6 +120,8 @@ class FakeCluster:
     closed: int = 0
     has_nothing_to_change: bool = False
     """A seek moves nothing, and no segment can be pruned."""
+    overview: ClusterInfo | None = None
+    """What daemons know of each other; None: no shard has a leader."""
     source: TopicSource | None = None
     """What `headgate read` reads, whatever the name of the topic."""
     imports: ShardState = field(default_factory=lambda: ShardState(2))
@@ -172,6 +175,13 @@ class FakeAdmin:
         if not dry_run:
             self.cluster.topics[name] = answer.topic
         return answer
+
+    async def describe_cluster(self, *, blocked: bool = False) -> ClusterInfo:
+        found = self.cluster.overview
+        if found is None:
+            raise NoLeaderError("no leader describes cluster 'local'")
+        rows = tuple(row for row in found.subscriptions if row.blocked_segments or not blocked)
+        return replace(found, subscriptions=rows)
 
     async def list_topics(self) -> list[TopicInfo]:
         return list(self.cluster.topics.values())

@@ -21,15 +21,18 @@ from controller.leader.context import LeaderContext
 from controller.leader.leader import ShardLeader
 from controller.settings.load import IngestSettings, RetentionSettings, ScalingSettings
 from controller.state.shard_state import ShardState
+from controller.status import summaries
 from coordinator.ports import CoordinatorSettings
 from drain.protocol import DrainQuery
 from headgate.ledger.compacted import delete_compacted_segments
 from headgate.ledger.ledger import Ledger
 from headgate.model import entries as e
 from headgate.protocol import messages as m
+from metrics.api.overview import Overview, merged
 from metrics.instruments import Instruments
 from tests.support.fakes.broker import FakeBroker
 from tests.support.fakes.object_store import FakeStore
+from tests.support.samples.status_documents import part, shard_document
 
 CLUSTER = "test"
 SETTINGS = CoordinatorSettings(
@@ -173,8 +176,16 @@ class OneShard:
             rng=random.Random(1),
             new_producer_id=partial(next, self.producer_ids),
             open_session=self.open_session,
+            overview=lambda: self.overview(instance, leader),
         )
-        return ShardLeader(state, context, lambda: self.yields_to_contender)
+        leader = ShardLeader(state, context, lambda: self.yields_to_contender)
+        return leader
+
+    async def overview(self, instance: str, leader: ShardLeader) -> Overview:
+        """Return what a daemon without others knows of the cluster."""
+        shard = shard_document(leader_epoch=leader.leader_epoch)
+        own = part(instance, *await summaries(instance, [leader]), as_of_ms=self.now_ms(), shards=(shard,))
+        return merged(CLUSTER, instance, self.now_ms(), 1, [own])
 
     @asynccontextmanager
     async def leader(self, instance: str = "a") -> AsyncIterator[ShardLeader]:

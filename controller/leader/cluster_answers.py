@@ -1,0 +1,58 @@
+"""Answers `describe_cluster` of one leader term: the leader handles other requests while the daemons are asked.
+
+1. The overview is that of the HTTP API: all who ask within a second share one, see controller.cluster_status.
+2. At most `MAX_PENDING_ANSWERS` replies wait. Further requests are refused as ``unavailable``, so clients repeat them.
+3. A reply waits for no chunk: what it says is not in the ledger, and people ask most urgently while the store is away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Final
+
+from controller.cluster_reply import cluster_reply
+from controller.decisions.handlers import Deferred, Outcome
+from coordinator.decisions.refusal import Refusal
+from headgate.background import cancel_and_wait
+from headgate.protocol import messages as m
+from metrics.api.overview import Overview
+
+MAX_PENDING_ANSWERS: Final = 64
+NO_CHUNK: Final = 0
+"""Older than every chunk, so it is always durable."""
+
+MakeOverview = Callable[[], Awaitable[Overview]]
+
+
+class ClusterAnswers:
+    """The replies that one term owes."""
+
+    def __init__(self, overview: MakeOverview | None) -> None:
+        """``overview`` None: this leader is in no daemon that could ask others."""
+        self._overview = overview
+        self._pending: set[asyncio.Task[None]] = set()
+
+    def describe(self, request: m.DescribeCluster, _: str) -> Outcome:
+        """Handle one request."""
+        if self._overview is None or len(self._pending) >= MAX_PENDING_ANSWERS:
+            return Refusal("unavailable", f"{len(self._pending)} requests wait for an overview of the cluster")
+        return Deferred(partial(self._start, self._overview, request), NO_CHUNK)
+
+    async def close(self) -> None:
+        """Drop what waits: clients repeat their requests to the next leader."""
+        await cancel_and_wait(*self._pending)
+
+    def _start(
+        self, overview: MakeOverview, request: m.DescribeCluster, reply: Callable[[m.AnyReplyBody], None]
+    ) -> None:
+        task = asyncio.get_running_loop().create_task(self._answer(overview, request, reply), name="cluster-answer")
+        self._pending.add(task)
+        task.add_done_callback(self._pending.discard)
+
+    async def _answer(
+        self, overview: MakeOverview, request: m.DescribeCluster, reply: Callable[[m.AnyReplyBody], None]
+    ) -> None:
+        found = await overview()
+        reply(await asyncio.to_thread(cluster_reply, request, found))

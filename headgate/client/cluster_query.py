@@ -1,0 +1,128 @@
+"""Asks the daemons of a cluster until one describes the whole cluster.
+
+Every leader can answer, whatever its shard, so one daemon that leads anything is asked. While it does not reply,
+another one is asked as well every `NEXT_DAEMON_SECONDS`: a frozen daemon must not hide what the others know.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from functools import partial
+from typing import Final
+
+from headgate.background import cancel_and_wait
+from headgate.client.admin_values import public_value
+from headgate.client.cluster_values import ClusterInfo, SubscriptionSummary
+from headgate.client.connection import Client
+from headgate.errors import NoLeaderError, ProtocolError
+from headgate.protocol import messages as m
+
+NEXT_DAEMON_SECONDS: Final = 0.75
+"""A daemon answers within milliseconds, or within two seconds if it has to wait for another one."""
+MAX_NAMED_SHARDS: Final = 10
+"""Shards that an error names."""
+
+
+async def describe_cluster(client: Client, shards: int, timeout_seconds: float, *, blocked: bool) -> ClusterInfo:
+    """Return the cluster; with ``blocked`` only the subscriptions that have blocked segments.
+
+    Raises NoLeaderError: no leader answered in time. The text says which shards have none.
+    """
+    deadline = asyncio.get_running_loop().time() + timeout_seconds
+    first = await _ask(client, shards, m.DescribeCluster(blocked=blocked), deadline)
+    pages = [] if first is None else [first]
+    while pages and (after := pages[-1].next) is not None:
+        page = await _ask(client, shards, m.DescribeCluster(blocked=blocked, after=after), deadline)
+        if page is None:
+            first = None
+            break
+        pages.append(page)
+    if first is None:
+        raise NoLeaderError(_explanation(client, shards, timeout_seconds))
+    if first.overview is None:
+        raise ProtocolError("a daemon answered describe_cluster without the overview: it is of another version")
+    rows = tuple(public_value(row, SubscriptionSummary) for page in pages for row in page.subscriptions)
+    return replace(public_value(first.overview, ClusterInfo), subscriptions=rows)
+
+
+async def _ask(client: Client, shards: int, request: m.DescribeCluster, deadline: float) -> m.ClusterReply | None:
+    """Return the first answer of a daemon; None: there was none in time."""
+    loop = asyncio.get_running_loop()
+    for shard in range(shards):
+        await client.watch_leader(shard)
+    asked: dict[str, asyncio.Task[m.Reply]] = {}
+    changed = asyncio.Event()
+    removals = [client.on_leader(shard, lambda _: changed.set()) for shard in range(shards)]
+    try:
+        next_at = loop.time()
+        while (remaining := deadline - loop.time()) > 0:
+            changed.clear()
+            leader = _not_asked(client, shards, asked)
+            if leader is not None and (not asked or loop.time() >= next_at):
+                question = client.request(leader.shard, partial(_unchanged, request), remaining)
+                asked[leader.instance] = loop.create_task(question)
+                next_at = loop.time() + NEXT_DAEMON_SECONDS
+                leader = _not_asked(client, shards, asked)
+            wait_seconds = remaining if leader is None else min(remaining, max(0.0, next_at - loop.time()))
+            news = loop.create_task(changed.wait())
+            await asyncio.wait({news, *asked.values()}, timeout=wait_seconds, return_when=asyncio.FIRST_COMPLETED)
+            await cancel_and_wait(news)
+            if (reply := _answer(asked)) is not None:
+                return reply
+    finally:
+        for remove in removals:
+            remove()
+        await _cancel(asked)
+    return None
+
+
+def _not_asked(client: Client, shards: int, asked: dict[str, asyncio.Task[m.Reply]]) -> m.LeaderAnnouncement | None:
+    """Return the leader of the first shard whose daemon was not asked; None: there is none at present."""
+    known = (client.leader(shard) for shard in range(shards))
+    return next((leader for leader in known if leader is not None and leader.instance not in asked), None)
+
+
+def _answer(asked: dict[str, asyncio.Task[m.Reply]]) -> m.ClusterReply | None:
+    """Return an answer; raises the refusal of a daemon. One that did not reply in time may be asked again."""
+    for instance, task in list(asked.items()):
+        if not task.done():
+            continue
+        del asked[instance]
+        if isinstance(task.exception(), NoLeaderError):
+            continue
+        body = task.result().body
+        if not isinstance(body, m.ClusterReply):
+            raise ProtocolError(f"daemon {instance!r} answered {type(body).__name__} instead of ClusterReply")
+        return body
+    return None
+
+
+async def _cancel(asked: dict[str, asyncio.Task[m.Reply]]) -> None:
+    """Drop the questions that were not answered first; what becomes of them does not matter any more."""
+    for task in asked.values():
+        task.cancel()
+    await asyncio.gather(*asked.values(), return_exceptions=True)
+
+
+def _explanation(client: Client, shards: int, timeout_seconds: float) -> str:
+    waited = f"(waited {timeout_seconds:g} s)"
+    if not client.transport.connected:
+        return f"{client.unanswered(0)} {waited}"
+    by_reason: dict[str, list[int]] = {}
+    for shard in range(shards):
+        by_reason.setdefault(client.unanswered(shard), []).append(shard)
+    reasons = "; ".join(f"{_named(each)}: {reason}" for reason, each in by_reason.items())
+    return (
+        f"no leader describes cluster {client.cluster!r} {waited}: {reasons}; {client.broker} answers, so look at the "
+        "daemons and at ZooKeeper"
+    )
+
+
+def _unchanged(request: m.DescribeCluster) -> m.AnyRequestBody:
+    return request
+
+
+def _named(shards: list[int]) -> str:
+    others = f" and {len(shards) - MAX_NAMED_SHARDS} more" if len(shards) > MAX_NAMED_SHARDS else ""
+    return f"shard{'s' * (len(shards) > 1)} {', '.join(map(str, shards[:MAX_NAMED_SHARDS]))}{others}"

@@ -1,0 +1,96 @@
+"""A leader answers for the cluster without waiting for it, and while its store is away."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from controller.leader.cluster_answers import MAX_PENDING_ANSWERS
+from headgate.protocol import messages as m
+from tests.support.worlds.one_shard import OneShard
+
+pytestmark = pytest.mark.looptime
+
+
+class SlowCluster(OneShard):
+    """Its overview waits until the test says so."""
+
+    def __init__(self):
+        super().__init__()
+        self.ready = asyncio.Event()
+
+    async def overview(self, instance, leader):
+        await self.ready.wait()
+        return await super().overview(instance, leader)
+
+
+async def test_the_answer_is_the_overview_with_the_leaders_subscriptions():
+    shard = OneShard()
+    async with shard.leader() as leader, shard.client() as client:
+        await client.call(m.CreateTopic, topic="orders", segments=2, token="t")
+        await client.call(
+            m.RegisterConsumer,
+            topic="orders",
+            subscription="billing",
+            consumer="c",
+            incarnation=1,
+            subscription_type="STREAM",
+            start="earliest",
+        )
+        await client.call(
+            m.ProduceBatch, topic="orders", records=[m.Record(str(n).encode(), b"", 0) for n in range(99)]
+        )
+        await client.call(m.SplitSegment, topic="orders", segment=0, token="s")
+        found = await client.call(m.DescribeCluster)
+
+    assert [(each.shard, each.daemon, each.leader_epoch) for each in found.overview.shards] == [
+        (0, "a", leader.leader_epoch)
+    ]
+    (row,) = found.subscriptions
+    assert (row.topic, row.subscription, row.blocked_segments, row.blocking_segments) == ("orders", "billing", 2, [0])
+    assert found.overview.totals.blocked_segments == 2
+
+
+async def test_other_requests_are_answered_while_the_daemons_are_asked():
+    shard = SlowCluster()
+    async with shard.leader(), shard.client() as client:
+        asked = client.send(m.DescribeCluster)
+        assert isinstance(await client.call(m.ListTopics), m.TopicList)
+        assert asked not in client.replies
+        shard.ready.set()
+        assert isinstance(await client.reply(asked), m.ClusterReply)
+
+
+async def test_the_answer_waits_for_no_chunk():
+    """People ask while the store is away, and the reply says nothing that a ledger has to keep."""
+    shard = OneShard()
+    async with shard.leader(), shard.client() as client:
+        shard.store.freeze()
+        created = client.send(m.CreateTopic, topic="orders", token="t")
+        assert isinstance(await client.call(m.DescribeCluster), m.ClusterReply)
+        assert created not in client.replies
+        shard.store.thaw()
+        assert isinstance(await client.reply(created), m.TopicReply)
+
+
+async def test_more_requests_than_may_wait_are_refused_as_unavailable():
+    shard = SlowCluster()
+    async with shard.leader(), shard.client() as client:
+        waiting = [client.send(m.DescribeCluster) for _ in range(MAX_PENDING_ANSWERS)]
+        refused = await client.call(m.DescribeCluster)
+        assert isinstance(refused, m.Rejected)
+        assert (refused.verdict, "64 requests wait" in refused.reason) == ("unavailable", True)
+        shard.ready.set()
+        for each in waiting:
+            assert isinstance(await client.reply(each), m.ClusterReply)
+
+
+async def test_what_waits_ends_with_the_term():
+    shard = SlowCluster()
+    async with shard.leader(), shard.client() as client:
+        client.send(m.DescribeCluster)
+        await client.call(m.ListTopics)
+        assert [task for task in asyncio.all_tasks() if task.get_name() == "cluster-answer"]
+
+    assert not [task for task in asyncio.all_tasks() if task.get_name() == "cluster-answer"]

@@ -1,0 +1,102 @@
+"""What `headgate status` shows of a cluster, on one screen of 80 columns."""
+
+from __future__ import annotations
+
+from headgate.cli.cluster.status_report import MAX_BLOCKED, MAX_DAEMONS, blocked_rows, led_shards, report_lines
+from headgate.client.cluster_values import ComponentInfo, ShardInfo
+from tests.support.samples.cluster_overviews import NOW_MS, blocked, cluster, daemon, totals, unreachable
+
+STARTING = ComponentInfo(
+    component="drain",
+    state="degraded",
+    reason="starting: the Spark process is starting, see /var/lib/headgate/drain/drain.log; children of split and "
+    "merged segments stay blocked",
+)
+
+
+def led(*terms):
+    return [ShardInfo(shard=number, leader_epoch=term, daemon="vm-1") for number, term in enumerate(terms)]
+
+
+def test_a_cluster_without_problems():
+    assert report_lines(cluster()) == [
+        "cluster local: 2 shards, each has a leader; complete",
+        "",
+        "vm-1  ready, 0.1.0, up 3 min, Spark ready, http://vm-1:9464",
+        "  leads 0-1 (term 3)",
+        "",
+        "1 topic, 3 active segments, 1 sealed; 0 subscriptions, 2 consumers",
+        "20.0 records/s in, 25.0/s acknowledged, backlog 1 200 records",
+    ]
+
+
+def test_what_is_wrong_is_said_with_its_reason():
+    lines = report_lines(
+        cluster(
+            daemons=(daemon("vm-1", STARTING, state="degraded"), unreachable("vm-2")),
+            leaders=("vm-1", None),
+            complete=False,
+            totals=totals(daemons=2, backlog_records=None, acknowledged_per_second=None, disconnected_consumers=1),
+        )
+    )
+
+    assert lines == [
+        "cluster local: 2 shards, 1 without a leader; incomplete: totals lack what did",
+        "  not answer",
+        "",
+        "vm-1  degraded, 0.1.0, up 3 min, Spark starting, http://vm-1:9464",
+        "  leads 0 (term 3)",
+        "vm-2  unreachable, http://vm-2:9464",
+        "  leads no shard",
+        "without a leader: 1 (term 3)",
+        "",
+        "degraded:",
+        "  vm-2: daemon 'vm-2' did not answer",
+        "  vm-1 drain degraded: starting: the Spark process is starting, see",
+        "    /var/lib/headgate/drain/drain.log; children of split and merged segments",
+        "    stay blocked",
+        "",
+        "1 topic, 3 active segments, 1 sealed; 1 subscription, 2 consumers, 1 away",
+        "20.0 records/s in, ?/s acknowledged, backlog ? records",
+    ]
+
+
+def test_many_daemons_fit_on_a_screen_and_those_that_are_not_ready_are_shown():
+    names = [f"host-{number:02}.example.org-12345" for number in range(30)]
+    daemons = [daemon(name) for name in names[:-1]] + [unreachable(names[-1])]
+    lines = report_lines(cluster(daemons=daemons, leaders=[names[number % 7] for number in range(64)]))
+
+    assert all(len(line) <= 80 for line in lines), lines
+    assert any(line.startswith(names[-1]) for line in lines)
+    assert f"and {30 - MAX_DAEMONS} more; see --json" in lines
+
+
+def test_a_daemon_of_an_earlier_version_lacks_values():
+    old = daemon("vm-1", started_at_ms=None, version=None, url=None)
+
+    assert "vm-1  ready, ?, up ?, Spark ready, no URL" in report_lines(cluster(daemons=(old,)))
+
+
+def test_neighboring_shards_of_one_term_are_a_range():
+    assert led_shards(led(1, 1, 1, 4, 4, 1)) == "0-2 (term 1), 3-4 (term 4), 5 (term 1)"
+    assert led_shards(led(1)[:1] + led(1, 1, 1)[2:]) == "0 (term 1), 2 (term 1)"
+
+
+def test_the_longest_blocked_come_first_with_what_they_wait_for():
+    rows = blocked_rows(
+        [
+            blocked("a", seconds=5),
+            blocked("b", seconds=7200, segments=(0, 4)),
+            blocked("c", blocking_segments=(), blocked_since_ms=None),
+            blocked("d", seconds=60, segments=range(5), draining_segments=9),
+        ],
+        NOW_MS,
+    )
+
+    assert rows == [
+        ["orders", "b", "2 segments", "2 h", "segments 0, 4"],
+        ["orders", "d", "2 segments", "60 s", "segments 0, 1, 2, 3, 4, …"],
+        ["orders", "a", "2 segments", "5 s", "segment 0"],
+        ["orders", "c", "2 segments", "?", "?"],
+    ]
+    assert len(blocked_rows([blocked(str(n)) for n in range(50)], NOW_MS)) == MAX_BLOCKED

@@ -1,0 +1,78 @@
+"""The options of every command that speaks to a cluster: `--config` and `--timeout`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+import pytest
+
+from headgate.cli.commands import COMMANDS
+from headgate.cli.context import CommandContext, producer_settings
+from headgate.cli.main import main
+
+
+def leaves(command: click.Command) -> list[click.Command]:
+    if not isinstance(command, click.Group):
+        return [command]
+    return [leaf for inner in command.commands.values() for leaf in leaves(inner)]
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_of_a_cluster_has_both_options(name):
+    command = main.get_command(click.Context(main), name)
+    assert command is not None
+    for leaf in leaves(command):
+        assert {"--config", "--timeout"} <= {option for each in leaf.params for option in each.opts}, leaf.name
+
+
+@pytest.mark.parametrize("given", ["0", "-1", "nan", "inf", "1e300"])
+def test_a_timeout_that_is_no_duration_is_wrong_usage(given, invoke):
+    result = invoke("topic", "list", "--timeout", given)
+
+    assert result.exit_code == 2
+    assert "use 0.001 to 31536000 seconds; see: headgate topic list --help" in result.stderr
+
+
+def client_file(folder: Path, more: str = "") -> Path:
+    file = folder / "client.toml"
+    file.write_text(f'cluster = "c"\nbroker_host = "h"\nbroker_port = 1\nledger_url = "{folder.as_uri()}"\n{more}')
+    return file
+
+
+def test_the_timeout_bounds_the_broker_and_each_answer(tmp_path):
+    context = CommandContext(client_file(tmp_path))
+    assert (context.client_config().broker_timeout_seconds, context.wait_seconds()) == (4.0, 30.0)
+
+    configured = CommandContext(client_file(tmp_path, "broker_timeout_seconds = 9\n"))
+    assert (configured.client_config().broker_timeout_seconds, configured.wait_seconds()) == (9.0, 30.0)
+
+    configured.timeout_seconds = 2.0
+    assert (configured.client_config().broker_timeout_seconds, configured.wait_seconds()) == (2.0, 2.0)
+
+
+@pytest.mark.parametrize(
+    ("open_client", "attribute"),
+    [
+        (lambda context: context.open_admin(), "_timeout_seconds"),
+        (lambda context: context.open_producer(name=None), "_connect_timeout_seconds"),
+        (
+            lambda context: context.open_consumer(
+                topic="t", subscription="s", type="STREAM", name=None, start="latest", balance=None, capacity=1.0
+            ),
+            "_connect_timeout_seconds",
+        ),
+    ],
+    ids=["admin", "producer", "consumer"],
+)
+def test_every_client_of_a_command_has_the_timeout(open_client, attribute, tmp_path):
+    context = CommandContext(client_file(tmp_path), timeout_seconds=2.5)
+
+    assert getattr(open_client(context), attribute) == 2.5
+
+
+@pytest.mark.parametrize(("given", "expected"), [(None, (5.0, 120.0)), (60.0, (5.0, 60.0)), (0.5, (0.5, 0.5))])
+def test_a_record_has_an_outcome_within_the_timeout(given, expected):
+    made = producer_settings(given)
+
+    assert (made.request_timeout_seconds, made.delivery_timeout_seconds) == expected

@@ -1,0 +1,181 @@
+"""Which daemon is asked for the cluster, and what is said if none answers; in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from contextlib import AsyncExitStack
+
+import pytest
+
+from headgate.client.admin import Admin
+from headgate.client.cluster_query import NEXT_DAEMON_SECONDS
+from headgate.client.connection import Client
+from headgate.errors import NoLeaderError, RequestRejectedError
+from headgate.protocol import messages as m
+from tests.support.fakes.broker import FakeBroker
+from tests.support.samples.cluster_overviews import overview_message
+
+pytestmark = pytest.mark.looptime
+
+CLUSTER = "test"
+
+
+class DescribingLeader:
+    """The leader of one shard, which can describe the cluster, and do nothing else."""
+
+    def __init__(self, broker, shard, instance):
+        self.shard, self.instance = shard, instance
+        self.silent = False
+        """Whether it announces itself and then does not reply, like a frozen process."""
+        self.refusal = None
+        self.rows = 0
+        self.asked = []
+        self.transport = broker.transport(f"leader-{shard}")
+
+    async def __aenter__(self):
+        await self.transport.__aenter__()
+        await self.transport.subscribe(m.requests_filter(CLUSTER, self.shard), self._on_request)
+        connected = asyncio.Event()
+        self.transport.on_connection(lambda up: connected.set() if up else None)
+        if not self.transport.connected:
+            await connected.wait()
+        announced = m.LeaderAnnouncement(
+            shard=self.shard, leader_epoch=1, instance=self.instance, pipelining=True, window=64
+        )
+        self.transport.publish(m.leader_topic(CLUSTER, self.shard), m.encode(announced), retain=True)
+        return self
+
+    async def __aexit__(self, *_):
+        await self.transport.__aexit__(None, None, None)
+
+    def _on_request(self, topic, payload):
+        request = m.decode_request(payload)
+        if isinstance(request.body, m.DescribeLeader):
+            body = m.LeaderReply(instance=self.instance, pipelining=True, window=64)
+        else:
+            self.asked.append((asyncio.get_running_loop().time(), request.body))
+            if self.silent:
+                return
+            body = self.refusal or self._page(request.body)
+        reply = m.Reply(request_id=request.request_id, leader_epoch=1, body=body)
+        self.transport.publish(m.replies_topic(CLUSTER, m.sender_of_request(topic)), m.encode(reply))
+
+    def _page(self, request):
+        number = 0 if request.after is None else int(request.after)
+        row = m.SubscriptionSummaryDescription(
+            topic="orders",
+            subscription=f"s{number}",
+            type="QUEUE",
+            daemon=self.instance,
+            connected_consumers=0,
+            disconnected_consumers=0,
+            blocked_segments=0,
+            draining_segments=0,
+            outlook="empty",
+        )
+        return m.ClusterReply(
+            overview=overview_message(self.instance) if request.after is None else None,
+            subscriptions=[row] if self.rows else [],
+            next=str(number + 1) if number + 1 < self.rows else None,
+        )
+
+
+def admin_of(broker, shards, timeout_seconds=4.0):
+    description = m.ClusterDescription(protocol=m.PROTOCOL_VERSION, shards=shards, ledger_url="file:///x")
+    broker.retained[m.cluster_topic(CLUSTER)] = m.encode(description)
+    client = Client(
+        transport=broker.transport("admin"),
+        store=None,
+        cluster=CLUSTER,
+        client_id="admin",
+        now_ms=lambda: 0,
+        rng=random.Random(1),
+        broker="mq:1883 (from client.toml)",
+    )
+    return Admin(client, timeout_seconds=timeout_seconds)
+
+
+async def leaders_of(stack, broker, *instances):
+    return [
+        await stack.enter_async_context(DescribingLeader(broker, shard, instance))
+        for shard, instance in enumerate(instances)
+    ]
+
+
+async def test_one_daemon_is_asked_and_pages_are_read_to_the_end():
+    broker = FakeBroker()
+    async with AsyncExitStack() as stack:
+        first, second = await leaders_of(stack, broker, "one", "two")
+        first.rows = 3
+        admin = await stack.enter_async_context(admin_of(broker, 2))
+        found = await admin.describe_cluster(blocked=True)
+
+    assert (found.daemon, [each.subscription for each in found.subscriptions]) == ("one", ["s0", "s1", "s2"])
+    assert [body for _, body in first.asked] == [
+        m.DescribeCluster(blocked=True, after=after) for after in (None, "1", "2")
+    ]
+    assert not second.asked
+
+
+async def test_another_daemon_is_asked_while_the_first_does_not_reply():
+    broker = FakeBroker()
+    async with AsyncExitStack() as stack:
+        first, same_daemon, other = await leaders_of(stack, broker, "one", "one", "two")
+        first.silent = same_daemon.silent = True
+        admin = await stack.enter_async_context(admin_of(broker, 3))
+        began = asyncio.get_running_loop().time()
+        found = await admin.describe_cluster()
+        took_seconds = asyncio.get_running_loop().time() - began
+
+    assert found.daemon == "two"
+    assert NEXT_DAEMON_SECONDS <= took_seconds < 2 * NEXT_DAEMON_SECONDS
+    assert (len(first.asked), same_daemon.asked, len(other.asked)) == (1, [], 1)
+
+
+async def test_a_leader_that_appears_meanwhile_is_asked_at_once():
+    broker = FakeBroker()
+    async with AsyncExitStack() as stack:
+        admin = await stack.enter_async_context(admin_of(broker, 2))
+        asking = asyncio.create_task(admin.describe_cluster())
+        await asyncio.sleep(2)
+        await leaders_of(stack, broker, "one")
+        before = asyncio.get_running_loop().time()
+        assert (await asking).daemon == "one"
+        assert asyncio.get_running_loop().time() - before < NEXT_DAEMON_SECONDS
+
+
+async def test_without_a_leader_the_error_names_shards_and_broker_in_time():
+    broker = FakeBroker()
+    async with AsyncExitStack() as stack:
+        (first,) = await leaders_of(stack, broker, "one")
+        first.silent = True
+        admin = await stack.enter_async_context(admin_of(broker, 14))
+        began = asyncio.get_running_loop().time()
+        with pytest.raises(NoLeaderError) as error:
+            await admin.describe_cluster()
+        assert asyncio.get_running_loop().time() - began <= 4.1
+
+    assert str(error.value) == (
+        "no leader describes cluster 'test' (waited 4 s): shard 0: its leader does not reply; "
+        "shards 1, 2, 3, 4, 5, 6, 7, 8, 9, 10 and 3 more: it has no leader; "
+        "the broker at mq:1883 (from client.toml) answers, so look at the daemons and at ZooKeeper"
+    )
+
+
+async def test_without_a_broker_the_error_says_that():
+    broker = FakeBroker()
+    async with admin_of(broker, 2) as admin:
+        broker.stop()
+        with pytest.raises(NoLeaderError, match=r"cannot reach the broker at mq:1883 \(from client.toml\)"):
+            await admin.describe_cluster()
+
+
+async def test_a_refusal_is_raised_and_ends_the_question():
+    broker = FakeBroker()
+    async with AsyncExitStack() as stack:
+        (first,) = await leaders_of(stack, broker, "one")
+        first.refusal = m.Rejected(verdict="forbidden", reason="user 'eve' may not describe all topics")
+        admin = await stack.enter_async_context(admin_of(broker, 1))
+        with pytest.raises(RequestRejectedError, match="may not describe all topics"):
+            await admin.describe_cluster()
