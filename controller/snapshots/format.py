@@ -33,7 +33,7 @@ from headgate.ledger.format_version import check_format
 from headgate.ledger.paths import snapshot_path
 from headgate.model.offset_ranges import OffsetRange, OffsetRanges
 
-FORMAT: Final = 3
+FORMAT: Final = 4
 PRODUCERS_PER_BLOCK: Final = 500
 BATCHES_PER_BLOCK: Final = 1000
 """Finished batches of those producers: 10 ms to decode if each batch has records in four segments."""
@@ -228,7 +228,9 @@ FIELDS: Final = frozenset(_fields_of([_Core, Topic, ProducerState, FinishedBatch
 
 
 def _encode_hook(value: Any) -> Any:
-    if isinstance(value, FinishedBatches | OffsetRanges):
+    if isinstance(value, FinishedBatches):
+        return value.pack()
+    if isinstance(value, OffsetRanges):
         return list(value)
     if isinstance(value, MappingProxyType):
         return dict(value)
@@ -237,7 +239,7 @@ def _encode_hook(value: Any) -> Any:
 
 def _decode_hook(kind: Any, value: Any) -> Any:
     if kind is FinishedBatches:
-        return FinishedBatches(msgspec.convert(value, list[FinishedBatch]))
+        return FinishedBatches(packed=value)
     if kind is OffsetRanges:
         return OffsetRanges(msgspec.convert(value, list[OffsetRange]))
     raise NotImplementedError(f"a state cannot contain a {kind}: add it to controller.snapshots.format")

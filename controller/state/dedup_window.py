@@ -1,7 +1,8 @@
 """The deduplication window: the last finished batches of one producer. Pure.
 
 Each batch is stored as a msgpack array, 85 bytes instead of 500: a shard may have 100,000 producers,
-and most batches are never read.
+and most batches are never read. A window from a snapshot stays one string of bytes until it is used: a
+new leader restores a million of them, and most of their producers are idle.
 """
 
 from __future__ import annotations
@@ -35,10 +36,23 @@ class FinishedBatch(msgspec.Struct, frozen=True, array_like=True):
 class FinishedBatches:
     """The last `WINDOW` batches, newest last. Items are copies: changing one does not change the window."""
 
-    __slots__ = ("_packed",)
+    __slots__ = ("_restored", "_unpacked")
 
-    def __init__(self, batches: Iterable[FinishedBatch] = ()) -> None:
-        self._packed = deque(map(_ENCODER.encode, batches), maxlen=WINDOW)
+    def __init__(self, batches: Iterable[FinishedBatch] = (), *, packed: bytes | None = None) -> None:
+        """``packed``: what `pack` returned, instead of ``batches``."""
+        self._restored = packed or b""
+        self._unpacked = deque(map(_ENCODER.encode, batches), maxlen=WINDOW) if packed is None else None
+
+    def pack(self) -> bytes:
+        """Return the window as bytes, for a snapshot."""
+        return self._restored if self._unpacked is None else _ENCODER.encode(list(self._unpacked))
+
+    @property
+    def _packed(self) -> deque[bytes]:
+        if self._unpacked is None:
+            self._unpacked = deque(_WINDOW_DECODER.decode(self._restored), maxlen=WINDOW)
+            self._restored = b""
+        return self._unpacked
 
     def append(self, batch: FinishedBatch) -> None:
         """Add the newest batch, and drop the oldest if the window is full."""
@@ -81,3 +95,4 @@ class _Beginning(msgspec.Struct, array_like=True):
 _BEGINNING_DECODER: Final = msgspec.msgpack.Decoder(_Beginning)
 _ENCODER: Final = msgspec.msgpack.Encoder()
 _DECODER: Final = msgspec.msgpack.Decoder(FinishedBatch)
+_WINDOW_DECODER: Final = msgspec.msgpack.Decoder(list[bytes])

@@ -159,7 +159,9 @@ class Producers(Mapping[int, ProducerState]):
 
     def restore(self, producer: ProducerState) -> None:
         """Add ``producer``, the most recently used one of its group."""
-        of_user = self._of_users.setdefault(producer.user, _ProducersOfUser())
+        of_user = self._of_users.get(producer.user)
+        if of_user is None:
+            of_user = self._of_users[producer.user] = _ProducersOfUser()
         if producer.name is None:
             self.anonymous[producer.producer_id] = of_user.anonymous[producer.producer_id] = producer
         else:
@@ -168,7 +170,8 @@ class Producers(Mapping[int, ProducerState]):
             group[producer.producer_id] = producer
             self._names[producer.name] = producer.producer_id
             insort(self._ordered_names, producer.name)
-        for token in (*producer.earlier_tokens, producer.token):
+        self._tokens[producer.token] = producer.producer_id
+        for token in producer.earlier_tokens:
             self._tokens[token] = producer.producer_id
 
     def remove(self, producer_id: int) -> ProducerState | None:

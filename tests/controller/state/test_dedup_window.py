@@ -48,3 +48,23 @@ def test_a_batch_needs_less_than_a_hundred_bytes():
     finished = FinishedBatches([large])
 
     assert sys.getsizeof(finished._packed[0]) < 100
+
+
+def test_a_restored_window_has_the_same_batches():
+    finished = FinishedBatches([batch(0), batch(1)])
+    restored = FinishedBatches(packed=finished.pack())
+    restored.append(batch(2))
+
+    assert [batch(0), batch(1), batch(2)] == list(restored)
+    assert FinishedBatches([batch(0), batch(1), batch(2)]) == restored
+    assert restored.pack() == FinishedBatches([batch(0), batch(1), batch(2)]).pack()
+
+
+def test_a_restored_window_stays_packed_until_it_is_used():
+    """A million idle producers would otherwise need a deque each."""
+    packed = FinishedBatches([batch(0)]).pack()
+    restored = FinishedBatches(packed=packed)
+
+    assert restored.pack() is packed
+    assert len(restored) == 1
+    assert restored.pack() == packed
