@@ -3,13 +3,15 @@
 1. A daemon collects its own summaries at most every second, and spends at most a twentieth of the
    loop's time on it: the pause grows with what the last collection took. Requests meanwhile share the
    last answer. It asks the other daemons at most every second.
-2. Nothing is collected while there are no requests.
+2. Without requests it collects its own summaries for the history only, every `SAMPLE_SECONDS`, and asks
+   no other daemon.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from typing import Final, Generic, TypeVar
 
 from controller.leader.leader import ShardLeader
@@ -19,6 +21,7 @@ from controller.peers import Peers, addresses
 from controller.status import daemon_status, shard_documents, subscription_document, summaries, topic_document
 from headgate.model.hashing import shard_of
 from metrics.api.documents import ComponentDocument, DaemonDocument, SubscriptionDocument, TopicDocument
+from metrics.api.history import SAMPLE_SECONDS, History
 from metrics.api.overview import DaemonPart, Overview, merged
 from metrics.api.source import NotAnsweredError
 from metrics.health import Health
@@ -86,6 +89,7 @@ class ClusterStatus:
         self._now_ms = now_ms
         self._started_at_ms = now_ms()
         self._peers = peers
+        self._history = History()
         self._own = SharedAnswer(self._collect, pause_factor=PAUSE_FACTOR)
         self._overview = SharedAnswer(self._merge)
         self._instances = SharedAnswer(self._find_instances, seconds=INSTANCES_SECONDS)
@@ -96,19 +100,28 @@ class ClusterStatus:
     async def overview(self) -> Overview:
         return await self._overview.get()
 
+    async def sample(self) -> None:
+        """Add to the history until cancelled."""
+        while True:
+            part = await self._own.get()
+            self._history.record(part.daemon.as_of_ms or 0, part.topics, part.subscriptions)
+            await asyncio.sleep(SAMPLE_SECONDS)
+
     async def topic(self, topic: str, *, own: bool) -> TopicDocument:
         leader = self._leader(topic, own=own)
         if isinstance(leader, str):
             await self._instances.get()
             return await self._peers.topic(leader, topic)
-        return await topic_document(self._instance, leader, topic)
+        document = await topic_document(self._instance, leader, topic)
+        return replace(document, history=self._history.topic(topic))
 
     async def subscription(self, topic: str, subscription: str, *, own: bool) -> SubscriptionDocument:
         leader = self._leader(topic, own=own)
         if isinstance(leader, str):
             await self._instances.get()
             return await self._peers.subscription(leader, topic, subscription)
-        return await subscription_document(self._instance, leader, topic, subscription)
+        document = await subscription_document(self._instance, leader, topic, subscription)
+        return replace(document, history=self._history.subscription(topic, subscription))
 
     def _leader(self, topic: str, *, own: bool) -> ShardLeader | str:
         """Return the leader of the topic's shard in this daemon, or the name of the daemon that has it."""
@@ -140,6 +153,7 @@ class ClusterStatus:
                 for each in health.components
             ),
             shards=shard_documents(status),
+            history=self._history.daemon,
         )
         return DaemonPart(daemon=document, topics=topics, subscriptions=subscriptions)
 

@@ -213,6 +213,7 @@ class Daemon:
             self._controller(ledger, shards, elections, transport, drain_checker) for ledger in ledgers
         ]
         self._cluster_status.controllers = self._controllers
+        stack.callback(tasks.create_task(self._cluster_status.sample(), name="history").cancel)
         running = [
             tasks.create_task(controller.run(), name=f"shard-{controller.shard}") for controller in self._controllers
         ]

@@ -1,4 +1,4 @@
-"""Chooses the subscriptions that have series of their own. Pure.
+"""Chooses the subscriptions, or topics and subscriptions, that have series of their own. Pure.
 
 1. The busiest are chosen. A record per second that is stored or acknowledged counts 1; a record that
    waits counts one per hour, so that a large backlog without traffic is not forgotten.
@@ -26,8 +26,12 @@ SubscriptionKey = tuple[str, str]
 
 def activity(backlog: SubscriptionBacklog) -> float:
     """Return how busy a subscription is, in records per second (rule 1). What is not known counts 0."""
-    moved = (backlog.stored_per_second or 0.0) + (backlog.acknowledged_per_second or 0.0)
-    return moved + (backlog.records or 0) * _WAITING_PER_SECOND
+    return records_per_second(backlog.stored_per_second, backlog.acknowledged_per_second, backlog.records)
+
+
+def records_per_second(stored: float | None, acknowledged: float | None, backlog_records: int | None) -> float:
+    """Return what rates and a backlog come to (rule 1)."""
+    return (stored or 0.0) + (acknowledged or 0.0) + (backlog_records or 0) * _WAITING_PER_SECOND
 
 
 def choose_busiest(

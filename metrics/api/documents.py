@@ -18,6 +18,17 @@ from headgate.protocol.backlog import Outlook
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HistorySample:
+    """Rates and backlog at one moment, by the leaders' own counts (metrics.api.history)."""
+
+    at_ms: int
+    stored_per_second: float | None
+    acknowledged_per_second: float | None
+    """Since the sample before it."""
+    backlog_records: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ComponentDocument:
     """One component of a daemon's health: its state is ``ok``, ``degraded`` or ``failed``."""
 
@@ -57,6 +68,8 @@ class DaemonDocument:
     components: tuple[ComponentDocument, ...] = ()
     shards: tuple[DaemonShardDocument, ...] = ()
     problem: str = ""
+    history: tuple[HistorySample, ...] = ()
+    """Of all topics that it led, every 15 seconds, for half an hour."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,6 +169,8 @@ class ClusterDocument:
     """Over all subscriptions; None: no rate is known."""
     backlog_records: int | None
     """Over all subscriptions that acknowledge; None: one is unknown."""
+    history: tuple[HistorySample, ...] = ()
+    """The sums over the daemons that answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,6 +208,8 @@ class TopicDocument:
     summary: TopicSummary
     topic: TopicInfo
     subscriptions: tuple[SubscriptionSummary, ...]
+    history: tuple[HistorySample, ...] = ()
+    """Empty unless it is one of the busiest 200 topics and subscriptions of the daemon."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,6 +245,8 @@ class SubscriptionDocument:
     next_drain_check_seconds: float | None
     drain_problem: str | None
     """Why drain checks are not answered at present."""
+    history: tuple[HistorySample, ...] = ()
+    """Empty unless it is one of the busiest 200 topics and subscriptions of the daemon."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from typing import Literal
 
 from metrics.api.documents import (
     ClusterDocument,
@@ -20,8 +20,8 @@ from metrics.api.documents import (
     SubscriptionSummary,
     TopicSummary,
 )
+from metrics.api.history import known_sum, merged_history
 
-N = TypeVar("N", int, float)
 TopicOrder = Literal["name", "activity"]
 
 
@@ -72,9 +72,10 @@ def merged(cluster: str, daemon: str, as_of_ms: int, shards: int, parts: Sequenc
         longest_blocked_seconds=max((each.longest_blocked_seconds for each in subscriptions), default=0.0),
         connected_consumers=sum(each.connected_consumers for each in subscriptions),
         disconnected_consumers=sum(each.disconnected_consumers for each in subscriptions),
-        stored_per_second=_known(each.stored_per_second for each in topics) or 0.0,
-        acknowledged_per_second=_known(each.acknowledged_per_second for each in subscriptions),
+        stored_per_second=known_sum(each.stored_per_second for each in topics) or 0.0,
+        acknowledged_per_second=known_sum(each.acknowledged_per_second for each in subscriptions),
         backlog_records=total_backlog(subscriptions),
+        history=merged_history([each.history for each in daemons]),
     )
     return Overview(cluster=document, daemons=daemons, topics=tuple(topics), subscriptions=tuple(subscriptions))
 
@@ -127,8 +128,3 @@ def _degraded(daemons: Iterable[DaemonDocument]) -> Iterable[DegradedPart]:
         for each in daemon.components:
             if each.state != "ok":
                 yield DegradedPart(daemon=daemon.daemon, component=each.component, state=each.state, reason=each.reason)
-
-
-def _known(values: Iterable[N | None]) -> N | None:
-    known = [value for value in values if value is not None]
-    return sum(known[1:], known[0]) if known else None

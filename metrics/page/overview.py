@@ -8,6 +8,7 @@ from urllib.parse import urlencode
 
 from metrics.api.documents import ClusterDocument, DaemonDocument, TopicPage, TopicSummary
 from metrics.api.overview import Overview, ordered_topics
+from metrics.page.charts import charts
 from metrics.page.markup import Html, element
 from metrics.page.shell import Page, sources
 from metrics.page.tables import Column, badge, link, part, table, tiles
@@ -46,7 +47,7 @@ TOPIC_COLUMNS: Final = (
 
 
 def overview_page(overview: Overview, runbook_url: str | None) -> Page:
-    """Return the overview: totals, what is degraded, the busiest topics, the daemons."""
+    """Return the overview: totals, what is degraded, rates, the busiest topics, the daemons."""
     cluster = overview.cluster
     return Page(
         title="Overview",
@@ -54,6 +55,7 @@ def overview_page(overview: Overview, runbook_url: str | None) -> Page:
         parts={
             "totals": part("totals", _totals(cluster)),
             "problems": part("problems", _problems(cluster, overview.daemons, runbook_url), heading="Health"),
+            "rates": charts(cluster.history),
             "topics": part("topics", *_busiest(overview.topics), heading="Topics by activity"),
             "daemons": part("daemons", _daemons(overview.daemons), heading="Daemons and shards"),
             "sources": sources(

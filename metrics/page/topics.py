@@ -9,6 +9,8 @@ from headgate.client.admin_values import ConsumerInfo, SegmentAssignment, Segmen
 from headgate.model.bucket_ranges import BucketRange
 from headgate.model.identifiers import SegmentId
 from metrics.api.documents import DrainingSegment, SubscriptionDocument, SubscriptionSummary, TopicDocument
+from metrics.page.buckets import bucket_bars
+from metrics.page.charts import charts
 from metrics.page.drawing import MAX_DRAWN_SEGMENTS, Box, drawing
 from metrics.page.markup import Html, element
 from metrics.page.shell import Page, sources
@@ -53,6 +55,7 @@ def topic_page(document: TopicDocument) -> Page:
                 ),
                 None if topic.external is None else element("p", _source(topic.external.source)),
             ),
+            "rates": charts(document.history),
             "subscriptions": part("subscriptions", _subscriptions(document.subscriptions), heading="Subscriptions"),
             "layout": part(
                 "layout",
@@ -171,7 +174,13 @@ def subscription_page(document: SubscriptionDocument) -> Page:
             "totals": part("totals", _totals(document)),
             "waiting": part("waiting", _waiting(document), heading="What waits"),
             "layout": part("layout", *_layout(document), heading="Segments over key hashes and time"),
-            "consumers": part("consumers", _consumers(document), heading="Consumers"),
+            "consumers": part(
+                "consumers",
+                _consumers(document),
+                bucket_bars(document.subscription.segments),
+                heading="Consumers",
+            ),
+            "rates": charts(document.history),
             "segments": part("segments", _segments(document)),
             "sources": sources(
                 (

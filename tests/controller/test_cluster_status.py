@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from itertools import pairwise
 from types import SimpleNamespace
 
 import msgspec
@@ -13,6 +14,7 @@ from aiohttp import web
 from controller.cluster_status import MAX_PAUSE_SECONDS, ClusterStatus, SharedAnswer
 from controller.leadership.session_secret import TOKEN_STEP_MS, SessionSecret
 from controller.peers import Peers, addresses
+from metrics.api.history import SAMPLE_SECONDS
 from metrics.api.source import NotAnsweredError, UnknownNameError
 from metrics.health import judge_health
 from metrics.http_access import HttpAccess
@@ -252,3 +254,16 @@ async def test_the_pause_grows_with_what_an_answer_took(took, pause):
     assert await answer.get() == 0
     await asyncio.sleep(0.002)
     assert await answer.get() == 1
+
+
+@pytest.mark.looptime
+async def test_the_history_is_sampled_without_requests(peers):
+    status = status_of(peers)
+    clock = asyncio.get_running_loop().time
+    status._now_ms = lambda: NOW_MS + int(clock() * 1000)
+    sampling = asyncio.ensure_future(status.sample())
+    await asyncio.sleep(3.5 * SAMPLE_SECONDS)
+    sampling.cancel()
+
+    history = (await status.part()).daemon.history
+    assert [later.at_ms - earlier.at_ms for earlier, later in pairwise(history)] == [SAMPLE_SECONDS * 1000] * 3

@@ -69,7 +69,7 @@ def limited(harness, limit):
 async def test_the_first_update_has_all_parts_and_later_ones_what_has_changed(harness):
     async with stream(harness) as update:
         first = await update()
-        assert first["parts"].keys() == {"as-of", "totals", "problems", "topics", "daemons", "sources"}
+        assert first["parts"].keys() == {"as-of", "totals", "problems", "rates", "topics", "daemons", "sources"}
         assert (first["version"], first["problem"]) == ("1.0", "")
         assert first["interval_ms"] >= QUICK_SECONDS * 1000
         assert (await update())["parts"] == {}

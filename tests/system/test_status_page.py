@@ -35,6 +35,7 @@ SUBSCRIPTION = "/topics/orders/subscriptions/billing"
 PAGES = ("/", "/topics", "/topics/orders", SUBSCRIPTION)
 TOKEN = "secret"
 KEYS = 40
+CHARTS = 3
 TILES = """Object.fromEntries([...document.querySelectorAll("#totals .tiles > div")].map(each =>
     [each.querySelector("dt").innerText, each.querySelector("dd").firstChild.textContent]))"""
 
@@ -242,6 +243,25 @@ async def take_pictures(browser: Browser, name: str) -> None:
     await browser.resize(WIDTH)
 
 
+async def take_all_pictures(browser: Browser, root: str, shop: Shop) -> None:
+    await browser.open(f"{root}{SUBSCRIPTION}")
+    await browser.until("document.getElementById('live').innerText === 'live'")
+    await take_pictures(browser, "status-subscription")
+    await browser.open(f"{root}/")
+    await work_for_a_while(shop, browser)
+    await take_pictures(browser, "status-overview")
+
+
+async def work_for_a_while(shop: Shop, browser: Browser) -> None:
+    """Produce and acknowledge unevenly, until the charts show something."""
+    await browser.until("document.querySelector('#rates .line') !== null")
+    for records in (20, 60, 150, 90, 240, 120, 60, 30):
+        await shop.produce(records)
+        shop.let_acknowledge(records // 2)
+        seen = await browser.evaluate("document.querySelector('#rates .line').getAttribute('d')")
+        await browser.until(f"document.querySelector('#rates .line').getAttribute('d') !== '{seen}'")
+
+
 async def test_the_page_of_a_daemon_follows_a_split_a_drain_and_a_killed_leader(
     cluster: Cluster, shop: Shop, browser: Browser, pytestconfig: pytest.Config
 ) -> None:
@@ -280,11 +300,9 @@ async def test_the_page_of_a_daemon_follows_a_split_a_drain_and_a_killed_leader(
         shop.let_acknowledge(120)
         await browser.until(f"!document.getElementById('problems').innerText.includes('drain of {leader}')")
         if pytestconfig.getoption("screenshots"):
-            await take_pictures(browser, "status-overview")
+            await take_all_pictures(browser, root, shop)
         await browser.open(f"{root}{SUBSCRIPTION}")
         await browser.until("document.getElementById('live').innerText === 'live'")
-        if pytestconfig.getoption("screenshots"):
-            await take_pictures(browser, "status-subscription")
 
         spark.drained = frozenset({0, 2})
         shop.let_acknowledge(1000)
@@ -297,6 +315,8 @@ async def test_the_page_of_a_daemon_follows_a_split_a_drain_and_a_killed_leader(
         await browser.until("document.getElementById('live').innerText === 'stale'")
         await browser.until("document.getElementById('live').innerText === 'live'")
         assert (await agrees(browser, daemon))["daemon"] == other
+        await browser.open(f"{root}/")
+        await browser.until(f"document.querySelectorAll('#rates .line').length === {CHARTS}")
         await spark.hang_up()
 
     await cluster.kill(other)

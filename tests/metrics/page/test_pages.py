@@ -167,7 +167,7 @@ def test_statuses_of_segments_are_classes_and_labels_of_the_drawing():
     }
 
     assert shown["draining"] == ["0 · ada", "100 behind", "about 10 s left"]
-    assert shown["active"] == ["1 · bob", "100 behind"]
+    assert shown["active"] == ["1 · 2 consumers", "100 behind"]
     assert shown["blocked"] == ["3 · waits for 0", "100 behind"]
 
 
@@ -195,8 +195,20 @@ def test_an_acknowledged_segment_waits_for_its_drain_check():
 def test_consumers_have_state_and_age():
     consumers = text_of(subscription_page(subscription_document()).parts["consumers"])
 
-    assert "ada connected 0 5 min ago 100 %" in consumers
-    assert "bob disconnected for 12 s 1 3 min ago" in consumers
+    assert "ada connected 0, 1[8-15] 5 min ago 100 %" in consumers
+    assert "bob disconnected for 12 s 1[0-7] 3 min ago" in consumers
+
+
+def test_each_page_has_rates_over_time():
+    for page in (overview(), topic_page(topic_document()), subscription_page(subscription_document())):
+        rates = text_of(page.parts["rates"])
+        assert "Stored in records/s over 30 s: now 20/s, lowest 10/s, highest 20/s" in rates
+
+
+def test_key_buckets_that_consumers_share_are_drawn_below_the_consumers():
+    consumers = text_of(subscription_page(subscription_document()).parts["consumers"])
+
+    assert "Key buckets of segment 1: buckets 0-7: bob, granted, ~50 behind; buckets 8-15: ada" in consumers
 
 
 def test_every_text_is_escaped():

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from headgate.client.admin_values import (
     BacklogInfo,
+    BucketRangeAssignment,
     ConsumerInfo,
     ExternalSource,
+    HeldBucketRange,
     SegmentAssignment,
     SegmentBacklogInfo,
     SegmentInfo,
@@ -19,6 +21,7 @@ from metrics.api.documents import (
     DaemonShardDocument,
     DrainingSegment,
     GracePeriod,
+    HistorySample,
     SubscriptionDocument,
     SubscriptionSummary,
     TopicDocument,
@@ -44,6 +47,7 @@ def daemon_document(name="one", *shards, **fields):
         "as_of_ms": NOW_MS,
         "components": (ComponentDocument(component="drain", state="ok", reason="ready"),),
         "shards": shards or (shard_document(),),
+        "history": HISTORY,
     }
     return DaemonDocument(daemon=name, **values | fields)
 
@@ -83,6 +87,22 @@ def subscription_summary(topic="orders", subscription="billing", **fields):
         "drained_in_seconds": 20.0,
     }
     return SubscriptionSummary(topic=topic, subscription=subscription, **values | fields)
+
+
+def history(*samples, seconds=15):
+    """Return samples of (stored, acknowledged, backlog), the last of them at `NOW_MS`."""
+    return tuple(
+        HistorySample(
+            at_ms=NOW_MS - (len(samples) - 1 - number) * seconds * 1000,
+            stored_per_second=stored,
+            acknowledged_per_second=acknowledged,
+            backlog_records=backlog,
+        )
+        for number, (stored, acknowledged, backlog) in enumerate(samples)
+    )
+
+
+HISTORY = history((10.0, None, 50), (20.0, 15.0, 125), (20.0, 25.0, 100))
 
 
 def part(name="one", topics=(), subscriptions=(), **fields):
@@ -129,6 +149,7 @@ def topic_document(**fields):
         "daemon": "one",
         "summary": topic_summary(),
         "subscriptions": (subscription_summary(),),
+        "history": HISTORY,
     }
     return TopicDocument(topic=topic, **values | fields)
 
@@ -138,11 +159,16 @@ def assignment(number, status, **fields):
     return SegmentAssignment(segment=number, status=status, **values | fields)
 
 
+def bucket_range(first, end, consumer, **fields):
+    values = {"status": "granted", "acknowledged_offset": 350, "unacknowledged": 50, "estimated": True}
+    return BucketRangeAssignment(first_bucket=first, end_bucket=end, consumer=consumer, **values | fields)
+
+
 def subscription_document(assignments=None, **fields):
     """Return a subscription whose segment 0 was split into 2 and 3, and is draining at ``ada``."""
     assignments = assignments or (
         assignment(0, "granted", consumer="ada", generation=1),
-        assignment(1, "granted", consumer="bob", generation=2),
+        assignment(1, "shared", bucket_ranges=(bucket_range(0, 8, "bob"), bucket_range(8, 16, "ada"))),
         assignment(2, "blocked", blocked_by=(0,)),
         assignment(3, "blocked", blocked_by=(0,)),
     )
@@ -154,8 +180,20 @@ def subscription_document(assignments=None, **fields):
         order="strict",
         seek_generation=0,
         consumers=(
-            ConsumerInfo(consumer="ada", incarnation=NOW_MS - 300_000, connected=True, segments=(0,)),
-            ConsumerInfo(consumer="bob", incarnation=NOW_MS - 200_000, connected=False, segments=(1,)),
+            ConsumerInfo(
+                consumer="ada",
+                incarnation=NOW_MS - 300_000,
+                connected=True,
+                segments=(0, 1),
+                bucket_ranges=(HeldBucketRange(1, 8, 16),),
+            ),
+            ConsumerInfo(
+                consumer="bob",
+                incarnation=NOW_MS - 200_000,
+                connected=False,
+                segments=(1,),
+                bucket_ranges=(HeldBucketRange(1, 0, 8),),
+            ),
         ),
         segments=assignments,
     )
@@ -182,6 +220,7 @@ def subscription_document(assignments=None, **fields):
         "grace_periods": (GracePeriod(consumer="bob", disconnected_at_ms=NOW_MS - 12_000),),
         "next_drain_check_seconds": 2.0,
         "drain_problem": None,
+        "history": HISTORY,
     }
     return SubscriptionDocument(**values | fields)
 
