@@ -1,14 +1,24 @@
-"""The reference of log events, from the calls that log them: level, name, and the data beside it."""
+"""The reference of log events: level, name and data from the calls that log them, and their meaning.
+
+The meanings are in ``log_meanings.toml``. An event without one, and one that no code logs, are errors.
+"""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+import re
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from sitebuild.settings_reference import UndocumentedError
+
 PACKAGES = ("controller", "coordinator", "drain", "headgate", "metrics")
 LEVELS = ("debug", "info", "warning", "error", "critical")
+MEANINGS = Path(__file__).with_name("log_meanings.toml")
+_EVENT = re.compile(r"[a-z_]+\.[a-z_]+")
+_Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 @dataclass(slots=True)
@@ -20,13 +30,24 @@ class LogEvent:
     packages: set[str] = field(default_factory=set)
 
 
-def log_reference(root: Path) -> str:
-    """Return the events of all packages below ``root`` as a Markdown table."""
-    lines = ["| event | level | data | by |", "|---|---|---|---|"]
-    for name, event in sorted(log_events(root).items()):
+def log_meanings() -> dict[str, str]:
+    """Return event name → what it means."""
+    return tomllib.loads(MEANINGS.read_text())
+
+
+def log_reference(root: Path, meanings: Mapping[str, str]) -> str:
+    """Return the events of all packages below ``root`` as Markdown. Raises UndocumentedError."""
+    events = log_events(root)
+    if without := sorted(events.keys() - meanings.keys()):
+        raise UndocumentedError(f"{MEANINGS.name} has no meaning of the log events {', '.join(without)}")
+    if unknown := sorted(meanings.keys() - events.keys()):
+        raise UndocumentedError(f"{MEANINGS.name} has log events that no code logs: {', '.join(unknown)}")
+    lines = []
+    for name, event in sorted(events.items()):
         levels = ", ".join(level for level in LEVELS if level in event.levels)
-        data = ", ".join(f"`{each}`" for each in event.fields)
-        lines.append(f"| `{name}` | {levels} | {data} | {', '.join(sorted(event.packages))} |")
+        data = [f"data {', '.join(f'`{each}`' for each in event.fields)}"] if event.fields else []
+        facts = " · ".join([levels, f"by {', '.join(sorted(event.packages))}", *data])
+        lines += [f"## `{name}`", "", f"*{facts}*", "", meanings[name], ""]
     return "\n".join(lines)
 
 
@@ -44,10 +65,49 @@ def log_events(root: Path) -> dict[str, LogEvent]:
 
 
 def _calls(tree: ast.AST) -> Iterator[tuple[str, str, list[str]]]:
-    """Yield (event, level, fields) of each call of a logger's method with a dotted name."""
+    """Yield (event, level, fields) of each call of a logger's method with an event.
+
+    Raises UndocumentedError for a name that is made at run time.
+    """
+    functions = [node for node in ast.walk(tree) if isinstance(node, _Function)]
     for node in ast.walk(tree):
         match node:
-            case ast.Call(func=ast.Attribute(attr=level), args=[ast.Constant(value=str(name)), *_]) if (
-                level in LEVELS and "." in name and " " not in name
-            ):
-                yield name, level, [keyword.arg for keyword in node.keywords if keyword.arg is not None]
+            case ast.Call(
+                func=ast.Attribute(attr=level) as method, args=[ast.Constant() | ast.Name() as first, *_]
+            ) if level in LEVELS and (_constants([first]) or _receiver(method) == "log"):
+                fields = [keyword.arg for keyword in node.keywords if keyword.arg is not None]
+                names = _names(first, tree, [each for each in functions if node in ast.walk(each)])
+                if not names:
+                    raise UndocumentedError(f"line {node.lineno}: the name of the log event is unknown")
+                for name in names:
+                    yield name, level, fields
+
+
+def _names(first: ast.Constant | ast.Name, tree: ast.AST, inside: Iterable[_Function]) -> set[str]:
+    """Return the events that the first argument may be: a constant, a variable of them, or an argument of callers."""
+    if isinstance(first, ast.Constant):
+        return _constants([first])
+    found = set()
+    for function in inside:
+        assigned = [node.value for node in ast.walk(function) if isinstance(node, ast.Assign) and _sets(node, first.id)]
+        callers = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and _called(node) == function.name]
+        found |= _constants(assigned) or _constants(argument for call in callers for argument in call.args)
+    return found
+
+
+def _sets(assignment: ast.Assign, name: str) -> bool:
+    return any(isinstance(each, ast.Name) and each.id == name for each in assignment.targets)
+
+
+def _receiver(method: ast.Attribute) -> str:
+    return (getattr(method.value, "attr", "") or getattr(method.value, "id", "")).lstrip("_")
+
+
+def _called(call: ast.Call) -> str:
+    return call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+
+
+def _constants(nodes: Iterable[ast.AST]) -> set[str]:
+    """Return the names of events in expressions."""
+    values = [each.value for node in nodes for each in ast.walk(node) if isinstance(each, ast.Constant)]
+    return {value for value in values if isinstance(value, str) and _EVENT.fullmatch(value)}

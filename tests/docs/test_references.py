@@ -12,9 +12,10 @@ from prometheus_client import CollectorRegistry
 from sitebuild import settings_reference as settings
 from sitebuild.attribute_docs import attribute_docs
 from sitebuild.exit_code_reference import exit_code_reference
-from sitebuild.log_reference import log_events
+from sitebuild.log_reference import log_events, log_meanings, log_reference
 from sitebuild.metrics_reference import metrics_reference
 from sitebuild.public_names import PUBLIC_MODULES, undocumented
+from sitebuild.settings_reference import UndocumentedError
 from sitebuild.state_tables import with_tables
 
 from controller.settings.load import Settings, parse_settings
@@ -119,6 +120,28 @@ def test_log_events_have_their_levels_and_data() -> None:
     assert event.levels == {"warning"}
     assert event.fields
     assert event.packages == {"controller"}
+
+
+def test_each_log_event_has_a_meaning_and_each_meaning_an_event() -> None:
+    found = entries(log_reference(ROOT, log_meanings()))
+
+    assert "The settings could not be reloaded. Nothing has changed." in found["settings.invalid"]
+    with pytest.raises(UndocumentedError, match=r"no meaning of the log events settings\.invalid$"):
+        log_reference(ROOT, {name: text for name, text in log_meanings().items() if name != "settings.invalid"})
+    with pytest.raises(UndocumentedError, match=r"no code logs: settings\.gone$"):
+        log_reference(ROOT, log_meanings() | {"settings.gone": "x"})
+
+
+def test_log_events_whose_name_is_chosen_at_run_time_are_found(tmp_path: Path) -> None:
+    """From a variable, or from the callers of a function that logs."""
+    found = log_events(ROOT)
+    assert found["segments.merged_automatically"].levels == {"info"}
+    assert "advice" in found["queue.foreign_node"].fields
+
+    (tmp_path / "drain").mkdir()
+    (tmp_path / "drain" / "x.py").write_text("def report(name):\n    log.info(name)\n")
+    with pytest.raises(UndocumentedError, match="line 2: the name of the log event is unknown"):
+        log_events(tmp_path)
 
 
 def test_a_state_diagram_becomes_a_table() -> None:
