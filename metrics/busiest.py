@@ -30,7 +30,7 @@ def activity(backlog: SubscriptionBacklog) -> float:
 
 
 def records_per_second(stored: float | None, acknowledged: float | None, backlog_records: int | None) -> float:
-    """Return what rates and a backlog come to (rule 1)."""
+    """Return the activity of rates and a backlog (rule 1)."""
     return (stored or 0.0) + (acknowledged or 0.0) + (backlog_records or 0) * _WAITING_PER_SECOND
 
 

@@ -6,7 +6,7 @@
 2. `SAMPLES` samples are kept of each series, and series of the daemon's whole, and of at most
    `MAX_SERIES` topics and subscriptions, the busiest (`metrics.busiest`).
 3. A series belongs to the daemon that led at that time. After a change of leader, a topic's series
-   begins anew; the cluster's adds what the daemons that answer have.
+   starts again; the cluster's adds what the daemons that answer have.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class History:
         return tuple(self._series.get((topic, subscription), ()))
 
     def record(self, at_ms: int, topics: Sequence[TopicSummary], subscriptions: Sequence[SubscriptionSummary]) -> None:
-        """Add a sample to each series, unless ``at_ms`` is that of the last one. All begin anew if it is earlier."""
+        """Add a sample to each series, unless ``at_ms`` is that of the last one. All start again if it is earlier."""
         if at_ms == self._at_ms:
             return
         if at_ms < self._at_ms:
@@ -110,7 +110,7 @@ class History:
 
 
 def acknowledged_per_second(before: Counts | None, now: Counts) -> float | None:
-    """Return the rate between two counts of one subscription; None if it cannot be told (rule 1)."""
+    """Return the rate between two counts of one subscription; None if it is unknown (rule 1)."""
     if before is None or now.records < before.records:
         return None
     acknowledged = now.records - before.records - (now.backlog_records - before.backlog_records)

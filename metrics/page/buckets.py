@@ -37,8 +37,10 @@ def bucket_bars(segments: Sequence[SegmentAssignment]) -> Html | None:
 def _bar(segment: SegmentAssignment) -> Html:
     texts = [_spoken(each) for each in segment.bucket_ranges]
     return element(
-        "figure",
-        element("figcaption", f"Segment {segment.segment}", element("small", f" {plural(len(texts), 'range')}")),
+        "div",
+        element(
+            "p", f"Segment {segment.segment}", element("small", f" {plural(len(texts), 'range')}"), class_="caption"
+        ),
         element(
             "svg",
             element("title", f"Key buckets of segment {segment.segment}: {'; '.join(texts)}"),
@@ -47,6 +49,7 @@ def _bar(segment: SegmentAssignment) -> Html:
             role="img",
         ),
         element("ul", *(element("li", text) for text in texts), class_="ranges"),
+        class_="chart",
     )
 
 

@@ -1,7 +1,7 @@
 """Draws rates and backlog over time, as SVG, with the same values as a table. Pure.
 
 Each chart has the same time axis, which ends at the newest sample, and its own scale from 0. A gap is
-a value that is unknown. A screen reader hears the newest, the lowest and the highest value.
+a value that is unknown. A screen reader says the newest, the lowest and the highest value.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ def charts(history: Sequence[HistorySample]) -> Html:
         return part("rates", element("p", text), heading="Rates over time")
     return part(
         "rates",
-        element("div", *(_figure(chart, history) for chart in _CHARTS), class_="charts"),
+        element("div", *(_drawn(chart, history) for chart in _CHARTS), class_="charts"),
         element("details", element("summary", "Rates as a table"), _table(history), id="rates-table"),
         heading="Rates over time",
     )
 
 
-def _figure(chart: _Chart, history: Sequence[HistorySample]) -> Html:
+def _drawn(chart: _Chart, history: Sequence[HistorySample]) -> Html:
     values = [chart.value(each) for each in history]
     known = [each for each in values if each is not None]
     spoken = f"{chart.name} in {chart.unit}: unknown"
@@ -67,8 +67,8 @@ def _figure(chart: _Chart, history: Sequence[HistorySample]) -> Html:
             f"lowest {chart.text(min(known))}, highest {chart.text(max(known))}"
         )
     return element(
-        "figure",
-        element("figcaption", chart.name, element("small", f" {chart.unit}")),
+        "div",
+        element("p", chart.name, element("small", f" {chart.unit}"), class_="caption"),
         element(
             "svg",
             element("title", spoken),
@@ -77,6 +77,7 @@ def _figure(chart: _Chart, history: Sequence[HistorySample]) -> Html:
             viewBox=f"0 0 {WIDTH} {HEIGHT}",
             role="img",
         ),
+        class_="chart",
     )
 
 

@@ -99,7 +99,7 @@ def test_a_topic_that_is_deleted_or_led_elsewhere_loses_its_series():
     assert len(found.daemon) == 2
 
 
-def test_an_answer_that_was_recorded_already_adds_nothing_and_a_clock_that_went_back_begins_anew():
+def test_an_answer_that_was_recorded_already_adds_nothing_and_a_clock_that_went_back_starts_again():
     found = recorded((100, 40), (110, 40))
     found.record(NOW_MS + 10_000, [topic_summary(records=500)], [])
     assert len(found.daemon) == 2

@@ -11,12 +11,10 @@ from metrics.page.charts import HEIGHT, TABLE_ROWS, WIDTH, charts
 from tests.support.samples.status_documents import HISTORY, HOSTILE, assignment, bucket_range, history
 
 
-def figures(samples):
+def drawn(samples):
     """Return name → (what is spoken, the path) of each chart."""
-    found = ET.fromstring(charts(samples)).findall(".//figure")
-    return {
-        each.find("figcaption").text: (each.find("svg/title").text, each.find("svg/path").get("d")) for each in found
-    }
+    found = ET.fromstring(charts(samples)).findall("div/div")
+    return {each.find("p").text: (each.find("svg/title").text, each.find("svg/path").get("d")) for each in found}
 
 
 def points(path):
@@ -26,7 +24,7 @@ def points(path):
 
 
 def test_a_chart_begins_at_0_and_ends_at_the_newest_sample():
-    (line,) = points(figures(history((0.0, 0.0, 0), (10.0, 0.0, 0), (5.0, 0.0, 0)))["Stored"][1])
+    (line,) = points(drawn(history((0.0, 0.0, 0), (10.0, 0.0, 0), (5.0, 0.0, 0)))["Stored"][1])
 
     assert [x for x, _ in line] == [1.0, WIDTH / 2, WIDTH - 1]
     assert line[0][1] > line[2][1] > line[1][1]
@@ -36,7 +34,7 @@ def test_a_chart_begins_at_0_and_ends_at_the_newest_sample():
 
 def test_unknown_values_are_gaps_and_one_between_gaps_is_a_dot():
     samples = history(*((0.0, rate, 0) for rate in (None, 3.0, None, 1.0, 2.0)))
-    spoken, path = figures(samples)["Acknowledged"]
+    spoken, path = drawn(samples)["Acknowledged"]
 
     assert [len(run) for run in points(path)] == [1, 2]
     assert path.split("M")[1].endswith("h0")
@@ -44,7 +42,7 @@ def test_unknown_values_are_gaps_and_one_between_gaps_is_a_dot():
 
 
 def test_a_chart_without_any_value_says_so():
-    assert figures(history((None, None, None), (None, None, None)))["Backlog"] == ("Backlog in records: unknown", "")
+    assert drawn(history((None, None, None), (None, None, None)))["Backlog"] == ("Backlog in records: unknown", "")
 
 
 def test_the_values_are_also_a_table_the_newest_first():
@@ -70,13 +68,13 @@ def test_a_shared_segment_is_a_bar_of_its_key_buckets():
     )
     bars = ET.fromstring(bucket_bars([assignment(1, "granted"), shared]))
 
-    (figure,) = bars.findall("figure")
-    fields = [(each.get("class"), each.find("rect")) for each in figure.findall("svg/g")]
+    (bar,) = bars.findall("div")
+    fields = [(each.get("class"), each.find("rect")) for each in bar.findall("svg/g")]
     assert [(name, rect.get("x"), rect.get("width")) for name, rect in fields] == [
         ("active", "1", "158"),
         ("waiting", "161", "478"),
     ]
-    assert [each.text for each in figure.findall("ul/li")] == [
+    assert [each.text for each in bar.findall("ul/li")] == [
         f"buckets 0-3: {HOSTILE}, granted, ~50 behind",
         "buckets 4-15: no consumer, waiting, ~50 behind",
     ]
@@ -85,14 +83,14 @@ def test_a_shared_segment_is_a_bar_of_its_key_buckets():
 def test_one_bucket_is_named_by_its_number():
     (bar,) = ET.fromstring(
         bucket_bars([assignment(7, "shared", bucket_ranges=(bucket_range(15, 16, "ada", unacknowledged=None),))])
-    ).findall("figure/ul/li")
+    ).findall("div/ul/li")
     assert bar.text == "bucket 15: ada, granted"
 
 
 def test_bars_are_limited_and_drained_segments_have_none():
     shared = [assignment(n, "shared", bucket_ranges=(bucket_range(0, 16, "ada"),)) for n in range(MAX_BARS + 3)]
 
-    assert bucket_bars(shared).count("<figure>") == MAX_BARS
+    assert bucket_bars(shared).count('class="chart"') == MAX_BARS
     assert "3 more; the API lists all." in bucket_bars(shared)
     assert bucket_bars([assignment(1, "drained", bucket_ranges=(bucket_range(0, 16, "ada"),))]) is None
     assert bucket_bars([assignment(1, "granted")]) is None
