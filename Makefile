@@ -28,7 +28,11 @@ LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --genera
 UNIT := not contract and not security and not simulation and not spark and not system
 # Processes for tests of real servers, which wait between bursts. Of two cores, starts of Spark use the rest.
 WAITING := 4
-# The folders with tests of the system tier; tests/test_tiers.py refuses others.
+# The folders with tests of a tier, so that no process collects the others; tests/test_tiers.py refuses tests elsewhere.
+SIMULATION_TESTS := tests/controller/leader tests/controller/scaling tests/coordinator tests/headgate/client \
+  tests/mutation tests/simulation
+CONTRACT_TESTS := tests/contract tests/controller/local tests/controller/test_broker_connection.py tests/deploy \
+  tests/headgate/transport
 SYSTEM_TESTS := tests/bench tests/deploy tests/docs tests/javascript tests/system
 SEEDS ?= 50
 SBOM ?= dist/headgate.cdx.json
@@ -77,8 +81,8 @@ demo: $(STAMP) ## Run the main job on real servers, with splits, a merge and a k
 
 test: $(DOCS_STAMP) ## Run all tests, the fastest first; starts every server they need
 	$(BIN)/pytest -q -n auto --dist worksteal --hypothesis-profile thorough -m "$(UNIT)"
-	$(BIN)/pytest -q -n auto --hypothesis-profile thorough -m "simulation"
-	$(BIN)/pytest -q -n $(WAITING) --dist loadfile -m "contract and not spark and not system"
+	$(BIN)/pytest -q -n auto --hypothesis-profile thorough -m "simulation" $(SIMULATION_TESTS)
+	$(BIN)/pytest -q -n $(WAITING) --dist loadfile -m "contract and not spark and not system" $(CONTRACT_TESTS)
 	$(BIN)/pytest -q -n $(WAITING) --dist loadfile -m "security" tests/security
 	$(BIN)/pytest -q -n 2 --dist loadfile -m "spark and not system" tests/drain
 	@$(MAKE) --no-print-directory -j 2 --output-sync=target engine-standalone engine-connect

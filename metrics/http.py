@@ -31,7 +31,7 @@ from metrics.health import Health
 from metrics.http_access import CHALLENGES, HttpAccess, peer_token
 from metrics.http_api import HttpApi
 from metrics.http_denials import HttpDenials
-from metrics.http_listener import HANDSHAKE_SECONDS, MAX_CONNECTIONS, HttpListener
+from metrics.http_listener import CLOSE_SECONDS, HANDSHAKE_SECONDS, MAX_CONNECTIONS, PAUSE_SECONDS, HttpListener
 from metrics.http_live import INTERVAL_SECONDS
 from metrics.http_page import StatusPages
 from metrics.label_values import HttpDenial
@@ -40,8 +40,6 @@ CACHE_SECONDS = 1.0
 """How long a rendering is reused: far below any scrape interval."""
 KEEPALIVE_SECONDS = 15.0
 """After this long, a connection without a complete request is closed."""
-CLOSE_SECONDS = 1.0
-"""Longest wait for open requests when the daemon stops."""
 
 HEADERS = {
     "Cache-Control": "no-store",
@@ -79,6 +77,8 @@ class HttpServer:
         max_connections: int = MAX_CONNECTIONS,
         keepalive_seconds: float = KEEPALIVE_SECONDS,
         handshake_seconds: float = HANDSHAKE_SECONDS,
+        pause_seconds: float = PAUSE_SECONDS,
+        close_seconds: float = CLOSE_SECONDS,
     ) -> None:
         """Prepare, without listening. Port 0 is any free port. Without ``access``, everything is open.
 
@@ -108,6 +108,8 @@ class HttpServer:
         self._max_connections = max_connections
         self._keepalive_seconds = keepalive_seconds
         self._handshake_seconds = handshake_seconds
+        self._pause_seconds = pause_seconds
+        self._close_seconds = close_seconds
         self._runner: web.AppRunner | None = None
         self._listener: HttpListener | None = None
         self._address = ""
@@ -138,7 +140,7 @@ class HttpServer:
             handle_signals=False,
             access_log=None,
             keepalive_timeout=self._keepalive_seconds,
-            shutdown_timeout=CLOSE_SECONDS,
+            shutdown_timeout=self._close_seconds,
         )
         await runner.setup()
         assert runner.server is not None, "set up"
@@ -150,6 +152,8 @@ class HttpServer:
             max_connections=self._max_connections,
             handshake_seconds=self._handshake_seconds,
             slow_seconds=self._keepalive_seconds / 2,
+            pause_seconds=self._pause_seconds,
+            close_seconds=self._close_seconds,
         )
         try:
             self._address = await self._listener.open(self._host, self._port)
@@ -167,7 +171,7 @@ class HttpServer:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Stop listening, and wait up to `CLOSE_SECONDS` for open requests."""
+        """Stop listening, and wait up to ``close_seconds`` for open requests."""
         if self._runner is not None and self._listener is not None:
             await self._listener.close()
             await self._pages.close()

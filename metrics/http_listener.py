@@ -37,7 +37,8 @@ BACKLOG: Final = 100
 PAUSE_SECONDS: Final = 1.0
 """After a failure to accept: whatever took the descriptors needs time to return them."""
 CLOSE_SECONDS: Final = 1.0
-"""Longest wait for the answer to a request, and for its client to read it, on a connection that is closed."""
+"""Longest wait for the answer to a request, and for its client to read it, on a connection that is closed; also for all
+when the daemon stops."""
 LOOK_SECONDS: Final = 0.01
 """Between two looks at whether a connection has been closed."""
 REPORT_SECONDS: Final = 60.0
@@ -65,6 +66,8 @@ class HttpListener:
         max_connections: int,
         handshake_seconds: float,
         slow_seconds: float,
+        pause_seconds: float,
+        close_seconds: float,
     ) -> None:
         """``tls`` is called for each connection; None: without TLS. ``slow_seconds``: see `HttpConnection`."""
         self._slow_seconds = slow_seconds
@@ -73,6 +76,8 @@ class HttpListener:
         self._denials = denials
         self._tls = tls
         self._handshake_seconds = handshake_seconds
+        self._pause_seconds = pause_seconds
+        self._close_seconds = close_seconds
         self._max_connections = max_connections
         self._observer = observer
         self._sockets: list[socket.socket] = []
@@ -132,7 +137,7 @@ class HttpListener:
                 connection, address = await loop.sock_accept(listening)
             except OSError as error:
                 self._report(error)
-                await asyncio.sleep(PAUSE_SECONDS)
+                await asyncio.sleep(self._pause_seconds)
                 continue
             try:
                 await self._close_surplus()
@@ -152,7 +157,10 @@ class HttpListener:
         try:
             async with asyncio.timeout(self._handshake_seconds):
                 await loop.connect_accepted_socket(
-                    partial(self._new_connection, peer), connection, ssl=context, ssl_shutdown_timeout=CLOSE_SECONDS
+                    partial(self._new_connection, peer),
+                    connection,
+                    ssl=context,
+                    ssl_shutdown_timeout=self._close_seconds,
                 )
         except TimeoutError:
             self._denials.report("slow_handshake", peer)
@@ -183,9 +191,9 @@ class HttpListener:
     async def _close(self, connection: web.RequestHandler) -> None:
         transport = connection.transport
         connection.close()
-        await connection.shutdown(CLOSE_SECONDS)
+        await connection.shutdown(self._close_seconds)
         try:
-            async with asyncio.timeout(CLOSE_SECONDS):
+            async with asyncio.timeout(self._close_seconds):
                 while connection in self._server.connections:  # noqa: ASYNC110 - aiohttp reports no end
                     await asyncio.sleep(LOOK_SECONDS)
         except TimeoutError:

@@ -6,12 +6,9 @@ between backticks may leave out arguments, so only its command and its options a
 
 from __future__ import annotations
 
-import functools
 import itertools
 import re
 import shlex
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +19,7 @@ from click.testing import CliRunner
 
 from headgate.cli.main import main
 from tests.support.documents.code_blocks import FENCE, blocks
+from tests.support.documents.program_help import help_of
 
 ROOT = Path(__file__).parents[1]
 PROGRAMS = ("headgate", "make", "python", "pytest")
@@ -112,17 +110,16 @@ COMMANDS = sorted(
 
 @pytest.mark.parametrize("command", COMMANDS, ids=str)
 def test_a_documented_command_exists_with_its_options(
-    command: Documented, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    command: Documented, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pytestconfig: pytest.Config
 ) -> None:
     program, *words = (word for word in command.words if word != "-P")
     monkeypatch.chdir(a_user_s_folder(tmp_path, words))
-    monkeypatch.setattr(click.Command, "invoke", lambda *_: None)  # of groups, this runs only their own callback
     if program == "headgate":
         check_headgate(words, command.complete)
     elif program == "make":
         check_make(words)
     elif program == "pytest" or words[:2] == ["-m", "pytest"]:
-        check_pytest(words)
+        check_pytest(words, pytestconfig)
     elif words[0] == "-m":
         check_script(("-m", words[1]), words[2:])
     elif words[0].endswith(".py") and "/" in words[0]:  # others are in blocks of the same document
@@ -154,13 +151,15 @@ def a_user_s_folder(folder: Path, words: list[str]) -> Path:
 
 
 def check_headgate(words: list[str], complete: bool) -> None:
-    """Parse the command line; the caller keeps commands from running."""
-    found = CliRunner().invoke(main, words, prog_name="headgate")
+    """Parse the command line, and run nothing."""
     if words[:1] == ["snapshot"] or (words[:1] == ["drain"] and words[1:2] not in ([], ["--help"])):
         # Programs of their own, which parse their options themselves.
         assert options(words) <= set(re.findall(r"--[\w-]+", help_of(("-m", "headgate"), command_words(words))))
         return
 
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(click.Command, "invoke", lambda *_: None)  # of groups, this runs only their own callback
+        found = CliRunner().invoke(main, words, prog_name="headgate")
     if complete:
         assert (0, "") == (found.exit_code, found.stderr)
     else:
@@ -173,15 +172,16 @@ def check_make(words: list[str]) -> None:
     assert {word for word in words if "=" not in word} <= targets
 
 
-def check_pytest(words: list[str]) -> None:
+def check_pytest(words: list[str], config: pytest.Config) -> None:
     assert [] == [word for word in words if word.startswith("tests/") and not (ROOT / word).exists()]
-    assert options(words) <= options(help_of(("-m", "pytest"), ()).split())
+    for option in options(words):
+        config.getoption(option)  # raises ValueError for an unknown one
 
 
 def check_script(script: tuple[str, ...], words: list[str]) -> None:
     """Look up the options in the help of the program, and of its subcommand if it has one."""
     names = tuple(word for word in words if not word.startswith("-"))
-    text = help_of(script, ())
+    text = help_of(script)
     subcommands = re.search(r"\{([\w,-]+)\}", text)
     if subcommands is not None and len(names) > 1 and "..." in text:
         assert names[1] in subcommands[1].split(",")
@@ -200,13 +200,3 @@ def command_words(words: list[str]) -> tuple[str, ...]:
 
 def options(words: list[str]) -> set[str]:
     return {word.partition("=")[0].strip("[],") for word in words if word.lstrip("[").startswith("--")}
-
-
-@functools.cache
-def help_of(script: tuple[str, ...], words: tuple[str, ...]) -> str:
-    """Return what a program prints with ``--help`` after ``words``."""
-    run = subprocess.run(
-        [sys.executable, *script, *words, "--help"], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
-    )
-    assert 0 == run.returncode, run.stderr
-    return run.stdout

@@ -6,10 +6,13 @@ The parts are private, so aiomqtt is pinned below 3, and tests check them.
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Final
+from collections.abc import Coroutine
+from typing import Any, Final, TypeVar
 
 import aiomqtt  # noqa: TID251 - see headgate.transport.mqtt
 from paho.mqtt.client import Client as PahoClient
+
+T = TypeVar("T")
 
 ENDED_EARLY: Final = "the broker closed the connection before it answered"
 
@@ -49,6 +52,20 @@ def raise_if_lost(client: aiomqtt.Client) -> None:
     """Raise MqttError for a loss before `_connect` returned: aiomqtt forgets it and would report none."""
     if not paho_of(client).is_connected():
         raise aiomqtt.MqttError("the broker closed the connection")
+
+
+async def answer_unless_lost(client: aiomqtt.Client, request: Coroutine[Any, Any, T]) -> T:
+    """Return what ``request`` returns; raises MqttError once the connection is lost. aiomqtt waits for its time-out."""
+    answer = asyncio.ensure_future(request)
+    either: set[asyncio.Future[Any]] = {answer, client._disconnected}  # noqa: SLF001
+    try:
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        if not answer.done():
+            raise_if_lost(client)
+        return await answer
+    finally:
+        answer.cancel()
+        await asyncio.wait({answer})
 
 
 async def wait_until_lost(client: aiomqtt.Client) -> None:

@@ -43,6 +43,7 @@ from headgate.errors import ConfigError, TransportError
 from headgate.event_log import get_logger
 from headgate.transport.aiomqtt_parts import (
     ENDED_EARLY,
+    answer_unless_lost,
     cause_of,
     close_socket,
     mark_errors_as_retrieved,
@@ -394,9 +395,10 @@ class MqttTransport:
             await self._request_subscriptions(client, filters[first : first + FILTERS_PER_PACKET])
 
     async def _request_subscriptions(self, client: aiomqtt.Client, filters: list[str]) -> None:
-        codes: Sequence[Any] = await client.subscribe(
+        request = client.subscribe(
             [(name, self.qos) for name in filters], timeout=self._timing.subscribe_timeout_seconds
         )
+        codes: Sequence[Any] = await answer_unless_lost(client, request)
         if len(codes) != len(filters):
             raise TransportError(f"the broker answers {len(codes)} of {len(filters)} subscriptions")
         rejected = [name for name, code in zip(filters, codes, strict=True) if code.is_failure]

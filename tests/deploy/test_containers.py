@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from tests.deploy.test_units import DEPLOY, directives
+from tests.support.documents.program_help import help_of
 
 ROOT = DEPLOY.parent
 BIN = Path(sys.executable).parent
@@ -95,7 +96,7 @@ def commands() -> list[list[str]]:
 @pytest.mark.parametrize("command", commands(), ids=" ".join)
 def test_the_program_has_the_commands_and_options(command: list[str]) -> None:
     words = [word for word in command if re.fullmatch(r"[a-z-]+", word) and not word.startswith("-")]
-    shown = lint(sys.executable, "-m", "headgate", *words, "--help").stdout
+    shown = help_of(("-m", "headgate"), tuple(words))
 
     assert "Usage" in shown or "usage" in shown
     assert [] == [option for option in command if option.startswith("--") and f"{option} " not in shown]

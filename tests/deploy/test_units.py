@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,8 +12,9 @@ import pytest
 from controller.leader.shard_controller import HANDOVER_TIMEOUT_SECONDS
 from controller.settings.load import load_settings
 from drain.service.service import STOP_SECONDS
-from metrics.http import CLOSE_SECONDS
+from metrics.http_listener import CLOSE_SECONDS
 from metrics.systemd import START_EXTENSION_SECONDS
+from tests.support.documents.program_help import help_of
 from tests.support.samples.secret_files import write_secret
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
@@ -144,14 +144,7 @@ def test_the_password_files_of_the_example_are_the_credentials(tmp_path):
 
 def test_the_drain_service_has_the_options_that_its_unit_uses():
     used = re.findall(r"--[a-z-]+", directives(UNITS[1])["ExecStart"][0])
-    help_text = subprocess.run(
-        [sys.executable, "-m", "headgate", "drain", "serve", "--help"],
-        cwd=DEPLOY.parent,
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=60,
-    ).stdout
+    help_text = help_of(("-m", "headgate"), ("drain", "serve"))
 
     assert used
     assert [option for option in used if f"{option} " not in help_text] == []
@@ -162,15 +155,7 @@ def test_the_daemon_has_the_commands_and_options_that_its_unit_uses():
     assert len(lines) == 2
     for line in lines:
         command = line.split()[1]
-        help_text = subprocess.run(
-            [sys.executable, "-m", "headgate", command, "--help"],
-            cwd=DEPLOY.parent,
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=60,
-        ).stdout
-        assert "--config" in help_text, command
+        assert "--config" in help_of(("-m", "headgate"), (command,))
 
 
 @pytest.mark.skipif(shutil.which("systemd-sysusers") is None, reason="systemd-sysusers is missing; see systemd")

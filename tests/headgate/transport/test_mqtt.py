@@ -444,6 +444,8 @@ def test_the_loss_of_a_stable_connection_is_followed_by_a_short_pause() -> None:
 
 async def test_a_rejected_subscription_is_an_error_that_names_the_filter() -> None:
     class RejectingClient:
+        _disconnected = asyncio.get_running_loop().create_future()
+
         async def subscribe(self, filters: list[tuple[str, int]], **_: float) -> list[object]:
             return [paho.mqtt.client.ReasonCode(9, identifier=0x80 if name == "secret" else 0) for name, _ in filters]
 
@@ -477,3 +479,22 @@ async def test_a_broker_that_closes_before_it_answers_is_noticed_at_once(caplog:
 
     assert (a.unreachable_reason or "").startswith("the broker closed the connection before it answered; if this port")
     assert ["broker.unreachable"] == [getattr(record.msg, "event", record.msg) for record in caplog.records]
+
+
+async def test_a_broker_that_closes_while_a_client_subscribes_is_noticed_at_once() -> None:
+    """Not after the time-out: a broker that restarts may be back by then."""
+
+    async def close_after_connack(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        writer.write(b"\x20\x02\x00\x00")
+        await reader.readuntil(b"answers")
+        writer.close()
+
+    timing = MqttTiming(subscribe_timeout_seconds=300.0)
+    async with await asyncio.start_server(close_after_connack, "127.0.0.1", 0) as server:
+        transport = MqttTransport("127.0.0.1", server.sockets[0].getsockname()[1], "a", timing=timing)
+        await transport.subscribe("answers", lambda _topic, _payload: None)
+        async with transport as a:
+            await until(lambda: a.unreachable_reason is not None)
+
+    assert a.unreachable_reason == "the broker closed the connection"

@@ -13,9 +13,6 @@ import urllib.request
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from moto.core import DEFAULT_ACCOUNT_ID
-from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
-from moto.s3.models import s3_backends
 from werkzeug.serving import WSGIRequestHandler, make_server
 
 SECRET = "s3-secret-for-tests"
@@ -31,9 +28,15 @@ class S3Server:
     """A running server with one empty bucket."""
 
     def __init__(self) -> None:
+        # Every process that collects tests imports this module, and moto takes a third of a second.
+        from moto.core import DEFAULT_ACCOUNT_ID  # noqa: PLC0415
+        from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app  # noqa: PLC0415
+        from moto.s3.models import s3_backends  # noqa: PLC0415
+
         self.requests: list[tuple[str, str]] = []
         """(method, path) of each request, in order."""
         self._app = DomainDispatcherApplication(create_backend_app)
+        self._objects = s3_backends[DEFAULT_ACCOUNT_ID]["aws"]
         self._one_at_a_time = threading.Lock()
         self._server = make_server("127.0.0.1", 0, self._answer, threaded=True, request_handler=QuietHandler)
         self._thread = threading.Thread(target=self._server.serve_forever, name="s3-server")
@@ -62,9 +65,8 @@ class S3Server:
 
     def fill(self, keys: Iterable[str]) -> None:
         """Create empty objects without requests."""
-        bucket = s3_backends[DEFAULT_ACCOUNT_ID]["aws"]
         for key in keys:
-            bucket.put_object(BUCKET, key, b"")
+            self._objects.put_object(BUCKET, key, b"")
 
     def stop(self) -> None:
         self._server.shutdown()
