@@ -29,8 +29,8 @@ UNIT := not contract and not security and not simulation and not spark and not s
 # Processes for tests of real servers, which wait between bursts. Of two cores, starts of Spark use the rest.
 WAITING := 4
 # The folders with tests of a tier, so that no process collects the others; tests/test_tiers.py refuses tests elsewhere.
-SIMULATION_TESTS := tests/controller/leader tests/controller/scaling tests/coordinator tests/headgate/client \
-  tests/mutation tests/simulation
+SIMULATION_TESTS := tests/controller/leader tests/controller/scaling tests/coordinator tests/exploration \
+  tests/headgate/client tests/mutation tests/simulation
 CONTRACT_TESTS := tests/contract tests/controller/local tests/controller/test_broker_connection.py tests/deploy \
   tests/headgate/transport
 SYSTEM_TESTS := tests/bench tests/deploy tests/docs tests/javascript tests/system
