@@ -15,6 +15,7 @@ An event that a state does not list has no effect.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -61,7 +62,9 @@ class Action(StrEnum):
 _STEP_DOWN = (Action.END_TERM, Action.WITHDRAW, Action.CONTEND)
 _RETRY = (Action.WITHDRAW, Action.CONTEND)
 
-TRANSITIONS: dict[Role, dict[Event, tuple[Role, tuple[Action, ...]]]] = {
+Transitions = Mapping[Role, Mapping[Event, tuple[Role, tuple[Action, ...]]]]
+
+TRANSITIONS: Transitions = {
     Role.FOLLOWING: {
         Event.LOCK_ACQUIRED: (Role.CATCHING_UP, (Action.CATCH_UP,)),
         Event.STOP_REQUESTED: (Role.STOPPED, (Action.WITHDRAW,)),
@@ -104,14 +107,14 @@ class Leadership:
         """Whether a leader must pause between commits, because a contender may be entitled to lead."""
         return self.role is Role.LEADING and not (self.holds_lock and self.in_contact)
 
-    def on(self, event: Event) -> tuple[Leadership, tuple[Action, ...]]:
+    def on(self, event: Event, table: Transitions = TRANSITIONS) -> tuple[Leadership, tuple[Action, ...]]:
         """Return the state after ``event``, and the actions to perform in order."""
         known = replace(
             self,
             holds_lock=_flag(event, Event.LOCK_ACQUIRED, Event.LOCK_LOST, self.holds_lock),
             in_contact=_flag(event, Event.CONTACT_REGAINED, Event.CONTACT_LOST, self.in_contact),
         )
-        role, actions = TRANSITIONS[self.role].get(event, (self.role, ()))
+        role, actions = table[self.role].get(event, (self.role, ()))
         if Action.WITHDRAW in actions:
             known = replace(known, holds_lock=False)
         return replace(known, role=role), actions

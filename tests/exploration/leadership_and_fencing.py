@@ -1,0 +1,307 @@
+"""Daemons that contend for one shard: the transition table of leadership, a lock service and a ledger.
+
+The code is the product's: `Leadership` and its table. The lock service, the ledger and what a daemon does for an action
+are models:
+
+1. The lock service has a queue. It may end a daemon's session at any time; the daemon learns it later, or leads on.
+2. The ledger has numbered chunks. Creating a number that exists fails. A write may take effect after its result is lost,
+   and after its daemon has stopped leading.
+3. A daemon has one write in flight: its term chunk, or a chunk with a request. It replies when the write has succeeded.
+4. A daemon learns of everything by events, in the order in which they happened to it, and at any later time.
+
+Promises: what was replied to is in the ledger, once and under the term that replied; the chunks of a term follow its
+term chunk without a chunk of another term between them; once faults end, one daemon leads and can
+commit, and every daemon contends or has stopped as it was asked to, with nothing under way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field, replace
+
+from controller.leadership.transitions import TRANSITIONS, Action, Event, Leadership, Role, Transitions
+from tests.exploration.search import BrokenPromiseError
+
+SETTLING_STEPS = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """How often the environment may do each of its worst, and how many requests there are."""
+
+    requests: int = 1
+    expired_sessions: int = 1
+    lost_contacts: int = 0
+    lost_results: int = 1
+    unreadable: int = 0
+    lost_stores: int = 0
+    lost_brokers: int = 0
+    stops: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    daemon: str
+    epoch: int
+    request: int | None
+    """None: the term chunk."""
+
+
+@dataclass
+class Daemon:
+    """One process."""
+
+    leadership: Leadership = field(default_factory=Leadership)
+    events: list[Event] = field(default_factory=list)
+    contends: bool = True
+    reads: bool = False
+    """It has been asked to catch up, and has not read yet."""
+    head: int = 0
+    """The newest chunk that it has read or written."""
+    epoch: int = 0
+    serving: bool = False
+    in_term: bool = False
+    """It serves, or has not yet ended a term that failed."""
+    put: tuple[int, Chunk] | None = None
+    """The write in flight."""
+    stored: bool | None = None
+    """Its effect, which the daemon does not know yet."""
+    late: list[tuple[int, Chunk]] = field(default_factory=list)
+    """Writes that it no longer waits for, and that may still take effect."""
+    unreadable: bool = False
+    lost_contact: bool = False
+    stop_requested: bool = False
+
+
+class LeadershipAndFencing:
+    """Two daemons and one shard. A `tests.exploration.search.Model`."""
+
+    def __init__(self, budget: Budget, table: Transitions = TRANSITIONS) -> None:
+        self._budget = budget
+        self._table = table
+        self._requests = 0
+        self._ledger: list[Chunk] = []
+        self._queue: list[str] = []
+        self._daemons = {"a": Daemon(), "b": Daemon()}
+        self._replied: set[tuple[int, int]] = set()
+        """(request, epoch)."""
+        for name in self._daemons:
+            self._join(name)
+
+    # The search
+
+    def choices(self) -> Sequence[str]:
+        found: list[str] = []
+        for name, daemon in self._daemons.items():
+            budget, leads = self._budget, daemon.leadership.role is Role.LEADING and daemon.serving
+            possible = {
+                "learns": bool(daemon.events),
+                "reads": daemon.reads,
+                "finds damage": daemon.reads and budget.unreadable > 0,
+                "can read again": daemon.unreadable,
+                "writes": leads and daemon.put is None and budget.requests > 0,
+                "takes effect": daemon.put is not None and daemon.stored is None,
+                "gets the result": daemon.stored is not None,
+                "loses the result": daemon.put is not None and budget.lost_results > 0,
+                "takes effect late": bool(daemon.late),
+                "loses its session": name in self._queue and budget.expired_sessions > 0,
+                "queues again": daemon.contends and name not in self._queue,
+                "loses contact": not daemon.lost_contact and budget.lost_contacts > 0,
+                "has contact again": daemon.lost_contact,
+                "loses the store": (leads or daemon.reads) and budget.lost_stores > 0,
+                "loses the broker": leads and budget.lost_brokers > 0,
+                "is stopped": daemon.leadership.role is not Role.STOPPED and budget.stops > 0,
+            }
+            found += [f"{name} {what}" for what, is_possible in possible.items() if is_possible]
+        return found
+
+    def take(self, choice: str) -> None:
+        name, _, what = choice.partition(" ")
+        daemon = self._daemons[name]
+        match what:
+            case "learns":
+                self._learn(name, daemon, daemon.events.pop(0))
+            case "reads":
+                daemon.reads = False
+                daemon.head, newest = len(self._ledger), self._ledger[-1:]
+                daemon.epoch = newest[0].epoch + 1 if newest else 1
+                daemon.put = daemon.head + 1, Chunk(name, daemon.epoch, None)
+            case "can read again":
+                daemon.unreadable = False
+                daemon.events.append(Event.LEDGER_READABLE)
+            case "writes":
+                self._spend("requests")
+                self._requests += 1
+                daemon.put = daemon.head + 1, Chunk(name, daemon.epoch, self._requests)
+            case "takes effect":
+                assert daemon.put is not None, "no write is in flight"
+                daemon.stored = self._create(*daemon.put)
+            case "takes effect late":
+                self._create(*daemon.late.pop(0))
+            case "gets the result":
+                self._finish(daemon)
+            case "queues again":
+                self._join(name)
+            case "has contact again":
+                daemon.lost_contact = False
+                daemon.events.append(Event.CONTACT_REGAINED)
+            case _:
+                self._suffer(name, daemon, what)
+        self._check()
+
+    def _suffer(self, name: str, daemon: Daemon, fault: str) -> None:
+        match fault:
+            case "finds damage":
+                self._spend("unreadable")
+                daemon.reads, daemon.unreadable = False, True
+                daemon.events.append(Event.LEDGER_UNREADABLE)
+            case "loses the result":
+                self._spend("lost_results")
+                self._forget_write(daemon)
+                daemon.serving = False
+                daemon.events.append(Event.OUTCOME_UNKNOWN)
+            case "loses its session":
+                self._spend("expired_sessions")
+                self._leave(name)
+                daemon.events.append(Event.LOCK_LOST)
+            case "loses contact":
+                self._spend("lost_contacts")
+                daemon.lost_contact = True
+                daemon.events.append(Event.CONTACT_LOST)
+            case "loses the store" | "loses the broker":
+                lost_store = fault == "loses the store"
+                self._spend("lost_stores" if lost_store else "lost_brokers")
+                self._forget_write(daemon)
+                daemon.serving = daemon.reads = False
+                daemon.events.append(Event.STORE_UNREACHABLE if lost_store else Event.BROKER_UNREACHABLE)
+            case "is stopped":
+                self._spend("stops")
+                daemon.stop_requested = True
+                daemon.events.append(Event.STOP_REQUESTED)
+
+    def key(self) -> Hashable:
+        return (
+            self._budget,
+            tuple(self._ledger),
+            tuple(self._queue),
+            frozenset(self._replied),
+            tuple(repr(each) for each in self._daemons.values()),
+        )
+
+    def check_end(self) -> None:
+        """End the faults: daemons learn everything, writes end, and a leader commits one more request."""
+        self._budget = Budget(requests=1, expired_sessions=0, lost_results=0)
+        for _ in range(SETTLING_STEPS):
+            choices = self.choices()
+            if not choices:
+                break
+            self.take(choices[0])
+        for name, daemon in self._daemons.items():
+            if daemon.stop_requested is not (daemon.leadership.role is Role.STOPPED):
+                raise BrokenPromiseError(f"daemon {name} is {daemon.leadership.role.value} after a request to stop")
+        alive = [each for each in self._daemons.values() if each.leadership.role is not Role.STOPPED]
+        if not all(each.contends for each in alive):
+            raise BrokenPromiseError("a daemon does not contend any more, and was not stopped")
+        leaders = [each for each in alive if each.leadership.role is Role.LEADING and each.serving]
+        if alive and not leaders:
+            raise BrokenPromiseError(f"no daemon leads: {[each.leadership.role.value for each in alive]}")
+        if alive and self._budget.requests:
+            raise BrokenPromiseError("no leader has committed the last request")
+
+    # Daemons
+
+    def _spend(self, name: str) -> None:
+        self._budget = replace(self._budget, **{name: getattr(self._budget, name) - 1})
+
+    def _learn(self, name: str, daemon: Daemon, event: Event) -> None:
+        before = daemon.leadership
+        daemon.leadership, actions = before.on(event, self._table)
+        for action in actions:
+            self._perform(action, name, daemon)
+        if daemon.leadership.role is Role.STOPPED and (daemon.reads or daemon.put is not None or name in self._queue):
+            raise BrokenPromiseError(f"daemon {name} has stopped, and has not finished or left the queue")
+
+    def _perform(self, action: Action, name: str, daemon: Daemon) -> None:
+        match action:
+            case Action.CATCH_UP:
+                self._forget_write(daemon)
+                daemon.reads = True
+            case Action.SERVE:
+                if daemon.in_term:
+                    raise BrokenPromiseError(f"daemon {name} begins a term before it has ended the last one")
+                daemon.serving = daemon.in_term = True
+            case Action.END_TERM:
+                self._end_term(daemon)
+            case Action.HAND_OVER:
+                if daemon.put is not None:
+                    daemon.stored = self._create(*daemon.put) if daemon.stored is None else daemon.stored
+                    self._finish(daemon)
+                self._end_term(daemon)
+            case Action.WITHDRAW:
+                daemon.contends = False
+                self._leave(name)
+            case Action.CONTEND:
+                daemon.contends = True
+                self._join(name)
+
+    def _end_term(self, daemon: Daemon) -> None:
+        daemon.serving = daemon.reads = daemon.in_term = False
+        self._forget_write(daemon)
+
+    def _forget_write(self, daemon: Daemon) -> None:
+        if daemon.put is not None and daemon.stored is None:
+            daemon.late.append(daemon.put)
+        daemon.put = daemon.stored = None
+
+    def _finish(self, daemon: Daemon) -> None:
+        assert daemon.put is not None, "a result without a write"
+        (number, chunk), stored = daemon.put, daemon.stored
+        daemon.put = daemon.stored = None
+        if not stored:
+            daemon.serving = False
+            daemon.events.append(Event.NUMBER_TAKEN)
+            return
+        daemon.head = number
+        if chunk.request is None:
+            daemon.events.append(Event.TERM_STARTED)
+        else:
+            self._replied.add((chunk.request, chunk.epoch))
+
+    # The lock service and the ledger
+
+    def _join(self, name: str) -> None:
+        if name not in self._queue:
+            self._queue.append(name)
+            self._report_first(name)
+
+    def _leave(self, name: str) -> None:
+        if name in self._queue:
+            was_first = self._queue[0] == name
+            self._queue.remove(name)
+            if was_first and self._queue:
+                self._report_first(self._queue[0])
+
+    def _report_first(self, name: str) -> None:
+        if self._queue[0] == name:
+            self._daemons[name].events.append(Event.LOCK_ACQUIRED)
+
+    def _create(self, number: int, chunk: Chunk) -> bool:
+        if number != len(self._ledger) + 1:
+            return False
+        self._ledger.append(chunk)
+        return True
+
+    def _check(self) -> None:
+        epoch, owner, requests = 0, "", set[int]()
+        for number, chunk in enumerate(self._ledger, 1):
+            if chunk.request is None:
+                if chunk.epoch <= epoch:
+                    raise BrokenPromiseError(f"chunk {number} starts term {chunk.epoch} after term {epoch}")
+                epoch, owner = chunk.epoch, chunk.daemon
+                continue
+            if (chunk.epoch, chunk.daemon) != (epoch, owner):
+                raise BrokenPromiseError(f"chunk {number} is of term {chunk.epoch}, within term {epoch}")
+            requests.add(chunk.request)
+        lost = {request for request, _ in self._replied} - requests
+        if lost:
+            raise BrokenPromiseError(f"requests {sorted(lost)} were replied to, and are not in the ledger")
