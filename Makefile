@@ -35,11 +35,12 @@ CONTRACT_TESTS := tests/contract tests/controller/local tests/controller/test_br
   tests/headgate/transport
 SYSTEM_TESTS := tests/bench tests/deploy tests/docs tests/javascript tests/system
 SEEDS ?= 50
+MINUTES ?= 10
 SBOM ?= dist/headgate.cdx.json
 # Keep compiled modules, also those with rewritten assertions, for the processes that follow.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test test-tls check lint format unit simulate docs performance constraints deb deb-test sbom clean
+.PHONY: help setup demo chaos test test-tls check lint format unit simulate docs performance constraints deb deb-test sbom clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -78,6 +79,9 @@ $(DOCS_STAMP): $(TEST_STAMP) constraints-docs.txt
 
 demo: $(STAMP) ## Run the main job on real servers, with splits, a merge and a kill
 	$(BIN)/python -m demo
+
+chaos: $(STAMP) ## Break a cluster of real processes for MINUTES (default 10), and judge what its clients saw
+	$(BIN)/python -m chaos --minutes $(MINUTES)
 
 test: $(DOCS_STAMP) ## Run all tests, the fastest first; starts every server they need
 	$(BIN)/pytest -q -n auto --dist worksteal --hypothesis-profile thorough -m "$(UNIT)"

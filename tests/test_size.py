@@ -14,6 +14,7 @@ FOLDERS = (
     "drain",
     "metrics",
     "bench",
+    "chaos",
     "demo",
     "examples",
     "monitoring",

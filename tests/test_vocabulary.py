@@ -18,6 +18,7 @@ FOLDERS = (
     "drain",
     "metrics",
     "bench",
+    "chaos",
     "demo",
     "monitoring",
     "deploy",

@@ -243,7 +243,7 @@ class _Node:
             servers = LocalServers(
                 cluster=self._cluster,
                 ledger_url=(folder.path / "ledger").as_uri(),
-                zookeeper=zookeeper,
+                zookeepers=[zookeeper],
                 broker=broker,
                 security=security,
             )

@@ -26,6 +26,7 @@ from controller.local.embedded import EmbeddedBroker, EmbeddedZooKeeper
 from controller.local.reserved_port import ReservedPort
 from controller.local.security import ACCESS, LocalSecurity
 from controller.local.servers import LocalServers
+from controller.local.zookeeper_ensemble import ensemble
 from controller.settings.load import ClusterSettings, DrainSettings, LogSettings, Settings
 from controller.settings.write import client_toml, settings_toml
 from drain.checker.supervisor import LOG_NAME, DrainSupervisor, service_command
@@ -65,6 +66,7 @@ class LocalCluster:
         name: name of the cluster.
         shards: number of shards.
         session_seconds: ZooKeeper session timeout: the time until a killed leader is succeeded.
+        zookeeper_servers: number of ZooKeeper servers; more than one form an ensemble.
         broker_kind: ``mosquitto`` or ``amqtt``. Default: mosquitto if it is installed.
         ledger_url: URL of the ledger. Default: a folder in ``folder``.
         tls: encrypt all connections, and give every client a user, as `headgate up --tls` does.
@@ -85,6 +87,7 @@ class LocalCluster:
         name: str = "local",
         shards: int = 1,
         session_seconds: float = 4.0,
+        zookeeper_servers: int = 1,
         broker_kind: str | None = None,
         ledger_url: str | None = None,
         tls: bool = False,
@@ -112,9 +115,18 @@ class LocalCluster:
         self._http_ports: dict[str, int] = {}
         self._spark = AsyncExitStack()
         security = self.security
-        self.zookeeper = EmbeddedZooKeeper(
-            self.folder / "zookeeper", self._free_port(), tls=None if security is None else security.zookeeper_tls()
-        )
+        self.spark: DrainSupervisor | None = None
+        """Set by `start_spark`."""
+        members = ensemble(zookeeper_servers, self._free_port)
+        self.zookeepers = [
+            EmbeddedZooKeeper(
+                self.folder / ("zookeeper" if member is None else f"zookeeper-{member.number}"),
+                self._free_port(),
+                tls=None if security is None else security.zookeeper_tls(),
+                member=member,
+            )
+            for member in members
+        ]
         self.broker = EmbeddedBroker(
             self.folder / "broker",
             self._free_port(),
@@ -122,6 +134,11 @@ class LocalCluster:
             tls=None if security is None else security.broker_tls(),
             access=None if security is None else security.broker_access,
         )
+
+    @property
+    def zookeeper(self) -> EmbeddedZooKeeper:
+        """The ZooKeeper server, or the first of an ensemble."""
+        return self.zookeepers[0]
 
     async def __aenter__(self) -> Self:
         self.client_config_path.write_text(client_toml("", self.client_config()))
@@ -132,7 +149,7 @@ class LocalCluster:
         await asyncio.gather(*(program.kill() for program in self.programs.values()))
         await self._spark.aclose()
         await self.broker.stop()
-        await self.zookeeper.stop()
+        await asyncio.gather(*(server.stop() for server in self.zookeepers))
         self._ports.close()
 
     def client_config(self, broker_port: int | None = None, user: str | None = None) -> ClientConfig:
@@ -143,14 +160,14 @@ class LocalCluster:
 
     async def start_servers(self) -> None:
         """Start ZooKeeper and the broker."""
-        await self.zookeeper.start()
+        await asyncio.gather(*(server.start() for server in self.zookeepers))
         await self.broker.start()
 
     async def start_spark(self) -> None:
         """Start the Spark process that every daemon asks; return when it is ready. Raises HeadgateError."""
         ready = asyncio.Event()
         folder = self.folder / "spark"
-        supervisor = DrainSupervisor(
+        supervisor = self.spark = DrainSupervisor(
             command=service_command(ledger_url=self.ledger_url, socket=self.drain_socket, folder=folder),
             socket=self.drain_socket,
             folder=folder,
@@ -183,10 +200,14 @@ class LocalCluster:
     async def start_daemon(self, name: str) -> LocalDaemon:
         """Start a daemon."""
         settings = self.settings(name)
-        process = await start_daemon(self.write_settings(settings), self.log_path(name), self.environ)
+        process = await start_daemon(self.write_settings(settings), self.log_path(name), self.daemon_environ(name))
         self.programs[name] = process
         daemon = self.daemons[name] = LocalDaemon(process, settings)
         return daemon
+
+    def daemon_environ(self, name: str) -> Mapping[str, str]:  # noqa: ARG002 - for overriding
+        """Return what is added to the environment of daemon ``name``."""
+        return self.environ
 
     async def start_program(self, name: str, *arguments: str) -> ChildProcess:
         """Start ``python ARGUMENTS…``."""
@@ -251,7 +272,7 @@ class LocalCluster:
         return LocalServers(
             cluster=ClusterSettings(name=self.name, shards=self.shards),
             ledger_url=self.ledger_url,
-            zookeeper=self.zookeeper,
+            zookeepers=self.zookeepers,
             broker=self.broker,
             security=self.security,
         )

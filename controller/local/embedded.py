@@ -29,7 +29,13 @@ from controller.local.broker_access import BrokerAccess
 from controller.local.private_file import write_private_file
 from controller.local.reserved_port import LOOPBACK, ReservedPort, port_is_free
 from controller.local.server_tls import ServerTls
-from controller.local.supervised_process import ProcessSpec, ProcessStartError, SupervisedProcess
+from controller.local.supervised_process import (
+    PROBE_TIMEOUT_SECONDS,
+    ProcessSpec,
+    ProcessStartError,
+    SupervisedProcess,
+)
+from controller.local.zookeeper_ensemble import EnsembleMember
 from drain.spark.java import find_java
 
 HOST: Final = LOOPBACK
@@ -183,7 +189,10 @@ class EmbeddedServer:
 
 
 class EmbeddedZooKeeper(EmbeddedServer):
-    """A ZooKeeper server. With TLS it admits only clients that have a certificate of the authority."""
+    """A ZooKeeper server. With TLS it admits only clients that have a certificate of the authority.
+
+    A member of an ensemble serves once it is connected to a majority, so all members are started at the same time.
+    """
 
     def __init__(
         self,
@@ -191,10 +200,23 @@ class EmbeddedZooKeeper(EmbeddedServer):
         port: int = 0,
         *,
         tls: ServerTls | None = None,
+        member: EnsembleMember | None = None,
         java: Callable[[Path], Path] = find_java,
     ) -> None:
+        """``member``: its place in an ensemble; None: it is the only server."""
         super().__init__("ZooKeeper", folder, port, tls)
+        self._member = member
         self._find_java = java
+
+    async def leads(self) -> bool:
+        """Return whether it leads its ensemble; False also while it does not answer."""
+        if self.pid is None:
+            return False
+        context = None if self._tls is None else self._tls.client_context()
+        with contextlib.suppress(OSError, TimeoutError, EOFError):
+            async with asyncio.timeout(PROBE_TIMEOUT_SECONDS):
+                return b"Mode: leader" in await _probe(self.port, context, b"srvr", 1024)
+        return False
 
     async def _spec_factory(self) -> Callable[[int], ProcessSpec]:
         home = await asyncio.to_thread(self._find_java, self.folder / "java")
@@ -203,7 +225,10 @@ class EmbeddedZooKeeper(EmbeddedServer):
 
     def _process_spec(self, home: Path, classpath: str, port: int) -> ProcessSpec:
         config = self.folder / "zoo.cfg"
-        _write(config, zookeeper_config(self.folder, port, self._tls))
+        _write(config, zookeeper_config(self.folder, port, self._tls, self._member))
+        if self._member is not None:
+            (self.folder / "data").mkdir(exist_ok=True)
+            _write(self.folder / "data" / "myid", f"{self._member.number}\n")
         if self._tls is not None:
             files = self._tls.server
             key_store = files.key_file.read_text() + files.certificate_file.read_text()
@@ -222,7 +247,8 @@ class EmbeddedZooKeeper(EmbeddedServer):
             "-Dorg.apache.logging.log4j.level=WARN",
             "-cp",
             classpath,
-            "org.apache.zookeeper.server.ZooKeeperServerMain",
+            "org.apache.zookeeper.server."
+            + ("ZooKeeperServerMain" if self._member is None else "quorum.QuorumPeerMain"),
             str(config),
         ]
         return ProcessSpec("ZooKeeper", command, self.folder / "zookeeper.log", self._ready(_is_zookeeper_ready, port))
@@ -297,7 +323,9 @@ def zookeeper_classpath() -> str:
     return ":".join(str(jar) for jar in jars)
 
 
-def zookeeper_config(folder: Path, port: int, tls: ServerTls | None = None) -> str:
+def zookeeper_config(
+    folder: Path, port: int, tls: ServerTls | None = None, member: EnsembleMember | None = None
+) -> str:
     """Return a zoo.cfg for a server in ``folder``."""
     settings = {
         "dataDir": str(folder / "data"),
@@ -307,6 +335,7 @@ def zookeeper_config(folder: Path, port: int, tls: ServerTls | None = None) -> s
         "tickTime": "500",
         "maxSessionTimeout": "60000",
         "maxClientCnxns": "0",
+        **({} if member is None else member.settings()),
     }
     return "".join(f"{name}={value}\n" for name, value in settings.items())
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -29,7 +29,7 @@ class LocalServers:
 
     cluster: ClusterSettings
     ledger_url: str
-    zookeeper: EmbeddedZooKeeper
+    zookeepers: Sequence[EmbeddedZooKeeper]
     broker: EmbeddedBroker
     security: LocalSecurity | None = None
     """None: every program on this machine may connect and do everything."""
@@ -47,7 +47,9 @@ class LocalServers:
         settings = Settings(
             cluster=self.cluster,
             instance=InstanceSettings(name=instance),
-            zookeeper=ZooKeeperSettings(hosts=self.zookeeper.address, session_timeout_seconds=session_seconds),
+            zookeeper=ZooKeeperSettings(
+                hosts=",".join(server.address for server in self.zookeepers), session_timeout_seconds=session_seconds
+            ),
             broker=BrokerSettings(host=self.broker.host, port=self.broker.port),
             access=AccessSettings(open=True),
             ledger=LedgerSettings(url=self.ledger_url),

@@ -11,13 +11,13 @@ from typing import Protocol
 import aiomqtt  # noqa: TID251 - an MQTT device is any client
 import pytest
 
+from chaos.tcp_proxy import Proxy
 from controller.devices.session_port import Delivery, DeviceSession
 from controller.local.embedded import EmbeddedBroker
 from headgate.transport.mqtt import MqttTiming
 from headgate.transport.mqtt_persistent_session import CONFIRMATION_TIMEOUT_SECONDS, MqttPersistentSession
 from tests.support.fakes.device_broker import FakeDeviceBroker
 from tests.support.servers.real_brokers import BROKERS, BrokerKind, real_broker, tls_of
-from tests.support.servers.tcp_proxy import Proxy
 from tests.support.waiting import never, until
 
 SESSION = "headgate-test-shard-0"

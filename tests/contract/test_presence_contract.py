@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from chaos.tcp_proxy import Proxy
 from controller.local.embedded import EmbeddedBroker
 from headgate.client.connection import Client
 from headgate.protocol import messages as m
 from headgate.transport.mqtt import MqttTransport
 from tests.support.servers.real_brokers import real_broker
-from tests.support.servers.tcp_proxy import Proxy
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.contract

@@ -10,12 +10,12 @@ from typing import Protocol
 
 import pytest
 
+from chaos.tcp_proxy import Proxy
 from controller.local.embedded import EmbeddedBroker
 from headgate.transport.mqtt import MqttTiming, MqttTransport
 from headgate.transport.port import MAX_PAYLOAD_BYTES, Transport
 from tests.support.fakes.broker import FakeBroker
 from tests.support.servers.real_brokers import BROKERS, real_broker, tls_of
-from tests.support.servers.tcp_proxy import Proxy
 from tests.support.waiting import never, until
 
 Will = tuple[str, bytes, bool]

@@ -11,10 +11,10 @@ import pytest
 from kazoo.client import KazooClient
 from structlog.testing import capture_logs
 
+from chaos.tcp_proxy import Proxy
 from controller.leadership.election import Acquired, Connected, ElectionEvent, ForeignNodeFound, Suspended
 from controller.leadership.zookeeper import ZooKeeperElections
 from headgate.errors import ConfigError
-from tests.support.servers.tcp_proxy import Proxy
 from tests.support.waiting import never, until
 from tests.support.worlds.election_environments import (
     SHORT_SESSION_SECONDS,

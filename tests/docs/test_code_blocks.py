@@ -26,7 +26,7 @@ REASONS = {
     "installs packages": "`make` installs them in CI",
     "names the port of a node": "tests/system/test_devices.py publishes to a node on a free port",
     "needs a ledger": "tests/headgate/ledger/test_ledger_document.py runs it on one",
-    "takes minutes": "the demo and the benchmarks have tests of their own",
+    "takes minutes": "the demo, the benchmarks and chaos runs have tests of their own",
     "starts a second node": "tests in tests/system start nodes of this kind",
     "an excerpt": "it is not a complete program: only its syntax is checked",
 }

@@ -15,6 +15,7 @@ from typing import Any, Self
 import pytest
 import pytest_asyncio
 
+from chaos.tcp_proxy import Proxy
 from controller.settings.load import SubscriptionSettings
 from headgate import Consumer
 from headgate.client.admin import Admin
@@ -27,7 +28,6 @@ from tests.support.fakes.fault_injecting_transport import FaultInjectingTranspor
 from tests.support.servers.cluster import SHARDS
 from tests.support.servers.programs import TEST_SECONDS, TIMEOUT_FACTOR, wait_until
 from tests.support.servers.raw_clients import raw_client
-from tests.support.servers.tcp_proxy import Proxy
 from tests.support.worlds.ingest_environment import IngestCluster
 
 pytestmark = [pytest.mark.system, pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(TEST_SECONDS)]

@@ -17,6 +17,7 @@ import pytest
 from paho.mqtt.client import CallbackAPIVersion, MQTTMessage
 from paho.mqtt.client import Client as PahoClient
 
+from chaos.tcp_proxy import Proxy
 from controller.local.embedded import EmbeddedBroker
 from headgate.errors import TransportError
 from headgate.event_log import LogEvent
@@ -24,7 +25,6 @@ from headgate.transport import mqtt
 from headgate.transport.mqtt import MqttTiming, MqttTransport
 from headgate.transport.reconnection import EarlyLosses
 from tests.support.fakes.broker import FakeBroker, FakeTransport
-from tests.support.servers.tcp_proxy import Proxy
 from tests.support.waiting import until
 
 

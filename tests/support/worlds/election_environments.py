@@ -12,6 +12,7 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 from kazoo.security import ACL, Id, Permissions
 
+from chaos.tcp_proxy import Proxy
 from controller.leadership.election import (
     Acquired,
     Connected,
@@ -26,7 +27,6 @@ from controller.leadership.zookeeper_connection import DigestUser, ZooKeeperCred
 from controller.local.embedded import EmbeddedZooKeeper
 from tests.support.fakes.zookeeper import FakeZooKeeper
 from tests.support.servers.secure_zookeeper import SecureZooKeeper
-from tests.support.servers.tcp_proxy import Proxy
 
 SESSION_SECONDS = 20.0
 """Longer than a busy machine pauses: no session ends unless a test ends it."""

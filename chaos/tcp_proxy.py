@@ -1,6 +1,7 @@
 """A TCP proxy between a client and a real server, with network faults.
 
 ``blackhole``: data is dropped without an error, as with an unplugged cable. New connections are accepted and silent.
+               With a direction, open connections still carry data the other way.
 ``cut``:       connections are reset and new ones rejected, as by a firewall that answers.
 ``heal``:      new connections work; connections that lost data are reset.
 """
@@ -10,9 +11,12 @@ from __future__ import annotations
 import asyncio
 import socket
 from contextlib import ExitStack, suppress
-from typing import Literal, Self
+from typing import Final, Literal, Self
 
 from controller.local.reserved_port import LOOPBACK, ReservedPort
+
+Direction = Literal["to_server", "to_client"]
+BOTH: Final[tuple[Direction, ...]] = ("to_server", "to_client")
 
 
 class Proxy:
@@ -23,6 +27,7 @@ class Proxy:
         self._reserved = ExitStack()
         self._target = (host, port)
         self._state: Literal["healthy", "hole", "cut"] = "healthy"
+        self._dropped: tuple[Direction, ...] = ()
         self._server: asyncio.Server | None = None
         self._pipes: set[asyncio.Task[None]] = set()
         self._writers: set[asyncio.StreamWriter] = set()
@@ -32,19 +37,19 @@ class Proxy:
         """``host:port`` of the proxy."""
         return f"{LOOPBACK}:{self.port}"
 
-    async def blackhole(self) -> None:
-        """Drop all data from now on."""
-        self._state = "hole"
+    async def blackhole(self, *directions: Direction) -> None:
+        """Drop all data from now on, or only what flows in one of ``directions``."""
+        self._state, self._dropped = "hole", directions or BOTH
 
     async def cut(self) -> None:
         """Reset all connections and reject new ones."""
-        self._state = "cut"
+        self._state, self._dropped = "cut", BOTH
         await self._close_listener()
         await self._reset()
 
     async def heal(self) -> None:
         """Forward again."""
-        broken, self._state = self._state != "healthy", "healthy"
+        broken, self._state, self._dropped = self._state != "healthy", "healthy", ()
         if broken:
             await self._reset()
         if self._server is None:
@@ -90,15 +95,19 @@ class Proxy:
         self._writers.add(far_writer)
         for end in (writer, far_writer):
             end.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        for source, sink in ((reader, far_writer), (far_reader, writer)):
-            task = asyncio.create_task(self._forward(source, sink))
+        pipes: list[tuple[Direction, asyncio.StreamReader, asyncio.StreamWriter]] = [
+            ("to_server", reader, far_writer),
+            ("to_client", far_reader, writer),
+        ]
+        for direction, source, sink in pipes:
+            task = asyncio.create_task(self._forward(direction, source, sink))
             self._pipes.add(task)
             task.add_done_callback(self._pipes.discard)
 
-    async def _forward(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+    async def _forward(self, direction: Direction, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
         with suppress(OSError):
             while data := await source.read(65536):
-                if self._state != "healthy":
+                if direction in self._dropped:
                     continue
                 sink.write(data)
                 await sink.drain()

@@ -1,0 +1,222 @@
+"""``python -m chaos``: faults on a cluster of real processes, and a judgement of what its clients saw.
+
+Exit code 0 if every invariant held, 1 with one line that names the first violation, 2 for bad input.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import secrets
+import shlex
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from chaos.chart import chart
+from chaos.fault_shim import find_compiler
+from chaos.faults.catalogue import CATALOGUE, kinds, select, why_impossible
+from chaos.judge import RunEvidence, judge
+from chaos.report import Report, document, make_report, markdown, verdict
+from chaos.run import RunPlan, Say, play
+from chaos.schedule import left_out, plan, plan_in_order
+from chaos.timeline import Timeline
+from controller.logs import configure_logging
+from controller.settings.load import LogSettings
+from headgate.errors import ConfigError, HeadgateError
+
+CHART, PAGE, DOCUMENT = "chart.svg", "report.md", "report.json"
+EPILOG = """\b
+Examples:
+  python -m chaos
+  python -m chaos --minutes 60 --seed 7 --folder /tmp/chaos
+  python -m chaos --faults leader-killed,broker-cut --json
+"""
+
+Play = Callable[[Path, RunPlan, Say], Coroutine[Any, Any, tuple[RunEvidence, Timeline, list[str]]]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What the user asked for."""
+
+    minutes: float
+    seed: int
+    names: Sequence[str]
+    """Faults to play in this order; none: a schedule of all."""
+    fault_seconds: float | None
+    rest_seconds: float
+    rate: int
+    with_spark: bool
+
+
+def make_plan(options: Options, *, has_shim: bool) -> tuple[RunPlan, dict[str, str]]:
+    """Return the plan, and the faults that are not in it, each with the reason. Raises ConfigError."""
+    chosen = select(options.names) or list(CATALOGUE.values())
+    reasons = {
+        fault.name: reason
+        for fault in chosen
+        if (reason := why_impossible(fault, has_shim=has_shim, has_spark=options.with_spark)) is not None
+    }
+    possible = kinds([fault for fault in chosen if fault.name not in reasons], options.fault_seconds)
+    seconds = 60 * options.minutes
+    if options.names:
+        planned, seconds = plan_in_order(possible, rest_seconds=options.rest_seconds)
+    else:
+        shuffle = random.Random(options.seed).shuffle
+        planned = plan(possible, seconds=seconds, rest_seconds=options.rest_seconds, shuffle=shuffle)
+        reasons |= dict.fromkeys(left_out(possible, planned), "the run is too short")
+    made = RunPlan(
+        faults=planned,
+        seconds=seconds,
+        complete=bool(options.names),
+        rest_seconds=options.rest_seconds,
+        rate=options.rate,
+        with_spark=options.with_spark,
+        seed=options.seed,
+    )
+    return made, reasons
+
+
+def run_chaos(folder: Path, options: Options, console: Console, play: Play = play) -> Report:
+    """Play, judge, and write the report into ``folder``. Raises HeadgateError."""
+    made, reasons = make_plan(options, has_shim=find_compiler() is not None)
+    console.print(f"seed {options.seed}, {len(made.faults)} faults, folder {folder}", highlight=False, soft_wrap=True)
+    data = folder / "run"
+    if data.exists():
+        raise ConfigError(f"--folder {folder}: it contains an earlier run; choose another one")
+    data.mkdir(parents=True, exist_ok=True)
+    say = partial(console.print, highlight=False, soft_wrap=True)
+    run, timeline, restarts = asyncio.run(play(data, made, say))
+    console.print("judging", highlight=False)
+    report = make_report(
+        run, timeline, judge(run), seed=options.seed, command=_repeat(options), not_tried=reasons, restarts=restarts
+    )
+    title = f"seed {options.seed}: {verdict(report.violations)}"
+    (folder / CHART).write_text(chart(title, timeline, run.faults))
+    (folder / PAGE).write_text(f"# Chaos report\n\n{markdown(report, CHART)}")
+    (folder / DOCUMENT).write_text(json.dumps(document(report), indent=2) + "\n")
+    return report
+
+
+def show(report: Report, console: Console) -> None:
+    """Print the faults as a table that fits 80 columns."""
+    table = Table(title="Faults", title_justify="left", box=None)
+    for heading in ("", "fault", "at, s", "acknowledged", "outage, s", "latency, ms"):
+        table.add_column(heading, justify="left" if heading == "fault" else "right")
+    for row in report.faults:
+        table.add_row(
+            str(row.number),
+            row.name,
+            f"{row.began_seconds:.0f}-{row.ended_seconds:.0f}",
+            f"{row.acknowledged:,}",
+            f"{row.longest_outage_seconds:.1f}",
+            f"{row.longest_latency_ms:.0f}",
+        )
+    console.print(table)
+    for topic, counts in report.records.items():
+        console.print(f"{topic}: " + ", ".join(f"{name} {count:,}" for name, count in counts.items()), highlight=False)
+
+
+def _show_faults(_: click.Context, __: click.Parameter, wanted: bool) -> None:
+    if wanted:
+        width = max(map(len, CATALOGUE))
+        for fault in CATALOGUE.values():
+            click.echo(f"{fault.name:<{width}}  {fault.summary}")
+        raise click.exceptions.Exit(0)
+
+
+def command(play: Play = play) -> click.Command:
+    """Return the command; ``play`` runs a plan."""
+
+    @click.command(epilog=EPILOG)
+    @click.option(
+        "--minutes", type=click.FloatRange(0.5, 1440), default=10.0, show_default=True, help="How long to produce."
+    )
+    @click.option(
+        "--seed", type=click.IntRange(0), help="Seed of the schedule.  [default: a new one, which is printed]"
+    )
+    @click.option("--faults", default="", help="Play these faults in this order, and ignore --minutes.")
+    @click.option("--fault-seconds", type=click.FloatRange(1, 300), help="Duration of each fault.  [default: its own]")
+    @click.option(
+        "--rest-seconds", type=click.FloatRange(1, 300), default=10.0, show_default=True, help="After each fault."
+    )
+    @click.option("--rate", type=click.IntRange(10, 10_000), default=200, show_default=True, help="Records per second.")
+    @click.option("--spark/--no-spark", default=True, help="Without Spark, nothing is split or merged.")
+    @click.option(
+        "--folder", type=click.Path(path_type=Path), help="Folder for everything.  [default: a temporary one]"
+    )
+    @click.option("--json", "as_json", is_flag=True, help="Print the report as one JSON object.")
+    @click.option(
+        "--list", is_flag=True, is_eager=True, expose_value=False, callback=_show_faults, help="List the faults."
+    )
+    def main(seed: int | None, faults: str, spark: bool, folder: Path | None, as_json: bool, **options: Any) -> None:
+        """Break a cluster of real processes again and again, and check what its clients saw.
+
+        The report is in FOLDER: report.md, report.json and chart.svg. In a temporary folder, ledger and logs are
+        deleted if every invariant held.
+        """
+        asked = Options(
+            seed=secrets.randbelow(100_000) if seed is None else seed,
+            names=[name for name in faults.split(",") if name],
+            with_spark=spark,
+            **options,
+        )
+        # Lost connections are the purpose; the logs of the daemons are in the folder.
+        configure_logging(LogSettings(level="error"), sys.stderr)
+        made = folder or Path(tempfile.mkdtemp(prefix="headgate-chaos-"))
+        with _errors_in_one_line(made):
+            report = run_chaos(made, asked, Console(stderr=True), play)
+        if as_json:
+            sys.stdout.write(json.dumps(document(report)) + "\n")
+        else:
+            show(report, Console())
+        if report.passed and folder is None:
+            shutil.rmtree(made / "run", ignore_errors=True)
+        sys.stderr.write(f"chaos: {verdict(report.violations)}; the report is {made / PAGE}\n")
+        sys.exit(0 if report.passed else 1)
+
+    return main
+
+
+@contextmanager
+def _errors_in_one_line(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except ConfigError as error:
+        sys.stderr.write(f"chaos: {error}\n")
+        sys.exit(2)
+    except HeadgateError as error:
+        sys.stderr.write(f"chaos: {error}; the folder of this run is {folder}\n")
+        sys.exit(1)
+    except KeyboardInterrupt:
+        sys.stderr.write(f"chaos: interrupted; the folder of this run is {folder}\n")
+        sys.exit(130)
+
+
+def _repeat(options: Options) -> str:
+    """Return the command that repeats a run."""
+    words = ["python", "-m", "chaos", "--seed", str(options.seed), "--rate", str(options.rate)]
+    if options.names:
+        words += ["--faults", ",".join(options.names)]
+    else:
+        words += ["--minutes", f"{options.minutes:g}"]
+    if options.fault_seconds is not None:
+        words += ["--fault-seconds", f"{options.fault_seconds:g}"]
+    words += ["--rest-seconds", f"{options.rest_seconds:g}"]
+    return shlex.join(words + ([] if options.with_spark else ["--no-spark"]))
+
+
+if __name__ == "__main__":
+    command()(prog_name="python -m chaos")

@@ -1,0 +1,253 @@
+"""The cluster of a run: three daemons, three ZooKeeper servers, mosquitto, Spark, producers and consumers.
+
+Every connection of a daemon or a client to a server passes a proxy of its own, so that it can be cut in either
+direction. A library in each daemon makes its disk and its clock fail (chaos.fault_shim). A daemon, or a program, that
+ends on its own is noticed; daemons are then started again, as systemd does it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from http import HTTPStatus
+from pathlib import Path
+from typing import Final, Self
+
+import aiohttp
+import msgspec
+
+from chaos.fault_shim import FaultShim, compile_shim, find_compiler
+from chaos.tcp_proxy import Proxy
+from controller.local.cluster import LocalCluster, LocalDaemon
+from controller.local.embedded import EmbeddedZooKeeper
+from controller.local.reserved_port import LOOPBACK
+from controller.settings.load import IngestSettings, Settings, SubscriptionSettings
+from controller.settings.write import client_toml
+from headgate import SubscriptionType
+from headgate.errors import HeadgateError
+from headgate.model.hashing import shard_of
+
+DAEMONS: Final = ("daemon-1", "daemon-2", "daemon-3")
+ZOOKEEPERS: Final = 3
+SHARDS: Final = 3
+SESSION_SECONDS: Final = 4.0
+UNREACHABLE_SECONDS: Final = 5.0
+"""Shorter than the faults of the network, so that leaders give up their shards during them."""
+RESTART_SECONDS: Final = 1.0
+"""From the end of a daemon to its next start, as in systemd's unit."""
+MAX_RESTARTS: Final = 20
+"""A daemon that ends more often than this in one run is not started again."""
+READY_SECONDS: Final = 60.0
+PROBE_INTERVAL_SECONDS: Final = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """One consumer of a subscription."""
+
+    name: str
+    topic: str
+    subscription: str
+    kind: SubscriptionType
+
+
+def topic_on(shard: int, word: str) -> str:
+    """Return the first of ``word``, ``word-1``, ``word-2`` … that belongs to ``shard``."""
+    number, name = 0, word
+    while shard_of(name, SHARDS) != shard:
+        number += 1
+        name = f"{word}-{number}"
+    return name
+
+
+ORDERS, PAYMENTS, READINGS = (topic_on(shard, word) for shard, word in enumerate(("orders", "payments", "readings")))
+"""One topic per shard. The faults concern the leader of the first one. A chunk of the last one is damaged."""
+TOPICS: Final = (ORDERS, PAYMENTS, READINGS)
+READERS: Final = (
+    Reader("billing-1", ORDERS, "billing", SubscriptionType.STREAM),
+    Reader("billing-2", ORDERS, "billing", SubscriptionType.STREAM),
+    Reader("audit-1", ORDERS, "audit", SubscriptionType.QUEUE),
+    Reader("ledger-1", PAYMENTS, "accounts", SubscriptionType.STREAM),
+    Reader("display-1", READINGS, "display", SubscriptionType.STREAM),
+)
+
+
+class ChaosCluster(LocalCluster):
+    """Everything that runs. Entering starts the proxies only."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(
+            folder,
+            name="chaos",
+            shards=SHARDS,
+            session_seconds=SESSION_SECONDS,
+            zookeeper_servers=ZOOKEEPERS,
+            broker_kind="mosquitto",
+            subscriptions=SubscriptionSettings(
+                grace_seconds=6.0, heartbeat_interval_seconds=1.5, revoke_timeout_seconds=15
+            ),
+            ingest=IngestSettings(unreachable_seconds=UNREACHABLE_SECONDS),
+        )
+        self.shims: dict[str, FaultShim] = {}
+        self.zookeeper_links: dict[str, list[Proxy]] = {}
+        """Daemon → its connection to each ZooKeeper server."""
+        self.broker_links: dict[str, Proxy] = {}
+        """Daemon or client → its connection to the broker."""
+        self.runs: dict[str, int] = {}
+        """Consumer → how often it was started."""
+        self.restarts: list[str] = []
+        self.may_end: set[str] = set()
+        """Programs that a fault makes end, as documented. The fault starts them again."""
+        self._links = AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        await super().__aenter__()
+        try:
+            compiler = find_compiler()
+            library = None if compiler is None else await asyncio.to_thread(compile_shim, compiler, self.folder)
+            for name in DAEMONS:
+                if library is not None:
+                    self.shims[name] = FaultShim(library, self.folder / f"{name}.faults")
+                self.broker_links[name] = await self._link(self.broker.port)
+                self.zookeeper_links[name] = [await self._link(server.port) for server in self.zookeepers]
+        except BaseException:
+            await self.__aexit__()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await super().__aexit__()
+        await self._links.aclose()
+
+    async def _link(self, port: int) -> Proxy:
+        return await self._links.enter_async_context(Proxy(LOOPBACK, port))
+
+    # Daemons
+
+    def settings(self, name: str) -> Settings:
+        """Return the settings of daemon ``name``, which reaches its servers through its proxies."""
+        settings = super().settings(name)
+        links = self.zookeeper_links[name]
+        return settings.replace(
+            zookeeper=msgspec.structs.replace(settings.zookeeper, hosts=",".join(link.address for link in links)),
+            broker=msgspec.structs.replace(settings.broker, port=self.broker_links[name].port),
+        )
+
+    def daemon_environ(self, name: str) -> Mapping[str, str]:
+        """Return the environment of daemon ``name``, which loads the library of its faults."""
+        return {**self.environ, **(self.shims[name].environ if name in self.shims else {})}
+
+    async def start_daemons(self) -> None:
+        """Start all daemons."""
+        for name in DAEMONS:
+            await self.start_daemon(name)
+
+    async def restart_daemon(self, name: str) -> LocalDaemon:
+        """Stop a daemon with SIGTERM, as an upgrade does it, and start it again."""
+        if await self.stop(name) != 0:
+            raise HeadgateError(f"{name} failed to stop; its log is {self.log_path(name)}")
+        return await self.start_daemon(name)
+
+    async def until_ready(self, name: str) -> None:
+        """Wait until daemon ``name`` reports itself ready. Raises HeadgateError if it does not in time."""
+        url = f"http://{self.daemons[name].http_address}/readyz"
+        try:
+            async with asyncio.timeout(READY_SECONDS), aiohttp.ClientSession() as session:
+                while True:
+                    if await _answers(session, url):
+                        return
+                    await asyncio.sleep(PROBE_INTERVAL_SECONDS)
+        except TimeoutError:
+            raise HeadgateError(f"{name} was not ready after {READY_SECONDS:g} s: {url}") from None
+
+    async def restore(self) -> None:
+        """End what a fault that failed half way may have left: cut connections, failing disks, missing daemons."""
+        for link in [*self.broker_links.values(), *(link for links in self.zookeeper_links.values() for link in links)]:
+            await link.heal()
+        for shim in self.shims.values():
+            shim.clear()
+        for name in DAEMONS:
+            if name not in self.programs:
+                await self.start_daemon(name)
+
+    async def restart_ended_daemons(self) -> list[str]:
+        """Start daemons that ended on their own again; return the other programs that ended, each with its reason."""
+        others = []
+        for name in self.exited_programs():
+            process = self.programs.pop(name)
+            self.daemons.pop(name, None)
+            reason = f"{name} ended with code {process.returncode}: {last_line(self.log_path(name))}"
+            if name in self.may_end:
+                continue
+            if name in DAEMONS and len(self.restarts) < MAX_RESTARTS:
+                self.restarts.append(reason)
+                await asyncio.sleep(RESTART_SECONDS)
+                await self.start_daemon(name)
+            else:
+                others.append(reason)
+        return others
+
+    async def leading_zookeeper(self) -> EmbeddedZooKeeper:
+        """Return the ZooKeeper server that leads. Raises HeadgateError if none does."""
+        for server in self.zookeepers:
+            if await server.leads():
+                return server
+        raise HeadgateError("no ZooKeeper server leads the ensemble")
+
+    # Clients
+
+    async def start_producer(self, topic: str, rate: int) -> None:
+        """Start the producer of ``topic``."""
+        name = f"producer-{topic}"
+        out = ("--out", str(self.output_path(name)))
+        options = ("--config", str(await self._client_file(name)), "--topic", topic, "--rate", str(rate), *out)
+        await self.start_program(name, "-m", "chaos.producer", *options)
+
+    async def start_consumer(self, reader: Reader) -> None:
+        """Start a consumer, or start it again; each run has a file of its own."""
+        self.runs[reader.name] = self.runs.get(reader.name, 0) + 1
+        out = self.output_path(f"{reader.name}#{self.runs[reader.name]}")
+        words = ("--topic", reader.topic, "--subscription", reader.subscription, "--type", reader.kind.value)
+        config = ("--config", str(await self._client_file(reader.name)))
+        await self.start_program(
+            reader.name, "-m", "demo.consumer", *config, *words, "--name", reader.name, "--out", str(out)
+        )
+
+    async def start_ended_consumers(self) -> list[Reader]:
+        """Start the consumers again that do not run; return them."""
+        ended = [reader for reader in READERS if reader.name not in self.programs]
+        for reader in ended:
+            await self.start_consumer(reader)
+        return ended
+
+    def output_path(self, name: str) -> Path:
+        """Return the file in which a producer, or one run of a consumer, records what it saw."""
+        return self.folder / f"{name}.records"
+
+    def outputs(self, reader: Reader) -> list[tuple[str, Path]]:
+        """Return (consumer and number of its run, file) of each run of a consumer."""
+        names = [f"{reader.name}#{run}" for run in range(1, self.runs.get(reader.name, 0) + 1)]
+        return [(name, self.output_path(name)) for name in names]
+
+    async def _client_file(self, name: str) -> Path:
+        if name not in self.broker_links:
+            self.broker_links[name] = await self._link(self.broker.port)
+        path = self.folder / f"{name}.client.toml"
+        path.write_text(client_toml("", self.client_config(broker_port=self.broker_links[name].port)))
+        return path
+
+
+def last_line(path: Path) -> str:
+    """Return the last line of a log, shortened."""
+    lines = path.read_text(errors="replace").splitlines() if path.exists() else []
+    return lines[-1][:300] if lines else "it wrote nothing"
+
+
+async def _answers(session: aiohttp.ClientSession, url: str) -> bool:
+    try:
+        async with session.get(url, timeout=aiohttp.ClientTimeout(total=5.0)) as response:
+            return response.status == HTTPStatus.OK
+    except (aiohttp.ClientError, TimeoutError):
+        return False

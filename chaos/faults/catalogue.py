@@ -1,0 +1,36 @@
+"""All faults, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from chaos.faults import machine, network, processes, servers
+from chaos.faults.fault import Fault
+from chaos.schedule import FaultKind
+from headgate.errors import ConfigError
+
+CATALOGUE: dict[str, type[Fault]] = {
+    fault.name: fault for module in (processes, network, servers, machine) for fault in module.FAULTS
+}
+
+
+def select(names: Sequence[str]) -> list[type[Fault]]:
+    """Return the faults with these names, in their order. Raises ConfigError for an unknown one."""
+    unknown = [name for name in names if name not in CATALOGUE]
+    if unknown:
+        raise ConfigError(f"no fault is called {', '.join(unknown)}; choose from: {', '.join(CATALOGUE)}")
+    return [CATALOGUE[name] for name in names]
+
+
+def kinds(faults: Sequence[type[Fault]], seconds: float | None = None) -> list[FaultKind]:
+    """Return what the schedule needs to know; ``seconds`` replaces the durations of faults that have one."""
+    return [FaultKind(fault.name, seconds if seconds and fault.seconds else fault.seconds) for fault in faults]
+
+
+def why_impossible(fault: type[Fault], *, has_shim: bool, has_spark: bool) -> str | None:
+    """Return why this machine cannot have a fault; None if it can."""
+    if fault.needs_shim and not has_shim:
+        return "there is no C compiler (cc, gcc or clang)"
+    if fault.needs_spark and not has_spark:
+        return "the run is without Spark"
+    return None

@@ -1,0 +1,65 @@
+"""What every fault has: a name, a duration, and what begins and ends it. A fault acts on a stage.
+
+A fault changes processes and connections; it decides nothing. ``end`` restores what ``begin`` changed, also if a daemon
+ended on its own meanwhile.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import ClassVar, Final
+
+from chaos.cluster import DAEMONS, ORDERS, TOPICS, ChaosCluster
+from chaos.operator import Operator
+from headgate.errors import HeadgateError
+
+ALL_TOPICS: Final = frozenset(TOPICS)
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """What a fault acts on."""
+
+    cluster: ChaosCluster
+    operator: Operator
+    rng: random.Random
+
+    async def leader(self) -> str:
+        """Return the daemon that leads the shard of the orders. Raises HeadgateError if there is none in time."""
+        name = await self.operator.leader_of(ORDERS)
+        if name not in self.cluster.programs:
+            raise HeadgateError(f"the leader, {name}, has just ended")
+        return name
+
+    def daemons(self) -> list[str]:
+        """Return the running daemons."""
+        return [name for name in DAEMONS if name in self.cluster.programs]
+
+
+class Fault:
+    """One fault. It is used once."""
+
+    name: ClassVar[str]
+    summary: ClassVar[str]
+    """What happens, for people."""
+    seconds: ClassVar[float] = 8.0
+    """From beginning to end: twice the session time-out."""
+    continuing: ClassVar[frozenset[str]] = frozenset()
+    """Topics that must accept records meanwhile."""
+    needs_shim: ClassVar[bool] = False
+    needs_spark: ClassVar[bool] = False
+
+    def __init__(self, stage: Stage) -> None:
+        self.stage = stage
+        self.cluster = stage.cluster
+        self.note = ""
+        """What it did, for people: which process, how often."""
+
+    async def begin(self) -> None:
+        """Begin the fault."""
+        raise NotImplementedError
+
+    async def end(self) -> None:
+        """Restore what `begin` changed."""
+        raise NotImplementedError

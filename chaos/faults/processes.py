@@ -1,0 +1,139 @@
+"""Faults of daemons, consumers and Spark: killed, frozen, restarted."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+
+from chaos.cluster import READERS
+from chaos.faults.fault import ALL_TOPICS, Fault
+from headgate.errors import HeadgateError
+
+
+class LeaderKilled(Fault):
+    """The leader gets SIGKILL and is started again later."""
+
+    name = "leader-killed"
+    summary = "The leader of the orders gets SIGKILL."
+
+    async def begin(self) -> None:
+        """Kill the leader."""
+        self._victim = await self.stage.leader()
+        await self.cluster.kill(self._victim)
+        self.note = f"It was {self._victim}."
+
+    async def end(self) -> None:
+        """Start it again."""
+        if self._victim not in self.cluster.programs:
+            await self.cluster.start_daemon(self._victim)
+
+
+class LeaderFrozen(Fault):
+    """The leader is suspended for longer than its session lasts, and continues afterwards."""
+
+    name = "leader-frozen"
+    summary = "The leader of the orders gets SIGSTOP, and SIGCONT after its session has expired."
+
+    async def begin(self) -> None:
+        """Freeze the leader."""
+        self._victim = await self.stage.leader()
+        self.cluster.freeze(self._victim)
+        self.note = f"It was {self._victim}."
+
+    async def end(self) -> None:
+        """Resume it."""
+        if self._victim in self.cluster.programs:
+            self.cluster.thaw(self._victim)
+
+
+class RollingUpgrade(Fault):
+    """Every daemon is stopped with SIGTERM and started again, one after the other."""
+
+    name = "rolling-upgrade"
+    summary = "Each daemon in turn is stopped with SIGTERM, and the next one waits until it is ready again."
+    seconds = 0.0
+    continuing = ALL_TOPICS
+
+    async def begin(self) -> None:
+        """Restart all daemons in turn."""
+        names = self.stage.daemons()
+        for name in names:
+            await self.cluster.restart_daemon(name)
+            await self.cluster.until_ready(name)
+        self.note = f"In the order {', '.join(names)}."
+
+    async def end(self) -> None:
+        """Do nothing: all daemons are ready."""
+
+
+class ConsumerKilled(Fault):
+    """A consumer gets SIGKILL, and is started again after its grace period."""
+
+    name = "consumer-killed"
+    summary = "A consumer gets SIGKILL, and returns after its grace period."
+    continuing = ALL_TOPICS
+
+    async def begin(self) -> None:
+        """Kill one consumer."""
+        self._victim = self.stage.rng.choice([reader for reader in READERS if reader.name in self.cluster.programs])
+        await self.cluster.kill(self._victim.name)
+        self.note = f"It was {self._victim.name}."
+
+    async def end(self) -> None:
+        """Start it again."""
+        await self.cluster.start_consumer(self._victim)
+
+
+class SparkFrozen(Fault):
+    """Spark is suspended while a question about a sealed segment waits for it."""
+
+    name = "spark-frozen"
+    summary = "Spark is suspended while a drain check waits for it."
+    continuing = ALL_TOPICS
+    needs_spark = True
+
+    async def begin(self) -> None:
+        """Freeze Spark, then seal a segment, which makes the leader ask."""
+        self._group = spark_group(self)
+        os.killpg(self._group, signal.SIGSTOP)
+        await self.stage.operator.change_layout()
+
+    async def end(self) -> None:
+        """Resume it, unless its supervisor has replaced it."""
+        if self.cluster.spark is not None and self.cluster.spark.pid == self._group:
+            os.killpg(self._group, signal.SIGCONT)
+
+
+class SparkKilled(SparkFrozen):
+    """Spark gets SIGKILL while a question about a sealed segment waits for it. Its supervisor starts it again."""
+
+    name = "spark-killed"
+    summary = "Spark gets SIGKILL while a drain check waits for it."
+
+    async def begin(self) -> None:
+        """Suspend Spark, make the leader ask, and kill Spark before it replies."""
+        await super().begin()
+        await asyncio.sleep(1.0)
+        os.killpg(self._group, signal.SIGKILL)
+
+    async def end(self) -> None:
+        """Do nothing: the supervisor starts Spark again."""
+
+
+def spark_group(fault: Fault) -> int:
+    """Return the process group of Spark. Raises HeadgateError if it does not run."""
+    spark = fault.cluster.spark
+    if spark is None or spark.pid is None:
+        raise HeadgateError("Spark does not run")
+    return spark.pid
+
+
+FAULTS: tuple[type[Fault], ...] = (
+    LeaderKilled,
+    LeaderFrozen,
+    RollingUpgrade,
+    ConsumerKilled,
+    SparkFrozen,
+    SparkKilled,
+)

@@ -1,0 +1,108 @@
+"""Faults of the servers that headgate needs: the broker and ZooKeeper."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+
+from chaos.faults.fault import ALL_TOPICS, Fault
+from headgate.errors import HeadgateError
+
+
+class BrokerRestarted(Fault):
+    """The broker stops, and returns with what it had stored."""
+
+    name = "broker-restarted"
+    summary = "The broker is stopped with SIGTERM, and returns with its retained messages."
+    seconds = 3.0
+
+    async def begin(self) -> None:
+        """Stop the broker."""
+        await self.cluster.broker.stop()
+
+    async def end(self) -> None:
+        """Start it."""
+        await self.cluster.broker.start()
+
+
+class BrokerEmptied(BrokerRestarted):
+    """The broker stops, and returns without any retained message or session."""
+
+    name = "broker-emptied"
+    summary = "The broker is stopped, loses everything it has stored, and returns."
+
+    async def begin(self) -> None:
+        """Stop the broker and delete what it has stored."""
+        await super().begin()
+        stored = self.cluster.broker.folder / "mosquitto.db"
+        if not stored.exists():
+            raise HeadgateError(f"the broker has stored nothing in {stored}, so nothing could be deleted")
+        self.note = f"It lost {stored.stat().st_size:,} bytes."
+        stored.unlink()
+
+
+class BrokerKilled(Fault):
+    """The broker gets SIGKILL, and returns at once with an old copy of what it had stored."""
+
+    name = "broker-killed"
+    summary = "The broker gets SIGKILL, and returns at once with what it had last saved."
+    seconds = 2.0
+
+    async def begin(self) -> None:
+        """Kill the broker; its supervisor starts it again."""
+        pid = self.cluster.broker.pid
+        if pid is None:
+            raise HeadgateError("the broker does not run")
+        os.kill(pid, signal.SIGKILL)
+
+    async def end(self) -> None:
+        """Do nothing: the supervisor starts the broker again."""
+
+
+class ZooKeeperLeaderKilled(Fault):
+    """The ZooKeeper server that leads the ensemble gets SIGKILL, and returns at once."""
+
+    name = "zookeeper-leader-killed"
+    summary = "The ZooKeeper server that leads the ensemble gets SIGKILL, and returns."
+    continuing = ALL_TOPICS
+
+    async def begin(self) -> None:
+        """Kill the server; its supervisor starts it again."""
+        server = await self.cluster.leading_zookeeper()
+        if server.pid is None:
+            raise HeadgateError("the ZooKeeper server that leads does not run")
+        self.note = f"It was {server.folder.name}."
+        os.kill(server.pid, signal.SIGKILL)
+
+    async def end(self) -> None:
+        """Do nothing: the supervisor starts the server again."""
+
+
+class QuorumLost(Fault):
+    """Two of three ZooKeeper servers stop, so that ZooKeeper serves nothing."""
+
+    name = "zookeeper-quorum-lost"
+    summary = "Two of three ZooKeeper servers are stopped, among them the leader."
+    continuing = ALL_TOPICS
+
+    async def begin(self) -> None:
+        """Stop the leading server and another one."""
+        leading = await self.cluster.leading_zookeeper()
+        other = next(server for server in self.cluster.zookeepers if server is not leading)
+        self._stopped = [leading, other]
+        self.note = f"They were {leading.folder.name} and {other.folder.name}."
+        await asyncio.gather(*(server.stop() for server in self._stopped))
+
+    async def end(self) -> None:
+        """Start them at the same time, because one alone waits for the other."""
+        await asyncio.gather(*(server.start() for server in self._stopped))
+
+
+FAULTS: tuple[type[Fault], ...] = (
+    BrokerRestarted,
+    BrokerEmptied,
+    BrokerKilled,
+    ZooKeeperLeaderKilled,
+    QuorumLost,
+)

@@ -1,0 +1,200 @@
+"""Play a schedule on a cluster: begin and end its faults while producers, consumers and an operator work.
+
+It decides nothing about what clients saw: chaos.judge does. What it notes itself is a step that failed or took too
+long, such as a topic that accepts nothing after a fault.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from chaos.cluster import ORDERS, PAYMENTS, READERS, READINGS, TOPICS, ChaosCluster
+from chaos.evidence import newest_done_ns, read_run, timeline_of
+from chaos.faults.catalogue import CATALOGUE
+from chaos.faults.fault import Stage
+from chaos.judge import RunEvidence
+from chaos.operator import Operator
+from chaos.schedule import PlannedFault
+from chaos.timeline import SECOND_NS, FaultWindow, Timeline
+from demo.checks import Violation
+from headgate import Admin
+from headgate.background import cancel_and_wait
+from headgate.errors import HeadgateError
+
+COMMAND_SECONDS: Final = 60.0
+"""Deadline of the operator's commands."""
+RECOVERY_SECONDS: Final = 90.0
+"""Longest wait after a fault until every topic accepts records."""
+DELIVERY_SECONDS: Final = 300.0
+"""Longest wait, after the last record, until every subscription has acknowledged everything."""
+WATCH_INTERVAL_SECONDS: Final = 0.25
+SEGMENTS: Final = 2
+RATE_SHARES: Final = {ORDERS: 1.0, PAYMENTS: 0.3, READINGS: 0.1}
+"""Rate of each topic's producer, relative to the first one."""
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunPlan:
+    """What to play."""
+
+    faults: Sequence[PlannedFault]
+    seconds: float
+    """How long to produce, if the faults do not take longer."""
+    complete: bool
+    """Whether to play all faults even if that takes longer than planned."""
+    rest_seconds: float
+    rate: int
+    """Records per second to the first topic."""
+    with_spark: bool
+    seed: int
+
+
+@dataclass(slots=True)
+class Played:
+    """What a run recorded itself."""
+
+    began_ns: int = 0
+    ended_ns: int = 0
+    faults: list[FaultWindow] = field(default_factory=list)
+    ended_programs: list[str] = field(default_factory=list)
+    notes: list[Violation] = field(default_factory=list)
+
+    def note(self, problem: str) -> None:
+        """Record a step that failed or took too long."""
+        self.notes.append(Violation("not finished", problem))
+
+
+async def play(folder: Path, plan: RunPlan, say: Say) -> tuple[RunEvidence, Timeline, list[str]]:
+    """Play ``plan`` in ``folder``; return the evidence, the timeline, and the daemons that ended on their own.
+
+    Raises HeadgateError if the cluster cannot be started, or a ledger cannot be read.
+    """
+    played = Played()
+    spark = ", and Spark" if plan.with_spark else ""
+    say(f"starting three ZooKeeper servers, mosquitto and three daemons{spark}")
+    async with ChaosCluster(folder) as cluster:
+        await cluster.start_servers()
+        await cluster.start_daemons()
+        if plan.with_spark:
+            await cluster.start_spark()
+        async with Admin(cluster.client_config(), timeout_seconds=COMMAND_SECONDS) as admin:
+            for topic in TOPICS:
+                await admin.create_topic(topic, segments=SEGMENTS)
+            stage = Stage(cluster, Operator(admin), random.Random(plan.seed))
+            for topic, share in RATE_SHARES.items():
+                await cluster.start_producer(topic, max(1, round(plan.rate * share)))
+            for reader in READERS:
+                await cluster.start_consumer(reader)
+            async with _background(stage, plan, played):
+                await _play_faults(stage, plan, played, say)
+            await _finish(stage, played, say)
+        for name in [*cluster.programs]:
+            if (code := await cluster.stop(name)) != 0:
+                played.ended_programs.append(f"{name} ended with code {code} when it was stopped")
+        say("reading the ledger and the files of producers and consumers")
+        run = await read_run(cluster, played.faults, played.ended_programs, played.notes)
+        timeline = timeline_of(run, played.began_ns, played.ended_ns, stage.operator.operations)
+        return run, timeline, cluster.restarts
+
+
+@asynccontextmanager
+async def _background(stage: Stage, plan: RunPlan, played: Played) -> AsyncIterator[None]:
+    """Start daemons again that end on their own, and let the operator work; until leaving."""
+    watching = asyncio.create_task(_watch(stage.cluster, played), name="watch programs")
+    # Without Spark no gate opens, so the layout stays as it is.
+    tasks = [watching, *([asyncio.create_task(stage.operator.run(), name="operator")] if plan.with_spark else [])]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            if task.done() and not task.cancelled() and (error := task.exception()) is not None:
+                played.note(f"{task.get_name()}: {error}")
+            await cancel_and_wait(task)
+
+
+async def _watch(cluster: ChaosCluster, played: Played) -> None:
+    while True:
+        await asyncio.sleep(WATCH_INTERVAL_SECONDS)
+        played.ended_programs += await cluster.restart_ended_daemons()
+
+
+async def _play_faults(stage: Stage, plan: RunPlan, played: Played, say: Say) -> None:
+    loop = asyncio.get_running_loop()
+    await _until_accepting(stage.cluster, 0, "the start", played)
+    began, played.began_ns = loop.time(), time.monotonic_ns()
+    for number, planned in enumerate(plan.faults, 1):
+        await asyncio.sleep(max(0.0, planned.begins_seconds - (loop.time() - began)))
+        if not plan.complete and loop.time() - began + planned.seconds > plan.seconds:
+            say(f"{len(plan.faults) - number + 1} faults are left out: the earlier ones took longer than planned")
+            break
+        say(f"{loop.time() - began:6.1f} s  {number:2}  {planned.name}")
+        await _play_fault(stage, planned, played)
+        say(f"{loop.time() - began:6.1f} s      over. {played.faults[-1].note}")
+        await _until_accepting(stage.cluster, played.faults[-1].ended_ns, planned.name, played)
+        await asyncio.sleep(plan.rest_seconds)
+    await asyncio.sleep(max(0.0, plan.seconds - (loop.time() - began)))
+
+
+async def _play_fault(stage: Stage, planned: PlannedFault, played: Played) -> None:
+    """Begin one fault, wait, and end it. One that fails is noted, and what it may have left is restored."""
+    kind = CATALOGUE[planned.name]
+    fault = kind(stage)
+    began_ns = time.monotonic_ns()
+    try:
+        await fault.begin()
+        await asyncio.sleep(planned.seconds)
+        await fault.end()
+    except HeadgateError as error:
+        played.note(f"{planned.name}: {error}")
+        await stage.cluster.restore()
+    window = FaultWindow(kind.name, kind.summary, began_ns, time.monotonic_ns(), fault.note, kind.continuing)
+    played.faults.append(window)
+
+
+async def _until_accepting(cluster: ChaosCluster, since_ns: int, after: str, played: Played) -> None:
+    """Wait until every topic has accepted a record that was acknowledged after ``since_ns``."""
+    waiting = list(TOPICS)
+    deadline = asyncio.get_running_loop().time() + RECOVERY_SECONDS
+    while True:
+        waiting = [topic for topic in waiting if newest_done_ns(cluster.output_path(f"producer-{topic}")) <= since_ns]
+        if not waiting:
+            return
+        if asyncio.get_running_loop().time() > deadline:
+            played.note(f"{', '.join(waiting)} accepted nothing for {RECOVERY_SECONDS:g} s after {after}")
+            return
+        await asyncio.sleep(WATCH_INTERVAL_SECONDS)
+
+
+async def _finish(stage: Stage, played: Played, say: Say) -> None:
+    """Stop the producers, and wait until every subscription has acknowledged everything."""
+    cluster, loop = stage.cluster, asyncio.get_running_loop()
+    say(f"{(time.monotonic_ns() - played.began_ns) / SECOND_NS:6.1f} s  stopping the producers")
+    for topic in TOPICS:
+        name = f"producer-{topic}"
+        if name in cluster.programs and (code := await cluster.stop(name)) != 0:
+            played.ended_programs.append(f"{name} ended with code {code} when it was stopped")
+    played.ended_ns = time.monotonic_ns()
+    say("waiting until everything is delivered")
+    deadline = loop.time() + DELIVERY_SECONDS
+    waiting = dict.fromkeys(sorted({(reader.topic, reader.subscription) for reader in READERS}), -1)
+    while any(waiting.values()):
+        try:
+            for topic, subscription in waiting:
+                waiting[topic, subscription] = await stage.operator.unacknowledged(topic, subscription)
+        except HeadgateError as error:
+            played.note(f"the end: {error}")
+            return
+        if loop.time() > deadline:
+            names = ", ".join(f"{topic}/{name}: {count}" for (topic, name), count in waiting.items() if count)
+            played.note(f"not acknowledged {DELIVERY_SECONDS:g} s after the last record: {names}")
+            return
+        await asyncio.sleep(WATCH_INTERVAL_SECONDS)

@@ -1,0 +1,60 @@
+"""The schedule of faults: complete rounds, no overlap, and the same result for the same chance."""
+
+from __future__ import annotations
+
+import random
+from itertools import pairwise
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chaos.schedule import WARM_UP_SECONDS, FaultKind, PlannedFault, left_out, plan, plan_in_order
+
+KINDS = [FaultKind(name, seconds) for name, seconds in (("a", 8.0), ("b", 3.0), ("c", 0.0), ("d", 10.0))]
+
+
+def planned(seconds: float, seed: int = 1, rest_seconds: float = 10.0) -> list[PlannedFault]:
+    return plan(KINDS, seconds=seconds, rest_seconds=rest_seconds, shuffle=random.Random(seed).shuffle)
+
+
+def test_every_kind_is_used_before_any_is_used_again() -> None:
+    names = [fault.name for fault in planned(600)]
+
+    assert len(names) > 2 * len(KINDS)
+    for begin in range(0, len(names) - len(KINDS) + 1, len(KINDS)):
+        assert sorted(names[begin : begin + len(KINDS)]) == ["a", "b", "c", "d"]
+
+
+@given(seconds=st.floats(0, 2000), seed=st.integers(0, 1000), rest_seconds=st.floats(1, 60))
+def test_faults_never_overlap_and_end_with_a_rest_in_time(seconds: float, seed: int, rest_seconds: float) -> None:
+    faults = planned(seconds, seed, rest_seconds)
+
+    assert all(b.begins_seconds >= a.begins_seconds + a.seconds + rest_seconds for a, b in pairwise(faults))
+    assert all(fault.begins_seconds + fault.seconds + rest_seconds <= seconds for fault in faults[-1:])
+    assert all(fault.begins_seconds >= WARM_UP_SECONDS for fault in faults)
+
+
+def test_the_same_seed_gives_the_same_schedule_and_another_one_another() -> None:
+    assert planned(600, 3) == planned(600, 3)
+    assert len({tuple(fault.name for fault in planned(600, seed)) for seed in range(10)}) > 5
+
+
+def test_a_run_that_is_too_short_names_what_it_leaves_out() -> None:
+    faults = planned(40)
+
+    assert 1 <= len(faults) < len(KINDS)
+    assert {fault.name for fault in faults} | set(left_out(KINDS, faults)) == {"a", "b", "c", "d"}
+    assert [] == left_out(KINDS, planned(600))
+
+
+def test_without_kinds_nothing_is_planned() -> None:
+    assert [] == plan([], seconds=600, rest_seconds=10, shuffle=random.Random(1).shuffle)
+
+
+def test_a_fixed_order_is_kept_with_repetitions() -> None:
+    order = [KINDS[1], KINDS[0], KINDS[1]]
+
+    faults, seconds = plan_in_order(order, rest_seconds=2)
+
+    assert faults == [PlannedFault("b", 2, 3), PlannedFault("a", 7, 8), PlannedFault("b", 17, 3)]
+    assert seconds == 22
