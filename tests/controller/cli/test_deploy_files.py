@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.headgate.cli.conftest import Invoke
 
@@ -56,3 +58,30 @@ def test_a_folder_that_cannot_be_written_is_one_line(invoke: Invoke, tmp_path: P
 
     assert (1, 1) == (result.exit_code, result.stderr.count("\n"))
     assert "Not a directory" in result.stderr
+
+
+def test_alerts_and_the_status_page_link_to_the_runbook_that_is_named(invoke: Invoke, tmp_path: Path) -> None:
+    url = "https://ops.example.com/runbook?v=2"
+
+    assert 0 == invoke("deploy-files", str(tmp_path), "--runbook-url", url).exit_code
+
+    assert url == tomllib.loads((tmp_path / "headgate.toml").read_text())["http"]["runbook_url"]
+    prometheus = yaml.safe_load((tmp_path / "prometheus/prometheus.yml").read_text())
+    assert {"headgate_runbook": url} == prometheus["global"]["external_labels"]
+    groups = yaml.safe_load((tmp_path / "prometheus/headgate.rules.yml").read_text())["groups"]
+    links = [rule["annotations"]["runbook_url"] for group in groups for rule in group["rules"] if "alert" in rule]
+    assert links
+    assert [] == [link for link in links if f'"{url}" }}}}#headgate' not in link]
+    assert "RUNBOOK.md#" not in (tmp_path / "prometheus/headgate.rules.test.yml").read_text()
+    assert "changed since" in invoke("deploy-files", str(tmp_path)).stderr
+
+
+@pytest.mark.parametrize(
+    "url", ["wiki", "ftp://x/y", "https://", "https://x/#top", "https://x/a b", 'https://x/"y', "https://x/{{y}}"]
+)
+def test_an_address_that_alerts_could_not_use_is_refused(url: str, invoke: Invoke, tmp_path: Path) -> None:
+    result = invoke("deploy-files", str(tmp_path / "new"), "--runbook-url", url)
+
+    assert 2 == result.exit_code
+    assert "is no address such as https://wiki.example.org/headgate/runbook" in result.stderr
+    assert not (tmp_path / "new").exists()
