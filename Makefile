@@ -145,7 +145,7 @@ performance: $(TEST_STAMP) ## Run every benchmark, and write docs/performance.md
 	$(BIN)/python -m bench --all --write docs/performance
 
 simulate: $(TEST_STAMP) ## Simulate SEEDS clusters in virtual time (default 50)
-	$(BIN)/python -m tests.simulation 1 $(SEEDS)
+	$(BIN)/python -m tests.simulation --seeds 1 $(SEEDS)
 
 clean: ## Remove everything that can be created again; data folders stay
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .nox

@@ -1,25 +1,121 @@
-"""``python -m tests.simulation FIRST LAST``: play these seeds, report each, stop at the first broken invariant."""
+"""Play the simulation of seeds, and reduce one that fails to the fewest faults and programs.
+
+\b
+Examples:
+  python -m tests.simulation --seeds 1 200           play these; stop at a failure
+  python -m tests.simulation --seed 17               play one, and print its story
+  python -m tests.simulation --seed 17 --shrink      the fewest parts that still fail
+  python -m tests.simulation --seed 17 --parts 3:split,stream-0 --salt 2
+  python -m tests.simulation --minutes 60 --json     what an hour of seeds covers
+
+Exit code 0: all invariants held; 1: a seed failed; 2: a wrong option.
+"""
 
 from __future__ import annotations
 
+import json
 import sys
 import time
+from collections.abc import Iterable
+from contextlib import nullcontext
 
-from tests.simulation.play import run_seed
+import click
+
+from tests.simulation.coverage_report import CoveredPolicy
+from tests.simulation.failure import failure_of, shrunk
+from tests.simulation.invariant_checker import InvariantChecker
+from tests.simulation.plan import plan_of
+from tests.simulation.play import play
+
+MOST_RUNS = 300
+"""Runs to shrink one seed: about a minute."""
+TRACED_EVERY = 5
 
 
-def main(first: int, last: int) -> None:
-    """Play seeds ``first`` to ``last``."""
-    for seed in range(first, last + 1):
+@click.command(name="simulation", help=__doc__)
+@click.option("--seeds", type=(int, int), metavar="FIRST LAST", help="Play these seeds (default: 1 50).")
+@click.option("--seed", type=int, help="Play one seed, and print its story.")
+@click.option("--parts", help="With --seed: only these faults and programs, separated by commas.")
+@click.option("--salt", type=int, default=0, help="With --seed: other delays and pauses (default: 0).")
+@click.option("--shrink", "shrinks", is_flag=True, help="With --seed: find the fewest parts that still fail.")
+@click.option("--minutes", type=click.FloatRange(min=0, min_open=True), help="Play new seeds for so long.")
+@click.option("--json", "as_json", is_flag=True, help="With --minutes: print one JSON object.")
+def main(
+    seeds: tuple[int, int] | None,
+    seed: int | None,
+    parts: str | None,
+    salt: int,
+    shrinks: bool,
+    minutes: float | None,
+    as_json: bool,
+) -> None:
+    """Play what the options say."""
+    if sum(given is not None for given in (seeds, seed, minutes)) > 1:
+        raise click.UsageError("use only one of --seeds, --seed and --minutes")
+    if seed is None and (shrinks or parts or salt):
+        raise click.UsageError("--shrink, --parts and --salt need --seed")
+    if as_json and minutes is None:
+        raise click.UsageError("--json needs --minutes")
+    if seed is not None:
+        _play_one(seed, parts, salt, shrinks=shrinks)
+    elif minutes is not None:
+        _play_long(minutes, as_json=as_json)
+    else:
+        first, last = seeds or (1, 50)
+        _play_all(range(first, last + 1))
+
+
+def _play_all(seeds: Iterable[int]) -> None:
+    for seed in seeds:
         began = time.perf_counter()
-        checker = run_seed(seed)
-        records = sum(len(stored) for stored in checker.stored.values())
-        took = time.perf_counter() - began
-        sys.stdout.write(
-            f"seed {seed}: {checker.chunks} chunks, {records} records, all invariants held ({took:.1f} s)\n"
-        )
-        sys.stdout.flush()
+        failure = failure_of(plan_of(seed))
+        if failure is not None:
+            click.echo(f"seed {seed} failed\n{failure.report()}")
+            click.echo(f"shrink: python -m tests.simulation --seed {seed} --shrink")
+            raise click.exceptions.Exit(1)
+        click.echo(f"seed {seed}: all invariants held ({time.perf_counter() - began:.1f} s)")
+
+
+def _play_one(seed: int, parts: str | None, salt: int, *, shrinks: bool) -> None:
+    plan = plan_of(seed)
+    try:
+        plan = plan.only(plan.parts if parts is None else [name for name in parts.split(",") if name], salt)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+    failure = failure_of(plan)
+    if failure is None:
+        checker = play(plan)
+        click.echo(f"{checker.story.table()}\n\nseed {seed}: all invariants held")
+        return
+    if shrinks:
+        failure = shrunk(failure, MOST_RUNS, lambda line: click.echo(line, err=True))
+    click.echo(failure.report())
+    raise click.exceptions.Exit(1)
+
+
+def _play_long(minutes: float, *, as_json: bool) -> None:
+    """Play new seeds; their numbers begin with the time, so that no two long runs play the same."""
+    first = time.time_ns() // 1_000_000
+    deadline = time.monotonic() + 60 * minutes
+    covered = CoveredPolicy()
+    virtual_seconds, played, failure = 0.0, 0, None
+    while failure is None and time.monotonic() < deadline:
+        checker = InvariantChecker()
+        with nullcontext() if played % TRACED_EVERY else covered.tracing():
+            failure = failure_of(plan_of(first + played), checker)
+        covered.verdicts.update(checker.verdicts)
+        virtual_seconds += checker.virtual_seconds
+        played += 1
+    report = {"seeds": played, "first_seed": first, "cluster_minutes": round(virtual_seconds / 60), **covered.report()}
+    if as_json:
+        click.echo(json.dumps(report | {"failure": None if failure is None else failure.command}, indent=2))
+    else:
+        for name, value in report.items():
+            click.echo(f"{name}: {value}")
+    if failure is not None:
+        click.echo(failure.report(), err=as_json)
+        raise click.exceptions.Exit(1)
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]))
+    sys.exit(main(prog_name="python -m tests.simulation"))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from headgate.protocol.messages import publish_filter
 from tests.simulation.broken_promise import InvariantViolationError
@@ -33,10 +33,14 @@ class DeviceClients:
         cluster: str,
         topic: str,
         on_switch: Callable[[], None],
+        pause: Callable[[random.Random, float, float], Awaitable[None]],
         *,
         switch_probability: float,
     ) -> None:
-        """``on_switch`` is called when `on` changes; ``switch_probability``: per publication."""
+        """``on_switch`` is called when `on` changes. ``pause`` waits between publications.
+
+        ``switch_probability``: per publication.
+        """
         self.broker = FakeDeviceBroker(window=20)
         self.published: dict[bytes, list[int]] = defaultdict(list)
         """Key → counters with a PUBACK that the broker keeps."""
@@ -45,6 +49,7 @@ class DeviceClients:
         self.discarded = 0
         """Publications that the broker discarded."""
         self._on_switch = on_switch
+        self._pause = pause
         self._switch_probability = switch_probability
         self._subscribed_publications = 2
         """Publications that the broker kept since the intake was switched on."""
@@ -82,7 +87,7 @@ class DeviceClients:
     async def publish(self) -> None:
         """Publish until cancelled. The leader must have subscribed already: earlier publications may be lost."""
         while True:
-            await asyncio.sleep(self._rng.uniform(0.3, 3))
+            await self._pause(self._rng, 0.3, 3)
             if self._rng.random() < self._switch_probability:
                 self.switch(not self.on)
             if self.broker.running:

@@ -1,4 +1,4 @@
-"""The faults of a simulated run, and the commands that it executes meanwhile.
+"""The faults of a simulated run, and the commands that it executes meanwhile, one for each name of `plan.OPERATIONS`.
 
 Daemons crash, freeze or stop; the broker restarts; the network loses, duplicates and reorders messages; ZooKeeper fails or
 expires a session; the store fails or does not report whether it wrote; reads are damaged; a clock is wrong. Consumers join,
@@ -8,11 +8,13 @@ leave and vanish. Topics split and merge, subscriptions are moved and deleted.
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from headgate import Admin
 from headgate.errors import CommandUnknownError, HeadgateError, NoLeaderError
+from tests.simulation.plan import Step
 from tests.simulation.simulated_daemon import SimulatedDaemon, now_ms
 from tests.support.fakes.broker import Faults
 
@@ -27,32 +29,15 @@ DAY_MS = 86_400_000
 
 
 class FaultInjector:
-    """Injects faults into one simulated cluster. The seed of the cluster decides which, and when."""
+    """Injects faults into one simulated cluster. Its plan decides which, and when."""
 
     def __init__(self, world: ClusterSimulation) -> None:
         self._world = world
 
-    async def inject(self, admin: Admin) -> None:
-        faults: list[Callable[[Admin], Awaitable[None]]] = [
-            self._split,
-            self._split,
-            self._merge,
-            self._crash_leader,
-            self._freeze_leader,
-            self._restart_broker,
-            self._unreliable_network,
-            self._zookeeper_outage,
-            self._expire_session,
-            self._store_trouble,
-            self._consumer_joins,
-            self._consumer_leaves,
-            self._consumer_vanishes,
-            self._daemon_stops,
-            self._seek,
-            self._seek,
-            self._delete_subscription,
-        ]
-        await self._world.rng.choice(faults)(admin)
+    async def inject(self, step: Step, admin: Admin) -> None:
+        """Perform the operation of a step."""
+        operation: Callable[[Admin, random.Random], Awaitable[None]] = getattr(self, f"_{step.operation}")
+        await operation(admin, random.Random(f"{step.seed}/{self._world.plan.salt}"))
 
     async def _command(self, command: Awaitable[Any], what: str) -> None:
         """Execute a command; it may fail, for example without a leader."""
@@ -60,168 +45,169 @@ class FaultInjector:
         try:
             await command
         except CommandUnknownError as error:
-            self._world.log(f"{what}: {error}")
+            self._world.log("admin", what, f"outcome unknown: {error}")
         except NoLeaderError as error:
-            self._world.log(f"{what} failed: {error}")
+            self._world.log("admin", what, f"failed: {error}")
             self._world.checker.command_abandoned(self._world.commands.token)
         except HeadgateError as error:
-            self._world.log(f"{what} failed: {error}")
+            self._world.log("admin", what, f"failed: {error}")
         else:
-            self._world.log(what)
+            self._world.log("admin", what, "done")
 
     def _active(self) -> list[int]:
         topic = self._world.checker.states[0].topics[TOPIC]
         return [segment.segment_id for segment in sorted(topic.layout.active(), key=lambda s: s.first_hash)]
 
-    async def _split(self, admin: Admin) -> None:
-        segment = self._world.rng.choice(self._active())
+    async def _split(self, admin: Admin, rng: random.Random) -> None:
+        segment = rng.choice(self._active())
         await self._command(admin.split(TOPIC, segment), f"split {segment}")
 
-    async def _merge(self, admin: Admin) -> None:
+    async def _merge(self, admin: Admin, rng: random.Random) -> None:
         active = self._active()
         if len(active) > 1:
-            low = self._world.rng.randrange(len(active) - 1)
+            low = rng.randrange(len(active) - 1)
             await self._command(
                 admin.merge(TOPIC, active[low], active[low + 1]), f"merge {active[low]} {active[low + 1]}"
             )
 
-    async def _seek(self, admin: Admin) -> None:
+    async def _seek(self, admin: Admin, rng: random.Random) -> None:
         """Seek a subscription; invalid positions are rejected."""
-        subscription = self._world.rng.choice([STREAM, STREAM, QUEUE])
+        subscription = rng.choice([STREAM, STREAM, QUEUE])
         tails = sorted(self._world.checker.states[0].topics[TOPIC].tails.items())
-        chosen = self._world.rng.sample(tails, self._world.rng.randint(1, min(2, len(tails))))
-        wanted: dict[str, Any] = self._world.rng.choice(
+        chosen = rng.sample(tails, rng.randint(1, min(2, len(tails))))
+        wanted: dict[str, Any] = rng.choice(
             [
                 {"to": "earliest"},
                 {"to": "latest"},
-                {"timestamp_ms": max(0, now_ms() - self._world.rng.randrange(60_000))},
-                {"positions": {segment: self._world.rng.randint(0, tail.next_offset + 1) for segment, tail in chosen}},
+                {"timestamp_ms": max(0, now_ms() - rng.randrange(60_000))},
+                {"positions": {segment: rng.randint(0, tail.next_offset + 1) for segment, tail in chosen}},
                 {"positions": {segment: tail.next_offset for segment, tail in chosen}},
             ]
         )
         await self._command(admin.seek(TOPIC, subscription, **wanted), f"seek {subscription} {wanted}")
-        if self._world.rng.random() < 0.5:
+        if rng.random() < 0.5:
             # Again, while its consumers read the repeated records.
-            await asyncio.sleep(self._world.rng.uniform(0, 1))
+            await asyncio.sleep(rng.uniform(0, 1))
             await self._command(admin.seek(TOPIC, subscription, to="earliest"), f"seek {subscription} again")
 
-    async def _delete_subscription(self, admin: Admin) -> None:
+    async def _delete_subscription(self, admin: Admin, rng: random.Random) -> None:
         """Delete a subscription while its consumer runs; the consumer ends and is started again."""
         await self._command(admin.delete_subscription(TOPIC, DELETED, force=True), f"delete {DELETED}")
 
-    async def set_clocks(self) -> None:
-        """Set the leader's clock wrong for a moment, again and again."""
-        while True:
-            await asyncio.sleep(self._world.clock_rng.uniform(5, 30))
-            leader = self._leader()
-            leader.clock_ahead_ms = self._world.clock_rng.choice([-1, 1, 8]) * DAY_MS
-            self._world.log(f"the clock of {leader.name} is {leader.clock_ahead_ms} ms ahead")
-            try:
-                await asyncio.sleep(self._world.clock_rng.uniform(0.1, 5))
-            finally:
-                leader.clock_ahead_ms = 0
+    async def _clock_step(self, _: Admin, rng: random.Random) -> None:
+        """Set the leader's clock wrong for a moment."""
+        leader = self._leader(rng)
+        leader.clock_ahead_ms = rng.choice([-1, 1, 8]) * DAY_MS
+        self._world.log(leader.name, f"its clock is {leader.clock_ahead_ms // DAY_MS:+} days ahead")
+        self._later(rng.uniform(0.1, 5), lambda: self._set_clock(leader))
 
-    async def damage_reads(self) -> None:
-        """Let a daemon's disk or network flip bits for a while, again and again."""
-        while True:
-            await asyncio.sleep(self._world.disk_rng.uniform(1, 30))
-            # Those that follow read; a leader does not.
-            store = self._world.disk_rng.choice(
-                [each for each in self._world.daemons if not each.leads] or self._world.daemons
-            ).store
-            store.damaged_reads = self._world.disk_rng.choice([0.05, 0.3, 1.0])
-            self._world.log(f"{store.damaged_reads:.0%} of the reads of a daemon are damaged")
-            try:
-                await asyncio.sleep(self._world.disk_rng.uniform(5, 30))
-            finally:
-                store.damaged_reads = 0.0
+    def _set_clock(self, daemon: SimulatedDaemon) -> None:
+        daemon.clock_ahead_ms = 0
 
-    def _leader(self) -> SimulatedDaemon:
+    async def _damaged_reads(self, _: Admin, rng: random.Random) -> None:
+        """Let a daemon's disk or network flip bits for a while."""
+        # Those that follow read; a leader does not.
+        daemon = rng.choice([each for each in self._world.daemons if not each.leads] or self._world.daemons)
+        daemon.store.damaged_reads = rng.choice([0.05, 0.3, 1.0])
+        self._world.log(daemon.name, f"{daemon.store.damaged_reads:.0%} of its reads are damaged")
+        self._later(rng.uniform(5, 30), lambda: self._repair_reads(daemon))
+
+    def _repair_reads(self, daemon: SimulatedDaemon) -> None:
+        daemon.store.damaged_reads = 0.0
+
+    def _leader(self, rng: random.Random) -> SimulatedDaemon:
         leading = [daemon for daemon in self._world.daemons if daemon.leads]
-        return leading[0] if leading else self._world.rng.choice(self._world.daemons)
+        return leading[0] if leading else rng.choice(self._world.daemons)
 
-    async def _crash_leader(self, _: Admin) -> None:
-        leader = self._leader()
-        self._world.log(f"daemon {leader.name} crashes")
+    async def _crash_leader(self, _: Admin, rng: random.Random) -> None:
+        leader = self._leader(rng)
+        self._world.log(leader.name, "crashes")
         self._world.daemons.remove(leader)
         await leader.crash()
         self._world.start_daemon()
 
-    async def _freeze_leader(self, _: Admin) -> None:
-        leader = self._leader()
+    async def _freeze_leader(self, _: Admin, rng: random.Random) -> None:
+        leader = self._leader(rng)
         if leader.frozen:
             return
-        self._world.log(f"daemon {leader.name} freezes")
+        self._world.log(leader.name, "freezes")
         leader.freeze()
-        self._later(self._world.rng.uniform(1, 20), lambda: self._thaw(leader))
+        self._later(rng.uniform(1, 20), lambda: self._thaw(leader))
 
     def _thaw(self, daemon: SimulatedDaemon) -> None:
         if daemon in self._world.daemons and daemon.frozen:
-            self._world.log(f"daemon {daemon.name} thaws")
+            self._world.log(daemon.name, "thaws")
             daemon.thaw()
 
-    async def _daemon_stops(self, _: Admin) -> None:
-        daemon = self._world.rng.choice(self._world.daemons)
+    async def _daemon_stops(self, _: Admin, rng: random.Random) -> None:
+        daemon = rng.choice(self._world.daemons)
         if daemon.frozen:
             return
-        self._world.log(f"daemon {daemon.name} is asked to stop")
+        self._world.log(daemon.name, "is asked to stop")
         self._world.daemons.remove(daemon)
         self._world.start_daemon()
         await daemon.stop()
 
-    async def _restart_broker(self, _: Admin) -> None:
-        self._world.log("the broker stops")
+    async def _restart_broker(self, _: Admin, rng: random.Random) -> None:
+        self._world.log("broker", "stops")
         self._world.broker.stop()
         self._world.device_clients.broker.stop()
-        self._later(self._world.rng.uniform(0.5, 15), self._start_broker)
+        self._later(rng.uniform(0.5, 15), self._start_broker)
 
     def _start_broker(self) -> None:
+        if not self._world.broker.running:
+            self._world.log("broker", "starts")
         self._world.broker.start()
         self._world.device_clients.broker.start()
 
-    async def _unreliable_network(self, _: Admin) -> None:
-        self._world.log("messages are lost, duplicated and reordered")
+    async def _unreliable_network(self, _: Admin, rng: random.Random) -> None:
+        self._world.log("network", "loses, duplicates and reorders messages")
         self._world.broker.faults = Faults(
-            delay_seconds=(0.001, 0.3), loss=0.1, duplication=0.1, reorder=self._world.rng.random() < 0.5
+            delay_seconds=(0.001, 0.3), loss=0.1, duplication=0.1, reorder=rng.random() < 0.5
         )
-        self._later(self._world.rng.uniform(2, 10), self._restore_network)
+        self._later(rng.uniform(2, 10), self._restore_network)
 
     def _restore_network(self) -> None:
         self._world.broker.faults = Faults()
 
-    async def _zookeeper_outage(self, _: Admin) -> None:
-        self._world.log("ZooKeeper stops")
+    async def _zookeeper_outage(self, _: Admin, rng: random.Random) -> None:
+        self._world.log("ZooKeeper", "stops")
         self._world.zookeeper.stop()
-        self._later(self._world.rng.uniform(1, 30), self._world.zookeeper.start)
+        self._later(rng.uniform(1, 30), self._start_zookeeper)
 
-    async def _expire_session(self, _: Admin) -> None:
-        daemon = self._leader()
-        self._world.log(f"the session of {daemon.name} expires")
+    def _start_zookeeper(self) -> None:
+        if not self._world.zookeeper.running:
+            self._world.log("ZooKeeper", "starts")
+            self._world.zookeeper.start()
+
+    async def _expire_session(self, _: Admin, rng: random.Random) -> None:
+        daemon = self._leader(rng)
+        self._world.log(daemon.name, "its session expires")
         self._world.zookeeper.expire_session(daemon.name)
 
-    async def _store_trouble(self, _: Admin) -> None:
-        store = self._leader().store
-        fault: Any = self._world.rng.choice(["unavailable", "unknown_written", "unknown_lost"])
-        self._world.log(f"the leader's next write is {fault}")
-        store.fail_next(fault)
+    async def _store_trouble(self, _: Admin, rng: random.Random) -> None:
+        leader = self._leader(rng)
+        fault: Any = rng.choice(["unavailable", "unknown_written", "unknown_lost"])
+        self._world.log(leader.name, f"its next write is {fault}")
+        leader.store.fail_next(fault)
 
-    async def _consumer_joins(self, _: Admin) -> None:
+    async def _consumer_joins(self, _: Admin, rng: random.Random) -> None:
         self._world.start_consumer(STREAM, "STREAM")
 
-    async def _consumer_leaves(self, _: Admin) -> None:
+    async def _consumer_leaves(self, _: Admin, rng: random.Random) -> None:
         streams = [name for name in self._world.consumers if name.startswith(STREAM)]
         if len(streams) > 1:
-            name = self._world.rng.choice(streams)
-            self._world.log(f"consumer {name} leaves")
+            name = rng.choice(streams)
+            self._world.log(name, "leaves")
             task = self._world.consumers.pop(name)
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
-    async def _consumer_vanishes(self, _: Admin) -> None:
+    async def _consumer_vanishes(self, _: Admin, rng: random.Random) -> None:
         streams = [name for name in self._world.consumers if name.startswith(STREAM)]
         if len(streams) > 1:
-            name = self._world.rng.choice(streams)
-            self._world.log(f"consumer {name} vanishes")
+            name = rng.choice(streams)
+            self._world.log(name, "vanishes")
             for client_id in self._world.broker.connected():
                 if client_id.startswith(f"{name}-"):
                     self._world.broker.cut(client_id)
@@ -237,8 +223,10 @@ class FaultInjector:
         await asyncio.sleep(31)
         self._restore_network()
         self._start_broker()
-        self._world.zookeeper.start()
+        self._start_zookeeper()
         for daemon in self._world.daemons:
+            self._set_clock(daemon)
+            self._repair_reads(daemon)
             if daemon.frozen:
                 self._thaw(daemon)
-        self._world.log("all faults have ended")
+        self._world.log("world", "all faults have ended")

@@ -7,6 +7,7 @@ granted before its ancestors are drained.
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable
@@ -22,6 +23,7 @@ from tests.simulation.broken_promise import InvariantViolationError
 from tests.simulation.clients import KEY_PREFIX
 from tests.simulation.import_program import IMPORT_KEY
 from tests.simulation.simulated_daemon import now_ms
+from tests.simulation.story import Story
 from tests.support.samples.record_rows import record_rows
 from tests.support.whole_state import decode_snapshot, everything
 
@@ -48,6 +50,8 @@ class InvariantChecker:
     """By topic, in the order of the ledger."""
     history: dict[int, list[tuple[tuple[e.AnyEntry, ...], int]]] = field(default_factory=dict)
     """Entries and time of each chunk, starting with the first."""
+    folded: dict[int, ShardState] = field(default_factory=dict)
+    """A second fold, up to the newest snapshot of each shard."""
     epochs: dict[int, int] = field(default_factory=dict)
     counters: dict[tuple[str, bytes], int] = field(default_factory=dict)
     """(topic, key) → the highest counter stored."""
@@ -73,8 +77,12 @@ class InvariantChecker:
     """(topic, segment, offset) of device records that repeat an earlier one."""
     weight_changes: int = 0
     """Number of weight changes."""
-    trace: list[str] = field(default_factory=list)
+    story: Story = field(default_factory=Story)
     chunks: int = 0
+    virtual_seconds: float = 0.0
+    """How long the run took in virtual time."""
+    verdicts: Counter[str] = field(default_factory=Counter)
+    """Verdict → how many batches a leader gave it."""
     changed_batches_refused: int = 0
     quotas_exceeded: Counter[str] = field(default_factory=Counter)
     """Quota → how often a leader refused a request for it."""
@@ -109,7 +117,7 @@ class InvariantChecker:
             if not isinstance(entry, e.TermStarted)
         ]:
             # A contender that was frozen: the number was free again. It notices that before it leads.
-            self.trace.append(f"chunk {shard}/{number}: a term chunk behind the trim")
+            self.story.add(_now_seconds(), "a contender", f"chunk {shard}/{number}", "a term chunk behind the trim")
             return
         if number != state.chunk + 1:
             raise InvariantViolationError(f"shard {shard}: chunk {number} follows chunk {state.chunk}")
@@ -148,12 +156,16 @@ class InvariantChecker:
                 self.deletions += 1
         self._check_created_subscriptions(found.entries)
         self._check_names(state)
-        self.trace.append(f"chunk {shard}/{number} epoch {found.header.leader_epoch}: {_kinds(found)}")
+        kinds = Counter(type(entry).__name__ for entry in found.entries)
+        self.story.add_chunk(_now_seconds(), shard, found.header.leader_epoch, number, kinds)
 
     def _check_snapshot(self, data: bytes, shard: int, number: int) -> None:
         """Compare a snapshot with the fold over the chunks."""
-        folded = ShardState(shard)
-        for at, (entries, at_ms) in enumerate(self.history.get(shard, [])[:number], start=1):
+        folded = self.folded.get(shard)
+        if folded is None or folded.chunk > number:
+            folded = self.folded[shard] = ShardState(shard)
+        history = self.history.get(shard, [])
+        for at, (entries, at_ms) in enumerate(history[folded.chunk : number], start=folded.chunk + 1):
             folded.apply_all(entries, chunk=at, at_ms=at_ms)
         if folded.chunk != number:
             raise InvariantViolationError(f"snapshot {number} of shard {shard} is ahead of chunk {folded.chunk}")
@@ -162,7 +174,7 @@ class InvariantChecker:
             raise InvariantViolationError(
                 f"snapshot {number} of shard {shard} differs from its ledger in {', '.join(wrong)}"
             )
-        self.trace.append(f"snapshot {shard}/{number}")
+        self.story.add(_now_seconds(), "snapshot job", f"snapshot {shard}/{number}")
 
     def _check_epoch(self, shard: int, found: chunk.Chunk) -> None:
         began = [entry.leader_epoch for entry in found.entries if isinstance(entry, e.TermStarted)]
@@ -408,6 +420,5 @@ class CheckedObjects(dict[str, bytes]):
         self._checker.check_write(path, data, before=before)
 
 
-def _kinds(found: chunk.Chunk) -> str:
-    kinds = [type(entry).__name__ for entry in found.entries]
-    return ", ".join(f"{kinds.count(kind)} {kind}" for kind in sorted(set(kinds))) or "barrier"
+def _now_seconds() -> float:
+    return asyncio.get_running_loop().time()

@@ -3,40 +3,52 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+from contextlib import nullcontext
 
 import structlog
 
 from tests.simulation.clients import SWITCH_PROBABILITY
 from tests.simulation.invariant_checker import InvariantChecker
+from tests.simulation.plan import BUSY, Plan, Scale, plan_of
+from tests.simulation.shared_decoding import decoding_once
 from tests.simulation.virtual_loop import VirtualLoop
 from tests.simulation.world import ClusterSimulation
 from tests.support.fakes.object_store import FakeStore
 
 
-def run_seed(
-    seed: int,
+def run_seed(seed: int, scale: Scale | None = None, **kinds: bool | float | type[FakeStore]) -> InvariantChecker:
+    """Play the plan of ``seed``, with the ``scale`` that it draws or another one; see `play`."""
+    return play(plan_of(seed, scale), **kinds)  # type: ignore[arg-type]
+
+
+def play(
+    plan: Plan,
+    checker: InvariantChecker | None = None,
     *,
-    fault_rounds: int = 10,
     store_kind: type[FakeStore] = FakeStore,
     changed_batches: bool = False,
     named_producer: bool = False,
     forged_announcements: bool = False,
     device_switches: float = SWITCH_PROBABILITY,
     quotas: bool = False,
+    decode_once: bool = True,
 ) -> InvariantChecker:
     """Run one simulation and return its checker.
 
-    ``changed_batches``: with a client that changes batches of others. ``named_producer``: with a program that
+    ``checker``: where to find what happened, if it fails. ``changed_batches``: with a client that changes batches of others. ``named_producer``: with a program that
     continues at its source position, beside many anonymous producers. ``forged_announcements``: with a program that
     replaces the leader's announcements. ``device_switches``: probability that the intake of devices is switched on or
     off before a publication of a device. ``quotas``: with quotas that the clients exceed.
+    ``decode_once``: share decoded chunks among readers; a busy world never does.
 
-    Raises InvariantViolationError, or what a bug raised, with the end of the run's trace as a note.
+    Raises InvariantViolationError, or what a bug raised, with the end of the run's story as a note.
     """
     structlog.configure(processors=[], logger_factory=structlog.ReturnLoggerFactory())
     loop = VirtualLoop()
     simulation = ClusterSimulation(
-        seed,
+        plan,
+        checker or InvariantChecker(),
         store_kind=store_kind,
         changed_batches=changed_batches,
         named_producer=named_producer,
@@ -44,14 +56,18 @@ def run_seed(
         device_switches=device_switches,
         quotas=quotas,
     )
+    gc.disable()  # the objects of one run are few, and looking for cycles among them takes a tenth of it
     try:
-        loop.run_until_complete(simulation.run(fault_rounds=fault_rounds))
+        with decoding_once() if decode_once and plan.scale is not BUSY else nullcontext():
+            loop.run_until_complete(simulation.run())
     except BaseException as error:
-        error.add_note(f"seed {seed}; end of the trace:\n" + "\n".join(simulation.checker.trace[-60:]))
+        error.add_note(f"{simulation.checker.story.table()}\n\nseed {plan.seed}")
         raise
     finally:
+        simulation.checker.virtual_seconds = loop.time()
         _cancel_all(loop)
         loop.close()
+        gc.enable()
     return simulation.checker
 
 

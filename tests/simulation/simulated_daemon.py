@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from tests.simulation.world import ClusterSimulation
 
 CLUSTER, SHARDS = "sim", 1
-TRIM_INTERVAL_SECONDS, DELETE_SECONDS = 3.0, 2.0
-"""Far shorter than a freeze may last: no promise depends on the delay."""
-COORDINATION = CoordinatorSettings(
+TRIM_INTERVAL_SECONDS, DELETE_SECONDS = {True: 3.0, False: 20.0}, 2.0
+"""By `Scale.hurried`. Far shorter than a freeze may last: no promise depends on the delay."""
+HURRIED = CoordinatorSettings(
     grace_seconds=12,
     revoke_timeout_seconds=8,
     heartbeat_interval_seconds=2,
@@ -45,6 +45,17 @@ COORDINATION = CoordinatorSettings(
     load_sample_interval_seconds=1,
     weight_change_interval_seconds=5,
 )
+UNHURRIED = CoordinatorSettings(
+    grace_seconds=30,
+    revoke_timeout_seconds=15,
+    heartbeat_interval_seconds=5,
+    poll_min_seconds=2,
+    poll_max_seconds=60,
+    poll_check_timeout_seconds=20,
+    load_sample_interval_seconds=10,
+    weight_change_interval_seconds=30,
+)
+"""Nearer to the defaults of a daemon: several virtual minutes cost what a hurried one costs."""
 
 
 def now_ms() -> int:
@@ -74,7 +85,7 @@ class SimulatedDaemon:
                 instance=name,
                 elections=self.elections,
                 new_leader=self._new_leader,
-                observer=self.instruments,
+                observer=self,
                 now_ms=self.now_ms,
             )
             for shard in range(SHARDS)
@@ -87,9 +98,11 @@ class SimulatedDaemon:
         self._task = asyncio.get_running_loop().create_task(self._run(), name=self.name)
 
     def observe(self, event: events.Event) -> None:
-        """Count what access control refuses."""
+        """Count verdicts, and what access control refuses."""
         if isinstance(event, events.QuotaExceeded):
             self.simulation.checker.quotas_exceeded[event.quota] += 1
+        elif isinstance(event, events.BatchJudged):
+            self.simulation.checker.verdicts[event.verdict] += 1
         self.instruments.observe(event)
 
     def now_ms(self) -> int:
@@ -164,17 +177,17 @@ class SimulatedDaemon:
                 mqtt_devices=self.simulation.device_clients.on,
                 max_producers=self.simulation.max_producers,
             ),
-            subscriptions=COORDINATION,
+            subscriptions=HURRIED if self.simulation.plan.scale.hurried else UNHURRIED,
             scaling=self.simulation.scaling,
             retention=self.simulation.retention,
             delete_data=partial(delete_compacted_segments, self.store),
-            observer=self.instruments,
+            observer=self,
             drain_checker=self.simulation,
             now_ms=self.now_ms,
-            rng=self.simulation.rng,
-            new_producer_id=partial(self.simulation.rng.getrandbits, 63),
+            rng=self.simulation.leader_rng,
+            new_producer_id=partial(self.simulation.leader_rng.getrandbits, 63),
             trim_delay_seconds=DELETE_SECONDS,
-            trim_interval_seconds=TRIM_INTERVAL_SECONDS,
+            trim_interval_seconds=TRIM_INTERVAL_SECONDS[self.simulation.plan.scale.hurried],
             open_session=self._open_devices,
         )
         return ShardLeader(state, context, yields_to_contender)

@@ -5,7 +5,7 @@ and poller, the producer session and the client library. Simulated: ZooKeeper, t
 store, Spark's answer, the network and the clock. One seed decides everything, so a run repeats
 exactly.
 
-The faults of a run, and the commands meanwhile, are in `FaultInjector`. MQTT devices publish. A faulty client may repeat
+A `Plan` says which programs run, and which faults and commands `FaultInjector` performs when. MQTT devices publish. A faulty client may repeat
 batches with other content. A forger may replace the announcements of leaders. Users may have less than their programs want.
 A named program may end at any moment and continue at its source position. Half of the seeds balance by load. An
 `InvariantChecker` sees every write and every delivery, and ends the run at the first violation.
@@ -14,6 +14,7 @@ A named program may end at any moment and continue at its source position. Half 
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 from collections import defaultdict
 from contextlib import AsyncExitStack, suppress
@@ -45,6 +46,7 @@ from tests.simulation.faulty_client import FaultyClient
 from tests.simulation.forger import Forger
 from tests.simulation.import_program import MAX_PRODUCERS, ImportProgram
 from tests.simulation.invariant_checker import CheckedObjects, InvariantChecker, InvariantViolationError
+from tests.simulation.plan import Plan
 from tests.simulation.simulated_daemon import CLUSTER, SimulatedDaemon, now_ms
 from tests.support.fakes.broker import FakeBroker
 from tests.support.fakes.object_store import FakeStore
@@ -73,6 +75,7 @@ SCARCE = AccessRules(
 """All clients together may have and send less than they want to."""
 MANUAL_ONLY = (ScalingSettings(), RetentionSettings())
 SNAPSHOT_CHUNKS, COMPACTED_CHUNKS = 10, 8
+FIRST_BURST_SECONDS = 2.0
 SETTLE_SECONDS = 900.0
 """Virtual time in which a healed cluster must deliver everything."""
 COMMAND_SECONDS = 2.0
@@ -97,7 +100,8 @@ class ClusterSimulation:
 
     def __init__(
         self,
-        seed: int,
+        plan: Plan,
+        checker: InvariantChecker,
         *,
         store_kind: type[FakeStore] = FakeStore,
         changed_batches: bool = False,
@@ -106,40 +110,48 @@ class ClusterSimulation:
         device_switches: float = SWITCH_PROBABILITY,
         quotas: bool = False,
     ) -> None:
-        self.rng = random.Random(seed)
-        self.checker = InvariantChecker()
+        self.plan = plan
+        self.checker = checker
         self.objects = CheckedObjects(self.checker)
-        self.broker = FakeBroker(random.Random(seed + 1))
-        self.zookeeper = FakeZooKeeper(random.Random(seed + 2), session_timeout_seconds=6)
+        self.broker = FakeBroker(plan.rng("broker"))
+        self.zookeeper = FakeZooKeeper(plan.rng("zookeeper"), session_timeout_seconds=6)
         self.store_kind = store_kind
-        self.scaling, self.retention = (AUTOMATIC_SCALING, SHORT_RETENTION) if seed % 2 else MANUAL_ONLY
+        self.scaling, self.retention = (AUTOMATIC_SCALING, SHORT_RETENTION) if plan.seed % 2 else MANUAL_ONLY
         self.daemons: list[SimulatedDaemon] = []
         self.consumers: dict[str, asyncio.Task[None]] = {}
         self.committed: dict[bytes, list[int]] = defaultdict(list)
         self.not_stored: dict[bytes, list[int]] = defaultdict(list)
         self.producing = True
-        self.maintenance_rng = random.Random(seed + 3)
+        self.maintenance_rng = plan.rng("maintenance")
+        self.drain_rng = plan.rng("drain")
+        self.leader_rng = plan.rng("leaders")
         self.device_clients = DeviceClients(
-            random.Random(seed + 4), CLUSTER, TOPIC, self._switch_devices, switch_probability=device_switches
+            plan.rng("devices"), CLUSTER, TOPIC, self._switch_devices, self.pause, switch_probability=device_switches
         )
-        self.clock_rng = random.Random(seed + 5)
-        self.disk_rng = random.Random(seed + 7)
-        self.faulty_client = FaultyClient(random.Random(seed + 6), self.broker, CLUSTER) if changed_batches else None
-        self.forger = Forger(random.Random(seed + 8), self.broker, CLUSTER) if forged_announcements else None
-        self.import_program = ImportProgram(random.Random(seed + 7), self.client, TOPIC) if named_producer else None
+        self.faulty_client = FaultyClient(plan.rng("faulty"), self.broker, CLUSTER) if changed_batches else None
+        self.forger = Forger(plan.rng("forger"), self.broker, CLUSTER) if forged_announcements else None
+        self.import_program = ImportProgram(plan.rng("import"), self.client, TOPIC) if named_producer else None
         self.max_producers = MAX_PRODUCERS if named_producer else IngestSettings().max_producers
         self.access_rules = SCARCE if quotas else OPEN
-        self.by_load = seed % 4 > 1
+        self.by_load = plan.seed % 4 > 1
         """Whether the STREAM subscription is balanced by load."""
+        kinds = {"stream": STREAM, "queue": QUEUE}
+        self._consumed = sorted({kinds[kind] for name in plan.programs if (kind := name.partition("-")[0]) in kinds})
+        """The subscriptions that must be delivered completely."""
         self.faults = FaultInjector(self)
         self._maintenance: asyncio.Task[None] | None = None
         self._instances_started = 0
+        self._stores = 0
         self._names = 0
+        self._burst = asyncio.Event()
+        self._burst_end: asyncio.TimerHandle | None = None
         self._failure: asyncio.Future[None] | None = None
 
     def store(self) -> FakeStore:
         """Return another client of the bucket."""
-        return self.store_kind(random.Random(self.rng.random()), objects=self.objects, latency_seconds=(0.001, 0.02))
+        self._stores += 1
+        rng = self.plan.rng(f"store {self._stores}")
+        return self.store_kind(rng, objects=self.objects, latency_seconds=(0.001, 0.02))
 
     def client(self, client_id: str, kind: type[ClientT] = Client) -> ClientT:
         """Return another program's connection, not yet entered."""
@@ -149,7 +161,7 @@ class ClusterSimulation:
             cluster=CLUSTER,
             client_id=client_id,
             now_ms=now_ms,
-            rng=random.Random(self.rng.random()),
+            rng=self.plan.rng(f"client {client_id}"),
         )
 
     def fail(self, error: BaseException) -> None:
@@ -158,16 +170,34 @@ class ClusterSimulation:
         if not self._failure.done():
             self._failure.set_exception(error)
 
-    def log(self, what: str) -> None:
-        """Add a line to the trace that a failed run prints."""
-        self.checker.trace.append(f"{asyncio.get_running_loop().time():8.2f} s  {what}")
+    def log(self, actor: str, what: str, result: str = "") -> None:
+        """Add a row to the story that a failed run prints."""
+        self.checker.story.add(asyncio.get_running_loop().time(), actor, what, result)
+
+    # Bursts
+
+    def start_burst(self, seconds: float) -> None:
+        """Let clients send for so long as if they were busy."""
+        self._burst.set()
+        if self._burst_end is not None:
+            self._burst_end.cancel()
+        if self.plan.scale.idle_seconds is not None:
+            self._burst_end = asyncio.get_running_loop().call_later(seconds, self._burst.clear)
+
+    async def pause(self, rng: random.Random, low_seconds: float, high_seconds: float) -> None:
+        """Pause a client for so long in a burst, and outside until the next one or for an idle time."""
+        if self.plan.scale.idle_seconds is not None and not self._burst.is_set():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(rng.uniform(*self.plan.scale.idle_seconds)):
+                    await self._burst.wait()
+        await asyncio.sleep(rng.uniform(low_seconds, high_seconds))
 
     # The run
 
-    async def run(self, *, fault_rounds: int) -> None:
-        """Inject ``fault_rounds`` faults, heal the cluster, and check all invariants."""
+    async def run(self) -> None:
+        """Perform the plan, heal the cluster, and check all invariants."""
         self._failure = asyncio.get_running_loop().create_future()
-        playing = asyncio.create_task(self._run_scenario(fault_rounds))
+        playing = asyncio.create_task(self._run_scenario())
         try:
             await asyncio.wait({playing, self._failure}, return_when=asyncio.FIRST_COMPLETED)
             if self._failure.done():
@@ -178,7 +208,7 @@ class ClusterSimulation:
             await asyncio.gather(playing, return_exceptions=True)
             self._failure.cancel()
 
-    async def _run_scenario(self, fault_rounds: int) -> None:
+    async def _run_scenario(self) -> None:
         async with AsyncExitStack() as stack:
             for _ in range(2):
                 self.start_daemon()
@@ -186,27 +216,40 @@ class ClusterSimulation:
             self.commands = self.client("admin", CommandClient)
             admin = await stack.enter_async_context(Admin(self.commands, timeout_seconds=COMMAND_SECONDS))
             await admin.create_topic(TOPIC, segments=2)
-            # With two segments, three or more consumers share them.
-            for _ in range(self.rng.randint(1, 6)):
-                self.start_consumer(STREAM, "STREAM")
-            for _ in range(self.rng.randint(1, 3)):
-                self.start_consumer(QUEUE, "QUEUE")
-            self.start_consumer(DELETED, "CHECKPOINT")
-            producers = [self._spawn(self._produce(number)) for number in range(2)]
-            self._maintenance = self._spawn(self._run_maintenance())
-            publishing = self._spawn(self.device_clients.publish())
-            others = [publishing, self._spawn(self.faults.set_clocks()), self._spawn(self.faults.damage_reads())]
+            self.start_burst(FIRST_BURST_SECONDS)
+            others: list[asyncio.Task[None]] = []
+            producers = []
+            for program in self.plan.programs:
+                match program.partition("-"):
+                    case "stream", _, _:
+                        self.start_consumer(STREAM, "STREAM")
+                    case "queue", _, _:
+                        self.start_consumer(QUEUE, "QUEUE")
+                    case "checkpoint", _, _:
+                        self.start_consumer(DELETED, "CHECKPOINT")
+                    case "producer", _, number:
+                        producers.append(self._spawn(self._produce(int(number))))
+                    case "maintenance", _, _:
+                        self._maintenance = self._spawn(self._run_maintenance())
+                    case "devices", _, _:
+                        others.append(self._spawn(self.device_clients.publish()))
+                    case _:
+                        raise AssertionError(program)
             if self.faulty_client is not None:
                 others.append(self._spawn(self.faulty_client.run(self.checker, self.fail)))
             if self.forger is not None:
                 others.append(self._spawn(self.forger.run()))
             if self.import_program is not None:
                 others += [self._spawn(self.import_program.run()), self._spawn(self.import_program.open_anonymous())]
-            for _ in range(fault_rounds):
-                await asyncio.sleep(self.rng.uniform(0.2, 6))
-                await self.faults.inject(admin)
+            began = asyncio.get_running_loop().time()
+            for step in self.plan.steps:
+                await asyncio.sleep(began + step.at_seconds - asyncio.get_running_loop().time())
+                self.start_burst(step.burst_seconds)
+                await asyncio.sleep(step.lead_seconds)
+                await self.faults.inject(step, admin)
             await self.faults.heal()
             self.producing = False
+            self.start_burst(math.inf)
             for other in others:
                 other.cancel()
             for producer in producers:
@@ -222,7 +265,7 @@ class ClusterSimulation:
         for key, counters in self.not_stored.items():
             if wrong := [counter for counter in counters if (key, counter) in held]:
                 raise InvariantViolationError(f"{key!r} {wrong[:5]} were reported as not stored, and are stored")
-        for subscription in (STREAM, QUEUE):
+        for subscription in self._consumed:
             self.checker.check_everything_delivered(TOPIC, subscription)
 
     async def _wait_until_delivered(self) -> None:
@@ -230,17 +273,17 @@ class ClusterSimulation:
         deadline = loop.time() + SETTLE_SECONDS
         while loop.time() < deadline:
             if self.device_clients.is_settled and not any(
-                self.checker.undelivered(TOPIC, name) for name in (STREAM, QUEUE)
+                self.checker.undelivered(TOPIC, name) for name in self._consumed
             ):
                 return
             await asyncio.sleep(1)
-        self.log("the last deliveries did not arrive in time")
+        self.log("world", "the last deliveries did not arrive in time")
 
     async def _run_maintenance(self) -> None:
         """Write snapshots and compact, as separate processes do; the leaders delete old chunks."""
         ledger = Ledger(self.store(), 0)
         while True:
-            await asyncio.sleep(self.maintenance_rng.uniform(0.5, 3))
+            await asyncio.sleep(self.maintenance_rng.uniform(*self.plan.scale.maintenance_seconds))
             try:
                 await take_snapshot(ledger, least_chunks=SNAPSHOT_CHUNKS, now_ms=now_ms())
                 ranges = ranges_to_read(await manifest_ranges(ledger.store, 0))
@@ -248,7 +291,7 @@ class ClusterSimulation:
                 if last + COMPACTED_CHUNKS <= self.checker.states[0].chunk:
                     await compact(ledger, last + 1, last + COMPACTED_CHUNKS, written_at_ms=now_ms())
             except StoreError as error:
-                self.log(f"maintenance failed: {error}")
+                self.log("maintenance", "snapshot and compaction", f"failed: {error}")
 
     async def _end_everything(self) -> None:
         self.producing = False
@@ -274,10 +317,10 @@ class ClusterSimulation:
         daemon = SimulatedDaemon(self, f"d{self._instances_started}")
         self.daemons.append(daemon)
         daemon.start()
-        self.log(f"daemon {daemon.name} starts")
+        self.log(daemon.name, "starts")
 
     def _switch_devices(self) -> None:
-        self.log(f"devices are switched {'on' if self.device_clients.on else 'off'}")
+        self.log("devices", f"are switched {'on' if self.device_clients.on else 'off'}")
         for daemon in self.daemons:
             daemon.switch_devices()
 
@@ -285,37 +328,39 @@ class ClusterSimulation:
         self._names += 1
         name = f"{subscription}-{self._names}"
         self.consumers[name] = self._spawn(self._consume(name, subscription, kind))
-        self.log(f"consumer {name} joins")
+        self.log(name, "joins")
 
     async def _produce(self, number: int) -> None:
+        rng = self.plan.rng(f"producer {number}")
         counters: dict[bytes, int] = defaultdict(int)
         waiting: list[tuple[bytes, int, Any]] = []
         settings = ProducerSettings(linger_seconds=0.01, request_timeout_seconds=2, delivery_timeout_seconds=120)
         async with Producer(self.client(f"producer-{number}"), settings=settings) as producer:
             while self.producing:
-                for _ in range(self.rng.randint(1, 6)):
-                    key = b"%d/%d" % (number, self.rng.randrange(KEYS))
+                for _ in range(rng.randint(1, 6)):
+                    key = b"%d/%d" % (number, rng.randrange(KEYS))
                     counter = counters[key]
                     counters[key] += 1
                     delivery = await producer.send(TOPIC, key, b"%d" % counter)
                     waiting.append((key, counter, delivery))
-                await asyncio.sleep(self.rng.uniform(0.05, 1.0))
+                await self.pause(rng, 0.05, 1.0)
             for key, counter, delivery in waiting:
                 try:
                     await delivery
                 except DeliveryFailedError:
                     self.not_stored[key].append(counter)
                 except DeliveryUnknownError:
-                    self.log(f"outcome of {key!r} #{counter} unknown")
+                    self.log(f"producer-{number}", f"sent {key!r} #{counter}", "outcome unknown")
                 else:
                     self.committed[key].append(counter)
 
     async def _consume(self, name: str, subscription: str, kind: Any) -> None:
         """Run a consumer program until cancelled; it registers again after it was fenced."""
+        rng = self.plan.rng(f"consumer {name}")
         options: dict[str, Any] = {"topic": TOPIC, "subscription": subscription, "type": kind, "name": name}
         options["start"] = "latest" if subscription == DELETED else "earliest"
         if self.by_load and subscription == STREAM:
-            options |= {"balance": "load", "capacity": self.rng.choice([0.5, 1.0, 1.0, 3.0])}
+            options |= {"balance": "load", "capacity": rng.choice([0.5, 1.0, 1.0, 3.0])}
         while True:
             self._instances_started += 1
             client = self.client(f"{name}-{self._instances_started}")
@@ -333,19 +378,19 @@ class ClusterSimulation:
                             generation=record.generation,
                             program=client.client_id,
                         )
-                        if self.rng.random() < 0.05:
-                            await asyncio.sleep(self.rng.uniform(0, 0.2))
+                        if rng.random() < 0.05:
+                            await asyncio.sleep(rng.uniform(0, 0.2))
                         if kind == "CHECKPOINT":
                             # Its next run starts here, so each registration has positions to judge.
                             options["positions"] = consumer.positions
                         else:
                             await consumer.acknowledge(record)
-            self.log(f"consumer {name} registers again")
+            self.log(name, "registers again")
 
     async def drained(self, query: DrainQuery) -> frozenset[int]:
         """Answer drain checks like Spark: late, sometimes failing or hanging, never ahead of the ledger."""
-        await asyncio.sleep(self.rng.uniform(0.05, 1.0))
-        luck = self.rng.random()
+        await asyncio.sleep(self.drain_rng.uniform(0.05, 1.0))
+        luck = self.drain_rng.random()
         if luck < 0.05:
             raise HeadgateError("the backlog run failed")
         if luck < 0.07:

@@ -144,4 +144,5 @@ class FakeStore:
     async def _delay(self) -> None:
         """Delay one direction: half of the latency, at least one turn of the loop."""
         await asyncio.sleep(self._rng.uniform(*self.latency_seconds) / 2)
-        await self._running.wait()
+        if not self._running.is_set():
+            await self._running.wait()

@@ -1,0 +1,41 @@
+"""Every part of the result matters, and the question is asked a bounded number of times."""
+
+from collections.abc import Sequence
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.simulation.shrinking import shrink
+
+
+@given(st.sets(st.integers(0, 19)))
+def test_what_is_needed_and_only_that_remains(needed: set[int]) -> None:
+    assert shrink(range(20), lambda parts: needed <= set(parts)) == sorted(needed)
+
+
+@given(st.integers(0, 19), st.integers(0, 19))
+def test_one_of_two_alternatives_remains(first: int, second: int) -> None:
+    assert shrink(range(20), lambda parts: first in parts or second in parts) in ([first], [second])
+
+
+def test_no_part_of_the_result_can_be_left_out() -> None:
+    """A failure that needs an even number of parts cannot lose one, but two."""
+
+    def fails(parts: Sequence[int]) -> bool:
+        return len(parts) >= 3 and sum(parts) % 3 == 0
+
+    kept = shrink(range(9), fails)
+
+    assert fails(kept)
+    assert not any(fails([part for part in kept if part != left_out]) for left_out in kept)
+
+
+def test_one_needed_part_of_many_is_found_in_few_questions() -> None:
+    asked = []
+
+    def fails(parts: Sequence[int]) -> bool:
+        asked.append(parts)
+        return 77 in parts
+
+    assert shrink(range(100), fails) == [77]
+    assert len(asked) < 30

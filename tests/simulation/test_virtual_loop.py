@@ -1,0 +1,49 @@
+"""The loop jumps from timer to timer, and keeps the order in which equal timers were set."""
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+
+from tests.simulation.virtual_loop import DeadlockError, VirtualLoop
+
+
+@pytest.fixture
+def loop() -> Iterator[VirtualLoop]:
+    made = VirtualLoop()
+    yield made
+    made.close()
+
+
+def test_an_hour_passes_at_once(loop: VirtualLoop) -> None:
+    loop.run_until_complete(asyncio.sleep(3600))
+
+    assert loop.time() == 3600
+
+
+def test_timers_run_by_time_and_then_in_the_order_in_which_they_were_set(loop: VirtualLoop) -> None:
+    ran: list[str] = []
+    done = loop.create_future()
+    for when, name in [(2.0, "c"), (1.0, "a"), (1.0, "b"), (2.0, "d")]:
+        loop.call_at(when, ran.append, name)
+    loop.call_at(1.5, ran.append, "cancelled").cancel()
+    loop.call_at(3.0, done.set_result, None)
+
+    loop.run_until_complete(done)
+
+    assert ran == ["a", "b", "c", "d"]
+
+
+def test_what_is_ready_runs_before_time_passes(loop: VirtualLoop) -> None:
+    async def turns() -> float:
+        loop.call_later(0.001, lambda: None)
+        for _ in range(100):
+            await asyncio.sleep(0)
+        return loop.time()
+
+    assert loop.run_until_complete(turns()) == 0
+
+
+def test_a_loop_that_can_never_continue_raises(loop: VirtualLoop) -> None:
+    with pytest.raises(DeadlockError):
+        loop.run_until_complete(loop.create_future())
