@@ -9,7 +9,8 @@ unit` plays 40 per test and `make test` 100 (``--hypothesis-profile thorough``);
 an example depends on other load. pytest's time-out ends a test that hangs.
 
 Every JVM of the tests compiles quickly instead of well (`SHORT_LIVED_JVM`), because it lives for seconds. A Spark
-process then costs half the processor time until it is ready.
+process then costs half the processor time until it is ready, and half of that with an archive of its classes
+(tests/support/servers/class_archive.py), which `make test` writes.
 """
 
 from __future__ import annotations
@@ -23,10 +24,12 @@ import pytest
 import structlog
 from hypothesis import HealthCheck, settings
 
+from tests.support.servers.class_archive import use_archive
 from tests.support.servers.tls_choice import CHOICES, description
 
 SHORT_LIVED_JVM = "-XX:TieredStopAtLevel=1"
 os.environ.setdefault("JDK_JAVA_OPTIONS", SHORT_LIVED_JVM)
+use_archive()
 
 ENGINES = ("local", "standalone", "connect")
 

@@ -13,6 +13,7 @@ import pytest
 
 from drain.spark.session import build_session
 from tests.support.servers import spark_servers
+from tests.support.servers.class_archive import SMALL_JVM, archive_options
 from tests.support.servers.s3_server import S3Server, s3_server
 
 
@@ -45,8 +46,8 @@ def spark_master(engine: str, s3: S3Server, tmp_path_factory: pytest.TempPathFac
 def spark(spark_master: str, engine: str, tmp_path_factory: pytest.TempPathFactory):
     folder: Path = tmp_path_factory.mktemp("spark")
     settings = {
-        "spark.driver.extraJavaOptions": spark_servers.SMALL_JVM,
-        "spark.executor.extraJavaOptions": spark_servers.SMALL_JVM,
+        "spark.driver.extraJavaOptions": SMALL_JVM,
+        "spark.executor.extraJavaOptions": f"{SMALL_JVM} {archive_options()}",
         "spark.executor.memory": "700m",
         "spark.sql.shuffle.partitions": "1",
         "spark.local.dir": str(folder / "scratch"),

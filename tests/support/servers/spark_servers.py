@@ -21,9 +21,9 @@ import pyspark
 
 from drain.spark.java import find_java
 from headgate.parent_death_signal import with_parent_death_signal
+from tests.support.servers.class_archive import SMALL_JVM, archive_options
 
 START_SECONDS = 240
-SMALL_JVM = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 SPARK_HOME = Path(pyspark.__file__).parent
 
 
@@ -39,7 +39,7 @@ def started(
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_LOCAL_DIRS": str(folder / "scratch"),
         "SPARK_DAEMON_MEMORY": heap,
-        "SPARK_DAEMON_JAVA_OPTS": SMALL_JVM,
+        "SPARK_DAEMON_JAVA_OPTS": f"{SMALL_JVM} {archive_options()}",
         "PYSPARK_PYTHON": sys.executable,
     }
     with log_path.open("w") as log:
