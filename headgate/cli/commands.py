@@ -19,6 +19,7 @@ CommandTable = Mapping[str, tuple[str, str]]
 
 COMMANDS: Final[CommandTable] = {
     "status": ("headgate.cli.cluster.status", "Show daemons, leaders, what is degraded and what is blocked."),
+    "top": ("headgate.cli.cluster.top", "Show rates and backlogs of all subscriptions, live."),
     "topic": ("headgate.cli.topics.topic", "Create, import, inspect, change and delete topics."),
     "produce": ("headgate.cli.records.produce", "Write lines to a topic: newline-delimited JSON, or any text."),
     "producer": ("headgate.cli.records.producer", "List, describe and delete named producers."),

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from headgate.arguments import require_seconds
+from headgate.cli.terminal.seconds_type import Seconds
 from headgate.cli.terminal.suggestions import explain_rejection
-from headgate.errors import ConfigError, RequestRejectedError
+from headgate.errors import RequestRejectedError
 
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
@@ -153,6 +153,10 @@ class CommandContext:
         """Whether a person sees questions and can answer them."""
         return sys.stdin.isatty() and sys.stderr.isatty()
 
+    def can_draw(self) -> bool:
+        """Whether a person sees a screen and can press keys."""
+        return sys.stdin.isatty() and sys.stdout.isatty()
+
     def standard_input(self) -> int:
         """Return the file descriptor of standard input."""
         return sys.stdin.fileno()
@@ -223,17 +227,13 @@ def with_context(command: Command) -> Command:
         if value is not None:
             context.ensure_object(CommandContext).config = value
 
-    def set_timeout(context: click.Context, parameter: click.Parameter, value: float | None) -> None:
-        if value is None:
-            return
-        try:
-            context.ensure_object(CommandContext).timeout_seconds = require_seconds("--timeout", value)
-        except ConfigError as error:
-            raise click.BadParameter(str(error), context, parameter) from None
+    def set_timeout(context: click.Context, _: click.Parameter, value: float | None) -> None:
+        if value is not None:
+            context.ensure_object(CommandContext).timeout_seconds = value
 
     timeout = click.option(
         "--timeout",
-        type=float,
+        type=Seconds(),
         metavar="SECONDS",
         expose_value=False,
         callback=set_timeout,

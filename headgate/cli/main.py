@@ -59,12 +59,15 @@ class HeadgateGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command; one that does not exist is compared with the names of all."""
+        """Find the command; for one that does not exist, name the nearest of all."""
         try:
             return super().resolve_command(ctx, args)
         except click.NoSuchCommand as unknown:
-            names = {*self.list_commands(ctx), *DAEMON_COMMANDS}
-            raise click.NoSuchCommand(unknown.command_name, possibilities=sorted(names), ctx=ctx) from None
+            from difflib import get_close_matches  # noqa: PLC0415 - only for a mistake
+
+            names = sorted({*self.list_commands(ctx), *DAEMON_COMMANDS})
+            nearest = get_close_matches(unknown.command_name, names, n=1)
+            raise click.NoSuchCommand(unknown.command_name, possibilities=nearest, ctx=ctx) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         """Write the list of commands without importing any."""
