@@ -8,10 +8,7 @@ from importlib import import_module
 
 import click
 
-from headgate.errors import HeadgateError
-
-SPARK = ("pyspark", "pyarrow")
-"""Packages of the extra ``spark``."""
+from drain.spark_extra import without_spark
 
 
 def program_command(name: str, module: str, text: str) -> click.Command:
@@ -31,12 +28,10 @@ def _run(module: str, arguments: tuple[str, ...]) -> None:
     try:
         program = import_module(module)
     except ModuleNotFoundError as error:
-        package = (error.name or "").partition(".")[0]
-        if package not in SPARK:
+        missing = without_spark(error)
+        if missing is None:
             raise
-        raise HeadgateError(
-            f"this command needs Spark, but {package} is not installed: python3 -m pip install 'headgate-daemon[spark]'"
-        ) from error
+        raise missing from error
     code = program.main(arguments)
     sys.stdout.flush()
     raise click.exceptions.Exit(code)

@@ -30,9 +30,10 @@ def test_the_program_gets_all_arguments_and_its_exit_code_is_that_of_the_command
     assert [tuple(each for each in arguments if each != "--")] == received
 
 
+@pytest.mark.parametrize("command", ["job", "serve"])
 @pytest.mark.parametrize("package", ["pyspark", "pyarrow"])
 def test_without_spark_one_line_says_what_to_install(
-    package: str, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+    package: str, command: str, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in [name for name in sys.modules if name.partition(".")[0] == "drain"]:
         monkeypatch.delitem(sys.modules, name)
@@ -40,9 +41,9 @@ def test_without_spark_one_line_says_what_to_install(
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, package, None)
 
-    result = invoke("drain", "job", "--ledger", "file:///ledger")
+    result = invoke("drain", command, "--ledger", "file:///ledger")
 
-    wanted = f"headgate: this command needs Spark, but {package} is not installed: "
+    wanted = f"headgate: this program needs Spark, but {package} is not installed: "
     assert (1, wanted + "python3 -m pip install 'headgate-daemon[spark]'\n") == (result.exit_code, result.stderr)
 
 
