@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
 import structlog
@@ -33,8 +33,9 @@ from coordinator.decisions.refusal import Refusal
 from coordinator.decisions.registration import judge_registration, replaced_reason
 from coordinator.drain_monitor import DrainMonitor
 from coordinator.load_monitor import LoadMonitor
+from coordinator.membership import Membership
 from coordinator.ports import CoordinatorSettings, DoLater, DrainCheck, LedgerPort, PushMessage
-from coordinator.reporting.description import describe, fenced_push
+from coordinator.reporting.description import describe
 from coordinator.reporting.drain_rate import DrainRate
 from coordinator.reporting.explanation import ExplanationContext, explain
 from coordinator.reporting.idle_reasons import idle_reasons
@@ -89,7 +90,6 @@ class SubscriptionCoordinator:
         self._log = log.bind(topic=topic.name, subscription=subscription.name)
         self._ids = {"topic_id": topic.topic_id, "subscription_id": subscription.subscription_id}
         self._loop = asyncio.get_running_loop()
-        self._last_seen_at = dict.fromkeys(subscription.consumers, self._loop.time())
         self._restored = False
         self._drain_rate = DrainRate()
         self._reconciler = AssignmentReconciler(
@@ -102,6 +102,7 @@ class SubscriptionCoordinator:
             clock=self._loop.time,
             later=later,
         )
+        self._members = self._membership()
         self._load_monitor = LoadMonitor(
             subscription=subscription, topic=topic, ledger=ledger, settings=settings, observer=self._observer
         )
@@ -116,6 +117,18 @@ class SubscriptionCoordinator:
         )
         if tracks_acknowledgements(subscription.type):
             self.install_drain_checker(drain_check)
+
+    def _membership(self) -> Membership:
+        return Membership(
+            subscription=self._subscription,
+            ledger=self._ledger,
+            push=self._push,
+            leader_epoch=self._leader_epoch,
+            settings=self._settings,
+            observer=self._observer,
+            clock=self._loop.time,
+            on_removed=self._reconciler.holder_removed,
+        )
 
     # Queries
 
@@ -161,7 +174,9 @@ class SubscriptionCoordinator:
     def describe_in_steps(self) -> Steps[m.SubscriptionDescription]:
         """Describe the subscription."""
         yield self.size
-        return (yield from describe(self._subscription.snapshot(), TopicSnapshot.of(self._topic), self.gate))
+        shot = self._subscription.snapshot()
+        heard = self._members.last_heard_age_ms()
+        return (yield from describe(shot, TopicSnapshot.of(self._topic), self.gate, heard))
 
     def explanation_context(self, drain_problem: str | None = None) -> ExplanationContext:
         """Return the volatile state that `coordinator.reporting.explanation` uses; see `explain`."""
@@ -190,15 +205,18 @@ class SubscriptionCoordinator:
         if request.segment is not None and request.segment not in topic.layout.segments:
             return Refusal("invalid", f"topic {topic.name!r} has no segment {request.segment}; segments: {segments}")
         if request.consumer is not None and request.consumer not in subscription.consumers:
-            known = ", ".join(consumers) or "none"
-            reason = f"{subscription.name!r} has no consumer {request.consumer!r}; consumers: {known}"
-            return Refusal("invalid", reason, after_barrier=True)
+            return self._refuse_unknown_consumer(request.consumer)
         if request.segment is not None or request.consumer is not None:
             segments = [] if request.segment is None else [request.segment]
             consumers = [] if request.consumer is None else [request.consumer]
         context = self.explanation_context(drain_problem)
         steps = explain(subscription, topic, self.gate, context, segments=segments, consumers=consumers)
         return m.ExplanationReply(explanation=(yield from steps))
+
+    def _refuse_unknown_consumer(self, name: str) -> Refusal:
+        known = ", ".join(sorted(self._subscription.consumers)) or "none"
+        reason = f"subscription {self._subscription.name!r} has no consumer {name!r}; consumers: {known}"
+        return Refusal("invalid", reason, after_barrier=True)
 
     def plan(self, request: m.PlanChanges) -> Steps[m.PlanReply | Refusal]:
         """Plan the moves that the requested changes would cause."""
@@ -229,9 +247,9 @@ class SubscriptionCoordinator:
         if judged.configured is not None:
             self._reconfigure(judged.configured, request.consumer)
         if judged.claim is sessions.Claim.CURRENT:
-            self._record_contact(request.consumer)
+            self._members.record_contact(request.consumer)
             if judged.capacity_changed:
-                self._propose_registration(request, client_id)
+                self._members.record_registration(request, client_id)
             if judged.configured is not None or judged.capacity_changed:
                 self._reconcile("configuration changed", requester=request.consumer)
             self._reconciler.resend(request.consumer, None)
@@ -257,7 +275,7 @@ class SubscriptionCoordinator:
             )
         if sessions.judge_claim(known, request.incarnation, client_id) is not sessions.Claim.CURRENT:
             return Refusal("fenced", replaced_reason(self._subscription, request.consumer), after_proposed=True)
-        if self._record_contact(request.consumer):
+        if self._members.record_contact(request.consumer):
             self._drain.wake()
         self._reconciler.resend(request.consumer, request.held)
         return m.HeartbeatReply(head=self._ledger.durable, blocked=len(self.blocked), stable=self.handovers_complete)
@@ -266,6 +284,14 @@ class SubscriptionCoordinator:
         """Remove the consumer and release its holdings. A stale request changes nothing."""
         if self._is_current(request, client_id):
             self._remove_consumers([request.consumer], "left")
+        return m.Done()
+
+    def evict(self, request: m.EvictConsumer) -> m.Done | Refusal:
+        """Remove a consumer as if its grace period had ended; this instance must not register again."""
+        if request.consumer not in self._subscription.consumers:
+            return self._refuse_unknown_consumer(request.consumer)
+        fenced = f"consumer {request.consumer!r} was evicted by a command"
+        self._remove_consumers([request.consumer], "evicted", fenced, token=request.token)
         return m.Done()
 
     def confirm_revoked(self, request: m.ConfirmRevoked, client_id: str) -> m.Done:
@@ -290,16 +316,11 @@ class SubscriptionCoordinator:
 
     def client_disconnected(self, client_id: str, at: float | None = None) -> None:
         """Start the grace periods of the client's consumers that were not heard after ``at``; None: now."""
-        at = self._loop.time() if at is None else at
-        # None if the client was replaced: its consumers are another client's.
-        names = [name for name, consumer in self._subscription.consumers.items() if _is_connected(consumer, client_id)]
-        self._mark_disconnected(sorted(name for name in names if self._last_seen_at[name] <= at))
+        self._members.client_disconnected(client_id, self._loop.time() if at is None else at)
 
     def client_connected(self, client_id: str) -> None:
         """Restart the heartbeat window of connected consumers. Disconnected ones must register again."""
-        for name, consumer in self._subscription.consumers.items():
-            if _is_connected(consumer, client_id):
-                self._last_seen_at[name] = self._loop.time()
+        self._members.client_connected(client_id)
 
     def release_pruned(self, segments: AbstractSet[int]) -> None:
         """Release ``segments``, which are about to be pruned."""
@@ -337,10 +358,7 @@ class SubscriptionCoordinator:
 
     def subscription_deleted(self) -> None:
         """Notify all consumers that the subscription was deleted. Its entry is already applied."""
-        for consumer in self._subscription.consumers.values():
-            fenced = fenced_push(self._subscription, consumer, self._leader_epoch, "the subscription was deleted")
-            self._push(consumer.client_id, fenced)
-            self._observer.observe(events.ConsumerRemoved(reason="subscription_deleted"))
+        self._members.subscription_deleted()
 
     def drain_checker_ready(self) -> None:
         """Poll again: the drain checker is available now, and may have failed before."""
@@ -352,20 +370,14 @@ class SubscriptionCoordinator:
         if not self._restored:
             self._restored = True
             self._reconcile("restored")
-        expired = sessions.find_expired(
-            self._subscription.consumers,
-            self._last_seen_at,
-            now_seconds=self._loop.time(),
-            now_ms=self._now_ms(),
-            heartbeat_interval_seconds=self._settings.heartbeat_interval_seconds,
-            grace_seconds=self._settings.grace_seconds,
-        )
-        self._mark_disconnected(expired.disconnected)
+        evicted = self._members.find_expired(self._now_ms())
         now = self._loop.time()
         if self._load_monitor.is_due(now) and self._load_monitor.add_sample(now, self._reconciler.unfinished_segments):
             self._reconcile("weights changed")
-        if expired.evicted:
-            self._remove_consumers(expired.evicted[:MAX_EVICTIONS_PER_TICK], "evicted")
+        if evicted:
+            grace = f"{self._settings.grace_seconds:g} s"
+            fenced = f"no heartbeat within the grace period of {grace}: register again"
+            self._remove_consumers(evicted[:MAX_EVICTIONS_PER_TICK], "evicted", fenced)
         late = self._reconciler.overdue_revocations(self._now_ms(), self._settings.revoke_timeout_seconds)
         if self._drain_rate.is_due(now):
             blocking = self._reconciler.blocking_segments()
@@ -406,71 +418,17 @@ class SubscriptionCoordinator:
             self._log.warning(
                 "consumer.replaced", consumer=known.consumer, incarnation=known.incarnation, reason=reason
             )
-            self._unregister([known.consumer], "replaced", reason)
-        self._propose_registration(request, client_id)
-        self._last_seen_at[request.consumer] = self._loop.time()
-        self._observer.observe(events.ConsumerRegistered())
+            self._members.remove([known.consumer], "replaced", reason)
+        self._members.add(request, client_id)
         self._reconcile("consumer registered", preferred_owners=preferred_owners, requester=request.consumer)
 
-    def _propose_registration(self, request: m.RegisterConsumer, client_id: str) -> None:
-        self._ledger.propose(
-            e.ConsumerRegistered(
-                **self._ids,
-                consumer=request.consumer,
-                incarnation=request.incarnation,
-                client_id=client_id,
-                supports_bucket_ranges=request.supports_bucket_ranges,
-                capacity=request.capacity,
-            )
-        )
-
-    def _record_contact(self, name: str) -> bool:
-        """Record contact with a registered consumer; return whether it was disconnected."""
-        self._last_seen_at[name] = self._loop.time()
-        consumer = self._subscription.consumers[name]
-        if consumer.disconnected_at_ms is None:
-            return False
-        self._ledger.propose(e.ConsumerReconnected(**self._ids, consumer=name, incarnation=consumer.incarnation))
-        self._log.info("consumer.reconnected", consumer=name)
-        self._observer.observe(events.ConsumerReconnected())
-        return True
-
-    def _mark_disconnected(self, names: Sequence[str]) -> None:
-        if not names:
-            return
-        consumers = self._subscription.consumers
-        self._ledger.propose(
-            *(
-                e.ConsumerDisconnected(**self._ids, consumer=name, incarnation=consumers[name].incarnation)
-                for name in names
-            )
-        )
-        for name in names:
-            self._last_seen_at[name] = self._loop.time()
-            self._observer.observe(events.ConsumerDisconnected())
-        self._log.info("consumer.disconnected", consumers=list(names), grace_seconds=self._settings.grace_seconds)
-
-    def _remove_consumers(self, names: Sequence[str], reason: e.LeaveReason) -> None:
-        fenced = None
-        if reason == "evicted":
-            fenced = f"no heartbeat within the grace period of {self._settings.grace_seconds:g} s: register again"
-        self._log.info("consumer.removed", consumers=list(names), reason=reason)
-        self._unregister(names, reason, fenced)
+    def _remove_consumers(
+        self, names: Sequence[str], reason: e.LeaveReason, fenced: str | None = None, *, token: str = ""
+    ) -> None:
+        self._log.info("consumer.removed", consumers=list(names), reason=reason, by_command=bool(token))
+        self._members.remove(names, reason, fenced, token=token)
         self._reconcile(f"consumer {reason}")
         self._drain.wake()
-
-    def _unregister(self, names: Iterable[str], reason: e.LeaveReason, fenced: str | None) -> None:
-        """Remove ``names`` and their holdings. ``fenced`` is the message to them; None: send none."""
-        for name in names:
-            consumer = self._subscription.consumers[name]
-            self._reconciler.holder_removed(name)
-            self._ledger.propose(
-                e.ConsumerRemoved(**self._ids, consumer=name, incarnation=consumer.incarnation, reason=reason)
-            )
-            if fenced is not None:
-                self._push(consumer.client_id, fenced_push(self._subscription, consumer, self._leader_epoch, fenced))
-            del self._last_seen_at[name]
-            self._observer.observe(events.ConsumerRemoved(reason=reason))
 
     def _reconfigure(self, configured: e.SubscriptionConfigured, consumer: str) -> None:
         """Record type, order and balance; install the drain check if the type acknowledges."""
@@ -492,7 +450,3 @@ class SubscriptionCoordinator:
         known = self._subscription.consumers.get(request.consumer)
         claim = sessions.judge_claim(known, request.incarnation, client_id)
         return claim is sessions.Claim.CURRENT
-
-
-def _is_connected(consumer: RegisteredConsumer, client_id: str) -> bool:
-    return consumer.client_id == client_id and consumer.disconnected_at_ms is None

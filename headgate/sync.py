@@ -370,6 +370,7 @@ class Admin(_Facade[admin.Admin]):
     explain = _blocking(admin.Admin.explain)
     plan = _blocking(admin.Admin.plan)
     create_subscription = _blocking(admin.Admin.create_subscription)
+    evict_consumer = _blocking(admin.Admin.evict_consumer)
     delete_subscription = _blocking(admin.Admin.delete_subscription)
     seek = _blocking(admin.Admin.seek)
     set_order = _blocking(admin.Admin.set_order)

@@ -411,6 +411,7 @@ CASES: Final[dict[type[m.RequestBody], dict[str, Case]]] = {
         "deep": Case(deep, _new_at_positions),
     },
     m.DeleteSubscription: {"crowd": Case(wide, _token(m.DeleteSubscription, subscription="crowd", force=True))},
+    m.EvictConsumer: {"crowd": Case(wide, _token(m.EvictConsumer, subscription="crowd", consumer=name_of(0)))},
     m.SeekSubscription: {
         "wide": Case(wide, _token(m.SeekSubscription, subscription="crowd", to="earliest")),
         "deep": Case(deep, _positions),

@@ -77,6 +77,7 @@ _ACTS: Final[dict[type[m.RequestBody], Callable[[Any], Act | None]]] = {
     m.MergeSegments: _on_topic(Action.ADMINISTER),
     m.SetTopicPolicy: _on_topic(Action.ADMINISTER),
     m.PruneTopic: _on_topic(Action.ADMINISTER),
+    m.EvictConsumer: _on_subscription(Action.ADMINISTER),
     m.DeleteSubscription: _on_subscription(Action.ADMINISTER),
     m.SetSubscriptionOrder: _on_subscription(Action.ADMINISTER),
 }

@@ -193,6 +193,7 @@ class SubscriptionRegistry:
             handler(m.ListSubscriptions, lambda request, _: Stepwise(self._list(request))),
             self._handler(m.Heartbeat, SubscriptionCoordinator.heartbeat),
             handler(m.LeaveConsumer, self._leave),
+            handler(m.EvictConsumer, self._evict),
             self._handler(m.ConfirmRevoked, SubscriptionCoordinator.confirm_revoked),
             self._query(m.DescribeSubscription, self._describe),
             self._query(m.ExplainSubscription, lambda found, request: found.explain(request, self._drain_problem())),
@@ -271,6 +272,13 @@ class SubscriptionRegistry:
         if isinstance(found, Refusal):
             return found if found.verdict == "forbidden" else m.Done()
         return found.leave(request, client_id)
+
+    def _evict(self, request: m.EvictConsumer, _: str) -> m.Done | Refusal:
+        """Remove a consumer for a command. A repeated one must not remove a later consumer of the name."""
+        if request.token in self._state.commands:
+            return m.Done()
+        found = self._find(request.topic, request.subscription)
+        return found if isinstance(found, Refusal) else found.evict(request)
 
     def _list(self, request: m.ListSubscriptions) -> Steps[StepResult]:
         refusal = self.refuse_unknown(request.topic, None)

@@ -3,8 +3,9 @@
 The first matching rule applies:
 
 1. An instance that has left or was replaced is rejected: a broker may deliver a copy of its request
-   late, and segments would be assigned to a consumer that no longer runs. An evicted instance may
-   register again unchanged.
+   late, and segments would be assigned to a consumer that no longer runs. So is one that a command
+   evicted, otherwise its segments would return to it at once. An instance whose grace period ended
+   may register again unchanged.
 2. A name that a newer incarnation holds is rejected (coordinator.decisions.sessions).
 3. A type other than the recorded one is rejected, and so is an order that the type does not have.
 4. An unknown type becomes known, with the requested or the default order.
@@ -28,7 +29,7 @@ from typing import Final
 
 from coordinator.decisions.refusal import Refusal
 from coordinator.decisions.sessions import Claim, judge_claim
-from coordinator.state.subscription import RegisteredConsumer, RemovedConsumer, Subscription, includes_consumer
+from coordinator.state.subscription import RegisteredConsumer, RemovedConsumer, Subscription, find_removed
 from headgate.model import entries as e
 from headgate.protocol import messages as m
 
@@ -66,8 +67,8 @@ def judge_deleted_subscription(
     """
     former_id = request.subscription_id
     is_other = former_id is not None and (found is None or found.subscription_id != former_id)
-    is_delayed_copy = found is None and includes_consumer(
-        former_consumers, request.consumer, request.incarnation, client_id
+    is_delayed_copy = (
+        found is None and find_removed(former_consumers, request.consumer, request.incarnation, client_id) is not None
     )
     if not is_other and not is_delayed_copy:
         return None
@@ -113,8 +114,11 @@ def judge_registration(
     if (foreign := refuse_other_user(known, name, client_id)) is not None:
         return foreign
     claim = judge_claim(known, request.incarnation, client_id)
-    if claim is not Claim.CURRENT and subscription.was_removed(name, request.incarnation, client_id):
-        if known is not None:
+    removed = subscription.removed(name, request.incarnation, client_id)
+    if claim is not Claim.CURRENT and removed is not None:
+        if removed.evicted:
+            reason = f"consumer {name!r} was evicted by a command: restart the program to join again"
+        elif known is not None:
             reason = replaced_reason(subscription, name)
         else:
             reason = (

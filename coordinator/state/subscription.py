@@ -59,22 +59,32 @@ class RegisteredConsumer:
     """Whether it can read a bucket range of a segment. Clients of the first version cannot."""
     capacity: int = 100
     """Capacity in percent of a standard consumer. Used when balancing by load."""
+    host: str = ""
+    """Where it runs, as it says."""
+    version: str = ""
+    """Version of its library, as it says."""
+    registered_at_ms: int | None = None
+    """When this instance joined."""
 
 
 @dataclass(frozen=True, slots=True)
 class RemovedConsumer:
-    """A consumer instance that left, was replaced, or whose subscription was deleted."""
+    """A consumer instance that left, was replaced or evicted by a command, or whose subscription was deleted."""
 
     consumer: str
     incarnation: int
     client_id: str
     at_ms: int
+    evicted: bool = False
+    """By a command."""
 
 
-def includes_consumer(consumers: Iterable[RemovedConsumer], consumer: str, incarnation: int, client_id: str) -> bool:
-    """Return whether ``consumers`` include exactly this consumer instance."""
+def find_removed(
+    consumers: Iterable[RemovedConsumer], consumer: str, incarnation: int, client_id: str
+) -> RemovedConsumer | None:
+    """Return exactly this consumer instance, if ``consumers`` include it."""
     wanted = (consumer, incarnation, client_id)
-    return any((removed.consumer, removed.incarnation, removed.client_id) == wanted for removed in consumers)
+    return next((each for each in consumers if (each.consumer, each.incarnation, each.client_id) == wanted), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,9 +185,9 @@ class Subscription:
         """Return the offset below which everything in ``segment`` is acknowledged."""
         return self.positions.get(segment, 0)
 
-    def was_removed(self, consumer: str, incarnation: int, client_id: str) -> bool:
-        """Return whether exactly this consumer instance left or was replaced recently."""
-        return includes_consumer(self.removed_consumers, consumer, incarnation, client_id)
+    def removed(self, consumer: str, incarnation: int, client_id: str) -> RemovedConsumer | None:
+        """Return exactly this consumer instance, if it left, was replaced or was evicted by a command recently."""
+        return find_removed(self.removed_consumers, consumer, incarnation, client_id)
 
     def known_consumers(self, at_ms: int) -> list[RemovedConsumer]:
         """Return all removed and registered consumers: none may come back if this is deleted at ``at_ms``."""
@@ -241,20 +251,13 @@ class Subscription:
                 if entry.seek_generation == self.seek_generation:
                     self.drained.update(entry.segments)
             case e.ConsumerRegistered():
-                self.consumers[entry.consumer] = RegisteredConsumer(
-                    entry.consumer,
-                    entry.incarnation,
-                    entry.client_id,
-                    supports_bucket_ranges=entry.supports_bucket_ranges,
-                    capacity=entry.capacity,
-                )
-                self.unused_since_ms = None
+                self._register(entry, at_ms)
             case e.ConsumerDisconnected():
                 self._set_disconnected(entry.consumer, at_ms)
             case e.ConsumerReconnected():
                 self._set_disconnected(entry.consumer, None)
             case e.ConsumerRemoved():
-                self._record_removal(self.consumers.pop(entry.consumer), entry.reason, at_ms)
+                self._record_removal(self.consumers.pop(entry.consumer), entry, at_ms)
                 self.unused_since_ms = None if self.consumers else at_ms
                 for segment_slice in self.held_by(entry.consumer):
                     self._release(segment_slice)
@@ -300,10 +303,28 @@ class Subscription:
     def _set_disconnected(self, consumer: str, at_ms: int | None) -> None:
         self.consumers[consumer] = replace(self.consumers[consumer], disconnected_at_ms=at_ms)
 
-    def _record_removal(self, removed: RegisteredConsumer, reason: e.LeaveReason, at_ms: int) -> None:
+    def _register(self, entry: e.ConsumerRegistered, at_ms: int) -> None:
+        known = self.consumers.get(entry.consumer)
+        same = known is not None and (known.incarnation, known.client_id) == (entry.incarnation, entry.client_id)
+        self.consumers[entry.consumer] = RegisteredConsumer(
+            entry.consumer,
+            entry.incarnation,
+            entry.client_id,
+            supports_bucket_ranges=entry.supports_bucket_ranges,
+            capacity=entry.capacity,
+            host=entry.host,
+            version=entry.version,
+            registered_at_ms=known.registered_at_ms if known is not None and same else at_ms,
+        )
+        self.unused_since_ms = None
+
+    def _record_removal(self, removed: RegisteredConsumer, entry: e.ConsumerRemoved, at_ms: int) -> None:
         recent = [known for known in self.removed_consumers if at_ms - known.at_ms < REMOVED_CONSUMER_RETENTION_MS]
-        if reason in ("left", "replaced"):
-            recent.append(RemovedConsumer(removed.consumer, removed.incarnation, removed.client_id, at_ms))
+        by_command = bool(entry.token)
+        if by_command or entry.reason in ("left", "replaced"):
+            recent.append(
+                RemovedConsumer(removed.consumer, removed.incarnation, removed.client_id, at_ms, evicted=by_command)
+            )
         self.removed_consumers = recent[-MAX_REMOVED_CONSUMERS:]
 
     def _release(self, segment_slice: SegmentSlice) -> None:

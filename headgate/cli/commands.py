@@ -33,6 +33,7 @@ COMMANDS: Final[CommandTable] = {
         "headgate.cli.subscriptions.subscription",
         "Create, list, describe, move and delete subscriptions.",
     ),
+    "consumer": ("headgate.cli.subscriptions.consumer", "List and evict the consumers of subscriptions."),
     "explain": ("headgate.cli.subscriptions.explain", "Explain why a consumer has a segment, or not."),
     "plan": ("headgate.cli.subscriptions.explain", "Show what a split, a merge or a consumer change would move."),
 }

@@ -1,4 +1,4 @@
-"""Names for shell completion: topics, subscriptions and producers, asked from the cluster.
+"""Names for shell completion: topics, subscriptions, consumers and producers, asked from the cluster.
 
 A completion is a convenience: if the cluster does not answer in `TIMEOUT_SECONDS`, or refuses, there are no names, and
 nothing is printed.
@@ -39,6 +39,19 @@ def complete_subscription(context: click.Context, _: click.Parameter, incomplete
 
     async def names(admin: Admin) -> Names:
         return [each.subscription for each in await admin.list_subscriptions(topic)]
+
+    return _ask(context, names, incomplete)
+
+
+def complete_consumer(context: click.Context, _: click.Parameter, incomplete: str) -> Names:
+    """Return the names of consumers of the topic and the subscription that precede on the command line."""
+    assigned = [context.params[name] for name in ("topic", "name") if context.params.get(name) is not None]
+    topic, subscription = (*assigned, *context.args, None, None)[:2]
+
+    async def names(admin: Admin) -> Names:
+        if topic is None or subscription is None:
+            return []
+        return [each.consumer for each in (await admin.describe_subscription(topic, subscription)).consumers]
 
     return _ask(context, names, incomplete)
 

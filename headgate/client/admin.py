@@ -344,6 +344,20 @@ class Admin:
         )
         await self._request(self._shard(topic), request, m.Done)
 
+    async def evict_consumer(self, topic: str, subscription: str, consumer: str) -> None:
+        """Remove a consumer; its segments go to the others.
+
+        The running program gets FencedError and does not join again, so that the eviction lasts. A
+        program that is started afterwards may use the name.
+        """
+        request = m.EvictConsumer(
+            topic=topic,
+            subscription=m.require_name("subscription", subscription),
+            consumer=m.require_name("consumer", consumer),
+            token=self._client.new_token(),
+        )
+        await self._request(self._shard(topic), request, m.Done)
+
     async def seek(
         self,
         topic: str,

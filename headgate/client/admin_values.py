@@ -172,6 +172,16 @@ class ConsumerInfo:
     capacity: int = 100
     """Share of an ordinary consumer's load, in percent; used when the subscription is balanced by
     load."""
+    host: str = ""
+    """Where it runs, as the program says; empty: it does not say."""
+    version: str = ""
+    """Version of headgate in the program, as it says."""
+    registered_at_ms: int | None = None
+    """When this incarnation joined."""
+    disconnected_at_ms: int | None = None
+    """Start of its grace period; None: it is connected."""
+    last_heard_age_ms: int | None = None
+    """Time since its last message, or since its leader began; None: it is disconnected."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,6 +12,7 @@ from typing import TypedDict, get_args
 
 from headgate.arguments import require_choice
 from headgate.client.connection import Client
+from headgate.client.program import host_name, library_version
 from headgate.errors import ConfigError
 from headgate.model.entries import Balance, Order, SubscriptionType
 from headgate.model.identifiers import Offset, SegmentId
@@ -100,6 +101,8 @@ class ConsumerRequests:
                 capacity=round(options.capacity * 100),
                 supports_bucket_ranges=options.kind != SubscriptionType.CHECKPOINT and not options.reads_source,
                 subscription_id=subscription_id,
+                host=host_name(),
+                version=library_version(),
                 positions=[(int(segment), int(offset)) for segment, offset in own],
             ),
             timeout_seconds,

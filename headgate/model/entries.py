@@ -323,7 +323,7 @@ class SubscriptionSeek(SubscriptionEntry, frozen=True, tag="subscription_seek"):
 class ConsumerRegistered(SubscriptionEntry, frozen=True, tag="consumer_registered"):
     """A consumer joined, a newer incarnation took over its name, or its ``capacity`` (in percent) changed.
 
-    ``supports_bucket_ranges``: it can read a bucket range of a segment.
+    ``supports_bucket_ranges``: it can read a bucket range of a segment. ``host``, ``version``: as the program says.
     """
 
     consumer: str
@@ -331,6 +331,8 @@ class ConsumerRegistered(SubscriptionEntry, frozen=True, tag="consumer_registere
     client_id: str
     supports_bucket_ranges: bool = False
     capacity: int = 100
+    host: str = ""
+    version: str = ""
 
 
 class ConsumerDisconnected(SubscriptionEntry, frozen=True, tag="consumer_disconnected"):
@@ -348,11 +350,15 @@ class ConsumerReconnected(SubscriptionEntry, frozen=True, tag="consumer_reconnec
 
 
 class ConsumerRemoved(SubscriptionEntry, frozen=True, tag="consumer_removed"):
-    """A consumer left, was evicted or replaced. What it held is free."""
+    """A consumer left, was evicted or replaced. What it held is free.
+
+    ``token`` is that of the command that evicted it; this incarnation must not register again. Otherwise empty.
+    """
 
     consumer: str
     incarnation: int
     reason: LeaveReason
+    token: str = ""
 
 
 class SegmentGranted(SubscriptionEntry, frozen=True, tag="segment_granted"):

@@ -328,7 +328,8 @@ class ConsumerDescription(msgspec.Struct, frozen=True, kw_only=True):
     """One consumer of a subscription.
 
     ``bucket_ranges``: (segment, first bucket, end bucket) for those ``segments`` that it reads in
-    part. ``idle``: why it reads nothing; empty if it reads something.
+    part. ``idle``: why it reads nothing; empty if it reads something. ``host`` and ``version``: as it says itself.
+    ``last_heard_age_ms``: since its last message, or since the term began; None while it is disconnected.
     """
 
     consumer: str
@@ -338,6 +339,11 @@ class ConsumerDescription(msgspec.Struct, frozen=True, kw_only=True):
     bucket_ranges: list[tuple[int, int, int]] = []
     idle: str = ""
     capacity: int = 100
+    host: str = ""
+    version: str = ""
+    registered_at_ms: int | None = None
+    disconnected_at_ms: int | None = None
+    last_heard_age_ms: int | None = None
 
 
 class SubscriptionDescription(msgspec.Struct, frozen=True, kw_only=True):

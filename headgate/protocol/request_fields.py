@@ -43,6 +43,8 @@ ParentLabel = Annotated[str, Meta(min_length=1, max_length=128)]
 """A `Label` that is checked later: nearly all parents are names of listed segments, and a message has 30 000."""
 HashText = Annotated[str, Meta(pattern=r"^(0|[1-9][0-9]{0,38})\Z")]
 """A hash of up to 128 bits as decimal text, because msgpack integers have 64 bits."""
+ProgramText = Annotated[str, Meta(pattern=r"^[!-~]{0,128}\Z")]
+"""What a program says about itself: printable ASCII without spaces, so that a terminal can show it."""
 Checkpoint = Annotated[str, Meta(max_length=1024)]
 Cursor = Annotated[str, Meta(max_length=256)]
 """A position in a list. Clients return it unchanged and do not read it."""

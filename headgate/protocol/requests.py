@@ -27,6 +27,7 @@ from headgate.protocol.request_fields import (
     Natural,
     ParentLabel,
     PolicyField,
+    ProgramText,
     RequestBody,
     SegmentCount,
     Start,
@@ -37,6 +38,7 @@ from headgate.protocol.subscription_requests import (
     DeleteSubscription,
     DescribeBacklog,
     DescribeSubscription,
+    EvictConsumer,
     ExplainSubscription,
     ListSubscriptions,
     PlanChanges,
@@ -158,6 +160,7 @@ class RegisterConsumer(ConsumerRequest, frozen=True, tag="register"):
     subscription this program joined before. If that one has been deleted, the registration is
     rejected and creates nothing. ``positions``, CHECKPOINT only: the (segment, next offset) pairs at
     which the consumer will read; one that the topic does not have is rejected as ``out_of_range``.
+    ``host``, ``version``: where the program runs, and the version of its library, as it says; only shown.
     """
 
     subscription_type: SubscriptionType
@@ -168,6 +171,8 @@ class RegisterConsumer(ConsumerRequest, frozen=True, tag="register"):
     balance: Balance | None = None
     capacity: Annotated[int, Meta(ge=1, le=MAX_CAPACITY_PERCENT)] = 100
     subscription_id: Natural | None = None
+    host: ProgramText = ""
+    version: ProgramText = ""
     positions: Annotated[list[tuple[Natural, Natural]], Meta(max_length=MAX_HELD_SEGMENTS)] = []
 
     def __post_init__(self) -> None:
@@ -342,6 +347,7 @@ AnyRequestBody = (
     | PlanChanges
     | CreateSubscription
     | DeleteSubscription
+    | EvictConsumer
     | SeekSubscription
     | SetSubscriptionOrder
 )
@@ -358,6 +364,7 @@ AnyCommand = (
     | PruneTopic
     | CreateSubscription
     | DeleteSubscription
+    | EvictConsumer
     | SeekSubscription
     | SetSubscriptionOrder
 )

@@ -70,6 +70,13 @@ class DeleteSubscription(SubscriptionRequest, frozen=True, tag="delete_subscript
     force: bool = False
 
 
+class EvictConsumer(SubscriptionRequest, frozen=True, tag="evict_consumer"):
+    """Remove a consumer as if its grace period had ended. The running program must not register again."""
+
+    consumer: Name
+    token: Token
+
+
 class SeekSubscription(SubscriptionRequest, frozen=True, tag="seek_subscription"):
     """Move a subscription while its consumers run.
 

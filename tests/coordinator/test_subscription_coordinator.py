@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from coordinator.decisions.refusal import Refusal
 from headgate.model import entries as e
 from headgate.protocol import messages as m
 from metrics import events
@@ -238,6 +239,44 @@ async def test_three_missed_heartbeats_then_grace_then_eviction(harness: Coordin
     assert {0: "bob", 1: "bob", 2: "bob", 3: "bob"} == harness.holders()
     assert "evicted" == harness.proposed(e.ConsumerRemoved)[0].reason
     assert "register again" in harness.take_pushes("ada")[-1].reason
+
+
+async def test_a_command_evicts_a_consumer_that_runs(harness: CoordinatorHarness) -> None:
+    harness.join("ada", "bob")
+    harness.confirm_all()
+    harness.take_pushes("ada")
+    command = m.EvictConsumer(topic="orders", subscription="billing", consumer="ada", token="t")
+
+    assert m.Done() == harness.coordinator.evict(command)
+    assert {0: "bob", 1: "bob", 2: "bob", 3: "bob"} == harness.holders()
+    removed = harness.proposed(e.ConsumerRemoved)[0]
+    assert ("ada", "evicted", "t") == (removed.consumer, removed.reason, removed.token)
+    assert "consumer 'ada' was evicted by a command" == harness.take_pushes("ada")[-1].reason
+    assert "fenced" == harness.register("ada").verdict
+    assert isinstance(harness.register("ada", incarnation=2), m.Registered)
+
+
+async def test_an_eviction_of_an_unknown_consumer_names_the_consumers(harness: CoordinatorHarness) -> None:
+    harness.join("ada", "bob")
+    command = m.EvictConsumer(topic="orders", subscription="billing", consumer="eve", token="t")
+    refused = harness.coordinator.evict(command)
+
+    assert isinstance(refused, Refusal)
+    assert "has no consumer 'eve'; consumers: ada, bob" in refused.reason
+
+
+async def test_a_description_says_when_each_consumer_was_heard_last(harness: CoordinatorHarness) -> None:
+    harness.register("ada")
+    await harness.run(3)
+    harness.register("bob")
+    await harness.run(2)
+    described = harness.coordinator.describe().consumers
+    assert [5000, 2000] == [each.last_heard_age_ms for each in described]
+    assert [START_MS, START_MS + 3000] == [each.registered_at_ms for each in described]
+
+    harness.coordinator.client_disconnected("anonymous/client-ada")
+    gone = harness.coordinator.describe().consumers[0]
+    assert (None, START_MS + 5000) == (gone.last_heard_age_ms, gone.disconnected_at_ms)
 
 
 async def test_a_heartbeat_within_the_grace_period_moves_nothing(harness: CoordinatorHarness) -> None:

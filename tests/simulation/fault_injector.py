@@ -94,6 +94,12 @@ class FaultInjector:
         """Delete a subscription while its consumer runs; the consumer ends and is started again."""
         await self._command(admin.delete_subscription(TOPIC, DELETED, force=True), f"delete {DELETED}")
 
+    async def _evict_consumer(self, admin: Admin, rng: random.Random) -> None:
+        """Evict a consumer while it runs; its program ends and is started again."""
+        running = [(name.rpartition("-")[0], name) for name in self._world.consumers]
+        subscription, name = rng.choice([each for each in running if each[0] != DELETED])
+        await self._command(admin.evict_consumer(TOPIC, subscription, name), f"evict {name}")
+
     async def _clock_step(self, _: Admin, rng: random.Random) -> None:
         """Set the leader's clock wrong for a moment."""
         leader = self._leader(rng)

@@ -68,6 +68,8 @@ class InvariantChecker:
     """(consumer program, segment, key bucket) → generation of its last delivery."""
     registrations: dict[tuple[str, str, str, int, str], int] = field(default_factory=dict)
     """(topic, subscription, consumer, incarnation, client) → id of the subscription of this program."""
+    evicted_programs: set[tuple[str, str, str, int, str]] = field(default_factory=set)
+    """(topic, subscription, consumer, incarnation, client) that a command has evicted."""
     abandoned_tokens: set[str] = field(default_factory=set)
     """Tokens of commands that were reported as not executed."""
     executed_tokens: set[str] = field(default_factory=set)
@@ -139,7 +141,7 @@ class InvariantChecker:
                 self._check_deletion(state, entry)
             if isinstance(entry, e.ProducerOpened):
                 self._check_opening(entry)
-            self._check_token(entry)
+            self._check_token(state, entry)
             state.apply(entry)
             if isinstance(entry, e.ProducersExpired):
                 self._record_expiry(entry)
@@ -220,11 +222,13 @@ class InvariantChecker:
         self.abandoned_tokens.add(token)
         self._check_abandoned(token)
 
-    def _check_token(self, entry: e.AnyEntry) -> None:
+    def _check_token(self, state: ShardState, entry: e.AnyEntry) -> None:
         token = getattr(entry, "token", "")
         if token:
             self.executed_tokens.add(token)
             self._check_abandoned(token)
+            if isinstance(entry, e.ConsumerRemoved):
+                self._record_eviction(state, entry)
 
     def _check_abandoned(self, token: str) -> None:
         if token in self.abandoned_tokens & self.executed_tokens:
@@ -270,6 +274,13 @@ class InvariantChecker:
             raise InvariantViolationError(
                 f"{known.name}: {entry.client_id} came back after its subscription was deleted"
             )
+        if program in self.evicted_programs:
+            raise InvariantViolationError(f"{known.name}: {entry.client_id} came back after a command had evicted it")
+
+    def _record_eviction(self, state: ShardState, entry: e.ConsumerRemoved) -> None:
+        known = state.subscriptions[entry.subscription_id]
+        client_id = known.consumers[entry.consumer].client_id
+        self.evicted_programs.add((known.topic, known.name, entry.consumer, entry.incarnation, client_id))
 
     def _check_opening(self, entry: e.ProducerOpened) -> None:
         """Check that a token opens one identity: a repeated request must not open another."""

@@ -5,6 +5,8 @@
 
 import itertools
 import subprocess
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -66,11 +68,11 @@ class ForgetfulStore(FakeStore):
             self.objects[path] = data
 
 
-def found(first: int = 1, **planted: Any) -> str:
+def found(first: int = 1, play_seed: Callable[..., InvariantChecker] = run_seed, **planted: Any) -> str:
     """Play seeds from ``first`` until an invariant is violated, and return the message; fail if none is."""
     for seed in range(first, first + SEEDS):
         try:
-            run_seed(seed, **planted)
+            play_seed(seed, **planted)
         except InvariantViolationError as error:
             return str(error)
         except BaseExceptionGroup as group:
@@ -346,6 +348,32 @@ def test_quotas_lose_double_and_reorder_nothing_under_any_faults(seed: int) -> N
 
     assert checker.stored["orders"]
     assert checker.quotas_exceeded["requests_per_second"] + checker.quotas_exceeded["bytes_per_second"] > 10
+
+
+def play_with_evictions(seed: int) -> InvariantChecker:
+    """Play a seed of which every second operation evicts a consumer."""
+    plan = plan_of(seed)
+    steps = [replace(step, operation="evict_consumer") if step.number % 2 else step for step in plan.steps]
+    return play(replace(plan, steps=tuple(steps)))
+
+
+def test_evictions_lose_double_and_reorder_nothing_under_any_faults() -> None:
+    """Consumers are evicted while they read, and while leaders change; each program that is evicted ends."""
+    assert sum(len(play_with_evictions(seed).evicted_programs) for seed in range(1, 6)) > 5
+
+
+def test_an_evicted_program_that_joins_again_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted: an eviction by a command counts like one for missing heartbeats."""
+    record_removal = Subscription._record_removal
+    monkeypatch.setattr(
+        Subscription,
+        "_record_removal",
+        lambda self, removed, entry, at_ms: record_removal(
+            self, removed, msgspec.structs.replace(entry, token=""), at_ms
+        ),
+    )
+
+    assert "came back after a command had evicted it" in found(play_seed=play_with_evictions)
 
 
 def test_a_wrong_count_of_objects_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

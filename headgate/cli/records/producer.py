@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -11,6 +10,7 @@ from headgate.cli.completion import complete_producer
 from headgate.cli.context import CommandContext, with_context
 from headgate.cli.records.ndjson import decode_position
 from headgate.cli.terminal.confirmation import ask_first, dry_run_option, require_consent, yes_option
+from headgate.cli.terminal.iso_time import utc_minute
 from headgate.cli.terminal.output import examples, json_option, print_json, print_table
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ def delete(context: CommandContext, name: str, dry_run: bool, yes: bool, as_json
 
 
 def _last_used(producer: ProducerInfo) -> str:
-    return f"{datetime.fromtimestamp(producer.last_used_at_ms / 1000, UTC):%Y-%m-%d %H:%M}"
+    return utc_minute(producer.last_used_at_ms)
 
 
 def position_text(position: bytes | None) -> str:

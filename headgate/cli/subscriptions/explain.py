@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from headgate.cli.arguments import subscription_argument, topic_argument
+from headgate.cli.completion import complete_consumer
 from headgate.cli.context import CommandContext, with_context
 from headgate.cli.terminal.output import examples, json_option, print_json, print_table
 from headgate.model.bucket_ranges import slice_of
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 @topic_argument
 @subscription_argument
 @click.option("--segment", type=click.IntRange(min=0), help="Explain only this segment.")
-@click.option("--consumer", metavar="NAME", help="Explain only this consumer.")
+@click.option("--consumer", metavar="NAME", shell_complete=complete_consumer, help="Explain only this consumer.")
 @json_option
 @with_context
 def explain(

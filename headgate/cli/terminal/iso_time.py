@@ -1,8 +1,8 @@
-"""Read a point in time that a person or a program has written. Pure."""
+"""Read a point in time that a person or a program has written, and write one for a table. Pure."""
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import UTC, datetime
 
 
 def iso_time_ms(text: str) -> int:
@@ -20,3 +20,8 @@ def iso_time_ms(text: str) -> int:
     if at_ms < 0:
         raise ValueError(f"{text!r} is before 1970")
     return at_ms
+
+
+def utc_minute(at_ms: int) -> str:
+    """Return a time in UTC for a table."""
+    return f"{datetime.fromtimestamp(at_ms / 1000, UTC):%Y-%m-%d %H:%M}"

@@ -69,6 +69,29 @@ async def test_a_new_subscription_reads_the_children_at_once_if_nothing_before_t
     assert granted == [grant.segment for grant in registered.grants]
 
 
+async def test_a_late_copy_of_an_eviction_evicts_no_later_consumer_of_the_name():
+    shard = OneShard()
+    evict = {"topic": "orders", "subscription": "s", "consumer": "ada", "token": "2"}
+    async with shard.leader(), shard.client() as client:
+        await client.call(m.CreateTopic, topic="orders", token="1")
+        await client.call(m.RegisterConsumer, **CONSUMER, subscription_type="STREAM")
+        assert await client.call(m.EvictConsumer, **evict) == m.Done()
+        await client.call(m.RegisterConsumer, **{**CONSUMER, "incarnation": 2}, subscription_type="STREAM")
+        assert await client.call(m.EvictConsumer, **evict) == m.Done()
+        described = (await client.call(m.DescribeSubscription, topic="orders", subscription="s")).subscription
+
+    assert [("ada", 2)] == [(each.consumer, each.incarnation) for each in described.consumers]
+
+
+async def test_an_eviction_from_an_unknown_subscription_is_refused():
+    shard = OneShard()
+    async with shard.leader(), shard.client() as client:
+        await client.call(m.CreateTopic, topic="orders", token="1")
+        refused = await client.call(m.EvictConsumer, topic="orders", subscription="s", consumer="ada", token="2")
+
+    assert "has no subscription 's'" in refused.reason
+
+
 @pytest.mark.parametrize("successor", [None, "bob"], ids=["a new topic", "a new subscription of the name"])
 async def test_a_late_copy_of_a_first_registration_is_fenced_after_its_topic_was_created_again(successor):
     """A consumer that no longer runs would hold all segments until its grace period ends."""

@@ -196,8 +196,8 @@ def test_consumers_of_a_deleted_subscription_are_stored_by_its_name_for_a_limite
 
     created = subscription(4, "billing")[0]
     state.apply_all([created], chunk=4, at_ms=4000)
-    assert topic.subscriptions["billing"].was_removed("ada", 2, "c"), "a late copy finds a new one of the name"
-    assert not topic.subscriptions["billing"].was_removed("ada", 3, "c")
+    assert topic.subscriptions["billing"].removed("ada", 2, "c"), "a late copy finds a new one of the name"
+    assert not topic.subscriptions["billing"].removed("ada", 3, "c")
 
     state.apply_all(subscription(5, "audit"), chunk=5, at_ms=3000 + REMOVED_CONSUMER_RETENTION_MS)
     assert ["audit"] == [name for _, name, _ in state.deleted_members.members]
@@ -214,7 +214,7 @@ def test_consumers_of_a_deleted_topic_do_not_come_back_with_a_new_topic_of_the_n
     state = state_after([CREATED, subscribed(2, "billing"), ada], [deleted], [again, created])
 
     assert [RemovedConsumer("ada", 2, "c", 2000)] == state.deleted_members.of("orders", "billing")
-    assert state.subscriptions[4].was_removed("ada", 2, "c")
+    assert state.subscriptions[4].removed("ada", 2, "c")
 
 
 def test_a_limited_number_of_former_consumers_is_remembered() -> None:

@@ -29,8 +29,10 @@ def subscription(kind: Any = "STREAM", order: Any = "strict") -> Subscription:
     return known
 
 
-def remove(known: Subscription, reason: Any, at_ms: int = 0, name: str = "ada", incarnation: int = 5) -> None:
-    known.apply(e.ConsumerRemoved(**IDS, consumer=name, incarnation=incarnation, reason=reason), at_ms)
+def remove(
+    known: Subscription, reason: Any, at_ms: int = 0, name: str = "ada", incarnation: int = 5, token: str = ""
+) -> None:
+    known.apply(e.ConsumerRemoved(**IDS, consumer=name, incarnation=incarnation, reason=reason, token=token), at_ms)
 
 
 def request(**fields: Any) -> m.RegisterConsumer:
@@ -85,6 +87,18 @@ def test_rule_1_an_evicted_instance_may_register_again() -> None:
     assert AcceptedRegistration(Claim.FRESH, None) == judge(known)
 
 
+def test_rule_1_an_instance_that_a_command_evicted_must_be_restarted() -> None:
+    """Otherwise it would get its segments back at once."""
+    known = subscription()
+    remove(known, "evicted", token="t")
+    rejected = judge(known)
+
+    assert isinstance(rejected, Refusal)
+    assert ("fenced", True) == (rejected.verdict, rejected.after_proposed)
+    assert "consumer 'ada' was evicted by a command: restart the program to join again" == rejected.reason
+    assert AcceptedRegistration(Claim.FRESH, None) == judge(known, incarnation=6)
+
+
 @pytest.mark.parametrize("fields", [{"incarnation": 6}, {"client_id": "other"}, {"consumer": "bob"}])
 def test_rule_1_another_instance_may_use_the_name(fields: dict[str, Any]) -> None:
     known = subscription()
@@ -109,8 +123,8 @@ def test_rule_1_removed_consumers_expire_and_are_bounded() -> None:
         known.apply(e.ConsumerRegistered(**IDS, consumer=f"c{n}", incarnation=1, client_id="x"), 2)
         remove(known, "left", at_ms=2, name=f"c{n}", incarnation=1)
     assert MAX_REMOVED_CONSUMERS == len(known.removed_consumers)
-    assert not known.was_removed("ada", 5, "anonymous/client-ada")
-    assert known.was_removed("c9", 1, "x")
+    assert not known.removed("ada", 5, "anonymous/client-ada")
+    assert known.removed("c9", 1, "x")
 
     known.apply(e.ConsumerRegistered(**IDS, consumer="d", incarnation=1, client_id="x"), 3)
     remove(known, "evicted", at_ms=2 + REMOVED_CONSUMER_RETENTION_MS, name="d", incarnation=1)

@@ -46,7 +46,7 @@ LIMITS = {
     **dict.fromkeys(
         ["user", "topic", "subscription", "consumer", "instance", "client_id", "waiting_for", "before", "after"], NAME
     ),
-    **dict.fromkeys(["label"], LABEL),
+    **dict.fromkeys(["label", "host", "version"], LABEL),
     **dict.fromkeys(["reason", "idle", "unknown_reason"], SENTENCE),
     **dict.fromkeys(
         ["type", "order", "balance", "status", "state", "verdict", "outlook", "counted_by", "positions"], WORD

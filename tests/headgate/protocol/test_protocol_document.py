@@ -179,6 +179,8 @@ async def test_a_leader_replies_to_every_request_as_the_table_says() -> None:
         (m.ExplainSubscription, {"topic": "orders", "subscription": "s"}),
         (m.PlanChanges, {"topic": "orders", "subscription": "s", "splits": [0]}),
         (m.LeaveConsumer, consumer),
+        (m.RegisterConsumer, {**consumer, "incarnation": 2, "subscription_type": "STREAM"}),
+        (m.EvictConsumer, {"topic": "orders", "subscription": "s", "consumer": "c", "token": "11"}),
         (m.SplitSegment, {"topic": "orders", "segment": 0, "token": "3"}),
         (m.MergeSegments, {"topic": "orders", "segments": (2, 3), "token": "4"}),
         (m.SetTopicPolicy, {"topic": "orders", "auto_split": True, "token": "7"}),

@@ -15,6 +15,7 @@ PATTERNS = {
     PYTHON_PATTERN: "a name",
     typing.get_args(m.Label)[1].pattern: "a label",
     typing.get_args(m.HashText)[1].pattern: "a hash",
+    typing.get_args(m.ProgramText)[1].pattern: "a program text",
 }
 UNDOCUMENTED = (
     msgspec.Struct,

@@ -241,6 +241,9 @@ class FakeAdmin:
     async def delete_subscription(self, name: str, subscription_name: str, *, force: bool) -> None:
         self.cluster.calls.append(("delete_subscription", name, subscription_name, force))
 
+    async def evict_consumer(self, name: str, subscription_name: str, consumer: str) -> None:
+        self.cluster.calls.append(("evict_consumer", name, subscription_name, consumer))
+
     async def seek(self, name: str, subscription_name: str, **wanted: Any) -> SeekResult:
         self.cluster.calls.append(("seek", name, subscription_name, wanted))
         moves = [

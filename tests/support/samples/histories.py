@@ -225,6 +225,8 @@ class History(RandomLedger):
                     **member,
                     supports_bucket_ranges=self.rng.random() < 0.5,
                     capacity=self.rng.choice((50, 100)),
+                    host=f"host-{self.rng.randrange(3)}",
+                    version=self.rng.choice(("", "0.1.0")),
                 )
             )
             return
@@ -239,7 +241,9 @@ class History(RandomLedger):
         elif chance < 0.40:
             self.add(e.ConsumerReconnected(**member))
         elif chance < 0.45:
-            self.add(e.ConsumerRemoved(**member, reason="left"))
+            by_command = self.rng.random() < 0.5
+            reason: e.LeaveReason = "evicted" if by_command else "left"
+            self.add(e.ConsumerRemoved(**member, reason=reason, token=self.token() if by_command else ""))
         elif chance < 0.70:
             tails = self.state.topics_by_id[known.topic_id].tails
             wanted = [slice_of(n, *bounds) for n in tails for bounds in ((0, 0), (0, 8), (8, 16))]

@@ -17,6 +17,7 @@ DESTRUCTIVE = [
     (("topic", "prune", "orders"), "would be pruned"),
     (("subscription", "delete", "orders", "billing"), "positions in 2 segments; 1 consumers are connected, so it"),
     (SEEK, "3 delivered again"),
+    (("consumer", "evict", "orders", "billing", "reader-1"), "connected; segments: 0"),
     (("producer", "delete", "import-1"), "line 5"),
 ]
 each_command = pytest.mark.parametrize(

@@ -1,0 +1,160 @@
+"""The consumers of one subscription: who is registered, and when this leader heard each of them last.
+
+Performs what coordinator.decisions.sessions decides about heartbeats: proposes entries, and tells a removed consumer
+why. It does not assign segments. The times of the last contact are not in the ledger: a new leader gives every consumer
+one heartbeat window.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+import structlog
+
+from coordinator.decisions import sessions
+from coordinator.ports import CoordinatorSettings, LedgerPort, PushMessage
+from coordinator.reporting.description import fenced_push
+from coordinator.state.subscription import RegisteredConsumer, Subscription
+from headgate.model import entries as e
+from headgate.protocol import messages as m
+from metrics import events
+
+log = structlog.get_logger(__name__)
+
+
+class Membership:
+    """The consumers of one subscription during one leader term."""
+
+    def __init__(
+        self,
+        *,
+        subscription: Subscription,
+        ledger: LedgerPort,
+        push: PushMessage,
+        leader_epoch: int,
+        settings: CoordinatorSettings,
+        observer: events.Observer,
+        clock: Callable[[], float],
+        on_removed: Callable[[str], None],
+    ) -> None:
+        """``on_removed`` is called with each name before its removal is proposed, while it has its holdings."""
+        self._subscription = subscription
+        self._ledger = ledger
+        self._push = push
+        self._leader_epoch = leader_epoch
+        self._settings = settings
+        self._observer = observer
+        self._clock = clock
+        self._on_removed = on_removed
+        self._log = log.bind(topic=subscription.topic, subscription=subscription.name)
+        self._ids = {"topic_id": subscription.topic_id, "subscription_id": subscription.subscription_id}
+        self._last_seen_at = dict.fromkeys(subscription.consumers, clock())
+
+    def add(self, request: m.RegisterConsumer, client_id: str) -> None:
+        """Register a consumer whose name is free."""
+        self.record_registration(request, client_id)
+        self._last_seen_at[request.consumer] = self._clock()
+        self._observer.observe(events.ConsumerRegistered())
+
+    def record_registration(self, request: m.RegisterConsumer, client_id: str) -> None:
+        """Propose what the consumer says about itself."""
+        self._ledger.propose(
+            e.ConsumerRegistered(
+                **self._ids,
+                consumer=request.consumer,
+                incarnation=request.incarnation,
+                client_id=client_id,
+                supports_bucket_ranges=request.supports_bucket_ranges,
+                capacity=request.capacity,
+                host=request.host,
+                version=request.version,
+            )
+        )
+
+    def remove(self, names: Iterable[str], reason: e.LeaveReason, fenced: str | None, *, token: str = "") -> None:
+        """Remove ``names`` and their holdings. ``fenced`` is the message to them; None: send none."""
+        for name in names:
+            consumer = self._subscription.consumers[name]
+            self._on_removed(name)
+            self._ledger.propose(
+                e.ConsumerRemoved(
+                    **self._ids, consumer=name, incarnation=consumer.incarnation, reason=reason, token=token
+                )
+            )
+            if fenced is not None:
+                self._push(consumer.client_id, fenced_push(self._subscription, consumer, self._leader_epoch, fenced))
+            del self._last_seen_at[name]
+            self._observer.observe(events.ConsumerRemoved(reason=reason))
+
+    def subscription_deleted(self) -> None:
+        """Notify all consumers that the subscription was deleted. Its entry is already applied."""
+        for consumer in self._subscription.consumers.values():
+            fenced = fenced_push(self._subscription, consumer, self._leader_epoch, "the subscription was deleted")
+            self._push(consumer.client_id, fenced)
+            self._observer.observe(events.ConsumerRemoved(reason="subscription_deleted"))
+
+    # Contact
+
+    def record_contact(self, name: str) -> bool:
+        """Record contact with a registered consumer; return whether it was disconnected."""
+        self._last_seen_at[name] = self._clock()
+        consumer = self._subscription.consumers[name]
+        if consumer.disconnected_at_ms is None:
+            return False
+        self._ledger.propose(e.ConsumerReconnected(**self._ids, consumer=name, incarnation=consumer.incarnation))
+        self._log.info("consumer.reconnected", consumer=name)
+        self._observer.observe(events.ConsumerReconnected())
+        return True
+
+    def client_disconnected(self, client_id: str, at: float) -> None:
+        """Start the grace periods of the client's consumers that were not heard after ``at``."""
+        # None if the client was replaced: its consumers are another client's.
+        names = [name for name, consumer in self._subscription.consumers.items() if _is_connected(consumer, client_id)]
+        self._mark_disconnected(sorted(name for name in names if self._last_seen_at[name] <= at))
+
+    def client_connected(self, client_id: str) -> None:
+        """Restart the heartbeat window of connected consumers. Disconnected ones must register again."""
+        for name, consumer in self._subscription.consumers.items():
+            if _is_connected(consumer, client_id):
+                self._last_seen_at[name] = self._clock()
+
+    def find_expired(self, now_ms: int) -> Sequence[str]:
+        """Record who has become disconnected; return the names whose grace period has ended."""
+        expired = sessions.find_expired(
+            self._subscription.consumers,
+            self._last_seen_at,
+            now_seconds=self._clock(),
+            now_ms=now_ms,
+            heartbeat_interval_seconds=self._settings.heartbeat_interval_seconds,
+            grace_seconds=self._settings.grace_seconds,
+        )
+        self._mark_disconnected(expired.disconnected)
+        return expired.evicted
+
+    def last_heard_age_ms(self) -> dict[str, int]:
+        """Return the age of the last contact with each connected consumer; since this term began, if there was none."""
+        now = self._clock()
+        return {
+            name: int((now - self._last_seen_at[name]) * 1000)
+            for name, consumer in self._subscription.consumers.items()
+            if consumer.disconnected_at_ms is None
+        }
+
+    def _mark_disconnected(self, names: Sequence[str]) -> None:
+        if not names:
+            return
+        consumers = self._subscription.consumers
+        self._ledger.propose(
+            *(
+                e.ConsumerDisconnected(**self._ids, consumer=name, incarnation=consumers[name].incarnation)
+                for name in names
+            )
+        )
+        for name in names:
+            self._last_seen_at[name] = self._clock()
+            self._observer.observe(events.ConsumerDisconnected())
+        self._log.info("consumer.disconnected", consumers=list(names), grace_seconds=self._settings.grace_seconds)
+
+
+def _is_connected(consumer: RegisteredConsumer, client_id: str) -> bool:
+    return consumer.client_id == client_id and consumer.disconnected_at_ms is None

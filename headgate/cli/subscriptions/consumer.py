@@ -1,0 +1,165 @@
+"""`headgate consumer`: the consumers of subscriptions, where they run, and how to evict one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from headgate.cli.arguments import (
+    consumer_argument,
+    optional_subscription_argument,
+    optional_topic_argument,
+    subscription_argument,
+    topic_argument,
+)
+from headgate.cli.context import CommandContext, with_context
+from headgate.cli.subscriptions.subscription import describe_holdings
+from headgate.cli.terminal.confirmation import ask_first, dry_run_option, require_consent, yes_option
+from headgate.cli.terminal.iso_time import utc_minute
+from headgate.cli.terminal.output import examples, json_option, print_json, print_table
+from headgate.errors import HeadgateError
+
+if TYPE_CHECKING:
+    from headgate import Admin, ConsumerInfo, SubscriptionInfo
+
+_PLAIN: Final = ("topic", "subscription", "consumer", "state", "segments")
+_VERBOSE: Final = ("topic", "subscription", "consumer", "state", "host", "version", "since (UTC)", "heard", "segments")
+_DROP: Final = ("version", "since (UTC)", "topic", "subscription", "heard")
+"""The table of one subscription needs neither its name nor its topic."""
+
+
+@click.group(
+    epilog=examples(
+        "headgate consumer list",
+        "headgate consumer list orders billing --verbose",
+        "headgate consumer evict orders billing reader-1",
+    ),
+)
+def consumer() -> None:
+    """List and evict the consumers of subscriptions."""
+
+
+@consumer.command(
+    "list",
+    epilog=examples(
+        "headgate consumer list",
+        "headgate consumer list orders billing --verbose",
+        "headgate consumer list orders --json",
+    ),
+)
+@optional_topic_argument
+@optional_subscription_argument
+@click.option("--verbose", "-v", is_flag=True, help="Add where each runs, since when, and when it was heard last.")
+@json_option
+@with_context
+def list_(context: CommandContext, topic: str | None, name: str | None, verbose: bool, as_json: bool) -> None:
+    """List the consumers of SUBSCRIPTION of TOPIC, of all its subscriptions, or of all topics.
+
+    "disconnected": its heartbeats are missing, and it keeps its segments until its grace period ends. Host and version
+    are what the program says. "heard" is the time since its last message, or since its leader began to lead.
+    """
+
+    async def found(admin: Admin) -> list[SubscriptionInfo]:
+        if topic is not None and name is not None:
+            return [await admin.describe_subscription(topic, name)]
+        return await admin.list_subscriptions(topic)
+
+    members = [(each, member) for each in context.ask(found, topic=topic) for member in each.consumers]
+    if as_json:
+        print_json(
+            [{"topic": each.topic, "subscription": each.subscription, **_fields(member)} for each, member in members]
+        )
+        return
+    if not members:
+        click.echo("no consumers; see: headgate consume --help", err=True)
+        return
+    columns = _VERBOSE if verbose else _PLAIN
+    print_table(
+        columns,
+        [[_row(each, member)[column] for column in columns] for each, member in members],
+        numbers=("heard",),
+        drop=_DROP,
+    )
+
+
+def _fields(member: ConsumerInfo) -> dict[str, Any]:
+    import msgspec  # noqa: PLC0415
+
+    fields: dict[str, Any] = msgspec.to_builtins(member)
+    return fields
+
+
+def _row(subscription: SubscriptionInfo, member: ConsumerInfo) -> dict[str, str]:
+    return {
+        "topic": subscription.topic,
+        "subscription": subscription.subscription,
+        "consumer": member.consumer,
+        "state": _state(member),
+        "host": member.host or "-",
+        "version": member.version or "-",
+        "since (UTC)": "-" if member.registered_at_ms is None else utc_minute(member.registered_at_ms),
+        "heard": "-" if member.last_heard_age_ms is None else f"{member.last_heard_age_ms / 1000:.0f} s",
+        "segments": _holdings(member),
+    }
+
+
+def _state(member: ConsumerInfo) -> str:
+    return "connected" if member.connected else "disconnected"
+
+
+def _holdings(member: ConsumerInfo) -> str:
+    return ", ".join(describe_holdings(member)) or f"none: {member.idle}"
+
+
+@consumer.command(
+    epilog=examples(
+        "headgate consumer evict orders billing reader-1 --dry-run",
+        "headgate consumer evict orders billing reader-1",
+        "headgate consumer evict orders billing reader-1 --yes --json",
+    ),
+)
+@topic_argument
+@subscription_argument
+@consumer_argument
+@dry_run_option
+@yes_option
+@json_option
+@with_context
+def evict(
+    context: CommandContext, topic: str, name: str, consumer: str, dry_run: bool, yes: bool, as_json: bool
+) -> None:
+    """Remove CONSUMER from SUBSCRIPTION of TOPIC; the other consumers get its segments.
+
+    Use it for a program that hangs and still sends heartbeats. What it has not acknowledged is delivered again. The
+    program ends with an error and does not join again; one that is started afterwards may use the name. On a
+    terminal, the command shows what would go and asks first. Elsewhere it needs --yes.
+    """
+    require_consent(context, yes=yes, dry_run=dry_run)
+    what = f"consumer {consumer} of subscription {name} of {topic}"
+    eviction: dict[str, Any] = {"topic": topic, "subscription": name, "consumer": consumer, "evicted": not dry_run}
+    if not yes or dry_run:
+        described = context.ask(lambda admin: admin.describe_subscription(topic, name), topic=topic)
+        member = _find(described, consumer)
+        eviction |= {"segments": member.segments, "connected": member.connected, "host": member.host}
+        if not as_json:
+            host = f" on {member.host}" if member.host else ""
+            click.echo(f"{what}: {_state(member)}{host}; segments: {_holdings(member)}", err=True)
+    if not (yes or dry_run):
+        ask_first(f"Evict {what}?", f"{what} was not evicted")
+    if not dry_run:
+        context.ask(lambda admin: admin.evict_consumer(topic, name, consumer), topic=topic)
+    if as_json:
+        print_json(eviction)
+    else:
+        click.echo(f"dry run: {what} was not evicted" if dry_run else f"{what} evicted", err=True)
+
+
+def _find(described: SubscriptionInfo, name: str) -> ConsumerInfo:
+    for member in described.consumers:
+        if member.consumer == name:
+            return member
+    known = ", ".join(member.consumer for member in described.consumers) or "none"
+    raise HeadgateError(
+        f"subscription {described.subscription} of {described.topic} has no consumer {name!r}; consumers: {known}"
+    )
