@@ -383,7 +383,10 @@ def _consumers(document: SubscriptionDocument) -> Html:
         Column("consumer"),
         Column("state"),
         Column("segments"),
+        Column("last heard", number=True),
         Column("started", number=True, minor=True),
+        Column("host", minor=True),
+        Column("version", minor=True),
         Column("capacity", number=True, minor=True),
     )
     rows = [_consumer_row(each, gone.get(each.consumer), document.as_of_ms) for each in consumers[:MAX_ROWS]]
@@ -407,7 +410,10 @@ def _consumer_row(consumer: ConsumerInfo, gone_at_ms: int | None, now_ms: int) -
         consumer.consumer,
         state,
         held + more or f"none: {consumer.idle}",
+        UNKNOWN if consumer.last_heard_age_ms is None else f"{duration(consumer.last_heard_age_ms / 1000)} ago",
         f"{duration(max(0, now_ms - consumer.incarnation) / 1000)} ago",
+        consumer.host or UNKNOWN,
+        consumer.version or UNKNOWN,
         f"{consumer.capacity} %",
     )
 

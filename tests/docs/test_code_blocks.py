@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.documents.code_blocks import ROOT, RUNNABLE, Block, blocks, matches
+from tests.support.documents.code_blocks import FENCE, ROOT, RUNNABLE, Block, blocks, matches
 from tests.support.servers.programs import TEST_SECONDS
 
 ATTRIBUTES = {"no-run", "file", "exit", "terminal"}
 REASONS = {
     "needs systemd": "the units are checked in tests/deploy",
+    "needs a ledger in a bucket": "tests/system/test_operations.py runs it in folders",
     "needs root": "it writes below /etc, or installs packages",
     "needs a container engine": "tests/deploy/test_containers.py checks the files",
     "needs a deployment": "tests/deploy/test_secure_deployment.py runs it, in another folder",
@@ -31,12 +32,6 @@ REASONS = {
     "an excerpt": "it is not a complete program: only its syntax is checked",
 }
 """Why a block may be excluded, and where its content is tested."""
-TRIED_ELSEWHERE = {
-    "docs/operations/backup.md": "tests/system/test_operations.py",
-    "docs/operations/install.md": "tests/deploy",
-    "docs/migration/from-kcl.md": "tests/system/test_kinesis_example.py",
-}
-"""Documents of procedures on servers, whose commands are indented in numbered steps, and what tries them."""
 EXCERPTS = {"an excerpt", "needs a ledger"}
 """Reasons of blocks that use names which they do not define, so that types cannot be checked."""
 BLOCKS = [block for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))) for block in blocks(path)]
@@ -48,14 +43,16 @@ def test_blocks_have_languages_attributes_and_lines(tmp_path: Path) -> None:
     document.write_text(
         '# X\n\n```bash no-run="needs systemd"\nsystemctl stop x\n```\n\n```\ntext\n```\n\n```{toctree}\nx\n```\n'
         '```python file="a b.py"\npass\n```\n'
+        "1. Step\n\n   ```console\n   $ one\n     two\n   ```\n"
     )
 
     assert blocks(document) == [
         Block("x.md", 3, "bash", {"no-run": "needs systemd"}, "systemctl stop x\n"),
         Block("x.md", 7, "", {}, "text\n"),
         Block("x.md", 14, "python", {"file": "a b.py"}, "pass\n"),
+        Block("x.md", 19, "console", {}, "$ one\n  two\n"),
     ]
-    assert [False, False, True] == [block.runs for block in blocks(document)]
+    assert [False, False, True, True] == [block.runs for block in blocks(document)]
 
 
 def test_a_command_continues_after_a_backslash() -> None:
@@ -98,13 +95,14 @@ def test_attributes_and_reasons_are_known() -> None:
 
 
 def test_every_command_of_a_document_is_in_a_block_that_says_whether_it_runs() -> None:
-    """An indented block says nothing, and a block without language neither."""
+    """A block without a fence says nothing, and one without language neither."""
     indented = [
         f"{path.relative_to(ROOT)}: {line.strip()}"
         for path in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md"))
-        if str(path.relative_to(ROOT)) not in TRIED_ELSEWHERE
         for line in re.findall(
-            r"^ {4,}(?:headgate|python|make|curl|aws|systemctl|umask) .*$", path.read_text(), re.MULTILINE
+            r"^ {4,}(?:headgate|python|make|curl|aws|systemctl|umask) .*$",
+            FENCE.sub("", path.read_text()),
+            re.MULTILINE,
         )
     ]
     assert [] == indented

@@ -192,11 +192,11 @@ def test_an_acknowledged_segment_waits_for_its_drain_check():
     assert "acknowledged, drain check due" in subscription_page(done).parts["layout"]
 
 
-def test_consumers_have_state_and_age():
+def test_consumers_have_state_age_host_and_the_time_of_their_last_message():
     consumers = text_of(subscription_page(subscription_document()).parts["consumers"])
 
-    assert "ada connected 0, 1[8-15] 5 min ago 100 %" in consumers
-    assert "bob disconnected for 12 s 1[0-7] 3 min ago" in consumers
+    assert "ada connected 0, 1[8-15] 3 s ago 5 min ago plant-7 1.0 100 %" in consumers
+    assert "bob disconnected for 12 s 1[0-7] - 3 min ago - - 100 %" in consumers
 
 
 def test_each_page_has_rates_over_time():

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[3]
-FENCE = re.compile(r"^```([^\n`]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+FENCE = re.compile(r"^(?P<indent> *)```(?P<info>[^\n`]*)\n(?P<text>.*?)^(?P=indent)```$", re.MULTILINE | re.DOTALL)
+"""Within a list, a block is indented like the text of its item."""
 RUNNABLE = ("console", "bash", "python")
 _VARYING = (
     (re.compile(r"/[\w./-]*(?=/headgate-data)"), "FOLDER"),
@@ -63,11 +64,12 @@ def blocks(document: Path) -> list[Block]:
     name = str(document.relative_to(ROOT)) if document.is_relative_to(ROOT) else document.name
     found = []
     for fence in FENCE.finditer(text):
-        if fence[1].startswith("{"):  # a directive of the site
+        if fence["info"].startswith("{"):  # a directive of the site
             continue
-        language, *attributes = shlex.split(fence[1]) or [""]
+        language, *attributes = shlex.split(fence["info"]) or [""]
+        content = re.sub(rf"^{fence['indent']}", "", fence["text"], flags=re.MULTILINE)
         named = dict(attribute.split("=", 1) for attribute in attributes)
-        found.append(Block(name, text.count("\n", 0, fence.start()) + 1, language, named, fence[2]))
+        found.append(Block(name, text.count("\n", 0, fence.start()) + 1, language, named, content))
     return found
 
 

@@ -164,6 +164,27 @@ def bucket_range(first, end, consumer, **fields):
     return BucketRangeAssignment(first_bucket=first, end_bucket=end, consumer=consumer, **values | fields)
 
 
+CONSUMERS = (
+    ConsumerInfo(
+        consumer="ada",
+        incarnation=NOW_MS - 300_000,
+        connected=True,
+        segments=(0, 1),
+        host="plant-7",
+        version="1.0",
+        last_heard_age_ms=3000,
+        bucket_ranges=(HeldBucketRange(1, 8, 16),),
+    ),
+    ConsumerInfo(
+        consumer="bob",
+        incarnation=NOW_MS - 200_000,
+        connected=False,
+        segments=(1,),
+        bucket_ranges=(HeldBucketRange(1, 0, 8),),
+    ),
+)
+
+
 def subscription_document(assignments=None, **fields):
     """Return a subscription whose segment 0 was split into 2 and 3, and is draining at ``ada``."""
     assignments = assignments or (
@@ -179,22 +200,7 @@ def subscription_document(assignments=None, **fields):
         type=SubscriptionType.STREAM,
         order="strict",
         seek_generation=0,
-        consumers=(
-            ConsumerInfo(
-                consumer="ada",
-                incarnation=NOW_MS - 300_000,
-                connected=True,
-                segments=(0, 1),
-                bucket_ranges=(HeldBucketRange(1, 8, 16),),
-            ),
-            ConsumerInfo(
-                consumer="bob",
-                incarnation=NOW_MS - 200_000,
-                connected=False,
-                segments=(1,),
-                bucket_ranges=(HeldBucketRange(1, 0, 8),),
-            ),
-        ),
+        consumers=CONSUMERS,
         segments=assignments,
     )
     backlog = BacklogInfo(
