@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import tomllib
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
@@ -104,13 +104,11 @@ def load_client_config(path: Path | str | None = None) -> ClientConfig:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{found} is not TOML: {error}") from error
     try:
-        if "file" in data:
-            raise ConfigError(f"{found}: Object contains unknown field `file`")
-        config = msgspec.convert(data | {"file": str(found)}, ClientConfig)
+        config = msgspec.structs.replace(_checked(data), file=str(found))
         require_name("cluster", config.cluster)
         if config.username is not None:
             require_name("user", config.username)
-    except (msgspec.ValidationError, InvalidNameError) as error:
+    except (_InvalidSettingError, InvalidNameError) as error:
         raise ConfigError(f"{found}: {error}") from error
     if config.password_file is not None and config.username is None:
         raise ConfigError(f"{found}: password_file is set and username is not; set both, or neither")
@@ -122,3 +120,19 @@ def load_client_config(path: Path | str | None = None) -> ClientConfig:
     if (tls := config.broker_tls()) is not None:
         tls.context()
     return config
+
+
+class _InvalidSettingError(ValueError):
+    """A setting of the file is unknown, missing or of the wrong type."""
+
+
+def _checked(data: dict[str, Any]) -> ClientConfig:
+    problem = "Object contains unknown field `file`" if "file" in data else ""
+    if not problem:
+        try:
+            return msgspec.convert(data, ClientConfig)
+        except msgspec.ValidationError as error:
+            problem = str(error)
+    from headgate.setting_errors import explain  # noqa: PLC0415 - only an error needs its imports
+
+    raise _InvalidSettingError(explain(problem, ClientConfig, sections=False, hidden={"file"}))

@@ -19,7 +19,6 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from controller.settings.error_messages import explain
 from controller.settings.listeners import http_problems
 from controller.settings.sections import (
     LEDGER_SCHEMES,
@@ -48,6 +47,7 @@ from drain.spark.master import conf_problem, engine_of, is_on_this_machine
 from headgate.errors import ConfigError, InvalidNameError
 from headgate.named_file import with_located_files
 from headgate.protocol.messages import require_name
+from headgate.setting_errors import explain
 from headgate.transport.tls_options import FILES, tls_option_problem
 
 __all__ = [

@@ -51,7 +51,8 @@ def test_the_default_path_is_below_the_working_directory(tmp_path: Path, monkeyp
         (GOOD.replace("1883", "99999"), r"\$\.broker_port"),
         (GOOD.replace('cluster = "local"\n', ""), "cluster"),
         (GOOD.replace("local", "no/slash"), "cluster name 'no/slash'"),
-        (GOOD + 'file = "other"\n', "unknown field `file`"),
+        (GOOD + 'file = "other"\n', r"\$\.file: unknown setting; "),
+        (GOOD + "[broker]\n", r"\$\.broker: unknown setting; did you mean broker_port"),
         (GOOD + 'password_file = "secret"\n', "username"),
     ],
 )

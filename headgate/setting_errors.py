@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections.abc import Collection
 
 import msgspec
 from msgspec import inspect
@@ -17,14 +18,20 @@ _UNKNOWN = re.compile(r"^Object contains unknown field `(?P<field>.*)`$")
 _MISSING = re.compile(r"^Object missing required field `(?P<field>.*)`$")
 
 
-def explain(message: str, root: type[msgspec.Struct]) -> str:
-    """Return ``$.section.field: what is wrong; what would be valid`` for the ``message`` of a ValidationError."""
+def explain(
+    message: str, root: type[msgspec.Struct], *, sections: bool = True, hidden: Collection[str] = frozenset()
+) -> str:
+    """Return ``$.section.field: what is wrong; what would be valid`` for the ``message`` of a ValidationError.
+
+    ``sections``: whether the fields of ``root`` are sections. ``hidden``: those that no file contains.
+    """
     match = _AT.match(message)
     assert match is not None, message
     problem, path = match["problem"], match["path"] or "$"
-    kind = "section" if path == "$" else "setting"
+    kind = "section" if sections and path == "$" else "setting"
     if unknown := _UNKNOWN.match(problem):
-        return _unknown(unknown["field"], kind, path, root)
+        known = [name for name in _fields(_type_at(path, root)) if name not in hidden]
+        return _unknown(unknown["field"], kind, path, known)
     if missing := _MISSING.match(problem):
         field = missing["field"]
         return f"{path}.{field}: this {kind} is required; write for example {_example(field, path)}"
@@ -32,8 +39,7 @@ def explain(message: str, root: type[msgspec.Struct]) -> str:
     return f"{path}: {problem[0].lower()}{problem[1:]}" + (f"; use {valid}" if valid else "")
 
 
-def _unknown(field: str, kind: str, path: str, root: type[msgspec.Struct]) -> str:
-    known = list(_fields(_type_at(path, root)))
+def _unknown(field: str, kind: str, path: str, known: list[str]) -> str:
     near = difflib.get_close_matches(field, known, n=1)
     hint = f"did you mean {near[0]}? " if near else ""
     return f"{path}.{field}: unknown {kind}; {hint}Valid: {', '.join(known)}"
