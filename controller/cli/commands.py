@@ -18,3 +18,6 @@ COMMANDS: Final[CommandTable] = {
     "snapshot": ("controller.cli.snapshot", "Write the snapshots of shards that are due, once."),
     "deploy-files": ("controller.cli.deploy_files", "Write units, alerts, dashboards and examples."),
 }
+
+CHECKS: Final = "controller.cli.doctor"
+"""What `headgate doctor` checks for a daemon: see `headgate.cli.commands`."""

@@ -4,7 +4,9 @@
 2. Another distribution registers commands with an entry point in the group `GROUP`. It names a table like `COMMANDS`,
    in a module that imports nothing heavy, because ``headgate --help`` loads it.
 3. A command of this distribution wins over a registered one with the same name.
-4. A command of the daemon that is not installed is known by name, so that the error can say what to install.
+4. The module of a registered table may name another one in ``CHECKS``. Its ``daemon_findings`` are the checks of
+   ``headgate doctor --daemon-config``.
+5. A command of the daemon that is not installed is known by name, so that the error can say what to install.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ CommandTable = Mapping[str, tuple[str, str]]
 
 COMMANDS: Final[CommandTable] = {
     "status": ("headgate.cli.cluster.status", "Show daemons, leaders, what is degraded and what is blocked."),
+    "doctor": ("headgate.cli.cluster.doctor", "Check what clients and daemons need, and say what to do."),
     "top": ("headgate.cli.cluster.top", "Show rates and backlogs of all subscriptions, live."),
     "topic": ("headgate.cli.topics.topic", "Create, import, inspect, change and delete topics."),
     "produce": ("headgate.cli.records.produce", "Write lines to a topic: newline-delimited JSON, or any text."),
@@ -65,6 +68,15 @@ def registered_commands() -> dict[str, tuple[str, str]]:
             name = point.dist.name if point.dist is not None else point.value
             raise HeadgateError(f"the commands of {name} cannot be imported ({error}); install {name} again") from error
     return {name: entry for name, entry in found.items() if name not in COMMANDS}
+
+
+def daemon_checks() -> str | None:
+    """Return the name of the module with the checks of a daemon; None if it is not installed."""
+    from importlib import import_module  # noqa: PLC0415
+    from importlib.metadata import entry_points  # noqa: PLC0415
+
+    found = (getattr(import_module(point.module), "CHECKS", None) for point in entry_points(group=GROUP))
+    return next((name for name in found if name is not None), None)
 
 
 def installation_hint(name: str) -> str | None:

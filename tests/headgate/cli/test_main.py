@@ -45,9 +45,7 @@ def test_the_list_of_commands_names_existing_commands():
 
 
 def test_help_imports_no_library_that_only_some_commands_need():
-    heavy = (
-        "{'asyncio', 'msgspec', 'pyarrow', 'obstore', 'aiomqtt', 'kazoo', 'pyspark', 'rich', 'aiohttp', 'structlog'}"
-    )
+    heavy = "{'asyncio', 'msgspec', 'pyarrow', 'obstore', 'aiomqtt', 'kazoo', 'pyspark', 'rich', 'aiohttp', 'structlog', 'textual'}"
     code = (
         "import sys\nfrom headgate.cli.main import main\n"
         "try: main(['--help'], prog_name='headgate')\nexcept SystemExit: pass\n"

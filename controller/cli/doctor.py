@@ -1,0 +1,212 @@
+"""The checks of `headgate doctor --daemon-config FILE`: what a daemon with these settings needs on this machine.
+
+They use what the daemon uses: its settings and files, its elections, its store, the search for Java. Only the probe
+object in the store is written. headgate.cli.cluster.judgements decides what a measurement means.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import io
+import os
+import secrets
+import shutil
+import tempfile
+import time
+from dataclasses import replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Final
+
+from controller.cli.run import check_files, read_settings
+from controller.file_systems import measured_folders
+from controller.leadership.election import Connected, ElectionEvent, Refused
+from controller.leadership.zookeeper import ZooKeeperElections
+from controller.local.machine import FREE_MEGABYTES
+from controller.logs import configure_logging
+from controller.settings.broker_files import broker_warnings
+from controller.settings.certificate_expiry import USES
+from controller.settings.listeners import http_warnings
+from controller.settings.load import LogSettings, Settings
+from controller.settings.zookeeper_problems import zookeeper_warnings
+from controller.zookeeper_session import elections_root, zookeeper_credentials
+from drain.spark.java import find_java
+from headgate.cli.cluster import judgements as judge
+from headgate.cli.cluster.finding import Finding, ok, problem, warning
+from headgate.errors import ConfigError, HeadgateError, ObjectExistsError, TransportError
+from headgate.protocol import messages as m
+from headgate.storage.object_store import Store, open_store
+from headgate.tls import certificate_expiry
+from headgate.transport.broker_probe import read_broker_properties
+from headgate.transport.broker_tls import broker_tls
+
+STORE_SECONDS: Final = 20.0
+"""For the four operations; obstore repeats each for up to 8 s."""
+
+
+async def daemon_findings(path: Path, timeout_seconds: float) -> list[Finding]:
+    """Return what the checks found for the settings in ``path``."""
+    # What ZooKeeper's client logs is in the findings.
+    configure_logging(LogSettings(level="error"), io.TextIOWrapper(io.BytesIO()), instance="doctor")
+    try:
+        settings = read_settings(path)
+        check_files(settings)
+    except ConfigError as error:
+        return [problem("settings", str(error), f"correct it; then: headgate check-config {path}")]
+    found = [ok("settings", f"{path} is valid, and so are the files that it names")]
+    warnings = (
+        *broker_warnings(settings.broker),
+        *http_warnings(settings.http),
+        *zookeeper_warnings(settings.zookeeper),
+    )
+    found += [warning("settings", each, "see docs/security.md") for each in warnings]
+    found += _certificates(settings)
+    found += _folders(settings)
+    found += await asyncio.to_thread(_spark, settings)
+    found.append(await _zookeeper(settings, timeout_seconds))
+    found += await _broker(settings, timeout_seconds)
+    found += await _store(settings)
+    return found
+
+
+def _certificates(settings: Settings) -> list[Finding]:
+    now_seconds = time.time_ns() / 1_000_000_000
+    found = []
+    for use in USES:
+        file: str | None = getattr(settings, use).certificate_file
+        if file is not None:
+            setting = f"{use}.certificate_file"
+            expires = certificate_expiry(file, setting).timestamp()
+            found.append(judge.judge_certificate(setting, file, expires, now_seconds))
+    return found
+
+
+def _folders(settings: Settings) -> list[Finding]:
+    found = []
+    for use, folder in measured_folders(settings).items():
+        exists = folder.is_dir()
+        mode = folder.stat().st_mode if exists else 0
+        writable = exists and os.access(folder, os.W_OK | os.X_OK)
+        found.append(judge.judge_folder(f"{use} folder", str(folder), exists=exists, writable=writable, mode=mode))
+        place = next((each for each in (folder, *folder.parents) if each.exists()), folder)
+        usage = shutil.disk_usage(place)
+        found.append(
+            judge.judge_space(f"{use} space", str(folder), usage.free, usage.total, FREE_MEGABYTES * 1_000_000)
+        )
+    return found
+
+
+def _spark(settings: Settings) -> list[Finding]:
+    drain = settings.drain
+    if drain.results is not None:
+        return [ok("Spark", f"not needed here: results are read from {drain.results}")]
+    if not drain.spawn:
+        return [ok("Spark", f"not started by this daemon: another program serves {drain.socket}")]
+    if importlib.util.find_spec("pyspark") is None:
+        remedy = "python3 -m pip install 'headgate-daemon[spark]'"
+        return [problem("Spark", "pyspark is not installed, so nothing counts backlogs", remedy)]
+    found = [ok("Spark", f"pyspark {version('pyspark')}, master {drain.master}")]
+    try:
+        with tempfile.TemporaryDirectory(prefix="headgate-java-") as wrappers:
+            found.append(ok("Java", str(find_java(Path(wrappers)))))
+    except ConfigError as error:
+        text, _, remedy = str(error).partition(". ")
+        found.append(problem("Java", text, remedy))
+    return found
+
+
+async def _zookeeper(settings: Settings, timeout_seconds: float) -> Finding:
+    hosts = settings.zookeeper.hosts
+    news = asyncio.Event()
+    refused: list[str] = []
+
+    def on_event(event: ElectionEvent) -> None:
+        match event:
+            case Connected():
+                news.set()
+            case Refused(str() as reason):
+                refused.append(reason)
+                news.set()
+
+    elections = ZooKeeperElections(
+        hosts,
+        root=elections_root(settings),
+        instance="doctor",
+        session_timeout_seconds=settings.zookeeper.session_timeout_seconds,
+        credentials=zookeeper_credentials(settings.zookeeper),
+        on_event=on_event,
+    )
+    began = time.monotonic()
+    async with elections:
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                await news.wait()
+        except TimeoutError:
+            text = f"{hosts} did not answer within {timeout_seconds:g} s"
+            return problem("ZooKeeper", text, "start it, or correct [zookeeper] hosts")
+        seconds = time.monotonic() - began
+        instances = await elections.instances()
+    if refused:
+        return problem("ZooKeeper", refused[0], "correct [zookeeper] username, password or certificates")
+    registered = "no daemon is registered yet" if not instances else f"daemons: {', '.join(sorted(instances))}"
+    return ok("ZooKeeper", f"{hosts} answers in {seconds * 1000:.0f} ms; {registered}")
+
+
+async def _broker(settings: Settings, timeout_seconds: float) -> list[Finding]:
+    broker = settings.broker
+    address = f"{broker.host}:{broker.port}"
+    try:
+        properties = await asyncio.to_thread(
+            read_broker_properties,
+            broker.host,
+            broker.port,
+            m.daemon_client_id(settings.cluster.name, f"doctor-{secrets.token_hex(4)}"),
+            username=broker.username,
+            password=broker.password(),
+            tls=broker_tls(broker, broker.host, "$.broker."),
+            timeout_seconds=timeout_seconds,
+        )
+    except TransportError as error:
+        return [problem("daemon's broker", f"{address}: {error}", "check [broker] in the settings, and the broker")]
+    return [replace(each, check=f"daemon's {each.check}") for each in judge.judge_broker(address, properties)]
+
+
+async def _store(settings: Settings) -> list[Finding]:
+    url = settings.ledger.url
+    if _is_missing(measured_folders(settings).get("ledger")):
+        return []  # The folder has a finding, and the probe would create it.
+    remedy = "check [ledger] url, the rights in the store, and its credentials in the environment of the daemon"
+    try:
+        async with asyncio.timeout(STORE_SECONDS):
+            return [await try_put_if_absent(open_store(url), url)]
+    except HeadgateError as error:
+        return [problem("put-if-absent", f"{url}: {error}", remedy)]
+    except TimeoutError:
+        return [problem("put-if-absent", f"{url} did not answer within {STORE_SECONDS:g} s", remedy)]
+
+
+def _is_missing(folder: Path | None) -> bool:
+    return folder is not None and not folder.is_dir()
+
+
+async def try_put_if_absent(store: Store, url: str) -> Finding:
+    """Write an object twice and delete it: the second time must be refused. Raises StoreError."""
+    path, first = f"doctor-probe-{secrets.token_hex(8)}", b"first"
+    try:
+        await store.create(path, first)
+        try:
+            await store.create(path, b"second")
+        except ObjectExistsError:
+            kept = await store.read(path) == first
+        else:
+            kept = False
+    finally:
+        await store.delete(path)
+    if not kept:
+        return problem(
+            "put-if-absent",
+            f"{url} let a second write replace an object",
+            "use a store that honors If-None-Match: two leaders could overwrite each other's chunks",
+        )
+    return ok("put-if-absent", f"{url} refuses to write an object twice")

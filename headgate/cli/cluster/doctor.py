@@ -1,0 +1,76 @@
+"""`headgate doctor`: check what a client, or a daemon on this machine, needs, and say what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from headgate.cli.commands import daemon_checks
+from headgate.cli.context import CommandContext, with_context
+from headgate.cli.exit_codes import ExitCode
+from headgate.cli.terminal.output import examples, json_option, print_json
+from headgate.errors import HeadgateError
+
+if TYPE_CHECKING:
+    from headgate.cli.cluster.finding import Finding
+
+TIMEOUT_SECONDS = 4.0
+"""Longest wait for each answer."""
+DaemonFindings = Callable[[Path, float], Coroutine[Any, Any, "list[Finding]"]]
+
+
+@click.command(
+    epilog=examples(
+        "headgate doctor",
+        "headgate doctor --json",
+        "headgate doctor --daemon-config /etc/headgate/headgate.toml",
+    )
+)
+@click.option(
+    "--daemon-config",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Also check what a daemon with these settings needs on this machine: Java, Spark, ZooKeeper, the broker, "
+    "put-if-absent of the store, folders, certificates and space.",
+)
+@json_option
+@with_context
+def doctor(context: CommandContext, daemon_config: Path | None, as_json: bool) -> None:
+    """Check configuration, broker, leaders, daemons, versions, store and clocks; say what to do.
+
+    Each line is "ok", a "warning" or a "problem", and the next one is its remedy. Exit code 1 if there is a problem.
+
+    With --daemon-config, run it as the user of the daemon. The store is tried with an object that is written, must not
+    be written again, and is deleted. Nothing else is changed.
+    """
+    checks = _daemon_checks() if daemon_config is not None else None
+    context.reply_timeout_seconds = TIMEOUT_SECONDS
+    from headgate.cli.cluster.client_checks import client_findings  # noqa: PLC0415 - it needs MQTT and Parquet
+    from headgate.cli.cluster.finding import finding_lines, has_problem  # noqa: PLC0415
+
+    found = context.run(client_findings(context))
+    if checks is not None and daemon_config is not None:
+        found += context.run(checks(daemon_config, context.wait_seconds()))
+    if as_json:
+        print_json(found)
+    else:
+        for line in finding_lines(found):
+            click.echo(line)
+        if checks is None:
+            click.echo("what a daemon needs on its machine: headgate doctor --daemon-config FILE", err=True)
+    if has_problem(found):
+        raise click.exceptions.Exit(ExitCode.FAILED)
+
+
+def _daemon_checks() -> DaemonFindings:
+    name = daemon_checks()
+    if name is None:
+        raise HeadgateError(
+            "--daemon-config: the checks of a daemon are in headgate-daemon: python3 -m pip install headgate-daemon"
+        )
+    checks: DaemonFindings = import_module(name).daemon_findings
+    return checks

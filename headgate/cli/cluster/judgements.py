@@ -1,0 +1,182 @@
+"""Decides what `headgate doctor` says of what it measured. Pure.
+
+1. A clock that differs from a daemon's by `CLOCK_WARNING_SECONDS` makes ages and times of records misleading; by
+   `CLOCK_PROBLEM_SECONDS` retention and certificates go wrong. What a daemon says may be a second old, and travels.
+2. Other versions than the client's work as long as the protocol is the same, so they are warnings.
+3. A daemon that is degraded works, so that is a warning; one that is not ready or unreachable is a problem.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from headgate.cli.cluster.finding import Finding, ok, problem, warning
+from headgate.client.cluster_values import ClusterInfo, DaemonInfo
+from headgate.model.duration import duration
+from headgate.protocol.codec import MAX_MESSAGE_BYTES
+from headgate.transport.broker_properties import BrokerProperties
+
+CLOCK_WARNING_SECONDS: Final = 5.0
+CLOCK_PROBLEM_SECONDS: Final = 60.0
+CLOCK_STEP_SECONDS: Final = 0.5
+"""While the checks run, wall clock and monotonic clock advance alike; time synchronization slews by less."""
+TOPIC_BYTES: Final = 1024
+"""For the topic and the header of the largest message."""
+CERTIFICATE_WARNING_DAYS: Final = 14
+"""As the alert."""
+_DAY_SECONDS: Final = 86_400
+SLOW_SECONDS: Final = 1.0
+"""An answer of broker or store that takes longer is slow: both usually take milliseconds."""
+
+
+def judge_broker(name: str, properties: BrokerProperties) -> list[Finding]:
+    """Return what the broker at ``name`` says of itself when a client connects with MQTT 5."""
+    needed = MAX_MESSAGE_BYTES + TOPIC_BYTES
+    packets = properties.maximum_packet_bytes
+    if packets is not None and packets < needed:
+        limit = problem(
+            "packet size",
+            f"the broker accepts packets of {packets} bytes, and messages have up to {needed}",
+            "raise the limit of the broker; mosquitto: max_packet_size 5242880",
+        )
+    else:
+        accepted = "packets of any size" if packets is None else f"packets of {packets} bytes"
+        limit = ok("packet size", f"the broker accepts {accepted}")
+    found = [limit]
+    if not properties.retains:
+        found.append(
+            problem("retained", "the broker keeps no retained messages, so no client finds a leader", "allow them")
+        )
+    if properties.maximum_qos < 1:
+        found.append(problem("QoS", "the broker offers QoS 0 only", "allow QoS 1: announcements and devices need it"))
+    if not properties.wildcards:
+        found.append(problem("wildcards", "the broker refuses filters with wildcards", "allow them"))
+    return [_answer_time("broker", f"{name} answers", properties.answer_seconds), *found]
+
+
+def judge_store(url: str, newest_chunk: int, seconds: float) -> Finding:
+    """Return whether the ledger at ``url`` is the cluster's; ``newest_chunk`` of shard 0, as this client sees it."""
+    if newest_chunk == 0:
+        return problem(
+            "store",
+            f"{url} can be listed, but has no chunk of shard 0, as every ledger has",
+            "correct ledger_url in the client configuration; a folder must be that of the daemons, not a copy",
+        )
+    return _answer_time("store", f"{url} can be read, newest chunk of shard 0 is {newest_chunk}", seconds)
+
+
+def judge_ledger_url(configured: str, announced: str, file: str) -> list[Finding]:
+    """Return whether the client's store is the one that the cluster announces."""
+    if configured == announced:
+        return []
+    return [
+        problem(
+            "ledger_url",
+            f"{configured} in {file}, and the cluster announces {announced}",
+            f"correct ledger_url in {file}, unless both are names of one store",
+        )
+    ]
+
+
+def judge_cluster(cluster: ClusterInfo, client_version: str) -> list[Finding]:
+    """Return the state of shards and daemons, and their versions."""
+    without = [each.shard for each in cluster.shards if each.daemon is None]
+    found = [ok("leaders", f"each of {len(cluster.shards)} shards has a leader")]
+    if without:
+        shards = ", ".join(map(str, without[:10])) + (", …" if len(without) > 10 else "")  # noqa: PLR2004
+        found = [problem("leaders", f"shards without a leader: {shards}", "see the logs of the daemons, and ZooKeeper")]
+    for daemon in cluster.daemons:
+        found += _daemon(daemon)
+    others = sorted({each.version for each in cluster.daemons if each.version not in (None, client_version)} - {None})
+    if others:
+        versions = ", ".join(str(each) for each in others)
+        return [
+            *found,
+            warning("versions", f"the client is {client_version}, daemons are {versions}", "install one version"),
+        ]
+    return [*found, ok("versions", f"client and daemons are {client_version}")]
+
+
+def _daemon(daemon: DaemonInfo) -> list[Finding]:
+    name = f"daemon {daemon.daemon}"
+    if daemon.state == "unreachable":
+        remedy = "check that it runs, [http] host and advertised_host, and the network between the daemons"
+        return [problem(name, daemon.problem, remedy)]
+    found = []
+    for each in daemon.components:
+        if each.state == "ok":
+            continue
+        text, _, advice = each.reason.partition("; ")
+        remedy = advice or "see its log"
+        judge = problem if each.state == "failed" else warning
+        found.append(judge(name, f"{each.component}: {text}", remedy))
+    return found or [ok(name, daemon.state)]
+
+
+def judge_clock(cluster: ClusterInfo, asked_ms: int, answered_ms: int) -> list[Finding]:
+    """Return how far clocks are apart; the question left at ``asked_ms``, and the answer came at ``answered_ms``."""
+    found: list[Finding] = []
+    for each in cluster.daemons:
+        if each.as_of_ms is None:
+            continue
+        # It was made between the question and the answer, or up to a second before: others share it.
+        ahead_ms = max(0, each.as_of_ms - answered_ms) or min(0, each.as_of_ms - asked_ms)
+        if abs(ahead_ms) < CLOCK_WARNING_SECONDS * 1000:
+            continue
+        direction = "ahead of" if ahead_ms > 0 else "behind"
+        text = f"daemon {each.daemon} is {duration(abs(ahead_ms) / 1000)} {direction} this machine"
+        judge = problem if abs(ahead_ms) >= CLOCK_PROBLEM_SECONDS * 1000 else warning
+        found.append(judge("clock", text, "synchronize both machines (timedatectl, chronyc tracking)"))
+    return found or [ok("clock", f"agrees with the daemons to {CLOCK_WARNING_SECONDS:g} s")]
+
+
+def judge_clock_steps(wall_seconds: float, monotonic_seconds: float) -> list[Finding]:
+    """Return whether the wall clock stepped while the checks ran; both clocks' time since the first check."""
+    step = wall_seconds - monotonic_seconds
+    if abs(step) < CLOCK_STEP_SECONDS:
+        return []
+    return [
+        warning(
+            "clock",
+            f"the wall clock stepped by {step:.1f} s while the checks ran",
+            "check the time synchronization of this machine",
+        )
+    ]
+
+
+def judge_certificate(setting: str, file: str, expires_at_seconds: float, now_seconds: float) -> Finding:
+    """Return how long the certificate in ``file`` is still valid."""
+    days = (expires_at_seconds - now_seconds) / _DAY_SECONDS
+    if days <= 0:
+        return problem(setting, f"{file} has expired", "renew it, and reload what uses it (SIGHUP for a daemon)")
+    if days < CERTIFICATE_WARNING_DAYS:
+        return warning(setting, f"{file} expires in {days:.0f} days", "renew it")
+    return ok(setting, f"{file} is valid for {days:.0f} days")
+
+
+def judge_space(name: str, folder: str, free_bytes: int, size_bytes: int, needed_bytes: int) -> Finding:
+    """Return whether the file system of ``folder`` has enough space."""
+    free = f"{folder} has {free_bytes // 1_000_000} MB free, {100 * free_bytes // max(1, size_bytes)} %"
+    if free_bytes < needed_bytes:
+        return problem(name, free, f"free space: {needed_bytes // 1_000_000} MB are needed")
+    if free_bytes * 10 < size_bytes:
+        return warning(name, free, "free space, or use a larger file system")
+    return ok(name, free)
+
+
+def judge_folder(name: str, folder: str, *, exists: bool, writable: bool, mode: int) -> Finding:
+    """Return whether this user can use ``folder``, and whether others can change it."""
+    if not exists:
+        return warning(name, f"{folder} does not exist", "it is created at the first start, if its parent is writable")
+    if not writable:
+        return problem(name, f"this user cannot write in {folder}", "chown it to the user of the daemon")
+    if mode & 0o002 and not mode & 0o1000:
+        return problem(name, f"every user can write in {folder}", f"chmod o-w {folder}")
+    return ok(name, f"{folder} is writable, for this user and its group")
+
+
+def _answer_time(check: str, text: str, seconds: float) -> Finding:
+    took = f"{text} in {seconds * 1000:.0f} ms"
+    if seconds > SLOW_SECONDS:
+        return warning(check, took, "find out what is slow: the network, or the server")
+    return ok(check, took)

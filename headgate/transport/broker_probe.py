@@ -1,0 +1,82 @@
+"""Connects to a broker once, with MQTT 5, and returns what it accepts.
+
+The clients speak MQTT 3.1.1, in which a broker does not say that. Nothing is published or subscribed.
+"""
+
+from __future__ import annotations
+
+import ssl
+import time
+from typing import Any, Final, cast
+
+from paho.mqtt.client import Client, ConnectFlags, MQTTv5
+from paho.mqtt.enums import CallbackAPIVersion
+from paho.mqtt.properties import Properties
+from paho.mqtt.reasoncodes import ReasonCode
+
+from headgate.errors import TransportError
+from headgate.transport.broker_properties import BrokerProperties
+from headgate.transport.broker_tls import BrokerTls, TlsSockets, tls_problem
+
+STEP_SECONDS: Final = 0.1
+
+
+def read_broker_properties(
+    host: str,
+    port: int,
+    client_id: str,
+    *,
+    username: str | None,
+    password: str | None,
+    tls: BrokerTls | None,
+    timeout_seconds: float,
+) -> BrokerProperties:
+    """Connect, read what the broker accepts, and disconnect. Blocks for at most ``timeout_seconds``, and TCP's.
+
+    Raises:
+        TransportError: the broker does not answer, refuses the connection, or speaks no MQTT 5.
+        ConfigError: a certificate is unusable.
+
+    """
+    answers: list[tuple[ReasonCode, Properties | None]] = []
+    client = Client(CallbackAPIVersion.VERSION2, client_id, protocol=MQTTv5)
+    client.connect_timeout = timeout_seconds
+
+    def on_connect(_: Client, __: Any, ___: ConnectFlags, code: ReasonCode, properties: Properties | None) -> None:
+        answers.append((code, properties))
+
+    client.on_connect = on_connect
+    if username is not None:
+        client.username_pw_set(username, password)
+    sockets = None if tls is None else TlsSockets(tls)
+    if sockets is not None:
+        # paho only calls `wrap_socket` and reads `check_hostname`.
+        client.tls_set_context(cast("ssl.SSLContext", sockets))
+    began = time.monotonic()
+    try:
+        client.connect(host, port)
+        while not answers and time.monotonic() - began < timeout_seconds:
+            if client.loop(STEP_SECONDS) and not answers:
+                raise TransportError("it closed the connection: it speaks no MQTT 5")
+        seconds = time.monotonic() - began
+        client.disconnect()
+    except OSError as error:
+        failure = None if sockets is None else sockets.failure(error)
+        raise TransportError(str(error) if failure is None or tls is None else tls_problem(failure, tls)) from error
+    if not answers:
+        raise TransportError(f"it did not answer within {timeout_seconds:g} s")
+    code, properties = answers[0]
+    if code.is_failure:
+        raise TransportError(f"it refuses a connection with MQTT 5: {code}")
+    return _properties(properties, seconds)
+
+
+def _properties(properties: Properties | None, seconds: float) -> BrokerProperties:
+    found: dict[str, Any] = {} if properties is None else properties.json()  # type: ignore[no-untyped-call]
+    return BrokerProperties(
+        answer_seconds=seconds,
+        maximum_packet_bytes=found.get("MaximumPacketSize"),
+        maximum_qos=found.get("MaximumQoS", 2),
+        retains=bool(found.get("RetainAvailable", 1)),
+        wildcards=bool(found.get("WildcardSubscriptionAvailable", 1)),
+    )

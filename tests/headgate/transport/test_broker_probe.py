@@ -1,0 +1,64 @@
+"""What a broker says it accepts, and how it fails to."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+
+import pytest
+
+from headgate.errors import TransportError
+from headgate.transport.broker_probe import read_broker_properties
+from headgate.transport.broker_properties import BrokerProperties
+from tests.support.servers.scripted_broker import connack, scripted_broker
+
+
+async def probe(port: int, seconds: float = 60.0) -> BrokerProperties:
+    return await asyncio.to_thread(
+        read_broker_properties,
+        "127.0.0.1",
+        port,
+        "probe",
+        username=None,
+        password=None,
+        tls=None,
+        timeout_seconds=seconds,
+    )
+
+
+async def test_what_is_absent_has_the_default_of_the_standard() -> None:
+    async with scripted_broker(connack()) as port:
+        found = await probe(port)
+
+    assert (found.maximum_packet_bytes, found.maximum_qos, found.retains, found.wildcards) == (None, 2, True, True)
+    assert found.answer_seconds > 0
+
+
+async def test_limits_are_read() -> None:
+    limits = b"\x27\x00\x10\x00\x00" + b"\x24\x00" + b"\x25\x00" + b"\x28\x00"
+    async with scripted_broker(connack(properties=limits)) as port:
+        found = await probe(port)
+
+    assert (found.maximum_packet_bytes, found.maximum_qos, found.retains, found.wildcards) == (2**20, 0, False, False)
+
+
+@pytest.mark.parametrize(
+    ("answer", "seconds", "message"),
+    [
+        (connack(0x86), 60, "refuses a connection with MQTT 5: Bad user name or password"),
+        (None, 60, "it closed the connection: it speaks no MQTT 5"),
+        (b"", 0.3, r"did not answer within 0.3 s"),
+    ],
+    ids=["a wrong password", "an old broker", "a hung broker"],
+)
+async def test_a_failure_says_what_the_broker_did(answer: bytes | None, seconds: float, message: str) -> None:
+    async with scripted_broker(answer) as port:
+        with pytest.raises(TransportError, match=message):
+            await probe(port, seconds)
+
+
+async def test_no_broker_is_named_as_that() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    with pytest.raises(TransportError, match="Connection refused"):
+        await probe(port)

@@ -1,0 +1,36 @@
+"""A server that answers an MQTT CONNECT with given bytes, for what no real broker can be made to say."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+
+def connack(code: int = 0, properties: bytes = b"") -> bytes:
+    """Return CONNACK of MQTT 5."""
+    body = bytes([0, code, len(properties)]) + properties
+    return bytes([0x20, len(body)]) + body
+
+
+@asynccontextmanager
+async def scripted_broker(answer: bytes | None) -> AsyncIterator[int]:
+    """Yield the port of a server that sends ``answer``; None: it closes the connection, empty: it says nothing."""
+    open_connections: list[asyncio.StreamWriter] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        open_connections.append(writer)
+        await reader.read(1)
+        if answer is None:
+            writer.close()
+        else:
+            writer.write(answer)
+            await writer.drain()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        server.close()
+        for writer in open_connections:
+            writer.close()
