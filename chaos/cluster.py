@@ -18,8 +18,8 @@ from typing import Final, Self
 import aiohttp
 import msgspec
 
+from bench.harness.tcp_proxy import Proxy
 from chaos.fault_shim import FaultShim, compile_shim, find_compiler
-from chaos.tcp_proxy import Proxy
 from controller.local.cluster import LocalCluster, LocalDaemon
 from controller.local.embedded import EmbeddedZooKeeper
 from controller.local.reserved_port import LOOPBACK

@@ -5,9 +5,14 @@ Nothing is reset, so both sides only notice silence. When the connection heals, 
 
 from __future__ import annotations
 
+from typing import Final
+
+from bench.harness.tcp_proxy import Direction, Proxy
 from chaos.cluster import ORDERS, READERS
 from chaos.faults.fault import ALL_TOPICS, Fault
-from chaos.tcp_proxy import Direction, Proxy
+
+SILENCE_SECONDS: Final = 16.0
+"""Silence of the broker is noticed after 7.5 s. Then a leader waits 5 s, and a consumer has 6 s of grace."""
 
 
 class Partition(Fault):
@@ -63,10 +68,11 @@ class ZooKeeperDeaf(ZooKeeperCut):
 
 
 class BrokerCut(Partition):
-    """The leader and the broker cannot reach each other, for longer than a leader waits."""
+    """The leader and the broker cannot reach each other, until the leader notices it and gives up its shards."""
 
     name = "broker-cut"
     summary = "The leader of the orders and the broker cannot reach each other."
+    seconds = SILENCE_SECONDS
 
     async def links(self) -> list[Proxy]:
         """Return the connection of the leader to the broker."""
@@ -92,10 +98,11 @@ class BrokerDeaf(BrokerCut):
 
 
 class ClientCut(Partition):
-    """The producer and one consumer of the orders cannot reach the broker."""
+    """The producer and one consumer of the orders cannot reach the broker, until the consumer is evicted."""
 
     name = "client-cut"
-    summary = "The producer and a consumer of the orders cannot reach the broker, for longer than the grace period."
+    summary = "The producer and a consumer of the orders cannot reach the broker."
+    seconds = SILENCE_SECONDS
 
     async def links(self) -> list[Proxy]:
         """Return the connections of the producer and a consumer."""

@@ -11,7 +11,7 @@ from typing import Protocol
 import aiomqtt  # noqa: TID251 - an MQTT device is any client
 import pytest
 
-from chaos.tcp_proxy import Proxy
+from bench.harness.tcp_proxy import Proxy
 from controller.devices.session_port import Delivery, DeviceSession
 from controller.local.embedded import EmbeddedBroker
 from headgate.transport.mqtt import MqttTiming

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from chaos.tcp_proxy import Proxy
+from bench.harness.tcp_proxy import Proxy
 from controller.local.embedded import EmbeddedBroker
 from headgate.client.connection import Client
 from headgate.protocol import messages as m

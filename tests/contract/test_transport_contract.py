@@ -10,7 +10,7 @@ from typing import Protocol
 
 import pytest
 
-from chaos.tcp_proxy import Proxy
+from bench.harness.tcp_proxy import Proxy
 from controller.local.embedded import EmbeddedBroker
 from headgate.transport.mqtt import MqttTiming, MqttTransport
 from headgate.transport.port import MAX_PAYLOAD_BYTES, Transport

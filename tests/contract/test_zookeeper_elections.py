@@ -11,7 +11,7 @@ import pytest
 from kazoo.client import KazooClient
 from structlog.testing import capture_logs
 
-from chaos.tcp_proxy import Proxy
+from bench.harness.tcp_proxy import Proxy
 from controller.leadership.election import Acquired, Connected, ElectionEvent, ForeignNodeFound, Suspended
 from controller.leadership.zookeeper import ZooKeeperElections
 from headgate.errors import ConfigError

@@ -15,7 +15,7 @@ from typing import Any, Self
 import pytest
 import pytest_asyncio
 
-from chaos.tcp_proxy import Proxy
+from bench.harness.tcp_proxy import Proxy
 from controller.settings.load import SubscriptionSettings
 from headgate import Consumer
 from headgate.client.admin import Admin

@@ -17,7 +17,7 @@ import pytest
 from paho.mqtt.client import CallbackAPIVersion, MQTTMessage
 from paho.mqtt.client import Client as PahoClient
 
-from chaos.tcp_proxy import Proxy
+from bench.harness.tcp_proxy import Proxy
 from controller.local.embedded import EmbeddedBroker
 from headgate.errors import TransportError
 from headgate.event_log import LogEvent

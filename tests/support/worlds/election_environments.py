@@ -12,7 +12,7 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 from kazoo.security import ACL, Id, Permissions
 
-from chaos.tcp_proxy import Proxy
+from bench.harness.tcp_proxy import Proxy
 from controller.leadership.election import (
     Acquired,
     Connected,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from chaos.tcp_proxy import Direction, Proxy
+from bench.harness.tcp_proxy import Direction, Proxy
 from tests.support.waiting import never, until
 
 SILENCE_SECONDS = 0.2
