@@ -6,7 +6,8 @@ The rules ("E" is the combined table of other systems' rules, KIP-91 and KIP-360
 
 1.  Another leader, of whatever epoch, ends the attempt. headgate.client.decisions.leader_belief
     decides which leader to follow. A refusal by a leader older than the one that was asked is ignored
-    (Restate, stale hints).
+    (Restate, stale hints). The same leader announces itself again when its connection to the broker
+    returns. What was sent before was probably lost: without any reply soon, the attempt ends.
 2.  All sends of one attempt go to one leader epoch. A refusal or loss ends the attempt. After a
     pause the head and all batches behind it are replayed in order: the same records under the same
     sequences.
@@ -59,6 +60,7 @@ from headgate.client.decisions.session_transitions import (
     Phase,
 )
 from headgate.client.decisions.session_types import (
+    OVERDUE_REPLY_SECONDS,
     PROBE_AFTER_SILENCE_SECONDS,
     RETRY_BACKOFF,
     Attempt,
@@ -139,8 +141,9 @@ class ProducerSession:
         if self.phase is Phase.BACKING_OFF:
             times.append(self._attempt.retry_at)
         elif self.phase is Phase.OPENING:
-            times.append(self._identity.requested_at + self._request_timeout_seconds)
+            times += [self._identity.requested_at + self._request_timeout_seconds, self._attempt.overdue_at]
         elif self.phase in SENDING_PHASES:
+            times.append(self._attempt.overdue_at)
             times.extend(self._batches.timeouts(self._attempt.number))
             times.extend(self._batches.settled_by(batch) for batch in self._batches.proven)
         wake_at = min(times)
@@ -191,6 +194,8 @@ class ProducerSession:
         leader.window = max(1, min(self._max_in_flight, window)) if pipelining else 1
         if changed:
             self._on(Event.LEADER_CHANGED)
+        elif self.phase is Phase.OPENING or any(self._batches.unanswered(self._attempt.number)):
+            self._attempt.overdue_at = min(self._attempt.overdue_at, now + OVERDUE_REPLY_SECONDS)
         return self._advance(now)
 
     def committed(self, request_id: int, reply: m.Committed, now: float) -> list[Command]:
@@ -198,7 +203,7 @@ class ProducerSession:
         sent = self._batches.requests.get(request_id)
         if sent is None or sent.batch is None:
             return []
-        self._last_reply_at = now
+        self._replied(now)
         self._attempt.failures, self._attempt.refusal = 0, ""
         self._batches.commit(sent.batch, reply, now)
         if not any(self._batches.unanswered(self._attempt.number)):
@@ -211,7 +216,7 @@ class ProducerSession:
         if sent is None or sent.batch is not None or self._identity.token is None:
             return []
         assert not self._batches.in_flight, "a new identity while batches of the old one are in flight"
-        self._last_reply_at = now
+        self._replied(now)
         self._on(Event.IDENTITY_GRANTED, _Occurrence(now, identity=reply))
         return self._advance(now)
 
@@ -226,7 +231,7 @@ class ProducerSession:
         if not newer_leader and sent.batch is not None and reply.verdict != "not_leader":
             sent.batch.unrejected_request_ids.discard(request_id)
         if sent.attempt == self._attempt.number and self.phase in ATTEMPT_PHASES:  # rule 5
-            self._last_reply_at = now
+            self._replied(now)
             self._attempt.refusal = f"{reply.verdict}: {reply.reason}"
             event = Event.ATTEMPT_FAILED if newer_leader else self._meaning(reply.verdict, sent.batch)
             self._on(event, _Occurrence(now, jitter, reply.reason, sent.batch, verdict=reply.verdict))
@@ -335,7 +340,13 @@ class ProducerSession:
     def _needs_identity(self) -> bool:
         return self.numbering in (Numbering.UNIDENTIFIED, Numbering.REOPENING)
 
+    def _replied(self, now: float) -> None:
+        """Note that the leader is there."""
+        self._last_reply_at, self._attempt.overdue_at = now, math.inf
+
     def _timed_out(self, now: float) -> bool:
+        if self.phase in ATTEMPT_PHASES and now >= self._attempt.overdue_at:
+            return True
         if self.phase is Phase.OPENING:
             return now >= self._identity.requested_at + self._request_timeout_seconds
         return self.phase in SENDING_PHASES and any(
@@ -347,6 +358,7 @@ class ProducerSession:
     def _begin_attempt(self) -> None:
         assert self._leader.epoch is not None, "an attempt without a leader"
         self._attempt.number += 1
+        self._attempt.overdue_at = math.inf
         self._attempt.leader_epoch = self._leader.epoch
 
     def _request_identity(self, now: float) -> None:

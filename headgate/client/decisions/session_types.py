@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -16,6 +17,8 @@ RETRY_BACKOFF: Final = Backoff(first_seconds=0.025, longest_seconds=1.0, jitter=
 PROBE_AFTER_SILENCE_SECONDS: Final = 10.0
 """After this long without an answer the leader may have forgotten the producer, so one batch is
 sent alone first."""
+OVERDUE_REPLY_SECONDS: Final = 0.25
+"""A leader that announces itself again replies within this time to what reached it: longer than most commits take."""
 MISSING_REPLY_TIMEOUT_SECONDS: Final = 0.1
 """How long a batch's own reply may arrive after the commit of a later one."""
 
@@ -191,6 +194,8 @@ class Attempt:
     failures: int = 0
     """Attempts that failed in a row."""
     retry_at: float = 0.0
+    overdue_at: float = math.inf
+    """When the attempt ends unless there is a reply, because the leader has announced itself again."""
     refusal: str = ""
     """The last refusal since the last commit, for people."""
 

@@ -278,6 +278,51 @@ def test_the_same_leader_again_changes_nothing():
     assert 2 == talk.last["b"].leader_epoch
 
 
+def test_what_a_leader_does_not_answer_soon_after_it_returned_is_sent_again():
+    """Its connection was interrupted, so requests and replies of that time are lost."""
+    talk = streaming()
+    talk.offer("a", "b")
+    assert [] == talk.wait(1.0)
+    assert [] == talk.leader(1)
+    assert ["a@1"] == talk.wait(0.3)
+    assert ["b@2"] == talk.commit("a")
+
+
+def test_a_request_for_an_identity_is_repeated_too_after_the_leader_returned():
+    talk = Dialogue()
+    talk.connect()
+    talk.leader()
+    assert ["open"] == talk.offer("a")
+    token = talk.opening.token
+    assert [] == talk.leader(1)
+    assert ["open"] == talk.wait(0.3)
+    assert token == talk.opening.token
+
+
+def test_a_leader_that_replies_after_it_returned_keeps_the_attempt():
+    talk = streaming()
+    talk.offer("a", "b")
+    talk.leader(1)
+    talk.wait(0.2)
+    talk.commit("a")
+    assert [] == talk.wait(1.0), "b may take longer"
+    assert [] == talk.leader(1)
+    talk.commit("b")
+    assert [] == talk.offer("c") or talk.last["c"].sequence == 3
+    attempt = talk.last["c"].attempt
+    talk.wait(1.0)
+    assert attempt == talk.session._attempt.number
+
+
+def test_repeated_announcements_neither_extend_nor_shorten_the_wait():
+    talk = streaming()
+    talk.offer("a")
+    sent = []
+    for _ in range(10):
+        sent += talk.leader(1) + talk.wait(0.1)
+    assert 2 <= len(sent) <= 4, "at most once in a quarter of a second and a pause"
+
+
 def test_batches_that_are_known_to_be_committed_are_not_replayed():
     talk = streaming()
     talk.offer("a", "b", "c", "d")
