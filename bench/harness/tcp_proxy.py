@@ -111,5 +111,6 @@ class Proxy:
                     continue
                 sink.write(data)
                 await sink.drain()
-        if self._state == "healthy":
+        # The end of a connection is data as well.
+        if direction not in self._dropped:
             sink.close()

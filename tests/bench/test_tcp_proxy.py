@@ -70,6 +70,18 @@ async def test_a_one_way_partition_loses_one_direction_only(connection: Connecti
     await never(lambda: silent.received, SILENCE_SECONDS)
 
 
+@pytest.mark.parametrize("lost", ["to_server", "to_client"])
+async def test_the_end_of_a_connection_is_lost_like_data(connection: Connection, lost: Direction) -> None:
+    """The broker that ends a session tells the client, if only the other direction is interrupted."""
+    await connection.proxy.blackhole(lost)
+    connection.server.writer.close()
+
+    if lost == "to_server":
+        await until(lambda: connection.client.ended)
+    else:
+        await never(lambda: connection.client.ended, SILENCE_SECONDS)
+
+
 async def test_a_partition_without_a_direction_loses_both(connection: Connection) -> None:
     await connection.proxy.blackhole()
     connection.client.writer.write(b"question")
