@@ -1,7 +1,7 @@
 """One of two processes that contend for a lock with nothing but kazoo, as a peer of a daemon.
 
 ``python -m bench.harness.kazoo_contender HOSTS PATH NAME SESSION_SECONDS FILE`` acquires kazoo's `Lock`. While it holds
-the lock it appends a line with the time to FILE every two milliseconds, which stands for the work of a leader: no
+the lock it appends a line with the time to FILE every two milliseconds, in place of the work of a leader: no
 ledger, no clients, no fencing. SIGTERM releases the lock. Times are nanoseconds of the machine's monotonic clock.
 """
 
