@@ -8,24 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
-FOLDERS = (
-    "headgate",
-    "coordinator",
-    "controller",
-    "drain",
-    "metrics",
-    "bench",
-    "chaos",
-    "demo",
-    "monitoring",
-    "deploy",
-    "docs",
-    "examples",
-    "tests",
-)
+from tests.support.source_folders import ROOT, SOURCE_FOLDERS
+
+FOLDERS = (*SOURCE_FOLDERS, "deploy", "docs")
 FILES = (
     "README.md",
     "CONTRIBUTING.md",

@@ -11,7 +11,7 @@ Pure.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any
 
 from headgate.model import entries as e
@@ -71,12 +71,11 @@ def facts_of(entry: e.AnyEntry, layout: Layout | None) -> list[dict[str, Any]]:
 
 def _seal_facts(
     topic_id: int,
-    sealed: Iterable[int],
-    end_offsets: Iterable[int],
+    sealed: Sequence[int],
+    end_offsets: Sequence[int],
     layout: Layout | None,
 ) -> list[dict[str, Any]]:
     assert layout is not None, "a split or merge requires its topic's layout"
-    sealed = tuple(sealed)
     rows: list[dict[str, Any]] = [
         {"fact": "sealed", "topic_id": topic_id, "segment": segment, "end_offset": end}
         for segment, end in zip(sealed, end_offsets, strict=True)
@@ -86,8 +85,7 @@ def _seal_facts(
     return rows
 
 
-def _import_facts(topic_id: int, created: Iterable[e.ImportedSegment], sealed: dict[int, int]) -> list[dict[str, Any]]:
-    created = tuple(created)
+def _import_facts(topic_id: int, created: Sequence[e.ImportedSegment], sealed: dict[int, int]) -> list[dict[str, Any]]:
     ends = sealed | {segment.segment: segment.end_offset for segment in created if segment.end_offset is not None}
     rows: list[dict[str, Any]] = [
         {"fact": "created", "topic_id": topic_id, "segment": segment.segment} for segment in created

@@ -39,7 +39,7 @@ PROMETHEUS_LABELS = {"alertstate"}
 
 needs_promtool = pytest.mark.skipif(
     shutil.which("promtool") is None,
-    reason="promtool is missing; it comes with Debian's prometheus package",
+    reason="promtool is missing; it comes with Debian's package prometheus, and CI installs it",
 )
 
 

@@ -24,7 +24,7 @@ HIGHEST_EXPOSURE = 1.5
 
 needs_systemd_analyze = pytest.mark.skipif(
     shutil.which("systemd-analyze") is None,
-    reason="systemd-analyze is missing; it comes with the systemd package, on every Debian host",
+    reason="systemd-analyze is missing; it comes with Debian's package systemd, and CI installs it",
 )
 
 
@@ -158,7 +158,10 @@ def test_the_daemon_has_the_commands_and_options_that_its_unit_uses():
         assert "--config" in help_of(("-m", "headgate"), (command,))
 
 
-@pytest.mark.skipif(shutil.which("systemd-sysusers") is None, reason="systemd-sysusers is missing; see systemd")
+@pytest.mark.skipif(
+    shutil.which("systemd-sysusers") is None,
+    reason="systemd-sysusers is missing; it comes with Debian's package systemd, and CI installs it",
+)
 def test_sysusers_creates_the_user_of_the_units(tmp_path):
     result = subprocess.run(
         ["systemd-sysusers", "--dry-run", f"--root={tmp_path}", "-"],

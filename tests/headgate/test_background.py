@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from headgate.background import BackgroundService, cancel_and_wait
+from tests.support.waiting import until
 
 
 class Counter(BackgroundService):
@@ -25,19 +26,15 @@ class Counter(BackgroundService):
 
 async def test_a_service_runs_from_entry_to_exit() -> None:
     async with Counter() as counter:
-        await asyncio.sleep(0.01)
-        assert counter.count > 1
-    count = counter.count
-    await asyncio.sleep(0.01)
+        await until(lambda: counter.count > 1)
 
-    assert count == counter.count
     assert [] == [task for task in asyncio.all_tasks() if task.get_name() == "counter"]
 
 
 async def test_the_failure_of_a_service_is_raised_at_exit() -> None:
     with pytest.raises(ZeroDivisionError):
-        async with Counter(limit=1):
-            await asyncio.sleep(0.01)
+        async with Counter(limit=1) as counter:
+            await until(lambda: counter.count == 1)
 
 
 async def test_cancelling_the_caller_is_not_swallowed() -> None:

@@ -219,7 +219,8 @@ async def test_a_lack_of_descriptors_is_logged_once_and_passes(monkeypatch):
 
 
 @pytest.mark.skipif(
-    shutil.which("promtool") is None, reason="promtool is missing; it comes with the prometheus package"
+    shutil.which("promtool") is None,
+    reason="promtool is missing; it comes with Debian's package prometheus, and CI installs it",
 )
 async def test_promtool_accepts_a_live_scrape(harness):
     """Prometheus's linter accepts names, types and help texts."""

@@ -18,7 +18,7 @@ pytestmark = [
     pytest.mark.timeout(TEST_SECONDS),
     pytest.mark.skipif(
         shutil.which("mosquitto") is None or shutil.which("mosquitto_pub") is None,
-        reason="mosquitto and mosquitto_pub are missing; Debian has them in mosquitto and mosquitto-clients",
+        reason="mosquitto and mosquitto_pub are missing; CI installs Debian's mosquitto and mosquitto-clients",
     ),
 ]
 

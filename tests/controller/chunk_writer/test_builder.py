@@ -8,29 +8,13 @@ import pyarrow.parquet as pq
 from controller.chunk_writer import builder as writer
 from controller.chunk_writer.builder import ChunkBuilder
 from headgate.model import entries as e
-from headgate.model.layout import Layout
-
-COLUMNS = ("topic_id", "segment", "offset", "timestamp_ms", "key", "value")
-
-
-def add_record(builder: ChunkBuilder, offset: int, timestamp_ms: int, value: bytes) -> None:
-    for column, each in zip(COLUMNS, (1, 0, offset, timestamp_ms, b"k", value), strict=True):
-        getattr(builder.records, column).append(each)
-
-
-def built(**limits: int) -> tuple[ChunkBuilder, bytes]:
-    builder = ChunkBuilder(**limits)
-    builder.add(e.TopicCreated(topic_id=1, topic="orders", segments=1, token="t"))
-    builder.add(e.SegmentSplit(topic_id=1, segment=0, end_offset=2, token="u"), Layout.initial(1, 0).split(0, 2, 0))
-    for offset in range(2):
-        add_record(builder, offset, 1000 + offset, b"v%d" % offset)
-    return builder, builder.encode(shard=3, number=7, leader_epoch=2, at_ms=99)
+from tests.support.samples.chunks import add_record, small_chunk
 
 
 def test_both_writers_produce_the_same_schema_rows_and_metadata() -> None:
     tables, metadata = [], []
     for large_bytes in (1, 2**30):
-        _, data = built(pyarrow_threshold_bytes=large_bytes)
+        _, data = small_chunk(pyarrow_threshold_bytes=large_bytes)
         file = pq.ParquetFile(io.BytesIO(data))
         tables.append(file.read())
         metadata.append(file.metadata.metadata)
@@ -48,7 +32,7 @@ def test_a_chunk_of_one_record_is_written_without_compression_and_is_not_larger(
     assert _compressions(packed) == {"SNAPPY"}
     assert pq.read_table(io.BytesIO(plain)) == pq.read_table(io.BytesIO(packed))
     assert len(plain) <= len(packed)
-    assert _compressions(built()[1]) == {"SNAPPY"}
+    assert _compressions(small_chunk()[1]) == {"SNAPPY"}
 
 
 def one_record(**limits: int) -> bytes:

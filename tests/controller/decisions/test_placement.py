@@ -39,4 +39,5 @@ def test_the_reason_names_an_oversized_record_its_size_and_the_limit() -> None:
     )
 
     assert f"record 1 has {m.MAX_RECORD_BYTES + 1} bytes" in (oversized_reason(batch) or "")
-    assert oversized_reason(m.ProduceBatch(topic="t", records=[m.Record(b"", b"", 0)])) is None
+    largest = m.Record(b"k", b"v" * (m.MAX_RECORD_BYTES - 1), 0)
+    assert oversized_reason(m.ProduceBatch(topic="t", records=[largest, m.Record(b"", b"", 0)])) is None

@@ -22,7 +22,9 @@ def taker_of(port: int) -> socket.socket:
     except OSError as error:
         taker.close()
         if error.errno == errno.ENOPROTOOPT or sys.platform != "linux":
-            pytest.skip("this kernel cannot restrict the assigned port; the test would have to use up all ports")
+            pytest.skip(
+                "this kernel cannot restrict the assigned port, Linux 6.3 can; the test would have to use up all ports"
+            )
         raise
     return taker
 

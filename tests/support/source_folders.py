@@ -1,0 +1,20 @@
+"""The folders of this repository that contain Python, for tests that read all of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+SOURCE_FOLDERS = (
+    "headgate",
+    "coordinator",
+    "controller",
+    "drain",
+    "metrics",
+    "bench",
+    "chaos",
+    "demo",
+    "examples",
+    "monitoring",
+    "tests",
+)
