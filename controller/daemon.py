@@ -32,21 +32,21 @@ from controller.drain_connection import DrainConnection
 from controller.file_systems import FileSystemWatch, measured_folders
 from controller.leader.context import LeaderContext
 from controller.leader.drain_check import DrainChecker
+from controller.leader.election_events import ElectionEvents
 from controller.leader.leader import ShardLeader
 from controller.leader.shard_controller import ShardController
+from controller.leader.shard_spreader import ShardSpreader
 from controller.leader.step_driver import TurnBudget
 from controller.leadership.election import (
-    Acquired,
     Connected,
     ElectionEvent,
     Elections,
     ForeignNodeFound,
-    HolderChanged,
     Lost,
     Refused,
-    Released,
     Suspended,
 )
+from controller.leadership.instance_record import InstanceRecord
 from controller.leadership.shard_leaders import ShardLeaders
 from controller.leadership.transitions import Event, Role
 from controller.logs import change_level
@@ -132,7 +132,10 @@ class Daemon:
         self._controllers: list[ShardController] = []
         self._leaders = ShardLeaders(self.instance)
         self._ticked_at = 0.0
-        self._suspended: asyncio.TimerHandle | None = None
+        self._election_events = ElectionEvents(
+            lambda: self._controllers, self._leaders, settings.zookeeper.session_timeout_seconds
+        )
+        self._spreader: ShardSpreader | None = None
         self._zookeeper = ZooKeeperSession(settings, self.instruments)
         self._broker = BrokerConnection(settings, self.instruments, self._rng)
         self._transport: Transport | None = None
@@ -196,7 +199,6 @@ class Daemon:
         self._peers.token_for = lambda receiver: secret.http_token(receiver, self._now_ms())
         self._http.is_peer = lambda token: secret.accepts_http_token(token, self.instance, self._now_ms())
         self._cluster_status.elections = elections
-        await elections.register_instance(self.instance, msgspec.json.encode({"url": self._cluster_status.url}))
         shards = config.shards
         self._description = m.ClusterDescription(
             protocol=m.PROTOCOL_VERSION,
@@ -214,18 +216,28 @@ class Daemon:
         ]
         self._cluster_status.controllers = self._controllers
         stack.callback(tasks.create_task(self._cluster_status.sample(), name="history").cancel)
+        spreader = self._spreader = self._shard_spreader(elections)
+        await spreader.register()
         running = [
             tasks.create_task(controller.run(), name=f"shard-{controller.shard}") for controller in self._controllers
         ]
-        scheduling = tasks.create_task(self._snapshot_scheduler(store).run(), name="snapshots")
-        watching = tasks.create_task(self._unknown_topic_watch(transport).run(), name="unknown-topics")
+        beside = [
+            tasks.create_task(self._snapshot_scheduler(store).run(), name="snapshots"),
+            tasks.create_task(self._unknown_topic_watch(transport).run(), name="unknown-topics"),
+            tasks.create_task(spreader.run(), name="spread"),
+        ]
         notifier.ready(f"{self.instance}: contending for {shards} shards")
         log.info("daemon.started", instance=self.instance, shards=shards, http=self.http_address)
         await stop.wait()
         log.info("daemon.stopping", instance=self.instance)
-        scheduling.cancel()
-        watching.cancel()
         notifier.stopping()
+        for task in beside:
+            task.cancel()
+        await self._stop_leading(spreader, running)
+
+    async def _stop_leading(self, spreader: ShardSpreader, running: Sequence[asyncio.Task[None]]) -> None:
+        """Transfer all shards, hand over those that no other daemon takes, and leave all queues."""
+        await spreader.evacuate()
         for controller in self._controllers:
             controller.post(Event.STOP_REQUESTED)
         await asyncio.gather(*running)
@@ -353,6 +365,15 @@ class Daemon:
             now_ms=self._now_ms,
         )
 
+    def _shard_spreader(self, elections: Elections) -> ShardSpreader:
+        return ShardSpreader(
+            instance=self.instance,
+            elections=elections,
+            controllers=self._controllers,
+            settings=lambda: self.settings.spread,
+            record=InstanceRecord(url=self._cluster_status.url or "", version=version("headgate")),
+        )
+
     def _snapshot_scheduler(self, store: Store) -> SnapshotScheduler:
         settings = self.settings.snapshots
         return SnapshotScheduler(
@@ -411,30 +432,16 @@ class Daemon:
         self.instruments.observe(events.ClockStepHeld(seconds=self._clock.step_ms / 1000))
 
     def _on_election(self, event: ElectionEvent) -> None:
-        """Post an election event to its shard, or to all shards."""
-        loop = asyncio.get_running_loop()
+        self._election_events.handle(event)
         match event:
-            case Acquired(shard):
-                self._controllers[shard].post(Event.LOCK_ACQUIRED)
-            case Released(shard):
-                self._controllers[shard].post(Event.LOCK_LOST)
-            case HolderChanged(shard, instance):
-                self._leaders.lock_held(shard, instance)
             case Suspended():
                 self._zookeeper.set_state("suspended")
-                # A short interruption has no effect. Leaders yield once a contender may hold their
-                # lock.
-                if self._suspended is None:
-                    patience = self.settings.zookeeper.session_timeout_seconds
-                    self._suspended = loop.call_later(patience, self._post_to_all, Event.CONTACT_LOST)
             case Connected():
                 self._zookeeper.set_state("connected")
-                if self._suspended is not None:
-                    self._suspended.cancel()
-                    self._suspended = None
-                self._post_to_all(Event.CONTACT_REGAINED)
             case Lost():
                 self._zookeeper.set_state("lost")
+                if self._spreader is not None:
+                    self._spreader.session_lost()
             case Refused(problem):
                 self._zookeeper.set_problem(problem)
             case ForeignNodeFound():
@@ -442,10 +449,6 @@ class Daemon:
 
     def _active_leaders(self) -> list[ShardLeader]:
         return [controller.leader for controller in self._controllers if controller.leader is not None]
-
-    def _post_to_all(self, event: Event) -> None:
-        for controller in self._controllers:
-            controller.post(event)
 
     def _on_broker(self, connected: bool) -> None:
         self.instruments.observe(events.BrokerConnected() if connected else events.BrokerDisconnected())

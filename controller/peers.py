@@ -19,6 +19,7 @@ from urllib.parse import quote
 import aiohttp
 import msgspec
 
+from controller.leadership.instance_record import read_record
 from headgate.errors import HeadgateError
 from metrics.api.documents import (
     DaemonDocument,
@@ -44,22 +45,10 @@ PageT = TypeVar("PageT", TopicPage, SubscriptionPage)
 NOT_FOUND: Final = 404
 
 
-class InstanceAddress(msgspec.Struct, frozen=True):
-    """What a daemon registers in ZooKeeper."""
-
-    url: str = ""
-
-
 def addresses(instances: Mapping[str, bytes]) -> dict[str, str]:
     """Return daemon → URL for each live daemon; empty if what it registered names none."""
-    found: dict[str, str] = {}
-    for name, data in instances.items():
-        try:
-            url = msgspec.json.decode(data, type=InstanceAddress).url
-        except msgspec.DecodeError:
-            url = ""
-        found[name] = url if url.startswith(("http://", "https://")) else ""
-    return found
+    urls = {name: read_record(data).url for name, data in instances.items()}
+    return {name: url if url.startswith(("http://", "https://")) else "" for name, url in urls.items()}
 
 
 class Peers:

@@ -177,6 +177,15 @@ class TermEnded(Event, frozen=True):
     reason: str
 
 
+class TransferEnded(Event, frozen=True):
+    """A transfer of a shard by this daemon ended. Before it passed the lock on, it refused requests for ``seconds``."""
+
+    shard: int
+    reason: labels.TransferReason
+    outcome: labels.TransferOutcome
+    seconds: float
+
+
 class LedgerRestored(Event, frozen=True):
     """Before a term, the daemon read the last ``chunks`` chunks of a ledger and wrote its term chunk."""
 

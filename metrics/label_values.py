@@ -20,6 +20,9 @@ LayoutChangeKind = Literal["split", "merge"]
 LayoutChangeReason = Literal["rate", "bytes", "size", "consumers", "quiet", "command"]
 """``command``: a person or a program asked for it. The others are automatic."""
 SplitLimit = Literal["hot_key", "max_segments", "undrained_ancestors", "single_hash", "layout_full", "quota"]
+TransferReason = Literal["spread", "maintenance", "shutdown", "operator"]
+"""Why a shard is transferred to another daemon."""
+TransferOutcome = Literal["completed", "abandoned"]
 DrainState = Literal["off", "starting", "ready", "degraded"]
 DrainFailure = Literal["unreachable", "timed_out", "failed", "invalid", "denied"]
 FileSystemUse = Literal["ledger", "drain"]

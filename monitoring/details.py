@@ -138,6 +138,21 @@ LEADERSHIP: Final = Row(
                 increase("leader_terms_ended_total", "reason", "ended: "),
             ),
         ),
+        Panel(
+            "Transfers",
+            "Transfers of shards to other daemons, by reason, and whether they were completed.",
+            units.Short,
+            (
+                increase("shard_transfers_total", "reason"),
+                increase("shard_transfers_total", "outcome"),
+            ),
+        ),
+        Panel(
+            "Handovers",
+            "Time in which a shard accepted no requests before its lock was passed on.",
+            units.Seconds,
+            quantiles("transfer_handover_seconds"),
+        ),
         Panel("Leader epoch", "Leader epoch of the newest term.", units.NoUnit, (highest("shard_leader_epoch"),)),
         Panel(
             "Restore",

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import structlog
 
@@ -31,6 +32,7 @@ from headgate.errors import ConfigError, LedgerError, ObjectExistsError, Outcome
 from headgate.ledger.ledger import Ledger
 from headgate.model import entries as e
 from metrics import events
+from metrics.label_values import TransferReason
 
 TAIL_INTERVAL_SECONDS = 1.0
 """How often a follower reads new chunks."""
@@ -39,12 +41,26 @@ LISTING_INTERVAL_SECONDS = 300.0
 WRITE_TIMEOUT_SECONDS = 10.0
 HANDOVER_TIMEOUT_SECONDS = 5.0
 """Longest wait for the last commit during a handover."""
+TRANSFER_TIMEOUT_SECONDS = 10.0
+"""Longest wait until a successor has read the ledger."""
+PREPARE_INTERVAL_SECONDS = 0.02
+"""How often a nominated successor reads new chunks."""
 CONTEND_BACKOFF = Backoff(first_seconds=0.25, longest_seconds=5.0, jitter=0)
 """Pause before the second and each later consecutive attempt to start a term."""
 UNREADABLE_BACKOFF = Backoff(first_seconds=1.0, longest_seconds=60.0, jitter=0)
 """Pause before an unreadable ledger is read again: a whole snapshot and the chunks after it, at worst."""
 
 log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """A transfer in progress. ``done``: None if the lock was passed on, otherwise why it was not."""
+
+    successor: str
+    reason: TransferReason
+    timeout_seconds: float
+    done: asyncio.Future[str | None]
 
 
 class ShardController:
@@ -73,6 +89,9 @@ class ShardController:
         self.following_epoch = 0
         self.following_leader = ""
         """Instance of the newest term that was read as a follower."""
+        self.led_since: float | None = None
+        """When the present term started, by the loop's clock; None: this daemon does not lead."""
+        self.transfer: Transfer | None = None
         self.fault: str | None = None
         """Why the ledger cannot be read; the text names the object. None if it can be read."""
         self._ledger = ledger
@@ -88,6 +107,10 @@ class ShardController:
         self._reading = asyncio.Lock()
         self._serving: asyncio.Task[None] | None = None
         self._catching_up: asyncio.Task[None] | None = None
+        self._preparing: asyncio.Task[None] | None = None
+        self._transfer_limit: asyncio.TimerHandle | None = None
+        self._handed_over_at: float | None = None
+        """When this term stopped accepting requests for a handover."""
         self._attempts = 0
         """Attempts to start a term since the last successful one."""
         self._unreadable = 0
@@ -98,6 +121,22 @@ class ShardController:
     def post(self, event: Event) -> None:
         """Queue ``event``; never blocks. Each external event is posted once, so the queue stays short."""
         self._events.put_nowait(event)
+
+    def start_transfer(
+        self, successor: str, reason: TransferReason, timeout_seconds: float = TRANSFER_TIMEOUT_SECONDS
+    ) -> asyncio.Future[str | None]:
+        """Transfer the shard to another daemon. Returns `Transfer.done`; a repeated call joins the first one."""
+        done: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
+        if self.leadership.role is not Role.LEADING:
+            done.set_result(f"daemon {self._instance!r} does not lead shard {self.shard}")
+        elif self.transfer is None:
+            self.transfer = Transfer(successor, reason, timeout_seconds, done)
+            self.post(Event.TRANSFER_REQUESTED)
+        elif self.transfer.successor == successor:
+            return self.transfer.done
+        else:
+            done.set_result(f"shard {self.shard} is being transferred to daemon {self.transfer.successor!r}")
+        return done
 
     async def run(self) -> None:
         """Follow, contend and lead until a requested stop is complete."""
@@ -117,7 +156,10 @@ class ShardController:
                     )
                 for action in actions:
                     await self._perform(action, event, tasks)
+                if self.transfer is not None and self.leader is None:
+                    self._end_transfer(f"the term ended: {event.value.replace('_', ' ')}")
             tail.cancel()
+            self._stop_preparing()
 
     async def _perform(self, action: Action, event: Event, tasks: asyncio.TaskGroup) -> None:
         match action:
@@ -127,9 +169,14 @@ class ShardController:
                 assert self.leader is not None, "no leader to serve"
                 self._serving = tasks.create_task(self._serve(self.leader), name=f"leader-{self.shard}")
             case Action.END_TERM:
-                await self._end_term(event.value)
+                await self._end_term(event.value if self._handed_over_at is None else "handover")
             case Action.HAND_OVER:
                 await self._hand_over()
+            case Action.NOMINATE | Action.PASS_ON | Action.ABANDON:
+                self._perform_transfer(action)
+            case Action.PREPARE:
+                self._stop_preparing()
+                self._preparing = tasks.create_task(self._prepare(), name=f"prepare-{self.shard}")
             case Action.WITHDRAW:
                 self._elections.withdraw(self.shard)
             case Action.CONTEND:
@@ -176,6 +223,30 @@ class ShardController:
         self.fault, self._unreadable = None, 0
         if self.leadership.role is Role.FAILED:
             self.post(Event.LEDGER_READABLE)
+
+    async def _prepare(self) -> None:
+        """Keep up with the ledger as closely as possible until this daemon gets the lock, and confirm it once."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + TRANSFER_TIMEOUT_SECONDS
+        confirmed = False
+        while loop.time() < deadline:
+            async with self._reading:
+                if self.leadership.role is not Role.FOLLOWING or self.leader is not None or self.fault is not None:
+                    return
+                try:
+                    await self._apply_new_chunks()
+                except (StoreUnavailableError, LedgerError) as error:
+                    self._log.warning("transfer.not_prepared", reason=str(error))
+                    return
+            if not confirmed:
+                confirmed = True
+                self._elections.confirm(self.shard)
+            await asyncio.sleep(PREPARE_INTERVAL_SECONDS)
+
+    def _stop_preparing(self) -> None:
+        if self._preparing is not None:
+            self._preparing.cancel()
+            self._preparing = None
 
     async def _apply_new_chunks(self) -> int:
         """Apply new chunks by number; return how many."""
@@ -238,6 +309,7 @@ class ShardController:
                 state, self._state = self._state, ShardState(self.shard)
                 self.leader = self._new_leader(state, lambda: self.leadership.yields_to_contender)
                 self._attempts = 0
+                self.led_since = loop.time()
                 seconds = loop.time() - began
                 self._observer.observe(events.LedgerRestored(shard=self.shard, seconds=seconds, chunks=chunks))
                 self._observer.observe(events.TermStarted(shard=self.shard, leader_epoch=state.leader_epoch))
@@ -277,13 +349,56 @@ class ShardController:
 
     async def _hand_over(self) -> None:
         assert self.leader is not None, "no leader to hand over"
+        self._handed_over_at = asyncio.get_running_loop().time()
         try:
             async with asyncio.timeout(HANDOVER_TIMEOUT_SECONDS):
                 await self.leader.hand_over()
         except TimeoutError:
             # Uncommitted requests were not answered: their clients send them to the next leader.
             self._log.warning("handover.incomplete", limit_seconds=HANDOVER_TIMEOUT_SECONDS)
-        await self._end_term("handover")
+
+    def _perform_transfer(self, action: Action) -> None:
+        transfer = self.transfer
+        assert transfer is not None, "no transfer"
+        if action is Action.NOMINATE:
+            self._elections.nominate(self.shard, transfer.successor)
+            self._transfer_limit = asyncio.get_running_loop().call_later(
+                transfer.timeout_seconds, self.post, Event.TRANSFER_ABANDONED
+            )
+        elif action is Action.PASS_ON:
+            self._elections.pass_on(self.shard, fixed=transfer.reason == "operator")
+            self._end_transfer(None)
+        else:
+            self._elections.nominate(self.shard, "")
+            self._end_transfer(
+                f"daemon {transfer.successor!r} has not read the ledger of shard {self.shard} within "
+                f"{transfer.timeout_seconds:g} s: see its log"
+            )
+
+    def _end_transfer(self, problem: str | None) -> None:
+        transfer, self.transfer = self.transfer, None
+        assert transfer is not None, "no transfer"
+        if self._transfer_limit is not None:
+            self._transfer_limit.cancel()
+            self._transfer_limit = None
+        seconds = 0.0
+        if self._handed_over_at is not None:
+            seconds = asyncio.get_running_loop().time() - self._handed_over_at
+        self._observer.observe(
+            events.TransferEnded(
+                shard=self.shard,
+                reason=transfer.reason,
+                outcome="completed" if problem is None else "abandoned",
+                seconds=seconds,
+            )
+        )
+        ended = self._log.bind(successor=transfer.successor, reason=transfer.reason)
+        if problem is None:
+            ended.info("transfer.completed", handover_seconds=round(seconds, 4))
+        else:
+            ended.warning("transfer.abandoned", problem=problem)
+        if not transfer.done.done():
+            transfer.done.set_result(problem)
 
     async def _end_term(self, reason: str) -> None:
         for task in (self._catching_up, self._serving):
@@ -300,5 +415,6 @@ class ShardController:
                 ended.warning("term.ended", detail=self._end_detail)
             self._end_detail = None
             self.leader = None
+        self.led_since = self._handed_over_at = None
         # The leader's state may be ahead of the ledger: restart from durable chunks.
         self._state = ShardState(self.shard)

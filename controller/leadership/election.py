@@ -39,6 +39,20 @@ class HolderChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class Nominated:
+    """The holder of a shard's lock intends to pass it on to this daemon. Reported once for each nomination."""
+
+    shard: int
+
+
+@dataclass(frozen=True, slots=True)
+class SuccessorReady:
+    """The contender that this daemon has nominated is prepared. Reported once for each nomination."""
+
+    shard: int
+
+
+@dataclass(frozen=True, slots=True)
 class Suspended:
     """Contact is lost. The queue nodes may be gone already; there is no way to know."""
 
@@ -68,11 +82,38 @@ class ForeignNodeFound:
     node: str
 
 
+@dataclass(frozen=True, slots=True)
+class SeenQueue:
+    """The queue of a shard as a contender has last seen it, some seconds ago at most."""
+
+    holder: str
+    """The instance that is first."""
+    waiting: frozenset[str]
+    """The instances behind it."""
+    fixed: bool = False
+    """An operator had the lock passed on to the holder."""
+
+
+class ElectionsUnreachableError(HeadgateError):
+    """The election service cannot be reached at present."""
+
+
 class ElectionClientError(HeadgateError):
     """The client of the election service has ended, and does not come back."""
 
 
-ElectionEvent = Acquired | Released | HolderChanged | Suspended | Connected | Lost | Refused | ForeignNodeFound
+ElectionEvent = (
+    Acquired
+    | Released
+    | HolderChanged
+    | Nominated
+    | SuccessorReady
+    | Suspended
+    | Connected
+    | Lost
+    | Refused
+    | ForeignNodeFound
+)
 EventHandler = Callable[[ElectionEvent], None]
 """Called on the event loop. Must not block and must not raise."""
 
@@ -90,12 +131,37 @@ class Elections(Protocol):
         ends.
         """
 
+    def queue(self, shard: int) -> SeenQueue | None:
+        """Return the queue of a shard that this daemon contends for; None: it has not seen it yet."""
+
+    def nominate(self, shard: int, instance: str) -> None:
+        """Ask a contender behind this daemon, which is first, to prepare. Does not wait.
+
+        `SuccessorReady` follows if it is prepared. A later nomination replaces this one, and `withdraw` ends it.
+        """
+
+    def confirm(self, shard: int) -> None:
+        """Report that this daemon is prepared for the shard for which it was nominated last. Does not wait."""
+
+    def pass_on(self, shard: int, *, fixed: bool = False) -> None:
+        """Withdraw, and make the nominated contender the first in the queue. Does not wait.
+
+        If that contender has left the queue, or contact is lost, the lock passes as after `withdraw`. ``fixed`` is
+        stored, and `SeenQueue` shows it while that contender holds the lock.
+        """
+
     async def register_instance(self, name: str, data: bytes) -> None:
         """Register this instance as live, from the next contact on, while the session exists.
 
         Returns at once. A name that another session holds is registered once that session has
-        ended.
+        ended. Another call replaces the data.
         """
+
+    async def maintenance(self) -> frozenset[str] | None:
+        """Return the names of the instances in maintenance, live or not; None without contact."""
+
+    async def set_maintenance(self, name: str, *, on: bool) -> None:
+        """Store whether an instance is in maintenance. It is stored permanently. Raises ElectionsUnreachableError."""
 
     async def instances(self) -> dict[str, bytes] | None:
         """Return the live instances with their data, at most a few seconds after a change; None without contact."""

@@ -24,19 +24,11 @@ from __future__ import annotations
 from bisect import insort
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 from typing import Final
 
+from metrics.label_values import TransferReason
+
 MAX_WEIGHT: Final = 4
-
-
-class Reason(StrEnum):
-    """Why a shard moves."""
-
-    SPREAD = "spread"
-    MAINTENANCE = "maintenance"
-    SHUTDOWN = "shutdown"
-    OPERATOR = "operator"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +65,7 @@ class Move:
     shard: int
     source: str
     target: str
-    reason: Reason
+    reason: TransferReason
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +86,7 @@ class _Draft:
     queues: Mapping[int, ShardQueue]
     placed: dict[int, str]
     loads: dict[str, int]
-    reasons: dict[int, Reason] = field(default_factory=dict)
+    reasons: dict[int, TransferReason] = field(default_factory=dict)
     """Why each shard moves, in the order of the first reason."""
 
     def able(self, shard: int) -> frozenset[str]:
@@ -102,7 +94,7 @@ class _Draft:
         queue = self.queues[shard]
         return queue.waiting if queue.holder is None else queue.waiting | {queue.holder}
 
-    def move(self, shard: int, target: str, reason: Reason) -> None:
+    def move(self, shard: int, target: str, reason: TransferReason) -> None:
         weight = self.queues[shard].weight
         self.loads[self.placed[shard]] -= weight
         self.loads[target] += weight
@@ -146,7 +138,7 @@ def _empty(draft: _Draft) -> None:
         able = [name for name in draft.able(shard) if name in live and not live[name].gives_away]
         candidates = [name for name in able if live[name].settled] or able
         if candidates:
-            reason = Reason.SHUTDOWN if live[draft.placed[shard]].leaving else Reason.MAINTENANCE
+            reason: TransferReason = "shutdown" if live[draft.placed[shard]].leaving else "maintenance"
             draft.move(shard, min(candidates, key=lambda name: (draft.loads[name], name)), reason)
 
 
@@ -175,7 +167,7 @@ def _spread(draft: _Draft) -> None:
         shard = movable[group].pop(0)
         if not movable[group]:
             del movable[group]
-        draft.move(shard, target, Reason.SPREAD)
+        draft.move(shard, target, "spread")
         insort(movable.setdefault(replace(group, holder=target), []), shard)
 
 

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from controller.leadership.spread import Move, Reason
+from controller.leadership.spread import Move
 
 MAX_IN_FLIGHT: Final = 4
 SPREAD_BUDGET: Final = 16
@@ -45,7 +45,7 @@ def startable(moves: Iterable[Move], instance: str, history: History, now: float
     for move in moves:
         if move.source != instance or not _may_move(move, history, now):
             continue
-        if move.reason is Reason.SPREAD:
+        if move.reason == "spread":
             if in_flight or budget <= 0:
                 continue
             budget -= 1
@@ -63,4 +63,4 @@ def _may_move(move: Move, history: History, now: float) -> bool:
     abandoned_at = (history.abandoned_at or {}).get(move.shard)
     if abandoned_at is not None and now - abandoned_at < RETRY_SECONDS:
         return False
-    return move.reason is not Reason.SPREAD or now - since >= MIN_TERM_SECONDS
+    return move.reason != "spread" or now - since >= MIN_TERM_SECONDS

@@ -11,6 +11,9 @@ An event that a state does not list has no effect.
 5. After a term the daemon releases the lock before it contends again.
 6. A daemon that cannot read the ledger does not contend until it can: another may have another disk
    or network. No daemon writes after an object that it cannot read.
+7. A transfer begins with the nomination of a successor. The leader serves until the successor has read
+   the ledger; then it commits what it has accepted, and passes the lock on to it. If the successor is not ready in
+   time, the leader continues.
 """
 
 from __future__ import annotations
@@ -41,6 +44,12 @@ class Event(StrEnum):
     BROKER_UNREACHABLE = "broker_unreachable"
     LEDGER_UNREADABLE = "ledger_unreadable"
     LEDGER_READABLE = "ledger_readable"
+    NOMINATED = "nominated"
+    """The leader intends to transfer the shard to this daemon."""
+    TRANSFER_REQUESTED = "transfer_requested"
+    SUCCESSOR_READY = "successor_ready"
+    TRANSFER_ABANDONED = "transfer_abandoned"
+    """The successor is not ready in time."""
     STOP_REQUESTED = "stop_requested"
 
 
@@ -55,8 +64,16 @@ class Action(StrEnum):
     """Stop accepting requests and commit the accepted ones."""
     WITHDRAW = "withdraw"
     """Release the lock, or leave the queue for it."""
+    PASS_ON = "pass_on"  # noqa: S105 - a lock
+    """Release the lock to the nominated successor."""
     CONTEND = "contend"
     """Queue for the lock."""
+    PREPARE = "prepare"
+    """Read the ledger without pauses, and confirm that this daemon is ready."""
+    NOMINATE = "nominate"
+    """Ask the successor to prepare, and limit the time for it."""
+    ABANDON = "abandon"
+    """Forget the successor."""
 
 
 _STEP_DOWN = (Action.END_TERM, Action.WITHDRAW, Action.CONTEND)
@@ -67,6 +84,7 @@ Transitions = Mapping[Role, Mapping[Event, tuple[Role, tuple[Action, ...]]]]
 TRANSITIONS: Transitions = {
     Role.FOLLOWING: {
         Event.LOCK_ACQUIRED: (Role.CATCHING_UP, (Action.CATCH_UP,)),
+        Event.NOMINATED: (Role.FOLLOWING, (Action.PREPARE,)),
         Event.STOP_REQUESTED: (Role.STOPPED, (Action.WITHDRAW,)),
     },
     Role.CATCHING_UP: {
@@ -84,7 +102,13 @@ TRANSITIONS: Transitions = {
         Event.OUTCOME_UNKNOWN: (Role.FOLLOWING, _STEP_DOWN),
         Event.STORE_UNREACHABLE: (Role.FOLLOWING, _STEP_DOWN),
         Event.BROKER_UNREACHABLE: (Role.FOLLOWING, _STEP_DOWN),
-        Event.STOP_REQUESTED: (Role.STOPPED, (Action.HAND_OVER, Action.WITHDRAW)),
+        Event.TRANSFER_REQUESTED: (Role.LEADING, (Action.NOMINATE,)),
+        Event.SUCCESSOR_READY: (
+            Role.FOLLOWING,
+            (Action.HAND_OVER, Action.PASS_ON, Action.END_TERM, Action.CONTEND),
+        ),
+        Event.TRANSFER_ABANDONED: (Role.LEADING, (Action.ABANDON,)),
+        Event.STOP_REQUESTED: (Role.STOPPED, (Action.HAND_OVER, Action.WITHDRAW, Action.END_TERM)),
     },
     Role.FAILED: {
         Event.LEDGER_READABLE: (Role.FOLLOWING, (Action.CONTEND,)),
@@ -101,6 +125,8 @@ class Leadership:
     role: Role = Role.FOLLOWING
     holds_lock: bool = False
     in_contact: bool = True
+    transferring: bool = False
+    """A leader has nominated a successor."""
 
     @property
     def yields_to_contender(self) -> bool:
@@ -109,15 +135,22 @@ class Leadership:
 
     def on(self, event: Event, table: Transitions = TRANSITIONS) -> tuple[Leadership, tuple[Action, ...]]:
         """Return the state after ``event``, and the actions to perform in order."""
+        if event in (Event.SUCCESSOR_READY, Event.TRANSFER_ABANDONED) and not self.transferring:
+            return self, ()  # It belongs to an earlier transfer.
         known = replace(
             self,
             holds_lock=_flag(event, Event.LOCK_ACQUIRED, Event.LOCK_LOST, self.holds_lock),
             in_contact=_flag(event, Event.CONTACT_REGAINED, Event.CONTACT_LOST, self.in_contact),
         )
         role, actions = table[self.role].get(event, (self.role, ()))
-        if Action.WITHDRAW in actions:
+        if Action.WITHDRAW in actions or Action.PASS_ON in actions:
             known = replace(known, holds_lock=False)
-        return replace(known, role=role), actions
+        transferring = self.transferring
+        if role is not Role.LEADING or Action.ABANDON in actions:
+            transferring = False
+        elif Action.NOMINATE in actions:
+            transferring = True
+        return replace(known, role=role, transferring=transferring), actions
 
 
 def _flag(event: Event, sets: Event, clears: Event, before: bool) -> bool:

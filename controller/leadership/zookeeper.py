@@ -4,10 +4,15 @@ Nodes, below the root node of the cluster:
 
 ``config``                    the cluster config, written once
 ``instances/<name>``          ephemeral, one for each live instance
+``maintenance/<name>``        one for each instance in maintenance
 ``shards/0003/<instance>-<random>-0000000007``  ephemeral and numbered: the queue for a shard, lowest number first
+``shards/0003``               its data is a `QueueOrder`: which node is first instead, and which one is nominated
 
 Other nodes in a queue, permanent ones, and those of other users belong to no contender. They are logged, counted and
 ignored. One with the name of an instance keeps it out of the list of instances, and from nothing else.
+
+To pass a lock on, its holder writes the node of a contender as the successor. That contender writes the version of this
+data into its own node when it is prepared. Then the holder writes it as the first node, and deletes its own.
 
 A task per contended shard reconciles the queue with the wanted state, after each watch and every
 few seconds, which bounds the cost of a lost watch.
@@ -23,18 +28,16 @@ session.
 from __future__ import annotations
 
 import asyncio
-import json
-import re
 import secrets
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any, Final, NoReturn, Self
 
+import msgspec
 import structlog
 from kazoo.exceptions import (
+    BadVersionError,
     ConnectionLoss,
-    KazooException,
-    NodeExistsError,
     NoNodeError,
     OperationTimeoutError,
     SessionExpiredError,
@@ -51,27 +54,32 @@ from controller.leadership.election import (
     ForeignNodeFound,
     HolderChanged,
     Lost,
+    Nominated,
     Refused,
     Released,
+    SeenQueue,
+    SuccessorReady,
     Suspended,
 )
-from controller.leadership.zookeeper_connection import RefusedError, ZooKeeperConnection, ZooKeeperCredentials
+from controller.leadership.queue_order import QueueOrder, in_order, instance_of, queue_nodes, read_order
+from controller.leadership.zookeeper_connection import (
+    FAILURES,
+    RefusedError,
+    ZooKeeperConnection,
+    ZooKeeperCredentials,
+)
+from controller.leadership.zookeeper_contender import Contender, Grant
 from controller.leadership.zookeeper_nodes import ZooKeeperNodes
 from controller.leadership.zookeeper_refusals import ZooKeeperRefusals
-from headgate.errors import ConfigError
+from controller.leadership.zookeeper_registry import SessionOwner, ZooKeeperRegistry
 
 RECONCILE_INTERVAL_SECONDS: Final = 5.0
 """Longest time between two reconciliations."""
-REGISTRATION_CHECK_INTERVAL_SECONDS: Final = 1.0
 CLOSE_TIMEOUT_SECONDS: Final = 3.0
 CONNECT_WARNING_SECONDS: Final = 3.0
 """How long the first connection may take before a warning is logged."""
 
 _CONNECTING: Final = "connect"
-_CONTENDER: Final = re.compile(r"-[0-9a-f]{8}-\d{10}$")
-"""The end of a queue node's name, behind the instance."""
-_FAILURES: Final = (KazooException, KazooTimeoutError, TimeoutError, RefusedError)
-"""The exceptions of a failed call."""
 _OUT_OF_CONTACT: Final = (
     ConnectionLoss,
     SessionExpiredError,  # the base class of "connection closed"
@@ -116,6 +124,7 @@ class ZooKeeperElections:
         self._credentials = credentials or ZooKeeperCredentials()
         self._connection: ZooKeeperConnection
         self._nodes: ZooKeeperNodes
+        self._registry: ZooKeeperRegistry
         self._session = 0
         """Number of the session. A queue node belongs to one session."""
         self._in_contact = asyncio.Event()
@@ -123,11 +132,9 @@ class ZooKeeperElections:
         self._holders: dict[int, str] = {}
         self._owned: dict[int, dict[str, bool]] = {}
         """Shard → node in its queue → whether a session owns it. Asked once: names are not used again."""
-        self._contenders: dict[int, _Task] = {}
-        self._wakeups: dict[int, asyncio.Event] = {}
-        """Shard → event that triggers a reconciliation."""
-        self._leaving: set[tuple[str, str]] = set()
-        """(folder, prefix) of the queue nodes to delete."""
+        self._contenders: dict[int, Contender] = {}
+        self._leaving: dict[tuple[str, str], Grant | None] = {}
+        """(folder, prefix) of the queue nodes to delete, and to which node the lock passes."""
         self._leave_requested = asyncio.Event()
         self._tasks: set[_Task] = set()
         """The running tasks. A task is removed when it ends."""
@@ -139,35 +146,65 @@ class ZooKeeperElections:
 
     def contend(self, shard: int) -> None:
         if shard not in self._contenders:
-            self._wakeups[shard] = asyncio.Event()
-            self._contenders[shard] = self._start(self._contend(shard), f"contender-{shard}")
+            wakeup = asyncio.Event()
+            prefix = f"{self._instance}-{secrets.token_hex(4)}-"
+            contender = Contender(shard, f"{self._root}/shards/{shard:04d}", prefix, wakeup, self._watcher(wakeup))
+            self._contenders[shard] = contender
+            contender.task = self._start(self._contend(contender), f"contender-{shard}")
 
     def withdraw(self, shard: int) -> None:
-        task = self._contenders.pop(shard, None)
-        if task is None:
+        self._leave(shard, None)
+
+    def queue(self, shard: int) -> SeenQueue | None:
+        contender = self._contenders.get(shard)
+        return None if contender is None else contender.seen
+
+    def nominate(self, shard: int, instance: str) -> None:
+        if (contender := self._contenders.get(shard)) is not None:
+            contender.wanted_successor, contender.successor, contender.successor_reported = instance, "", False
+            contender.wakeup.set()
+
+    def confirm(self, shard: int) -> None:
+        if (contender := self._contenders.get(shard)) is not None:
+            contender.confirmed = contender.nominated
+            contender.wakeup.set()
+
+    def pass_on(self, shard: int, *, fixed: bool = False) -> None:
+        contender = self._contenders.get(shard)
+        if contender is not None and contender.successor:
+            order = QueueOrder(first=contender.successor, fixed=fixed)
+            self._leave(shard, Grant(order, contender.version, self._session))
+        else:
+            self._leave(shard, None)
+
+    def _leave(self, shard: int, grant: Grant | None) -> None:
+        contender = self._contenders.pop(shard, None)
+        if contender is None:
             return
-        task.cancel()
-        self._wakeups.pop(shard)
+        assert contender.task is not None
+        contender.task.cancel()
         self._acquired.discard(shard)
         self._holders.pop(shard, None)
+        # A create without a response may have left a node: all nodes with this prefix are deleted.
+        self._leaving[contender.folder, contender.prefix] = grant
+        self._leave_requested.set()
 
     async def register_instance(self, name: str, data: bytes) -> None:
         if self._registering is not None:
             self._registering.cancel()
-        self._registering = self._start(self._keep_registered(name, data), "zookeeper-registration")
+        self._registering = self._start(self._registry.keep_registered(name, data), "zookeeper-registration")
 
     async def instances(self) -> dict[str, bytes] | None:
-        folder = f"{self._root}/instances"
-        if not self._in_contact.is_set():
-            return None
-        found: dict[str, bytes] = {}
-        try:
-            for name in await self._connection.call("get_children", folder):
-                with suppress(NoNodeError):
-                    found[name] = (await self._connection.call("get", f"{folder}/{name}"))[0]
-        except _FAILURES:
-            return None
-        return found
+        return await self._registry.instances()
+
+    async def maintenance(self) -> frozenset[str] | None:
+        return await self._registry.maintenance()
+
+    async def set_maintenance(self, name: str, *, on: bool) -> None:
+        await self._registry.set_maintenance(name, on=on)
+
+    async def cluster_config(self, default: dict[str, Any]) -> dict[str, Any]:
+        return await self._registry.cluster_config(default)
 
     async def watch(self) -> NoReturn:
         raise await self._failure
@@ -180,27 +217,9 @@ class ZooKeeperElections:
         if self._connection.use(credentials):
             self._log.info("zookeeper.password_changed")
             self._nodes.forget()
-            self._start(self._close_nodes(), "zookeeper-close-nodes")
-            for wakeup in self._wakeups.values():
-                wakeup.set()
-
-    async def cluster_config(self, default: dict[str, Any]) -> dict[str, Any]:
-        while True:
-            await self._in_contact.wait()
-            path = f"{self._root}/config"
-            try:
-                data = await self._read_or_create(path, json.dumps(default, sort_keys=True).encode())
-            except _FAILURES as error:
-                await self._pause_after(path, error)
-                continue
-            self._set_problem(path, None)
-            try:
-                config = json.loads(data)
-            except ValueError as error:
-                raise ConfigError(f"ZooKeeper node {path} is not JSON: {error}") from error
-            if not isinstance(config, dict):
-                raise ConfigError(f"ZooKeeper node {path} is not a JSON object")
-            return config
+            self._start(self._registry.close_nodes(), "zookeeper-close-nodes")
+            for contender in self._contenders.values():
+                contender.wakeup.set()
 
     async def __aenter__(self) -> Self:
         self._loop = asyncio.get_running_loop()
@@ -214,6 +233,8 @@ class ZooKeeperElections:
             on_end=self._fail,
         )
         self._nodes = ZooKeeperNodes(self._connection)
+        owner = SessionOwner(self._in_contact, self._set_problem, self._pause_after, self._report_foreign)
+        self._registry = ZooKeeperRegistry(self._connection, self._nodes, self._root, owner)
         self._connection.start()
         self._start(self._delete_queue_nodes(), "zookeeper-leave")
         self._start(self._warn_if_slow(), "zookeeper-connect-warning")
@@ -297,64 +318,99 @@ class ZooKeeperElections:
 
     # Queues
 
-    async def _contend(self, shard: int) -> None:
-        folder = f"{self._root}/shards/{shard:04d}"
-        prefix = f"{self._instance}-{secrets.token_hex(4)}-"
+    async def _contend(self, contender: Contender) -> None:
         session = -1
-        joined = False
-        wakeup = self._wakeups[shard]
         try:
             while True:
                 await self._in_contact.wait()
-                wakeup.clear()
-                joined = joined and session == self._session
+                contender.wakeup.clear()
+                contender.joined = contender.joined and session == self._session
                 session = self._session
                 try:
-                    await self._reconcile_queue(shard, folder, prefix, joined)
-                except _FAILURES as error:
-                    await self._pause_after(folder, error)
+                    await self._reconcile_queue(contender)
+                except FAILURES as error:
+                    await self._pause_after(contender.folder, error)
                     continue
-                self._set_problem(folder, None)
-                joined = True
+                self._set_problem(contender.folder, None)
+                contender.joined = True
                 with suppress(TimeoutError):
                     async with asyncio.timeout(self._reconcile_interval_seconds):
-                        await wakeup.wait()
+                        await contender.wakeup.wait()
         finally:
-            # A create without a response may have left a node: delete all nodes with this prefix.
-            self._set_problem(folder, None)
-            self._leaving.add((folder, prefix))
-            self._leave_requested.set()
+            self._set_problem(contender.folder, None)
 
-    async def _reconcile_queue(self, shard: int, folder: str, prefix: str, joined: bool) -> None:
+    async def _reconcile_queue(self, contender: Contender) -> None:
         """Join the queue if necessary, watch the deciding node, and report whether this daemon is first."""
-        session = self._session
+        session, shard, folder = self._session, contender.shard, contender.folder
         await self._nodes.ensure(folder)
-        queue = await self._contenders_in(shard, folder)
-        mine = next((name for name in queue if name.startswith(prefix)), None)
+        # Before the queue: a change after this wakes the contender.
+        data, folder_stat = await self._connection.call("get", folder, watch=contender.watcher)
+        order = read_order(data)
+        queue = in_order(await self._contenders_in(shard, folder), order)
+        mine = next((name for name in queue if name.startswith(contender.prefix)), None)
         if mine is None:
-            if joined:
+            if contender.joined:
                 self._log.warning("contender.queue_node_lost", shard=shard)
             self._set_acquired(shard, first=False)
-            await self._connection.call("create", f"{folder}/{prefix}", b"", ephemeral=True, sequence=True)
-            queue = await self._contenders_in(shard, folder)
-            mine = next((name for name in queue if name.startswith(prefix)), None)
+            await self._connection.call("create", f"{folder}/{contender.prefix}", b"", ephemeral=True, sequence=True)
+            queue = in_order(await self._contenders_in(shard, folder), order)
+            mine = next((name for name in queue if name.startswith(contender.prefix)), None)
         if mine is None:
             raise ConnectionLoss("the queue node that was just created is missing")
         await self._nodes.close(f"{folder}/{mine}")
         rank = queue.index(mine)
         # If first, only the own node matters. Otherwise the one before it.
         watched = mine if rank == 0 else queue[rank - 1]
-        watched_stat = await self._connection.call(
-            "exists", f"{folder}/{watched}", watch=self._watcher(self._wakeups[shard])
-        )
+        watched_stat = await self._connection.call("exists", f"{folder}/{watched}", watch=contender.watcher)
         if session != self._session or not self._in_contact.is_set():
             # kazoo's threads may deliver the response after a later loss.
             raise ConnectionLoss("out of contact")
         if watched_stat is None:
-            self._wakeups[shard].set()
-        else:
-            self._set_holder(shard, _CONTENDER.sub("", queue[0]))
-            self._set_acquired(shard, first=rank == 0)
+            contender.wakeup.set()
+            return
+        instances = [instance_of(name) for name in queue]
+        contender.seen = SeenQueue(
+            instances[0], frozenset(instances[1:]), fixed=order.fixed and queue[0] == order.first
+        )
+        self._set_holder(shard, instances[0])
+        self._set_acquired(shard, first=rank == 0)
+        if rank == 0:
+            await self._nominate(contender, mine, queue)
+            return
+        contender.wanted_successor = contender.successor = ""
+        if order.successor == mine:
+            await self._be_nominated(contender, mine, folder_stat.version)
+
+    async def _nominate(self, contender: Contender, mine: str, queue: list[str]) -> None:
+        """Write the wanted nomination, and report once that the successor is prepared."""
+        if not contender.wanted_successor or contender.successor_reported:
+            return
+        if not contender.successor:
+            wanted = contender.wanted_successor
+            node = next((name for name in queue[1:] if instance_of(name) == wanted), None)
+            if node is None:
+                return
+            fixed = contender.seen is not None and contender.seen.fixed
+            order = msgspec.json.encode(QueueOrder(first=mine, fixed=fixed, successor=node))
+            stat = await self._connection.call("set", contender.folder, order)
+            if contender.wanted_successor != wanted:
+                return  # Another one is wanted meanwhile, and the contender is awake.
+            contender.successor, contender.version = node, stat.version
+        with suppress(NoNodeError):
+            path = f"{contender.folder}/{contender.successor}"
+            data, _ = await self._connection.call("get", path, watch=contender.watcher)
+            if data == b"%d" % contender.version and not contender.successor_reported:
+                contender.successor_reported = True
+                self._on_event(SuccessorReady(contender.shard))
+
+    async def _be_nominated(self, contender: Contender, mine: str, version: int) -> None:
+        """Report a new nomination, and write the confirmation of the present one."""
+        if contender.nominated != version:
+            contender.nominated = version
+            self._on_event(Nominated(contender.shard))
+        if contender.confirmed == version and contender.confirmation_written != version:
+            await self._connection.call("set", f"{contender.folder}/{mine}", b"%d" % version)
+            contender.confirmation_written = version
 
     def _set_acquired(self, shard: int, *, first: bool) -> None:
         if first and shard not in self._acquired:
@@ -404,10 +460,9 @@ class ZooKeeperElections:
 
     async def _queue(self, folder: str) -> list[str]:
         try:
-            names: list[str] = await self._connection.call("get_children", folder)
+            return queue_nodes(await self._connection.call("get_children", folder))
         except NoNodeError:
             return []
-        return sorted((name for name in names if _CONTENDER.search(name)), key=lambda name: int(name[-10:]))
 
     # Leaving queues
 
@@ -416,82 +471,22 @@ class ZooKeeperElections:
             await self._leave_requested.wait()
             await self._in_contact.wait()
             self._leave_requested.clear()
-            for folder, prefix in list(self._leaving):
+            for (folder, prefix), grant in list(self._leaving.items()):
                 try:
+                    if grant is not None and grant.session == self._session:
+                        await self._write_grant(folder, grant)
                     for name in await self._queue(folder):
                         if name.startswith(prefix):
                             with suppress(NoNodeError):
                                 await self._connection.call("delete", f"{folder}/{name}")
-                except _FAILURES as error:
+                except FAILURES as error:
                     self._leave_requested.set()
                     await self._pause_after("leave", error)
                     break
                 self._set_problem("leave", None)
-                self._leaving.discard((folder, prefix))
+                self._leaving.pop((folder, prefix), None)
 
-    # Instances and config
-
-    async def _keep_registered(self, name: str, data: bytes) -> None:
-        path = f"{self._root}/instances/{name}"
-        warned = False
-        while True:
-            await self._in_contact.wait()
-            try:
-                registered = await self._register(path, data)
-                if not registered and not warned:
-                    warned = await self._report_occupied(name, path)
-            except _FAILURES as error:
-                await self._pause_after(path, error)
-                continue
-            self._set_problem(path, None)
-            await asyncio.sleep(REGISTRATION_CHECK_INTERVAL_SECONDS)
-
-    async def _report_occupied(self, name: str, path: str) -> bool:
-        """Report who has the node of this instance; return whether anything still has it."""
-        if (stat := await self._connection.call("exists", path)) is None:
-            return False
-        try:
-            strangeness = await self._nodes.strangeness(path, stat)
-        except NoNodeError:
-            return False
-        if strangeness is None:
-            self._log.warning("instance.name_in_use", instance=name, advice="an older session has yet to expire")
-        else:
-            self._report_foreign("instance.foreign_node", path, strangeness)
-        return True
-
-    async def _register(self, path: str, data: bytes) -> bool:
-        """Return whether the instance is registered under this session."""
-        stat = await self._connection.call("exists", path)
-        if stat is not None:
-            registered = bool(stat.ephemeralOwner == self._connection.session_id)
-            if registered:
-                await self._nodes.close(path)
-            return registered
-        await self._nodes.ensure(f"{self._root}/instances")
-        with suppress(NodeExistsError):
-            await self._connection.call("create", path, data, ephemeral=True)
-            return True
-        return False
-
-    async def _close_nodes(self) -> None:
-        """Give the nodes that no other activity looks at again to the present user."""
-        activity = "close nodes"
-        while True:
-            await self._in_contact.wait()
-            try:
-                await self._nodes.ensure(f"{self._root}/instances")
-                await self._nodes.close(f"{self._root}/config")
-            except _FAILURES as error:
-                await self._pause_after(activity, error)
-                continue
-            self._set_problem(activity, None)
-            return
-
-    async def _read_or_create(self, path: str, data: bytes) -> bytes:
-        await self._nodes.ensure(self._root)
-        with suppress(NodeExistsError):
-            await self._connection.call("create", path, data)
-        await self._nodes.close(path)
-        stored: bytes = (await self._connection.call("get", path))[0]
-        return stored
+    async def _write_grant(self, folder: str, grant: Grant) -> None:
+        """Make the successor the first one, unless the order has changed since its nomination."""
+        with suppress(BadVersionError):
+            await self._connection.call("set", folder, msgspec.json.encode(grant.order), version=grant.version)

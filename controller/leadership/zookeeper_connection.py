@@ -20,8 +20,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from kazoo.client import KazooClient
-from kazoo.exceptions import NoAuthError, SessionClosedRequireSaslError, WriterNotClosedException
-from kazoo.handlers.threading import SequentialThreadingHandler
+from kazoo.exceptions import KazooException, NoAuthError, SessionClosedRequireSaslError, WriterNotClosedException
+from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandler
 from kazoo.security import ACL, Id, Permissions, make_digest_acl_credential
 
 from headgate.errors import HeadgateError
@@ -36,6 +36,10 @@ _KAZOO_LOG.disabled = True
 
 class RefusedError(HeadgateError):
     """ZooKeeper refuses what this daemon asks for. The text says what, and what to do."""
+
+
+FAILURES: Final = (KazooException, KazooTimeoutError, TimeoutError, RefusedError)
+"""The exceptions of a failed call."""
 
 
 @dataclass(frozen=True, slots=True)

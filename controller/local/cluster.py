@@ -27,7 +27,7 @@ from controller.local.reserved_port import ReservedPort
 from controller.local.security import ACCESS, LocalSecurity
 from controller.local.servers import LocalServers
 from controller.local.zookeeper_ensemble import ensemble
-from controller.settings.load import ClusterSettings, DrainSettings, LogSettings, Settings
+from controller.settings.load import ClusterSettings, DrainSettings, LogSettings, Settings, SpreadSettings
 from controller.settings.write import client_toml, settings_toml
 from drain.checker.supervisor import LOG_NAME, DrainSupervisor, service_command
 from headgate.child_process import ChildProcess
@@ -194,7 +194,8 @@ class LocalCluster:
             drain=DrainSettings(socket=self.drain_socket, spawn=False),
             http_port=self._http_ports[name],
             session_seconds=self.session_seconds,
-            sections={"log": LogSettings(format="json"), **self.sections},
+            # Users of this class decide which daemon leads.
+            sections={"log": LogSettings(format="json"), "spread": SpreadSettings(enabled=False), **self.sections},
         )
 
     async def start_daemon(self, name: str) -> LocalDaemon:

@@ -37,6 +37,7 @@ from controller.settings.sections import (
     ScalingSettings,
     Section,
     SnapshotSettings,
+    SpreadSettings,
     SubscriptionSettings,
     ZooKeeperSettings,
 )
@@ -66,6 +67,7 @@ __all__ = [
     "ScalingSettings",
     "Settings",
     "SnapshotSettings",
+    "SpreadSettings",
     "SubscriptionSettings",
     "ZooKeeperSettings",
     "ledger_unreachable_from_executors",
@@ -84,6 +86,8 @@ class Settings(Section, frozen=True, kw_only=True):
     """The cluster."""
     instance: InstanceSettings = InstanceSettings()
     """The daemon."""
+    spread: SpreadSettings = SpreadSettings()
+    """Shards and daemons."""
     zookeeper: ZooKeeperSettings = ZooKeeperSettings()
     """Elections."""
     broker: BrokerSettings = BrokerSettings()

@@ -15,6 +15,7 @@ from controller.settings.load import (
     RetentionSettings,
     ScalingSettings,
     Settings,
+    SpreadSettings,
     ZooKeeperSettings,
 )
 
@@ -23,6 +24,7 @@ AT_RUN_TIME = (
     "ingest.mqtt_devices",
     *(f"scaling.{field}" for field in ScalingSettings.__struct_fields__),
     *(f"retention.{field}" for field in RetentionSettings.__struct_fields__),
+    *(f"spread.{field}" for field in SpreadSettings.__struct_fields__),
     "access.file",
     "access.open",
     "log.level",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final, get_args
 
 from metrics import events
-from metrics.label_values import ZooKeeperState
+from metrics.label_values import TransferOutcome, TransferReason, ZooKeeperState
 from metrics.metric_factory import WAIT_BUCKETS, MetricFactory, StateGauge
 
 TERM_END_REASONS: Final = (
@@ -16,6 +16,7 @@ TERM_END_REASONS: Final = (
     "broker_unreachable",
     "stop_requested",
 )
+HANDOVER_BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 
 
 def add_leadership_metrics(metrics: MetricFactory) -> None:
@@ -43,6 +44,7 @@ def add_leadership_metrics(metrics: MetricFactory) -> None:
     metrics.count(
         events.TermEnded, "leader_terms_ended", "Terms of this daemon that ended, by reason.", reason=TERM_END_REASONS
     )
+    _add_transfer_metrics(metrics)
     metrics.time(
         events.LedgerRestored,
         "restore_seconds",
@@ -50,7 +52,6 @@ def add_leadership_metrics(metrics: MetricFactory) -> None:
         WAIT_BUCKETS,
     )
     metrics.count(events.LedgerRestored, "chunks_restored", "Chunks read at the start of a term.", by="chunks")
-
     metrics.gauge_of(
         events.ClockStepHeld,
         "seconds",
@@ -78,6 +79,27 @@ def add_leadership_metrics(metrics: MetricFactory) -> None:
     metrics.on(events.TermEnded, lambda event: is_leader.child(event.shard).set(0))
     metrics.on(events.StatusCollected, set_roles)
     _ZooKeeperMetrics(metrics)
+
+
+def _add_transfer_metrics(metrics: MetricFactory) -> None:
+    transfers = metrics.counter(
+        "shard_transfers",
+        "Transfers of shards from this daemon to another one, by reason and outcome.",
+        reason=get_args(TransferReason),
+        outcome=get_args(TransferOutcome),
+    )
+    handovers = metrics.histogram(
+        "transfer_handover_seconds",
+        "Time in which a shard accepted no requests before its lock was passed on.",
+        HANDOVER_BUCKETS,
+    ).child()
+
+    def count_transfer(event: events.TransferEnded) -> None:
+        transfers.child(event.reason, event.outcome).inc()
+        if event.outcome == "completed":
+            handovers.observe(event.seconds)
+
+    metrics.on(events.TransferEnded, count_transfer)
 
 
 class _ZooKeeperMetrics:

@@ -1,4 +1,4 @@
-"""ZooKeeper servers for all files of this folder, and a stack for what a test opens."""
+"""ZooKeeper servers for all files of this folder, clients of elections, and a stack for what a test opens."""
 
 from __future__ import annotations
 
@@ -9,7 +9,17 @@ import pytest
 
 from controller.local.embedded import EmbeddedZooKeeper
 from tests.support.servers.secure_zookeeper import SecureZooKeeper
-from tests.support.worlds.election_environments import Server
+from tests.support.waiting import until
+from tests.support.worlds.election_environments import (
+    DAEMONS,
+    SHORT_SESSION_SECONDS,
+    Candidate,
+    ElectionHarness,
+    FakeElectionHarness,
+    Join,
+    Server,
+    ZooKeeperHarness,
+)
 
 
 @pytest.fixture(scope="session")
@@ -28,3 +38,38 @@ def secure_zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serve
 async def stack() -> AsyncIterator[AsyncExitStack]:
     async with AsyncExitStack() as stack:
         yield stack
+
+
+@pytest.fixture
+def server(request: pytest.FixtureRequest, environment: str) -> Server | None:
+    return None if "fake" in environment else request.getfixturevalue(environment)
+
+
+@pytest.fixture
+async def harness(environment: str, server: Server | None, stack: AsyncExitStack) -> ElectionHarness:
+    if server is None:
+        return FakeElectionHarness(DAEMONS if environment == "secure_fake" else None)
+    return ZooKeeperHarness(stack, server)
+
+
+@pytest.fixture
+def short_sessions(harness: ElectionHarness) -> None:
+    harness.session_seconds = SHORT_SESSION_SECONDS
+
+
+@pytest.fixture
+def quick_retries(harness: ElectionHarness) -> None:
+    if isinstance(harness, ZooKeeperHarness):
+        harness.reconcile_interval_seconds = 0.5
+
+
+@pytest.fixture
+def join(harness: ElectionHarness, stack: AsyncExitStack) -> Join:
+    async def join(name: str) -> Candidate:
+        candidate = Candidate()
+        candidate.elections = await harness.build(name, candidate.on_event)
+        await stack.enter_async_context(candidate.elections)
+        await until(lambda: candidate.connected)
+        return candidate
+
+    return join

@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 
 import pytest
 
-from controller.leadership.election import Acquired, Connected, ElectionClientError, Lost, Released, Suspended
+from controller.leadership.election import (
+    Acquired,
+    Connected,
+    ElectionClientError,
+    ElectionsUnreachableError,
+    Lost,
+    Released,
+    Suspended,
+)
 from controller.leadership.zookeeper_connection import DigestUser
 from tests.support.waiting import never, until
 from tests.support.worlds.election_environments import (
     DAEMONS,
-    SHORT_SESSION_SECONDS,
     STRANGER,
     Candidate,
     ElectionHarness,
-    FakeElectionHarness,
-    Server,
-    ZooKeeperHarness,
+    Join,
+    leader_and_contender,
     listed,
 )
 
@@ -36,47 +41,6 @@ SECURE_ENVIRONMENTS = (ENVIRONMENTS[1], ENVIRONMENTS[3])
 def environment(request: pytest.FixtureRequest) -> str:
     name: str = request.param
     return name
-
-
-@pytest.fixture
-def server(request: pytest.FixtureRequest, environment: str) -> Server | None:
-    return None if "fake" in environment else request.getfixturevalue(environment)
-
-
-@pytest.fixture
-async def harness(environment: str, server: Server | None, stack: AsyncExitStack) -> ElectionHarness:
-    if server is None:
-        return FakeElectionHarness(DAEMONS if environment == "secure_fake" else None)
-    return ZooKeeperHarness(stack, server)
-
-
-@pytest.fixture
-def short_sessions(harness: ElectionHarness) -> None:
-    harness.session_seconds = SHORT_SESSION_SECONDS
-
-
-Join = Callable[[str], Awaitable[Candidate]]
-
-
-@pytest.fixture
-def join(harness: ElectionHarness, stack: AsyncExitStack) -> Join:
-    async def join(name: str) -> Candidate:
-        candidate = Candidate()
-        candidate.elections = await harness.build(name, candidate.on_event)
-        await stack.enter_async_context(candidate.elections)
-        await until(lambda: candidate.connected)
-        return candidate
-
-    return join
-
-
-async def leader_and_contender(join: Join) -> tuple[Candidate, Candidate]:
-    a, b = await join("a"), await join("b")
-    a.elections.contend(0)
-    await until(lambda: a.first == {0})
-    b.elections.contend(0)
-    await never(lambda: b.first, 0.3)
-    return a, b
 
 
 async def test_withdrawing_makes_the_next_contender_first(join: Join) -> None:
@@ -303,6 +267,38 @@ async def test_a_client_sees_the_live_instances_and_none_without_contact(harness
     assert await a.elections.instances() is None
 
 
+async def test_the_data_of_an_instance_can_change(harness: ElectionHarness, join: Join) -> None:
+    a = await join("a")
+    await a.elections.register_instance("a", b"young")
+    await listed(harness, {"a": b"young"})
+
+    await a.elections.register_instance("a", b"settled")
+
+    await listed(harness, {"a": b"settled"})
+
+
+@pytest.mark.usefixtures("short_sessions")
+async def test_maintenance_is_stored_until_it_ends(harness: ElectionHarness, join: Join) -> None:
+    """Also of an instance that is not live: it starts in maintenance."""
+    a, b = await join("a"), await join("b")
+    await until(lambda: a.connected and b.connected)
+    assert await a.elections.maintenance() == frozenset()
+
+    for _ in range(2):
+        await a.elections.set_maintenance("x", on=True)
+    await a.elections.set_maintenance("y", on=True)
+    assert await b.elections.maintenance() == {"x", "y"}
+    for _ in range(2):
+        await b.elections.set_maintenance("x", on=False)
+    assert await a.elections.maintenance() == {"y"}
+
+    await harness.partition("a")
+    await until(lambda: Suspended() in a.events)
+    assert await a.elections.maintenance() is None
+    with pytest.raises(ElectionsUnreachableError):
+        await a.elections.set_maintenance("z", on=True)
+
+
 @pytest.mark.usefixtures("short_sessions")
 async def test_an_instance_is_listed_again_after_its_session_expired(harness: ElectionHarness, join: Join) -> None:
     a = await join("a")
@@ -332,12 +328,6 @@ async def test_the_name_of_an_older_session_is_registered_when_that_session_ends
 
 
 # Users and rights
-
-
-@pytest.fixture
-def quick_retries(harness: ElectionHarness) -> None:
-    if isinstance(harness, ZooKeeperHarness):
-        harness.reconcile_interval_seconds = 0.5
 
 
 @pytest.fixture

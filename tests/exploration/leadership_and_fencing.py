@@ -8,10 +8,11 @@ are models:
    and after its daemon has stopped leading.
 3. A daemon has one write in flight: its term chunk, or a chunk with a request. It replies when the write has succeeded.
 4. A daemon learns of everything by events, in the order in which they happened to it, and at any later time.
+5. A leader may be asked for a transfer to the other daemon, which confirms when it has prepared. The leader may give up.
 
 Promises: what was replied to is in the ledger, once and under the term that replied; the chunks of a term follow its
-term chunk without a chunk of another term between them; once faults end, one daemon leads and can
-commit, and every daemon contends or has stopped as it was asked to, with nothing under way.
+term chunk without a chunk of another term between them; a handover discards no request; once faults end, one daemon leads and can
+commit, and every daemon contends or has stopped as it was asked to, with nothing under way; then a transfer succeeds.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ class Budget:
     lost_stores: int = 0
     lost_brokers: int = 0
     stops: int = 0
+    transfers: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +73,10 @@ class Daemon:
     unreadable: bool = False
     lost_contact: bool = False
     stop_requested: bool = False
+    nominates: bool = False
+    """It waits for the other daemon to confirm, and may give up."""
+    prepares: bool = False
+    """It was asked to confirm."""
 
 
 class LeadershipAndFencing:
@@ -79,6 +85,7 @@ class LeadershipAndFencing:
     def __init__(self, budget: Budget, table: Transitions = TRANSITIONS) -> None:
         self._budget = budget
         self._table = table
+        self._tries_transfers = budget.transfers > 0
         self._requests = 0
         self._ledger: list[Chunk] = []
         self._queue: list[str] = []
@@ -105,6 +112,9 @@ class LeadershipAndFencing:
                 "loses the result": daemon.put is not None and budget.lost_results > 0,
                 "takes effect late": bool(daemon.late),
                 "loses its session": name in self._queue and budget.expired_sessions > 0,
+                "is asked for a transfer": leads and budget.transfers > 0 and len(self._queue) > 1,
+                "confirms": daemon.prepares,
+                "gives up its successor": daemon.nominates,
                 "queues again": daemon.contends and name not in self._queue,
                 "loses contact": not daemon.lost_contact and budget.lost_contacts > 0,
                 "has contact again": daemon.lost_contact,
@@ -140,6 +150,16 @@ class LeadershipAndFencing:
                 self._create(*daemon.late.pop(0))
             case "gets the result":
                 self._finish(daemon)
+            case "is asked for a transfer":
+                self._spend("transfers")
+                daemon.events.append(Event.TRANSFER_REQUESTED)
+            case "confirms":
+                daemon.prepares = False
+                if self._other(name).nominates:
+                    self._other(name).events.append(Event.SUCCESSOR_READY)
+            case "gives up its successor":
+                daemon.nominates = False
+                daemon.events.append(Event.TRANSFER_ABANDONED)
             case "queues again":
                 self._join(name)
             case "has contact again":
@@ -191,11 +211,7 @@ class LeadershipAndFencing:
     def check_end(self) -> None:
         """End the faults: daemons learn everything, writes end, and a leader commits one more request."""
         self._budget = Budget(requests=1, expired_sessions=0, lost_results=0)
-        for _ in range(SETTLING_STEPS):
-            choices = self.choices()
-            if not choices:
-                break
-            self.take(choices[0])
+        self._settle()
         for name, daemon in self._daemons.items():
             if daemon.stop_requested is not (daemon.leadership.role is Role.STOPPED):
                 raise BrokenPromiseError(f"daemon {name} is {daemon.leadership.role.value} after a request to stop")
@@ -207,6 +223,30 @@ class LeadershipAndFencing:
             raise BrokenPromiseError(f"no daemon leads: {[each.leadership.role.value for each in alive]}")
         if alive and self._budget.requests:
             raise BrokenPromiseError("no leader has committed the last request")
+        if any(each.leadership.transferring for each in alive):
+            raise BrokenPromiseError("a leader waits for a successor that it does not nominate")
+        if self._tries_transfers and len(alive) > 1:
+            self._check_transfers(leaders[0])
+
+    def _check_transfers(self, leader: Daemon) -> None:
+        """Transfer the shard to the other daemon and back; each of them commits a request."""
+        for _ in range(2):
+            leader.events.append(Event.TRANSFER_REQUESTED)
+            self._settle()
+            self._budget = replace(self._budget, requests=1)
+            self._settle()
+            (successor,) = (each for each in self._daemons.values() if each is not leader)
+            if successor.leadership.role is not Role.LEADING or not successor.serving or self._budget.requests:
+                raise BrokenPromiseError("a transfer has made no other daemon the leader")
+            leader = successor
+
+    def _settle(self) -> None:
+        """Take all steps that are not faults. No daemon gives up before the other one had the time to confirm."""
+        for _ in range(SETTLING_STEPS):
+            choices = sorted(self.choices(), key=lambda choice: choice.endswith("gives up its successor"))
+            if not choices:
+                break
+            self.take(choices[0])
 
     # Daemons
 
@@ -214,10 +254,15 @@ class LeadershipAndFencing:
         self._budget = replace(self._budget, **{name: getattr(self._budget, name) - 1})
 
     def _learn(self, name: str, daemon: Daemon, event: Event) -> None:
-        before = daemon.leadership
+        before, in_flight = daemon.leadership, daemon.put
+        orderly = before.role is Role.LEADING and daemon.serving
         daemon.leadership, actions = before.on(event, self._table)
         for action in actions:
             self._perform(action, name, daemon)
+        if orderly and event in (Event.STOP_REQUESTED, Event.SUCCESSOR_READY) and in_flight in daemon.late:
+            raise BrokenPromiseError(f"daemon {name} has discarded a request in a handover")
+        if daemon.leadership.role is Role.STOPPED and daemon.in_term:
+            raise BrokenPromiseError(f"daemon {name} has stopped, and has not ended its term")
         if daemon.leadership.role is Role.STOPPED and (daemon.reads or daemon.put is not None or name in self._queue):
             raise BrokenPromiseError(f"daemon {name} has stopped, and has not finished or left the queue")
 
@@ -236,8 +281,19 @@ class LeadershipAndFencing:
                 if daemon.put is not None:
                     daemon.stored = self._create(*daemon.put) if daemon.stored is None else daemon.stored
                     self._finish(daemon)
-                self._end_term(daemon)
+                daemon.serving = False
             case Action.WITHDRAW:
+                daemon.contends = False
+                self._leave(name)
+            case Action.NOMINATE:
+                daemon.nominates = True
+                if len(self._queue) > 1:
+                    self._other(name).events.append(Event.NOMINATED)
+            case Action.PREPARE:
+                daemon.prepares = True
+            case Action.ABANDON:
+                daemon.nominates = False
+            case Action.PASS_ON:
                 daemon.contends = False
                 self._leave(name)
             case Action.CONTEND:
@@ -245,7 +301,7 @@ class LeadershipAndFencing:
                 self._join(name)
 
     def _end_term(self, daemon: Daemon) -> None:
-        daemon.serving = daemon.reads = daemon.in_term = False
+        daemon.serving = daemon.reads = daemon.in_term = daemon.nominates = False
         self._forget_write(daemon)
 
     def _forget_write(self, daemon: Daemon) -> None:
@@ -268,6 +324,9 @@ class LeadershipAndFencing:
             self._replied.add((chunk.request, chunk.epoch))
 
     # The lock service and the ledger
+
+    def _other(self, name: str) -> Daemon:
+        return self._daemons["b" if name == "a" else "a"]
 
     def _join(self, name: str) -> None:
         if name not in self._queue:

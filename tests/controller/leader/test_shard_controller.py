@@ -1,134 +1,27 @@
 """Contending, leading and handing over, with the real controller and fake servers."""
 
 import asyncio
-import random
 import re
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from functools import partial
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
-from controller.access.control import AccessControl
-from controller.access.rules import OPEN
 from controller.chunk_writer.builder import ChunkBuilder
-from controller.leader.context import LeaderContext
-from controller.leader.leader import ShardLeader
-from controller.leader.shard_controller import ShardController
-from controller.leadership.election import Acquired, Connected, ElectionEvent, Released, Suspended
 from controller.leadership.transitions import Event, Role
-from controller.settings.load import IngestSettings, RetentionSettings, ScalingSettings
 from controller.snapshots.job import take_snapshot
-from controller.state.shard_state import ShardState
 from headgate.errors import ConfigError
-from headgate.ledger.compacted import delete_compacted_segments
-from headgate.ledger.ledger import Ledger
 from headgate.ledger.paths import chunk_folder, chunk_path
 from headgate.model import entries as e
 from headgate.model.hashing import shard_of
 from headgate.protocol import messages as m
-from metrics.instruments import Instruments
-from tests.support.fakes.broker import FakeBroker
 from tests.support.fakes.object_store import FakeStore
-from tests.support.fakes.zookeeper import FakeZooKeeper
 from tests.support.waiting import until
-from tests.support.worlds.one_shard import CLUSTER, SETTINGS, BareClient, now_ms
+from tests.support.worlds.contenders import Cluster, Contender
+from tests.support.worlds.one_shard import CLUSTER, BareClient
 
 pytestmark = pytest.mark.looptime
-
-
-class Contender:
-    """The controller of shard 0 in one daemon."""
-
-    def __init__(self, cluster: "Cluster", name: str, store_type: type[FakeStore] = FakeStore, shards: int = 1) -> None:
-        self.name = name
-        self.store = store_type(objects=cluster.objects, latency_seconds=(0.001, 0.002))
-        self.transport = cluster.broker.transport(f"daemon-{name}")
-        self.elections = cluster.zookeeper.elections(name, self._on_election)
-        self.controller = ShardController(
-            ledger=Ledger(self.store, 0),
-            shards=shards,
-            instance=name,
-            elections=self.elections,
-            new_leader=self._new_leader,
-            observer=Instruments(CollectorRegistry()),
-            now_ms=now_ms,
-        )
-
-    @property
-    def leads(self) -> bool:
-        return self.controller.leadership.role is Role.LEADING
-
-    @property
-    def leader(self) -> ShardLeader:
-        """The leader of its present term."""
-        assert self.controller.leader is not None
-        return self.controller.leader
-
-    def _new_leader(self, state: ShardState, yields_to_contender: Callable[[], bool]) -> ShardLeader:
-        context = LeaderContext(
-            cluster=CLUSTER,
-            instance=self.name,
-            ledger=Ledger(self.store, 0),
-            transport=self.transport,
-            access=AccessControl(OPEN, Instruments(CollectorRegistry())),
-            ingest=IngestSettings(unreachable_seconds=5, write_timeout_seconds=5),
-            subscriptions=SETTINGS,
-            scaling=ScalingSettings(),
-            retention=RetentionSettings(),
-            delete_data=partial(delete_compacted_segments, self.store),
-            observer=Instruments(CollectorRegistry()),
-            now_ms=now_ms,
-            rng=random.Random(1),
-            new_producer_id=partial(random.Random(1).getrandbits, 63),
-        )
-        return ShardLeader(state, context, yields_to_contender)
-
-    def _on_election(self, event: ElectionEvent) -> None:
-        kinds = {
-            Acquired: Event.LOCK_ACQUIRED,
-            Released: Event.LOCK_LOST,
-            Suspended: Event.CONTACT_LOST,
-            Connected: Event.CONTACT_REGAINED,
-        }
-        if type(event) in kinds:
-            self.controller.post(kinds[type(event)])
-
-    @asynccontextmanager
-    async def running(self) -> AsyncIterator["Contender"]:
-        async with self.elections, self.transport:
-            self.transport.on_connection(
-                lambda up: self.controller.leader.connection_changed(up) if self.controller.leader else None
-            )
-            task = asyncio.create_task(self.controller.run())
-            try:
-                yield self
-            finally:
-                task.cancel()
-                outcome = (await asyncio.gather(task, return_exceptions=True))[0]
-            if isinstance(outcome, Exception):
-                raise outcome
-
-
-class Cluster:
-    """The servers that contenders share."""
-
-    def __init__(self) -> None:
-        self.objects: dict[str, bytes] = {}
-        self.broker = FakeBroker()
-        self.zookeeper = FakeZooKeeper(session_timeout_seconds=6)
-        self.ledger = Ledger(FakeStore(objects=self.objects), 0)
-
-    async def terms(self) -> list[tuple[int, str]]:
-        """Return (leader epoch, instance) of each term in the ledger."""
-        found = []
-        for number in range(1, await self.ledger.newest() + 1):
-            entries = (await self.ledger.read(number)).entries
-            found += [(entry.leader_epoch, entry.instance) for entry in entries if isinstance(entry, e.TermStarted)]
-        return found
 
 
 async def test_one_of_two_leads_and_the_other_keeps_up() -> None:

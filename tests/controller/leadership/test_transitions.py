@@ -26,11 +26,45 @@ def test_an_event_that_ends_a_term_stops_requests_first_and_releases_the_lock(ev
 
 @pytest.mark.parametrize("event", [event for event in Event if event not in ENDS])
 def test_no_other_event_ends_a_term(event: Event) -> None:
-    """Rule 4: losing ZooKeeper or the lock does not end the term."""
+    """Rule 4: losing ZooKeeper or the lock does not end the term. Rule 7: nor does a request for a transfer."""
     after, actions = Leadership(Role.LEADING, holds_lock=True).on(event)
 
     assert after.role is Role.LEADING
-    assert () == actions
+    assert actions == ((Action.NOMINATE,) if event is Event.TRANSFER_REQUESTED else ())
+
+
+TRANSFERRING = Leadership(Role.LEADING, holds_lock=True, transferring=True)
+
+
+def test_a_ready_successor_gets_the_lock_after_the_accepted_requests_are_committed() -> None:
+    """Rule 7."""
+    after, actions = Leadership(Role.LEADING, holds_lock=True).on(Event.TRANSFER_REQUESTED)[0].on(Event.SUCCESSOR_READY)
+
+    assert actions == (Action.HAND_OVER, Action.PASS_ON, Action.END_TERM, Action.CONTEND)
+    assert after == Leadership(Role.FOLLOWING)
+
+
+def test_a_leader_continues_if_its_successor_is_not_ready_in_time() -> None:
+    """Rule 7. The answer of a successor that was given up has no effect."""
+    after, actions = TRANSFERRING.on(Event.TRANSFER_ABANDONED)
+
+    assert actions == (Action.ABANDON,)
+    assert after == Leadership(Role.LEADING, holds_lock=True)
+    assert after.on(Event.SUCCESSOR_READY) == (after, ())
+    assert after.on(Event.TRANSFER_ABANDONED) == (after, ())
+
+
+@pytest.mark.parametrize("event", ENDS)
+def test_a_term_also_ends_while_a_successor_prepares(event: Event) -> None:
+    after, actions = TRANSFERRING.on(event)
+
+    assert actions == Leadership(Role.LEADING, holds_lock=True).on(event)[1]
+    assert not after.transferring
+
+
+def test_only_a_follower_prepares() -> None:
+    for role in Role:
+        assert (Action.PREPARE in Leadership(role).on(Event.NOMINATED)[1]) == (role is Role.FOLLOWING)
 
 
 @pytest.mark.parametrize("role", [role for role in Role if role is not Role.CATCHING_UP])

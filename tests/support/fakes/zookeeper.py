@@ -24,11 +24,15 @@ from controller.leadership.election import (
     Acquired,
     Connected,
     ElectionClientError,
+    ElectionsUnreachableError,
     EventHandler,
     HolderChanged,
     Lost,
+    Nominated,
     Refused,
     Released,
+    SeenQueue,
+    SuccessorReady,
     Suspended,
 )
 
@@ -44,6 +48,15 @@ class _Session:
     expiry: asyncio.TimerHandle | None = None
 
 
+@dataclass(eq=False, slots=True)
+class _Nomination:
+    """What the holder of a shard has written about its successor."""
+
+    holder: _Session
+    successor: _Session
+    confirmed: bool = False
+
+
 @dataclass(slots=True)
 class _ServiceState:
     """The stored state of the service."""
@@ -52,7 +65,12 @@ class _ServiceState:
     """The user whose nodes they are; None: they are open."""
     config: dict[str, Any] | None = None
     queues: dict[int, list[_Session]] = field(default_factory=dict)
+    """The sessions in their order: one to which the lock was passed on is first."""
+    nominations: dict[int, _Nomination] = field(default_factory=dict)
+    fixed: dict[int, _Session] = field(default_factory=dict)
+    """Shard → the session to which an operator had its lock passed on."""
     instances: dict[str, tuple[_Session, bytes]] = field(default_factory=dict)
+    maintenance: set[str] = field(default_factory=set)
 
 
 class FakeZooKeeper:
@@ -210,6 +228,15 @@ class FakeElections:
         self._leaving: set[int] = set()
         self._first: set[int] = set()
         self._holders: dict[int, str] = {}
+        self._seen: dict[int, SeenQueue] = {}
+        self._wanted_successors: dict[int, str] = {}
+        self._nominations: dict[int, _Nomination] = {}
+        """Those that this client has written and not seen confirmed."""
+        self._nominated: dict[int, _Nomination] = {}
+        """Those of this client that it has reported."""
+        self._confirming: set[int] = set()
+        self._grants: dict[int, bool] = {}
+        """Shard that it leaves to the nominated client → whether an operator wants it."""
         self._registration: tuple[str, bytes] | None = None
         self._suspending: asyncio.TimerHandle | None = None
 
@@ -224,7 +251,29 @@ class FakeElections:
         self._leaving.add(shard)
         self._first.discard(shard)
         self._holders.pop(shard, None)
+        self._seen.pop(shard, None)
+        self._wanted_successors.pop(shard, None)
         self._service.later(self.reconcile)
+
+    def queue(self, shard: int) -> SeenQueue | None:
+        """See `Elections.queue`."""
+        return self._seen.get(shard)
+
+    def nominate(self, shard: int, instance: str) -> None:
+        """See `Elections.nominate`."""
+        self._wanted_successors[shard] = instance
+        self._nominations.pop(shard, None)
+        self._service.later(self.reconcile)
+
+    def confirm(self, shard: int) -> None:
+        """See `Elections.confirm`."""
+        self._confirming.add(shard)
+        self._service.later(self.reconcile)
+
+    def pass_on(self, shard: int, *, fixed: bool = False) -> None:
+        """See `Elections.pass_on`."""
+        self._grants[shard] = fixed
+        self.withdraw(shard)
 
     async def register_instance(self, name: str, data: bytes) -> None:
         """See `Elections.register_instance`."""
@@ -236,6 +285,19 @@ class FakeElections:
         if not self._in_contact.is_set() or not self._service.can_reach(self) or not self._may_use_nodes():
             return None
         return {name: data for name, (_, data) in self._service.service_state.instances.items()}
+
+    async def maintenance(self) -> frozenset[str] | None:
+        """See `Elections.maintenance`."""
+        if not self._in_contact.is_set() or not self._service.can_reach(self) or not self._may_use_nodes():
+            return None
+        return frozenset(self._service.service_state.maintenance)
+
+    async def set_maintenance(self, name: str, *, on: bool) -> None:
+        """See `Elections.set_maintenance`."""
+        if not self._in_contact.is_set() or not self._service.can_reach(self) or not self._may_use_nodes():
+            raise ElectionsUnreachableError("ZooKeeper did not store it; try again")
+        names = self._service.service_state.maintenance
+        (names.add if on else names.discard)(name)
 
     async def watch(self) -> NoReturn:
         """See `Elections.watch`."""
@@ -291,6 +353,7 @@ class FakeElections:
         for shard in sorted(self._first):
             self._on_event(Released(shard))
         self._first.clear()
+        self._grants.clear()
         self._on_event(Lost())
         self._service.later(self.connect)
 
@@ -309,14 +372,16 @@ class FakeElections:
             return
         for shard in sorted(self._leaving):
             if session in (queue := service_state.queues.get(shard, [])):
+                self._grant(shard, queue, session)
                 queue.remove(session)
                 self._service.changed()
         self._leaving.clear()
+        self._grants.clear()
         for shard in sorted(self._wanted):
             self._reconcile_shard(shard, service_state.queues.setdefault(shard, []), session)
         if self._registration is not None:
             name, data = self._registration
-            if name not in service_state.instances:
+            if service_state.instances.get(name, (session,))[0] is session:
                 service_state.instances[name] = (session, data)
 
     def _reconcile_shard(self, shard: int, queue: list[_Session], session: _Session) -> None:
@@ -330,9 +395,54 @@ class FakeElections:
         if self._in_contact.is_set() and self._holders.get(shard) != (holder := queue[0].owner.instance):
             self._holders[shard] = holder
             self._on_event(HolderChanged(shard, holder))
+        names = [each.owner.instance for each in queue]
+        fixed = self._service.service_state.fixed.get(shard) is queue[0]
+        self._seen[shard] = SeenQueue(names[0], frozenset(names[1:]), fixed)
         if queue[0] is session and shard not in self._first and self._in_contact.is_set():
             self._first.add(shard)
             self._on_event(Acquired(shard))
+        if queue[0] is session:
+            self._nominate(shard, queue, session)
+        else:
+            self._wanted_successors.pop(shard, None)
+            self._be_nominated(shard, session)
+
+    def _nominate(self, shard: int, queue: list[_Session], session: _Session) -> None:
+        nominations = self._service.service_state.nominations
+        wanted = self._wanted_successors.get(shard)
+        if wanted is not None:
+            found = next((each for each in queue[1:] if each.owner.instance == wanted), None)
+            if found is not None:
+                del self._wanted_successors[shard]
+                self._nominations[shard] = nominations[shard] = _Nomination(session, found)
+                self._service.changed()
+        elif (nomination := self._nominations.get(shard)) is not None and nomination.confirmed:
+            del self._nominations[shard]
+            self._on_event(SuccessorReady(shard))
+
+    def _be_nominated(self, shard: int, session: _Session) -> None:
+        nomination = self._service.service_state.nominations.get(shard)
+        if nomination is None or nomination.successor is not session:
+            return
+        if self._nominated.get(shard) is not nomination:
+            self._nominated[shard] = nomination
+            self._confirming.discard(shard)
+            self._on_event(Nominated(shard))
+        elif shard in self._confirming:
+            self._confirming.discard(shard)
+            nomination.confirmed = True
+            self._service.changed()
+
+    def _grant(self, shard: int, queue: list[_Session], session: _Session) -> None:
+        """Make the nominated client the first one, if it is still in the queue."""
+        nomination = self._service.service_state.nominations.get(shard)
+        if shard not in self._grants or nomination is None or nomination.holder is not session:
+            return
+        if nomination.successor in queue:
+            queue.remove(nomination.successor)
+            queue.insert(0, nomination.successor)
+            if self._grants[shard]:
+                self._service.service_state.fixed[shard] = nomination.successor
 
     def _may_use_nodes(self) -> bool:
         """Whether the nodes are this client's, which closes open ones. Report a change."""

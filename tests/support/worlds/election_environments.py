@@ -19,14 +19,17 @@ from controller.leadership.election import (
     ElectionEvent,
     Elections,
     HolderChanged,
+    Nominated,
     Refused,
     Released,
+    SuccessorReady,
 )
 from controller.leadership.zookeeper import RECONCILE_INTERVAL_SECONDS, ZooKeeperElections
 from controller.leadership.zookeeper_connection import DigestUser, ZooKeeperCredentials
 from controller.local.embedded import EmbeddedZooKeeper
 from tests.support.fakes.zookeeper import FakeZooKeeper
 from tests.support.servers.secure_zookeeper import SecureZooKeeper
+from tests.support.waiting import never, until
 
 SESSION_SECONDS = 20.0
 """Longer than a busy machine pauses: no session ends unless a test ends it."""
@@ -281,11 +284,20 @@ class Candidate:
         self.holders: dict[int, str] = {}
         self.problem: str | None = None
         """What the service refuses."""
+        self.nominated: list[int] = []
+        self.ready: list[int] = []
+        """Shards whose successor is prepared."""
 
     def on_event(self, event: ElectionEvent) -> None:
         if isinstance(event, HolderChanged):
             assert self.holders.get(event.shard) != event.instance, "reported twice"
             self.holders[event.shard] = event.instance
+            return
+        if isinstance(event, Nominated):
+            self.nominated.append(event.shard)
+            return
+        if isinstance(event, SuccessorReady):
+            self.ready.append(event.shard)
             return
         if isinstance(event, Refused):
             assert self.problem != event.problem, "reported twice"
@@ -307,6 +319,11 @@ class Candidate:
         self.holders.pop(shard, None)
         self.elections.withdraw(shard)
 
+    def pass_on(self, shard: int, *, fixed: bool = False) -> None:
+        self.first.discard(shard)
+        self.holders.pop(shard, None)
+        self.elections.pass_on(shard, fixed=fixed)
+
     @property
     def connected(self) -> bool:
         return Connected() in self.events
@@ -317,3 +334,16 @@ async def listed(harness: ElectionHarness, expected: dict[str, bytes]) -> None:
     while (found := await harness.instances()) != expected:
         assert asyncio.get_running_loop().time() < deadline, found
         await asyncio.sleep(0.02)
+
+
+Join = Callable[[str], Awaitable[Candidate]]
+"""Connects a candidate with this name."""
+
+
+async def leader_and_contender(join: Join) -> tuple[Candidate, Candidate]:
+    a, b = await join("a"), await join("b")
+    a.elections.contend(0)
+    await until(lambda: a.first == {0})
+    b.elections.contend(0)
+    await never(lambda: b.first, 0.3)
+    return a, b

@@ -1,0 +1,53 @@
+"""The order of a shard's queue in ZooKeeper. Pure.
+
+Rules:
+
+1. Queue nodes are ordered by the number that ZooKeeper gave them when they were created.
+2. The data of the queue's folder may name one node as the first one, as long as it exists: the
+   previous holder passed the lock on to it. Names of nodes are not used again, so old data is harmless.
+3. The data may also name a successor: the holder asks it to read the ledger. That changes no order.
+4. Data that is not an order is ignored.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+
+_CONTENDER: Final = re.compile(r"-[0-9a-f]{8}-\d{10}$")
+"""The end of a queue node's name, behind the instance."""
+
+
+class QueueOrder(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The data of a queue's folder. The names are those of queue nodes; empty: none."""
+
+    first: str = ""
+    fixed: bool = False
+    """An operator transferred the shard to ``first``."""
+    successor: str = ""
+
+
+def read_order(data: bytes) -> QueueOrder:
+    """Return the order in the data of a folder (rule 4)."""
+    try:
+        return msgspec.json.decode(data, type=QueueOrder)
+    except msgspec.DecodeError:
+        return QueueOrder()
+
+
+def instance_of(node: str) -> str:
+    """Return the instance that created a queue node."""
+    return _CONTENDER.sub("", node)
+
+
+def queue_nodes(names: Iterable[str]) -> list[str]:
+    """Return the names of queue nodes, by number; other names are left out."""
+    return sorted((name for name in names if _CONTENDER.search(name)), key=lambda name: int(name[-10:]))
+
+
+def in_order(nodes: Iterable[str], order: QueueOrder) -> list[str]:
+    """Return ``nodes``, which are ordered by number, in the order of the queue (rule 2)."""
+    return sorted(nodes, key=lambda node: node != order.first)

@@ -1,0 +1,151 @@
+"""The contract of `Elections` for passing a lock on to a successor: on the fake, and on a real ZooKeeper."""
+
+from __future__ import annotations
+
+import pytest
+
+from controller.leadership.election import Connected, Lost, Released, Suspended
+from tests.support.waiting import never, until
+from tests.support.worlds.election_environments import Candidate, ElectionHarness, Join, leader_and_contender
+
+
+@pytest.fixture(
+    params=[
+        pytest.param("fake", marks=pytest.mark.looptime),
+        pytest.param("secure_zookeeper", marks=pytest.mark.contract),
+    ]
+)
+def environment(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
+async def waiting_line(join: Join) -> tuple[Candidate, Candidate, Candidate]:
+    """Return the holder and two contenders, in the order of the queue."""
+    a, b = await leader_and_contender(join)
+    c = await join("c")
+    c.elections.contend(0)
+    await until(lambda: seen(a, "a", "bc") and seen(c, "a", "bc"))
+    return a, b, c
+
+
+def seen(candidate: Candidate, holder: str, waiting: str) -> bool:
+    queue = candidate.elections.queue(0)
+    return queue is not None and (queue.holder, queue.waiting) == (holder, frozenset(waiting))
+
+
+@pytest.mark.usefixtures("quick_retries")
+async def test_a_lock_passes_on_to_the_successor_before_all_others(join: Join) -> None:
+    a, b, c = await waiting_line(join)
+
+    a.elections.nominate(0, "c")
+    await until(lambda: c.nominated == [0])
+    await never(lambda: a.ready, 0.3)
+    c.elections.confirm(0)
+    await until(lambda: a.ready == [0])
+    assert c.first == b.first == set()
+    a.pass_on(0)
+    a.elections.contend(0)
+
+    await until(lambda: c.first == {0})
+    await until(lambda: all(seen(each, "c", "ab") for each in (a, b, c)))
+    assert b.nominated == []
+    assert Released(0) not in a.events
+    # It is in front only as long as it is there.
+    c.withdraw(0)
+    await until(lambda: b.first == {0})
+
+
+@pytest.mark.usefixtures("quick_retries")
+async def test_a_lock_passes_on_again_from_a_holder_that_was_not_next(join: Join) -> None:
+    a, b, c = await waiting_line(join)
+    await hand(a, c, "c")
+    a.elections.contend(0)
+    await until(lambda: seen(c, "c", "ab"))
+
+    await hand(c, a, "a")
+
+    assert b.first == set()
+    assert c.nominated == [0]
+
+
+async def hand(source: Candidate, target: Candidate, name: str, *, fixed: bool = False) -> None:
+    source.elections.nominate(0, name)
+    target.nominated.clear()
+    await until(lambda: target.nominated == [0])
+    target.elections.confirm(0)
+    source.ready.clear()
+    await until(lambda: source.ready == [0])
+    source.pass_on(0, fixed=fixed)
+    await until(lambda: target.first == {0})
+    target.nominated[:] = [0]
+
+
+@pytest.mark.usefixtures("quick_retries")
+async def test_a_transfer_by_an_operator_is_shown_while_its_target_is_first(join: Join) -> None:
+    a, b, c = await waiting_line(join)
+
+    await hand(a, c, "c", fixed=True)
+
+    await until(lambda: all(each.elections.queue(0).fixed for each in (b, c)))
+    c.withdraw(0)
+    await until(lambda: seen(b, "b", "") and not b.elections.queue(0).fixed)
+
+
+@pytest.mark.usefixtures("quick_retries")
+async def test_a_lock_passes_to_the_next_one_if_the_successor_has_left(join: Join) -> None:
+    a, b, c = await waiting_line(join)
+    a.elections.nominate(0, "c")
+    await until(lambda: c.nominated == [0])
+
+    c.withdraw(0)
+    await until(lambda: seen(a, "a", "b"))
+    a.pass_on(0)
+
+    await until(lambda: b.first == {0})
+
+
+@pytest.mark.usefixtures("quick_retries")
+async def test_only_the_last_nomination_counts(join: Join) -> None:
+    a, b, c = await waiting_line(join)
+
+    a.elections.nominate(0, "b")
+    await until(lambda: b.nominated == [0])
+    a.elections.nominate(0, "c")
+    await until(lambda: c.nominated == [0])
+    b.elections.confirm(0)
+    await never(lambda: a.ready, 0.3)
+    c.elections.confirm(0)
+    await until(lambda: a.ready == [0])
+    a.pass_on(0)
+
+    await until(lambda: c.first == {0})
+
+
+@pytest.mark.usefixtures("quick_retries")
+async def test_nominating_a_stranger_is_answered_by_silence(join: Join) -> None:
+    a, b, c = await waiting_line(join)
+
+    a.elections.nominate(0, "stranger")
+
+    await never(lambda: a.ready or b.nominated or c.nominated, 0.3)
+    a.withdraw(0)
+    await until(lambda: b.first == {0})
+
+
+@pytest.mark.usefixtures("short_sessions", "quick_retries")
+async def test_a_grant_that_comes_too_late_changes_nothing(harness: ElectionHarness, join: Join) -> None:
+    """The session of the holder has expired meanwhile, so another one is entitled already."""
+    a, b, c = await waiting_line(join)
+    a.elections.nominate(0, "c")
+    await until(lambda: c.nominated == [0])
+    await harness.partition("a")
+    await until(lambda: Suspended() in a.events)
+
+    a.pass_on(0)
+    await until(lambda: b.first == {0})
+    await harness.heal("a")
+    await until(lambda: a.events[-1] == Connected() and Lost() in a.events)
+
+    await never(lambda: c.first, 0.3)
+    assert b.first == {0}

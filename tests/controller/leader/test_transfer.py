@@ -1,0 +1,118 @@
+"""Transfers of a shard from its leader to a successor, with real controllers and fake servers."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from controller.leadership.election import SeenQueue
+from controller.leadership.transitions import Event
+from headgate.model import entries as e
+from headgate.protocol import messages as m
+from tests.support.waiting import until
+from tests.support.worlds.contenders import Cluster, Contender
+from tests.support.worlds.one_shard import BareClient
+
+pytestmark = pytest.mark.looptime
+
+
+@asynccontextmanager
+async def three(cluster: Cluster) -> AsyncIterator[tuple[Contender, Contender, Contender]]:
+    """Run a leader "a" and two followers, who wait in the order of their names and have read the ledger."""
+    async with Contender(cluster, "a").running() as a:
+        await until(lambda: a.leads)
+        async with Contender(cluster, "b").running() as b:
+            await until(lambda: a.elections.queue(0) == SeenQueue("a", frozenset("b")))
+            async with Contender(cluster, "c").running() as c:
+                await until(lambda: a.elections.queue(0) == SeenQueue("a", frozenset("bc")))
+                await until(lambda: c.controller.following_chunk > 0)
+                yield a, b, c
+
+
+async def test_a_transfer_makes_precisely_the_successor_the_leader_at_once() -> None:
+    """Accepted requests are committed first. No wait for the interval of followers, a pause or a session timeout."""
+    cluster = Cluster()
+    async with three(cluster) as (a, b, c):
+        a.leader.commit.propose(e.TopicCreated(topic_id=1, topic="t", segments=1, token="x"))
+        before = asyncio.get_running_loop().time()
+        assert await a.controller.start_transfer("c", "spread") is None
+        await until(lambda: c.leads)
+        took = asyncio.get_running_loop().time() - before
+        assert set(c.leader.state.topics) == {"t"}
+        # The former leader waits again, and can lead again.
+        await until(lambda: c.elections.queue(0) == SeenQueue("c", frozenset("ab")))
+        assert await c.controller.start_transfer("a", "operator") is None
+        await until(lambda: a.leads)
+        await until(lambda: b.elections.queue(0) == SeenQueue("a", frozenset("bc"), fixed=True))
+    assert await cluster.terms() == [(1, "a"), (2, "c"), (3, "a")]
+    assert took < 0.2, "fifteen messages of up to 10 ms each, and some reads and writes of up to 2 ms"
+
+
+async def test_a_leader_serves_until_its_successor_has_read_the_ledger() -> None:
+    cluster = Cluster()
+    client = BareClient(cluster.broker)
+    async with three(cluster) as (a, b, _):
+        await client.open()
+        b.store.freeze()
+        transfer = a.controller.start_transfer("b", "spread")
+        for number in range(20):
+            assert isinstance(await client.call(m.CreateTopic, topic=f"t{number}", token=str(number)), m.TopicReply)
+        assert not transfer.done()
+        b.store.thaw()
+        assert await transfer is None
+        await until(lambda: b.leads)
+        assert len(b.leader.state.topics) == 20
+        await client.transport.__aexit__(None, None, None)
+
+
+async def test_a_leader_continues_if_its_successor_does_not_answer() -> None:
+    cluster = Cluster()
+    async with three(cluster) as (a, _, c):
+        cluster.zookeeper.partition("b")
+
+        problem = await a.controller.start_transfer("b", "spread", 2.0)
+
+        assert problem == "daemon 'b' has not read the ledger of shard 0 within 2 s: see its log"
+        assert a.leads
+        assert not a.controller.leadership.transferring
+        # Another transfer can follow.
+        assert await a.controller.start_transfer("c", "spread") is None
+        await until(lambda: c.leads)
+    assert [each for _, each in await cluster.terms()] == ["a", "c"]
+
+
+async def test_a_transfer_ends_with_its_term() -> None:
+    cluster = Cluster()
+    async with three(cluster) as (a, _, _):
+        cluster.zookeeper.partition("b")
+        transfer = a.controller.start_transfer("b", "spread")
+        await asyncio.sleep(0.1)
+        a.controller.post(Event.BROKER_UNREACHABLE)
+
+        assert await transfer == "the term ended: broker unreachable"
+        assert a.controller.transfer is None
+
+
+async def test_one_shard_is_transferred_to_one_daemon_at_a_time() -> None:
+    cluster = Cluster()
+    async with three(cluster) as (a, b, c):
+        first = a.controller.start_transfer("b", "spread")
+
+        assert a.controller.start_transfer("b", "operator") is first
+        assert await a.controller.start_transfer("c", "spread") == "shard 0 is being transferred to daemon 'b'"
+        assert await c.controller.start_transfer("b", "spread") == "daemon 'c' does not lead shard 0"
+        await first
+        await until(lambda: b.leads)
+
+
+async def test_a_successor_that_cannot_read_the_ledger_does_not_confirm() -> None:
+    cluster = Cluster()
+    async with three(cluster) as (a, b, _):
+        b.store.damaged_reads = 1.0
+        a.leader.commit.propose(e.TopicCreated(topic_id=1, topic="t", segments=1, token="x"))
+
+        assert await a.controller.start_transfer("b", "spread", 3.0) is not None
+
+        assert a.leads
+    assert await cluster.terms() == [(1, "a")]

@@ -1,0 +1,165 @@
+"""Real controllers of one shard in several daemons, on fake servers."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+
+from prometheus_client import CollectorRegistry
+
+from controller.access.control import AccessControl
+from controller.access.rules import OPEN
+from controller.leader.context import LeaderContext
+from controller.leader.election_events import ElectionEvents
+from controller.leader.leader import ShardLeader
+from controller.leader.shard_controller import ShardController
+from controller.leader.shard_spreader import ShardSpreader
+from controller.leadership.election import ElectionEvent, Lost
+from controller.leadership.instance_record import InstanceRecord
+from controller.leadership.shard_leaders import ShardLeaders
+from controller.leadership.transitions import Event, Role
+from controller.settings.load import IngestSettings, RetentionSettings, ScalingSettings, SpreadSettings
+from controller.state.shard_state import ShardState
+from headgate.ledger.compacted import delete_compacted_segments
+from headgate.ledger.ledger import Ledger
+from headgate.model import entries as e
+from metrics.instruments import Instruments
+from tests.support.fakes.broker import FakeBroker
+from tests.support.fakes.object_store import FakeStore
+from tests.support.fakes.zookeeper import FakeZooKeeper
+from tests.support.worlds.one_shard import CLUSTER, SETTINGS, now_ms
+
+
+class Contender:
+    """The controllers of one daemon: that of shard 0, and with ``contends_for`` those of more."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        name: str,
+        store_type: type[FakeStore] = FakeStore,
+        shards: int = 1,
+        contends_for: int = 1,
+        spread: SpreadSettings | None = None,
+    ) -> None:
+        """``spread``: keep the shards spread; None: they stay where they are."""
+        self.name = name
+        self.store = store_type(objects=cluster.objects, latency_seconds=(0.001, 0.002))
+        self.transport = cluster.broker.transport(f"daemon-{name}")
+        self.election_events = ElectionEvents(lambda: self.controllers, ShardLeaders(name), patience_seconds=0)
+        self.elections = cluster.zookeeper.elections(name, self._on_election)
+        self.controllers = [
+            ShardController(
+                ledger=Ledger(self.store, shard),
+                shards=shards,
+                instance=name,
+                elections=self.elections,
+                new_leader=self._new_leader,
+                observer=Instruments(CollectorRegistry()),
+                now_ms=now_ms,
+            )
+            for shard in range(contends_for)
+        ]
+        self.controller = self.controllers[0]
+        self.spreader = ShardSpreader(
+            instance=name,
+            elections=self.elections,
+            controllers=self.controllers,
+            settings=lambda: spread or SpreadSettings(enabled=False),
+            record=InstanceRecord(version="1"),
+        )
+        self._spreads = spread is not None
+
+    @property
+    def leads(self) -> bool:
+        return self.controller.leadership.role is Role.LEADING
+
+    @property
+    def leader(self) -> ShardLeader:
+        """The leader of its present term."""
+        assert self.controller.leader is not None
+        return self.controller.leader
+
+    @property
+    def led(self) -> set[int]:
+        """The shards that it leads."""
+        return {each.shard for each in self.controllers if each.leadership.role is Role.LEADING}
+
+    async def stop(self) -> None:
+        """End as after SIGTERM, in `running`."""
+        self._spreading.cancel()
+        await self.spreader.evacuate()
+        for controller in self.controllers:
+            controller.post(Event.STOP_REQUESTED)
+        await self._task
+
+    def _new_leader(self, state: ShardState, yields_to_contender: Callable[[], bool]) -> ShardLeader:
+        context = LeaderContext(
+            cluster=CLUSTER,
+            instance=self.name,
+            ledger=Ledger(self.store, state.shard),
+            transport=self.transport,
+            access=AccessControl(OPEN, Instruments(CollectorRegistry())),
+            ingest=IngestSettings(unreachable_seconds=5, write_timeout_seconds=5),
+            subscriptions=SETTINGS,
+            scaling=ScalingSettings(),
+            retention=RetentionSettings(),
+            delete_data=partial(delete_compacted_segments, self.store),
+            observer=Instruments(CollectorRegistry()),
+            now_ms=now_ms,
+            rng=random.Random(1),
+            new_producer_id=partial(random.Random(1).getrandbits, 63),
+        )
+        return ShardLeader(state, context, yields_to_contender)
+
+    def _on_election(self, event: ElectionEvent) -> None:
+        self.election_events.handle(event)
+        if isinstance(event, Lost):
+            self.spreader.session_lost()
+
+    def _on_broker(self, connected: bool) -> None:
+        for controller in self.controllers:
+            if controller.leader is not None:
+                controller.leader.connection_changed(connected)
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[Contender]:
+        async with self.elections, self.transport:
+            self.transport.on_connection(self._on_broker)
+            self._task = asyncio.gather(*(each.run() for each in self.controllers))
+            self._spreading = asyncio.create_task(self._spread())
+            try:
+                yield self
+            finally:
+                self._spreading.cancel()
+                self._task.cancel()
+                outcomes = await asyncio.gather(self._task, self._spreading, return_exceptions=True)
+            for outcome in outcomes:
+                if isinstance(outcome, Exception):
+                    raise outcome
+
+    async def _spread(self) -> None:
+        if self._spreads:
+            await self.spreader.register()
+            await self.spreader.run()
+
+
+class Cluster:
+    """The servers that contenders share."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, bytes] = {}
+        self.broker = FakeBroker()
+        self.zookeeper = FakeZooKeeper(session_timeout_seconds=6)
+        self.ledger = Ledger(FakeStore(objects=self.objects), 0)
+
+    async def terms(self) -> list[tuple[int, str]]:
+        """Return (leader epoch, instance) of each term in the ledger."""
+        found = []
+        for number in range(1, await self.ledger.newest() + 1):
+            entries = (await self.ledger.read(number)).entries
+            found += [(entry.leader_epoch, entry.instance) for entry in entries if isinstance(entry, e.TermStarted)]
+        return found
