@@ -58,8 +58,8 @@ class KeyedRecord:
     value: bytes
     timestamp_ms: int | None = None
     """Milliseconds since 1970; None: when it is sent."""
-    prefix: bytes = b""
-    """What precedes the value in the line."""
+    line: bytes | None = None
+    """The whole line; None: it is the value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +154,7 @@ def _separated(line: Line, text: bytes, separator: bytes) -> KeyedRecord | BadLi
     key, found, value = text.partition(separator)
     if not found:
         return BadLine(line.number, f"has no key separator {separator.decode(errors='replace')!r}")
-    return KeyedRecord(line.number, line.end_offset, key, value, prefix=key + separator)
+    return KeyedRecord(line.number, line.end_offset, key, value, line=text)
 
 
 class _MissingKeyError(Exception):
@@ -225,9 +225,8 @@ _POSITION = msgspec.msgpack.Decoder(SourcePosition)
 
 def encode_position(record: KeyedRecord) -> bytes:
     """Return the position after ``record``."""
-    return msgspec.msgpack.encode(
-        SourcePosition(record.end_offset, record.number, line_digest(record.prefix + record.value))
-    )
+    line = record.value if record.line is None else record.line
+    return msgspec.msgpack.encode(SourcePosition(record.end_offset, record.number, line_digest(line)))
 
 
 def decode_position(data: bytes) -> SourcePosition | None:

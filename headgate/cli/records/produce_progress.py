@@ -1,8 +1,9 @@
-"""Progress and summary of `headgate produce`."""
+"""Progress and summary of commands that write or copy records."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self, TextIO
 
@@ -31,6 +32,10 @@ class OutcomeCounts:
         """Return the counts by name."""
         return {name: getattr(self, name) for name in self.__slots__}
 
+    def progress(self) -> str:
+        """Return the text beside the progress bar."""
+        return f"{self.accepted} accepted, {self.stored} stored"
+
     def summary(self) -> str:
         """Return the summary line."""
         text = f"accepted {self.accepted}, stored {self.stored}, failed {self.failed}"
@@ -44,10 +49,10 @@ class OutcomeCounts:
 class ProgressLine:
     """A progress bar on a terminal; nothing elsewhere. The caller refreshes it, so it needs no thread."""
 
-    def __init__(self, counts: OutcomeCounts, total_bytes: int | None, stream: TextIO) -> None:
-        """``total_bytes`` is None if the size of the input is unknown."""
-        self._counts = counts
-        self._total_bytes = total_bytes
+    def __init__(self, text: Callable[[], str], total: int | None, stream: TextIO) -> None:
+        """``total``: size of the input in bytes or records, as `advance_to` counts them; None: unknown."""
+        self._text = text
+        self._total = total
         self._stream = stream
         self._bar: RichProgress | None = None
         self._before = 0
@@ -70,7 +75,7 @@ class ProgressLine:
                 transient=True,
             )
             self._bar.start()
-            self._bar.add_task("", total=self._total_bytes)
+            self._bar.add_task("", total=self._total)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -92,8 +97,7 @@ class ProgressLine:
         now = asyncio.get_running_loop().time()
         if now - self._drawn_at >= REFRESH_INTERVAL_SECONDS:
             self._drawn_at = now
-            text = f"{self._counts.accepted} accepted, {self._counts.stored} stored"
-            self._bar.update(self._bar.task_ids[0], completed=self._before + self._offset, description=text)
+            self._bar.update(self._bar.task_ids[0], completed=self._before + self._offset, description=self._text())
             self._bar.refresh()
 
     def print_line(self, text: str) -> None:

@@ -10,6 +10,7 @@ Rules:
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
@@ -119,7 +120,8 @@ def read(
     """Print the stored records of TOPIC, without a subscription: nothing is registered, acknowledged or moved.
 
     Records come in the order in which they were stored: each segment by offset, and children after their parents.
-    Without --follow, the command ends after the last record that was stored when it began.
+    Without --follow, the command ends after the last record that was stored when it began. With it, a deletion of the
+    topic ends it with an error.
     """
     if sum((form is not None, raw, as_json)) > 1:
         raise click.UsageError("give at most one of --format, --raw and --json")
@@ -148,21 +150,38 @@ async def _print_records(
     context: CommandContext, topic: str, wanted: _Wanted, line: Callable[[LedgerRecord], bytes]
 ) -> int:
     """Print until the end, Ctrl-C or the maximum; return the number of records."""
+    async with context.open_topic(topic) as source:
+        if not wanted.follow:
+            return await _print_from(context, source, wanted, line)
+        loop = asyncio.get_running_loop()
+        deletion = loop.create_task(source.until_deleted(), name="until-deleted")
+        printing = loop.create_task(_print_from(context, source, wanted, line), name="print-records")
+        try:
+            await asyncio.wait({deletion, printing}, return_when=asyncio.FIRST_COMPLETED)
+            return printing.result() if printing.done() else deletion.result()
+        finally:
+            deletion.cancel()
+            printing.cancel()
+            await asyncio.wait({deletion, printing})
+
+
+async def _print_from(
+    context: CommandContext, source: TopicSource, wanted: _Wanted, line: Callable[[LedgerRecord], bytes]
+) -> int:
     printed = 0
     block = bytearray()
-    async with context.open_topic(topic) as source:
-        reader = await _reader(source, wanted)
-        async with aclosing(_records(source, reader, wanted)) as records:
-            async for record in records:
-                block += line(record)
-                printed += 1
-                is_last = printed == wanted.max_records
-                if is_last or wanted.follow or len(block) >= OUTPUT_BYTES:
-                    await context.write_output(bytes(block))
-                    block.clear()
-                if is_last:
-                    break
-        await context.write_output(bytes(block))
+    reader = await _reader(source, wanted)
+    async with aclosing(_records(source, reader, wanted)) as records:
+        async for record in records:
+            block += line(record)
+            printed += 1
+            is_last = printed == wanted.max_records
+            if is_last or wanted.follow or len(block) >= OUTPUT_BYTES:
+                await context.write_output(bytes(block))
+                block.clear()
+            if is_last:
+                break
+    await context.write_output(bytes(block))
     return printed
 
 

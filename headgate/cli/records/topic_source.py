@@ -1,20 +1,30 @@
-"""A topic as `headgate read` sees it: its description, its ledger, and news of new chunks."""
+"""A topic as `headgate read` sees it: its description, its ledger, news of new chunks, and of its deletion."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Final, NoReturn
 
 from headgate.cli.terminal.suggestions import explain_rejection
 from headgate.client.admin import Admin
 from headgate.client.connection import DEFAULT_TIMEOUT_SECONDS, Client
-from headgate.errors import HeadgateError, ProtocolError, RequestRejectedError
+from headgate.errors import HeadgateError, NoLeaderError, ProtocolError, RequestRejectedError
+from headgate.event_log import get_logger
 from headgate.ledger.ledger import Ledger
 from headgate.model.hashing import shard_of
 from headgate.protocol import messages as m
 from headgate.reading.segment_reader import Head
+
+DELETION_CHECK_INTERVAL_SECONDS: Final = 2.0
+"""Shortest time between two questions to the leader."""
+DELETION_RECHECK_SECONDS: Final = 30.0
+"""Longest time between two questions."""
+
+log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +35,32 @@ class TopicSource:
     ledger: Ledger
     newest_chunk: int
     """The newest chunk before the description was asked for. Records that it does not count are not older."""
+    describe: Callable[[], Awaitable[m.TopicDescription]]
+    """Asks the leader for the present description."""
     head: Head = field(default_factory=Head)
+
+    async def until_deleted(self) -> NoReturn:
+        """Wait until the topic is deleted, and raise HeadgateError.
+
+        Its deletion is a chunk, so the leader is asked after new chunks, and now and then in case the news is lost.
+        """
+        name, asked_at_chunk = self.description.topic, self.head.number
+        while True:
+            await self.head.wait_for(asked_at_chunk + 1, DELETION_RECHECK_SECONDS)
+            await asyncio.sleep(DELETION_CHECK_INTERVAL_SECONDS)
+            asked_at_chunk = self.head.number
+            try:
+                found = await self.describe()
+            except NoLeaderError as error:
+                # The reader continues without a leader, so this waits for one as well.
+                log.debug("topic.deletion_unknown", reason=str(error))
+            except RequestRejectedError as error:
+                if error.verdict == "invalid":
+                    raise HeadgateError(f"topic {name!r} was deleted, with its records") from None
+                raise
+            else:
+                if found.topic_id != self.description.topic_id:
+                    raise HeadgateError(f"topic {name!r} was deleted and created again; run the command again")
 
 
 @asynccontextmanager
@@ -42,23 +77,28 @@ async def open_topic_source(
     """
     m.require_name("topic", topic)
     head = Head()
+
+    async def describe() -> m.TopicDescription:
+        reply = (await client.request(shard, partial(m.DescribeTopic, topic=topic), timeout_seconds)).body
+        if not isinstance(reply, m.TopicReply):
+            raise ProtocolError(f"the leader of shard {shard} answered {type(reply).__name__} instead of TopicReply")
+        return reply.topic
+
     async with client:
         shard = shard_of(topic, await client.shards(timeout_seconds))
         ledger = Ledger(client.store, shard)
         newest_chunk = await ledger.newest()
         try:
-            reply = (await client.request(shard, partial(m.DescribeTopic, topic=topic), timeout_seconds)).body
+            description = await describe()
         except RequestRejectedError as error:
             async with Admin(client, timeout_seconds=timeout_seconds) as admin:
                 raise await explain_rejection(admin, topic, error) from None
-        if not isinstance(reply, m.TopicReply):
-            raise ProtocolError(f"the leader of shard {shard} answered {type(reply).__name__} instead of TopicReply")
-        if reply.topic.external is not None:
+        if description.external is not None:
             raise HeadgateError(
-                f"topic {topic!r} is external: its records are at {reply.topic.external.source}, not in the ledger"
+                f"topic {topic!r} is external: its records are at {description.external.source}, not in the ledger"
             )
         remove = await client.watch_head(shard, lambda announced: head.advance(announced.head))
         try:
-            yield TopicSource(reply.topic, ledger, max(1, newest_chunk), head)
+            yield TopicSource(description, ledger, max(1, newest_chunk), describe, head)
         finally:
             remove()

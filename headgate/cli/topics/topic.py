@@ -13,6 +13,7 @@ from headgate.cli.terminal.confirmation import ask_first, dry_run_option, requir
 from headgate.cli.terminal.output import examples, json_option, print_json, print_table
 from headgate.cli.topics.policy_format import DEFAULT, count, retention, switch
 from headgate.cli.topics.segment_tree import draw_topic, format_bytes, import_lines
+from headgate.cli.topics.transfer import copy, export, import_records
 from headgate.protocol.request_fields import PolicyField
 
 if TYPE_CHECKING:
@@ -27,7 +28,12 @@ if TYPE_CHECKING:
     ),
 )
 def topic() -> None:
-    """Create, import, list, describe, split, merge, set, prune and delete topics."""
+    """Create, import, list, describe, split, merge, set, copy, prune and delete topics."""
+
+
+topic.add_command(copy)
+topic.add_command(export)
+topic.add_command(import_records)
 
 
 def _print_topic(

@@ -113,6 +113,8 @@ class FakeCluster:
     failures: dict[bytes, Exception] = field(default_factory=dict)
     """Value of a record → what its delivery raises."""
     source_position: bytes | None = None
+    names: list[str | None] = field(default_factory=list)
+    """Names of the producers that were opened."""
     flushes: int = 0
     records: list[Record] = field(default_factory=list)
     acknowledged: list[tuple[int, int]] = field(default_factory=list)
@@ -363,6 +365,7 @@ class FakeContext(DaemonContext):
         yield self.cluster.source
 
     def open_producer(self, *, name: str | None) -> Any:
+        self.cluster.names.append(name)
         return FakeProducer(self.cluster)
 
     def open_consumer(self, **options: Any) -> Any:

@@ -181,7 +181,7 @@ def test_a_position_is_recognised_by_the_line_before_it(tail: bytes):
 def test_a_key_separator_divides_any_line_once(text: bytes, key: bytes, value: bytes):
     found = keyed_record(Line(3, 100, text), LineFormat(key_separator=b":"))
 
-    assert KeyedRecord(3, 100, key, value, prefix=key + b":") == found
+    assert KeyedRecord(3, 100, key, value, line=text) == found
     position = decode_position(encode_position(found))
     assert position is not None
     assert ends_with_line(b"before\n" + text + b"\n", position), "a named producer finds its line again"

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from headgate.cli.records import produce as cli_produce
 from headgate.cli.records.ndjson import KeyedRecord, decode_position, encode_position
+from headgate.cli.records.sending import REPORTED
 from headgate.errors import DeliveryFailedError, DeliveryUnknownError, FencedError, RequestRejectedError
 from tests.headgate.cli.conftest import Invoke
 from tests.support.fakes.cli_client import FakeCluster, FakeProducer, InProcessContext, segment, topic
@@ -104,7 +104,7 @@ def test_invalid_lines_can_be_skipped_counted_and_reported(invoke: Invoke, order
 
     assert result.exit_code == 0
     assert [key for _, key, _ in orders.sent] == [b"1", b"3"]
-    assert result.stderr.count("headgate: skipped") == cli_produce.REPORTED
+    assert result.stderr.count("headgate: skipped") == REPORTED
     assert result.stderr.endswith("accepted 2, stored 2, failed 0, skipped 8 invalid lines\n")
 
 

@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import json
+from typing import NoReturn
 
 import pytest
 
 from headgate.cli.records.record_format import record_formatter
 from headgate.cli.records.topic_source import TopicSource
+from headgate.errors import HeadgateError
 from headgate.model.hashing import segment_hash
+from headgate.protocol import messages as m
 from headgate.reading.topic_reader import LedgerRecord
 from tests.headgate.cli.conftest import Invoke
 from tests.support.fakes.cli_client import FakeCluster
 from tests.support.samples.positioned_ledger import LedgerWithPositions
+
+
+async def never() -> m.TopicDescription:
+    """Do not answer."""
+    await asyncio.Event().wait()
+    raise AssertionError("nothing sets the event")
 
 
 @pytest.fixture
@@ -27,7 +36,7 @@ def stored(cluster: FakeCluster) -> FakeCluster:
         return known
 
     known = asyncio.run(write())
-    cluster.source = TopicSource(known.description(), known.ledger, newest_chunk=3)
+    cluster.source = TopicSource(known.description(), known.ledger, newest_chunk=3, describe=never)
     return cluster
 
 
@@ -114,6 +123,22 @@ def test_wrong_options_are_one_line_and_exit_code_2(
     assert (2, "") == (result.exit_code, result.stdout)
     assert message in result.stderr
     assert 1 == len(result.stderr.splitlines())
+
+
+class DeletedSource(TopicSource):
+    """A topic that is deleted as soon as it is read."""
+
+    async def until_deleted(self) -> NoReturn:
+        raise HeadgateError("topic 'orders' was deleted, with its records")
+
+
+def test_a_deletion_ends_a_command_that_follows(invoke: Invoke, stored: FakeCluster):
+    assert stored.source is not None
+    stored.source = DeletedSource(stored.source.description, stored.source.ledger, 3, never)
+    result = invoke("read", "orders", "--follow")
+
+    assert (1, "headgate: topic 'orders' was deleted, with its records\n") == (result.exit_code, result.stderr)
+    assert 0 == invoke("read", "orders").exit_code, "what is stored is read without watching"
 
 
 def test_an_unknown_topic_is_one_line(invoke: Invoke, cluster: FakeCluster):

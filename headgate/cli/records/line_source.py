@@ -1,0 +1,199 @@
+"""Write the lines of files, or of standard input, to a topic: the part that `headgate produce` shares with imports.
+
+Rules:
+
+1. An invalid line stops the run with an error that names it. All lines before it are still sent and counted. With
+   ``skip_bad_lines``, invalid lines are counted and reported instead.
+2. With a producer name, each record carries its position in the file, and the next run starts after the last stored
+   record. The first failure stops the run, so that the position never passes a record that was not stored.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from headgate.cli.context import CommandContext
+from headgate.cli.records import ndjson as lines
+from headgate.cli.records.produce_progress import OutcomeCounts, ProgressLine
+from headgate.cli.records.sending import REPORTED, OutgoingRecord, RecordSender
+from headgate.cli.terminal.async_stdio import read_blocks
+from headgate.cli.terminal.output import print_json
+from headgate.errors import HeadgateError
+from headgate.protocol.messages import MAX_RECORD_BYTES
+
+if TYPE_CHECKING:
+    from headgate import Producer
+
+
+@dataclass(frozen=True, slots=True)
+class LineParser:
+    """How a line becomes a record."""
+
+    parse: Callable[[lines.Line], lines.KeyedRecord | lines.BadLine]
+    max_line_bytes: int = MAX_RECORD_BYTES
+    advice: str = "correct the line, or skip invalid lines with --skip-bad-lines"
+    """What to do about a line that is no record."""
+
+
+def require_one_regular_file(sources: Sequence[Path]) -> None:
+    """Raise UsageError if a named producer could not continue in ``sources``."""
+    if len(sources) != 1 or not sources[0].is_file():
+        raise click.UsageError("--name requires exactly one FILE, which must be a regular file")
+
+
+class LineImport:
+    """One run of a command that writes lines to a topic."""
+
+    def __init__(
+        self,
+        context: CommandContext,
+        topic: str,
+        sources: Sequence[Path],
+        *,
+        parser: LineParser,
+        skip_bad_lines: bool,
+        name: str | None,
+    ) -> None:
+        """Prepare a run; raises OSError if a source does not exist."""
+        self._context = context
+        self.counts = OutcomeCounts()
+        self.began = False
+        self._topic = topic
+        self._sources = sources
+        self._parser = parser
+        self._skip_bad_lines = skip_bad_lines
+        self._name = name
+        self._progress = ProgressLine(self.counts.progress, self._total_bytes(), sys.stderr)
+        self._sender = RecordSender(topic, self.counts, self._progress, ends_at_failure=name is not None)
+
+    def run_command(self, *, as_json: bool) -> None:
+        """Run it, and print the summary; raises Exit with code 1 if a record was not stored."""
+        try:
+            self._context.run(self.run())
+        finally:
+            if self.began:
+                if as_json:
+                    print_json(self.counts.as_dict())
+                click.echo(self.counts.summary(), err=True)
+        if self.counts.failed:
+            raise click.exceptions.Exit(1)
+
+    async def run(self) -> None:
+        """Send all lines and wait for all outcomes. Raises HeadgateError if an invalid line or a failure stopped it."""
+        await self._context.require_topic(self._topic)
+        async with self._context.open_producer(name=self._name) as producer:
+            resumed = await self._resume(producer)
+            self.began = True
+            await self._sender.run(producer, self._outgoing(resumed))
+
+    async def _outgoing(self, resumed: lines.SourcePosition | None) -> AsyncGenerator[OutgoingRecord, None]:
+        for source in self._sources:
+            async with aclosing(self._records(source, resumed)) as records:
+                async for record in records:
+                    yield OutgoingRecord(
+                        f"{_display_name(source)}:{record.number}",
+                        record.key,
+                        record.value,
+                        record.timestamp_ms,
+                        None if self._name is None else lines.encode_position(record),
+                    )
+            if self._sender.stop is not None:
+                return
+
+    async def _records(
+        self, source: Path, resumed: lines.SourcePosition | None
+    ) -> AsyncGenerator[lines.KeyedRecord, None]:
+        """Yield the records of ``source``; skip invalid lines or stop at them."""
+        try:
+            async with aclosing(self._lines(source, resumed)) as found:
+                async for line in found:
+                    self._progress.advance_to(line.end_offset)
+                    record = self._record(source, line)
+                    if self._sender.stop is not None:
+                        return
+                    if record is not None:
+                        yield record
+        except OSError as error:
+            # Stop as for an invalid line: everything read before is sent and counted.
+            self._sender.stop = HeadgateError(f"{_display_name(source)}: cannot be read: {error.strerror or error}")
+
+    def _record(self, source: Path, line: lines.Line) -> lines.KeyedRecord | None:
+        """Return the record in ``line``; None for an invalid line, which is skipped or sets the reason to stop."""
+        record = self._parser.parse(line)
+        if isinstance(record, lines.KeyedRecord):
+            return record
+        problem = f"{_display_name(source)}:{record.number} {record.problem}"
+        if not self._skip_bad_lines:
+            self._sender.stop = HeadgateError(f"{problem}; {self._parser.advice}")
+            return None
+        self.counts.skipped += 1
+        if self.counts.skipped <= REPORTED:
+            self._progress.print_line(f"headgate: skipped {problem}")
+        return None
+
+    async def _resume(self, producer: Producer) -> lines.SourcePosition | None:
+        """Return the position of this named producer in its file, or None to start at the beginning."""
+        if self._name is None:
+            return None
+        await producer.open(self._topic)
+        if producer.source_position is None:
+            return None
+        position = lines.decode_position(producer.source_position)
+        source = self._sources[0]
+        if position is None or not self._matches_position(source, position):
+            raise HeadgateError(
+                f"{source} is not the file that producer {self._name!r} has read before (line "
+                f"{'?' if position is None else position.number} differs); give the same file or another --name, or "
+                f"delete the producer: headgate producer delete {self._name}",
+            )
+        click.echo(f"headgate: {source}: {position.number} lines are already stored; continuing after them", err=True)
+        return position
+
+    async def _lines(self, source: Path, resumed: lines.SourcePosition | None) -> AsyncGenerator[lines.Line, None]:
+        """Yield the lines of ``source`` after ``resumed``. Raises OSError."""
+        start, number = (0, 0) if resumed is None else (resumed.end_offset, resumed.number)
+        splitter = lines.LineSplitter(offset=start, number=number, max_line_bytes=self._parser.max_line_bytes)
+        file = self._context.standard_input() if str(source) == "-" else os.open(source, os.O_RDONLY)
+        try:
+            if start:
+                os.lseek(file, start, os.SEEK_SET)
+            async with aclosing(read_blocks(file)) as blocks:
+                async for block in blocks:
+                    for line in splitter.feed(block):
+                        yield line
+            for line in splitter.end():
+                yield line
+        finally:
+            if str(source) != "-":
+                os.close(file)
+
+    def _total_bytes(self) -> int | None:
+        """Return the total size of all sources, or None if one is not a regular file."""
+        total = 0
+        for source in self._sources:
+            status = os.fstat(self._context.standard_input()) if str(source) == "-" else source.stat()
+            if not stat.S_ISREG(status.st_mode):
+                return None
+            total += status.st_size
+        return total
+
+    def _matches_position(self, source: Path, position: lines.SourcePosition) -> bool:
+        """Whether ``source`` still contains the line at ``position``."""
+        with source.open("rb") as file:
+            start = max(0, position.end_offset - self._parser.max_line_bytes - 4)
+            file.seek(start)
+            tail = file.read(position.end_offset - start)
+        return start + len(tail) == position.end_offset and lines.ends_with_line(tail, position)
+
+
+def _display_name(source: Path) -> str:
+    return "standard input" if str(source) == "-" else str(source)

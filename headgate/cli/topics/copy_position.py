@@ -1,0 +1,116 @@
+"""How far `headgate topic copy` has copied its source: what a named producer stores with each record. Pure.
+
+Rules:
+
+1. A position names the source by the id of its topic: a topic that was created again has other records.
+2. It lists the segments that are not copied to their final end, with the offset to continue at. Other segments up to
+   the newest one are complete: they were sealed, or have been pruned since. So its size depends on the active segments,
+   and not on the age of the topic.
+3. A segment that was pruned before it was copied to its end is an error: its last records may be gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+if TYPE_CHECKING:
+    from headgate.protocol.messages import TopicDescription
+
+MAX_POSITION_BYTES: Final = 1024
+"""Limit of the protocol for a source position."""
+
+
+class CopyPositionError(ValueError):
+    """The copy cannot continue, or could not be resumed later. The text says why."""
+
+
+class _Position(msgspec.Struct, frozen=True, array_like=True):
+    kind: str
+    topic_id: int
+    newest: int
+    """The highest segment when the position was stored."""
+    segments: list[int]
+    """Unfinished segments; each as the difference to the one before."""
+    offsets: list[int]
+    """Where each of them continues."""
+
+
+_KIND: Final = "copy"
+_ENCODER = msgspec.msgpack.Encoder()
+_DECODER = msgspec.msgpack.Decoder(_Position)
+
+
+class CopyProgress:
+    """The positions of one run."""
+
+    def __init__(self, topic: TopicDescription, stored: bytes | None) -> None:
+        """Continue at the position that is ``stored`` by the producer, or begin; raises CopyPositionError."""
+        self._topic_id = topic.topic_id
+        ends = {each.segment: each.next_offset for each in topic.segments}
+        self.starts = _starts(topic, ends, stored)
+        """Segment → the first offset to copy; complete segments are left out."""
+        self.records = sum(ends[segment] - offset for segment, offset in self.starts.items())
+        """How many records this run copies."""
+        self._newest = max(ends, default=-1)
+        self._final = {each.segment: each.next_offset for each in topic.segments if each.state == "sealed"}
+        self._unfinished = {
+            segment: offset for segment, offset in self.starts.items() if offset != self._final.get(segment)
+        }
+        largest = self._encoded({segment: ends[segment] for segment in self._unfinished})
+        if len(largest) > MAX_POSITION_BYTES:
+            raise CopyPositionError(
+                f"topic {topic.topic!r} has {len(self._unfinished)} segments to copy, and their positions take "
+                f"{len(largest)} bytes, of at most {MAX_POSITION_BYTES}: use headgate topic export and import-records"
+            )
+
+    def after(self, segment: int, offset: int) -> bytes:
+        """Return the position after the record at ``offset`` of ``segment``; records of a segment come in order."""
+        if offset + 1 == self._final.get(segment):
+            del self._unfinished[segment]
+        else:
+            self._unfinished[segment] = offset + 1
+        return self._encoded(self._unfinished)
+
+    def _encoded(self, unfinished: Mapping[int, int]) -> bytes:
+        differences = [later - earlier for earlier, later in pairwise([0, *unfinished])]
+        return _ENCODER.encode(_Position(_KIND, self._topic_id, self._newest, differences, list(unfinished.values())))
+
+
+def _starts(topic: TopicDescription, ends: Mapping[int, int], stored: bytes | None) -> dict[int, int]:
+    """Return the first offset to copy of each segment that is not complete, by segment."""
+    if stored is None:
+        return dict.fromkeys(sorted(ends), 0)
+    position = _decoded(stored)
+    if position is None:
+        raise CopyPositionError("its producer has read another source before, which is no topic")
+    if position.topic_id != topic.topic_id:
+        raise CopyPositionError(f"its producer has copied another topic before, or an earlier {topic.topic!r}")
+    starts = {segment: 0 for segment in ends if segment > position.newest}
+    segment = 0
+    for difference, offset in zip(position.segments, position.offsets, strict=True):
+        segment += difference
+        if segment not in ends:
+            raise CopyPositionError(
+                f"segment {segment} of topic {topic.topic!r} was copied up to offset {offset}, and pruned since: "
+                "records after it may be gone; copy to a new topic with another --name"
+            )
+        if offset > ends[segment]:
+            raise CopyPositionError(
+                f"segment {segment} of topic {topic.topic!r} ends at {ends[segment]}, and its first {offset} records "
+                "were copied: was the ledger restored from an older copy?"
+            )
+        starts[segment] = offset
+    return dict(sorted(starts.items()))
+
+
+def _decoded(stored: bytes) -> _Position | None:
+    """Return the position in ``stored``; None if another program wrote it."""
+    try:
+        position = _DECODER.decode(stored)
+    except msgspec.DecodeError:
+        return None
+    return position if position.kind == _KIND and len(position.segments) == len(position.offsets) else None

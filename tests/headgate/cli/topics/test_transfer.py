@@ -1,0 +1,165 @@
+"""`headgate topic copy`, `export` and `import-records`: what is sent, where it continues, and refusals."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+from headgate.cli.records.topic_source import TopicSource
+from headgate.errors import DeliveryFailedError
+from tests.headgate.cli.conftest import Invoke
+from tests.headgate.cli.records.test_producer import info
+from tests.headgate.cli.records.test_read import never
+from tests.support.fakes.cli_client import FakeCluster, InProcessContext, segment, topic
+from tests.support.samples.positioned_ledger import LedgerWithPositions
+
+VALUES = [b"0.0", b"1.0", b"0.1", b"3.0"]
+
+
+@pytest.fixture(autouse=True)
+def stored(cluster: FakeCluster) -> None:
+    """A source with four records, one of them in a child, and an empty target."""
+
+    async def write() -> LedgerWithPositions:
+        known = LedgerWithPositions()
+        for at_ms, steps in ((10, (0, 1)), (20, (0,)), (30, ("split",)), (40, (3,))):
+            await known.write(at_ms, *steps)
+        return known
+
+    known = asyncio.run(write())
+    cluster.source = TopicSource(known.description(), known.ledger, newest_chunk=3, describe=never)
+    cluster.topics = {name: topic(name, segment(0, 0, 65_535)) for name in ("orders", "copies")}
+
+
+def values(cluster: FakeCluster) -> list[bytes]:
+    assert {name for name, _, _ in cluster.sent} <= {"copies"}
+    return [value for _, _, value in cluster.sent]
+
+
+def test_a_copy_has_keys_values_and_timestamps_in_order(invoke: Invoke, cluster: FakeCluster) -> None:
+    result = invoke("topic", "copy", "orders", "copies")
+
+    assert result.exit_code == 0, result.stderr
+    assert cluster.sent == [
+        ("copies", key, value) for key, value in zip((b"k0", b"k0", b"k1", b"k0"), VALUES, strict=True)
+    ]
+    assert cluster.timestamps == [0] * 4
+    assert cluster.names == ["copy-orders-copies"]
+    assert result.stderr == "accepted 4, stored 4, failed 0\n"
+
+
+@pytest.mark.parametrize("stored_records", [1, 2, 3, 4])
+def test_an_interrupted_copy_continues(stored_records: int, invoke: Invoke, cluster: FakeCluster) -> None:
+    """Its target has records, and its producer the position of the last of them."""
+    invoke("topic", "copy", "orders", "copies")
+    cluster.source_position = cluster.positions[stored_records - 1]
+    cluster.producers = [info("copy-orders-copies", shard=2, source_position=cluster.source_position)]
+    cluster.topics["copies"] = topic("copies", segment(0, 0, 65_535, next_offset=stored_records))
+    cluster.sent.clear()
+
+    result = invoke("topic", "copy", "orders", "copies")
+
+    assert result.exit_code == 0, result.stderr
+    assert values(cluster) == VALUES[stored_records:]
+    assert f"continuing after the last copy; {4 - stored_records} records to copy" in result.stderr
+
+
+def test_a_record_that_is_not_stored_ends_the_copy(invoke: Invoke, cluster: FakeCluster) -> None:
+    cluster.failures[b"1.0"] = DeliveryFailedError("no leader")
+
+    result = invoke("topic", "copy", "orders", "copies", "--json")
+
+    assert result.exit_code == 1
+    assert json.loads(result.stdout)["failed"] == 1
+    assert "stopped at orders, segment 1, offset 0: no leader" in result.stderr
+
+
+def test_other_records_are_mixed_in_only_with_consent(invoke: Invoke, cluster: FakeCluster) -> None:
+    cluster.topics["copies"] = topic("copies", segment(0, 0, 65_535, next_offset=7))
+    refused = invoke("topic", "copy", "orders", "copies")
+
+    assert (refused.exit_code, cluster.sent, cluster.names) == (1, [], [])
+    assert "topic copies has 7 records: add --append to add others, or choose an empty topic" in refused.stderr
+    assert invoke("topic", "copy", "orders", "copies", "--append", "--name", "nightly").exit_code == 0
+    assert (values(cluster), cluster.names) == (VALUES, ["nightly"])
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "reason"),
+    [
+        (("orders", "orders"), 2, "SOURCE and TARGET are the same topic"),
+        (("orders", "nowhere"), 1, "topic 'nowhere' does not exist"),
+        (("orders",), 2, "Missing argument 'TARGET'"),
+    ],
+)
+def test_a_wrong_copy_is_refused(
+    words: tuple[str, ...], code: int, reason: str, invoke: Invoke, cluster: FakeCluster
+) -> None:
+    result = invoke("topic", "copy", *words)
+
+    assert (result.exit_code, cluster.sent) == (code, [])
+    assert reason in result.stderr
+
+
+def test_a_producer_that_has_read_something_else_is_refused(invoke: Invoke, cluster: FakeCluster) -> None:
+    cluster.source_position = b"line 5"
+    result = invoke("topic", "copy", "orders", "copies", "--name", "import-1")
+
+    assert result.exit_code == 1
+    assert "producer import-1 cannot continue: its producer has read another source before" in result.stderr
+
+
+def test_an_export_can_be_imported(invoke: Invoke, cluster: FakeCluster, tmp_path: Path) -> None:
+    exported = invoke("topic", "export", "orders")
+    assert json.loads(exported.stdout.splitlines()[0]) == {"key": "k0", "value": "0.0", "timestamp": 0}
+
+    file = tmp_path / "orders.ndjson"
+    file.write_text(exported.stdout)
+    result = invoke("topic", "import-records", "copies", str(file), "--name", "restore")
+
+    assert result.exit_code == 0, result.stderr
+    assert (values(cluster), cluster.timestamps, cluster.names) == (VALUES, [0] * 4, ["restore"])
+    cluster.source_position = cluster.positions[1]
+    cluster.sent.clear()
+    again = invoke("topic", "import-records", "copies", str(file), "--name", "restore")
+    assert values(cluster) == VALUES[2:]
+    assert "2 lines are already stored; continuing after them" in again.stderr
+
+
+def test_records_are_imported_from_standard_input(
+    invoke: Invoke, cluster: FakeCluster, context: InProcessContext, tmp_path: Path
+) -> None:
+    file = tmp_path / "orders.ndjson"
+    file.write_text(invoke("topic", "export", "orders").stdout)
+    with file.open("rb") as opened:
+        context.input_file = opened.fileno()
+        result = invoke("topic", "import-records", "copies")
+
+    assert (result.exit_code, values(cluster)) == (0, VALUES)
+
+
+def test_a_line_that_is_no_record_ends_an_import(invoke: Invoke, cluster: FakeCluster, tmp_path: Path) -> None:
+    file = tmp_path / "orders.ndjson"
+    file.write_text('{"key": "a", "value": "b", "timestamp": 1}\n{"key": "a"}\n')
+
+    result = invoke("topic", "import-records", "copies", str(file))
+
+    assert (result.exit_code, values(cluster)) == (1, [b"b"])
+    assert "orders.ndjson:2 is not a line of 'headgate topic export'" in result.stderr
+    assert "correct the line, or export again" in result.stderr
+
+
+def test_an_import_into_a_topic_with_records_needs_consent(
+    invoke: Invoke, cluster: FakeCluster, tmp_path: Path
+) -> None:
+    cluster.topics["copies"] = topic("copies", segment(0, 0, 65_535, next_offset=7))
+    file = tmp_path / "orders.ndjson"
+    file.write_text(invoke("topic", "export", "orders").stdout)
+
+    assert invoke("topic", "import-records", "copies", str(file)).exit_code == 1
+    assert cluster.sent == []
+    assert invoke("topic", "import-records", "copies", str(file), "--append").exit_code == 0
+    assert values(cluster) == VALUES
