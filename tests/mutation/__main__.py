@@ -15,7 +15,7 @@ from pathlib import Path
 
 from tests.mutation.fork_server import Result, run
 from tests.mutation.mutants import mutants_of, sample
-from tests.mutation.targets import PACKAGES, modules_of
+from tests.mutation.targets import PACKAGES, STATEFUL, modules_of
 
 ROOT = Path(__file__).parents[2]
 
@@ -80,6 +80,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seed", type=int, default=1, help="which mutants to choose (default: 1)")
     parser.add_argument(
         "--packages", nargs="+", default=PACKAGES, help="dotted modules or packages (default: all pure ones)"
+    )
+    parser.add_argument(
+        "--stateful",
+        dest="packages",
+        action="store_const",
+        const=STATEFUL,
+        help="the modules with state around them instead",
     )
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     return parser

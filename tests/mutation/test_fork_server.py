@@ -90,6 +90,7 @@ def test_the_outcome_and_the_text_of_a_child_come_back() -> None:
     assert (1, "tests/test_a.py::test_b") == _in_child(lambda: (1, "tests/test_a.py::test_b"), cpu_seconds=5)
 
 
+@pytest.mark.simulation
 def test_a_child_in_an_endless_loop_is_ended() -> None:
     def loop() -> tuple[int, str]:
         while True:

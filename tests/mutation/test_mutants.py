@@ -1,10 +1,14 @@
 """Mutants: which faults a source file can get, and which of them a sample contains."""
 
 import ast
+from pathlib import Path
 
 import pytest
 
 from tests.mutation.mutants import Mutant, apply, mutants_of, sample
+from tests.mutation.targets import PACKAGES, STATEFUL, folders_of_tests, modules_of
+
+ROOT = Path(__file__).parents[2]
 
 SOURCE = '''\
 """Docstring with a number: 1."""
@@ -73,3 +77,11 @@ def test_a_sample_stays_the_same_when_lines_move() -> None:
 
     assert before == after
     assert before != [mutant.key for mutant in sample(mutants_of(SOURCE, "window"), 4, seed=8)]
+
+
+@pytest.mark.parametrize("package", [*PACKAGES, *STATEFUL])
+def test_a_name_that_is_mutated_by_default_is_that_of_modules_with_tests(package: str) -> None:
+    modules = modules_of(package, ROOT)
+
+    assert modules
+    assert all(any((ROOT / folder).is_dir() for folder in folders_of_tests(module)) for module in modules)

@@ -144,14 +144,14 @@ async def test_a_process_that_never_answers_is_restarted_with_growing_pauses_and
 
 
 async def test_a_slow_start_that_writes_to_its_log_is_not_ended(tmp_path):
-    policy = RestartPolicy(start_timeout_seconds=2.0)
+    policy = RestartPolicy(start_timeout_seconds=1.0)
     supervised = Supervised(tmp_path, "slow", policy=policy)
     start = f"(while sleep 0.05; do echo a step; done) & exec {shlex.join(supervised.supervisor._command)}"
     supervised.supervisor._command = ["sh", "-c", start]
     log = tmp_path / "folder" / LOG_NAME
     async with supervised.supervisor:
-        # 80 pauses of 0.05 s are twice the limit.
-        await until(lambda: log.exists() and log.read_text().count("a step") > 80)
+        # 40 pauses of 0.05 s are twice the limit.
+        await until(lambda: log.exists() and log.read_text().count("a step") > 40)
         (tmp_path / "s.go").touch()
         await supervised.until("ready")
 

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -109,6 +110,62 @@ async def test_an_error_in_an_eager_count_is_left_to_the_next_request(fault: Exc
         assert not coalescer.worker.done()
         ledger.fault = None
         await coalescer.reply(query())
+
+
+async def test_the_runs_are_counted() -> None:
+    """The answer to a ping contains their number."""
+    ledger = Ledger()
+    async with RunCoalescer(ledger, ledger) as coalescer:
+        assert coalescer.runs == 0
+        await coalescer.reply(query())
+        assert coalescer.runs == 1
+        ledger.length += EAGER_COUNT_CHUNKS
+        await asyncio.sleep(60)
+
+        assert coalescer.runs == len(ledger.runs) == 2
+
+
+async def test_an_idle_process_looks_every_two_seconds_whether_a_ledger_has_grown() -> None:
+    ledger = Ledger()
+    async with opened(ledger):
+        ledger.length += EAGER_COUNT_CHUNKS
+        await asyncio.sleep(1.99)
+        assert ledger.runs == [[0]]
+        await asyncio.sleep(0.02)
+        assert ledger.runs == [[0], [0]]
+
+
+async def test_a_subscription_is_answered_from_its_own_acknowledgements() -> None:
+    ledger = Ledger()
+    ledger.rows = (
+        StateRow(1, None, 0, end_offset=4, sealed_end_offset=4),
+        StateRow(1, 2, None, subscription_type="STREAM"),
+        StateRow(1, 2, 0, position=4),
+        StateRow(1, 3, None, subscription_type="STREAM"),
+        StateRow(1, 3, 0, position=3),
+    )
+    async with RunCoalescer(ledger, ledger) as coalescer:
+        answers = [
+            await coalescer.reply(
+                DrainedRequest(id=1, query=DrainQuery(0, 1, subscription, generation, frozenset({0, 1}), 1))
+            )
+            for subscription, generation in ((2, 0), (2, 1), (3, 0), (4, 0))
+        ]
+
+    assert [answer.drained for answer in answers] == [{0}, set(), set(), set()]
+
+
+async def test_rates_follow_from_the_counts_of_two_runs() -> None:
+    ledger = Ledger()
+    ledger.rows = STORED
+    async with RunCoalescer(ledger, ledger) as coalescer:
+        found = []
+        for at_ms, end_offset in ((0, 4), (60_000, 124)):
+            ledger.rows = (replace(STORED[0], end_offset=end_offset), STORED[1])
+            response = await coalescer.reply(BacklogRequest(id=1, shards=[0], now_ms=at_ms))
+            found += [(row.records, row.stored_per_second, row.acknowledged_per_second) for row in response.rows]
+
+    assert found == [(4, None, None), (124, 2.0, 0.0)]
 
 
 STORED = (StateRow(1, None, 0, end_offset=4), StateRow(1, 2, None, subscription_type="STREAM"))
