@@ -3,6 +3,9 @@
 // The file named by HEADGATE_FAULTS contains ten 64-bit integers: five faults, set by chaos/fault_shim.py, and how
 // often each had an effect. Without the variable, or while all faults are 0, every call passes through.
 //
+// Python 3.13's allocator reads the clock in a constructor that may run before this library's, so every call makes sure
+// that the real functions are known.
+//
 // Only regular files and folders are affected: not sockets and pipes, and not standard output and error.
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -29,6 +32,7 @@ static int (*real_fdatasync)(int);
 static int (*real_clock_gettime)(clockid_t, struct timespec *);
 
 __attribute__((constructor)) static void start(void) {
+    if (real_clock_gettime) return;
     real_write = (ssize_t (*)(int, const void *, size_t))dlsym(RTLD_NEXT, "write");
     real_fsync = (int (*)(int))dlsym(RTLD_NEXT, "fsync");
     real_fdatasync = (int (*)(int))dlsym(RTLD_NEXT, "fdatasync");
@@ -52,6 +56,7 @@ static mode_t kind_of(int handle) {
 
 // As a disk that fills up: the first half of the data fits, the rest does not.
 ssize_t write(int handle, const void *data, size_t size) {
+    start();
     if (value_of(&faults->disk_full) && kind_of(handle) == S_IFREG) {
         if (size > 1 && lseek(handle, 0, SEEK_CUR) == 0) return real_write(handle, data, size / 2);
         count(&faults->refused_writes);
@@ -82,11 +87,19 @@ static int synchronize(int handle, int (*real)(int)) {
     return real(handle);
 }
 
-int fsync(int handle) { return synchronize(handle, real_fsync); }
-int fdatasync(int handle) { return synchronize(handle, real_fdatasync); }
+int fsync(int handle) {
+    start();
+    return synchronize(handle, real_fsync);
+}
+
+int fdatasync(int handle) {
+    start();
+    return synchronize(handle, real_fdatasync);
+}
 
 // The steps are whole seconds and milliseconds of the wall clock; the monotonic clocks never step.
 int clock_gettime(clockid_t clock, struct timespec *now) {
+    start();
     int outcome = real_clock_gettime(clock, now);
     int64_t offset_ms = value_of(&faults->clock_offset_ms);
     if (offset_ms && outcome == 0 && (clock == CLOCK_REALTIME || clock == CLOCK_REALTIME_COARSE)) {

@@ -60,7 +60,7 @@ def test_the_restored_state_is_frozen_before_the_leader_is_created(tmp_path: Pat
 
 
 def test_a_jump_of_the_clock_is_reported_and_not_followed(settings: Settings) -> None:
-    clocks = [(10**12, 0), (10**12 + 1000, 1000), (2 * 10**12, 2000), (10**12 + 3000, 3000)]
+    clocks = [(10**12, 0), (10**12, 0), (10**12 + 1000, 1000), (2 * 10**12, 2000), (10**12 + 3000, 3000)]
     daemon: Any = Daemon(settings, read_clocks=iter(clocks).__next__)
 
     with structlog.testing.capture_logs() as logged:

@@ -52,7 +52,7 @@ pytestmark = [
 def packages(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """The packages that are tested: those of ``--debian``, or one that is built from this tree."""
     given = request.config.getoption("--debian")
-    folder = Path(given) if given else tmp_path_factory.mktemp("debian")
+    folder = Path(given).resolve() if given else tmp_path_factory.mktemp("debian")
     if not given:
         subprocess.run([ROOT / "debian/build", folder, "headgate"], check=True, timeout=TEST_SECONDS)
     found = [*folder.glob("headgate_*.deb"), *folder.glob("headgate-spark_*.deb")]
@@ -96,6 +96,8 @@ def configured(machine: Machine, installed: str, tmp_path_factory: pytest.TempPa
     machine.shell(f"cd /root/ca; {certificates} {known_user} {rights} {HAND_OVER}")
     machine.shell(f"umask 077; cd /root; echo sesame >operator-password; cat >client.toml <<'END'{CLIENT}END\n")
     machine.shell("cp /root/deploy/mosquitto.conf /etc/mosquitto/conf.d/headgate.conf")
+    # Where the machine that runs this has Debian's ZooKeeper, its text in place of a number is there.
+    machine.shell("rm -f /var/lib/zookeeper/myid")
     # Only ZooKeeper's distribution contains the metrics provider, Spark's jars do not.
     machine.shell("grep -v ^metricsProvider /root/deploy/zookeeper.cfg >/etc/zookeeper/zoo.cfg")
     java = find_java(tmp_path_factory.mktemp("java")) / "bin/java"
