@@ -154,7 +154,11 @@ class ShardSpreader:
             abandoned_at=self._abandoned_at,
         )
         moves = [each for each in self.plan.moves if self._settings().enabled or each.reason != "spread"]
-        return {self._start(move, now, timeout_seconds) for move in startable(moves, self._instance, history, now)}
+        settle_seconds = self._settings().settle_seconds
+        return {
+            self._start(move, now, timeout_seconds)
+            for move in startable(moves, self._instance, history, now, settle_seconds=settle_seconds)
+        }
 
     def _start(self, move: Move, now: float, timeout_seconds: float) -> asyncio.Future[str | None]:
         log.info("transfer.started", shard=move.shard, successor=move.target, reason=move.reason)

@@ -4,7 +4,7 @@ Rules:
 
 1. To spread shards, a daemon has one transfer in flight, and starts at most `SPREAD_BUDGET` within
    `BUDGET_SECONDS`: each one delays the clients of its shard for a moment.
-2. A shard that this daemon has led for less than `MIN_TERM_SECONDS` stays where it is: a view may be some seconds old.
+2. A shard that this daemon has led for less than the settling time is not spread: a view may be some seconds old.
 3. To give all shards away, up to `MAX_IN_FLIGHT` transfers are in flight, without a budget.
 4. A shard whose last transfer was abandoned is not tried again for `RETRY_SECONDS`.
 """
@@ -20,7 +20,6 @@ from controller.leadership.spread import Move
 MAX_IN_FLIGHT: Final = 4
 SPREAD_BUDGET: Final = 16
 BUDGET_SECONDS: Final = 60.0
-MIN_TERM_SECONDS: Final = 10.0
 RETRY_SECONDS: Final = 10.0
 
 
@@ -37,13 +36,15 @@ class History:
     """Shard → when its last transfer was abandoned."""
 
 
-def startable(moves: Iterable[Move], instance: str, history: History, now: float) -> list[Move]:
+def startable(
+    moves: Iterable[Move], instance: str, history: History, now: float, *, settle_seconds: float
+) -> list[Move]:
     """Return the moves of ``instance`` to start at ``now``, in their order."""
     in_flight = len(history.in_flight)
     budget = SPREAD_BUDGET - sum(now - at < BUDGET_SECONDS for at in history.spread_at)
     started: list[Move] = []
     for move in moves:
-        if move.source != instance or not _may_move(move, history, now):
+        if move.source != instance or not _may_move(move, history, now, settle_seconds):
             continue
         if move.reason == "spread":
             if in_flight or budget <= 0:
@@ -56,11 +57,11 @@ def startable(moves: Iterable[Move], instance: str, history: History, now: float
     return started
 
 
-def _may_move(move: Move, history: History, now: float) -> bool:
+def _may_move(move: Move, history: History, now: float, settle_seconds: float) -> bool:
     since = history.led_since.get(move.shard)
     if since is None or move.shard in history.in_flight:
         return False
     abandoned_at = (history.abandoned_at or {}).get(move.shard)
     if abandoned_at is not None and now - abandoned_at < RETRY_SECONDS:
         return False
-    return move.reason != "spread" or now - since >= MIN_TERM_SECONDS
+    return move.reason != "spread" or now - since >= settle_seconds

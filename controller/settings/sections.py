@@ -51,8 +51,8 @@ class SpreadSettings(Section, frozen=True, kw_only=True):
     """Transfer shards until all daemons lead equally many. Without it, shards move only when a daemon
     stops, is in maintenance, or an operator transfers them. Set the same on all daemons."""
     settle_seconds: Annotated[float, Meta(ge=0, le=86_400)] = 30.0
-    """How long a daemon must be live before it gets shards. Default: 30 s, so that a daemon that starts
-    again and again gets none."""
+    """How long a daemon must be live before it gets shards, and lead a shard before it gives it away.
+    Default: 30 s, so that a daemon that starts again and again gets none."""
 
 
 class InstanceSettings(Section, frozen=True, kw_only=True):

@@ -6,7 +6,6 @@ from contextlib import AsyncExitStack
 import pytest
 
 from controller.leadership.instance_record import read_record
-from controller.leadership.transfer_pace import MIN_TERM_SECONDS
 from controller.settings.load import SpreadSettings
 from tests.support.waiting import never, until
 from tests.support.worlds.contenders import Cluster, Contender
@@ -75,13 +74,19 @@ async def test_a_daemon_that_starts_again_and_again_gets_nothing(daemons: Daemon
 
 
 async def test_a_young_term_is_not_moved(daemons: Daemons) -> None:
-    daemons.settings = SpreadSettings(settle_seconds=0)
-    a, b = await asyncio.gather(daemons.start("a"), daemons.start("b"))
-    await until(lambda: sum(numbers(a, b)) == SHARDS)
-    before = [a.led, b.led]
-
-    await never(lambda: before != [a.led, b.led], MIN_TERM_SECONDS - 2)
+    a = await daemons.first()
+    b = await daemons.start("b")
     await until(lambda: numbers(a, b) == [3, 3])
+    c = await daemons.start("c")
+    await until(lambda: len(c.led) == 2)
+    # "a" leads all shards again, and the others have settled.
+    for shard in sorted(b.led | c.led):
+        source = b if shard in b.led else c
+        assert await source.controllers[shard].start_transfer("a", "maintenance") is None
+    await until(lambda: len(a.led) == SHARDS)
+
+    await never(lambda: b.led or c.led, SETTLE_SECONDS - 15)
+    await until(lambda: numbers(a, b, c) == [2, 2, 2])
 
 
 async def test_maintenance_empties_a_daemon_and_its_end_fills_it_again(daemons: Daemons) -> None:

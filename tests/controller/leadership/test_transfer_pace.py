@@ -6,7 +6,6 @@ from controller.leadership.spread import Move
 from controller.leadership.transfer_pace import (
     BUDGET_SECONDS,
     MAX_IN_FLIGHT,
-    MIN_TERM_SECONDS,
     RETRY_SECONDS,
     SPREAD_BUDGET,
     History,
@@ -15,6 +14,7 @@ from controller.leadership.transfer_pace import (
 from metrics.label_values import TransferReason
 
 NOW = 1000.0
+SETTLE_SECONDS = 30.0
 LED = dict.fromkeys(range(10), NOW - 500)
 
 
@@ -23,7 +23,12 @@ def moves(reason: TransferReason, shards: int = 10, source: str = "a") -> list[M
 
 
 def started(reason: TransferReason, **history: object) -> list[int]:
-    return [each.shard for each in startable(moves(reason), "a", History(**{"led_since": LED} | history), NOW)]
+    return [
+        each.shard
+        for each in startable(
+            moves(reason), "a", History(**{"led_since": LED} | history), NOW, settle_seconds=SETTLE_SECONDS
+        )
+    ]
 
 
 def test_one_shard_after_the_other_is_spread() -> None:
@@ -50,7 +55,7 @@ def test_a_daemon_that_gives_all_its_shards_away_has_several_transfers_in_flight
 
 def test_a_young_leader_is_not_spread_and_stops_at_once() -> None:
     """Rule 2."""
-    young = dict.fromkeys(range(2), NOW - MIN_TERM_SECONDS + 1) | {2: NOW - MIN_TERM_SECONDS}
+    young = dict.fromkeys(range(2), NOW - SETTLE_SECONDS + 1) | {2: NOW - SETTLE_SECONDS}
 
     assert started("spread", led_since=young) == [2]
     assert started("shutdown", led_since=young) == [0, 1, 2]
@@ -66,5 +71,5 @@ def test_an_abandoned_transfer_is_repeated_after_a_pause(reason: TransferReason)
 
 
 def test_a_daemon_starts_only_transfers_of_shards_that_it_leads() -> None:
-    assert startable(moves("shutdown", source="b"), "a", History(LED), NOW) == []
+    assert startable(moves("shutdown", source="b"), "a", History(LED), NOW, settle_seconds=SETTLE_SECONDS) == []
     assert started("shutdown", led_since={}) == []
