@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import random
 import re
@@ -12,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.servers.cluster import SESSION_SECONDS, SHARDS, Cluster, Daemon, zookeeper_client
+from tests.support.servers.cluster import Cluster, Daemon, zookeeper_client
 from tests.support.servers.programs import TEST_SECONDS, RunningProgram, jsonl, wait_until
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(TEST_SECONDS)]
@@ -21,14 +20,12 @@ LINES = 60_000
 """Lines of the file at first; the file grows if a producer reaches its end too early."""
 KEYS = 50
 ATTEMPTS = 20
-LONG_SESSION_SECONDS = 30.0
-"""Long enough that only a handover, which takes about a second, can change the leader."""
 
 
 @pytest.fixture
-async def cluster(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Cluster]:
-    """Running servers; the parameter is the ZooKeeper session timeout."""
-    async with Cluster(tmp_path, getattr(request, "param", SESSION_SECONDS)) as made:
+async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+    """Running servers."""
+    async with Cluster(tmp_path) as made:
         await made.start_servers()
         yield made
 
@@ -162,23 +159,6 @@ async def test_a_killed_named_producer_continues_after_its_last_stored_line(
     assert kills == 4, f"no producer was killed under load in {ATTEMPTS} attempts"
     await loader.assert_all_stored_by(last)
     assert "lines are already stored; continuing after them" in last.errors()
-
-
-@pytest.mark.parametrize("cluster", [LONG_SESSION_SECONDS], indirect=True, ids=["long session"])
-async def test_sigterm_hands_over_every_shard_at_once(cluster: Cluster, pair: tuple[Daemon, Daemon]):
-    leader, standby = pair
-    loop = asyncio.get_running_loop()
-    began = loop.time()
-
-    leader.process.send_signal(signal.SIGTERM)
-    await standby.until_leading()
-    took = loop.time() - began
-
-    assert await leader.ended() == 0
-    assert took < LONG_SESSION_SECONDS / 2
-    produced = await cluster.commands.succeed("produce", "orders", "--key", "x", stdin=b"{}\n")
-    assert "stored 1, failed 0" in produced.err
-    assert await standby.leads() == SHARDS
 
 
 async def test_a_daemon_with_another_ledger_url_exits_with_one_line(cluster: Cluster):
