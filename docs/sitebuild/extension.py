@@ -23,7 +23,7 @@ from sphinx.util import logging
 from sphinx.util.nodes import make_refnode
 
 from sitebuild.exit_code_reference import exit_code_reference
-from sitebuild.log_reference import log_meanings, log_reference
+from sitebuild.log_reference import log_events, log_meanings, log_reference
 from sitebuild.metrics_reference import metrics_reference
 from sitebuild.public_names import PUBLIC_MODULES, undocumented
 from sitebuild.settings_reference import UndocumentedError, client_settings, daemon_settings, producer_settings
@@ -35,7 +35,7 @@ REFERENCES: Mapping[str, Callable[[], str]] = {
     "client-settings": client_settings,
     "daemon-settings": daemon_settings,
     "exit-codes": exit_code_reference,
-    "log-events": lambda: log_reference(ROOT, log_meanings()),
+    "log-events": lambda: log_reference(log_events(ROOT), log_meanings()),
     "metrics": metrics_reference,
     "producer-settings": producer_settings,
 }

@@ -35,9 +35,8 @@ def log_meanings() -> dict[str, str]:
     return tomllib.loads(MEANINGS.read_text())
 
 
-def log_reference(root: Path, meanings: Mapping[str, str]) -> str:
-    """Return the events of all packages below ``root`` as Markdown. Raises UndocumentedError."""
-    events = log_events(root)
+def log_reference(events: Mapping[str, LogEvent], meanings: Mapping[str, str]) -> str:
+    """Return ``events`` as Markdown. Raises UndocumentedError."""
     if without := sorted(events.keys() - meanings.keys()):
         raise UndocumentedError(f"{MEANINGS.name} has no meaning of the log events {', '.join(without)}")
     if unknown := sorted(meanings.keys() - events.keys()):
@@ -53,18 +52,34 @@ def log_reference(root: Path, meanings: Mapping[str, str]) -> str:
 
 def log_events(root: Path) -> dict[str, LogEvent]:
     """Return event name → what is logged with it."""
+    trees = [
+        (package, ast.parse(path.read_text()))
+        for package in PACKAGES
+        for path in sorted((root / package).rglob("*.py"))
+    ]
+    passed = _passed(tree for _, tree in trees)
     found: dict[str, LogEvent] = {}
-    for package in PACKAGES:
-        for path in sorted((root / package).rglob("*.py")):
-            for name, level, fields in _calls(ast.parse(path.read_text())):
-                event = found.setdefault(name, LogEvent())
-                event.levels.add(level)
-                event.fields.update(dict.fromkeys(fields))
-                event.packages.add(package)
+    for package, tree in trees:
+        for name, level, fields in _calls(tree, passed):
+            event = found.setdefault(name, LogEvent())
+            event.levels.add(level)
+            event.fields.update(dict.fromkeys(fields))
+            event.packages.add(package)
     return found
 
 
-def _calls(tree: ast.AST) -> Iterator[tuple[str, str, list[str]]]:
+def _passed(trees: Iterable[ast.AST]) -> dict[str, set[str]]:
+    """Return function → the names of events that callers pass to it, also as an attribute without its underscore."""
+    found: dict[str, set[str]] = {}
+    for tree in trees:
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and (names := _constants(node.args)):
+                name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+                found.setdefault(name.lstrip("_"), set()).update(names)
+    return found
+
+
+def _calls(tree: ast.AST, passed: Mapping[str, set[str]]) -> Iterator[tuple[str, str, list[str]]]:
     """Yield (event, level, fields) of each call of a logger's method with an event.
 
     Raises UndocumentedError for a name that is made at run time.
@@ -76,22 +91,21 @@ def _calls(tree: ast.AST) -> Iterator[tuple[str, str, list[str]]]:
                 func=ast.Attribute(attr=level) as method, args=[ast.Constant() | ast.Name() as first, *_]
             ) if level in LEVELS and (_constants([first]) or _receiver(method) == "log"):
                 fields = [keyword.arg for keyword in node.keywords if keyword.arg is not None]
-                names = _names(first, tree, [each for each in functions if node in ast.walk(each)])
+                names = _names(first, [each for each in functions if node in ast.walk(each)], passed)
                 if not names:
                     raise UndocumentedError(f"line {node.lineno}: the name of the log event is unknown")
                 for name in names:
                     yield name, level, fields
 
 
-def _names(first: ast.Constant | ast.Name, tree: ast.AST, inside: Iterable[_Function]) -> set[str]:
+def _names(first: ast.Constant | ast.Name, inside: Iterable[_Function], passed: Mapping[str, set[str]]) -> set[str]:
     """Return the events that the first argument may be: a constant, a variable of them, or an argument of callers."""
     if isinstance(first, ast.Constant):
         return _constants([first])
     found = set()
     for function in inside:
         assigned = [node.value for node in ast.walk(function) if isinstance(node, ast.Assign) and _sets(node, first.id)]
-        callers = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and _called(node) == function.name]
-        found |= _constants(assigned) or _constants(argument for call in callers for argument in call.args)
+        found |= _constants(assigned) or passed.get(function.name.lstrip("_"), set())
     return found
 
 
@@ -101,10 +115,6 @@ def _sets(assignment: ast.Assign, name: str) -> bool:
 
 def _receiver(method: ast.Attribute) -> str:
     return (getattr(method.value, "attr", "") or getattr(method.value, "id", "")).lstrip("_")
-
-
-def _called(call: ast.Call) -> str:
-    return call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
 
 
 def _constants(nodes: Iterable[ast.AST]) -> set[str]:

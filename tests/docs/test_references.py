@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from importlib import import_module
 from pathlib import Path
@@ -12,7 +13,7 @@ from prometheus_client import CollectorRegistry
 from sitebuild import settings_reference as settings
 from sitebuild.attribute_docs import attribute_docs
 from sitebuild.exit_code_reference import exit_code_reference
-from sitebuild.log_reference import log_events, log_meanings, log_reference
+from sitebuild.log_reference import LogEvent, log_events, log_meanings, log_reference
 from sitebuild.metrics_reference import metrics_reference
 from sitebuild.public_names import PUBLIC_MODULES, undocumented
 from sitebuild.settings_reference import UndocumentedError
@@ -26,6 +27,11 @@ from headgate.config import ClientConfig
 from metrics.instruments import Instruments
 
 ROOT = Path(__file__).parents[2]
+
+
+@functools.cache
+def logged() -> dict[str, LogEvent]:
+    return log_events(ROOT)
 
 
 def entries(text: str) -> dict[str, str]:
@@ -115,7 +121,7 @@ def test_exit_codes_have_their_meaning() -> None:
 
 
 def test_log_events_have_their_levels_and_data() -> None:
-    event = log_events(ROOT)["settings.needs_restart"]
+    event = logged()["settings.needs_restart"]
 
     assert event.levels == {"warning"}
     assert event.fields
@@ -123,18 +129,18 @@ def test_log_events_have_their_levels_and_data() -> None:
 
 
 def test_each_log_event_has_a_meaning_and_each_meaning_an_event() -> None:
-    found = entries(log_reference(ROOT, log_meanings()))
+    found = entries(log_reference(logged(), log_meanings()))
 
     assert "The settings could not be reloaded. Nothing has changed." in found["settings.invalid"]
     with pytest.raises(UndocumentedError, match=r"no meaning of the log events settings\.invalid$"):
-        log_reference(ROOT, {name: text for name, text in log_meanings().items() if name != "settings.invalid"})
+        log_reference(logged(), {name: text for name, text in log_meanings().items() if name != "settings.invalid"})
     with pytest.raises(UndocumentedError, match=r"no code logs: settings\.gone$"):
-        log_reference(ROOT, log_meanings() | {"settings.gone": "x"})
+        log_reference(logged(), log_meanings() | {"settings.gone": "x"})
 
 
 def test_log_events_whose_name_is_chosen_at_run_time_are_found(tmp_path: Path) -> None:
     """From a variable, or from the callers of a function that logs."""
-    found = log_events(ROOT)
+    found = logged()
     assert found["segments.merged_automatically"].levels == {"info"}
     assert "advice" in found["queue.foreign_node"].fields
 
