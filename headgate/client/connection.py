@@ -39,6 +39,7 @@ from headgate.event_log import get_logger
 from headgate.protocol import messages as m
 from headgate.storage.object_store import Store, open_store
 from headgate.transport.mqtt import MqttTransport
+from headgate.transport.mqtt_timing import MqttTiming
 from headgate.transport.port import Transport
 from headgate.transport.tls_options import password_warning
 
@@ -136,6 +137,8 @@ class Client:
             password=config.password,
             tls=config.broker_tls(),
             rng=rng,
+            # An attempt that outlives the wait for it would delay the end of the program.
+            timing=MqttTiming.for_first_connection(config.broker_timeout_seconds),
         )
         store = open_store(config.ledger_url) if with_store else None
         return cls(

@@ -48,6 +48,12 @@ def report_early_end(client: aiomqtt.Client) -> None:
     paho.on_disconnect = on_end
 
 
+def end_wait_for_answer(client: aiomqtt.Client) -> None:
+    """End the wait for the broker's answer: the connection is not wanted any more."""
+    if not client._connected.done():  # noqa: SLF001
+        client._connected.set_exception(aiomqtt.MqttError("the connection is not wanted any more"))  # noqa: SLF001
+
+
 def raise_if_lost(client: aiomqtt.Client) -> None:
     """Raise MqttError for a loss before `_connect` returned: aiomqtt forgets it and would report none."""
     if not paho_of(client).is_connected():

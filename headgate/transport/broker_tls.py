@@ -6,6 +6,7 @@ handshake as a lost connection. In TLS 1.3 a broker refuses a client's certifica
 
 from __future__ import annotations
 
+import errno
 import socket
 import ssl
 from collections.abc import Callable
@@ -75,13 +76,22 @@ class TlsSockets:
         self._tls = tls
         self._context = tls.context()
         self._last: TlsSocket | None = None
+        self._aborted = False
 
     def wrap_socket(self, sock: socket.socket, **_: object) -> TlsSocket:
         """Return the encrypted socket before its handshake; paho passes its own idea of the server's name."""
         # aiomqtt sets this option for sockets of the operating system only. Replies would wait for 40 ms.
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if self._aborted:
+            raise ConnectionAbortedError(errno.ECONNABORTED, "the connection is not wanted any more")
         self._last = TlsSocket(sock, self._context, self._tls.server_name)
         return self._last
+
+    def abort(self) -> None:
+        """End a handshake that a thread waits for, and begin no other."""
+        self._aborted = True
+        if self._last is not None and self._last.in_handshake:
+            self._last.abort()
 
     def failure(self, error: BaseException | None) -> OSError | None:
         """Return how TLS failed; None if it did not fail. ``error`` is what ended the attempt to connect."""

@@ -27,7 +27,6 @@ import logging
 import random
 import socket
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, cast
 
@@ -46,6 +45,7 @@ from headgate.transport.aiomqtt_parts import (
     answer_unless_lost,
     cause_of,
     close_socket,
+    end_wait_for_answer,
     mark_errors_as_retrieved,
     paho_of,
     raise_if_lost,
@@ -53,6 +53,7 @@ from headgate.transport.aiomqtt_parts import (
     wait_until_lost,
 )
 from headgate.transport.broker_tls import BrokerTls, TlsSockets, is_end_of_connection, tls_problem
+from headgate.transport.mqtt_timing import MqttTiming
 from headgate.transport.outgoing_messages import OutgoingMessages
 from headgate.transport.port import MAX_PAYLOAD_BYTES, MessageHandler
 from headgate.transport.reconnection import RECONNECT_BACKOFF, EarlyLosses
@@ -85,23 +86,6 @@ class Cause(Enum):
     """It was refused, or the broker is just starting."""
     REFUSAL = auto()
     """It was refused, and waiting does not help."""
-
-
-@dataclass(slots=True)
-class MqttTiming:
-    """Time limits of one connection, in seconds."""
-
-    keepalive_seconds: int = 5
-    """A frozen broker is detected after one and a half of these."""
-    connect_timeout_seconds: float = 3.0
-    """For the TCP connection, for the TLS handshake, and again for the broker's answer."""
-    subscribe_timeout_seconds: float = 5.0
-    """For the confirmation of a subscription. A slower broker counts as lost."""
-    close_timeout_seconds: float = 2.0
-    """For the broker to receive the published messages before closing."""
-    immediate_write_after_idle_seconds: float = 0.001
-    """After this long without a message, one is written immediately. Under load messages are
-    written together, once per turn of the loop: a write for each would wake the broker for each."""
 
 
 class MqttTransport:
@@ -162,6 +146,8 @@ class MqttTransport:
         self._watchers: list[Callable[[bool], None]] = []
         self._refusal_handlers: list[Callable[[str], None]] = []
         self._outgoing = OutgoingMessages(max_outgoing_bytes, max_outgoing_messages)
+        self._attempt: aiomqtt.Client | None = None
+        """The client that connects, or is connected."""
         self._client: aiomqtt.Client | None = None
         self._connected = False
         self._publishing: PahoClient | None = None
@@ -247,6 +233,10 @@ class MqttTransport:
         """Send waiting messages, disconnect and close; takes a few seconds at most."""
         self._closing.set()
         self._connection_lost.set()
+        if self._attempt is not None:
+            end_wait_for_answer(self._attempt)
+            if self._sockets is not None:
+                self._sockets.abort()
         if self._task is not None:
             await self._task
             self._task = None
@@ -279,6 +269,8 @@ class MqttTransport:
                     await self._wait_until_lost_or_closing(client)
                 await self._disconnect(client)
             except (aiomqtt.MqttError, TransportError, ConfigError) as error:
+                if accepted_at is None and self._closing.is_set():
+                    continue
                 ended_by_broker = not paho_of(client).is_connected()
                 self.unreachable_reason, cause = self._loss_reason(error)
                 # A refusal that follows another loss is logged too: pauses do not end it, an operator does.
@@ -348,6 +340,7 @@ class MqttTransport:
         if self._sockets is not None:
             # paho only calls `wrap_socket` and reads `check_hostname`.
             paho_of(client).tls_set_context(cast("ssl.SSLContext", self._sockets))
+        self._attempt = client
 
     def _loss_reason(self, error: Exception) -> tuple[str, Cause]:
         """Return why a connection was lost."""
@@ -376,7 +369,7 @@ class MqttTransport:
         self._write_scheduled = False
 
     def _detach(self) -> None:
-        self._client = None
+        self._attempt = self._client = None
         if self._connected:
             self._notify_watchers(connected=False)
 

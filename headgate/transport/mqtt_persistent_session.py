@@ -28,7 +28,8 @@ from paho.mqtt.client import MQTTMessage
 from headgate.errors import TransportError
 from headgate.transport.aiomqtt_parts import paho_of
 from headgate.transport.broker_tls import BrokerTls
-from headgate.transport.mqtt import FILTERS_PER_PACKET, MqttTiming, MqttTransport
+from headgate.transport.mqtt import FILTERS_PER_PACKET, MqttTransport
+from headgate.transport.mqtt_timing import MqttTiming
 from headgate.transport.tls_socket import TlsSocket
 
 KEEPALIVE_SECONDS: Final = 30

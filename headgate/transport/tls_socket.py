@@ -176,6 +176,11 @@ class TlsSocket:
         """Pass False after the handshake."""
         self._sock.setblocking(flag)
 
+    def abort(self) -> None:
+        """End the handshake that another thread waits for: it finds the end of the connection."""
+        with contextlib.suppress(OSError):  # It is closed already, or was never connected.
+            self._sock.shutdown(socket.SHUT_RDWR)
+
     def close(self) -> None:
         """Close the connection without a farewell: MQTT has its own."""
         self._sock.close()

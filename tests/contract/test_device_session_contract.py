@@ -14,8 +14,8 @@ import pytest
 from bench.harness.tcp_proxy import Proxy
 from controller.devices.session_port import Delivery, DeviceSession
 from controller.local.embedded import EmbeddedBroker
-from headgate.transport.mqtt import MqttTiming
 from headgate.transport.mqtt_persistent_session import CONFIRMATION_TIMEOUT_SECONDS, MqttPersistentSession
+from headgate.transport.mqtt_timing import MqttTiming
 from tests.support.fakes.device_broker import FakeDeviceBroker
 from tests.support.servers.real_brokers import BROKERS, BrokerKind, real_broker, tls_of
 from tests.support.waiting import never, until

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from controller.local.certificates import LocalCertificateAuthority
 from headgate.tls import server_context
-from headgate.transport.mqtt import MqttTiming
 from headgate.transport.mqtt_persistent_session import MqttDelivery, MqttPersistentSession
+from headgate.transport.mqtt_timing import MqttTiming
 from tests.support.samples.client_configs import client_config
 from tests.support.servers.tls_broker import encrypted
 from tests.support.waiting import until

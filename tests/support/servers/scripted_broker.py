@@ -14,13 +14,18 @@ def connack(code: int = 0, properties: bytes = b"") -> bytes:
 
 
 @asynccontextmanager
-async def scripted_broker(answer: bytes | None) -> AsyncIterator[int]:
-    """Yield the port of a server that sends ``answer``; None: it closes the connection, empty: it says nothing."""
+async def scripted_broker(answer: bytes | None, contacted: asyncio.Event | None = None) -> AsyncIterator[int]:
+    """Yield the port of a server that sends ``answer``; None: it closes the connection, empty: it says nothing.
+
+    ``contacted`` is set once a client has sent something.
+    """
     open_connections: list[asyncio.StreamWriter] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         open_connections.append(writer)
         await reader.read(1)
+        if contacted is not None:
+            contacted.set()
         if answer is None:
             writer.close()
         else:
