@@ -10,13 +10,14 @@ import msgspec
 import pytest
 
 from headgate.errors import LedgerError
+from headgate.event_log import LogEvent
 from headgate.ledger.chunk_ranges import ChunkRange
 from headgate.ledger.compacted import Manifest, create_manifest, decode_compacted, manifest_path, read_manifest
 from headgate.ledger.ledger import Ledger
 from headgate.ledger.paths import chunk_folder, chunk_name
 from headgate.protocol import messages as m
 from headgate.reading.compacted_reader import CompactedRecords
-from headgate.reading.segment_reader import ChunkCache, Head, SegmentReader
+from headgate.reading.segment_reader import POLL_SECONDS, ChunkCache, Head, SegmentReader
 from tests.support.fakes.object_store import FakeStore
 from tests.support.fakes.scripted_leader import TOPIC_ID, ScriptedCluster
 from tests.support.samples.compaction import compact
@@ -176,6 +177,22 @@ async def test_a_reader_waits_for_an_unavailable_store() -> None:
     ledger.store.fail_next("unavailable", "names", 2)
     ledger.store.fail_next("unavailable", "read", 3)
     await ledger.read_all(ledger.reader())
+
+
+async def test_each_outage_of_the_store_at_a_known_chunk_is_logged_once_and_waited_for(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    ledger = CompactedLedger(2)
+    running = asyncio.create_task(ledger.reader().run())
+    for outages in (1, 2):
+        began = asyncio.get_running_loop().time()
+        ledger.store.fail_next("unavailable", "read", 3)
+        ledger.grow()
+        await until(lambda: len(ledger.delivered) == ledger.records)
+        assert asyncio.get_running_loop().time() - began >= 3 * POLL_SECONDS
+        logged = [each.msg.event for each in caplog.records if isinstance(each.msg, LogEvent)]
+        assert logged == ["segment.unreadable"] * outages
+    running.cancel()
 
 
 async def test_a_segment_without_compacted_records_continues_after_the_compacted_range() -> None:
