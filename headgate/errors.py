@@ -92,7 +92,7 @@ class RequestRejectedError(HeadgateError):
 
 
 class FencedError(RequestRejectedError):
-    """A newer incarnation has replaced this producer or consumer. This one must stop."""
+    """A newer incarnation has replaced this producer or consumer, or a command has evicted it. This one must stop."""
 
 
 class ForgottenError(FencedError):

@@ -7,8 +7,8 @@
    It keeps its incarnation, and continues to deliver meanwhile.
 4. Pushes can be lost, so every heartbeat lists what the consumer holds, and the leader pushes what
    is missing again.
-5. A newer program of the same name, or the deletion of the subscription, fences this consumer: the
-   iterator raises FencedError.
+5. A newer program of the same name, an eviction by a command, or the deletion of the subscription
+   fences this consumer: the iterator raises FencedError.
 """
 
 from __future__ import annotations
@@ -217,7 +217,8 @@ class Consumer:
         """Return the next record.
 
         Raises:
-            FencedError: a newer program of this name is running, or the subscription was deleted.
+            FencedError: a newer program of this name is running, a command evicted this one, or the
+                subscription was deleted.
             PositionOutOfRangeError: the ledger was replaced by an older one while this consumer ran.
             HeadgateError: reading failed for good, or this consumer is not open.
 
@@ -241,7 +242,8 @@ class Consumer:
 
         Raises:
             ConfigError: an argument is out of range.
-            FencedError: a newer program of this name is running, or the subscription was deleted.
+            FencedError: a newer program of this name is running, a command evicted this one, or the
+                subscription was deleted.
             HeadgateError: reading failed for good, or this consumer is closed.
 
         """

@@ -67,6 +67,8 @@ def on_subscription(kind: Callable[..., m.AnyRequestBody], **fields: object) -> 
 DELETES = on_topic(m.DeleteTopic, force=True)
 CREATES = on_topic(m.CreateTopic, topic="mine", segments=64)
 SEEKS = on_subscription(m.SeekSubscription, to="earliest")
+CREATES_SUBSCRIPTION = on_subscription(m.CreateSubscription, subscription_type=SubscriptionType.STREAM)
+EVICTS = on_subscription(m.EvictConsumer, consumer=CONSUMER)
 DELETES_SUBSCRIPTION = on_subscription(m.DeleteSubscription, force=True)
 JOINS = as_the_consumer(m.RegisterConsumer, incarnation=2**62, subscription_type=SubscriptionType.STREAM)
 STRANGER_JOINS = as_the_consumer(m.RegisterConsumer, consumer="mine", subscription_type=SubscriptionType.STREAM)
@@ -100,6 +102,8 @@ ATTACKS = [
         forbidden(user, "deletes a subscription", DELETES_SUBSCRIPTION)
         for user in ("snoop", "colleague", "rival", "team")
     ),
+    *(forbidden(user, "evicts a consumer", EVICTS) for user in ("snoop", "colleague")),
+    forbidden("snoop", "creates a subscription", CREATES_SUBSCRIPTION),
     forbidden("snoop", "joins a subscription", STRANGER_JOINS),
     forbidden("rival", "joins a subscription", STRANGER_JOINS),
     forbidden("colleague", "takes the name of a consumer", JOINS),

@@ -12,6 +12,7 @@ from headgate.cli.records.ndjson import decode_position
 from headgate.cli.terminal.confirmation import ask_first, dry_run_option, require_consent, yes_option
 from headgate.cli.terminal.iso_time import utc_minute
 from headgate.cli.terminal.output import examples, json_option, print_json, print_table
+from headgate.cli.topics.copy_position import unfinished_segments
 
 if TYPE_CHECKING:
     from headgate import ProducerInfo
@@ -141,12 +142,14 @@ def _last_used(producer: ProducerInfo) -> str:
 
 
 def position_text(position: bytes | None) -> str:
-    """Return a source position for people: the line of a file, short printable text, or a size."""
+    """Return a source position for people: of a file, of a copy, short printable text, or a size."""
     if position is None:
         return "-"
     line = decode_position(position)
     if line is not None:
         return f"line {line.number}"
+    if (segments := unfinished_segments(position)) is not None:
+        return f"copy, {segments} segments open"
     text = position.decode("utf-8", errors="replace")
     if text.isprintable() and "\ufffd" not in text and len(text) <= MAX_POSITION_CHARACTERS:
         return text

@@ -80,6 +80,12 @@ class CopyProgress:
         return _ENCODER.encode(_Position(_KIND, self._topic_id, self._newest, differences, list(unfinished.values())))
 
 
+def unfinished_segments(stored: bytes) -> int | None:
+    """Return how many segments a copy had not completed; None if ``stored`` is not the position of a copy."""
+    position = _decoded(stored)
+    return None if position is None else len(position.segments)
+
+
 def _starts(topic: TopicDescription, ends: Mapping[int, int], stored: bytes | None) -> dict[int, int]:
     """Return the first offset to copy of each segment that is not complete, by segment."""
     if stored is None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.access.requirements import required
+from controller.access.requirements import refuse_access, required
 from controller.access.rules import ACTIONS, OPEN, AccessRules, Act, Action, Right, Role
 from headgate.protocol import messages as m
 from headgate.protocol.requests import AnyRequestBody
@@ -108,6 +108,16 @@ def test_a_right_never_allows_more_than_its_widened_form(
 
     assert wide.allows(act) or not narrow.allows(act)
     assert Right(Role.ADMINISTRATOR).allows(act)
+
+
+def test_a_consumer_cannot_remove_others_of_its_subscription() -> None:
+    """They know each other's names."""
+    where = {"topic": "orders", "subscription": "billing", "token": "t"}
+    evicts = m.EvictConsumer(**where, consumer="c")
+    creates = m.CreateSubscription(**where, subscription_type="STREAM")
+
+    assert refuse_access(RULES, "billing", evicts) is not None
+    assert refuse_access(RULES, "billing", creates) is None, "its first registration would create it, too"
 
 
 @pytest.mark.parametrize("kind", AnyRequestBody.__args__, ids=lambda kind: kind.__name__)

@@ -150,6 +150,17 @@ def test_a_configuration_sets_type_and_order() -> None:
     assert ("QUEUE", "none", "count") == (known.type, known.order, known.balance)
 
 
+def test_a_consumer_is_registered_since_its_incarnation_joined() -> None:
+    known = held()
+    ada = {**IDS, "consumer": "ada", "client_id": known.consumers["ada"].client_id}
+    known.apply(e.ConsumerRegistered(**ada, incarnation=2, host="node-a", version="1"), 10)
+    known.apply(e.ConsumerRegistered(**ada, incarnation=2, capacity=50, host="node-a", version="1"), 20)
+    assert known.consumers["ada"].registered_at_ms == 10, "only its capacity has changed"
+
+    known.apply(e.ConsumerRegistered(**ada, incarnation=3, host="node-b", version="1"), 30)
+    assert (known.consumers["ada"].registered_at_ms, known.consumers["ada"].host) == (30, "node-b")
+
+
 def test_a_subscription_is_unused_since_its_last_consumer_was_removed() -> None:
     known = held()
     assert known.unused_since_ms is None

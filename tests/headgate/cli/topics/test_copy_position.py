@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headgate.cli.records.producer import position_text
 from headgate.cli.topics.copy_position import MAX_POSITION_BYTES, CopyPositionError, CopyProgress
 from headgate.protocol import messages as m
 from headgate.reading.topic_reader import LedgerRecord, TopicReader
@@ -94,6 +95,8 @@ def test_complete_segments_take_no_space_and_may_be_pruned() -> None:
         for offset in range(5):
             stored = progress.after(number, offset)
     assert len(stored) < 30
+
+    assert position_text(stored) == "copy, 1 segments open"
 
     assert CopyProgress(described((500, 12, False), (501, 2, False)), stored).starts == {500: 0, 501: 0}
 
