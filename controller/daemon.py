@@ -36,6 +36,7 @@ from controller.leader.election_events import ElectionEvents
 from controller.leader.leader import ShardLeader
 from controller.leader.shard_controller import ShardController
 from controller.leader.shard_spreader import ShardSpreader
+from controller.leader.standby_memory import StandbyMemory
 from controller.leader.step_driver import TurnBudget
 from controller.leadership.election import (
     Connected,
@@ -52,6 +53,7 @@ from controller.leadership.transitions import Event, Role
 from controller.logs import change_level
 from controller.peers import Peers
 from controller.settings.certificate_expiry import report_certificates
+from controller.settings.for_coordinator import coordinator_settings
 from controller.settings.http_files import read_http_access, read_peer_tls
 from controller.settings.instruments import new_instruments
 from controller.settings.listeners import advertised_url, http_warnings
@@ -62,7 +64,6 @@ from controller.state.shard_state import ShardState
 from controller.state.steady_clock import SteadyClock
 from controller.status import daemon_status
 from controller.zookeeper_session import ZooKeeperSession, elections_root, zookeeper_credentials
-from coordinator.ports import CoordinatorSettings
 from headgate.ledger.compacted import delete_compacted_segments
 from headgate.ledger.ledger import Ledger
 from headgate.ledger.paths import chunk_folder
@@ -96,18 +97,6 @@ def read_clocks() -> tuple[int, int]:
     elapsed = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
     # Of Python's clocks, only this one has a value beyond the year 2262.
     return int(time.clock_gettime(time.CLOCK_REALTIME) * 1000), time.clock_gettime_ns(elapsed) // 1_000_000
-
-
-def coordinator_settings(settings: Settings) -> CoordinatorSettings:
-    return CoordinatorSettings(
-        grace_seconds=settings.subscriptions.grace_seconds,
-        revoke_timeout_seconds=settings.subscriptions.revoke_timeout_seconds,
-        heartbeat_interval_seconds=settings.subscriptions.heartbeat_interval_seconds,
-        poll_min_seconds=settings.drain.poll_min_seconds,
-        poll_max_seconds=settings.drain.poll_max_seconds,
-        # A check waits until its segments' acknowledgements are durable, then for the run.
-        poll_check_timeout_seconds=settings.drain.run_timeout_seconds + settings.ingest.write_timeout_seconds,
-    )
 
 
 class Daemon:
@@ -211,8 +200,9 @@ class Daemon:
         await transport.subscribe(m.leader_topic(settings.cluster.name, "+"), self._on_leader, retained=True)
         await transport.subscribe(m.presence_filter(settings.cluster.name), self._on_presence)
         ledgers = (Ledger(store, shard, partial(self._on_foreign_objects, shard)) for shard in range(shards))
+        standby = StandbyMemory(self.instance, elections, lambda: self.settings.standby.memory_bytes)
         self._controllers = [
-            self._controller(ledger, shards, elections, transport, drain_checker) for ledger in ledgers
+            self._controller(ledger, shards, elections, transport, drain_checker, standby) for ledger in ledgers
         ]
         self._cluster_status.controllers = self._controllers
         stack.callback(tasks.create_task(self._cluster_status.sample(), name="history").cancel)
@@ -323,6 +313,7 @@ class Daemon:
         elections: Elections,
         transport: Transport,
         drain_checker: DrainChecker,
+        standby: StandbyMemory,
     ) -> ShardController:
         def new_leader(state: ShardState, yields_to_contender: Callable[[], bool]) -> ShardLeader:
             settings = self.settings  # Those at the start of the term: `reload` may have changed them.
@@ -361,6 +352,7 @@ class Daemon:
             instance=self.instance,
             elections=elections,
             new_leader=new_leader,
+            standby=standby,
             observer=self.instruments,
             now_ms=self._now_ms,
         )

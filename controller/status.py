@@ -302,6 +302,8 @@ def _shard(controller: ShardController) -> ShardStatus:
             leader_epoch=controller.following_epoch,
             head=controller.following_chunk,
             fault=controller.fault or "",
+            keeps_state=controller.keeps_state,
+            replay_lag_seconds=controller.replay_lag_seconds,
         )
     state, commit = leader.state, leader.commit
     return ShardStatus(

@@ -34,6 +34,10 @@ class ShardStatus:
     """Newest durable chunk that this daemon knows of."""
     fault: str = ""
     """Why this daemon cannot read the ledger; the text names the object."""
+    keeps_state: bool = True
+    """Whether the state is in memory. Otherwise a new term begins with the newest snapshot."""
+    replay_lag_seconds: float = 0.0
+    """How long this daemon has not known the end of the ledger; 0 if it leads."""
     producers: int = 0
     """Known producers, named and anonymous."""
     named_producers: int = 0

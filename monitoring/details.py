@@ -153,6 +153,18 @@ LEADERSHIP: Final = Row(
             units.Seconds,
             quantiles("transfer_handover_seconds"),
         ),
+        Panel(
+            "Replay lag",
+            "How long daemons have not known the end of the ledgers that they follow.",
+            units.Seconds,
+            (highest("shard_replay_lag_seconds"),),
+        ),
+        Panel(
+            "States in memory",
+            "Shards whose state each daemon has in memory, led or followed.",
+            units.Short,
+            (summed("shard_state_in_memory", "instance"),),
+        ),
         Panel("Leader epoch", "Leader epoch of the newest term.", units.NoUnit, (highest("shard_leader_epoch"),)),
         Panel(
             "Restore",

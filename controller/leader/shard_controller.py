@@ -2,7 +2,7 @@
 
 controller.leadership.transitions decides. This module performs its actions and posts its events.
 While following, it keeps reading the ledger, so that a new term only has to read the chunks of the
-last second.
+last second; of a shard whose state does not fit into the daemon's `StandbyMemory`, it follows the terms.
 
 A damaged, foreign or missing object of the ledger fails this shard only: `ShardController.fault`
 names it. The daemon reads it again with pauses, as a follower, and contends when it can be read.
@@ -23,10 +23,13 @@ from controller.backup.check import misplaced
 from controller.chunk_writer.builder import ChunkBuilder
 from controller.commit import TermEndedError
 from controller.leader.leader import ShardLeader
+from controller.leader.standby_memory import StandbyMemory
+from controller.leader.term_tail import TermTail
 from controller.leadership.election import Elections
 from controller.leadership.transitions import Action, Event, Leadership, Role
 from controller.snapshots.restore import apply_new_chunks, catch_up, load_newest_snapshot
 from controller.state.shard_state import ShardState
+from controller.state.size import estimated_bytes
 from headgate.backoff import Backoff
 from headgate.errors import ConfigError, LedgerError, ObjectExistsError, OutcomeUnknownError, StoreUnavailableError
 from headgate.ledger.ledger import Ledger
@@ -74,6 +77,7 @@ class ShardController:
         instance: str,
         elections: Elections,
         new_leader: Callable[[ShardState, Callable[[], bool]], ShardLeader],
+        standby: StandbyMemory,
         observer: events.Observer,
         now_ms: Callable[[], int],
     ) -> None:
@@ -92,6 +96,8 @@ class ShardController:
         self.led_since: float | None = None
         """When the present term started, by the loop's clock; None: this daemon does not lead."""
         self.transfer: Transfer | None = None
+        self.read_to_end_at = asyncio.get_running_loop().time()
+        """When this daemon last knew the end of the ledger, by the loop's clock."""
         self.fault: str | None = None
         """Why the ledger cannot be read; the text names the object. None if it can be read."""
         self._ledger = ledger
@@ -99,11 +105,14 @@ class ShardController:
         self._instance = instance
         self._elections = elections
         self._new_leader = new_leader
+        self._standby = standby
         self._observer = observer
         self._now_ms = now_ms
         self._log = log.bind(shard=self.shard)
         self._events: asyncio.Queue[Event] = asyncio.Queue()
         self._state = ShardState(self.shard)
+        self._terms: TermTail | None = None
+        """Follows the ledger while the state is not in memory."""
         self._reading = asyncio.Lock()
         self._serving: asyncio.Task[None] | None = None
         self._catching_up: asyncio.Task[None] | None = None
@@ -117,6 +126,16 @@ class ShardController:
         """How often in a row the ledger could not be read."""
         self._end_detail: str | None = None
         """Why the current term failed; None if it has not."""
+
+    @property
+    def keeps_state(self) -> bool:
+        """Whether the state of the shard is in memory, so that a new term can start at once."""
+        return self.leader is not None or self._terms is None
+
+    @property
+    def replay_lag_seconds(self) -> float:
+        """How long this daemon has not known the end of the ledger; 0 if it leads."""
+        return 0.0 if self.leader is not None else asyncio.get_running_loop().time() - self.read_to_end_at
 
     def post(self, event: Event) -> None:
         """Queue ``event``; never blocks. Each external event is posted once, so the queue stays short."""
@@ -198,10 +217,11 @@ class ShardController:
             async with self._reading:
                 try:
                     # Only a listing shows that a missing chunk, which looks like the end, is there again.
-                    found = 0 if self.fault is not None else await self._apply_new_chunks()
+                    found = 0 if self.fault is not None else await self._follow()
                     if self.fault is not None or (not found and loop.time() - listed_at > LISTING_INTERVAL_SECONDS):
                         listed_at = loop.time()
-                        await self._catch_up()
+                        if self._terms is None or self.fault is not None or await self._terms.lost(self._ledger):
+                            await self._catch_up()
                 except StoreUnavailableError as error:
                     self._observer.observe(events.StoreOperationFailed(operation="read"))
                     self._log.warning("ledger.unreachable", error=str(error))
@@ -248,25 +268,41 @@ class ShardController:
             self._preparing.cancel()
             self._preparing = None
 
+    async def _follow(self) -> int:
+        """Read new chunks by number; return how many. Begin or stop keeping the state, as the memory permits."""
+        if not self._standby.keeps(self.shard, estimated_bytes(self._state)):
+            if self._terms is None:
+                state, self._state = self._state, ShardState(self.shard)
+                self._terms = TermTail(state.chunk, state.leader_epoch, state.leader_instance)
+                self._log.info("standby.released", chunk=state.chunk)
+            return self._record_progress(await self._terms.read(self._ledger), self._terms)
+        if self._state.chunk:
+            return await self._apply_new_chunks()
+        async with self._standby.reading:
+            return await self._apply_new_chunks()
+
     async def _apply_new_chunks(self) -> int:
         """Apply new chunks by number; return how many."""
         if self._state.chunk == 0:
             self._state = await load_newest_snapshot(self._ledger, self._report_unusable_snapshot)
-        return self._record_progress(await apply_new_chunks(self._ledger, self._state))
+        self._terms = None
+        return self._record_progress(await apply_new_chunks(self._ledger, self._state), self._state)
 
     async def _catch_up(self) -> int:
         """Apply all chunks up to the end of the ledger by a listing; return how many."""
         self._state, read = await catch_up(self._ledger, self._state, self._report_unusable_snapshot)
-        return self._record_progress(read)
+        self._terms = None
+        return self._record_progress(read, self._state)
 
     def _report_unusable_snapshot(self, shard: int) -> None:
         self._observer.observe(events.SnapshotRejected(shard=shard))
 
-    def _record_progress(self, read: int) -> int:
+    def _record_progress(self, read: int, end: ShardState | TermTail) -> int:
+        self.read_to_end_at = asyncio.get_running_loop().time()
         if read:
-            self.following_chunk, self.following_epoch = self._state.chunk, self._state.leader_epoch
-            self.following_leader = self._state.leader_instance
-            self._observer.observe(events.HeadAdvanced(shard=self.shard, chunk=self._state.chunk))
+            self.following_chunk, self.following_epoch = end.chunk, end.leader_epoch
+            self.following_leader = end.leader_instance
+            self._observer.observe(events.HeadAdvanced(shard=self.shard, chunk=end.chunk))
         return read
 
     def _require_own_topics(self) -> None:
@@ -306,6 +342,7 @@ class ShardController:
                 self.post(Event.LEDGER_UNREADABLE)
             else:
                 self._recover()
+                self._standby.stop_following(self.shard)
                 state, self._state = self._state, ShardState(self.shard)
                 self.leader = self._new_leader(state, lambda: self.leadership.yields_to_contender)
                 self._attempts = 0

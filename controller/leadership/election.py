@@ -7,7 +7,7 @@ The ledger decides which one leads. Losing contact with the service ends no term
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NoReturn, Protocol, Self
 
 from headgate.errors import HeadgateError
@@ -92,6 +92,8 @@ class SeenQueue:
     """The instances behind it."""
     fixed: bool = False
     """An operator had the lock passed on to the holder."""
+    next: str = field(default="", compare=False)
+    """The first of those behind it; empty: none is."""
 
 
 class ElectionsUnreachableError(HeadgateError):

@@ -370,7 +370,10 @@ class ZooKeeperElections:
             return
         instances = [instance_of(name) for name in queue]
         contender.seen = SeenQueue(
-            instances[0], frozenset(instances[1:]), fixed=order.fixed and queue[0] == order.first
+            instances[0],
+            frozenset(instances[1:]),
+            fixed=order.fixed and queue[0] == order.first,
+            next="".join(instances[1:2]),
         )
         self._set_holder(shard, instances[0])
         self._set_acquired(shard, first=rank == 0)

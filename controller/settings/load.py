@@ -38,6 +38,7 @@ from controller.settings.sections import (
     Section,
     SnapshotSettings,
     SpreadSettings,
+    StandbySettings,
     SubscriptionSettings,
     ZooKeeperSettings,
 )
@@ -68,6 +69,7 @@ __all__ = [
     "Settings",
     "SnapshotSettings",
     "SpreadSettings",
+    "StandbySettings",
     "SubscriptionSettings",
     "ZooKeeperSettings",
     "ledger_unreachable_from_executors",
@@ -88,6 +90,8 @@ class Settings(Section, frozen=True, kw_only=True):
     """The daemon."""
     spread: SpreadSettings = SpreadSettings()
     """Shards and daemons."""
+    standby: StandbySettings = StandbySettings()
+    """States of followed shards."""
     zookeeper: ZooKeeperSettings = ZooKeeperSettings()
     """Elections."""
     broker: BrokerSettings = BrokerSettings()

@@ -16,6 +16,7 @@ from controller.settings.load import (
     ScalingSettings,
     Settings,
     SpreadSettings,
+    StandbySettings,
     ZooKeeperSettings,
 )
 
@@ -25,6 +26,7 @@ AT_RUN_TIME = (
     *(f"scaling.{field}" for field in ScalingSettings.__struct_fields__),
     *(f"retention.{field}" for field in RetentionSettings.__struct_fields__),
     *(f"spread.{field}" for field in SpreadSettings.__struct_fields__),
+    *(f"standby.{field}" for field in StandbySettings.__struct_fields__),
     "access.file",
     "access.open",
     "log.level",

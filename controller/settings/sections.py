@@ -55,6 +55,15 @@ class SpreadSettings(Section, frozen=True, kw_only=True):
     Default: 30 s, so that a daemon that starts again and again gets none."""
 
 
+class StandbySettings(Section, frozen=True, kw_only=True):
+    """``[standby]``: the states of shards that this daemon follows and does not lead. It changes at SIGHUP."""
+
+    memory_bytes: Annotated[int, Meta(ge=0, le=1 << 44)] = 1 << 30
+    """Estimated memory for these states. Shards that this daemon takes over next come first. Of the others it
+    follows the terms only, and a new term begins with the newest snapshot. Default: 1 GiB, some 700 000
+    producers."""
+
+
 class InstanceSettings(Section, frozen=True, kw_only=True):
     """``[instance]``: this daemon."""
 

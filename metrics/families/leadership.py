@@ -20,27 +20,7 @@ HANDOVER_BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5
 
 
 def add_leadership_metrics(metrics: MetricFactory) -> None:
-    is_leader = metrics.gauge("shard_is_leader", "1 if this daemon leads the shard.", shard=None)
-    failed = metrics.gauge(
-        "shard_ledger_unreadable",
-        "1 if this daemon cannot read the ledger of the shard, because an object is damaged, foreign or missing.",
-        shard=None,
-    )
-    epoch = metrics.gauge_of(
-        events.TermStarted,
-        "leader_epoch",
-        "shard_leader_epoch",
-        "Leader epoch of the newest term that this daemon knows of.",
-        shard=None,
-    )
-    head = metrics.gauge_of(
-        events.HeadAdvanced,
-        "chunk",
-        "ledger_head_chunk",
-        "Number of the newest durable chunk that this daemon knows of.",
-        shard=None,
-    )
-    started = metrics.counter("leader_terms_started", "Terms that this daemon started.", shard=None)
+    _add_shard_gauges(metrics)
     metrics.count(
         events.TermEnded, "leader_terms_ended", "Terms of this daemon that ended, by reason.", reason=TERM_END_REASONS
     )
@@ -66,11 +46,50 @@ def add_leadership_metrics(metrics: MetricFactory) -> None:
         shard=None,
     )
 
+    _ZooKeeperMetrics(metrics)
+
+
+def _add_shard_gauges(metrics: MetricFactory) -> None:
+    """Add what this daemon knows of each shard."""
+    is_leader = metrics.gauge("shard_is_leader", "1 if this daemon leads the shard.", shard=None)
+    failed = metrics.gauge(
+        "shard_ledger_unreadable",
+        "1 if this daemon cannot read the ledger of the shard, because an object is damaged, foreign or missing.",
+        shard=None,
+    )
+    epoch = metrics.gauge_of(
+        events.TermStarted,
+        "leader_epoch",
+        "shard_leader_epoch",
+        "Leader epoch of the newest term that this daemon knows of.",
+        shard=None,
+    )
+    head = metrics.gauge_of(
+        events.HeadAdvanced,
+        "chunk",
+        "ledger_head_chunk",
+        "Number of the newest durable chunk that this daemon knows of.",
+        shard=None,
+    )
+    kept = metrics.gauge(
+        "shard_state_in_memory",
+        "1 if this daemon leads the shard or keeps its state, 0 if a term would begin with the newest snapshot.",
+        shard=None,
+    )
+    lag = metrics.gauge(
+        "shard_replay_lag_seconds",
+        "How long this daemon, which does not lead the shard, has not known the end of its ledger.",
+        shard=None,
+    )
+    started = metrics.counter("leader_terms_started", "Terms that this daemon started.", shard=None)
+
     def set_roles(event: events.StatusCollected) -> None:
         for shard in event.status.shards:
             is_leader.child(shard.shard).set(shard.leading)
             started.child(shard.shard)  # from 0 on, so that a rate shows the first term
             failed.child(shard.shard).set(bool(shard.fault))
+            kept.child(shard.shard).set(shard.keeps_state)
+            lag.child(shard.shard).set(shard.replay_lag_seconds)
             epoch.child(shard.shard).set(shard.leader_epoch)
             head.child(shard.shard).set(shard.head)
 
@@ -78,7 +97,6 @@ def add_leadership_metrics(metrics: MetricFactory) -> None:
     metrics.on(events.TermStarted, lambda event: is_leader.child(event.shard).set(1))
     metrics.on(events.TermEnded, lambda event: is_leader.child(event.shard).set(0))
     metrics.on(events.StatusCollected, set_roles)
-    _ZooKeeperMetrics(metrics)
 
 
 def _add_transfer_metrics(metrics: MetricFactory) -> None:

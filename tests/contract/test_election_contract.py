@@ -86,6 +86,20 @@ async def test_a_waiting_contender_can_leave_the_queue(join: Join) -> None:
     assert b.first == set()
 
 
+async def test_every_contender_knows_who_is_next(join: Join) -> None:
+    a, b = await leader_and_contender(join)
+    c = await join("c")
+    c.elections.contend(0)
+
+    def next_seen_by(contender: Candidate) -> str:
+        queue = contender.elections.queue(0)
+        return "" if queue is None else queue.next
+
+    await until(lambda: [next_seen_by(each) for each in (b, c)] == ["b", "b"])
+    a.withdraw(0)
+    await until(lambda: [next_seen_by(each) for each in (b, c)] == ["c", "c"])
+
+
 async def test_shards_have_separate_queues(join: Join) -> None:
     a, b = await leader_and_contender(join)
 

@@ -51,6 +51,8 @@ def following(shard=0):
         leadership=SimpleNamespace(role=SimpleNamespace(value="following")),
         following_epoch=2,
         following_chunk=5,
+        keeps_state=True,
+        replay_lag_seconds=0.0,
         fault=None,
     )
 

@@ -15,6 +15,7 @@ from controller.devices.session_port import Delivery, DeviceSession
 from controller.leader.context import LeaderContext
 from controller.leader.leader import ShardLeader
 from controller.leader.shard_controller import ShardController
+from controller.leader.standby_memory import StandbyMemory
 from controller.leadership.election import Acquired, Connected, ElectionEvent, Released, Suspended
 from controller.leadership.transitions import Event, Role
 from controller.settings.load import IngestSettings
@@ -78,6 +79,7 @@ class SimulatedDaemon:
         self.clock_ahead_ms = 0
         """How far this machine's wall clock is set ahead."""
         self._clock = SteadyClock(now_ms(), now_ms())
+        self.standby = StandbyMemory(name, self.elections, lambda: simulation.standby_bytes)
         self.controllers = [
             ShardController(
                 ledger=Ledger(self.store, shard),
@@ -85,6 +87,7 @@ class SimulatedDaemon:
                 instance=name,
                 elections=self.elections,
                 new_leader=self._new_leader,
+                standby=self.standby,
                 observer=self,
                 now_ms=self.now_ms,
             )

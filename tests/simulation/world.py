@@ -133,6 +133,8 @@ class ClusterSimulation:
         self.import_program = ImportProgram(plan.rng("import"), self.client, TOPIC) if named_producer else None
         self.max_producers = MAX_PRODUCERS if named_producer else IngestSettings().max_producers
         self.access_rules = SCARCE if quotas else OPEN
+        self.standby_bytes = (0, 2000, 1 << 30)[plan.seed % 3]
+        """So that followers keep no state, a few, or all."""
         self.by_load = plan.seed % 4 > 1
         """Whether the STREAM subscription is balanced by load."""
         kinds = {"stream": STREAM, "queue": QUEUE}

@@ -397,7 +397,7 @@ class FakeElections:
             self._on_event(HolderChanged(shard, holder))
         names = [each.owner.instance for each in queue]
         fixed = self._service.service_state.fixed.get(shard) is queue[0]
-        self._seen[shard] = SeenQueue(names[0], frozenset(names[1:]), fixed)
+        self._seen[shard] = SeenQueue(names[0], frozenset(names[1:]), fixed, next="".join(names[1:2]))
         if queue[0] is session and shard not in self._first and self._in_contact.is_set():
             self._first.add(shard)
             self._on_event(Acquired(shard))

@@ -17,6 +17,7 @@ from controller.leader.election_events import ElectionEvents
 from controller.leader.leader import ShardLeader
 from controller.leader.shard_controller import ShardController
 from controller.leader.shard_spreader import ShardSpreader
+from controller.leader.standby_memory import StandbyMemory
 from controller.leadership.election import ElectionEvent, Lost
 from controller.leadership.instance_record import InstanceRecord
 from controller.leadership.shard_leaders import ShardLeaders
@@ -47,10 +48,12 @@ class Contender:
     ) -> None:
         """``spread``: keep the shards spread; None: they stay where they are."""
         self.name = name
+        self.standby_bytes = 1 << 30
         self.store = store_type(objects=cluster.objects, latency_seconds=(0.001, 0.002))
         self.transport = cluster.broker.transport(f"daemon-{name}")
         self.election_events = ElectionEvents(lambda: self.controllers, ShardLeaders(name), patience_seconds=0)
         self.elections = cluster.zookeeper.elections(name, self._on_election)
+        self.standby = StandbyMemory(name, self.elections, lambda: self.standby_bytes)
         self.controllers = [
             ShardController(
                 ledger=Ledger(self.store, shard),
@@ -58,6 +61,7 @@ class Contender:
                 instance=name,
                 elections=self.elections,
                 new_leader=self._new_leader,
+                standby=self.standby,
                 observer=Instruments(CollectorRegistry()),
                 now_ms=now_ms,
             )

@@ -1,0 +1,132 @@
+"""Followers keep states within the memory limit, and follow the terms of the others."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from controller.leader.shard_controller import LISTING_INTERVAL_SECONDS
+from controller.snapshots.job import take_snapshot
+from headgate.ledger.ledger import Ledger
+from headgate.ledger.paths import chunk_path
+from headgate.model import entries as e
+from tests.support.fakes.object_store import FakeStore
+from tests.support.waiting import until
+from tests.support.worlds.contenders import Cluster, Contender
+
+pytestmark = pytest.mark.looptime
+
+
+def propose_topic(leader: Contender, name: str = "orders") -> None:
+    state = leader.leader.state
+    leader.leader.commit.propose(e.TopicCreated(topic_id=state.next_id, topic=name, segments=4, token=name))
+
+
+@asynccontextmanager
+async def led(cluster: Cluster) -> AsyncIterator[Contender]:
+    """A leader with one topic."""
+    async with Contender(cluster, "a").running() as leader:
+        await until(lambda: leader.leads)
+        propose_topic(leader)
+        await leader.leader.commit.flush()
+        yield leader
+
+
+def follower_of(cluster: Cluster, name: str, memory_bytes: int) -> Contender:
+    follower = Contender(cluster, name)
+    follower.standby_bytes = memory_bytes
+    return follower
+
+
+async def test_a_follower_without_memory_releases_the_state_and_follows_the_terms() -> None:
+    cluster = Cluster()
+    async with led(cluster) as leader, follower_of(cluster, "b", 0).running() as follower:
+        await until(lambda: not follower.controller.keeps_state)
+        propose_topic(leader, "other")
+        await until(lambda: follower.controller.following_chunk == 3)
+
+        assert ("a", 1) == (follower.controller.following_leader, follower.controller.following_epoch)
+        assert not follower.controller._state.topics
+
+
+async def test_a_follower_without_memory_takes_over_with_the_whole_state() -> None:
+    cluster = Cluster()
+    async with led(cluster) as leader, follower_of(cluster, "b", 0).running() as follower:
+        await until(lambda: not follower.controller.keeps_state)
+        await leader.stop()
+        await until(lambda: follower.leads)
+
+        assert {"orders"} == set(follower.leader.state.topics)
+        assert follower.controller.keeps_state
+
+
+async def test_the_state_is_read_again_once_there_is_memory() -> None:
+    cluster = Cluster()
+    async with led(cluster), follower_of(cluster, "b", 0).running() as follower:
+        await until(lambda: not follower.controller.keeps_state)
+        follower.standby_bytes = 1 << 30
+        await until(lambda: follower.controller.keeps_state)
+
+        await until(lambda: bool(follower.controller._state.topics))
+
+
+async def test_the_next_in_the_queue_keeps_the_state() -> None:
+    """Two shards, of which one fits. The follower is next for shard 1 only, so it keeps that one."""
+    cluster = Cluster()
+    leader = Contender(cluster, "a", shards=1, contends_for=2)
+    async with leader.running():
+        await until(lambda: leader.led == {0, 1})
+        for controller in leader.controllers:
+            assert controller.leader is not None
+            controller.leader.commit.propose(e.TopicCreated(topic_id=1, topic="orders", segments=4, token="t"))
+            await controller.leader.commit.flush()
+        async with Contender(cluster, "b").running() as other:
+            await until(lambda: other.elections.queue(0) is not None)
+            follower = Contender(cluster, "c", shards=1, contends_for=2)
+            follower.standby_bytes = 3000
+            async with follower.running():
+                await until(lambda: [each.keeps_state for each in follower.controllers] == [False, True])
+                seen = [follower.elections.queue(shard) for shard in (0, 1)]
+                assert ["b", "c"] == [queue.next for queue in seen if queue is not None]
+
+
+async def test_the_lag_grows_while_the_ledger_cannot_be_read() -> None:
+    cluster = Cluster()
+    async with led(cluster), follower_of(cluster, "b", 1 << 30).running() as follower:
+        await until(lambda: follower.controller.following_chunk == 2)
+        assert follower.controller.replay_lag_seconds < 2
+        follower.store.freeze()
+        await asyncio.sleep(30)
+
+        assert follower.controller.replay_lag_seconds > 25
+        follower.store.thaw()
+        await until(lambda: follower.controller.replay_lag_seconds < 2)
+
+
+async def test_a_leader_has_no_lag() -> None:
+    async with led(Cluster()) as leader:
+        await asyncio.sleep(10)
+
+        assert leader.controller.replay_lag_seconds == 0
+
+
+async def test_chunks_that_were_trimmed_before_they_were_read_are_noticed() -> None:
+    """The follower waits for a number that does not come; a listing shows later ones."""
+    cluster = Cluster()
+    async with led(cluster) as leader, follower_of(cluster, "b", 0).running() as follower:
+        await until(lambda: not follower.controller.keeps_state)
+        follower.store.freeze()
+        for number in range(3):
+            propose_topic(leader, f"topic-{number}")
+            await leader.leader.commit.flush()
+        await take_snapshot(Ledger(FakeStore(objects=cluster.objects), 0), least_chunks=1, now_ms=0)
+        leader.leader.commit.propose(e.LedgerTrimmed(below=4))
+        await leader.leader.commit.flush()
+        for number in (2, 3):
+            del cluster.objects[chunk_path(0, number)]
+        follower.store.thaw()
+
+        await until(lambda: follower.controller.following_chunk == 6, seconds=LISTING_INTERVAL_SECONDS + 60)

@@ -1,0 +1,63 @@
+"""The estimate grows with everything that a state has many of."""
+
+from __future__ import annotations
+
+import tracemalloc
+
+from controller.snapshots.format import decode_steps, encode_snapshot
+from controller.state.shard_state import ShardState
+from controller.state.size import estimated_bytes
+from headgate.model import entries as e
+
+PRODUCERS, SEGMENTS = 2000, 1000
+
+
+def shard(producers: int, segments: int) -> ShardState:
+    state = ShardState(0)
+    state.begin_chunk(1, 0)
+    for number in range(producers):
+        state.apply(e.ProducerOpened(producer_id=number + 1, producer_epoch=0, token=f"token-{number}"))
+    if segments:
+        state.apply(e.TopicCreated(topic_id=1, topic="orders", segments=segments, token="t"))
+        state.apply(
+            e.SubscriptionCreated(
+                topic_id=1,
+                subscription_id=2,
+                subscription="billing",
+                subscription_type=e.SubscriptionType.STREAM,
+                order="strict",
+                positions=dict.fromkeys(range(segments), 1000),
+            )
+        )
+    return state
+
+
+def restored_bytes(state: ShardState) -> int:
+    """Return what the state needs after a restore."""
+    data = encode_snapshot(state, written_at_ms=0)
+    tracemalloc.start()
+    try:
+        steps = decode_steps(data, shard=0, chunk=state.chunk)
+        restored = None
+        while restored is None:
+            try:
+                next(steps)
+            except StopIteration as done:
+                restored = done.value
+        return tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+
+
+def test_an_empty_state_is_estimated_as_nothing() -> None:
+    assert estimated_bytes(ShardState(0)) == 0
+
+
+def test_the_estimate_is_about_what_a_restored_state_needs() -> None:
+    """Between half and three times as much."""
+    for state in (shard(PRODUCERS, 0), shard(0, SEGMENTS)):
+        assert 0.5 < estimated_bytes(state) / restored_bytes(state) < 3
+
+
+def test_a_subscription_adds_to_its_segments() -> None:
+    assert estimated_bytes(shard(0, SEGMENTS)) == SEGMENTS * 800
