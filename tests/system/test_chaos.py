@@ -10,10 +10,15 @@ from pathlib import Path
 import pytest
 
 from chaos.fault_shim import find_compiler
+from controller.local.embedded import find_mosquitto
 from headgate.child_process import ChildProcess
 from tests.support.servers.programs import TEST_SECONDS
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(TEST_SECONDS)]
+pytestmark = [
+    pytest.mark.system,
+    pytest.mark.timeout(TEST_SECONDS),
+    pytest.mark.skipif(find_mosquitto() is None, reason="mosquitto is not installed here; CI installs it"),
+]
 
 FAULTS = ("leader-killed", "broker-one-way-in", "fsync-of-folder-fails")
 """A process, the network and a disk; the others are in the ten minutes of `make chaos`."""
