@@ -17,24 +17,23 @@ RATES: Final = (60, 230)
 """Top and height of the upper panel."""
 LATENCIES: Final = (340, 160)
 ACKNOWLEDGED, DELIVERED, LATENCY, FAULT = "#1b6ca8", "#2e933c", "#d1495b", "#c77d0a"
-SHORTEST_MS: Final = 1.0
-LONGEST_MS: Final = 100_000.0
+HIGHEST: Final = 100_000.0
+"""The end of both axes, which begin at 1: records per second, and milliseconds."""
 
 
 def chart(title: str, timeline: Timeline, faults: Sequence[FaultWindow]) -> str:
     """Return the drawing; each fault has the number of its row in the report, from 1."""
-    rates, delivered = timeline.acknowledged_rates(), timeline.delivered_rates()
-    highest = max([*rates, *delivered, 1])
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}">',
         "<style>text { font-family: sans-serif; font-size: 12px; fill: #222222 }</style>",
         f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>',
         f'<text x="{LEFT}" y="22" font-size="15">{escape(title)}</text>',
         *_fault_marks(timeline, faults),
-        *_linear_axis(highest),
-        *_line(rates, highest, ACKNOWLEDGED, "acknowledged per second", 0),
-        *_line(delivered, highest, DELIVERED, "delivered per second", 1),
-        *_latency_axis(),
+        *_axis(RATES),
+        *_line(timeline.acknowledged_rates(), ACKNOWLEDGED, "acknowledged per second", 0),
+        *_line(timeline.delivered_rates(), DELIVERED, "delivered per second", 1),
+        f'<text x="{LEFT}" y="{LATENCIES[0] - 8}" style="fill: {LATENCY}">longest latency per second, ms</text>',
+        *_axis(LATENCIES),
         *_latencies(timeline.longest_latencies_ms()),
         *_time_axis(timeline.seconds),
     ]
@@ -59,47 +58,34 @@ def _fault_marks(timeline: Timeline, faults: Sequence[FaultWindow]) -> list[str]
     return parts
 
 
-def _linear_axis(highest: float) -> list[str]:
-    top, height = RATES
+def _axis(panel: tuple[int, int]) -> list[str]:
     parts = []
-    for quarter in range(5):
-        y = round(top + height * (1 - quarter / 4), 1)
+    for power in range(round(math.log10(HIGHEST)) + 1):
+        y = _y(10.0**power, panel)
         parts.append(f'<path d="M{LEFT} {y}H{WIDTH - RIGHT}" stroke="#dddddd"/>')
-        parts.append(f'<text x="{LEFT - 8}" y="{y + 4}" text-anchor="end">{highest * quarter / 4:.0f}</text>')
+        parts.append(f'<text x="{LEFT - 8}" y="{y + 4}" text-anchor="end">{10**power:,}</text>')
     return parts
 
 
-def _line(values: Sequence[float], highest: float, colour: str, name: str, place: int) -> list[str]:
-    top, height = RATES
-    points = " ".join(
-        f"{_x(second + 0.5, len(values))},{round(top + height * (1 - value / highest), 1)}"
-        for second, value in enumerate(values)
-    )
+def _y(value: float, panel: tuple[int, int]) -> float:
+    """Return the height of a value on a logarithmic axis, which shows outages and what is made up after them."""
+    top, height = panel
+    share = math.log10(max(value, 1.0)) / math.log10(HIGHEST)
+    return round(top + height * (1 - min(1.0, share)), 1)
+
+
+def _line(values: Sequence[float], colour: str, name: str, place: int) -> list[str]:
+    points = " ".join(f"{_x(second + 0.5, len(values))},{_y(value, RATES)}" for second, value in enumerate(values))
     return [
         f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="1.5"/>',
         f'<text x="{WIDTH - RIGHT - 180 * (2 - place)}" y="22" style="fill: {colour}">{escape(name)}</text>',
     ]
 
 
-def _latency_axis() -> list[str]:
-    parts = [f'<text x="{LEFT}" y="{LATENCIES[0] - 8}" style="fill: {LATENCY}">longest latency per second, ms</text>']
-    for power in range(6):
-        y = _latency_y(10.0**power)
-        parts.append(f'<path d="M{LEFT} {y}H{WIDTH - RIGHT}" stroke="#dddddd"/>')
-        parts.append(f'<text x="{LEFT - 8}" y="{y + 4}" text-anchor="end">{10**power}</text>')
-    return parts
-
-
-def _latency_y(value_ms: float) -> float:
-    top, height = LATENCIES
-    share = math.log10(max(value_ms, SHORTEST_MS) / SHORTEST_MS) / math.log10(LONGEST_MS / SHORTEST_MS)
-    return round(top + height * (1 - min(1.0, share)), 1)
-
-
 def _latencies(values: Sequence[float]) -> list[str]:
     """Draw one dot per second; a second in which nothing was acknowledged has none."""
     return [
-        f'<circle cx="{_x(second + 0.5, len(values))}" cy="{_latency_y(value)}" r="2" fill="{LATENCY}"/>'
+        f'<circle cx="{_x(second + 0.5, len(values))}" cy="{_y(value, LATENCIES)}" r="2" fill="{LATENCY}"/>'
         for second, value in enumerate(values)
         if value > 0
     ]
