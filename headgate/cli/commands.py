@@ -23,7 +23,7 @@ COMMANDS: Final[CommandTable] = {
     "status": ("headgate.cli.cluster.status", "Show daemons, leaders, what is degraded and what is blocked."),
     "doctor": ("headgate.cli.cluster.doctor", "Check what clients and daemons need, and say what to do."),
     "top": ("headgate.cli.cluster.top", "Show rates and backlogs of all subscriptions, live."),
-    "topic": ("headgate.cli.topics.topic", "Create, import, inspect, change and delete topics."),
+    "topic": ("headgate.cli.topics.topic", "Create, import, inspect, change, copy and delete topics."),
     "produce": ("headgate.cli.records.produce", "Write lines to a topic: newline-delimited JSON, or any text."),
     "producer": ("headgate.cli.records.producer", "List, describe and delete named producers."),
     "consume": ("headgate.cli.records.consume", "Print the records of a topic as JSON lines."),

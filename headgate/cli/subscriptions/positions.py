@@ -39,10 +39,11 @@ async def _described(admin: Admin, topic: str, name: str) -> tuple[TopicInfo, Su
 @subscription_argument
 @with_context
 def export(context: CommandContext, topic: str, name: str) -> None:
-    """Print the positions of SUBSCRIPTION of TOPIC as one JSON document, for `headgate subscription import`.
+    """Print the positions of SUBSCRIPTION of TOPIC.
 
-    A position is the first record of a segment that is not acknowledged. Records above it that a QUEUE, or one of
-    several consumers of a segment, has acknowledged are not saved: after an import they are delivered again.
+    The output is one JSON document, for `headgate subscription import`. A position is the first record of a segment
+    that is not acknowledged. Records above it that a QUEUE, or one of several consumers of a segment, has acknowledged
+    are not saved: after an import they are delivered again.
     """
     described, subscription = context.ask(lambda admin: _described(admin, topic, name), topic=topic)
     try:
@@ -69,10 +70,11 @@ def export(context: CommandContext, topic: str, name: str) -> None:
 def import_(
     context: CommandContext, topic: str, name: str, file: BinaryIO, dry_run: bool, yes: bool, as_json: bool
 ) -> None:
-    """Move SUBSCRIPTION of TOPIC to the positions in FILE (standard input by default), as `seek` does.
+    """Move SUBSCRIPTION of TOPIC to exported positions.
 
-    FILE is the output of `headgate subscription export` for any subscription of the same topic. Segments that were
-    created since then start at their first record. If a position does not fit, nothing is moved.
+    It moves as with `seek`, while its consumers run. FILE (standard input by default) is the output of `headgate
+    subscription export` for any subscription of the same topic. Segments that were created since then start at their
+    first record. If a position does not fit, nothing is moved.
 
     The previous positions are lost. On a terminal, the command shows what would move and asks first. Elsewhere it
     needs --yes.

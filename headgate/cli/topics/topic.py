@@ -25,10 +25,11 @@ if TYPE_CHECKING:
         "headgate topic create orders --segments 4",
         "headgate topic describe orders",
         "headgate topic split orders 2",
+        "headgate topic copy orders orders-v2",
     ),
 )
 def topic() -> None:
-    """Create, import, list, describe, split, merge, set, copy, prune and delete topics."""
+    """Create, import, list, describe, split, merge, set, copy, export, prune and delete topics."""
 
 
 topic.add_command(copy)

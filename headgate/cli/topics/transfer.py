@@ -59,9 +59,10 @@ append_option = click.option("--append", is_flag=True, help="Add the records to 
 @json_option
 @with_context
 def copy(context: CommandContext, source: str, target: str, append: bool, name: str | None, as_json: bool) -> None:
-    """Copy the records that topic SOURCE has now to topic TARGET, with keys and timestamps, in order per key.
+    """Copy the records of topic SOURCE to topic TARGET.
 
-    TARGET must exist, and may have other segments. An interrupted copy continues where it stopped, and a later one
+    Keys and timestamps stay, and each key stays in order. TARGET must exist, and may have other segments. The copy ends
+    after the last record that was stored when it began. An interrupted copy continues where it stopped, and a later one
     copies what was stored since: each record is copied once. A target with other records needs --append.
     """
     if source == target:
@@ -169,10 +170,11 @@ async def _has_position(admin: Admin, name: str | None) -> bool:
 @topic_argument
 @with_context
 def export(context: CommandContext, topic: str) -> None:
-    """Print the records that TOPIC has now, one JSON object per line, for `headgate topic import-records`.
+    """Print the records of TOPIC for import-records.
 
-    A line has key, value and timestamp, byte for byte: both are strings, or base64 if they are no text. The order is
-    that in which the records were stored, so each key is in order.
+    Each line is a JSON object, and the last one is the last record that was stored when the command began. It has key,
+    value and timestamp, byte for byte: both are strings, or base64 if they are no text. The order is that in which the
+    records were stored, so each key is in order.
     """
     exported = context.run(_export(context, topic))
     if sys.stderr.isatty():
@@ -223,11 +225,11 @@ def _progress_stream() -> TextIO:
 def import_records(
     context: CommandContext, topic: str, file: Path, append: bool, name: str | None, as_json: bool
 ) -> None:
-    """Write the records in FILE (standard input by default), from `headgate topic export`, to TOPIC.
+    """Write exported records to TOPIC.
 
-    Keys, values and timestamps are those of the export, and each key stays in order. TOPIC must exist, and may have
-    other segments; with other records it needs --append. `headgate topic import` is for topics whose records are
-    stored elsewhere.
+    FILE (standard input by default) is the output of `headgate topic export`. Keys, values and timestamps are those of
+    the export, and each key stays in order. TOPIC must exist, and may have other segments; with other records it needs
+    --append. `headgate topic import` is for topics whose records are stored elsewhere.
     """
     if name is not None:
         require_one_regular_file([file])
