@@ -172,9 +172,9 @@ async def _has_position(admin: Admin, name: str | None) -> bool:
 def export(context: CommandContext, topic: str) -> None:
     """Print the records of TOPIC for import-records.
 
-    Each line is a JSON object, and the last one is the last record that was stored when the command began. It has key,
-    value and timestamp, byte for byte: both are strings, or base64 if they are no text. The order is that in which the
-    records were stored, so each key is in order.
+    Each line is a JSON object with key, value and timestamp, byte for byte: both are strings, or base64 if they are no
+    text. The order is that in which the records were stored, so each key is in order. The export ends after the last
+    record that was stored when it began.
     """
     exported = context.run(_export(context, topic))
     if sys.stderr.isatty():
