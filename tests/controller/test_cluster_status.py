@@ -101,6 +101,7 @@ async def test_what_another_daemon_leads_is_part_of_the_overview(two, peers):
 
     assert [(each.topic, each.daemon) for each in overview.topics] == [("orders", "two")]
     assert [each.daemon for each in overview.daemons] == ["one", "two"]
+    assert overview.daemons[0].started_at_ms == NOW_MS
     assert overview.cluster.complete
 
 
