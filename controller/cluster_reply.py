@@ -88,6 +88,7 @@ def _daemon(document: DaemonDocument) -> m.DaemonDescription:
         url=document.url,
         version=document.version,
         started_at_ms=document.started_at_ms,
+        spread=document.spread,
         as_of_ms=document.as_of_ms,
         components=[
             m.ComponentDescription(component=each.component, state=each.state, reason=_cut(each.reason))

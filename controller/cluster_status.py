@@ -16,6 +16,7 @@ from typing import Final, Generic, TypeVar
 
 from controller.leader.leader import ShardLeader
 from controller.leader.shard_controller import ShardController
+from controller.leader.shard_spreader import ShardSpreader
 from controller.leadership.election import Elections
 from controller.peers import Peers, addresses
 from controller.status import daemon_status, shard_documents, subscription_document, summaries, topic_document
@@ -79,6 +80,7 @@ class ClusterStatus:
         """``leader_of``: shard → the daemon that leads it, if one does."""
         self.controllers: Sequence[ShardController] = ()
         self.elections: Elections | None = None
+        self.spreader: ShardSpreader | None = None
         self.url: str | None = None
         """Where others reach this daemon."""
         self._instance = instance
@@ -147,6 +149,7 @@ class ClusterStatus:
             state=health.state,
             version=self._version,
             started_at_ms=self._started_at_ms,
+            spread=None if self.spreader is None else self.spreader.state,
             as_of_ms=self._now_ms(),
             components=tuple(
                 ComponentDocument(component=each.name, state=each.state.value, reason=each.reason)

@@ -206,7 +206,7 @@ class Daemon:
         ]
         self._cluster_status.controllers = self._controllers
         stack.callback(tasks.create_task(self._cluster_status.sample(), name="history").cancel)
-        spreader = self._spreader = self._shard_spreader(elections)
+        spreader = self._spreader = self._cluster_status.spreader = self._shard_spreader(elections)
         await spreader.register()
         running = [
             tasks.create_task(controller.run(), name=f"shard-{controller.shard}") for controller in self._controllers
@@ -343,6 +343,7 @@ class Daemon:
                 backlog_source=self._drain.query_backlog,
                 backlog_interval_seconds=settings.metrics.backlog_interval_seconds,
                 overview=self._cluster_status.overview,
+                operations=self._spreader,
             )
             return self._leader_type(state, context, yields_to_contender)
 

@@ -366,6 +366,8 @@ class Admin(_Facade[admin.Admin]):
     list_subscriptions = _blocking(admin.Admin.list_subscriptions)
     backlog = _blocking(admin.Admin.backlog)
     describe_cluster = _blocking(admin.Admin.describe_cluster)
+    transfer_shard = _blocking(admin.Admin.transfer_shard)
+    set_maintenance = _blocking(admin.Admin.set_maintenance)
     describe_subscription = _blocking(admin.Admin.describe_subscription)
     explain = _blocking(admin.Admin.explain)
     plan = _blocking(admin.Admin.plan)

@@ -11,6 +11,7 @@ from controller.backlog.service import BACKLOG_INTERVAL_SECONDS, BacklogSource
 from controller.devices.session_port import OpenSession
 from controller.leader.cluster_answers import MakeOverview
 from controller.leader.drain_check import DrainChecker
+from controller.leader.operator_commands import Operations
 from controller.leader.step_driver import TurnBudget
 from controller.retention.pruner import PRUNE_INTERVAL_SECONDS, DeleteData
 from controller.retention.trimmer import TRIM_INTERVAL_SECONDS
@@ -56,5 +57,7 @@ class LeaderContext:
     backlog_source: BacklogSource | None = None
     """None: the leader counts backlogs."""
     backlog_interval_seconds: float = BACKLOG_INTERVAL_SECONDS
+    operations: Operations | None = None
+    """What the daemon does for operators; None: nothing."""
     overview: MakeOverview | None = None
     """Returns what all daemons know; None: this leader has no daemon to ask others."""

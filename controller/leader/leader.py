@@ -29,6 +29,7 @@ from controller.devices.session_port import Delivery
 from controller.leader.announcer import Announcer
 from controller.leader.cluster_answers import ClusterAnswers
 from controller.leader.context import LeaderContext
+from controller.leader.operator_commands import OperatorCommands
 from controller.leader.outbox import Outbox
 from controller.leader.request_decoding import Malformed, read_request, read_request_id
 from controller.leader.request_queue import RequestQueue
@@ -106,6 +107,7 @@ class ShardLeader:
             interval_seconds=context.backlog_interval_seconds,
         )
         self.cluster_answers = ClusterAnswers(context.overview)
+        self._operator_commands = OperatorCommands(self._shard, context.instance, context.operations)
         self.trimmer = self._trimmer()
         self._handlers = self._all_handlers()
 
@@ -207,6 +209,7 @@ class ShardLeader:
             *subscription_commands.COMMANDS,
             *self.subscription_registry.handlers(),
             *self.pruner.handlers(),
+            *self._operator_commands.handlers(),
             handler(m.DescribeLeader, self.announcer.describe),
             handler(m.ProduceBatch, self._handle_batch),
             handler(m.AcknowledgeBatch, self._handle_batch),
@@ -248,6 +251,7 @@ class ShardLeader:
                 handle.cancel()
             self._outbox.delayed.close()
             await self.cluster_answers.close()
+            await self._operator_commands.close()
             await self.subscription_registry.close()
             await self._transport.unsubscribe(requests)
 

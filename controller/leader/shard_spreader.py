@@ -18,7 +18,7 @@ from typing import Final
 import structlog
 
 from controller.leader.shard_controller import TRANSFER_TIMEOUT_SECONDS, ShardController
-from controller.leadership.election import Elections, SeenQueue
+from controller.leadership.election import Elections, ElectionsUnreachableError, SeenQueue
 from controller.leadership.instance_record import InstanceRecord, encode_record, read_record
 from controller.leadership.spread import LiveDaemon, Move, Plan, ShardQueue, plan
 from controller.leadership.transfer_pace import BUDGET_SECONDS, History, startable
@@ -100,14 +100,33 @@ class ShardSpreader:
             )
         log.warning("daemon.evacuation_incomplete", limit_seconds=EVACUATION_SECONDS)
 
-    def transfer(self, shard: int, daemon: str) -> asyncio.Future[str | None]:
-        """Transfer a shard that this daemon leads, for an operator. The result is why not; None: it was done."""
+    async def transfer(self, shard: int, daemon: str) -> str | None:
+        """See `controller.leader.operator_commands.Operations`."""
         problem = self._transfer_problem(shard, daemon)
         if problem is not None:
-            refused: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
-            refused.set_result(problem)
-            return refused
-        return self._controllers[shard].start_transfer(daemon, "operator")
+            return problem
+        # Shielded: one operator who gives up must not end the transfer for another one.
+        return await asyncio.shield(self._controllers[shard].start_transfer(daemon, "operator"))
+
+    async def set_maintenance(self, daemon: str, *, on: bool) -> str | None:
+        """See `controller.leader.operator_commands.Operations`. A daemon that is not live cannot begin one."""
+        if on and daemon not in self.view.records:
+            return f"no daemon {daemon!r} is live: headgate daemon list"
+        try:
+            await self._elections.set_maintenance(daemon, on=on)
+        except ElectionsUnreachableError as error:
+            return str(error)
+        log.info("daemon.maintenance", daemon=daemon, on=on)
+        return None
+
+    @property
+    def state(self) -> str:
+        """What the spread may do with this daemon: ``settled``, ``settling``, ``maintenance`` or ``leaving``."""
+        if self._leaving:
+            return "leaving"
+        if self._instance in self.view.maintenance:
+            return "maintenance"
+        return "settled" if self._record.settled else "settling"
 
     def _transfer_problem(self, shard: int, daemon: str) -> str | None:
         if daemon not in self.view.records:

@@ -25,6 +25,8 @@ COMMANDS: Final[CommandTable] = {
     "top": ("headgate.cli.cluster.top", "Show rates and backlogs of all subscriptions, live."),
     "topic": ("headgate.cli.topics.topic", "Create, import, inspect, change, copy and delete topics."),
     "produce": ("headgate.cli.records.produce", "Write lines to a topic: newline-delimited JSON, or any text."),
+    "shard": ("headgate.cli.cluster.shard", "List shards with their leaders, and transfer one to another daemon."),
+    "daemon": ("headgate.cli.cluster.daemon", "List daemons, and empty one before its maintenance."),
     "producer": ("headgate.cli.records.producer", "List, describe and delete named producers."),
     "consume": ("headgate.cli.records.consume", "Print the records of a topic as JSON lines."),
     "read": ("headgate.cli.records.read", "Print stored records without a subscription."),

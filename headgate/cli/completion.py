@@ -56,6 +56,15 @@ def complete_consumer(context: click.Context, _: click.Parameter, incomplete: st
     return _ask(context, names, incomplete)
 
 
+def complete_daemon(context: click.Context, _: click.Parameter, incomplete: str) -> Names:
+    """Return the names of live daemons."""
+
+    async def names(admin: Admin) -> Names:
+        return [each.daemon for each in (await admin.describe_cluster(blocked=True)).daemons]
+
+    return _ask(context, names, incomplete)
+
+
 def complete_producer(context: click.Context, _: click.Parameter, incomplete: str) -> Names:
     """Return the names of producers."""
 

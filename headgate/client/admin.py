@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Self, TypeVar, get_args
+from typing import TypeVar, get_args
 
 import msgspec
 
@@ -26,8 +26,7 @@ from headgate.client.admin_values import (
     public_value,
 )
 from headgate.client.client_lease import ClientLease
-from headgate.client.cluster_query import describe_cluster
-from headgate.client.cluster_values import ClusterInfo
+from headgate.client.cluster_requests import ClusterRequests
 from headgate.client.connection import DEFAULT_TIMEOUT_SECONDS, Client
 from headgate.client.consumer_requests import subscription_type
 from headgate.client.source_listing import ExternalLayout
@@ -46,7 +45,7 @@ PageT = TypeVar("PageT", bound=m.PageReply)
 ListRequestT = TypeVar("ListRequestT", m.ListTopics, m.ListProducers, m.ListSubscriptions, m.DescribeBacklog)
 
 
-class Admin:
+class Admin(ClusterRequests):
     """Manages topics, named producers and subscriptions. Use it as an async context manager.
 
     Every method raises NoLeaderError if no leader answers in time, RequestRejectedError if the
@@ -66,31 +65,9 @@ class Admin:
         self._timeout_seconds = require_seconds("timeout_seconds", timeout_seconds)
         self._shards = 0
 
-    async def __aenter__(self) -> Self:
-        """Connect.
-
-        Raises:
-            NoLeaderError: the cluster cannot be reached in time.
-            TransportError: the broker and this program refuse each other: a password, a certificate or a name is wrong.
-
-        """
-        self._shards = await self._lease.open(self._timeout_seconds)
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self._lease.close()
-
     async def ledger_url(self) -> str:
         """Return the URL of the cluster's ledger."""
         return (await self._client.description(self._timeout_seconds)).ledger_url
-
-    async def describe_cluster(self, *, blocked: bool = False) -> ClusterInfo:
-        """Return daemons, leaders, totals and subscriptions of the whole cluster, as one daemon sees it.
-
-        ``blocked``: only the subscriptions that have blocked segments. Any leader answers, so this works while other
-        shards have none. A daemon that the answering one cannot reach is ``unreachable``.
-        """
-        return await describe_cluster(self._client, self._all_shards(), self._timeout_seconds, blocked=blocked)
 
     # Topics
 
@@ -425,11 +402,6 @@ class Admin:
 
     def _shards_of(self, topic: str | None) -> Iterable[int]:
         return range(self._all_shards()) if topic is None else [self._shard(topic)]
-
-    def _all_shards(self) -> int:
-        if not self._shards:
-            raise HeadgateError("this Admin is not open; use it as an async context manager")
-        return self._shards
 
     async def _describe_topic(self, topic: str) -> m.TopicDescription:
         request = m.DescribeTopic(topic=topic)

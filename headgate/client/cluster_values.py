@@ -15,6 +15,8 @@ from headgate.protocol.backlog import Outlook
 DaemonState = Literal["ready", "degraded", "not_ready", "unreachable"]
 """``degraded`` is ready, but a part of it does not work. ``unreachable``: it is alive in ZooKeeper, and did not answer
 the daemon that was asked."""
+SpreadState = Literal["settled", "settling", "maintenance", "leaving"]
+"""``settled``: it gets its share of shards; ``settling``: not yet; ``maintenance``, ``leaving``: it gives all away."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +38,7 @@ class DaemonInfo:
     """Where other machines reach its HTTP server; None: it has named none."""
     version: str | None = None
     started_at_ms: int | None = None
+    spread: SpreadState | None = None
     as_of_ms: int | None = None
     components: tuple[ComponentInfo, ...] = ()
     problem: str = ""

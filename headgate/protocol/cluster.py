@@ -36,6 +36,7 @@ class DaemonDescription(msgspec.Struct, frozen=True, kw_only=True, omit_defaults
     url: str | None = None
     version: str | None = None
     started_at_ms: int | None = None
+    spread: str | None = None
     as_of_ms: int | None = None
     components: list[ComponentDescription] = []
     problem: str = ""

@@ -16,6 +16,7 @@ from headgate.protocol.cluster import *  # noqa: F403
 from headgate.protocol.codec import *  # noqa: F403
 from headgate.protocol.explanations import *  # noqa: F403
 from headgate.protocol.mqtt_topics import *  # noqa: F403
+from headgate.protocol.operator_requests import *  # noqa: F403
 from headgate.protocol.parts import *  # noqa: F403
 from headgate.protocol.replies import *  # noqa: F403
 from headgate.protocol.request_fields import *  # noqa: F403

@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Meta
 
 from headgate.model.entries import Balance, Order, Positions, SubscriptionType
+from headgate.protocol.operator_requests import SetMaintenance, TransferShard
 from headgate.protocol.request_fields import (
     MAX_BATCH_ACKNOWLEDGEMENTS,
     MAX_BATCH_RECORDS,
@@ -342,6 +343,8 @@ AnyRequestBody = (
     | ListSubscriptions
     | DescribeBacklog
     | DescribeCluster
+    | TransferShard
+    | SetMaintenance
     | DescribeSubscription
     | ExplainSubscription
     | PlanChanges
@@ -355,6 +358,8 @@ AnyRequestBody = (
 
 AnyCommand = (
     DeleteProducer
+    | TransferShard
+    | SetMaintenance
     | CreateTopic
     | ImportTopic
     | DeleteTopic

@@ -64,6 +64,9 @@ class DaemonDocument:
     """``ready``, ``degraded``, ``not_ready`` or ``unreachable``."""
     version: str | None = None
     started_at_ms: int | None = None
+    spread: str | None = None
+    """``settled``: it gets its share of shards; ``settling``: not yet; ``maintenance``, ``leaving``: it gives all away.
+    None: unknown."""
     as_of_ms: int | None = None
     components: tuple[ComponentDocument, ...] = ()
     shards: tuple[DaemonShardDocument, ...] = ()

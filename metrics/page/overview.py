@@ -216,10 +216,15 @@ def _daemon_row(daemon: DaemonDocument) -> Sequence[object]:
     return (
         _daemon_link(daemon.daemon, daemon.url),
         badge(daemon.state),
-        terms or ("?" if daemon.state == "unreachable" else "none, on standby"),
+        (terms or ("?" if daemon.state == "unreachable" else "none, on standby")) + _spread(daemon),
         *(badge(states[name]) if name in states else "?" for name in ("drain", "zookeeper", "broker", "store")),
         daemon.version or "?",
     )
+
+
+def _spread(daemon: DaemonDocument) -> str:
+    """Return what keeps a daemon from its share of the shards."""
+    return "" if daemon.spread in (None, "settled") else f"; {daemon.spread}"
 
 
 def _daemon_link(daemon: str, url: str | None) -> Html:

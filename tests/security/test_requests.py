@@ -90,6 +90,14 @@ ATTACKS = [
         for user in ("rival", "team")
     ),
     forbidden("colleague", "lists all producers", lambda _: m.ListProducers()),
+    *(
+        forbidden(user, "transfers a shard", lambda _: m.TransferShard(daemon="other", token=TOKEN))
+        for user in ("rival", "grafana", "team")
+    ),
+    *(
+        forbidden(user, "empties a daemon", lambda _: m.SetMaintenance(daemon="first", on=True, token=TOKEN))
+        for user in ("rival", "grafana", "team")
+    ),
     *(forbidden(user, "deletes a topic", DELETES) for user in ("rival", "colleague", "grafana", "team")),
     *(forbidden(user, "creates a topic", CREATES) for user in ("rival", "colleague", "grafana", "team")),
     forbidden("rival", "splits a segment", on_topic(m.SplitSegment, segment=0)),

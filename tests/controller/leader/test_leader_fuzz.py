@@ -27,6 +27,8 @@ VALID = [
         (m.OpenProducer, {"token": "2"}),
         (m.OpenProducer, {"token": "3", "name": "loader", "producer_id": 2}),
         (m.ListProducers, {"after": "a"}),
+        (m.TransferShard, {"daemon": "b", "token": "8"}),
+        (m.SetMaintenance, {"daemon": "b", "on": True, "token": "9"}),
         (m.DeleteProducer, {"producer": "loader", "token": "7"}),
         (m.CreateTopic, {"topic": "more", "token": "1", "segments": 2}),
         (m.RegisterConsumer, {**CONSUMER, "subscription_type": "STREAM", "start": "earliest"}),

@@ -161,8 +161,11 @@ async def test_a_transfer_to_a_daemon_that_cannot_take_the_shard_is_refused(daem
     b.elections.withdraw(0)
     await until(lambda: not a.elections.queue(0).waiting)
     assert await a.spreader.transfer(0, "b") == "daemon 'b' does not contend for shard 0: see its log"
-    await a.elections.set_maintenance("b", on=True)
+    assert await a.spreader.set_maintenance("x", on=True) == "no daemon 'x' is live: headgate daemon list"
+    assert await a.spreader.set_maintenance("x", on=False) is None
+    assert await a.spreader.set_maintenance("b", on=True) is None
     await until(lambda: a.spreader.view.maintenance)
+    await until(lambda: b.spreader.state == "maintenance")
     assert await a.spreader.transfer(0, "b") == "daemon 'b' is in maintenance: headgate daemon drain b --off"
 
 

@@ -81,7 +81,7 @@ LIMITS = {
     "Pruned.retained": MAX_SEGMENTS,
     "Pruned.abandoned": MAX_SUBSCRIPTIONS,
     "Pruned.abandoned.item": NAME,
-    **dict.fromkeys(["cluster", "daemon", "component", "version"], NAME),
+    **dict.fromkeys(["cluster", "daemon", "component", "version", "spread"], NAME),
     "url": PATH,
     "problem": 4 * m.MAX_REASON_CHARACTERS,
     "ComponentDescription.reason": 4 * m.MAX_REASON_CHARACTERS,

@@ -174,6 +174,8 @@ async def test_a_leader_replies_to_every_request_as_the_table_says() -> None:
         (m.ListSubscriptions, {}),
         (m.DescribeBacklog, {"topic": "orders", "subscription": "s"}),
         (m.DescribeCluster, {}),
+        (m.TransferShard, {"daemon": "a", "token": "12"}),
+        (m.SetMaintenance, {"daemon": "a", "on": True, "token": "13"}),
         (m.SeekSubscription, {"topic": "orders", "subscription": "s", "token": "7", "to": "latest"}),
         (m.SetSubscriptionOrder, {"topic": "orders", "subscription": "s", "token": "8", "order": "none"}),
         (m.ExplainSubscription, {"topic": "orders", "subscription": "s"}),

@@ -185,6 +185,12 @@ class FakeAdmin:
         rows = tuple(row for row in found.subscriptions if row.blocked_segments or not blocked)
         return replace(found, subscriptions=rows)
 
+    async def transfer_shard(self, shard: int, daemon: str) -> None:
+        self.cluster.calls.append(("transfer_shard", shard, daemon))
+
+    async def set_maintenance(self, daemon: str, *, on: bool) -> None:
+        self.cluster.calls.append(("set_maintenance", daemon, on))
+
     async def list_topics(self) -> list[TopicInfo]:
         return list(self.cluster.topics.values())
 

@@ -109,6 +109,16 @@ class BareClient:
         self._arrived.set()
 
 
+class NoOtherDaemons:
+    """A daemon to which no shard can be transferred, and which stores no maintenance."""
+
+    async def transfer(self, shard: int, daemon: str) -> str | None:
+        return f"no daemon {daemon!r} is live, to lead shard {shard}"
+
+    async def set_maintenance(self, daemon: str, *, on: bool) -> str | None:
+        return None
+
+
 class OneShard:
     """A broker, a store, and one term at a time."""
 
@@ -177,6 +187,7 @@ class OneShard:
             new_producer_id=partial(next, self.producer_ids),
             open_session=self.open_session,
             overview=lambda: self.overview(instance, leader),
+            operations=NoOtherDaemons(),
         )
         leader = ShardLeader(state, context, lambda: self.yields_to_contender)
         return leader

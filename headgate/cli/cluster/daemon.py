@@ -1,0 +1,85 @@
+"""`headgate daemon`: the daemons of the cluster, and their maintenance."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from headgate.cli.completion import complete_daemon
+from headgate.cli.context import CommandContext, with_context
+from headgate.cli.terminal.output import examples, json_option, print_json, print_table
+
+if TYPE_CHECKING:
+    from headgate import ClusterInfo
+
+
+@click.group(
+    epilog=examples(
+        "headgate daemon list",
+        "headgate daemon drain headgate-b",
+        "headgate daemon drain headgate-b --off",
+    ),
+)
+def daemon() -> None:
+    """List daemons, and empty one before its maintenance."""
+
+
+@daemon.command(
+    "list",
+    epilog=examples(
+        "headgate daemon list",
+        "headgate daemon list --json",
+    ),
+)
+@json_option
+@with_context
+def list_(context: CommandContext, as_json: bool) -> None:
+    """List the live daemons, with the shards that each leads.
+
+    "settled": it gets its share of the shards; "settling": it has not been live for long enough; "maintenance" and
+    "leaving": it gives its shards away.
+    """
+    found = context.ask(lambda admin: admin.describe_cluster(blocked=True))
+    if as_json:
+        print_json(found.daemons)
+        return
+    print_table(
+        ("daemon", "state", "spread", "version", "shards"),
+        [
+            (each.daemon, each.state, each.spread or "-", each.version or "-", _shards_of(each.daemon, found))
+            for each in found.daemons
+        ],
+        drop=("version",),
+    )
+
+
+def _shards_of(name: str, found: ClusterInfo) -> str:
+    return ", ".join(str(each.shard) for each in found.shards if each.daemon == name) or "-"
+
+
+@daemon.command(
+    "drain",
+    epilog=examples(
+        "headgate daemon drain headgate-b",
+        "headgate daemon drain headgate-b --off",
+    ),
+)
+@click.argument("name", metavar="DAEMON", shell_complete=complete_daemon)
+@click.option("--off", is_flag=True, help="End the maintenance: the daemon gets shards again.")
+@json_option
+@with_context
+def drain(context: CommandContext, name: str, off: bool, as_json: bool) -> None:
+    """Empty DAEMON before its maintenance: it transfers its shards, and gets none until --off.
+
+    The command returns once this is stored; `headgate daemon list` shows when the daemon leads nothing. It outlasts
+    restarts. SIGTERM transfers all shards too, so a short restart needs no maintenance. Needs the role administrator
+    for all topics.
+    """
+    context.ask(lambda admin: admin.set_maintenance(name, on=not off))
+    if as_json:
+        print_json({"daemon": name, "maintenance": not off})
+    elif off:
+        click.echo(f"the maintenance of daemon {name} has ended", err=True)
+    else:
+        click.echo(f"daemon {name} is in maintenance; it transfers its shards", err=True)

@@ -1,0 +1,100 @@
+"""Requests of operators to a leader: each reply, and which limits apply."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from controller.decisions.handlers import Deferred
+from controller.leader.operator_commands import MAX_PENDING, OperatorCommands
+from coordinator.decisions.refusal import Refusal
+from headgate.protocol import messages as m
+from tests.support.waiting import until
+
+
+class Daemon:
+    """Operations whose outcome the test decides."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[object, ...]] = []
+        self.outcome: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
+
+    async def transfer(self, shard: int, daemon: str) -> str | None:
+        self.calls.append(("transfer", shard, daemon))
+        return await asyncio.shield(self.outcome)
+
+    async def set_maintenance(self, daemon: str, *, on: bool) -> str | None:
+        self.calls.append(("maintenance", daemon, on))
+        return await asyncio.shield(self.outcome)
+
+
+MOVE = m.TransferShard(daemon="b", token="t")
+MAINTAIN = m.SetMaintenance(daemon="b", on=True, token="t")
+
+
+def respond(commands: OperatorCommands, request: m.RequestBody, replies: list[object]) -> object:
+    """Handle ``request``; a later reply is appended to ``replies``."""
+    respond_to = dict(commands.handlers())[type(request)]
+    outcome = respond_to(m.Request(request_id=1, client_id="c", body=request), None)
+    if isinstance(outcome, Deferred):
+        outcome.start(replies.append)
+    return outcome
+
+
+@pytest.mark.looptime
+async def test_the_daemon_that_leads_the_shard_confirms_a_transfer_to_itself() -> None:
+    """The client repeats its request to the new leader, which is how it learns of the success."""
+    assert respond(OperatorCommands(3, "b", Daemon()), MOVE, []) == m.Done()
+
+
+@pytest.mark.looptime
+async def test_a_transfer_is_refused_with_the_reason_and_not_answered_if_it_succeeds() -> None:
+    for problem in ("daemon 'b' is frozen", None):
+        daemon, replies = Daemon(), []
+        commands = OperatorCommands(3, "a", daemon)
+        respond(commands, MOVE, replies)
+        await until(lambda daemon=daemon: daemon.calls == [("transfer", 3, "b")])
+        daemon.outcome.set_result(problem)
+        await until(lambda commands=commands: not commands._pending)
+
+        assert replies == ([] if problem is None else [Refusal("invalid", problem)])
+        await commands.close()
+
+
+@pytest.mark.looptime
+async def test_maintenance_is_answered_once_it_is_stored() -> None:
+    for problem in ("no daemon 'b' is live", None):
+        daemon, replies = Daemon(), []
+        commands = OperatorCommands(3, "a", daemon)
+        respond(commands, MAINTAIN, replies)
+        await until(lambda daemon=daemon: daemon.calls == [("maintenance", "b", True)])
+        assert replies == []
+        daemon.outcome.set_result(problem)
+        await until(lambda replies=replies: replies)
+
+        assert replies == [m.Done() if problem is None else Refusal("invalid", problem)]
+
+
+@pytest.mark.looptime
+async def test_few_requests_wait_and_the_end_of_the_term_drops_them() -> None:
+    daemon, replies = Daemon(), []
+    commands = OperatorCommands(3, "a", daemon)
+    for _ in range(MAX_PENDING):
+        assert isinstance(respond(commands, MOVE, replies), Deferred)
+
+    refused = respond(commands, MAINTAIN, replies)
+
+    assert isinstance(refused, Refusal)
+    assert refused.verdict == "unavailable"
+    await commands.close()
+    assert not commands._pending
+    assert replies == []
+
+
+@pytest.mark.looptime
+async def test_a_leader_without_a_daemon_refuses_for_now() -> None:
+    refused = respond(OperatorCommands(3, "a", None), MOVE, [])
+
+    assert isinstance(refused, Refusal)
+    assert refused.verdict == "unavailable"
