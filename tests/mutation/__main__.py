@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.mutation.fork_server import Result, run
-from tests.mutation.mutants import mutants_of, sample
+from tests.mutation.mutants import Mutant, mutants_of, sample
 from tests.mutation.targets import PACKAGES, STATEFUL, modules_of
 
 ROOT = Path(__file__).parents[2]
@@ -28,9 +28,9 @@ def main(arguments: Sequence[str] | None = None, root: Path = ROOT) -> int:
         mutant for name in modules for mutant in mutants_of((root / f"{name.replace('.', '/')}.py").read_text(), name)
     ]
     chosen = sample(every, options.sample, options.seed)
-    results: list[Result] = []
+    results: list[Result[Mutant]] = []
 
-    def report(result: Result) -> None:
+    def report(result: Result[Mutant]) -> None:
         results.append(result)
         sys.stderr.write(f"{len(results)}/{len(chosen)} {result.outcome}: {result.mutant.describe()}\n")
         sys.stderr.flush()
@@ -41,7 +41,7 @@ def main(arguments: Sequence[str] | None = None, root: Path = ROOT) -> int:
     return code if len(results) < len(chosen) else 0
 
 
-def summarize(results: Sequence[Result], *, mutants: int, seed: int) -> dict[str, object]:
+def summarize(results: Sequence[Result[Mutant]], *, mutants: int, seed: int) -> dict[str, object]:
     """Return the report: the score overall, by package and by kind, and the survivors."""
     survivors = [result for result in results if not result.noticed]
     return {
@@ -64,11 +64,11 @@ def as_text(summary: dict[str, object]) -> str:
     return "\n".join([*lines, "", "Survivors:", *survivors])
 
 
-def _score(results: Sequence[Result]) -> float:
+def _score(results: Sequence[Result[Mutant]]) -> float:
     return round(sum(result.noticed for result in results) / max(1, len(results)), 4)
 
 
-def _scores(results: Sequence[Result], groups: Sequence[str]) -> dict[str, str]:
+def _scores(results: Sequence[Result[Mutant]], groups: Sequence[str]) -> dict[str, str]:
     counted = Counter(groups)
     noticed = Counter(group for group, result in zip(groups, results, strict=True) if result.noticed)
     return {group: f"{noticed[group]}/{counted[group]}" for group in sorted(counted)}

@@ -30,13 +30,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import CodeType, FrameType, FunctionType, ModuleType
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 import hypothesis
 import pytest
 from _pytest.runner import runtestprotocol
 
-from tests.mutation.mutants import Mutant, apply
 from tests.mutation.targets import folders_of_tests, own_test_file
 
 PROJECT = ("headgate", "coordinator", "controller", "drain", "metrics", "bench", "demo", "tests")
@@ -55,11 +54,33 @@ SPARE_SECONDS = 2
 WALL_FACTOR = 10
 
 
+class Fault(Protocol):
+    """A fault in one module: a mutant, or a planted bug."""
+
+    @property
+    def module(self) -> str:
+        """Dotted name."""
+
+    @property
+    def function(self) -> str:
+        """Qualified name of the outermost function with the fault; "" outside functions."""
+
+    @property
+    def lines(self) -> tuple[int, int]:
+        """First and last of the lines of which a test must execute one to notice the fault."""
+
+    def tree(self, source: str) -> ast.Module:
+        """Return the syntax tree of the module with the fault in it."""
+
+
+FaultT = TypeVar("FaultT", bound=Fault)
+
+
 @dataclass(frozen=True)
-class Result:
+class Result(Generic[FaultT]):
     """Outcome of one mutant: `killed`, `timeout` (killed too), `survived`, or `uncovered` (no test executes it)."""
 
-    mutant: Mutant
+    mutant: FaultT
     outcome: str
     killer: str = ""
 
@@ -76,7 +97,7 @@ class Coverage:
     tests: dict[str, dict[int, set[str]]] = field(default_factory=lambda: defaultdict(lambda: defaultdict(set)))
     seconds: dict[str, float] = field(default_factory=dict)
 
-    def tests_of(self, path: str, mutant: Mutant) -> list[str]:
+    def tests_of(self, path: str, mutant: Fault) -> list[str]:
         """Return the tests that may notice a mutant, its module's own first, then the quickest first."""
         lines = self.tests.get(path, {})
         first, last = mutant.lines
@@ -93,10 +114,10 @@ class Coverage:
         return chosen
 
 
-class ForkServer:
+class ForkServer(Generic[FaultT]):
     """A pytest plugin: in place of running the collected tests once, it runs them for each mutant."""
 
-    def __init__(self, root: Path, mutants: Sequence[Mutant], report: Callable[[Result], None]) -> None:
+    def __init__(self, root: Path, mutants: Sequence[FaultT], report: Callable[[Result[FaultT]], None]) -> None:
         self._root = root
         self._mutants = mutants
         self._report = report
@@ -123,7 +144,7 @@ class ForkServer:
 
     def _measure(self) -> Coverage:
         files = {str(_path(self._root, mutant.module)) for mutant in self._mutants}
-        outcome, output = _in_child(lambda: _trace(list(self._items.values()), files), cpu_seconds=3600)
+        outcome, output = in_child(lambda: _trace(list(self._items.values()), files), cpu_seconds=3600)
         if outcome != 0:
             raise RuntimeError(f"the tests do not pass without a mutant: {output or outcome}")
         coverage = Coverage()
@@ -134,26 +155,35 @@ class ForkServer:
                 coverage.tests[path][line].add(test)
         return coverage
 
-    def _run(self, mutant: Mutant, tests: list[str], coverage: Coverage) -> Result:
+    def _run(self, mutant: FaultT, tests: list[str], coverage: Coverage) -> Result[FaultT]:
         if not tests:
             return Result(mutant, "uncovered")
         limit = 10 * SPARE_SECONDS + int(TIME_FACTOR * sum(coverage.seconds[test] for test in tests))
-        outcome, output = _in_child(lambda: self._run_tests(mutant, tests, coverage.seconds), cpu_seconds=limit)
+        outcome, output = in_child(lambda: self._run_tests(mutant, tests, coverage.seconds), cpu_seconds=limit)
         if outcome == 0:
             return Result(mutant, "survived")
         return Result(mutant, "killed" if outcome == 1 else "timeout", output)
 
-    def _run_tests(self, mutant: Mutant, tests: list[str], seconds: dict[str, float]) -> tuple[int, str]:
+    def _run_tests(self, mutant: Fault, tests: list[str], seconds: dict[str, float]) -> tuple[int, str]:
         path = _path(self._root, mutant.module)
-        tree = apply(path.read_text(), mutant)
-        if _exchange_code(mutant, compile(tree, str(path), "exec")):
+        tree = mutant.tree(path.read_text())
+        if exchange_code(mutant, compile(tree, str(path), "exec")):
             failed = next(_failures([self._items[test] for test in tests], seconds), "")
             return int(bool(failed)), failed
         return _import_and_run(mutant, tree, path, tests)
 
 
-def run(root: Path, mutants: Sequence[Mutant], report: Callable[[Result], None]) -> int:
-    """Run the mutants against the unit tests below `root`, and return pytest's exit code."""
+def run(
+    root: Path,
+    mutants: Sequence[FaultT],
+    report: Callable[[Result[FaultT]], None],
+    *,
+    own_tests_only: bool = False,
+) -> int:
+    """Run the mutants against the unit tests below `root`, and return pytest's exit code.
+
+    ``own_tests_only``: only against the test files that mirror their modules.
+    """
     hypothesis.settings.register_profile(
         "mutation",
         deadline=None,
@@ -162,7 +192,11 @@ def run(root: Path, mutants: Sequence[Mutant], report: Callable[[Result], None])
         suppress_health_check=[hypothesis.HealthCheck.too_slow],
         phases=[hypothesis.Phase.explicit, hypothesis.Phase.generate],
     )
-    folders = sorted({folder for mutant in mutants for folder in folders_of_tests(mutant.module)})
+    folders = sorted(
+        {own_test_file(mutant.module) for mutant in mutants}
+        if own_tests_only
+        else {folder for mutant in mutants for folder in folders_of_tests(mutant.module)}
+    )
     existing = [folder for folder in folders if (root / folder).exists()]
     return int(pytest.main([*OPTIONS, "--rootdir", str(root), *existing], plugins=[ForkServer(root, mutants, report)]))
 
@@ -171,7 +205,7 @@ def _path(root: Path, module: str) -> Path:
     return root / (module.replace(".", "/") + ".py")
 
 
-def _in_child(work: Callable[[], tuple[int, str]], *, cpu_seconds: int) -> tuple[int, str]:
+def in_child(work: Callable[[], tuple[int, str]], *, cpu_seconds: int) -> tuple[int, str]:
     """Run `work` in a forked process; return its code and text, or a negative code if it was ended from outside."""
     reader, writer = os.pipe()
     child = os.fork()
@@ -259,7 +293,7 @@ def _trace(items: Sequence[pytest.Item], files: set[str]) -> tuple[int, str]:
     return 0, json.dumps({"seconds": seconds, "lines": found})
 
 
-def _exchange_code(mutant: Mutant, code: CodeType) -> bool:
+def exchange_code(mutant: Fault, code: CodeType) -> bool:
     """Give the loaded function its faulty code; return False if the fault lies where this cannot be done."""
     module = sys.modules.get(mutant.module)
     function = _function(module, mutant.function) if module and mutant.function else None
@@ -300,6 +334,13 @@ def _code_of(code: CodeType, qualified_name: str) -> CodeType | None:
     return None
 
 
+def import_faulty(module: str, tree: ast.Module, path: Path) -> None:
+    """Forget the project's modules; the next import of ``module`` gets the code of ``tree``."""
+    for name in [name for name in sys.modules if name.partition(".")[0] in PROJECT]:
+        del sys.modules[name]
+    sys.meta_path.insert(0, _MutatedFinder(module, tree, path))
+
+
 class _MutatedFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """Loads one module from a given syntax tree."""
 
@@ -333,11 +374,9 @@ class _FirstFailure:
             self.name = self.name or report.nodeid
 
 
-def _import_and_run(mutant: Mutant, tree: ast.Module, path: Path, tests: list[str]) -> tuple[int, str]:
+def _import_and_run(mutant: Fault, tree: ast.Module, path: Path, tests: list[str]) -> tuple[int, str]:
     """Import the project again with the mutated module, and run the files of the given tests up to a failure."""
-    for name in [name for name in sys.modules if name.partition(".")[0] in PROJECT]:
-        del sys.modules[name]
-    sys.meta_path.insert(0, _MutatedFinder(mutant.module, tree, path))
+    import_faulty(mutant.module, tree, path)
     first = _FirstFailure()
     code = int(pytest.main([*OPTIONS, "-x", *tests], plugins=[first]))
     return int(code != 0), first.name

@@ -49,6 +49,10 @@ class Mutant:
         """Identify this fault in every version of the module that contains it."""
         return "|".join((self.module, self.function, self.kind, self.old, self.new, str(self.occurrence)))
 
+    def tree(self, source: str) -> ast.Module:
+        """Return the syntax tree of the module with the fault in it."""
+        return apply(source, self)
+
     def describe(self) -> str:
         """Return one line for the report."""
         return f"{self.module}:{self.lines[0]} {self.function or '(module)'}: {self.kind}: {self.old} -> {self.new}"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.mutation.fork_server import _in_child
+from tests.mutation.fork_server import in_child
 
 ROOT = Path(__file__).parents[2]
 MODULE = """\
@@ -87,7 +87,7 @@ def test_a_run_tells_which_mutants_no_test_notices(tmp_path: Path) -> None:
 
 
 def test_the_outcome_and_the_text_of_a_child_come_back() -> None:
-    assert (1, "tests/test_a.py::test_b") == _in_child(lambda: (1, "tests/test_a.py::test_b"), cpu_seconds=5)
+    assert (1, "tests/test_a.py::test_b") == in_child(lambda: (1, "tests/test_a.py::test_b"), cpu_seconds=5)
 
 
 @pytest.mark.simulation
@@ -96,7 +96,7 @@ def test_a_child_in_an_endless_loop_is_ended() -> None:
         while True:
             pass
 
-    code, text = _in_child(loop, cpu_seconds=1)
+    code, text = in_child(loop, cpu_seconds=1)
 
     assert code < 0
     assert not text

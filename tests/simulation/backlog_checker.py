@@ -27,6 +27,8 @@ class BacklogChecker:
     """(shard, topic, segment) → offset → key bucket of its record."""
     acknowledged: dict[Progress, set[int]] = field(default_factory=lambda: defaultdict(set))
     """Offsets of acknowledged records."""
+    newly_acknowledged: set[tuple[int, int]] = field(default_factory=set)
+    """(segment, offset) that the last acknowledgement added."""
     exact: int = 0
     """Number of exact counts that were checked."""
     estimated: int = 0
@@ -43,6 +45,7 @@ class BacklogChecker:
                     self.acknowledged[state.shard, entry.subscription_id, segment] = {o for o in stored if o < position}
                 self._check(state, entry.subscription_id, set(entry.positions))
             case e.RecordsAcknowledged():
+                self.newly_acknowledged.clear()
                 if entry.seek_generation == state.subscriptions[entry.subscription_id].seek_generation:
                     for acknowledged in entry.ranges:
                         self._acknowledge(state.shard, entry, acknowledged)
@@ -52,12 +55,15 @@ class BacklogChecker:
 
     def _acknowledge(self, shard: int, entry: e.RecordsAcknowledged, acknowledged: e.AcknowledgedRange) -> None:
         stored = self.buckets[shard, entry.topic_id, acknowledged.segment]
-        self.acknowledged[shard, entry.subscription_id, acknowledged.segment] |= {
+        known = self.acknowledged[shard, entry.subscription_id, acknowledged.segment]
+        new = {
             offset
             for offset, bucket in stored.items()
             if acknowledged.first_offset <= offset < acknowledged.end_offset
             and acknowledged.first_bucket <= bucket < (acknowledged.end_bucket or KEY_BUCKETS)
-        }
+        } - known
+        known |= new
+        self.newly_acknowledged |= {(acknowledged.segment, offset) for offset in new}
 
     def _check(self, state: ShardState, subscription_id: int, segments: set[int]) -> None:
         subscription = state.subscriptions[subscription_id]

@@ -62,6 +62,14 @@ class FaultInjector:
         segment = rng.choice(self._active())
         await self._command(admin.split(TOPIC, segment), f"split {segment}")
 
+    async def _split_twice(self, admin: Admin, rng: random.Random) -> None:
+        """Split a segment and then one of its children, which may be empty and undrained by then."""
+        active = self._active()
+        segment = rng.choice(active)
+        await self._command(admin.split(TOPIC, segment), f"split {segment}")
+        if children := [each for each in self._active() if each not in active]:
+            await self._command(admin.split(TOPIC, children[0]), f"split {children[0]}, its child")
+
     async def _merge(self, admin: Admin, rng: random.Random) -> None:
         active = self._active()
         if len(active) > 1:

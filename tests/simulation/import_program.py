@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Final
 
@@ -28,10 +28,17 @@ MAX_PRODUCERS: Final = 15
 class ImportProgram:
     """The runs of the program, one after the other, and the anonymous producers beside it."""
 
-    def __init__(self, rng: random.Random, new_client: Callable[[str], Client], topic: str) -> None:
+    def __init__(
+        self,
+        rng: random.Random,
+        new_client: Callable[[str], Client],
+        topic: str,
+        pause: Callable[[random.Random, float, float], Awaitable[None]],
+    ) -> None:
         self._rng = rng
         self._new_client = new_client
         self._topic = topic
+        self._pause = pause
 
     async def run(self) -> None:
         """Start the program again whenever it has ended, until cancelled."""
@@ -49,7 +56,7 @@ class ImportProgram:
         first = 0 if producer.source_position is None else int(producer.source_position)
         for number in itertools.count(first):
             await producer.send_and_wait(self._topic, IMPORT_KEY, b"%d" % number, source_position=b"%d" % (number + 1))
-            await asyncio.sleep(self._rng.uniform(0, 0.5))
+            await self._pause(self._rng, 0, 0.5)
 
     async def open_anonymous(self) -> None:
         """Open anonymous producers, until cancelled."""
@@ -58,4 +65,4 @@ class ImportProgram:
                 opening = m.OpenProducer(token=client.new_token())
                 with suppress(NoLeaderError):
                     await client.request(0, lambda opening=opening: opening, timeout_seconds=5)
-                await asyncio.sleep(self._rng.uniform(0.1, 0.5))
+                await self._pause(self._rng, 0.1, 0.5)

@@ -66,6 +66,12 @@ class InvariantChecker:
     """(topic, subscription) → the first generation after its last seek."""
     delivered_generations: dict[tuple[str, int, int], int] = field(default_factory=dict)
     """(consumer program, segment, key bucket) → generation of its last delivery."""
+    ever_delivered: dict[tuple[str, str], set[tuple[int, int]]] = field(default_factory=lambda: defaultdict(set))
+    """(topic, subscription) → (segment, offset) delivered at any time."""
+    positions: dict[tuple[int, int], int] = field(default_factory=dict)
+    """(subscription id, segment) → its position after the last acknowledgement."""
+    generations: dict[tuple[int, int], int] = field(default_factory=dict)
+    """(shard, subscription id) → the highest generation granted."""
     registrations: dict[tuple[str, str, str, int, str], int] = field(default_factory=dict)
     """(topic, subscription, consumer, incarnation, client) → id of the subscription of this program."""
     evicted_programs: set[tuple[str, str, str, int, str]] = field(default_factory=set)
@@ -131,35 +137,47 @@ class InvariantChecker:
         self.history.setdefault(shard, []).append((found.entries, found.header.at_ms))
         state.begin_chunk(number, found.header.at_ms)
         for entry in found.entries:
-            if isinstance(entry, e.SegmentsPruned):
-                self._check_pruning(state, entry)
-            if isinstance(entry, e.SegmentSplit | e.SegmentsMerged):
-                self.automatic_changes += bool(entry.reason)
-            if isinstance(entry, e.SegmentWeightsSet):
-                self._check_weights(state, entry)
-            if isinstance(entry, e.DataDeleted):
-                self._check_deletion(state, entry)
-            if isinstance(entry, e.ProducerOpened):
-                self._check_opening(entry)
-            self._check_token(state, entry)
+            self._check_before(state, entry)
             state.apply(entry)
-            if isinstance(entry, e.ProducersExpired):
-                self._record_expiry(entry)
-            elif isinstance(entry, e.RecordsStored):
-                self._record_position(state, entry)
             self.backlogs.entry_applied(state, entry)
-            if isinstance(entry, e.SegmentGranted):
-                self._check_grant(state, entry)
-            elif isinstance(entry, e.SubscriptionSeek):
-                self._record_seek(state, entry)
-            elif isinstance(entry, e.ConsumerRegistered):
-                self._check_registration(state, entry)
-            elif isinstance(entry, e.SubscriptionDeleted):
-                self.deletions += 1
+            self._check_after(state, entry)
         self._check_created_subscriptions(found.entries)
         self._check_names(state)
         kinds = Counter(type(entry).__name__ for entry in found.entries)
         self.story.add_chunk(_now_seconds(), shard, found.header.leader_epoch, number, kinds)
+
+    def _check_before(self, state: ShardState, entry: e.AnyEntry) -> None:
+        """Check an entry against the state before it."""
+        match entry:
+            case e.SegmentsPruned():
+                self._check_pruning(state, entry)
+            case e.SegmentSplit() | e.SegmentsMerged():
+                self.automatic_changes += bool(entry.reason)
+            case e.SegmentWeightsSet():
+                self._check_weights(state, entry)
+            case e.DataDeleted():
+                self._check_deletion(state, entry)
+            case e.ProducerOpened():
+                self._check_opening(entry)
+        self._check_token(state, entry)
+
+    def _check_after(self, state: ShardState, entry: e.AnyEntry) -> None:
+        """Check what an entry has made of the state."""
+        match entry:
+            case e.ProducersExpired():
+                self._record_expiry(entry)
+            case e.RecordsStored():
+                self._record_position(state, entry)
+            case e.SegmentGranted():
+                self._check_grant(state, entry)
+            case e.RecordsAcknowledged():
+                self._check_acknowledgement(state, entry)
+            case e.SubscriptionSeek():
+                self._record_seek(state, entry)
+            case e.ConsumerRegistered():
+                self._check_registration(state, entry)
+            case e.SubscriptionDeleted():
+                self.deletions += 1
 
     def _check_snapshot(self, data: bytes, shard: int, number: int) -> None:
         """Compare a snapshot with the fold over the chunks."""
@@ -244,6 +262,11 @@ class InvariantChecker:
                 )
         if isinstance(granted, BucketRange):
             self.partial_grants += 1
+        if subscription.type != "CHECKPOINT" and entry.segment in subscription.drained:
+            raise InvariantViolationError(
+                f"{subscription.name}: segment {entry.segment} was granted after it was drained"
+            )
+        self._check_generation(state.shard, entry)
         if subscription.type != "STREAM":
             return
         layout = state.topics_by_id[entry.topic_id].layout
@@ -254,6 +277,31 @@ class InvariantChecker:
                     f"{subscription.name}: segment {entry.segment} granted before its ancestor {ancestor} was drained"
                 )
 
+    def _check_generation(self, shard: int, entry: e.SegmentGranted) -> None:
+        """Check that generations rise: an earlier one fences."""
+        name = shard, entry.subscription_id
+        if entry.generation <= self.generations.get(name, 0):
+            raise InvariantViolationError(
+                f"segment {entry.segment} is granted at generation {entry.generation}, and {self.generations[name]} was"
+            )
+        self.generations[name] = entry.generation
+
+    def _check_acknowledgement(self, state: ShardState, entry: e.RecordsAcknowledged) -> None:
+        """Check that positions never fall but by a seek, and that what counts as acknowledged was delivered."""
+        subscription = state.subscriptions[entry.subscription_id]
+        for segment in {each.segment for each in entry.ranges}:
+            position = subscription.position(segment)
+            if position < self.positions.get((entry.subscription_id, segment), 0):
+                raise InvariantViolationError(
+                    f"{subscription.name}: the position of segment {segment} fell to {position}"
+                )
+            self.positions[entry.subscription_id, segment] = position
+        new = self.backlogs.newly_acknowledged
+        if missing := new - self.ever_delivered[subscription.topic, subscription.name]:
+            raise InvariantViolationError(
+                f"{subscription.name}: {min(missing)} is acknowledged, and was never delivered"
+            )
+
     def _record_seek(self, state: ShardState, entry: e.SubscriptionSeek) -> None:
         """Expect moved segments to be delivered as if for the first time; ignore earlier generations."""
         self.seeks += 1
@@ -262,6 +310,8 @@ class InvariantChecker:
         name = topic, subscription.name
         self.first_generation_after_seek[name] = subscription.next_generation
         self.seek_positions[name].update(entry.positions)
+        for segment in entry.positions:
+            self.positions.pop((entry.subscription_id, segment), None)
         self.delivered[name] = {(s, offset) for s, offset in self.delivered[name] if s not in entry.positions}
         for record in self.stored[topic]:
             if record.segment in entry.positions:
@@ -374,6 +424,7 @@ class InvariantChecker:
                 f"{program}: {segment}:{offset} of generation {generation} was delivered after generation {before}"
             )
         self.delivered_generations[bucket] = generation
+        self.ever_delivered[topic, subscription].add((segment, offset))
         if self.records_by_offset.get((topic, segment, offset)) != (key, value):
             raise InvariantViolationError(
                 f"{subscription}: {key!r} {value!r} was delivered from {segment}:{offset}, which holds another record"
@@ -393,6 +444,15 @@ class InvariantChecker:
         self.first_delivered[topic, subscription, key] = counter
 
     # The end of a run
+
+    def check_state(self, state: ShardState, owner: str) -> None:
+        """Check that the state that a daemon keeps in memory equals the fold of the ledger."""
+        expected = self.states.get(state.shard)
+        if expected is None or state.chunk != expected.chunk:
+            return  # it has not read, or not written, everything yet
+        folded, kept = everything(expected), everything(state)
+        if wrong := [name for name in folded if folded[name] != kept[name]]:
+            raise InvariantViolationError(f"the state of {owner} differs from the ledger in {', '.join(wrong)}")
 
     def check_nothing_lost(self, topic: str, committed: dict[bytes, list[int]]) -> None:
         """Check that every record that was reported as committed is in the ledger."""

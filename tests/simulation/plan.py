@@ -18,14 +18,19 @@ from typing import Final, Self
 
 OPERATIONS: Final = (
     "split",
-    "split",
+    "split_twice",
+    "split_twice",
     "merge",
+    "crash_leader",
     "crash_leader",
     "freeze_leader",
     "restart_broker",
     "unreliable_network",
+    "unreliable_network",
+    "unreliable_network",
     "zookeeper_outage",
     "expire_session",
+    "store_trouble",
     "store_trouble",
     "consumer_joins",
     "consumer_leaves",
@@ -37,8 +42,11 @@ OPERATIONS: Final = (
     "clock_step",
     "damaged_reads",
 )
-"""The operations of `FaultInjector`; one that is listed twice is drawn twice as often."""
+"""The operations of `FaultInjector`; one that is listed several times is drawn as many times as often."""
 BUSY_EVERY: Final = 100
+SOMETIMES: Final = {"import": 0.1, "forger": 0.1, "faulty": 0.15, "quotas": 0.1}
+"""Probability of a program that continues at its source position, of one that forges announcements, of one that changes
+batches of others, and of quotas that clients exceed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +153,7 @@ def plan_of(seed: int, scale: Scale | None = None) -> Plan:
         "checkpoint",
         "devices",
         "maintenance",
+        *(name for name, probability in SOMETIMES.items() if rng.random() < probability),
     ]
     steps = []
     at_seconds = 0.0

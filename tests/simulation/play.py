@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 from contextlib import nullcontext
 
 import structlog
@@ -56,6 +57,8 @@ def play(
         device_switches=device_switches,
         quotas=quotas,
     )
+    logged = logging.root.manager.disable
+    logging.disable()  # the story says what matters
     gc.disable()  # the objects of one run are few, and looking for cycles among them takes a tenth of it
     try:
         with decoding_once() if decode_once and plan.scale is not BUSY else nullcontext():
@@ -68,6 +71,7 @@ def play(
         _cancel_all(loop)
         loop.close()
         gc.enable()
+        logging.disable(logged)
     return simulation.checker
 
 

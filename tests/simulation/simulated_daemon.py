@@ -117,6 +117,10 @@ class SimulatedDaemon:
         """Whether it considers itself the leader."""
         return any(controller.leadership.role is Role.LEADING for controller in self.controllers)
 
+    def states(self) -> list[ShardState]:
+        """Return the state of each shard that it keeps in memory."""
+        return [each._state if each.leader is None else each.leader.state for each in self.controllers]
+
     async def crash(self) -> None:
         """End immediately: none of its later actions has an effect outside."""
         self.simulation.broker.cut(f"daemon-{self.name}")

@@ -211,3 +211,11 @@ def test_a_repetition_is_recognized_after_its_topic_was_deleted_and_created_agai
     again = e.TopicCreated(topic_id=10, topic="orders", segments=1, token="again")
     state.apply_all([again], chunk=4, at_ms=0)
     assert original == judge_batch(batch(0), state, 4)
+
+
+def test_records_for_an_external_topic_are_invalid_after_a_barrier() -> None:
+    state = shard()
+    segments = [e.ImportedSegment(segment=0, label="shard-0")]
+    state.apply(e.TopicImported(topic_id=9, topic="kinesis", token="i", segments=segments, positions="opaque"))
+
+    assert verdict(judge_batch(batch(topic="kinesis"), state, durable=1)) == ("invalid", True)

@@ -68,3 +68,13 @@ def test_a_slewed_clock_is_followed() -> None:
 def test_time_that_elapsed_between_two_readings_is_no_step() -> None:
     """A laptop was suspended, and its boot clock continued."""
     assert Machine().error_after(WEEK) == 0
+
+
+@pytest.mark.parametrize("step_ms", [1, -1, TOLERATED_STEP_MS, -TOLERATED_STEP_MS])
+def test_a_small_difference_is_followed_at_once(step_ms: int) -> None:
+    """From the first second on, and it is no step that is held back."""
+    machine = Machine()
+    machine.set_by_ms = step_ms
+
+    assert machine.error_after(1) == step_ms
+    assert machine.clock.step_ms == 0

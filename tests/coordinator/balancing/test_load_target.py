@@ -253,6 +253,16 @@ def test_rule_5_free_keys_go_by_weight_to_the_lowest_resulting_level() -> None:
     assert {"ada": 8, "bob": 10} == loads(assign_by_load(assignment_input), assignment_input)
 
 
+def test_rule_5_the_heaviest_free_key_comes_first() -> None:
+    """It gets its preferred owner, and the light ones that prefer it too go elsewhere."""
+    weights = {1: 10, 2: 10, 3: 10, 4: 10, 5: 40}
+    preferred = {key: ["ada"] for key in weights}
+
+    target = assign_by_load(WeightedAssignmentInput(weights, EQUAL, {}, weights, preferred))
+
+    assert target == {1: "bob", 2: "bob", 3: "bob", 4: "bob", 5: "ada"}
+
+
 def test_rule_5_capacity_attracts_load() -> None:
     weights = dict.fromkeys(range(12), 10)
     assignment_input = WeightedAssignmentInput(weights, {"ada": 300, "bob": 100}, {}, weights)

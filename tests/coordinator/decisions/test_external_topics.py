@@ -6,7 +6,13 @@ import pytest
 
 from controller.state.shard_state import ShardState
 from controller.state.topic import Topic
-from coordinator.decisions.external_topics import acknowledgeable_end, registration_error, remaining_at_source
+from coordinator.decisions.external_topics import (
+    acknowledgeable_end,
+    registration_error,
+    remaining_at_source,
+    seekable_ends,
+)
+from coordinator.state.subscription import Subscription
 from headgate.model import entries as e
 from headgate.protocol import messages as m
 from tests.support.worlds.imported_topic import imported_topic
@@ -54,6 +60,17 @@ def test_rules_1_and_2_which_registrations_are_allowed(kind, request_fields, cre
 
     assert (expected is None) == (reason is None)
     assert expected is None or expected in reason
+
+
+def test_rule_5_a_seek_goes_at_most_to_the_highest_position_known() -> None:
+    """The source may have more, but nothing here knows where a position beyond it leads."""
+    imported = topic("offsets")
+    subscription = Subscription(imported.topic_id, "t", 3, "s", e.SubscriptionType.STREAM, "strict")
+    before = seekable_ends(subscription, imported)
+    subscription.positions[1] = 7
+
+    assert before[1] == imported.tails[1].next_offset == 0
+    assert seekable_ends(subscription, imported) == {**before, 1: 7}
 
 
 def test_rules_3_and_4_the_highest_acknowledgeable_offset() -> None:
