@@ -70,7 +70,7 @@ def simulate(bug: PlantedBug, seeds: Iterable[int]) -> Seen | None:
 
 
 def _first_failure(seeds: Iterable[int]) -> tuple[int, str]:
-    """Play in this process, whose modules may have to be imported anew."""
+    """Play in this process, whose modules may have to be imported again."""
     try:
         from tests.simulation.failure import failure_of  # noqa: PLC0415 - imported with the bug
         from tests.simulation.plan import plan_of  # noqa: PLC0415
