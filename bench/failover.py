@@ -2,9 +2,9 @@
 
 Two daemons contend for one shard, and beside them two processes for a kazoo `Lock`, on the same ZooKeeper server and
 with the same session time-out. In each round both leaders fail in the same way at the same moment: SIGKILL, SIGSTOP,
-SIGTERM, or a network that loses everything between the leader and its servers. Our gap lasts from the failure to the
-first record that the successor acknowledges to a producer, which keeps sending. The contender's gap lasts until the
-other process holds the lock; it has no ledger to read and no clients to tell.
+SIGTERM, or a network that loses everything between the leader and its servers. Our gap is the longest time without an
+acknowledged record; a producer keeps sending. The contender's gap lasts from its last work, which a cut network does
+not end, to the first work of the other process; it has no ledger to read and no clients to tell.
 
 ZooKeeper ends each session at a moment of its own, up to a second apart, which belongs to neither side. So the moment
 at which the node of each failed leader is deleted is observed, and our own share is our gap behind it, minus the
@@ -22,6 +22,7 @@ import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any, Final, Literal, Self
@@ -47,18 +48,29 @@ SEND_INTERVAL_SECONDS: Final = 0.002
 """Between two records: the resolution of a gap, and as often as a contender writes."""
 CHANGE_SECONDS: Final = 60.0
 POLL_SECONDS: Final = 0.01
-SETTLE_SECONDS: Final = 1.0
-"""Before each failure: several commits of a stable leader."""
+SETTLE_SECONDS: Final = 6.0
+"""Before each failure: until the standby, which has just started, has prepared to lead."""
+FRESH_SECONDS: Final = 1.0
+"""A contender whose last work is older does not hold the lock."""
+AFTER_SECONDS: Final = 0.5
+"""After the first record of the successor: until it is sure that no longer gap follows at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gap:
     """One failure of one side, in seconds since the failure."""
 
+    stopped_seconds: float
+    """When the failed leader had done its last work: later than the failure if it was asked to end."""
     deleted_seconds: float
     """When the node of the failed leader was deleted."""
     resumed_seconds: float
     """When the successor had done its first work."""
+
+    @property
+    def seconds(self) -> float:
+        """How long nothing was done."""
+        return self.resumed_seconds - self.stopped_seconds
 
     @property
     def after_deletion_seconds(self) -> float:
@@ -140,7 +152,7 @@ class _Commits:
     """Sends small records all the time and remembers when each was acknowledged."""
 
     def __init__(self, producer: Producer) -> None:
-        self.newest_ns = 0
+        self.times_ns: list[int] = []
         self._producer = producer
         self._changed = asyncio.Event()
 
@@ -153,15 +165,13 @@ class _Commits:
 
     async def _send(self) -> None:
         await (await self._producer.send(TOPIC, b"key", b"value"))
-        self.newest_ns = time.monotonic_ns()
+        self.times_ns.append(time.monotonic_ns())
         self._changed.set()
 
-    async def next_after(self, since_ns: int) -> int:
-        """Return when the first record after ``since_ns`` was acknowledged."""
-        while self.newest_ns <= since_ns:
-            self._changed.clear()
-            await self._changed.wait()
-        return self.newest_ns
+    async def another(self) -> None:
+        """Wait until one more record is acknowledged."""
+        self._changed.clear()
+        await self._changed.wait()
 
 
 class _Nodes:
@@ -208,7 +218,7 @@ async def _measure(effort: Effort) -> Measurement:
             await cluster.start_contender(name)
         watcher = await cluster.watcher(stack)
         nodes = await stack.enter_async_context(_watching(cluster))
-        total = effort.pick(7, 1)
+        total = effort.pick(5, 1)
         for number in range(total):
             for failure, found in rounds.items():
                 with gc_disabled():
@@ -252,14 +262,16 @@ async def _round(cluster: FailoverCluster, watcher: Client, nodes: _Nodes, failu
             remove_handler = watcher.on_leader(SHARD, on_leader)
             failed_ns = time.monotonic_ns()
             await cluster.fail(failure, ours, peer)
-            # What the failed leader had accepted may still be acknowledged: only its successor counts.
             await succeeded.wait()
             remove_handler()
-            resumed_ns = await commits.next_after(commits.newest_ns)
+            await commits.another()
+            await asyncio.sleep(AFTER_SECONDS)
+            stopped_ns, resumed_ns = longest_gap(failed_ns, commits.times_ns)
             beat_ns = await _first_beat(cluster.beats(standby), failed_ns)
+            last_ns = failed_ns if failure == "cut" else max(failed_ns, _newest_beat(cluster.beats(peer)))
             gaps = Round(
-                Gap(_seconds(failed_ns, await our_deletion), _seconds(failed_ns, resumed_ns)),
-                Gap(_seconds(failed_ns, await peer_deletion), _seconds(failed_ns, beat_ns)),
+                Gap(*(_seconds(failed_ns, at_ns) for at_ns in (stopped_ns, await our_deletion, resumed_ns))),
+                Gap(*(_seconds(failed_ns, at_ns) for at_ns in (last_ns, await peer_deletion, beat_ns))),
             )
         finally:
             sending.cancel()
@@ -273,7 +285,7 @@ async def _holder(cluster: FailoverCluster) -> tuple[str, str]:
     while True:
         ages = {name: _newest_beat(cluster.beats(name)) for name in CONTENDERS}
         newest = max(ages, key=lambda name: ages[name])
-        if time.monotonic_ns() - ages[newest] < SETTLE_SECONDS * 1e9:
+        if time.monotonic_ns() - ages[newest] < FRESH_SECONDS * 1e9:
             return newest, next(name for name in CONTENDERS if name != newest)
         await asyncio.sleep(POLL_SECONDS)
 
@@ -301,10 +313,17 @@ def _seconds(began_ns: int, ended_ns: int) -> float:
     return (ended_ns - began_ns) / 1e9
 
 
+def longest_gap(since_ns: int, times_ns: Sequence[int]) -> tuple[int, int]:
+    """Return the longest time after ``since_ns`` in which nothing was done; ``times_ns`` rise."""
+    return max(
+        pairwise([since_ns, *(at_ns for at_ns in times_ns if at_ns > since_ns)]), key=lambda gap: gap[1] - gap[0]
+    )
+
+
 def own_share_ms(failure: Failure, rounds: Sequence[Round]) -> float:
     """Return the median of what we add to the time of a bare contender, in milliseconds."""
     if failure == "sigterm":
-        return 1000 * median(each.ours.resumed_seconds - each.peer.resumed_seconds for each in rounds)
+        return 1000 * median(each.ours.seconds - each.peer.seconds for each in rounds)
     return 1000 * median(each.ours.after_deletion_seconds - each.peer.after_deletion_seconds for each in rounds)
 
 
@@ -313,8 +332,8 @@ def compared(rounds: Mapping[Failure, Sequence[Round]]) -> Measurement:
     parts: dict[str, Part] = {}
     for failure, found in rounds.items():
         parts |= {
-            f"{failure}_gap_ms": round(1000 * median(each.ours.resumed_seconds for each in found), 1),
-            f"{failure}_contender_gap_ms": round(1000 * median(each.peer.resumed_seconds for each in found), 1),
+            f"{failure}_gap_ms": round(1000 * median(each.ours.seconds for each in found), 1),
+            f"{failure}_contender_gap_ms": round(1000 * median(each.peer.seconds for each in found), 1),
             f"{failure}_own_share_ms": round(own_share_ms(failure, found), 1),
             f"{failure}_longest_own_share_ms": round(max(own_share_ms(failure, [each]) for each in found), 1),
         }
