@@ -61,8 +61,8 @@ class Terminal:
 
 
 async def test_top_shows_a_subscription_and_q_restores_the_terminal(node: Node) -> None:
-    await node.commands.succeed("topic", "create", "watched")
-    await node.commands.succeed("subscription", "create", "watched", "clock-face", "--type", "queue")
+    await node.commands.succeed("topic", "create", "shown-in-top")
+    await node.commands.succeed("subscription", "create", "shown-in-top", "clock-face", "--type", "queue")
     terminal = Terminal()
     try:
         process = await terminal.start("--config", str(node.config), "top", "--sort", "name")
