@@ -1,4 +1,7 @@
-"""Three daemons share the shards, and are restarted one after the other under load: no request fails."""
+"""Three daemons share the shards and are restarted one after the other under load, one of them in maintenance.
+
+No request fails.
+"""
 
 from __future__ import annotations
 
@@ -34,6 +37,20 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
 
 async def even(cluster: Cluster) -> bool:
     return [await cluster.daemons[name].leads() for name in NAMES] == [1] * len(NAMES)
+
+
+async def empty(cluster: Cluster, name: str) -> None:
+    """Begin the maintenance of a daemon, after an operator has given it a shard."""
+    await cluster.commands.succeed("shard", "transfer", "0", name)
+    assert await cluster.daemons[name].leads() >= 1
+    await cluster.commands.succeed("daemon", "drain", name)
+
+    async def emptied() -> bool:
+        return await cluster.daemons[name].leads() == 0
+
+    await wait_until(emptied, "it leads nothing", 30)
+    rows = (await cluster.commands.succeed("daemon", "list")).out.splitlines()
+    assert any(row.split()[0] == name and "maintenance" in row for row in rows), rows
 
 
 class Load:
@@ -75,6 +92,8 @@ async def test_a_rolling_restart_of_three_daemons_fails_no_request(cluster: Clus
         await wait_until(lambda: stored(load, 100), "records are stored", 30)
         for name in NAMES:
             load.longest_seconds = 0.0
+            if name == NAMES[-1]:
+                await empty(cluster, name)
             cluster.daemons[name].process.send_signal(signal.SIGTERM)
             assert await cluster.daemons[name].ended() == 0
             assert cluster.daemons[name].log_entries("transfer.completed"), "it had a shard"
@@ -83,6 +102,8 @@ async def test_a_rolling_restart_of_three_daemons_fails_no_request(cluster: Clus
             assert not sending.done(), sending.exception()
             started = await cluster.start_daemon(name)
             await wait_until(lambda started=started: started.reports(200, "cluster", "ok"), "it follows", 30)
+        assert await cluster.daemons[NAMES[-1]].leads() == 0, "its maintenance outlasts its restart"
+        await cluster.commands.succeed("daemon", "drain", NAMES[-1], "--off")
         await wait_until(lambda: even(cluster), "each daemon leads a shard again", 60)
         stop.set()
         await sending
