@@ -48,7 +48,7 @@ def test_the_restored_state_is_frozen_before_the_leader_is_created(tmp_path: Pat
         freeze_counts.append(gc.get_freeze_count())
 
     daemon: Any = Daemon(settings, leader_type)
-    controller: Any = daemon._controller(Ledger(LocalStore(tmp_path), 0), 1, object(), object(), object())
+    controller: Any = daemon._controller(Ledger(LocalStore(tmp_path), 0), 1, object(), object(), object(), object())
     before = gc.get_freeze_count()
     try:
         controller._new_leader(ShardState(0), lambda: False)
@@ -116,7 +116,7 @@ async def test_a_reload_enables_and_disables_devices_now_and_for_later_terms(
     off = settings.replace(ingest=IngestSettings(mqtt_devices=False))
     daemon: Any = Daemon(settings)
     transport = FakeBroker().transport("d")
-    controller: Any = daemon._controller(Ledger(LocalStore(tmp_path), 0), 1, object(), transport, object())
+    controller: Any = daemon._controller(Ledger(LocalStore(tmp_path), 0), 1, object(), transport, object(), object())
     daemon._controllers = [controller]
     enabled: list[bool] = []
     try:
