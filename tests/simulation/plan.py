@@ -56,7 +56,7 @@ class Scale:
     steps: tuple[int, int]
     short_gap_seconds: tuple[float, float]
     long_gap_seconds: tuple[float, float]
-    """Time between two steps. Both kinds are equally frequent."""
+    """Time between two steps. Two of three gaps are short: faults that meet find more than faults alone."""
     producers: tuple[int, int]
     stream_consumers: tuple[int, int]
     queue_consumers: tuple[int, int]
@@ -80,7 +80,7 @@ BUSY: Final = Scale(
     hurried=True,
 )
 SPARSE: Final = Scale(
-    steps=(2, 6),
+    steps=(3, 9),
     short_gap_seconds=(0.1, 4),
     long_gap_seconds=(10, 150),
     producers=(1, 2),
@@ -158,7 +158,9 @@ def plan_of(seed: int, scale: Scale | None = None) -> Plan:
     steps = []
     at_seconds = 0.0
     for number in range(1, rng.randint(*drawn.steps) + 1):
-        at_seconds += rng.uniform(*rng.choice([drawn.short_gap_seconds, drawn.long_gap_seconds]))
+        at_seconds += rng.uniform(
+            *rng.choice([drawn.short_gap_seconds, drawn.short_gap_seconds, drawn.long_gap_seconds])
+        )
         lead, burst = rng.uniform(0, 1), rng.uniform(0.5, 2.5)
         steps.append(Step(number, at_seconds, lead, burst, rng.choice(OPERATIONS), rng.getrandbits(32)))
     return Plan(seed, drawn, tuple(programs), tuple(steps))
