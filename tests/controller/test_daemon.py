@@ -40,7 +40,7 @@ def settings(tmp_path: Path) -> Settings:
     return Settings(ledger=LedgerSettings(url=tmp_path.as_uri()))
 
 
-def test_the_restored_state_is_frozen_before_the_leader_is_created(tmp_path: Path, settings: Settings) -> None:
+async def test_the_restored_state_is_frozen_before_the_leader_is_created(tmp_path: Path, settings: Settings) -> None:
     """Otherwise the garbage collector traverses it repeatedly (0.3 s each time, measured)."""
     freeze_counts: list[int] = []
 
