@@ -96,8 +96,8 @@ class ShardController:
         self.led_since: float | None = None
         """When the present term started, by the loop's clock; None: this daemon does not lead."""
         self.transfer: Transfer | None = None
-        self.read_to_end_at = asyncio.get_running_loop().time()
-        """When this daemon last knew the end of the ledger, by the loop's clock."""
+        self.read_to_end_at = 0.0
+        """When this daemon last knew the end of the ledger, or began to read it; by the loop's clock."""
         self.fault: str | None = None
         """Why the ledger cannot be read; the text names the object. None if it can be read."""
         self._ledger = ledger
@@ -159,6 +159,7 @@ class ShardController:
 
     async def run(self) -> None:
         """Follow, contend and lead until a requested stop is complete."""
+        self.read_to_end_at = asyncio.get_running_loop().time()
         async with asyncio.TaskGroup() as tasks:
             tail = tasks.create_task(self._tail(), name=f"tail-{self.shard}")
             self._elections.contend(self.shard)
