@@ -46,7 +46,13 @@ VALID = [
         (m.DeleteTopic, {"topic": "orders", "token": "6"}),
     )
 ]
-REASONS = ("not a request of protocol 1: ", "not msgpack: ", "a request of protocol ", "a message has ")
+REASONS = (
+    "not a request of protocol 1: ",
+    "not msgpack: ",
+    "a request of protocol ",
+    "a message has ",
+    "the request names client ",
+)
 
 
 def is_malformed(payload: bytes) -> bool:
@@ -57,8 +63,8 @@ def is_malformed(payload: bytes) -> bool:
 
 
 def held(state: ShardState) -> str:
-    """Return the state without its chunk number, because a barrier may be an empty chunk."""
-    return repr({name: value for name, value in everything(state).items() if name not in ("chunk", "at_ms")})
+    """Return the state without its chunk number and ledger time, because a barrier may be an empty chunk."""
+    return repr({name: value for name, value in everything(state).items() if name not in ("chunk", "time")})
 
 
 def malformed_count(shard: OneShard) -> float:
