@@ -149,7 +149,8 @@ async def test_a_retained_message_reaches_present_and_later_subscribers(harness:
     await c.subscribe("state", late, retained=True)
 
     await until(lambda: late.messages)
-    assert late.messages == [("state", b"2")]
+    # Not the first one. amqtt may deliver the second one twice, to a client that subscribes while it passes it on.
+    assert set(late.messages) == {("state", b"2")}
 
 
 async def test_a_filter_ignores_retained_copies_unless_it_expects_them(harness: BrokerHarness) -> None:

@@ -37,7 +37,8 @@ def play(
 ) -> InvariantChecker:
     """Run one simulation and return its checker.
 
-    ``checker``: where to find what happened, if it fails. ``changed_batches``: with a client that changes batches of others. ``named_producer``: with a program that
+    ``checker``: where to find what happened, if it fails. ``changed_batches``: with a client that changes batches of
+    others. ``named_producer``: with a program that
     continues at its source position, beside many anonymous producers. ``forged_announcements``: with a program that
     replaces the leader's announcements. ``device_switches``: probability that the intake of devices is switched on or
     off before a publication of a device. ``quotas``: with quotas that the clients exceed.

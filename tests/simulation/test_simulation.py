@@ -332,10 +332,9 @@ def test_changed_batches_are_refused_under_any_faults(seed: int) -> None:
     assert run_seed(seed, changed_batches=True).changed_batches_refused > 0
 
 
-@pytest.mark.parametrize("seed", range(1, 3))
-def test_an_import_continues_exactly_once_under_any_faults(seed: int) -> None:
-    """However its runs end, and however many anonymous producers the shard forgets meanwhile."""
-    checker = run_seed(seed, named_producer=True)
+def test_an_import_continues_exactly_once_under_any_faults() -> None:
+    """However its runs end, and however many anonymous producers the shard forgets meanwhile: many in a busy world."""
+    checker = run_seed(1, BUSY, named_producer=True)
 
     assert int(checker.source_positions[IMPORT_NAME]) > 10
     assert checker.producers_removed > 10
