@@ -198,6 +198,16 @@ class NothingDrained:
         return frozenset()
 
 
+class NoOtherDaemon:
+    """What a daemon without others does for operators."""
+
+    async def transfer(self, _shard: int, daemon: str) -> str | None:
+        return f"no daemon {daemon!r} is live"
+
+    async def set_maintenance(self, _daemon: str, *, on: bool) -> str | None:  # noqa: ARG002 - nothing remembers it
+        return None
+
+
 class OneLeader:
     """A leader that serves ``state``."""
 
@@ -222,6 +232,7 @@ class OneLeader:
             backlog_interval_seconds=INTERVAL_SECONDS,
             prune_interval_seconds=INTERVAL_SECONDS,
             overview=self._overview,
+            operations=NoOtherDaemon(),
         )
         self.leader = ShardLeader(state, context, lambda: False)
 

@@ -61,11 +61,14 @@ class Outbox:
         topic, payload = self._reply_message(request, body)
         self._commit.when_durable(chunk, self._sending(request, topic, payload))
 
-    def answer(self, request: m.Request | Address, body: m.AnyReplyBody, chunk: int | None = None) -> None:
-        """Send the answer to a query as `reply` does, a large one in a turn after that which encodes it.
+    def answer(self, request: m.Request | Address, body: m.AnyReplyBody | Refusal, chunk: int | None = None) -> None:
+        """Send the answer to a query as `reply` does, a large one in a turn after that which encodes it. Or refuse it.
 
         Other messages may overtake it, which changes nothing for a query.
         """
+        if isinstance(body, Refusal):
+            self.refuse(request, body)
+            return
         chunk = self._commit.newest if chunk is None else chunk
         topic, payload = self._reply_message(request, body)
         send = partial(self._commit.when_durable, chunk, self._sending(request, topic, payload))

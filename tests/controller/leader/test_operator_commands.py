@@ -11,6 +11,7 @@ from controller.leader.operator_commands import MAX_PENDING, OperatorCommands
 from coordinator.decisions.refusal import Refusal
 from headgate.protocol import messages as m
 from tests.support.waiting import until
+from tests.support.worlds.one_shard import OneShard
 
 
 class Daemon:
@@ -98,3 +99,13 @@ async def test_a_leader_without_a_daemon_refuses_for_now() -> None:
 
     assert isinstance(refused, Refusal)
     assert refused.verdict == "unavailable"
+
+
+@pytest.mark.looptime
+async def test_a_client_receives_a_refusal_that_is_decided_later() -> None:
+    shard = OneShard()
+    async with shard.leader(), shard.client() as client:
+        refused = await client.call(m.TransferShard, daemon="b", token="t")
+
+    assert isinstance(refused, m.Rejected), refused
+    assert (refused.verdict, refused.reason) == ("invalid", "no daemon 'b' is live, to lead shard 0")
