@@ -7,6 +7,7 @@ ended on its own meanwhile.
 from __future__ import annotations
 
 import random
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
@@ -37,7 +38,7 @@ class Stage:
         return [name for name in DAEMONS if name in self.cluster.programs]
 
 
-class Fault:
+class Fault(ABC):
     """One fault. It is used once."""
 
     name: ClassVar[str]
@@ -56,10 +57,10 @@ class Fault:
         self.note = ""
         """What it did, for people: which process, how often."""
 
+    @abstractmethod
     async def begin(self) -> None:
         """Begin the fault."""
-        raise NotImplementedError
 
+    @abstractmethod
     async def end(self) -> None:
         """Restore what `begin` changed."""
-        raise NotImplementedError

@@ -5,6 +5,7 @@ Nothing is reset, so both sides only notice silence. When the connection heals, 
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import Final
 
 from bench.harness.tcp_proxy import Direction, Proxy
@@ -21,9 +22,9 @@ class Partition(Fault):
     directions: tuple[Direction, ...] = ()
     """Directions that lose data; none: both."""
 
+    @abstractmethod
     async def links(self) -> list[Proxy]:
         """Return the connections."""
-        raise NotImplementedError
 
     async def begin(self) -> None:
         """Drop the data."""
