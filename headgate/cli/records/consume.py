@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from headgate.cli.arguments import subscription_argument, topic_argument
+from headgate.cli.arguments import subscription_argument, subscription_type_option, topic_argument
 from headgate.cli.context import CommandContext, with_context
 from headgate.cli.terminal.output import examples
 from headgate.model.entries import SubscriptionType
@@ -73,14 +73,7 @@ def _put_text(line: dict[str, Any], name: str, data: bytes) -> None:
 )
 @topic_argument
 @subscription_argument
-@click.option(
-    "--type",
-    "kind",
-    type=click.Choice(SubscriptionType, case_sensitive=False),
-    default=SubscriptionType.STREAM,
-    show_default=False,
-    help="stream: ordered per key. queue: any order. checkpoint: nothing is acknowledged. [default: stream]",
-)
+@subscription_type_option
 @click.option(
     "--from",
     "start",

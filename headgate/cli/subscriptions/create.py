@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from headgate.cli.arguments import topic_argument
+from headgate.cli.arguments import subscription_type_option, topic_argument
 from headgate.cli.context import CommandContext, with_context
 from headgate.cli.subscriptions.position_types import StartPoint
 from headgate.cli.terminal.output import examples, json_option, print_json
@@ -26,14 +26,7 @@ if TYPE_CHECKING:
 )
 @topic_argument
 @click.argument("name", metavar="SUBSCRIPTION")
-@click.option(
-    "--type",
-    "kind",
-    type=click.Choice(SubscriptionType, case_sensitive=False),
-    default=SubscriptionType.STREAM,
-    show_default=False,
-    help="stream: ordered per key. queue: any order. checkpoint: nothing is acknowledged. [default: stream]",
-)
+@subscription_type_option
 @click.option(
     "--from",
     "start",
