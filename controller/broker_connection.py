@@ -22,9 +22,18 @@ from headgate.protocol import messages as m
 from headgate.transport.broker_tls import broker_tls
 from headgate.transport.mqtt import MqttTransport
 from headgate.transport.mqtt_persistent_session import MqttPersistentSession
+from headgate.transport.mqtt_timing import MqttTiming
 from metrics import events
 
 log = structlog.get_logger(__name__)
+
+
+def daemon_timing(ping_seconds: int) -> MqttTiming:
+    """Return the time limits of a daemon that pings the broker after ``ping_seconds``."""
+    # The broker allows for a daemon that is busy for a moment.
+    return MqttTiming(
+        keepalive_seconds=max(MqttTiming().keepalive_seconds, 2 * ping_seconds), ping_seconds=ping_seconds
+    )
 
 
 class BrokerConnection:
@@ -66,6 +75,7 @@ class BrokerConnection:
             password=lambda: self._password,
             tls=self._tls,
             rng=self._rng,
+            timing=daemon_timing(broker.ping_seconds),
         )
 
     def device_session(self, shard: int, handler: Callable[[Delivery], None]) -> DeviceSession:

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from typing import Any
 
 import structlog
 
 from controller.backup.copy import shard_folders
 from controller.leadership.election import Elections
+from controller.leadership.ledger_identity import LedgerIdentity, is_ledger_id
 from controller.leadership.session_secret import SessionSecret
 from controller.settings.load import Settings
 from controller.settings.sections import MAX_SHARDS
-from headgate.errors import ConfigError, StoreUnavailableError
+from controller.snapshots.restore import refuse_former_folder
+from headgate.errors import ConfigError, LedgerError, LedgerFormatError, ObjectMissingError, StoreUnavailableError
+from headgate.ledger.ledger import Ledger
 from headgate.storage.object_store import Store
 
 log = structlog.get_logger(__name__)
@@ -24,28 +28,49 @@ class ClusterConfig:
 
     shards: int
     session_secret: SessionSecret
+    ledger: LedgerIdentity
 
 
 async def join_cluster(
-    elections: Elections, settings: Settings, node: str, stop: asyncio.Event
+    elections: Elections, settings: Settings, node: str, store: Store, stop: asyncio.Event
 ) -> ClusterConfig | None:
     """Return the configuration in ``node``, which is written if there is none; None if stopped before.
 
-    Raises ConfigError: it does not fit the settings, or is unusable.
+    Raises:
+        ConfigError: it does not fit the settings or the ledger, or is unusable.
+        LedgerError: the ledger has another format, or no id although the cluster has one.
+
     """
+    joining = asyncio.ensure_future(_join(elections, settings, node, store))
+    stopping = asyncio.ensure_future(stop.wait())
+    try:
+        await asyncio.wait({joining, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        return joining.result() if joining.done() else None
+    finally:
+        joining.cancel()
+        stopping.cancel()
+
+
+async def _join(elections: Elections, settings: Settings, node: str, store: Store) -> ClusterConfig:
     wanted = {
         "shards": settings.cluster.shards,
         "ledger_url": settings.ledger.url,
         "session_secret": SessionSecret.new_digits(),
     }
-    joining = asyncio.ensure_future(elections.cluster_config(wanted))
-    stopping = asyncio.ensure_future(stop.wait())
+    stored = await elections.cluster_config(wanted)
+    shards, secret = _read(stored, settings, node)
+    # First: a ledger of another format must get no id.
+    await require_shards(store, shards)
+    await require_format(store)
+    ledger = LedgerIdentity(
+        store, url=settings.ledger.url, node=node, known=stored.get("ledger_id"), claim=elections.claim_ledger
+    )
     try:
-        await asyncio.wait({joining, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        return _read(joining.result(), settings, node) if joining.done() else None
-    finally:
-        joining.cancel()
-        stopping.cancel()
+        await ledger.require()
+    except StoreUnavailableError as error:
+        # Each shard compares again before it leads.
+        log.warning("ledger.unidentified", reason=str(error))
+    return ClusterConfig(shards, secret, ledger)
 
 
 async def require_shards(store: Store, shards: int) -> None:
@@ -64,7 +89,26 @@ async def require_shards(store: Store, shards: int) -> None:
         )
 
 
-def _read(config: dict[str, object], settings: Settings, node: str) -> ClusterConfig:
+async def require_format(store: Store) -> None:
+    """Raise LedgerFormatError if another version of headgate wrote the ledger, judged by the newest chunk of one shard.
+
+    A damaged chunk is no other format, and is reported by its shard; so is a store that is unreachable.
+    """
+    try:
+        found = await shard_folders(store)
+        ledger = Ledger(store, found[0] if found else 0)
+        numbers = await ledger.numbers()
+        if numbers:
+            await ledger.header(numbers[-1])
+        else:
+            await refuse_former_folder(ledger)
+    except LedgerFormatError:
+        raise
+    except (LedgerError, ObjectMissingError, StoreUnavailableError) as error:
+        log.warning("ledger.format_unknown", reason=str(error))
+
+
+def _read(config: dict[str, Any], settings: Settings, node: str) -> tuple[int, SessionSecret]:
     shards = config.get("shards")
     if type(shards) is not int or not 1 <= shards <= MAX_SHARDS:
         raise ConfigError(
@@ -77,7 +121,11 @@ def _read(config: dict[str, object], settings: Settings, node: str) -> ClusterCo
         raise ConfigError(
             f"ledger.url is {settings.ledger.url!r}, but cluster {settings.cluster.name!r} uses "
             f"{config.get('ledger_url')!r}: a cluster must use a single ledger. If it was moved while all daemons were "
-            f"stopped, change ledger_url in the ZooKeeper node {node}",
+            f"stopped, change ledger_url in the ZooKeeper node {node}, and remove ledger_id",
+        )
+    if not is_ledger_id(ledger_id := config.get("ledger_id")) and ledger_id is not None:
+        raise ConfigError(
+            f"ZooKeeper node {node}: ledger_id is unusable; remove it, and the first daemon writes that of its ledger"
         )
     try:
         secret = SessionSecret(str(config.get("session_secret")))
@@ -86,4 +134,4 @@ def _read(config: dict[str, object], settings: Settings, node: str) -> ClusterCo
             f"ZooKeeper node {node}: session_secret is missing or unusable ({error}); restore it, or if the cluster "
             "never had one, add the output of: openssl rand -hex 32"
         ) from None
-    return ClusterConfig(shards, secret)
+    return shards, secret

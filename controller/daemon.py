@@ -24,7 +24,7 @@ from prometheus_client import CollectorRegistry
 
 from controller.access.control import AccessControl
 from controller.broker_connection import BrokerConnection
-from controller.cluster_config import join_cluster, require_shards
+from controller.cluster_config import ClusterConfig, join_cluster
 from controller.cluster_status import ClusterStatus
 from controller.decisions.client_ids import ClientIds
 from controller.devices.unknown_topics import UnknownTopicWatch
@@ -180,10 +180,9 @@ class Daemon:
         elections = self._zookeeper.elections(self.instance, self._on_election)
         await stack.enter_async_context(elections)
         stack.callback(tasks.create_task(elections.watch(), name="zookeeper-client").cancel)
-        config = await join_cluster(elections, settings, f"{elections_root(settings)}/config", stop)
+        config = await join_cluster(elections, settings, f"{elections_root(settings)}/config", store, stop)
         if config is None:
             return
-        await require_shards(store, config.shards)
         secret = config.session_secret
         self._peers.token_for = lambda receiver: secret.http_token(receiver, self._now_ms())
         self._http.is_peer = lambda token: secret.accepts_http_token(token, self.instance, self._now_ms())
@@ -202,11 +201,12 @@ class Daemon:
         ledgers = (Ledger(store, shard, partial(self._on_foreign_objects, shard)) for shard in range(shards))
         standby = StandbyMemory(self.instance, elections, lambda: self.settings.standby.memory_bytes)
         self._controllers = [
-            self._controller(ledger, shards, elections, transport, drain_checker, standby) for ledger in ledgers
+            self._controller(ledger, config, elections, transport, drain_checker, standby) for ledger in ledgers
         ]
         self._cluster_status.controllers = self._controllers
         stack.callback(tasks.create_task(self._cluster_status.sample(), name="history").cancel)
-        spreader = self._spreader = self._cluster_status.spreader = self._shard_spreader(elections)
+        spreader = self._spreader = self._cluster_status.spreader = self._shard_spreader(elections, standby)
+        spreader.broker_changed(transport.connected)
         await spreader.register()
         running = [
             tasks.create_task(controller.run(), name=f"shard-{controller.shard}") for controller in self._controllers
@@ -309,7 +309,7 @@ class Daemon:
     def _controller(
         self,
         ledger: Ledger,
-        shards: int,
+        config: ClusterConfig,
         elections: Elections,
         transport: Transport,
         drain_checker: DrainChecker,
@@ -349,22 +349,27 @@ class Daemon:
 
         return ShardController(
             ledger=ledger,
-            shards=shards,
+            shards=config.shards,
             instance=self.instance,
             elections=elections,
             new_leader=new_leader,
             standby=standby,
+            reaches_broker=lambda: transport.connected,
             observer=self.instruments,
             now_ms=self._now_ms,
+            require_ledger=config.ledger.require,
         )
 
-    def _shard_spreader(self, elections: Elections) -> ShardSpreader:
+    def _shard_spreader(self, elections: Elections, standby: StandbyMemory) -> ShardSpreader:
         return ShardSpreader(
             instance=self.instance,
             elections=elections,
             controllers=self._controllers,
             settings=lambda: self.settings.spread,
+            standby=standby,
+            replicas=lambda: self.settings.standby.replicas,
             record=InstanceRecord(url=self._cluster_status.url or "", version=version("headgate")),
+            observer=self.instruments,
         )
 
     def _snapshot_scheduler(self, store: Store) -> SnapshotScheduler:
@@ -448,6 +453,8 @@ class Daemon:
         if connected and self._transport is not None and self._description is not None:
             topic = m.cluster_topic(self.settings.cluster.name)
             self._transport.publish(topic, m.encode(self._description), retain=True)
+        if self._spreader is not None:
+            self._spreader.broker_changed(connected)
         for leader in self._active_leaders():
             leader.connection_changed(connected)
 

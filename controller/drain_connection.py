@@ -122,8 +122,6 @@ class DrainConnection:
         self.state = (state, reason)
         self._observer.observe(events.DrainServiceStateChanged(state=state))
         if became_ready:
-            if isinstance(self._checker, SparkDrainChecker):
-                self._checker.on_process_ready()
             self._recheck()
 
     def problem(self) -> str | None:

@@ -34,6 +34,9 @@ MAX_MOVES_PER_TURN = 500
 MAX_REPEATED_GRANTS = 1000
 """Grants that one heartbeat repeats at most, and as many revocations. The next heartbeat repeats more."""
 
+CONFIRMED = "confirmed"
+"""The reason of moves that follow from the confirmation of one revocation."""
+
 log = structlog.get_logger(__name__)
 
 
@@ -214,7 +217,7 @@ class AssignmentReconciler:
             return
         if segment_slice not in self._next_owner:
             # The slice is divided or joined: what can be granted depends on the other holders.
-            self.reconcile("confirmed", confirmed={segment_slice})
+            self.reconcile(CONFIRMED, confirmed={segment_slice})
             return
         # The last reconciliation decided the next owner, and nothing has changed since.
         state = handover.HandoverState(
@@ -223,7 +226,7 @@ class AssignmentReconciler:
             consumers=self._subscription.consumers,
             confirmed={segment_slice},
         )
-        self._apply_moves(handover.plan(state), "confirmed", None)
+        self._apply_moves(handover.plan(state), CONFIRMED, None)
 
     def release_all(self) -> dict[SegmentSlice, Sequence[str]] | None:
         """Release all holdings because positions moved; return the former holders.
@@ -249,6 +252,8 @@ class AssignmentReconciler:
 
     def overdue_revocations(self, now_ms: int, timeout_seconds: float) -> frozenset[SegmentSlice]:
         """Return the revoked slices whose holder did not confirm in time."""
+        if not self._revoking:
+            return frozenset()
         now = self._clock()
         return handover.timed_out(
             self._subscription.holdings,
@@ -317,14 +322,17 @@ class AssignmentReconciler:
                 granted[name].append(self._build_grant(free))
         for name in sorted(consumers.keys() & (revoked.keys() | granted.keys())):
             self._notify(consumers[name], granted[name], revoked[name])
-        self._log.info(
-            "assignment.changed",
-            reason=reason,
-            released=len(moves.releases),
-            revoked=len(moves.revocations),
-            granted=len(moves.grants),
-            blocked=len(self.gate.blocked),
-        )
+        counts = {
+            "reason": reason,
+            "released": len(moves.releases),
+            "revoked": len(moves.revocations),
+            "granted": len(moves.grants),
+            "blocked": len(self.gate.blocked),
+        }
+        if reason == CONFIRMED:  # a rebalance is one line, and each segment that moves has a confirmation
+            self._log.debug("assignment.changed", **counts)
+        else:
+            self._log.info("assignment.changed", **counts)
 
     def _propose_moves(self, moves: handover.Moves) -> None:
         holdings = self._subscription.holdings

@@ -96,6 +96,9 @@ class DrainMonitor:
 
     def wake(self) -> None:
         """Restart polling after progress: at once if a sealed segment is acknowledged to its end."""
+        # Also forgets pruned segments. A prune leaves it to this call, which has a turn of its own.
+        known = self._topic.layout.segments
+        self._end_reached_at = {segment: at for segment, at in self._end_reached_at.items() if segment in known}
         if self._poller is None:
             return
         reached = [segment for segment in self._undrained() if self._is_end_reached(segment)]
@@ -111,10 +114,6 @@ class DrainMonitor:
         if reached and self._poller is not None:
             self._record_reached_ends(reached)
             self._poller.poll_now()
-
-    def layout_changed(self) -> None:
-        """Drop the state of segments that left the layout."""
-        self._end_reached_at = {s: at for s, at in self._end_reached_at.items() if s in self._topic.layout.segments}
 
     def positions_changed(self) -> None:
         """Forget the ends that were reached before a seek."""
@@ -137,10 +136,8 @@ class DrainMonitor:
         segments = sorted(found & undrained_sealed(self._topic.layout, self._subscription.drained))
         if not segments:
             return
+        waited_seconds = self._loop.time() - max(self._end_reached_at.get(each, self._started_at) for each in segments)
         self._propose(segments)
-        waited_seconds = self._loop.time() - max(
-            self._end_reached_at.pop(segment, self._started_at) for segment in segments
-        )
         self._log.info("segments.drained", segments=segments, waited_seconds=round(waited_seconds, 3))
         self._observer.observe(events.SegmentsDrained(count=len(segments), waited_seconds=waited_seconds))
         # No wake-up: after a drained segment the poller continues at its shortest pause.
@@ -159,6 +156,8 @@ class DrainMonitor:
         return bool(segments)
 
     def _propose(self, segments: list[int]) -> None:
+        for segment in segments:
+            self._end_reached_at.pop(segment, None)
         self._ledger.propose(
             e.SegmentsDrained(
                 topic_id=self._topic.topic_id,

@@ -48,6 +48,7 @@ from headgate.model import entries as e
 from headgate.model.bucket_ranges import SegmentSlice
 from headgate.protocol import messages as m
 from metrics import events
+from metrics.noop_observer import NoopObserver
 
 MAX_EVICTIONS_PER_TICK = 25
 """Consumers that one tick evicts at most: each removal looks at all holdings."""
@@ -86,7 +87,7 @@ class SubscriptionCoordinator:
         self._leader_epoch = leader_epoch
         self._settings = settings
         self._now_ms = now_ms
-        self._observer: events.Observer = events.NoopObserver() if observer is None else observer
+        self._observer: events.Observer = NoopObserver() if observer is None else observer
         self._log = log.bind(topic=topic.name, subscription=subscription.name)
         self._ids = {"topic_id": topic.topic_id, "subscription_id": subscription.subscription_id}
         self._loop = asyncio.get_running_loop()
@@ -329,7 +330,6 @@ class SubscriptionCoordinator:
     def layout_changed(self) -> None:
         """Drop what is outdated after a split, merge or prune, already applied. `adapt_to_layout` must follow."""
         self._reconciler.layout_changed()
-        self._drain.layout_changed()
 
     def adapt_to_layout(self) -> None:
         """Assign the segments of the new layout."""
@@ -370,7 +370,8 @@ class SubscriptionCoordinator:
         if not self._restored:
             self._restored = True
             self._reconcile("restored")
-        evicted = self._members.find_expired(self._now_ms())
+        now_ms = self._now_ms()
+        evicted = self._members.find_expired(now_ms)
         now = self._loop.time()
         if self._load_monitor.is_due(now) and self._load_monitor.add_sample(now, self._reconciler.unfinished_segments):
             self._reconcile("weights changed")
@@ -378,7 +379,7 @@ class SubscriptionCoordinator:
             grace = f"{self._settings.grace_seconds:g} s"
             fenced = f"no heartbeat within the grace period of {grace}: register again"
             self._remove_consumers(evicted[:MAX_EVICTIONS_PER_TICK], "evicted", fenced)
-        late = self._reconciler.overdue_revocations(self._now_ms(), self._settings.revoke_timeout_seconds)
+        late = self._reconciler.overdue_revocations(now_ms, self._settings.revoke_timeout_seconds)
         if self._drain_rate.is_due(now):
             blocking = self._reconciler.blocking_segments()
             self._drain_rate.add_sample(now, {s: self._acknowledged(s) for s in blocking})

@@ -1,10 +1,12 @@
-"""Gives headgate-daemon the version of headgate, and requires exactly that one.
+"""Gives headgate-daemon the version and the links of headgate, and requires exactly that version.
 
-A build from a source distribution does not run this for the version: hatchling reads PKG-INFO there.
+In a source distribution, hatchling reads all of this from PKG-INFO, and asks only for links that it has not found.
 """
 
 from __future__ import annotations
 
+import os
+import runpy
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,12 @@ class VersionHook(MetadataHookInterface):
 
     def update(self, metadata: dict[str, Any]) -> None:
         """Fill in what ``dynamic`` announces."""
-        headgate = tomllib.loads((Path(self.root).parent / "pyproject.toml").read_text())["project"]
+        if metadata["dynamic"] == ["urls"]:
+            metadata["urls"] = {}
+            return
+        repository = Path(self.root).parent
+        headgate = tomllib.loads((repository / "pyproject.toml").read_text())["project"]
         metadata["version"] = headgate["version"]
         metadata["dependencies"] = [f"headgate=={headgate['version']}", *self.config["dependencies"]]
         metadata["optional-dependencies"] = self.config["optional-dependencies"]
+        metadata["urls"] = runpy.run_path(str(repository / "hatch_build.py"))["project_urls"](os.environ)

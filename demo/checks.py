@@ -8,12 +8,14 @@ reordering are visible without knowledge of segments.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from controller.state.shard_state import ShardState
+from coordinator.state.subscription import Subscription
 from headgate.ledger.chunk import Chunk
 from headgate.model import entries as e
+from headgate.model.layout import Layout
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,24 +166,32 @@ def blocked_segments(chunks: Iterable[Chunk], shard: int, topic: str, subscripti
 
 def children_before_parents(chunks: Iterable[Chunk], shard: int, topic: str, subscription: str) -> list[Violation]:
     """Return grants of segments that had an ancestor with unacknowledged records."""
-    state = ShardState(shard)
     found = []
+    for grant, owner, layout in granted_segments(chunks, shard, topic, subscription):
+        for ancestor in layout.ancestors(grant.segment):
+            end = layout.segments[ancestor].end_offset
+            if end is None or owner.position(ancestor) < end:
+                detail = f"segment {grant.segment} was granted before its ancestor {ancestor} was drained"
+                found.append(Violation("child before parent", detail))
+    return found
+
+
+def granted_segments(
+    chunks: Iterable[Chunk], shard: int, topic: str, subscription: str
+) -> Iterator[tuple[e.SegmentGranted, Subscription, Layout]]:
+    """Return each grant of the subscription, with its state and the topic's layout at that moment.
+
+    Both are those of the fold that continues: read them before the next grant.
+    """
+    state = ShardState(shard)
     for chunk in chunks:
         state.begin_chunk(chunk.header.number, chunk.header.at_ms)
         for entry in chunk.entries:
             state.apply(entry)
-            if not isinstance(entry, e.SegmentGranted):
-                continue
-            owner = state.subscriptions[entry.subscription_id]
-            if (owner.topic, owner.name) != (topic, subscription):
-                continue
-            layout = state.topics[topic].layout
-            for ancestor in layout.ancestors(entry.segment):
-                end = layout.segments[ancestor].end_offset
-                if end is None or owner.position(ancestor) < end:
-                    detail = f"segment {entry.segment} was granted before its ancestor {ancestor} was drained"
-                    found.append(Violation("child before parent", detail))
-    return found
+            if isinstance(entry, e.SegmentGranted):
+                owner = state.subscriptions[entry.subscription_id]
+                if (owner.topic, owner.name) == (topic, subscription):
+                    yield entry, owner, state.topics[topic].layout
 
 
 def _counters(stored: Iterable[StoredRecord]) -> dict[str, set[int]]:

@@ -108,8 +108,8 @@ def show(found: Findings, console: Console) -> None:
     table.add_row("failover, kill to next record stored", "none" if failover is None else f"{failover:.1f} s")
     console.print(table)
     for child in found.blocked:
-        parents = ", ".join(map(str, child.parents))
-        line = f"  segment {child.segment} waited {child.blocked_seconds:.1f} s for segments {parents}"
+        parents = f"segment{'s' * (len(child.parents) > 1)} {', '.join(map(str, child.parents))}"
+        line = f"  segment {child.segment} waited {child.blocked_seconds:.1f} s for {parents}"
         console.print(line, highlight=False)
     console.print()
     if not found.violations:

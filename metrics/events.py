@@ -34,13 +34,6 @@ class Observer(Protocol):
         """Record ``event``. Does not block, and does not raise for any value in it."""
 
 
-class NoopObserver:
-    """An observer that does nothing."""
-
-    def observe(self, event: Event) -> None:
-        """See `Observer`."""
-
-
 # Ingestion
 
 
@@ -137,6 +130,12 @@ class RequestWithoutEpochRejected(Event, frozen=True):
     shard: int
 
 
+class RequestLimitReached(Event, frozen=True):
+    """A request was refused as ``unavailable`` because as many of its kind as the limit permits wait."""
+
+    limit: labels.RequestLimit
+
+
 class DeviceRecordStored(Event, frozen=True):
     """A record of an MQTT device became durable."""
 
@@ -184,6 +183,11 @@ class TransferEnded(Event, frozen=True):
     reason: labels.TransferReason
     outcome: labels.TransferOutcome
     seconds: float
+
+
+class ShardLoadReported(Event, frozen=True):
+    shard: int
+    load_bytes_per_second: int
 
 
 class LedgerRestored(Event, frozen=True):

@@ -20,8 +20,10 @@ LayoutChangeKind = Literal["split", "merge"]
 LayoutChangeReason = Literal["rate", "bytes", "size", "consumers", "quiet", "command"]
 """``command``: a person or a program asked for it. The others are automatic."""
 SplitLimit = Literal["hot_key", "max_segments", "undrained_ancestors", "single_hash", "layout_full", "quota"]
-TransferReason = Literal["spread", "maintenance", "shutdown", "operator"]
+TransferReason = Literal["spread", "maintenance", "shutdown", "operator", "broker_lost"]
 """Why a shard is transferred to another daemon."""
+RequestLimit = Literal["cluster_overviews", "operator_commands"]
+"""Requests that wait for other daemons: those for an overview of the cluster; transfers and maintenance."""
 TransferOutcome = Literal["completed", "abandoned"]
 DrainState = Literal["off", "starting", "ready", "degraded"]
 DrainFailure = Literal["unreachable", "timed_out", "failed", "invalid", "denied"]

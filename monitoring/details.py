@@ -111,6 +111,12 @@ REFUSALS: Final = Row(
             (rate("http_denied_total", "reason"), rate("http_limit_reached_total", "limit", "limit: ")),
         ),
         Panel(
+            "Requests over a limit",
+            "Requests refused because as many of their kind as the limit permits wait. Clients repeat them.",
+            units.CountsPerSecond,
+            (rate("requests_over_limit_total", "limit"),),
+        ),
+        Panel(
             "Acknowledgements over the limit",
             "Acknowledgements of QUEUE subscriptions that did not count, because they would open too many gaps.",
             units.CountsPerSecond,
@@ -129,6 +135,18 @@ LEADERSHIP: Final = Row(
     "Leadership and dependencies",
     (
         Panel("Shards led", "Shards per leader.", units.Short, (summed("shard_is_leader", "instance"),)),
+        Panel(
+            "Loads of shards",
+            "What leaders receive, as they report it to the other daemons: bytes, and 16 KiB for each message.",
+            units.BytesPerSecondSI,
+            (highest("shard_load_bytes_per_second"),),
+        ),
+        Panel(
+            "Reports of loads",
+            "Changed loads that were written to ZooKeeper.",
+            units.Short,
+            (increase("shard_loads_reported_total", prefix="reported"),),
+        ),
         Panel(
             "Leader terms",
             "Terms that started, and that ended by reason.",

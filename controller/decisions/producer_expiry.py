@@ -36,9 +36,7 @@ def expired_producers(
                 return
             yield producer_id
 
-    removed = expired(producers.anonymous, len(producers.anonymous) - max_anonymous)
-    windows = expired(producers.with_window, 0)
-    entry = e.ProducersExpired(
-        producer_ids=list(islice(removed, MAX_EXPIRED_AT_ONCE)), windows=list(islice(windows, MAX_EXPIRED_AT_ONCE))
-    )
-    return entry if entry.producer_ids or entry.windows else None
+    surplus = len(producers.anonymous) - max_anonymous
+    removed = list(islice(expired(producers.anonymous, surplus), MAX_EXPIRED_AT_ONCE))
+    windows = list(islice(expired(producers.with_window, 0), MAX_EXPIRED_AT_ONCE))
+    return e.ProducersExpired(producer_ids=removed, windows=windows) if removed or windows else None

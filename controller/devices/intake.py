@@ -28,6 +28,7 @@ from controller.commit import GroupCommit
 from controller.decisions.placement import route_batch
 from controller.devices.session_port import Delivery
 from controller.devices.subscriptions import DeviceSubscriptions
+from controller.leadership.shard_load import message_cost
 from controller.state.shard_state import ShardState
 from headgate.protocol import messages as m
 from metrics import events
@@ -67,6 +68,8 @@ class DeviceIntake:
         self.subscriptions = DeviceSubscriptions(
             cluster=cluster, state=state, commit=commit, observer=observer, enabled=enabled
         )
+        self.arrived_cost = 0
+        """Sum of `message_cost` of the messages of this term."""
         self._cluster = cluster
         self._state = state
         self._commit = commit
@@ -80,6 +83,7 @@ class DeviceIntake:
         if delivery.topic == self.subscriptions.sentinel_topic:
             self.subscriptions.on_sentinel(delivery)
             return
+        self.arrived_cost += message_cost(len(delivery.payload))
         name, text = m.parse_publish_address(self._cluster, delivery.topic)
         key = text.encode()
         topic = self._state.topics.get(name)

@@ -17,6 +17,7 @@ from controller.decisions.handlers import Deferred, Outcome
 from coordinator.decisions.refusal import Refusal
 from headgate.background import cancel_and_wait
 from headgate.protocol import messages as m
+from metrics import events
 from metrics.api.overview import Overview
 
 MAX_PENDING_ANSWERS: Final = 64
@@ -29,14 +30,16 @@ MakeOverview = Callable[[], Awaitable[Overview]]
 class ClusterAnswers:
     """The replies that one term owes."""
 
-    def __init__(self, overview: MakeOverview | None) -> None:
+    def __init__(self, overview: MakeOverview | None, observer: events.Observer) -> None:
         """``overview`` None: this leader is in no daemon that could ask others."""
         self._overview = overview
+        self._observer = observer
         self._pending: set[asyncio.Task[None]] = set()
 
     def describe(self, request: m.DescribeCluster, _: str) -> Outcome:
         """Handle one request."""
         if self._overview is None or len(self._pending) >= MAX_PENDING_ANSWERS:
+            self._observer.observe(events.RequestLimitReached(limit="cluster_overviews"))
             return Refusal("unavailable", f"{len(self._pending)} requests wait for an overview of the cluster")
         return Deferred(partial(self._start, self._overview, request), NO_CHUNK)
 

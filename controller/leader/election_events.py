@@ -13,6 +13,7 @@ from controller.leadership.election import (
     HolderChanged,
     Nominated,
     Released,
+    SuccessorLeft,
     SuccessorReady,
     Suspended,
 )
@@ -44,6 +45,8 @@ class ElectionEvents:
                 controllers[shard].post(Event.NOMINATED)
             case SuccessorReady(shard):
                 controllers[shard].post(Event.SUCCESSOR_READY)
+            case SuccessorLeft(shard):
+                controllers[shard].post(Event.SUCCESSOR_LEFT)
             case HolderChanged(shard, instance):
                 self._leaders.lock_held(shard, instance)
             case Suspended():

@@ -35,6 +35,7 @@ from controller.leader.request_decoding import Malformed, read_request, read_req
 from controller.leader.request_queue import RequestQueue
 from controller.leader.step_driver import StepDriver
 from controller.leader.subscription_registry import SubscriptionRegistry
+from controller.leadership.shard_load import message_cost
 from controller.leadership.transitions import Event
 from controller.retention.pruner import Pruner
 from controller.retention.trimmer import Trimmer
@@ -78,6 +79,8 @@ class ShardLeader:
         self._broker_lost_at: float | None = None
         self._began_at = asyncio.get_running_loop().time()
         """The term's clock starts here; deadlines of requests are ages of the term."""
+        self.arrived_cost = 0
+        """Sum of `message_cost` of the requests of this term; `DeviceIntake` counts the messages of devices."""
         self._serving = False
         self._failure: BaseException | None = None
         self._failed = asyncio.Event()
@@ -106,8 +109,8 @@ class ShardLeader:
             now_ms=context.now_ms,
             interval_seconds=context.backlog_interval_seconds,
         )
-        self.cluster_answers = ClusterAnswers(context.overview)
-        self._operator_commands = OperatorCommands(self._shard, context.instance, context.operations)
+        self.cluster_answers = ClusterAnswers(context.overview, context.observer)
+        self._operators = OperatorCommands(self._shard, context.instance, context.operations, context.observer)
         self.trimmer = self._trimmer()
         self._handlers = self._all_handlers()
 
@@ -154,7 +157,7 @@ class ShardLeader:
             write_timeout_seconds=self._context.ingest.write_timeout_seconds,
             unreachable_seconds=self._context.ingest.unreachable_seconds,
             yields_to_contender=yields_to_contender,
-            on_durable=self._on_durable,
+            on_durable=lambda number: self._outbox.announce_head(number),  # noqa: PLW0108 - created later
             on_records=self.autoscaler.sample,
         )
 
@@ -209,7 +212,7 @@ class ShardLeader:
             *subscription_commands.COMMANDS,
             *self.subscription_registry.handlers(),
             *self.pruner.handlers(),
-            *self._operator_commands.handlers(),
+            *self._operators.handlers(),
             handler(m.DescribeLeader, self.announcer.describe),
             handler(m.ProduceBatch, self._handle_batch),
             handler(m.AcknowledgeBatch, self._handle_batch),
@@ -251,7 +254,7 @@ class ShardLeader:
                 handle.cancel()
             self._outbox.delayed.close()
             await self.cluster_answers.close()
-            await self._operator_commands.close()
+            await self._operators.close()
             await self.subscription_registry.close()
             await self._transport.unsubscribe(requests)
 
@@ -304,6 +307,7 @@ class ShardLeader:
         sender = m.sender_of_request(topic)
         if not self._admit(sender, payload):
             return
+        self.arrived_cost += message_cost(len(payload))
         self.driver.charge(len(payload) // BYTES_PER_COST)
         request = read_request(payload, sender)
         if isinstance(request, Malformed):
@@ -445,10 +449,7 @@ class ShardLeader:
         refusal = self.subscription_registry.refuse_unknown(request.topic, request.subscription)
         return refusal or Deferred(partial(self.backlogs.answer_later, request))
 
-    # Chunks and timers
-
-    def _on_durable(self, number: int) -> None:
-        self._outbox.announce_head(number)
+    # Timers
 
     async def _run_timers(self) -> None:
         """Check deadlines, the broker connection, and for a successor while idle."""

@@ -14,7 +14,8 @@ A topic of another shard ends the daemon: it would store new topics where they d
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
 import structlog
@@ -46,7 +47,7 @@ HANDOVER_TIMEOUT_SECONDS = 5.0
 """Longest wait for the last commit during a handover."""
 TRANSFER_TIMEOUT_SECONDS = 10.0
 """Longest wait until a successor has read the ledger."""
-PREPARE_INTERVAL_SECONDS = 0.02
+PREPARE_INTERVAL_SECONDS = 0.01
 """How often a nominated successor reads new chunks."""
 CONTEND_BACKOFF = Backoff(first_seconds=0.25, longest_seconds=5.0, jitter=0)
 """Pause before the second and each later consecutive attempt to start a term."""
@@ -78,13 +79,12 @@ class ShardController:
         elections: Elections,
         new_leader: Callable[[ShardState, Callable[[], bool]], ShardLeader],
         standby: StandbyMemory,
+        reaches_broker: Callable[[], bool],
         observer: events.Observer,
         now_ms: Callable[[], int],
+        require_ledger: Callable[[], Awaitable[None]],
     ) -> None:
-        """``shards``: how many the cluster has.
-
-        ``new_leader(state, yields_to_contender)`` builds a leader from a state that includes its term chunk.
-        """
+        """``shards``: how many the cluster has. ``new_leader``: builds a leader from a state with its term chunk."""
         self.shard = ledger.shard
         self.leadership = Leadership()
         self.leader: ShardLeader | None = None
@@ -106,8 +106,10 @@ class ShardController:
         self._elections = elections
         self._new_leader = new_leader
         self._standby = standby
+        self._reaches_broker = reaches_broker
         self._observer = observer
         self._now_ms = now_ms
+        self._require_ledger = require_ledger
         self._log = log.bind(shard=self.shard)
         self._events: asyncio.Queue[Event] = asyncio.Queue()
         self._state = ShardState(self.shard)
@@ -193,9 +195,10 @@ class ShardController:
             case Action.HAND_OVER:
                 await self._hand_over()
             case Action.NOMINATE | Action.PASS_ON | Action.ABANDON:
-                self._perform_transfer(action)
+                self._perform_transfer(action, event)
             case Action.PREPARE:
                 self._stop_preparing()
+                self._standby.nominated(self.shard)
                 self._preparing = tasks.create_task(self._prepare(), name=f"prepare-{self.shard}")
             case Action.WITHDRAW:
                 self._elections.withdraw(self.shard)
@@ -213,12 +216,19 @@ class ShardController:
         while True:
             failures = self._unreadable
             await asyncio.sleep(UNREADABLE_BACKOFF.bound_seconds(failures - 1) if failures else TAIL_INTERVAL_SECONDS)
-            if self.leadership.role not in (Role.FOLLOWING, Role.FAILED) or self.leader is not None:
+            if not self._follows():
                 continue
-            async with self._reading:
+            keeps = self._standby.keeps(self.shard, estimated_bytes(self._state))
+            async with AsyncExitStack() as held:
+                if keeps and not self._state.chunk:
+                    # Before the lock: a term must be able to start while this waits for the states of other shards.
+                    await held.enter_async_context(self._standby.turn_to_read())
+                await held.enter_async_context(self._reading)
+                if not self._follows():
+                    continue
                 try:
                     # Only a listing shows that a missing chunk, which looks like the end, is there again.
-                    found = 0 if self.fault is not None else await self._follow()
+                    found = 0 if self.fault is not None else await self._follow(keeps=keeps)
                     if self.fault is not None or (not found and loop.time() - listed_at > LISTING_INTERVAL_SECONDS):
                         listed_at = loop.time()
                         if self._terms is None or self.fault is not None or await self._terms.lost(self._ledger):
@@ -231,6 +241,14 @@ class ShardController:
                 else:
                     self._observer.observe(events.StoreOperationSucceeded())
                     self._recover()
+
+    def _follows(self) -> bool:
+        """Return whether to read the ledger as a follower. A successor that prepares reads it more often.
+
+        It must keep the state whatever the memory for followed states permits.
+        """
+        prepares = self._preparing is not None and not self._preparing.done()
+        return self.leadership.role in (Role.FOLLOWING, Role.FAILED) and self.leader is None and not prepares
 
     def _fail(self, error: LedgerError) -> None:
         self._unreadable += 1
@@ -246,7 +264,10 @@ class ShardController:
             self.post(Event.LEDGER_READABLE)
 
     async def _prepare(self) -> None:
-        """Keep up with the ledger as closely as possible until this daemon gets the lock, and confirm it once."""
+        """Keep up with the ledger as closely as possible until this daemon gets the lock, and confirm it once.
+
+        Without the broker it does not confirm: its clients would wait until it is connected.
+        """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + TRANSFER_TIMEOUT_SECONDS
         confirmed = False
@@ -259,7 +280,7 @@ class ShardController:
                 except (StoreUnavailableError, LedgerError) as error:
                     self._log.warning("transfer.not_prepared", reason=str(error))
                     return
-            if not confirmed:
+            if not confirmed and self._reaches_broker():
                 confirmed = True
                 self._elections.confirm(self.shard)
             await asyncio.sleep(PREPARE_INTERVAL_SECONDS)
@@ -269,18 +290,18 @@ class ShardController:
             self._preparing.cancel()
             self._preparing = None
 
-    async def _follow(self) -> int:
-        """Read new chunks by number; return how many. Begin or stop keeping the state, as the memory permits."""
-        if not self._standby.keeps(self.shard, estimated_bytes(self._state)):
-            if self._terms is None:
+    async def _follow(self, *, keeps: bool) -> int:
+        """Read new chunks by number; return how many. Begin or stop keeping the state."""
+        if not keeps:
+            if self._terms is None and self._state.chunk:
                 state, self._state = self._state, ShardState(self.shard)
                 self._terms = TermTail(state.chunk, state.leader_epoch, state.leader_instance)
                 self._log.info("standby.released", chunk=state.chunk)
+            if self._terms is None:
+                self._terms = await TermTail.at_end(self._ledger)
+                return 0 if self._terms is None else self._record_progress(self._terms.chunk, self._terms)
             return self._record_progress(await self._terms.read(self._ledger), self._terms)
-        if self._state.chunk:
-            return await self._apply_new_chunks()
-        async with self._standby.reading:
-            return await self._apply_new_chunks()
+        return await self._apply_new_chunks()
 
     async def _apply_new_chunks(self) -> int:
         """Apply new chunks by number; return how many."""
@@ -289,9 +310,16 @@ class ShardController:
         self._terms = None
         return self._record_progress(await apply_new_chunks(self._ledger, self._state), self._state)
 
-    async def _catch_up(self) -> int:
-        """Apply all chunks up to the end of the ledger by a listing; return how many."""
-        self._state, read = await catch_up(self._ledger, self._state, self._report_unusable_snapshot)
+    async def _catch_up(self, *, urgent: bool = False) -> int:
+        """Apply all chunks up to the end of the ledger by a listing; return how many. ``urgent``: clients wait."""
+        reading = catch_up(self._ledger, self._state, self._report_unusable_snapshot, urgent=urgent)
+        refused, found = await asyncio.gather(self._require_ledger(), reading, return_exceptions=True)
+        if refused is not None:
+            self._state = ShardState(self.shard)  # It may include chunks of another ledger.
+            raise refused
+        if isinstance(found, BaseException):
+            raise found
+        self._state, read = found
         self._terms = None
         return self._record_progress(read, self._state)
 
@@ -325,7 +353,7 @@ class ShardController:
         async with self._reading:
             try:
                 # A missing number may be a hole and not the end: writing into it would fork the ledger.
-                chunks = await self._catch_up()
+                chunks = await self._catch_up(urgent=True)
                 self._require_own_topics()
                 await self._write_term_chunk()
             except ObjectExistsError:
@@ -395,7 +423,7 @@ class ShardController:
             # Uncommitted requests were not answered: their clients send them to the next leader.
             self._log.warning("handover.incomplete", limit_seconds=HANDOVER_TIMEOUT_SECONDS)
 
-    def _perform_transfer(self, action: Action) -> None:
+    def _perform_transfer(self, action: Action, event: Event) -> None:
         transfer = self.transfer
         assert transfer is not None, "no transfer"
         if action is Action.NOMINATE:
@@ -408,9 +436,12 @@ class ShardController:
             self._end_transfer(None)
         else:
             self._elections.nominate(self.shard, "")
+            if event is Event.SUCCESSOR_LEFT:
+                self._end_transfer(f"daemon {transfer.successor!r} has ended, or lost its session in ZooKeeper")
+                return
             self._end_transfer(
-                f"daemon {transfer.successor!r} has not read the ledger of shard {self.shard} within "
-                f"{transfer.timeout_seconds:g} s: see its log"
+                f"daemon {transfer.successor!r} has not read the ledger of shard {self.shard}, or not reached the "
+                f"broker, within {transfer.timeout_seconds:g} s: see its log"
             )
 
     def _end_transfer(self, problem: str | None) -> None:
@@ -443,7 +474,6 @@ class ShardController:
             if task is not None and not task.done():
                 task.cancel()
                 await asyncio.wait([task])
-        self._catching_up = self._serving = None
         if self.leader is not None:
             self._observer.observe(events.TermEnded(shard=self.shard, reason=reason))
             ended = self._log.bind(leader_epoch=self.leader.leader_epoch, reason=reason)

@@ -4,26 +4,40 @@
 `controller.leadership.transfer_pace` which transfers this daemon starts. This module reads the view, registers this
 daemon, starts transfers of shards that this daemon leads, and gives all of them away before it stops.
 
+`controller.leadership.successors` decides which daemons keep the state of each shard. The leader of a shard has its
+first successor placed behind itself in the queue.
+
 1. Without contact to ZooKeeper nothing is started.
 2. This daemon is settled once its session has lasted for ``settle_seconds``. A new session begins again.
+3. `controller.leadership.shard_load` decides which loads this daemon reports in its registration. All daemons weigh
+   the shards by the registered loads.
+4. It registers whether it reaches the broker (`controller.leadership.broker_contact`).
+5. A stopping daemon looks again before it leaves: in a rolling restart, its successor has just returned. It also
+   waits for transfers that have begun already.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import structlog
 
 from controller.leader.shard_controller import TRANSFER_TIMEOUT_SECONDS, ShardController
+from controller.leader.standby_memory import StandbyMemory
+from controller.leadership.broker_contact import broker_contact
 from controller.leadership.election import Elections, ElectionsUnreachableError, SeenQueue
 from controller.leadership.instance_record import InstanceRecord, encode_record, read_record
-from controller.leadership.spread import LiveDaemon, Move, Plan, ShardQueue, plan
+from controller.leadership.shard_load import Arrivals, ShardLoads, shard_loads
+from controller.leadership.spread import LiveDaemon, Move, Plan, ShardQueue, plan, weights
+from controller.leadership.successors import Successors, successors
 from controller.leadership.transfer_pace import BUDGET_SECONDS, History, startable
 from controller.leadership.transitions import Role
 from controller.settings.load import SpreadSettings
+from metrics import events
 
 VIEW_INTERVAL_SECONDS: Final = 2.0
 """Pause between two looks at the live daemons."""
@@ -53,17 +67,32 @@ class ShardSpreader:
         elections: Elections,
         controllers: Sequence[ShardController],
         settings: Callable[[], SpreadSettings],
+        standby: StandbyMemory,
+        replicas: Callable[[], int],
         record: InstanceRecord,
+        observer: events.Observer,
     ) -> None:
-        """``record`` is what this daemon registers; whether it is settled or leaving is added."""
+        """``replicas``: how many daemons keep the state of a shard beside its leader.
+
+        ``record`` is what this daemon registers; whether it is settled or leaving, and its loads, are added.
+        """
         self.view = View()
         self.plan = Plan({}, ())
+        self.successors: Successors = {}
         self._instance = instance
         self._elections = elections
         self._controllers = controllers
         self._settings = settings
+        self._standby = standby
+        self._replicas = replicas
+        self._decided: tuple[list[LiveDaemon], list[ShardQueue], int] | None = None
+        """From what the successors were decided."""
         self._record = record
-        self._live_since = asyncio.get_running_loop().time()
+        self._observer = observer
+        self._loads = ShardLoads()
+        self._started_at = self._live_since = asyncio.get_running_loop().time()
+        self._broker_connected = False
+        self._broker_since = self._live_since
         self._spread_at: list[float] = []
         self._abandoned_at: dict[int, float] = {}
         self._leaving = False
@@ -76,9 +105,14 @@ class ShardSpreader:
         """Begin to settle again (rule 2)."""
         self._live_since = asyncio.get_running_loop().time()
 
+    def broker_changed(self, connected: bool) -> None:
+        """Note a connection to the broker, or its loss (rule 4)."""
+        self._broker_connected, self._broker_since = connected, asyncio.get_running_loop().time()
+
     async def run(self) -> None:
         """Look at the daemons, and start what follows, again and again."""
         while True:
+            self._weigh()
             await self._settle()
             if await self._look():
                 self._start_moves()
@@ -89,15 +123,17 @@ class ShardSpreader:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + EVACUATION_SECONDS
         self._leaving = True
+        self._abandoned_at.clear()  # The successor may have been restarted since.
         await self._settle()
-        in_flight: set[asyncio.Future[str | None]] = set()
         while loop.time() < deadline:
-            in_flight |= self._start_moves(EVACUATION_TRANSFER_SECONDS)
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(deadline):
+                    await self._look()  # Without an answer, the last view counts.
+            self._start_moves(EVACUATION_TRANSFER_SECONDS)
+            in_flight = [each.transfer.done for each in self._controllers if each.transfer is not None]
             if not in_flight:
                 return
-            _, in_flight = await asyncio.wait(
-                in_flight, timeout=deadline - loop.time(), return_when=asyncio.FIRST_COMPLETED
-            )
+            await asyncio.wait(in_flight, timeout=deadline - loop.time(), return_when=asyncio.FIRST_COMPLETED)
         log.warning("daemon.evacuation_incomplete", limit_seconds=EVACUATION_SECONDS)
 
     async def transfer(self, shard: int, daemon: str) -> str | None:
@@ -105,6 +141,9 @@ class ShardSpreader:
         problem = self._transfer_problem(shard, daemon)
         if problem is not None:
             return problem
+        if daemon == self._instance:
+            self._elections.keep(shard)
+            return None
         # Shielded: one operator who gives up must not end the transfer for another one.
         return await asyncio.shield(self._controllers[shard].start_transfer(daemon, "operator"))
 
@@ -129,27 +168,53 @@ class ShardSpreader:
         return "settled" if self._record.settled else "settling"
 
     def _transfer_problem(self, shard: int, daemon: str) -> str | None:
-        if daemon not in self.view.records:
-            return f"no daemon {daemon!r} is live: headgate daemon list"
         if daemon in self.view.maintenance:
             return f"daemon {daemon!r} is in maintenance: headgate daemon drain {daemon} --off"
+        if daemon == self._instance:
+            transfer = self._controllers[shard].transfer
+            return None if transfer is None else f"shard {shard} is being transferred to daemon {transfer.successor!r}"
+        if daemon not in self.view.records:
+            return f"no daemon {daemon!r} is live: headgate daemon list"
+        if self.view.records[daemon].broker == "lost":
+            return f"daemon {daemon!r} has lost the broker: see its log"
         queue = self._elections.queue(shard)
         if queue is None or daemon not in queue.waiting:
             return f"daemon {daemon!r} does not contend for shard {shard}: see its log"
         return None
 
     async def _settle(self) -> None:
-        """Register whether this daemon is settled, or leaving, when that has changed."""
-        lasted = asyncio.get_running_loop().time() - self._live_since
+        """Register this daemon's loads, and whether it is settled, leaving or without the broker, after a change."""
+        now = asyncio.get_running_loop().time()
         record = InstanceRecord(
             url=self._record.url,
             version=self._record.version,
-            settled=lasted >= self._settings().settle_seconds,
+            settled=now - self._live_since >= self._settings().settle_seconds,
             leaving=self._leaving,
+            broker=broker_contact(connected=self._broker_connected, seconds=now - self._broker_since),
+            loads=dict(self._loads.reported),
         )
         if record != self._record:
             self._record = record
             await self.register()
+
+    def _weigh(self) -> None:
+        """Measure the shards that this daemon leads, and decide which loads to report."""
+        now = asyncio.get_running_loop().time()
+        leaders = {each.shard: each.leader for each in self._controllers if each.leader is not None}
+        self._loads.measure(
+            now,
+            {
+                shard: Arrivals(each.leader_epoch, each.arrived_cost + each.devices.arrived_cost)
+                for shard, each in leaders.items()
+            },
+        )
+        others = {name: record.loads for name, record in self.view.records.items() if name != self._instance}
+        holders = {shard: each.holder for shard, each in self._seen_queues().items()}
+        before = self._loads.reported
+        if self._loads.report(now, holders, others):
+            log.info("spread.loads_reported", loads=self._loads.reported)
+            for shard, load in self._loads.reported.items() - before.items():
+                self._observer.observe(events.ShardLoadReported(shard=shard, load_bytes_per_second=load))
 
     async def _look(self) -> bool:
         """Refresh the view; return whether ZooKeeper answered."""
@@ -160,32 +225,48 @@ class ShardSpreader:
         self.view = View({name: read_record(data) for name, data in instances.items()}, maintenance)
         return True
 
-    def _start_moves(self, timeout_seconds: float = TRANSFER_TIMEOUT_SECONDS) -> set[asyncio.Future[str | None]]:
-        """Start what the plan wants of this daemon now; return the outcomes to wait for."""
+    def _start_moves(self, timeout_seconds: float = TRANSFER_TIMEOUT_SECONDS) -> None:
+        """Start what the plan wants of this daemon now."""
         now = asyncio.get_running_loop().time()
         self._spread_at = [at for at in self._spread_at if now - at < BUDGET_SECONDS]
-        self.plan = plan(self._live_daemons(), self._queues())
+        daemons, queues = self._live_daemons(), self._queues()
+        self.plan = plan(daemons, queues)
         led = [each for each in self._controllers if each.leadership.role is Role.LEADING]
+        self._choose_successors(daemons, queues, led)
         history = History(
             led_since={each.shard: now if each.led_since is None else each.led_since for each in led},
+            started_at=self._started_at,
+            without_topics=frozenset(
+                each.shard for each in led if each.leader is not None and not each.leader.state.topics
+            ),
             in_flight=frozenset(each.shard for each in led if each.transfer is not None),
             spread_at=self._spread_at,
             abandoned_at=self._abandoned_at,
         )
         moves = [each for each in self.plan.moves if self._settings().enabled or each.reason != "spread"]
         settle_seconds = self._settings().settle_seconds
-        return {
+        for move in startable(moves, self._instance, history, now, settle_seconds=settle_seconds):
             self._start(move, now, timeout_seconds)
-            for move in startable(moves, self._instance, history, now, settle_seconds=settle_seconds)
-        }
 
-    def _start(self, move: Move, now: float, timeout_seconds: float) -> asyncio.Future[str | None]:
+    def _choose_successors(
+        self, daemons: list[LiveDaemon], queues: list[ShardQueue], led: Sequence[ShardController]
+    ) -> None:
+        if not self._settings().enabled:
+            queues = [replace(each, fixed=True) for each in queues]
+        if self._decided != (daemons, queues, self._replicas()):
+            self._decided = daemons, queues, self._replicas()
+            self.successors = successors(*self._decided)
+            self._standby.assign(self.successors)
+        for controller in led:
+            for first in self.successors.get(controller.shard, ())[:1]:
+                self._elections.place_next(controller.shard, first)
+
+    def _start(self, move: Move, now: float, timeout_seconds: float) -> None:
         log.info("transfer.started", shard=move.shard, successor=move.target, reason=move.reason)
         if move.reason == "spread":
             self._spread_at.append(now)
         outcome = self._controllers[move.shard].start_transfer(move.target, move.reason, timeout_seconds)
         outcome.add_done_callback(lambda done: self._note(move.shard, done.result()))
-        return outcome
 
     def _note(self, shard: int, problem: str | None) -> None:
         if problem is None:
@@ -200,16 +281,21 @@ class ShardSpreader:
                 settled=record.settled,
                 in_maintenance=name in self.view.maintenance,
                 leaving=record.leaving or (name == self._instance and self._leaving),
+                broker=self._record.broker if name == self._instance else record.broker,
             )
             for name, record in self.view.records.items()
         ]
 
     def _queues(self) -> list[ShardQueue]:
-        seen: dict[int, SeenQueue | None] = {
-            each.shard: self._elections.queue(each.shard) for each in self._controllers
-        }
+        seen = self._seen_queues()
+        reports = {name: record.loads for name, record in self.view.records.items()}
+        loads = shard_loads({shard: each.holder for shard, each in seen.items()}, reports)
+        weight = weights({shard: loads.get(shard, 0) for shard in seen})
         return [
-            ShardQueue(shard, each.holder, each.waiting, fixed=each.fixed)
+            ShardQueue(shard, each.holder, each.waiting, fixed=each.fixed, weight=weight[shard])
             for shard, each in seen.items()
-            if each is not None
         ]
+
+    def _seen_queues(self) -> dict[int, SeenQueue]:
+        queues = ((each.shard, self._elections.queue(each.shard)) for each in self._controllers)
+        return {shard: queue for shard, queue in queues if queue is not None}

@@ -1,39 +1,66 @@
 """The memory of one daemon for the states of shards that it follows.
 
-`controller.leadership.standby` decides which states stay. This module remembers their sizes, asks at most once a
-second, and lets only some states be read at a time: their sizes are not known before.
+`controller.leadership.standby` decides which states stay. This module remembers their sizes and of which shards this
+daemon is a successor, asks about once a second, and lets only some states be read at a time: their sizes are not known
+before.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from typing import Final
 
 from controller.leadership.election import Elections
-from controller.leadership.standby import FollowedShard, warm_shards
+from controller.leadership.standby import LINGER_SECONDS, FollowedShard, Use, warm_shards
+from controller.leadership.successors import Successors
 
 DECISION_SECONDS: Final = 1.0
 READERS: Final = 4
 """States that are read from snapshots at a time. They may exceed the limit until their size is known."""
+TURN_SECONDS: Final = 30.0
+"""After which another state may be read as well: a request to the store may hang for one shard only."""
 
 
 class StandbyMemory:
     """Shared by the shards of a daemon."""
 
-    def __init__(self, instance: str, elections: Elections, limit_bytes: Callable[[], int]) -> None:
-        self.reading = asyncio.Semaphore(READERS)
-        """Held while a state is read from its snapshot."""
+    def __init__(
+        self,
+        instance: str,
+        elections: Elections,
+        limit_bytes: Callable[[], int],
+        turn_seconds: float = TURN_SECONDS,
+    ) -> None:
+        self._turns = asyncio.Semaphore(READERS)
         self._instance = instance
         self._elections = elections
         self._limit_bytes = limit_bytes
+        self._turn_seconds = turn_seconds
+        self._ranks: Mapping[int, int] = {}
+        """Shard → the place of this daemon among its successors."""
+        self._nominated_at: dict[int, float] = {}
+        self._used_at: dict[int, float] = {}
+        """When this daemon was last seen to be a successor of a shard."""
         self._sizes: dict[int, int] = {}
         self._warm: set[int] = set()
         self._chosen: frozenset[int] = frozenset()
         self._decided_at: float | None = None
 
+    def assign(self, successors: Successors) -> None:
+        """Set the successors of all shards."""
+        self._ranks = {
+            shard: names.index(self._instance) for shard, names in successors.items() if self._instance in names
+        }
+
+    def nominated(self, shard: int) -> None:
+        """Note that a leader intends to transfer the shard to this daemon: if it gives up, it may try again."""
+        self._nominated_at[shard] = asyncio.get_running_loop().time()
+
     def keeps(self, shard: int, size_bytes: int) -> bool:
         """Return whether the state of a followed shard is to be in memory. ``size_bytes``: 0 if it is not."""
+        changed = shard not in self._sizes or (shard in self._warm) != (size_bytes > 0)
         if size_bytes:
             self._sizes[shard] = size_bytes
             self._warm.add(shard)
@@ -41,17 +68,51 @@ class StandbyMemory:
             self._sizes.setdefault(shard, 0)
             self._warm.discard(shard)
         now = asyncio.get_running_loop().time()
-        if self._decided_at is None or now - self._decided_at >= DECISION_SECONDS or shard not in self._chosen:
+        if self._decided_at is None or now - self._decided_at >= DECISION_SECONDS or changed:
             self._decided_at = now
-            self._chosen = warm_shards(map(self._followed, self._sizes), self._limit_bytes())
+            self._chosen = warm_shards([self._followed(each, now) for each in self._sizes], self._limit_bytes())
         return shard in self._chosen
+
+    @asynccontextmanager
+    async def turn_to_read(self) -> AsyncIterator[None]:
+        """Wait for a turn to read a state from its snapshot. A read that takes too long loses it, and continues."""
+        await self._turns.acquire()
+        held = True
+
+        def release() -> None:
+            nonlocal held
+            if held:
+                held = False
+                self._turns.release()
+
+        limit = asyncio.get_running_loop().call_later(self._turn_seconds, release)
+        try:
+            yield
+        finally:
+            limit.cancel()
+            release()
 
     def stop_following(self, shard: int) -> None:
         """Leave the shard out: this daemon leads it, and its state must be in memory."""
-        self._sizes.pop(shard, None)
+        for known in (self._sizes, self._nominated_at, self._used_at):
+            known.pop(shard, None)
         self._warm.discard(shard)
 
-    def _followed(self, shard: int) -> FollowedShard:
+    def _followed(self, shard: int, now: float) -> FollowedShard:
+        use = self._use(shard, now)
+        if use < Use.FORMER:
+            self._used_at[shard] = now
+        return FollowedShard(shard, self._sizes[shard], use, warm=shard in self._warm)
+
+    def _use(self, shard: int, now: float) -> Use:
         queue = self._elections.queue(shard)
-        is_next = queue is not None and queue.next == self._instance
-        return FollowedShard(shard, self._sizes[shard], next_in_queue=is_next, warm=shard in self._warm)
+        rank = self._ranks.get(shard)
+        if (queue is not None and queue.next == self._instance) or rank == 0 or _recent(self._nominated_at, shard, now):
+            return Use.NEXT
+        if rank is not None:
+            return Use.SUCCESSOR
+        return Use.FORMER if _recent(self._used_at, shard, now) else Use.NONE
+
+
+def _recent(times: Mapping[int, float], shard: int, now: float) -> bool:
+    return shard in times and now - times[shard] < LINGER_SECONDS

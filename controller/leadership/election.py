@@ -53,6 +53,13 @@ class SuccessorReady:
 
 
 @dataclass(frozen=True, slots=True)
+class SuccessorLeft:
+    """The contender that this daemon has nominated has left the queue. Reported once for each nomination."""
+
+    shard: int
+
+
+@dataclass(frozen=True, slots=True)
 class Suspended:
     """Contact is lost. The queue nodes may be gone already; there is no way to know."""
 
@@ -91,7 +98,7 @@ class SeenQueue:
     waiting: frozenset[str]
     """The instances behind it."""
     fixed: bool = False
-    """An operator had the lock passed on to the holder."""
+    """An operator had the lock passed on to the holder, or kept there."""
     next: str = field(default="", compare=False)
     """The first of those behind it; empty: none is."""
 
@@ -110,6 +117,7 @@ ElectionEvent = (
     | HolderChanged
     | Nominated
     | SuccessorReady
+    | SuccessorLeft
     | Suspended
     | Connected
     | Lost
@@ -139,7 +147,8 @@ class Elections(Protocol):
     def nominate(self, shard: int, instance: str) -> None:
         """Ask a contender behind this daemon, which is first, to prepare. Does not wait.
 
-        `SuccessorReady` follows if it is prepared. A later nomination replaces this one, and `withdraw` ends it.
+        `SuccessorReady` follows if it is prepared, `SuccessorLeft` if it leaves the queue. A later nomination replaces
+        this one, and `withdraw` ends it.
         """
 
     def confirm(self, shard: int) -> None:
@@ -150,6 +159,19 @@ class Elections(Protocol):
 
         If that contender has left the queue, or contact is lost, the lock passes as after `withdraw`. ``fixed`` is
         stored, and `SeenQueue` shows it while that contender holds the lock.
+        """
+
+    def place_next(self, shard: int, instance: str) -> None:
+        """Have a contender follow this daemon, which is first, before all others in the queue. Does not wait.
+
+        It changes nothing while another contender is nominated, and ends when this daemon is no longer first. A later
+        call replaces this one. `SeenQueue.next` shows it.
+        """
+
+    def keep(self, shard: int) -> None:
+        """Store that an operator wants the lock at this daemon, which is first. Does not wait.
+
+        `SeenQueue.fixed` shows it. Nothing is stored if this daemon is not first by then.
         """
 
     async def register_instance(self, name: str, data: bytes) -> None:
@@ -176,6 +198,16 @@ class Elections(Protocol):
 
         """
 
+    async def claim_ledger(self, ledger_id: str) -> str:
+        """Return ``ledger_id`` in the cluster's config, which is this one from now on if there was none.
+
+        Requires that `cluster_config` has returned. Waits for contact without limit.
+
+        Raises:
+            ConfigError: the stored data is not a config.
+
+        """
+
     async def watch(self) -> NoReturn:
         """Wait until the client of the service has ended; requires that this is open. Raises what a bug raised.
 
@@ -188,4 +220,7 @@ class Elections(Protocol):
         """Start connecting; returns at once."""
 
     async def __aexit__(self, *_: object) -> None:
-        """Leave all queues and end the session. Takes a few seconds at most, even without contact."""
+        """Leave all queues and end the session. Takes a few seconds at most, even without contact.
+
+        With contact, the locks that were passed on get to their successors before.
+        """

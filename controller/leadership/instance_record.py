@@ -6,7 +6,12 @@ empty one: such a daemon gets no shards, and has no address.
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
+from msgspec import Meta
+
+from controller.leadership.broker_contact import BrokerContact
 
 
 class InstanceRecord(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -17,6 +22,9 @@ class InstanceRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """It has been live for long enough to get shards by the spread."""
     leaving: bool = False
     """It is stopping."""
+    loads: dict[int, Annotated[int, Meta(ge=0)]] = {}
+    """Shard → load in bytes per second, for the shards that it leads (`controller.leadership.shard_load`)."""
+    broker: BrokerContact = "reached"
 
 
 def encode_record(record: InstanceRecord) -> bytes:

@@ -5,8 +5,10 @@ Rules:
 1. Queue nodes are ordered by the number that ZooKeeper gave them when they were created.
 2. The data of the queue's folder may name one node as the first one, as long as it exists: the
    previous holder passed the lock on to it. Names of nodes are not used again, so old data is harmless.
-3. The data may also name a successor: the holder asks it to read the ledger. That changes no order.
-4. Data that is not an order is ignored.
+3. The data may also name the next one, with which it is behind the first one, or in front if that has left: the
+   previous holder chose who takes over when it is lost.
+4. The data may also name a successor: the holder asks it to read the ledger. That changes no order.
+5. Data that is not an order is ignored.
 """
 
 from __future__ import annotations
@@ -26,12 +28,13 @@ class QueueOrder(msgspec.Struct, frozen=True, omit_defaults=True):
 
     first: str = ""
     fixed: bool = False
-    """An operator transferred the shard to ``first``."""
+    """An operator transferred the shard to ``first``, or wants it to stay there."""
     successor: str = ""
+    next: str = ""
 
 
 def read_order(data: bytes) -> QueueOrder:
-    """Return the order in the data of a folder (rule 4)."""
+    """Return the order in the data of a folder (rule 5)."""
     try:
         return msgspec.json.decode(data, type=QueueOrder)
     except msgspec.DecodeError:
@@ -49,5 +52,5 @@ def queue_nodes(names: Iterable[str]) -> list[str]:
 
 
 def in_order(nodes: Iterable[str], order: QueueOrder) -> list[str]:
-    """Return ``nodes``, which are ordered by number, in the order of the queue (rule 2)."""
-    return sorted(nodes, key=lambda node: node != order.first)
+    """Return ``nodes``, which are ordered by number, in the order of the queue (rules 2 and 3)."""
+    return sorted(nodes, key=lambda node: (node != order.first, node != order.next))

@@ -6,14 +6,18 @@ leads. No component coordinates them.
 Rules:
 
 1. A shard moves only to a daemon that waits in the shard's queue: it can read the ledger.
-2. A daemon in maintenance, or one that is leaving, gets no shards, and gives away all that another one can take.
+2. A daemon in maintenance, one that is leaving, or one that has lost the broker gets no shards, and gives away all
+   that another one can take. Shards follow the broker only to daemons that are known to reach it: when all have lost
+   it, and come back one after the other, nothing moves. If no other is left, one that stops gives its shards to one in
+   maintenance, which would get the lock anyway, and without having read the ledger.
 3. Otherwise the loads of the settled daemons differ by at most the weight of one shard; with equal
    weights, the numbers of their shards differ by at most one. Only as many shards move as this takes.
 4. Only a settled daemon attracts shards to spread them. A daemon that starts again and again never
    settles, so it attracts none. Rule 2 also uses others, if no settled one can take a shard.
-5. A shard that an operator has transferred stays where it is while rule 2 permits it. It counts in the load.
+5. A shard that an operator has transferred, also one that was there already, stays where it is while rule 2 permits it.
+   It counts in the load.
 6. Weights are whole numbers from 1 to `MAX_WEIGHT`, relative to the mean load: the share of one busy shard is
-   bounded, and a load that changes a little changes nothing.
+   bounded, and a load that changes a little changes nothing. A shard whose load is unknown counts as an average one.
 7. Equal candidates are chosen by name and number, so the order of the input is irrelevant.
 
 Kafka's preferred leaders and Redpanda's leader balancer also move leaders gradually, with a limit on moves in flight.
@@ -26,6 +30,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from controller.leadership.broker_contact import BrokerContact
 from metrics.label_values import TransferReason
 
 MAX_WEIGHT: Final = 4
@@ -41,10 +46,16 @@ class LiveDaemon:
     in_maintenance: bool = False
     leaving: bool = False
     """It is stopping."""
+    broker: BrokerContact = "reached"
 
     @property
     def gives_away(self) -> bool:
-        return self.in_maintenance or self.leaving
+        return self.in_maintenance or self.leaving or self.broker == "lost"
+
+    @property
+    def reason(self) -> TransferReason:
+        """Why it gives shards away, if it does."""
+        return "shutdown" if self.leaving else "maintenance" if self.in_maintenance else "broker_lost"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +67,7 @@ class ShardQueue:
     waiting: frozenset[str] = frozenset()
     """The daemons that wait for the lock."""
     fixed: bool = False
-    """An operator transferred it to its holder."""
+    """An operator wants it at its holder."""
     weight: int = 1
 
 
@@ -127,7 +138,7 @@ def weights(loads: Mapping[int, float]) -> dict[int, int]:
     known = [load for load in loads.values() if load > 0]
     if not known:
         return dict.fromkeys(loads, 1)
-    mean = sum(known) / len(loads)
+    mean = sum(known) / len(known)  # Each other shard counts as this mean.
     return {shard: min(MAX_WEIGHT, max(1, round(load / mean))) for shard, load in loads.items()}
 
 
@@ -135,10 +146,15 @@ def _empty(draft: _Draft) -> None:
     """Move the shards of daemons that give them away (rule 2)."""
     live = draft.live
     for shard in sorted(shard for shard, holder in draft.placed.items() if live[holder].gives_away):
+        reason = live[draft.placed[shard]].reason
         able = [name for name in draft.able(shard) if name in live and not live[name].gives_away]
+        if reason == "broker_lost":
+            able = [name for name in able if live[name].broker == "reached"]
+        elif reason == "shutdown" and not able:
+            waiting = (live[name] for name in draft.able(shard) if name in live)
+            able = [each.name for each in waiting if each.in_maintenance and not each.leaving and each.broker != "lost"]
         candidates = [name for name in able if live[name].settled] or able
         if candidates:
-            reason: TransferReason = "shutdown" if live[draft.placed[shard]].leaving else "maintenance"
             draft.move(shard, min(candidates, key=lambda name: (draft.loads[name], name)), reason)
 
 
@@ -156,7 +172,9 @@ def _spread(draft: _Draft) -> None:
 
     Each move makes the sum of the squares of all loads smaller, so the moves end.
     """
-    targets = [name for name, each in draft.live.items() if each.settled and not each.gives_away]
+    targets = [
+        name for name, each in draft.live.items() if each.settled and not each.gives_away and each.broker == "reached"
+    ]
     movable: dict[_Group, list[int]] = {}
     for shard, holder in draft.placed.items():
         queue = draft.queues[shard]

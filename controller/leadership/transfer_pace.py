@@ -7,6 +7,9 @@ Rules:
 2. A shard that this daemon has led for less than the settling time is not spread: a view may be some seconds old.
 3. To give all shards away, up to `MAX_IN_FLIGHT` transfers are in flight, without a budget.
 4. A shard whose last transfer was abandoned is not tried again for `RETRY_SECONDS`.
+5. Rules 1 and 2 spare clients. They do not hold for a shard without a topic, and not for a daemon that has just
+   started: clients have waited for its terms anyway, and daemons that start together spread their shards at once. Such
+   a transfer needs a term of `TERM_SECONDS`, and up to `MAX_UNPACED` are in flight.
 """
 
 from __future__ import annotations
@@ -21,6 +24,10 @@ MAX_IN_FLIGHT: Final = 4
 SPREAD_BUDGET: Final = 16
 BUDGET_SECONDS: Final = 60.0
 RETRY_SECONDS: Final = 10.0
+START_SECONDS: Final = 30.0
+"""How long after it has settled a daemon has just started."""
+TERM_SECONDS: Final = 5.0
+MAX_UNPACED: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +36,10 @@ class History:
 
     led_since: Mapping[int, float]
     """Shard → start of the term, for the shards that it leads."""
+    started_at: float
+    """When this daemon started."""
+    without_topics: frozenset[int] = frozenset()
+    """Shards that it leads and no client uses."""
     in_flight: frozenset[int] = frozenset()
     spread_at: Sequence[float] = ()
     """When it started transfers that spread shards."""
@@ -42,11 +53,17 @@ def startable(
     """Return the moves of ``instance`` to start at ``now``, in their order."""
     in_flight = len(history.in_flight)
     budget = SPREAD_BUDGET - sum(now - at < BUDGET_SECONDS for at in history.spread_at)
+    just_started = now - history.started_at < settle_seconds + START_SECONDS
     started: list[Move] = []
     for move in moves:
-        if move.source != instance or not _may_move(move, history, now, settle_seconds):
+        unpaced = just_started or move.shard in history.without_topics
+        term_seconds = min(TERM_SECONDS, settle_seconds) if unpaced else settle_seconds
+        if move.source != instance or not _may_move(move, history, now, term_seconds):
             continue
-        if move.reason == "spread":
+        if move.reason == "spread" and unpaced:
+            if in_flight >= MAX_UNPACED:
+                continue
+        elif move.reason == "spread":
             if in_flight or budget <= 0:
                 continue
             budget -= 1
@@ -57,11 +74,11 @@ def startable(
     return started
 
 
-def _may_move(move: Move, history: History, now: float, settle_seconds: float) -> bool:
+def _may_move(move: Move, history: History, now: float, term_seconds: float) -> bool:
     since = history.led_since.get(move.shard)
     if since is None or move.shard in history.in_flight:
         return False
     abandoned_at = (history.abandoned_at or {}).get(move.shard)
     if abandoned_at is not None and now - abandoned_at < RETRY_SECONDS:
         return False
-    return move.reason != "spread" or now - since >= settle_seconds
+    return move.reason != "spread" or now - since >= term_seconds

@@ -12,8 +12,8 @@ An event that a state does not list has no effect.
 6. A daemon that cannot read the ledger does not contend until it can: another may have another disk
    or network. No daemon writes after an object that it cannot read.
 7. A transfer begins with the nomination of a successor. The leader serves until the successor has read
-   the ledger; then it commits what it has accepted, and passes the lock on to it. If the successor is not ready in
-   time, the leader continues.
+   the ledger and reaches the broker; then it commits what it has accepted, and passes the lock on to it. If the
+   successor is not ready in time, or leaves, the leader continues.
 """
 
 from __future__ import annotations
@@ -48,6 +48,7 @@ class Event(StrEnum):
     """The leader intends to transfer the shard to this daemon."""
     TRANSFER_REQUESTED = "transfer_requested"
     SUCCESSOR_READY = "successor_ready"
+    SUCCESSOR_LEFT = "successor_left"
     TRANSFER_ABANDONED = "transfer_abandoned"
     """The successor is not ready in time."""
     STOP_REQUESTED = "stop_requested"
@@ -78,6 +79,7 @@ class Action(StrEnum):
 
 _STEP_DOWN = (Action.END_TERM, Action.WITHDRAW, Action.CONTEND)
 _RETRY = (Action.WITHDRAW, Action.CONTEND)
+_OF_A_TRANSFER = (Event.SUCCESSOR_READY, Event.SUCCESSOR_LEFT, Event.TRANSFER_ABANDONED)
 
 Transitions = Mapping[Role, Mapping[Event, tuple[Role, tuple[Action, ...]]]]
 
@@ -107,6 +109,7 @@ TRANSITIONS: Transitions = {
             Role.FOLLOWING,
             (Action.HAND_OVER, Action.PASS_ON, Action.END_TERM, Action.CONTEND),
         ),
+        Event.SUCCESSOR_LEFT: (Role.LEADING, (Action.ABANDON,)),
         Event.TRANSFER_ABANDONED: (Role.LEADING, (Action.ABANDON,)),
         Event.STOP_REQUESTED: (Role.STOPPED, (Action.HAND_OVER, Action.WITHDRAW, Action.END_TERM)),
     },
@@ -135,7 +138,7 @@ class Leadership:
 
     def on(self, event: Event, table: Transitions = TRANSITIONS) -> tuple[Leadership, tuple[Action, ...]]:
         """Return the state after ``event``, and the actions to perform in order."""
-        if event in (Event.SUCCESSOR_READY, Event.TRANSFER_ABANDONED) and not self.transferring:
+        if event in _OF_A_TRANSFER and not self.transferring:
             return self, ()  # It belongs to an earlier transfer.
         known = replace(
             self,

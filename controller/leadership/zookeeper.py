@@ -7,12 +7,10 @@ Nodes, below the root node of the cluster:
 ``maintenance/<name>``        one for each instance in maintenance
 ``shards/0003/<instance>-<random>-0000000007``  ephemeral and numbered: the queue for a shard, lowest number first
 ``shards/0003``               its data is a `QueueOrder`: which node is first instead, and which one is nominated
+                              (`controller.leadership.zookeeper_succession`)
 
 Other nodes in a queue, permanent ones, and those of other users belong to no contender. They are logged, counted and
 ignored. One with the name of an instance keeps it out of the list of instances, and from nothing else.
-
-To pass a lock on, its holder writes the node of a contender as the successor. That contender writes the version of this
-data into its own node when it is prepared. Then the holder writes it as the first node, and deletes its own.
 
 A task per contended shard reconciles the queue with the wanted state, after each watch and every
 few seconds, which bounds the cost of a lost watch.
@@ -33,10 +31,8 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any, Final, NoReturn, Self
 
-import msgspec
 import structlog
 from kazoo.exceptions import (
-    BadVersionError,
     ConnectionLoss,
     NoNodeError,
     OperationTimeoutError,
@@ -54,11 +50,9 @@ from controller.leadership.election import (
     ForeignNodeFound,
     HolderChanged,
     Lost,
-    Nominated,
     Refused,
     Released,
     SeenQueue,
-    SuccessorReady,
     Suspended,
 )
 from controller.leadership.queue_order import QueueOrder, in_order, instance_of, queue_nodes, read_order
@@ -72,10 +66,13 @@ from controller.leadership.zookeeper_contender import Contender, Grant
 from controller.leadership.zookeeper_nodes import ZooKeeperNodes
 from controller.leadership.zookeeper_refusals import ZooKeeperRefusals
 from controller.leadership.zookeeper_registry import SessionOwner, ZooKeeperRegistry
+from controller.leadership.zookeeper_succession import ZooKeeperSuccession
 
 RECONCILE_INTERVAL_SECONDS: Final = 5.0
 """Longest time between two reconciliations."""
 CLOSE_TIMEOUT_SECONDS: Final = 3.0
+GRANT_TIMEOUT_SECONDS: Final = 1.0
+"""Longest wait at the end until ZooKeeper has stored to whom locks were passed on."""
 CONNECT_WARNING_SECONDS: Final = 3.0
 """How long the first connection may take before a warning is logged."""
 
@@ -125,6 +122,7 @@ class ZooKeeperElections:
         self._connection: ZooKeeperConnection
         self._nodes: ZooKeeperNodes
         self._registry: ZooKeeperRegistry
+        self._succession: ZooKeeperSuccession
         self._session = 0
         """Number of the session. A queue node belongs to one session."""
         self._in_contact = asyncio.Event()
@@ -136,6 +134,9 @@ class ZooKeeperElections:
         self._leaving: dict[tuple[str, str], Grant | None] = {}
         """(folder, prefix) of the queue nodes to delete, and to which node the lock passes."""
         self._leave_requested = asyncio.Event()
+        self._granted = asyncio.Event()
+        """All locks that this daemon passed on are where they should be."""
+        self._granted.set()
         self._tasks: set[_Task] = set()
         """The running tasks. A task is removed when it ends."""
         self._registering: _Task | None = None
@@ -169,6 +170,17 @@ class ZooKeeperElections:
             contender.confirmed = contender.nominated
             contender.wakeup.set()
 
+    def place_next(self, shard: int, instance: str) -> None:
+        contender = self._contenders.get(shard)
+        if contender is not None and contender.wanted_next != instance:
+            contender.wanted_next = instance
+            contender.wakeup.set()
+
+    def keep(self, shard: int) -> None:
+        if (contender := self._contenders.get(shard)) is not None:
+            contender.keeps = True
+            contender.wakeup.set()
+
     def pass_on(self, shard: int, *, fixed: bool = False) -> None:
         contender = self._contenders.get(shard)
         if contender is not None and contender.successor:
@@ -187,6 +199,8 @@ class ZooKeeperElections:
         self._holders.pop(shard, None)
         # A create without a response may have left a node: all nodes with this prefix are deleted.
         self._leaving[contender.folder, contender.prefix] = grant
+        if grant is not None:
+            self._granted.clear()
         self._leave_requested.set()
 
     async def register_instance(self, name: str, data: bytes) -> None:
@@ -205,6 +219,9 @@ class ZooKeeperElections:
 
     async def cluster_config(self, default: dict[str, Any]) -> dict[str, Any]:
         return await self._registry.cluster_config(default)
+
+    async def claim_ledger(self, ledger_id: str) -> str:
+        return await self._registry.claim_ledger(ledger_id)
 
     async def watch(self) -> NoReturn:
         raise await self._failure
@@ -235,6 +252,7 @@ class ZooKeeperElections:
         self._nodes = ZooKeeperNodes(self._connection)
         owner = SessionOwner(self._in_contact, self._set_problem, self._pause_after, self._report_foreign)
         self._registry = ZooKeeperRegistry(self._connection, self._nodes, self._root, owner)
+        self._succession = ZooKeeperSuccession(self._connection, self._on_event)
         self._connection.start()
         self._start(self._delete_queue_nodes(), "zookeeper-leave")
         self._start(self._warn_if_slow(), "zookeeper-connect-warning")
@@ -242,6 +260,10 @@ class ZooKeeperElections:
 
     async def __aexit__(self, *_: object) -> None:
         """See `Elections.__aexit__`. Ending the session deletes all nodes of this daemon."""
+        if self._in_contact.is_set():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(GRANT_TIMEOUT_SECONDS):
+                    await self._granted.wait()
         self._closing = True
         for shard in list(self._contenders):
             self.withdraw(shard)
@@ -346,6 +368,10 @@ class ZooKeeperElections:
         # Before the queue: a change after this wakes the contender.
         data, folder_stat = await self._connection.call("get", folder, watch=contender.watcher)
         order = read_order(data)
+        if contender.joined and order.first == contender.node and self._in_contact.is_set():
+            # Passed on. The shard has no leader until this is known, so it is reported before the rest is read.
+            self._set_holder(shard, self._instance)
+            self._set_acquired(shard, first=True)
         queue = in_order(await self._contenders_in(shard, folder), order)
         mine = next((name for name in queue if name.startswith(contender.prefix)), None)
         if mine is None:
@@ -357,6 +383,7 @@ class ZooKeeperElections:
             mine = next((name for name in queue if name.startswith(contender.prefix)), None)
         if mine is None:
             raise ConnectionLoss("the queue node that was just created is missing")
+        contender.node = mine
         await self._nodes.close(f"{folder}/{mine}")
         rank = queue.index(mine)
         # If first, only the own node matters. Otherwise the one before it.
@@ -368,6 +395,9 @@ class ZooKeeperElections:
         if watched_stat is None:
             contender.wakeup.set()
             return
+        if rank == 0:
+            order = await self._succession.arrange(contender, mine, queue, order, folder_stat.version)
+            queue = in_order(queue, order)
         instances = [instance_of(name) for name in queue]
         contender.seen = SeenQueue(
             instances[0],
@@ -378,42 +408,12 @@ class ZooKeeperElections:
         self._set_holder(shard, instances[0])
         self._set_acquired(shard, first=rank == 0)
         if rank == 0:
-            await self._nominate(contender, mine, queue)
+            await self._succession.nominate(contender, mine, queue)
             return
-        contender.wanted_successor = contender.successor = ""
+        contender.wanted_successor = contender.successor = contender.wanted_next = ""
+        contender.keeps = False
         if order.successor == mine:
-            await self._be_nominated(contender, mine, folder_stat.version)
-
-    async def _nominate(self, contender: Contender, mine: str, queue: list[str]) -> None:
-        """Write the wanted nomination, and report once that the successor is prepared."""
-        if not contender.wanted_successor or contender.successor_reported:
-            return
-        if not contender.successor:
-            wanted = contender.wanted_successor
-            node = next((name for name in queue[1:] if instance_of(name) == wanted), None)
-            if node is None:
-                return
-            fixed = contender.seen is not None and contender.seen.fixed
-            order = msgspec.json.encode(QueueOrder(first=mine, fixed=fixed, successor=node))
-            stat = await self._connection.call("set", contender.folder, order)
-            if contender.wanted_successor != wanted:
-                return  # Another one is wanted meanwhile, and the contender is awake.
-            contender.successor, contender.version = node, stat.version
-        with suppress(NoNodeError):
-            path = f"{contender.folder}/{contender.successor}"
-            data, _ = await self._connection.call("get", path, watch=contender.watcher)
-            if data == b"%d" % contender.version and not contender.successor_reported:
-                contender.successor_reported = True
-                self._on_event(SuccessorReady(contender.shard))
-
-    async def _be_nominated(self, contender: Contender, mine: str, version: int) -> None:
-        """Report a new nomination, and write the confirmation of the present one."""
-        if contender.nominated != version:
-            contender.nominated = version
-            self._on_event(Nominated(contender.shard))
-        if contender.confirmed == version and contender.confirmation_written != version:
-            await self._connection.call("set", f"{contender.folder}/{mine}", b"%d" % version)
-            contender.confirmation_written = version
+            await self._succession.be_nominated(contender, mine, folder_stat.version)
 
     def _set_acquired(self, shard: int, *, first: bool) -> None:
         if first and shard not in self._acquired:
@@ -477,7 +477,7 @@ class ZooKeeperElections:
             for (folder, prefix), grant in list(self._leaving.items()):
                 try:
                     if grant is not None and grant.session == self._session:
-                        await self._write_grant(folder, grant)
+                        await self._succession.write_grant(folder, grant)
                     for name in await self._queue(folder):
                         if name.startswith(prefix):
                             with suppress(NoNodeError):
@@ -488,8 +488,5 @@ class ZooKeeperElections:
                     break
                 self._set_problem("leave", None)
                 self._leaving.pop((folder, prefix), None)
-
-    async def _write_grant(self, folder: str, grant: Grant) -> None:
-        """Make the successor the first one, unless the order has changed since its nomination."""
-        with suppress(BadVersionError):
-            await self._connection.call("set", folder, msgspec.json.encode(grant.order), version=grant.version)
+            if not any(self._leaving.values()):
+                self._granted.set()

@@ -23,6 +23,8 @@ class Contender:
     watcher: Callable[[object], None]
     task: asyncio.Task[None] | None = None
     joined: bool = False
+    node: str = ""
+    """Its queue node, as it was seen last."""
     seen: SeenQueue | None = None
     nominated: int | None = None
     """Version of the order that names this daemon as the successor; None: none does."""
@@ -36,6 +38,10 @@ class Contender:
     version: int = 0
     """Of the order with that nomination."""
     successor_reported: bool = False
+    wanted_next: str = ""
+    """The instance to place behind this one; empty: the order stays as it is."""
+    keeps: bool = False
+    """An operator wants the lock to stay at this daemon; not written yet."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import structlog
-from kazoo.exceptions import NodeExistsError, NoNodeError
+from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
 
 from controller.leadership.election import ElectionsUnreachableError
 from controller.leadership.zookeeper_connection import FAILURES, RefusedError, ZooKeeperConnection
@@ -21,6 +21,8 @@ from controller.leadership.zookeeper_nodes import ZooKeeperNodes
 from headgate.errors import ConfigError
 
 REGISTRATION_CHECK_INTERVAL_SECONDS: Final = 1.0
+MAX_REPORTED_NODES: Final = 100
+"""Foreign nodes among the instances that are logged and counted, each once."""
 
 log = structlog.get_logger(__name__)
 
@@ -43,6 +45,8 @@ class ZooKeeperRegistry:
         self._nodes = nodes
         self._root = root
         self._owner = owner
+        self._foreign: set[str] = set()
+        """Nodes that were reported."""
         self._written: bytes | None = None
         """The data of the own instance, as it was written last."""
 
@@ -54,7 +58,11 @@ class ZooKeeperRegistry:
         try:
             for name in await self._connection.call("get_children", folder):
                 with suppress(NoNodeError):
-                    found[name] = (await self._connection.call("get", f"{folder}/{name}"))[0]
+                    data, stat = await self._connection.call("get", f"{folder}/{name}")
+                    if stat.ephemeralOwner:
+                        found[name] = data
+                    else:
+                        self._report_foreign(f"{folder}/{name}", "permanent")
         except FAILURES:
             return None
         return found
@@ -103,21 +111,22 @@ class ZooKeeperRegistry:
             await asyncio.sleep(REGISTRATION_CHECK_INTERVAL_SECONDS)
 
     async def cluster_config(self, default: dict[str, Any]) -> dict[str, Any]:
+        return await self._config(lambda path: self._read_or_create(path, default))
+
+    async def claim_ledger(self, ledger_id: str) -> str:
+        return str((await self._config(lambda path: self._read_or_claim(path, ledger_id)))["ledger_id"])
+
+    async def _config(self, request: Callable[[str], Awaitable[dict[str, Any]]]) -> dict[str, Any]:
+        """Return what ``request`` returns for the node of the config, once it succeeds."""
+        path = f"{self._root}/config"
         while True:
             await self._owner.in_contact.wait()
-            path = f"{self._root}/config"
             try:
-                data = await self._read_or_create(path, json.dumps(default, sort_keys=True).encode())
+                config = await request(path)
             except FAILURES as error:
                 await self._owner.pause_after(path, error)
                 continue
             self._owner.set_problem(path, None)
-            try:
-                config = json.loads(data)
-            except ValueError as error:
-                raise ConfigError(f"ZooKeeper node {path} is not JSON: {error}") from error
-            if not isinstance(config, dict):
-                raise ConfigError(f"ZooKeeper node {path} is not a JSON object")
             return config
 
     async def close_nodes(self) -> None:
@@ -164,13 +173,41 @@ class ZooKeeperRegistry:
         if strangeness is None:
             log.warning("instance.name_in_use", instance=name, advice="an older session has yet to expire")
         else:
-            self._owner.report_foreign("instance.foreign_node", path, strangeness)
+            self._report_foreign(path, strangeness)
         return True
 
-    async def _read_or_create(self, path: str, data: bytes) -> bytes:
+    def _report_foreign(self, path: str, strangeness: str) -> None:
+        if path not in self._foreign and len(self._foreign) < MAX_REPORTED_NODES:
+            self._foreign.add(path)
+            self._owner.report_foreign("instance.foreign_node", path, strangeness)
+
+    async def _read_or_create(self, path: str, default: dict[str, Any]) -> dict[str, Any]:
         await self._nodes.ensure(self._root)
         with suppress(NodeExistsError):
-            await self._connection.call("create", path, data)
+            await self._connection.call("create", path, _encode(default))
         await self._nodes.close(path)
-        stored: bytes = (await self._connection.call("get", path))[0]
-        return stored
+        return _decode(path, (await self._connection.call("get", path))[0])
+
+    async def _read_or_claim(self, path: str, ledger_id: str) -> dict[str, Any]:
+        while True:
+            data, stat = await self._connection.call("get", path)
+            config = _decode(path, data)
+            if "ledger_id" in config:
+                return config
+            with suppress(BadVersionError):
+                claimed = _encode(config | {"ledger_id": ledger_id})
+                await self._connection.call("set", path, claimed, version=stat.version)
+
+
+def _encode(config: dict[str, Any]) -> bytes:
+    return json.dumps(config, sort_keys=True).encode()
+
+
+def _decode(path: str, data: bytes) -> dict[str, Any]:
+    try:
+        config = json.loads(data)
+    except ValueError as error:
+        raise ConfigError(f"ZooKeeper node {path} is not JSON: {error}") from error
+    if not isinstance(config, dict):
+        raise ConfigError(f"ZooKeeper node {path} is not a JSON object")
+    return config

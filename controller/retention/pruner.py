@@ -18,7 +18,14 @@ import structlog
 from controller.commit import GroupCommit
 from controller.decisions.handlers import Answer, Decision, Registration, StepResult, Stepwise, handler
 from controller.decisions.lookup import find_topic
-from controller.retention.policy import KEEP_FOREVER, PruneDecision, RetentionRules, decide_pruning, prune_basis
+from controller.retention.policy import (
+    KEEP_FOREVER,
+    SEGMENTS_PER_COST,
+    PruneDecision,
+    RetentionRules,
+    decide_pruning,
+    prune_basis,
+)
 from controller.settings.load import RetentionSettings
 from controller.state.shard_state import ShardState
 from controller.state.topic import Topic
@@ -139,6 +146,8 @@ class Pruner:
             basis = prune_basis(topic.layout, topic.subscriptions.values())
             subscriptions = list(topic.subscriptions.values())
             pruning = yield from decide_pruning(topic.layout, subscriptions, self._rules(retention_ms), self._age_ms)
+            # What is decided is applied without another step: thousands of segments fill a turn of their own.
+            yield len(pruning.segments) * (1 + len(topic.subscriptions) // SEGMENTS_PER_COST)
             if topic_id in self._state.topics_by_id and basis == prune_basis(
                 topic.layout, topic.subscriptions.values()
             ):

@@ -58,6 +58,10 @@ class SpreadSettings(Section, frozen=True, kw_only=True):
 class StandbySettings(Section, frozen=True, kw_only=True):
     """``[standby]``: the states of shards that this daemon follows and does not lead. It changes at SIGHUP."""
 
+    replicas: Annotated[int, Meta(ge=1, le=100)] = 2
+    """How many daemons keep the state of a shard in memory beside its leader: those that would take it over.
+    Another one reads the newest snapshot before a shard is transferred to it. Set the same on all daemons. Default: 2,
+    so that a second failure finds one too."""
     memory_bytes: Annotated[int, Meta(ge=0, le=1 << 44)] = 1 << 30
     """Estimated memory for these states. Shards that this daemon takes over next come first. Of the others it
     follows the terms only, and a new term begins with the newest snapshot. Default: 1 GiB, some 700 000
@@ -135,6 +139,11 @@ class BrokerSettings(Section, frozen=True, kw_only=True):
     """Private key of that certificate (PEM, not encrypted). Only its owner and group may have access."""
     server_name: str | None = None
     """Name or address that the broker's certificate must contain. Default: host."""
+    ping_seconds: Annotated[int, Meta(ge=1, le=60)] = 2
+    """A daemon pings the broker when it has received nothing for this long, and reconnects if there is no
+    answer for as long, in seconds. Silence is noticed after twice as long and a second; then another
+    daemon takes its shards over within seconds. Default: 2; a broker that pauses for longer loses all
+    daemons, which come back at once."""
 
     def password(self) -> str | None:
         """Read the password; None if no file is set. Raises ConfigError if the file is unusable."""

@@ -17,6 +17,7 @@ import structlog
 
 from controller.snapshots.format import SnapshotError, decode_steps
 from controller.state.shard_state import ShardState
+from headgate.background import cancel_and_wait
 from headgate.errors import LedgerError, ObjectMissingError
 from headgate.ledger.chunk import FORMAT
 from headgate.ledger.format_version import check_format
@@ -55,7 +56,7 @@ async def load_newest_snapshot(ledger: Ledger, on_unusable: OnUnusableSnapshot) 
             reasons.append(str(error))
     numbers = await ledger.numbers()
     if not numbers:
-        await _refuse_former_folder(ledger)
+        await refuse_former_folder(ledger)
     if (missing := await _highest_missing(ledger, numbers, 1)) is not None:
         raise LedgerError(
             f"{chunk_folder(ledger.shard)}: chunk {missing} is missing, and no snapshot can replace it "
@@ -73,8 +74,12 @@ async def apply_new_chunks(ledger: Ledger, state: ShardState) -> int:
     return read
 
 
-async def catch_up(ledger: Ledger, state: ShardState, on_unusable: OnUnusableSnapshot) -> tuple[ShardState, int]:
+async def catch_up(
+    ledger: Ledger, state: ShardState, on_unusable: OnUnusableSnapshot, *, urgent: bool = False
+) -> tuple[ShardState, int]:
     """Return the state at the end of the ledger, and how many chunks were read; continues from ``state`` if possible.
+
+    ``urgent``: list the chunks while they are read, which is a wasted request if one cannot be read.
 
     Raises:
         LedgerError: a chunk cannot be read, a chunk is missing, or a snapshot is ahead of the ledger.
@@ -84,8 +89,8 @@ async def catch_up(ledger: Ledger, state: ShardState, on_unusable: OnUnusableSna
     current = state if state.chunk else await load_newest_snapshot(ledger, on_unusable)
     read = 0
     while True:
-        read += await apply_new_chunks(ledger, current)
-        rest = await ledger.numbers(after=current.trimmed_below - 1)
+        found, rest = await (_read_and_list(ledger, current) if urgent else _read_then_list(ledger, current))
+        read += found
         if not rest or rest[-1] <= current.chunk:
             # All chunks that were not trimmed must exist, including those that a snapshot makes unnecessary here.
             if (missing := await _highest_missing(ledger, rest, current.trimmed_below)) is not None:
@@ -98,6 +103,21 @@ async def catch_up(ledger: Ledger, state: ShardState, on_unusable: OnUnusableSna
             current = newer
 
 
+async def _read_then_list(ledger: Ledger, state: ShardState) -> tuple[int, list[int]]:
+    """Apply new chunks; return how many, and the numbers of all that were not trimmed."""
+    read = await apply_new_chunks(ledger, state)
+    return read, await ledger.numbers(after=state.trimmed_below - 1)
+
+
+async def _read_and_list(ledger: Ledger, state: ShardState) -> tuple[int, list[int]]:
+    """Do both at once. The listing may show chunks that are trimmed meanwhile."""
+    listing = asyncio.create_task(ledger.numbers(after=state.trimmed_below - 1))
+    try:
+        return await apply_new_chunks(ledger, state), await listing
+    finally:
+        await cancel_and_wait(listing)
+
+
 async def _highest_missing(ledger: Ledger, numbers: Sequence[int], first: int) -> int | None:
     """Return the highest number from ``first`` on that is missing below the last of ``numbers``, or None."""
     if not numbers or (start := run_start(numbers)) <= first:
@@ -106,7 +126,7 @@ async def _highest_missing(ledger: Ledger, numbers: Sequence[int], first: int) -
     return None if await ledger.exists(start - 1) else start - 1
 
 
-async def _refuse_former_folder(ledger: Ledger) -> None:
+async def refuse_former_folder(ledger: Ledger) -> None:
     """Raise LedgerFormatError if the chunks are where an older version looked for them: this is no new ledger."""
     former = f"{FORMER_CHUNKS_FOLDER}/shard={ledger.shard:04d}"
     if await ledger.store.names(former):

@@ -57,6 +57,9 @@ class ExpiredConsumers:
     """Disconnected for longer than the grace period."""
 
 
+NONE_EXPIRED = ExpiredConsumers((), ())
+
+
 def find_expired(
     consumers: Mapping[str, RegisteredConsumer],
     last_seen_seconds: Mapping[str, float],
@@ -80,4 +83,6 @@ def find_expired(
                 disconnected.append(name)
         elif now_ms - consumer.disconnected_at_ms >= grace_seconds * 1000 or unseen_seconds >= grace_seconds:
             evicted.append(name)
+    if not disconnected and not evicted:
+        return NONE_EXPIRED
     return ExpiredConsumers(tuple(sorted(disconnected)), tuple(sorted(evicted)))

@@ -290,9 +290,9 @@ class Subscription:
             self.checkpoints,
             self.progress_by_bucket,
         )
-        for each in by_segment:
-            for segment in each.keys() & forgotten:
-                del each[segment]
+        for each in filter(None, by_segment):
+            for segment in segments:
+                each.pop(segment, None)
 
     def _forget_progress(self, segments: Collection[int]) -> None:
         """Forget the ranges in ``segments``, but not in the snapshots that were taken before."""

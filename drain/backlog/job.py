@@ -27,6 +27,7 @@ from pyspark.sql import SparkSession
 from drain.backlog.aggregates import merged_row
 from drain.backlog.compacted_facts import read_compacted_facts
 from drain.backlog.counting import ChunkBatch, JvmGoneError, RunError, aggregate_chunks
+from drain.backlog.job_size import FIRST_CHUNKS, next_chunks
 from drain.backlog.merge import MergedRow, merge_rows, outstanding, previous_rows
 from drain.backlog.results import Result, newest_result, publish_result, read_result, result_path, watermarks
 from drain.command_line import add_ledger_options, add_spark_options, run_command, spark_session
@@ -37,9 +38,8 @@ from headgate.errors import HeadgateError, LedgerError, ObjectMissingError, Stor
 from headgate.storage.object_store import Store, open_store
 
 MAX_CHUNKS_PER_JOB: Final = 4000
-"""Chunks counted in one Spark job. This bounds the file list and the ranges in one task, so a
-ledger of any length is counted in several jobs. 4000 small files take about 4 s, far above a job's
-fixed cost."""
+"""Most chunks counted in one Spark job (drain.backlog.job_size decides how many). This bounds the file list
+and the ranges in one task. 4000 small files take about 4 s, far above a job's fixed cost."""
 
 Count = Callable[[Sequence[ChunkBatch]], Awaitable[Mapping[int, list[MergedRow]]]]
 """Aggregates chunks (drain.backlog.counting.aggregate_chunks); raises RunError."""
@@ -85,6 +85,7 @@ class BacklogJob:
         self._count = count
         self._results = results or chunks.store
         self._max_chunks_per_job = max_chunks_per_job
+        self._chunks_per_job = min(FIRST_CHUNKS, max_chunks_per_job)
         self._last: dict[int, Result] = {}
 
     async def run(
@@ -140,7 +141,7 @@ class BacklogJob:
     def _next_chunks(self, progress_by_shard: dict[int, _Progress]) -> dict[int, range]:
         """Return the chunks of the next Spark job by shard; capacity that one shard leaves goes to the next one."""
         due: dict[int, range] = {}
-        capacity = self._max_chunks_per_job
+        capacity = self._chunks_per_job
         for shard, progress in progress_by_shard.items():
             if progress.numbers and capacity:
                 due[shard] = progress.numbers[:capacity]
@@ -166,7 +167,15 @@ class BacklogJob:
             else:
                 paths = [self._chunks.source.path(shard, number) for number in numbers]
                 batches[shard] = ChunkBatch(shard, paths, rows_of_chunks)
+        began = asyncio.get_running_loop().time()
         merged, failures = await self._count_shards(batches)
+        self._chunks_per_job = next_chunks(
+            self._chunks_per_job,
+            counted=sum(map(len, due.values())),
+            seconds=asyncio.get_running_loop().time() - began,
+            failed=bool(failures),
+            most_chunks=self._max_chunks_per_job,
+        )
         for shard, reason in failures.items():
             outcome.failures[shard] = reason
             del progress_by_shard[shard]

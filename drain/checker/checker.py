@@ -1,8 +1,11 @@
 """The daemon's client of the Spark process: sends drain and backlog queries, and reconnects.
 
-A broken connection is reopened with back-off and jitter, while queries wait for it. Every failure
-raises DrainCheckError, which callers treat as "not drained yet": a broken checker keeps gates
-closed and never opens one. Imports no Spark.
+1. A broken connection is reopened with short pauses and jitter, whether or not a query waits for it:
+   those who would ask pause for much longer after failures. The state is `ready` once the process answers a ping.
+2. Every failure raises DrainCheckError, which callers treat as "not drained yet": a broken checker keeps gates
+   closed and never opens one.
+
+Imports no Spark.
 """
 
 from __future__ import annotations
@@ -26,6 +29,8 @@ from drain.protocol import (
     DrainedResponse,
     DrainQuery,
     ExternalBacklogQuery,
+    Ping,
+    Pong,
     fit_into_line,
 )
 from headgate.background import BackgroundService
@@ -33,11 +38,13 @@ from headgate.backoff import Backoff
 from headgate.errors import ConfigError
 from metrics import events
 from metrics.label_values import DrainState
+from metrics.noop_observer import NoopObserver
 
 __all__ = ["DrainCheckError", "DrainQuery", "SparkDrainChecker"]
 
-RECONNECT_BACKOFF: Final = Backoff(first_seconds=0.1, longest_seconds=30.0)
-"""Before reconnecting. The Spark process takes about 8 s to start."""
+RECONNECT_BACKOFF: Final = Backoff(first_seconds=0.1, longest_seconds=1.0)
+"""Before reconnecting. The Spark process takes 8 s and more to start, and children of sealed segments wait for each
+second of a pause; an attempt that is refused costs less than a millisecond."""
 CONNECT_SECONDS: Final = 5.0
 """Longest time for opening a connection. A local socket normally answers at once."""
 
@@ -63,7 +70,7 @@ class SparkDrainChecker(BackgroundService):
 
         ``secret_file`` is required for TCP. Raises ConfigError if the address is invalid or unsafe.
         """
-        self._observer = observer or events.NoopObserver()
+        self._observer = observer or NoopObserver()
         self._address = Address.parse(socket)
         if (found := self._address.problem(secret_file)) is not None:
             raise ConfigError(f"$.drain.{found[0]}: {found[1]}")
@@ -77,7 +84,6 @@ class SparkDrainChecker(BackgroundService):
         self._connection: Connection | None = None
         self._connection_waiters: list[asyncio.Future[Connection]] = []
         self._connection_wanted = asyncio.Event()
-        self._process_ready = asyncio.Event()
         self._failed_attempts = 0
         self._state: DrainState | None = None
 
@@ -93,10 +99,6 @@ class SparkDrainChecker(BackgroundService):
                 waiter.set_exception(DrainCheckError("the drain checker was closed"))
         if self._connection is not None:
             self._connection.close()
-
-    def on_process_ready(self) -> None:
-        """Connect without further delay if a query waits: the supervisor has just had a reply from the process."""
-        self._process_ready.set()
 
     async def drained(self, query: DrainQuery) -> frozenset[int]:
         """Return the drained segments among those in ``query``.
@@ -159,9 +161,7 @@ class SparkDrainChecker(BackgroundService):
             response = await connection.request(request, response_type, deadline - sent_at)
         except DrainCheckError as error:
             if self._task is not None:
-                if connection is not None and connection is self._connection and connection.broken:
-                    self._connection = None
-                    self._failed_attempts += 1
+                self._drop_if_broken(connection)
                 self._on_failure(error)
             raise
         self._failed_attempts = 0
@@ -190,12 +190,7 @@ class SparkDrainChecker(BackgroundService):
         while True:
             await self._connection_wanted.wait()
             if self._failed_attempts:
-                pause = self._reconnect.seconds(self._failed_attempts - 1, self._rng.random())
-                if await self._process_ready_within(pause):
-                    self._failed_attempts = 0
-            if not self._connection_waiters:
-                self._connection_wanted.clear()
-                continue
+                await asyncio.sleep(self._reconnect.seconds(self._failed_attempts - 1, self._rng.random()))
             try:
                 connection = self._connection = await Connection.open(self._address, CONNECT_SECONDS, self._secret_file)
             except DrainCheckError as error:
@@ -206,16 +201,26 @@ class SparkDrainChecker(BackgroundService):
             for waiter in self._connection_waiters:
                 if not waiter.done():
                     waiter.set_result(connection)
+            if self._state == "degraded":
+                await self._ping(connection)
 
-    async def _process_ready_within(self, seconds: float) -> bool:
-        """Pause before the next attempt; return True as soon as the process is reported ready."""
+    async def _ping(self, connection: Connection) -> None:
+        """Report the process as ready once it answers. A process that is suspended accepts connections too."""
         try:
-            async with asyncio.timeout(seconds):
-                await self._process_ready.wait()
-        except TimeoutError:
-            return False
-        self._process_ready.clear()
-        return True
+            await connection.request(Ping(), Pong, self._timeout_seconds)
+        except DrainCheckError as error:
+            self._drop_if_broken(connection)
+            self._on_failure(error)
+        else:
+            self._failed_attempts = 0
+            self._set_state("ready", f"{self._address} answers")
+
+    def _drop_if_broken(self, connection: Connection | None) -> None:
+        """Let `_run` replace the connection, if it is the current one and unusable."""
+        if connection is not None and connection is self._connection and connection.broken:
+            self._connection = None
+            self._failed_attempts += 1
+            self._connection_wanted.set()
 
     def _on_failure(self, error: DrainCheckError) -> None:
         self._observer.observe(events.DrainCheckFailed(reason=error.failure))

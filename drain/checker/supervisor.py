@@ -39,6 +39,9 @@ class SupervisorTimes:
     """Between two connection attempts while the process starts."""
     stop: float = 15.0
     """From SIGTERM to SIGKILL."""
+    stop_hung: float = 1.0
+    """The same for a process that did not answer. It does not react to SIGTERM either, and children of sealed
+    segments wait. A kill damages nothing: results are published whole or not at all."""
 
 
 def service_command(
@@ -149,6 +152,7 @@ class DrainSupervisor(BackgroundService):
         ready: asyncio.Future[float] = loop.create_future()
         ended = asyncio.ensure_future(process.wait())
         watching = asyncio.ensure_future(self._watch(ready))
+        stop_seconds = self._times.stop
         try:
             await asyncio.wait({ended, watching}, return_when=asyncio.FIRST_COMPLETED)
             ready_seconds = loop.time() - ready.result() if ready.done() else None
@@ -156,11 +160,12 @@ class DrainSupervisor(BackgroundService):
                 return _RunEnd(
                     f"the Spark process ended with code {ended.result()}, see {self._log_path}", ready_seconds
                 )
+            stop_seconds = self._times.stop_hung
             return _RunEnd(watching.result(), ready_seconds, too_slow=ready_seconds is None)
         finally:
             watching.cancel()
             # With its group, because the JVM may outlast the process that started it.
-            await process.stop(self._times.stop, whole_group=True)
+            await process.stop(stop_seconds, whole_group=True)
             await asyncio.gather(ended, watching, return_exceptions=True)
             self.pid = None
 

@@ -26,6 +26,7 @@ from headgate.client.decisions.command_deadline import CommandDeadline
 from headgate.client.decisions.session_types import RETRY_BACKOFF
 from headgate.client.leader_watch import LeaderHandler, LeaderWatch
 from headgate.client.reply_dispatch import ReplyDispatch, ReplyHandler
+from headgate.client.request_attempts import RequestAttempts
 from headgate.config import ClientConfig
 from headgate.errors import (
     CommandUnknownError,
@@ -45,8 +46,6 @@ from headgate.transport.tls_options import password_warning
 
 DEFAULT_TIMEOUT_SECONDS: Final = 30.0
 """For the reply to a request, including a change of leader."""
-REPLY_TIMEOUT_SECONDS: Final = 2.0
-"""After this long without a reply a request is repeated, which is harmless."""
 
 ValueT = TypeVar("ValueT")
 
@@ -365,36 +364,37 @@ class Client:
         schedule = BackoffSchedule(RETRY_BACKOFF, self.rng.random)
         reason = ""
         await self.watch_leader(shard)
-        while True:
-            try:
-                async with asyncio.timeout_at(deadline):
-                    leader_epoch = await self._leader_epoch(shard)
-                    reply = await self._try_request(shard, make, leader_epoch, limit)
-            except TimeoutError:
-                break
-            if reply is None:
-                reason = "its leader does not reply"
-                self.doubt_leader(shard)
-            elif not isinstance(rejected := reply.body, m.Rejected):
-                return reply
-            elif rejected.verdict == "fenced":
-                raise FencedError(rejected.verdict, rejected.reason)
-            elif rejected.verdict == "out_of_range":
-                raise PositionOutOfRangeError(rejected.verdict, rejected.reason)
-            elif rejected.verdict in ("invalid", "forbidden", "quota_exceeded", "forgotten", "out_of_order"):
-                raise RequestRejectedError(rejected.verdict, rejected.reason)
-            elif limit is not None and rejected.term_age_ms is not None:
-                reason = rejected.reason
-                if limit.learn(reply.leader_epoch, rejected.term_age_ms, loop.time()):
-                    continue
-            else:
-                reason = rejected.reason
-                if rejected.verdict == "not_leader":
-                    self.doubt_leader(shard, reply.leader_epoch)
-            pause = min(schedule.next_seconds(), deadline - loop.time())
-            if pause <= 0:
-                break
-            await asyncio.sleep(pause)
+        with RequestAttempts(self.replies, self.request_ids) as attempts:
+            while True:
+                try:
+                    async with asyncio.timeout_at(deadline):
+                        leader_epoch = await self._leader_epoch(shard)
+                        reply = await self._try_request(shard, attempts, make, leader_epoch, limit)
+                except TimeoutError:
+                    break
+                if reply is None:
+                    reason = "its leader does not reply"
+                    self.doubt_leader(shard)
+                elif not isinstance(rejected := reply.body, m.Rejected):
+                    return reply
+                elif rejected.verdict == "fenced":
+                    raise FencedError(rejected.verdict, rejected.reason)
+                elif rejected.verdict == "out_of_range":
+                    raise PositionOutOfRangeError(rejected.verdict, rejected.reason)
+                elif rejected.verdict in ("invalid", "forbidden", "quota_exceeded", "forgotten", "out_of_order"):
+                    raise RequestRejectedError(rejected.verdict, rejected.reason)
+                elif limit is not None and rejected.term_age_ms is not None:
+                    reason = rejected.reason
+                    if limit.learn(reply.leader_epoch, rejected.term_age_ms, loop.time()):
+                        continue
+                else:
+                    reason = rejected.reason
+                    if rejected.verdict == "not_leader":
+                        self.doubt_leader(shard, reply.leader_epoch)
+                pause = min(schedule.next_seconds(), deadline - loop.time())
+                if pause <= 0:
+                    break
+                await asyncio.sleep(pause)
         if not self.transport.connected or not reason:
             reason = self.unanswered(shard)
         raise NoLeaderError(f"shard {shard} of cluster {self.cluster!r}: {reason} (waited {timeout_seconds:g} s)")
@@ -415,36 +415,31 @@ class Client:
                 remove()
 
     async def _try_request(
-        self, shard: int, make: MakeRequest, leader_epoch: int, limit: CommandDeadline | None
+        self,
+        shard: int,
+        attempts: RequestAttempts,
+        make: MakeRequest,
+        leader_epoch: int,
+        limit: CommandDeadline | None,
     ) -> m.Reply | None:
         """Return the reply; None if there was none, or the leader changed meanwhile."""
-        answered: asyncio.Future[m.Reply | None] = asyncio.get_running_loop().create_future()
-        request_id = next(self.request_ids)
-
-        def on_reply(reply: m.Reply) -> None:
-            stale = isinstance(reply.body, m.Rejected) and reply.leader_epoch < leader_epoch
-            if not stale and not answered.done():
-                answered.set_result(reply)
-
-        def on_leader(leader: m.LeaderAnnouncement) -> None:
-            if leader.leader_epoch != leader_epoch and not answered.done():
-                answered.set_result(None)
-
-        self.replies.expect(request_id, on_reply)
-        remove_handlers = self.on_leader(shard, on_leader)
+        answered = attempts.begin(leader_epoch)
+        if answered.done():
+            return answered.result()
+        remove_handler = self.on_leader(shard, attempts.leader_changed)
         try:
             max_term_age_ms = None if limit is None else limit.max_term_age_ms(leader_epoch)
-            if not self.send(shard, request_id, leader_epoch, make(), max_term_age_ms):
+            if not self.send(shard, attempts.newest_id, leader_epoch, make(), max_term_age_ms):
                 return None
             if limit is not None:
                 limit.sent(leader_epoch)
-            async with asyncio.timeout(REPLY_TIMEOUT_SECONDS):
+            async with asyncio.timeout(attempts.timeout_seconds):
                 return await answered
         except TimeoutError:
+            attempts.unanswered()
             return None
         finally:
-            self.replies.forget(request_id)
-            remove_handlers()
+            remove_handler()
 
     # Messages
 

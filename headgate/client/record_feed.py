@@ -133,7 +133,6 @@ class RecordFeed:
             start = self.positions.get(SegmentId(grant.segment), start)
         reader = self._reader(grant, start)
         holding = HeldSegment(grant, reader, delivered=start, acknowledged=start)
-        holding.read_offset = start
         self.positions[SegmentId(grant.segment)] = start
         self.holdings[grant.segment, grant.generation] = holding
         holding.read_task = self._spawn(self._read(holding), f"read-{grant.segment}")

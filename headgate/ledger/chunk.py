@@ -77,18 +77,26 @@ def decode(data: bytes, *, shard: int, number: int) -> Chunk:
     """
     header = decode_header(data, shard=shard, number=number)
     path = chunk_path(shard, number)
-    # The row after the entries, if there is one, states a fact.
-    rows = read_first_rows(data, path, header.entries + 1)
-    if (found := rows.values("body")) != header.entries:
-        raise LedgerError(f"{path} has {found} entries, its header states {header.entries}")
+    bodies = read_bodies(data, path, header.entries)
     try:
-        return Chunk(header, tuple(map(e.decode_entry, rows.slice(0, header.entries).blobs("body"))))
+        return Chunk(header, tuple(map(e.decode_entry, bodies)))
     except msgspec.DecodeError as error:
         raise LedgerError(f"{path} has an entry that this version cannot read: {error}") from error
 
 
+def read_bodies(data: bytes, path: str, entries: int) -> list[bytes]:
+    """Return the encoded entries of a chunk; raises LedgerError unless there are as many as its header states."""
+    # The row after the entries, if there is one, states a fact.
+    rows = read_first_rows(data, path, entries + 1)
+    if (found := rows.values("body")) != entries:
+        raise LedgerError(f"{path} has {found} entries, its header states {entries}")
+    return rows.slice(0, entries).blobs("body")
+
+
 def decode_records(data: bytes, *, shard: int, number: int) -> RecordColumns:
     """Return the records of a chunk; raises LedgerError like `decode`."""
+    if not decode_header(data, shard=shard, number=number).records:
+        return RecordColumns()
     _, rows = open_records(data, shard=shard, number=number)
     return RecordColumns(
         topic_id=rows.integers("topic_id"),

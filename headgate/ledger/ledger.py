@@ -50,6 +50,10 @@ class Ledger:
         """Create chunk ``number``; raises what `Store.create` raises."""
         await self.store.create(self._path(number), data)
 
+    async def make_durable(self) -> None:
+        """Return once every chunk is durable that was read or listed so far; raises StoreUnavailableError."""
+        await self.store.make_durable(chunk_folder(self.shard))
+
     async def exists(self, number: int) -> bool:
         """Return whether chunk ``number`` exists; raises StoreUnavailableError."""
         try:
@@ -108,6 +112,13 @@ class Ledger:
     async def header(self, number: int) -> chunk.ChunkHeader:
         """Return the header of chunk ``number``; raises like `read`."""
         return chunk.decode_header(await self.store.read(self._path(number)), shard=self.shard, number=number)
+
+    async def header_or_none(self, number: int) -> chunk.ChunkHeader | None:
+        """Return the header of chunk ``number``, or None if it does not exist; raises like `read_or_none`."""
+        try:
+            return await self.header(number)
+        except ObjectMissingError:
+            return None
 
     async def open_records(self, number: int) -> tuple[chunk.ChunkHeader, Columns]:
         """Return the header of chunk ``number`` and the rows of its records; raises like `read`."""

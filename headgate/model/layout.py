@@ -18,9 +18,12 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
+
+import msgspec
+from msgspec.structs import replace
 
 from headgate.errors import LayoutError
 from headgate.model.hashing import SEGMENT_HASHES
@@ -33,9 +36,11 @@ class SegmentState(StrEnum):
     SEALED = "sealed"
 
 
-@dataclass(frozen=True, slots=True)
-class Segment:
-    """One node of the graph: an inclusive range of segment hashes."""
+class Segment(msgspec.Struct, frozen=True, gc=False):
+    """One node of the graph: an inclusive range of segment hashes.
+
+    A struct, because a prune replaces thousands in one turn: `replace` takes a tenth of a dataclass's time.
+    """
 
     segment_id: int
     first_hash: int
@@ -196,7 +201,7 @@ class Layout:
             orphans.update(segment.children)
         for orphan in orphans & segments.keys():
             remaining = tuple(parent for parent in segments[orphan].parents if parent in segments)
-            segments[orphan] = _with_parents(segments[orphan], remaining)
+            segments[orphan] = replace(segments[orphan], parents=remaining)
         return Layout(self.layout_epoch + 1, self.next_segment_id, segments)
 
 
@@ -258,19 +263,3 @@ class _Draft:
 def _active(segments: Mapping[int, Segment]) -> list[Segment]:
     """Return the active segments, in order of id."""
     return [segment for _, segment in sorted(segments.items()) if segment.state is SegmentState.ACTIVE]
-
-
-def _with_parents(segment: Segment, parents: tuple[int, ...]) -> Segment:
-    """Return ``segment`` with other parents. `replace` takes three times as long, and a prune changes thousands."""
-    return Segment(
-        segment.segment_id,
-        segment.first_hash,
-        segment.last_hash,
-        segment.created_at_ms,
-        parents,
-        segment.children,
-        segment.state,
-        segment.end_offset,
-        segment.sealed_at_ms,
-        segment.label,
-    )

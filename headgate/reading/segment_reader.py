@@ -5,7 +5,9 @@ continues by offset: no record is skipped or repeated.
 
 Readers read all chunks of the shard, decoded once and shared through a cache bounded in bytes. They
 report how far they have read past records of other buckets. At the tail a reader waits for a newer
-head, and polls every second because an announcement may be lost.
+head, and all readers poll together every second because an announcement may be lost. A chunk that
+was not announced may not be durable yet, although it can be read; the reader makes it durable
+before it delivers from it.
 """
 
 from __future__ import annotations
@@ -43,27 +45,48 @@ class Head:
 
     def __init__(self) -> None:
         self.number = 0
-        self._advanced = asyncio.Event()
+        self._awake = asyncio.Event()
+        """Set when the head has advanced, or readers have waited for long enough."""
+        self._timeouts = 0
+        self._timer: asyncio.TimerHandle | None = None
+        """Ends the waits of all readers."""
 
     def advance(self, number: int) -> None:
         """Record that chunk ``number`` is durable."""
         if number > self.number:
             self.number = number
-            self._advanced.set()
-            self._advanced = asyncio.Event()
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+            self._wake()
 
     def retract(self, number: int) -> None:
         """Record that chunk ``number`` + 1 does not exist. Any program may have forged the announcement of a head."""
         self.number = min(self.number, number)
 
     async def wait_for(self, number: int, timeout_seconds: float) -> None:
-        """Wait until chunk ``number`` is known to be durable, at most ``timeout_seconds``."""
-        try:
-            async with asyncio.timeout(timeout_seconds):
-                while self.number < number:
-                    await self._advanced.wait()
-        except TimeoutError:
-            return
+        """Wait until chunk ``number`` is known to be durable, at most ``timeout_seconds``.
+
+        When one reader has waited for long enough, all end their waits: they poll for one chunk, and share its load.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_seconds
+        timeouts = self._timeouts
+        while self.number < number and self._timeouts == timeouts:
+            if self._timer is None or deadline < self._timer.when():
+                if self._timer is not None:
+                    self._timer.cancel()
+                self._timer = loop.call_at(deadline, self._time_out)
+            await self._awake.wait()
+
+    def _time_out(self) -> None:
+        self._timer = None
+        self._timeouts += 1
+        self._wake()
+
+    def _wake(self) -> None:
+        self._awake.set()
+        self._awake = asyncio.Event()
 
 
 class ChunkCache:
@@ -91,6 +114,10 @@ class ChunkCache:
             task.add_done_callback(lambda done: self._loaded(number, done))
         # Shielded: cancelling one reader must not cancel the load for the others.
         return await asyncio.shield(task)
+
+    async def make_durable(self) -> None:
+        """Return once all chunks are durable that were read; raises StoreUnavailableError."""
+        await self._ledger.make_durable()
 
     async def close(self) -> None:
         """Stop loading."""
@@ -197,6 +224,9 @@ class SegmentReader:
                 await self._head.wait_for(self.next_chunk, POLL_SECONDS)
             try:
                 chunk = await self._cache.rows(self.next_chunk)
+                if self.next_chunk > self._head.number:
+                    await self._cache.make_durable()
+                    self._head.advance(self.next_chunk)
             except ObjectMissingError as error:
                 self._report_skipped(self.next_offset, self.next_offset)
                 await self._on_missing_chunk(error)

@@ -152,6 +152,9 @@ class TopicReader:
                         yield record
                     planned_at = now()
                 columns = await self._ledger.read_records(self._next_chunk)
+                if self._next_chunk > head.number:
+                    await self._ledger.make_durable()
+                    head.advance(self._next_chunk)
             except ObjectMissingError:
                 # It does not exist yet, or was compacted; the head may be forged, so it is believed once.
                 if self._next_chunk <= head.number:
@@ -203,6 +206,7 @@ class TopicReader:
         numbers = await self._ledger.numbers(after=after)
         if numbers and numbers[0] != after + 1:
             raise ObjectMissingError(f"chunk {after + 1} of shard {shard} is missing; try again")
+        await self._ledger.make_durable()
         return _Plan(objects, after, numbers)
 
     async def _object_records(self, item: CompactedObject) -> AsyncGenerator[LedgerRecord]:

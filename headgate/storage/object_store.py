@@ -69,6 +69,13 @@ class Store(Protocol):
     async def delete(self, path: str) -> None:
         """Delete the object if it exists; raises StoreUnavailableError."""
 
+    async def make_durable(self, folder: str) -> None:
+        """Return once every object is durable that readers have seen in ``folder``; raises StoreUnavailableError.
+
+        Readers of a local folder see an object a moment before `create` returns, and a power failure in between
+        removes it.
+        """
+
 
 class LocalStore:
     """A folder on this machine. headgate.storage.local_writer writes the objects."""
@@ -100,6 +107,22 @@ class LocalStore:
     async def delete(self, path: str) -> None:
         """See `Store.delete`. Also removes folders that become empty, except those of a shard."""
         await asyncio.to_thread(self._delete, path)
+
+    async def make_durable(self, folder: str) -> None:
+        """See `Store.make_durable`."""
+        await asyncio.to_thread(self._make_durable, folder)
+
+    def _make_durable(self, folder: str) -> None:
+        try:
+            handle = os.open(self._root / folder, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                os.fsync(handle)
+            finally:
+                os.close(handle)
+        except FileNotFoundError:
+            return  # Nothing was seen in it.
+        except OSError as error:
+            raise StoreUnavailableError(f"cannot sync {self._root / folder}: {error.strerror or error}") from error
 
     def _read(self, path: str) -> bytes:
         try:
@@ -200,6 +223,9 @@ class RemoteStore:
             return
         except obstore.exceptions.BaseError as error:
             raise StoreUnavailableError(f"cannot delete {path}: {_reason(error)}") from error
+
+    async def make_durable(self, folder: str) -> None:
+        """See `Store.make_durable`. A bucket shows only what is durable."""
 
     async def _list(self, prefix: str, offset: str | None = None) -> list[str]:
         """Return the paths of all objects below the folder ``prefix`` that are greater than ``offset``."""

@@ -28,6 +28,11 @@ def paho_of(client: aiomqtt.Client) -> PahoClient:
     return client._client  # noqa: SLF001
 
 
+def ping_after(client: aiomqtt.Client, seconds: int) -> None:
+    """Ping earlier than the keepalive that the broker knows. paho has no setting for it."""
+    paho_of(client)._keepalive = seconds  # noqa: SLF001
+
+
 def mark_errors_as_retrieved(client: aiomqtt.Client) -> None:
     """Keep asyncio from printing the errors of these futures: nothing awaits them while it subscribes or closes."""
     for future in (client._connected, client._disconnected):  # noqa: SLF001

@@ -48,6 +48,7 @@ from headgate.transport.aiomqtt_parts import (
     end_wait_for_answer,
     mark_errors_as_retrieved,
     paho_of,
+    ping_after,
     raise_if_lost,
     report_early_end,
     wait_until_lost,
@@ -362,6 +363,8 @@ class MqttTransport:
         return "the broker closed the connection" if closed else str(cause), Cause.OUTAGE
 
     def _attach(self, client: aiomqtt.Client) -> None:
+        if self._timing.ping_seconds is not None:
+            ping_after(client, self._timing.ping_seconds)
         mark_errors_as_retrieved(client)  # aiomqtt may have replaced the futures while it connected
         self._client = client
         self._connection_lost.clear()

@@ -93,6 +93,7 @@ class MqttPersistentSession(MqttTransport):
             timing=replace(
                 timing or MqttTiming(),
                 keepalive_seconds=KEEPALIVE_SECONDS,
+                ping_seconds=None,
                 subscribe_timeout_seconds=CONFIRMATION_TIMEOUT_SECONDS,
             ),
         )

@@ -14,7 +14,10 @@ class MqttTiming:
     """Time limits of one connection, in seconds."""
 
     keepalive_seconds: int = 5
-    """A frozen broker is detected after one and a half of these."""
+    """The broker ends a connection that is silent for one and a half of these."""
+    ping_seconds: int | None = None
+    """A ping follows this long after the last message, and the connection is lost if as long passes again without an
+    answer; both are checked once a second. At most ``keepalive_seconds``, which is the default."""
     connect_timeout_seconds: float = 3.0
     """For the TCP connection, for the TLS handshake, and again for the broker's answer."""
     subscribe_timeout_seconds: float = 5.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final, get_args
 
 from metrics import events
-from metrics.label_values import BatchVerdict, DeviceRejectionReason, MalformedReason, Quota
+from metrics.label_values import BatchVerdict, DeviceRejectionReason, MalformedReason, Quota, RequestLimit
 from metrics.metric_factory import MetricFactory
 
 BATCH_VERDICTS: Final = get_args(BatchVerdict)
@@ -51,6 +51,12 @@ def _add_message_metrics(metrics: MetricFactory) -> None:
         "requests_without_epoch",
         "Batches rejected because they contain no leader epoch.",
         shard=None,
+    )
+    metrics.count(
+        events.RequestLimitReached,
+        "requests_over_limit",
+        "Requests refused because as many of their kind as the limit permits wait. Clients repeat them.",
+        limit=get_args(RequestLimit),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Final, get_args
 
 from metrics import events
@@ -81,6 +82,14 @@ def _add_shard_gauges(metrics: MetricFactory) -> None:
         "How long this daemon, which does not lead the shard, has not known the end of its ledger.",
         shard=None,
     )
+    load = metrics.gauge_of(
+        events.ShardLoadReported,
+        "load_bytes_per_second",
+        "shard_load_bytes_per_second",
+        "Load of a shard led here, as reported to the other daemons: received bytes, and 16 KiB for each message.",
+        shard=None,
+    )
+    metrics.count(events.ShardLoadReported, "shard_loads_reported", "Changed loads that were written to ZooKeeper.")
     started = metrics.counter("leader_terms_started", "Terms that this daemon started.", shard=None)
 
     def set_roles(event: events.StatusCollected) -> None:
@@ -96,6 +105,7 @@ def _add_shard_gauges(metrics: MetricFactory) -> None:
     metrics.on(events.TermStarted, lambda event: started.child(event.shard).inc())
     metrics.on(events.TermStarted, lambda event: is_leader.child(event.shard).set(1))
     metrics.on(events.TermEnded, lambda event: is_leader.child(event.shard).set(0))
+    metrics.on(events.TermEnded, lambda event: load.child(event.shard).set(0))
     metrics.on(events.StatusCollected, set_roles)
 
 
@@ -106,6 +116,8 @@ def _add_transfer_metrics(metrics: MetricFactory) -> None:
         reason=get_args(TransferReason),
         outcome=get_args(TransferOutcome),
     )
+    for reason, outcome in product(get_args(TransferReason), get_args(TransferOutcome)):
+        transfers.child(reason, outcome)  # from 0 on, so that an alert sees the first one
     handovers = metrics.histogram(
         "transfer_handover_seconds",
         "Time in which a shard accepted no requests before its lock was passed on.",

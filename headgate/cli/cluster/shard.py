@@ -59,7 +59,8 @@ def transfer(context: CommandContext, number: int, daemon: str, as_json: bool) -
     """Make DAEMON the leader of SHARD, without a pause for its clients.
 
     DAEMON reads the ledger before the present leader stops. The shard then stays there as long as DAEMON lives and is
-    not in maintenance; others make up for it. Needs the role administrator for all topics.
+    not in maintenance; others make up for it. If DAEMON leads it already, it stays there in the same way. Needs
+    the role administrator for all topics.
     """
     context.ask(lambda admin: admin.transfer_shard(number, daemon))
     if as_json:

@@ -269,6 +269,9 @@ def prune(context: CommandContext, name: str, dry_run: bool, yes: bool, as_json:
 def _print_pruned(pruned: PruneResult, *, dry_run: bool, err: bool = False) -> None:
     for subscription in pruned.abandoned:
         click.echo(f"ignored expired subscription {subscription}: it has had no consumer for too long", err=True)
+    if not (pruned.segments or pruned.retained):
+        click.echo("nothing to prune: the topic has no sealed segments", err=True)
+        return
     action = "would be pruned" if dry_run else "pruned"
     print_table(
         ("segment", "", "reason"),

@@ -1,0 +1,125 @@
+"""Refuse a ledger that is not the cluster's, although its URL is: a disk of this machine alone, or one not mounted.
+
+The ledger has a random id in one object, and the cluster's node in ZooKeeper has the same id.
+
+1. A cluster without an id takes that of the ledger at its first start. A ledger without one gets one then.
+   Both are written only if absent, so of two daemons with different ledgers one is refused.
+2. A ledger with another id ends the daemon: it would write a second history.
+3. A ledger without an id, under a cluster that has one, is a fault that a mount repairs.
+
+`headgate ledger copy` does not copy the id: a copy is another ledger, until a cluster without an id starts on it.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Final
+
+import msgspec
+import structlog
+
+from headgate.errors import (
+    ConfigError,
+    LedgerError,
+    ObjectExistsError,
+    ObjectMissingError,
+    OutcomeUnknownError,
+    StoreUnavailableError,
+)
+from headgate.ledger import checksum
+from headgate.ledger.format_version import check_json_format
+from headgate.ledger.paths import IDENTITY_PATH
+from headgate.storage.object_store import Store
+
+IDENTITY_FORMAT: Final = 1
+_ID = re.compile(r"[0-9a-f]{32}")
+
+log = structlog.get_logger(__name__)
+
+
+class _Identity(msgspec.Struct):
+    format: int
+    ledger_id: str
+
+
+def is_ledger_id(value: object) -> bool:
+    return isinstance(value, str) and _ID.fullmatch(value) is not None
+
+
+def identity_object(ledger_id: str) -> bytes:
+    """Return the content of the object at `IDENTITY_PATH`."""
+    return checksum.seal_json(msgspec.json.encode(_Identity(IDENTITY_FORMAT, ledger_id)))
+
+
+class LedgerIdentity:
+    """Compares the ledger of this daemon with that of its cluster."""
+
+    def __init__(
+        self, store: Store, *, url: str, node: str, known: str | None, claim: Callable[[str], Awaitable[str]]
+    ) -> None:
+        """``known``: the cluster's id. If it has none, ``claim(id)`` stores one and returns what is stored."""
+        self._store = store
+        self._url = url
+        self._node = node
+        self._known = known
+        self._claim = claim
+
+    async def require(self) -> None:
+        """Return if the store has the cluster's ledger.
+
+        Raises:
+            ConfigError: it has another one.
+            LedgerError: its id is missing or unusable.
+            StoreUnavailableError: the store is unreachable.
+
+        """
+        found = await self._read()
+        if self._known is None:
+            found = found or await self._create()
+            # Readers see an object a moment before it is durable, and ZooKeeper must not know it longer.
+            await self._store.make_durable("")
+            self._known = await self._claim(found)
+        if found is None:
+            raise LedgerError(
+                f"{self._url} has no object {IDENTITY_PATH}, and the cluster's ledger has one with the id "
+                f"{self._known} (ledger_id in the ZooKeeper node {self._node}). Mount the cluster's ledger. If it was "
+                "moved, or lost the object, while all daemons are stopped, remove ledger_id from that node"
+            )
+        if found != self._known:
+            raise ConfigError(
+                f"{self._url} is another ledger here: its object {IDENTITY_PATH} has the id {found}, and cluster node "
+                f"{self._node} in ZooKeeper has {self._known}. All daemons need one ledger, not a disk each: mount the "
+                "cluster's. If it was moved while all daemons are stopped, remove ledger_id from that node"
+            )
+
+    async def _read(self) -> str | None:
+        """Return the id of the ledger; None: it has none."""
+        try:
+            raw = await self._store.read(IDENTITY_PATH)
+        except ObjectMissingError:
+            return None
+        try:
+            checksum.verify_json(raw)
+            check_json_format(IDENTITY_PATH, raw, IDENTITY_FORMAT)
+            return msgspec.json.decode(raw, type=_Identity).ledger_id
+        except (checksum.ChecksumError, msgspec.DecodeError) as error:
+            raise LedgerError(
+                f"{IDENTITY_PATH} of {self._url} is damaged: {error}; replace it with an intact copy"
+            ) from error
+
+    async def _create(self) -> str:
+        wanted = secrets.token_hex(16)
+        with suppress(ObjectExistsError):
+            try:
+                await self._store.create(IDENTITY_PATH, identity_object(wanted))
+            except OutcomeUnknownError as error:
+                # The next attempt reads what was written.
+                raise StoreUnavailableError(str(error)) from error
+            log.info("ledger.identified", ledger_id=wanted, url=self._url)
+        found = await self._read()
+        if found is None:
+            raise StoreUnavailableError(f"{IDENTITY_PATH} of {self._url} was created and is missing")
+        return found

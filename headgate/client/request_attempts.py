@@ -1,0 +1,90 @@
+"""The attempts at one request: which replies count, and how long to wait for one.
+
+A leader that has more to do than it can answers late. If only the newest repetition counted, late replies would be
+useless, repetitions would add to the load, and the leader would never catch up.
+
+1. A reply to an earlier attempt counts like one to the newest, if the term is the same. A refusal counts only for the
+   newest attempt, and not if an earlier leader sent it.
+2. The wait for a reply doubles after the second attempt in vain, and after each further one, up to
+   `MAX_REPLY_TIMEOUT_SECONDS`: one lost message costs no more than before. A new term begins with the first wait again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from functools import partial
+from typing import Final, Self
+
+from headgate.client.reply_dispatch import ReplyDispatch
+from headgate.protocol import messages as m
+
+REPLY_TIMEOUT_SECONDS: Final = 2.0
+"""After this long without a reply a request is repeated, which is harmless."""
+MAX_REPLY_TIMEOUT_SECONDS: Final = 16.0
+
+
+class RequestAttempts:
+    """Use it as a context manager: afterwards no reply is expected any more."""
+
+    def __init__(self, replies: ReplyDispatch, request_ids: Iterator[int]) -> None:
+        self.newest_id = 0
+        """Of the newest attempt."""
+        self._in_vain = 0
+        """Attempts of this term that had no reply in time."""
+        self._replies = replies
+        self._request_ids = request_ids
+        self._ids: list[int] = []
+        self._leader_epoch = 0
+        self._answered: asyncio.Future[m.Reply | None] | None = None
+        self._late: m.Reply | None = None
+        """A reply that arrived between two attempts."""
+
+    @property
+    def timeout_seconds(self) -> float:
+        """How long to wait for a reply to the newest attempt (rule 2)."""
+        return min(REPLY_TIMEOUT_SECONDS * float(2 ** max(0, self._in_vain - 1)), MAX_REPLY_TIMEOUT_SECONDS)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._forget()
+
+    def begin(self, leader_epoch: int) -> asyncio.Future[m.Reply | None]:
+        """Begin an attempt in a term. If its future is done, an earlier attempt has been answered: send nothing."""
+        if leader_epoch != self._leader_epoch:
+            self._forget()
+            self._leader_epoch, self._late = leader_epoch, None
+            self._in_vain = 0
+        self.newest_id = next(self._request_ids)
+        self._ids.append(self.newest_id)
+        self._replies.expect(self.newest_id, partial(self._on_reply, self.newest_id))
+        self._answered = asyncio.get_running_loop().create_future()
+        if self._late is not None:
+            self._answered.set_result(self._late)
+        return self._answered
+
+    def unanswered(self) -> None:
+        """Record that the wait for the newest attempt was in vain."""
+        self._in_vain += 1
+
+    def leader_changed(self, leader: m.LeaderAnnouncement) -> None:
+        """End the newest attempt if another term has begun."""
+        if leader.leader_epoch != self._leader_epoch and self._answered is not None and not self._answered.done():
+            self._answered.set_result(None)
+
+    def _on_reply(self, request_id: int, reply: m.Reply) -> None:
+        assert self._answered is not None, "a reply before the first attempt"
+        refused = isinstance(reply.body, m.Rejected)
+        if refused and (reply.leader_epoch < self._leader_epoch or request_id != self.newest_id):
+            return
+        if not self._answered.done():
+            self._answered.set_result(reply)
+        elif not refused:
+            self._late = reply
+
+    def _forget(self) -> None:
+        for request_id in self._ids:
+            self._replies.forget(request_id)
+        self._ids.clear()

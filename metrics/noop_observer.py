@@ -1,0 +1,12 @@
+"""An observer of events that does nothing, for components without metrics."""
+
+from __future__ import annotations
+
+from metrics.events import Event
+
+
+class NoopObserver:
+    """See `metrics.events.Observer`."""
+
+    def observe(self, event: Event) -> None:
+        """See `metrics.events.Observer`."""
