@@ -1,8 +1,8 @@
 """Benchmarks: each measures headgate against something comparable, in the same process.
 
-Every module of this folder is one benchmark: a docstring that states what is compared and why, and a
-`BENCHMARK` with its goal and its measuring function. `python -m bench --list` lists them. What they
-share is in `bench.harness`.
+Each package is a subject, and each of its modules is one benchmark: a docstring that states what is compared and
+why, and a `BENCHMARK` with its goal and its measuring function. `python -m bench --list` lists them by subject.
+What they share is in `bench.harness`.
 
 A goal is a regression limit: about a tenth beyond the worst value of several runs on a busy
 machine. It is tightened when the code improves, and relaxed only with a reason in the commit

@@ -1,7 +1,7 @@
 """Command line of the benchmarks.
 
 ``python -m bench --list``, ``python -m bench NAME [--quick] [--json] [--strict] [--plot FILE] [--seconds N]``,
-``python -m bench --all --write FOLDER [--quick]``.
+``python -m bench --all --write FOLDER [--quick]``, ``python -m bench NAME --write FOLDER [--quick]``.
 
 Results go to standard output: a table, and one JSON object on the last line. Progress goes to
 standard error. Exit code 0: measured; 1: it could not be measured (one line says what is missing),
@@ -11,27 +11,28 @@ crashed, or missed the goal with ``--strict``; 2: unknown name.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from itertools import groupby
 from pathlib import Path
 
 import click
 from rich.console import Console
 from rich.table import Table
 
-from bench.harness.all_benchmarks import measure_all, write_pages
-from bench.harness.benchmark import Benchmark, Effort, Measurement, catalogue
+from bench.harness.all_benchmarks import measure_all, results_to_keep, write_pages
+from bench.harness.benchmark import Benchmark, Effort, Load, Measurement, catalogue
 from bench.harness.logs import log_to_standard_error
 from headgate.errors import HeadgateError
 
-Benchmarks = Mapping[str, Callable[[], tuple[Benchmark, str]]]
+Benchmarks = Mapping[str, Load]
 
 
 def command(benchmarks: Benchmarks) -> click.Command:
-    """Return the command line over ``benchmarks`` (name → loader of the benchmark and its docstring)."""
+    """Return the command line over ``benchmarks`` (name → function that loads it)."""
 
     @click.command(name="bench", help="Run one benchmark.")
     @click.argument("name", required=False)
-    @click.option("--list", "listing", is_flag=True, help="List the benchmarks and exit.")
+    @click.option("--list", "listing", is_flag=True, help="List the benchmarks by subject and exit.")
     @click.option("--quick", is_flag=True, help="Do less work in fewer rounds: a smoke test, not a measurement.")
     @click.option("--json", "only_json", is_flag=True, help="Print only the JSON object.")
     @click.option("--strict", is_flag=True, help="Exit with 1 if the goal is missed.")
@@ -43,7 +44,8 @@ def command(benchmarks: Benchmarks) -> click.Command:
         "--write",
         "folder",
         type=click.Path(file_okay=False, path_type=Path),
-        help="With --all: write results and charts into FOLDER, the page FOLDER.md, and the part of README.md.",
+        help="Write results and charts into FOLDER, the page FOLDER.md, and the part of README.md: of all benchmarks, "
+        "or of one, beside the results of the others.",
     )
     @click.option("--seconds", type=click.IntRange(min=2), help="Measure for so long, if the benchmark can.")
     def main(
@@ -60,17 +62,18 @@ def command(benchmarks: Benchmarks) -> click.Command:
         if listing:
             _list(benchmarks, only_json)
             return
-        if every or folder is not None:
-            _measure_all(benchmarks, name, folder, every=every, quick=quick)
+        _check_name(name, benchmarks, needed=not every)
+        if every and (folder is None or name is not None):
+            raise click.UsageError("use --all with --write FOLDER, and without a name")
+        if folder is not None:
+            if only_json or strict or plot is not None or seconds is not None:
+                raise click.UsageError("with --write, a benchmark is measured as on the page: give no other option")
+            _write(benchmarks, name, folder, quick=quick)
             return
-        names = ", ".join(benchmarks)
-        if name is None:
-            raise click.UsageError(f"missing benchmark name; choose one of: {names}")
-        if name not in benchmarks:
-            raise click.UsageError(f"unknown benchmark {name!r}; choose one of: {names}")
-        if plot is not None and not benchmarks[name]()[0].can_plot:
+        assert name is not None, "checked above"
+        if plot is not None and not benchmarks[name]().benchmark.can_plot:
             raise click.UsageError(f"{name} has no chart; omit --plot")
-        if seconds is not None and not benchmarks[name]()[0].takes_seconds:
+        if seconds is not None and not benchmarks[name]().benchmark.takes_seconds:
             raise click.UsageError(f"{name} measures a fixed amount of work; omit --seconds")
         effort = Effort(quick, lambda line: click.echo(f"{name}: {line}", err=True), plot, seconds)
         try:
@@ -83,20 +86,31 @@ def command(benchmarks: Benchmarks) -> click.Command:
     return main
 
 
-def _measure_all(benchmarks: Benchmarks, name: str | None, folder: Path | None, *, every: bool, quick: bool) -> None:
-    """Measure all benchmarks and write their pages. Exits with 1 if one could not be measured."""
-    if not every or folder is None or name is not None:
-        raise click.UsageError("use --all and --write FOLDER together, and without a name")
+def _check_name(name: str | None, benchmarks: Benchmarks, *, needed: bool) -> None:
+    names = ", ".join(benchmarks)
+    if name is None and needed:
+        raise click.UsageError(f"missing benchmark name; choose one of: {names}")
+    if name is not None and name not in benchmarks:
+        raise click.UsageError(f"unknown benchmark {name!r}; choose one of: {names}")
+
+
+def _write(benchmarks: Benchmarks, name: str | None, folder: Path, *, quick: bool) -> None:
+    """Measure the benchmark, or all, and write the pages. Exits with 1 if one could not be measured."""
     loaded = {each: load() for each, load in benchmarks.items()}
+    try:
+        kept = {} if name is None else results_to_keep(folder, quick=quick)
+    except HeadgateError as error:
+        raise click.ClickException(str(error)) from error
     results = measure_all(
-        {each: doc for each, (_, doc) in loaded.items()},
-        frozenset(each for each, (benchmark, _) in loaded.items() if benchmark.can_plot),
+        {each: listed.doc for each, listed in loaded.items()},
+        frozenset(each for each, listed in loaded.items() if listed.benchmark.can_plot),
         folder,
         quick=quick,
+        kept={each: result for each, result in kept.items() if each != name},
         progress=lambda line: click.echo(f"bench: {line}", err=True),
     )
     write_pages(folder, Path("README.md"))
-    failed = [result.name for result in results.benchmarks if result.error]
+    failed = [result.name for result in results.benchmarks if result.error and name in (None, result.name)]
     click.echo(f"wrote {folder.with_suffix('.md')}")
     if failed:
         raise click.ClickException(f"not measured: {', '.join(failed)}")
@@ -104,11 +118,12 @@ def _measure_all(benchmarks: Benchmarks, name: str | None, folder: Path | None, 
 
 def _measure(name: str, benchmarks: Benchmarks, effort: Effort, only_json: bool) -> bool:
     """Measure and print one benchmark; return whether it meets its goals."""
-    benchmark, doc = benchmarks[name]()
+    listed = benchmarks[name]()
+    benchmark = listed.benchmark
     measured = benchmark.measure(effort)
     holds = benchmark.meets_all_goals(measured)
     if not only_json:
-        click.echo(doc.strip())
+        click.echo(listed.doc.strip())
         Console().print(_table(name, benchmark, measured))
     result = {
         "name": name,
@@ -144,11 +159,13 @@ def _verdict(holds: bool) -> str:
 def _list(benchmarks: Benchmarks, only_json: bool) -> None:
     loaded = {name: load() for name, load in benchmarks.items()}
     if only_json:
-        click.echo(json.dumps({name: _first_line(doc) for name, (_, doc) in loaded.items()}))
+        click.echo(json.dumps({name: _first_line(listed.doc) for name, listed in loaded.items()}))
         return
     width = max(len(name) for name in loaded)
-    for name, (_, doc) in loaded.items():
-        click.echo(f"{name:<{width}}  {_first_line(doc)}")
+    for subject, names in groupby(loaded, lambda name: loaded[name].subject):
+        click.echo(subject)
+        for name in names:
+            click.echo(f"  {name:<{width}}  {_first_line(loaded[name].doc)}")
 
 
 def _first_line(doc: str) -> str:

@@ -1,6 +1,7 @@
 """Runs every benchmark in a process of its own, and writes results, charts and pages.
 
-The results are stored after each benchmark. One that fails is stored with its error, and the next one runs.
+The results are stored after each benchmark. One that fails is stored with its error, and the next one runs. A single
+benchmark can be measured again: the results of the others stay, if they are of this machine.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from pathlib import Path
 import msgspec
 
 from bench.harness.performance_page import Machine, Result, Results, overview, page, readme
+from headgate.errors import HeadgateError
 
 LONGEST_SECONDS = 1800
 """A benchmark that takes longer is ended."""
@@ -36,19 +38,48 @@ def measure_all(
     folder: Path,
     *,
     quick: bool,
+    kept: Mapping[str, Result] | None = None,
     run: Run = run_benchmark,
     progress: Callable[[str], None],
 ) -> Results:
-    """Measure the benchmarks (name → docstring), and write their results and charts into ``folder``."""
+    """Measure the benchmarks (name → docstring), and write their results and charts into ``folder``.
+
+    ``kept``: earlier results of some, which are not measured again.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     measured: list[Result] = []
     results = Results(machine=this_machine(), quick=quick, benchmarks=measured)
     for number, (name, doc) in enumerate(docs.items(), 1):
+        if kept and name in kept:
+            measured.append(msgspec.structs.replace(kept[name], doc=doc))
+            continue
         progress(f"{number} of {len(docs)}: {name}")
         plot = folder / f"{name}.svg" if name in can_plot else None
         measured.append(_measure(name, doc, plot, quick=quick, run=run))
-        (folder / "results.json").write_bytes(msgspec.json.format(msgspec.json.encode(results)) + b"\n")
+        _store(results, folder)
+    _store(results, folder)
     return results
+
+
+def results_to_keep(folder: Path, *, quick: bool) -> dict[str, Result]:
+    """Return the results stored in ``folder`` (name → result), to be shown beside new ones.
+
+    Raises HeadgateError: there are none, or they are of another machine or effort and must not be mixed.
+    """
+    path = folder / "results.json"
+    if not path.exists():
+        raise HeadgateError(f"{path} does not exist: measure all benchmarks first, with --all")
+    stored = msgspec.json.decode(path.read_bytes(), type=Results)
+    machine = this_machine()
+    if (msgspec.structs.replace(stored.machine, date=machine.date), stored.quick) != (machine, quick):
+        raise HeadgateError(
+            f"the results in {folder} are of another machine or effort: measure all benchmarks again, with --all"
+        )
+    return {result.name: result for result in stored.benchmarks}
+
+
+def _store(results: Results, folder: Path) -> None:
+    (folder / "results.json").write_bytes(msgspec.json.format(msgspec.json.encode(results)) + b"\n")
 
 
 def _measure(name: str, doc: str, plot: Path | None, *, quick: bool, run: Run) -> Result:
@@ -61,7 +92,7 @@ def _measure(name: str, doc: str, plot: Path | None, *, quick: bool, run: Run) -
     if done.returncode != 0:
         return Result(name=name, doc=doc, error=f"`python -m bench {name}` ended with exit code {done.returncode}")
     printed = json.loads(done.stdout.splitlines()[-1])
-    added = {"doc": doc, "seconds": round(time.monotonic() - began), "plot": plot is not None}
+    added = {"doc": doc, "seconds": round(time.monotonic() - began), "plot": plot is not None, "date": _today()}
     return msgspec.convert(printed | added, Result)
 
 
@@ -84,5 +115,9 @@ def this_machine() -> Machine:
         memory_gb=round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30),
         system=f"{platform.system()} {platform.release().partition('-')[0]}",
         python=platform.python_version(),
-        date=time.strftime("%Y-%m-%d", time.gmtime()),
+        date=_today(),
     )
+
+
+def _today() -> str:
+    return time.strftime("%Y-%m-%d", time.gmtime())

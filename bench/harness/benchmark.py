@@ -162,20 +162,37 @@ def _alternate(names: list[str], rounds: int, progress: Callable[[str], None]) -
         progress(f"round {number} of {rounds}" if number else "warm-up")
 
 
-def catalogue() -> dict[str, Callable[[], tuple[Benchmark, str]]]:
-    """Return every benchmark's name → a function that loads it and its docstring."""
-    modules = [found.name for found in pkgutil.iter_modules(bench.__path__) if not found.ispkg]
-    names = sorted(name for name in modules if name != "__main__")
-    return {name: _loader(name) for name in names}
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A benchmark with what its module says."""
+
+    subject: str
+    """The package that contains it."""
+    doc: str
+    benchmark: Benchmark
 
 
-def _loader(name: str) -> Callable[[], tuple[Benchmark, str]]:
-    def load() -> tuple[Benchmark, str]:
-        module = importlib.import_module(f"bench.{name}")
+Load = Callable[[], Listed]
+
+
+def catalogue() -> dict[str, Load]:
+    """Return every benchmark's name → a function that loads it; those of a subject follow each other."""
+    subjects = [found.name for found in pkgutil.iter_modules(bench.__path__) if found.ispkg and found.name != "harness"]
+    folder = Path(bench.__path__[0])
+    return {
+        found.name: _loader(subject, found.name)
+        for subject in sorted(subjects)
+        for found in pkgutil.iter_modules([str(folder / subject)])
+    }
+
+
+def _loader(subject: str, name: str) -> Load:
+    def load() -> Listed:
+        module = importlib.import_module(f"bench.{subject}.{name}")
         benchmark = module.BENCHMARK
-        assert isinstance(benchmark, Benchmark), f"bench/{name}.py: BENCHMARK is not a Benchmark"
-        assert module.__doc__, f"bench/{name}.py has no docstring"
-        return benchmark, module.__doc__
+        assert isinstance(benchmark, Benchmark), f"bench/{subject}/{name}.py: BENCHMARK is not a Benchmark"
+        assert module.__doc__, f"bench/{subject}/{name}.py has no docstring"
+        return Listed(subject, module.__doc__, benchmark)
 
     return load
 

@@ -65,6 +65,10 @@ class Stall:
     wall_seconds: float
     """Of the turn that took longest, which on a busy machine need not be the same one."""
 
+    def least(self, other: Stall) -> Stall:
+        """Return the shorter times of two rounds."""
+        return Stall(min(self.cpu_seconds, other.cpu_seconds), min(self.wall_seconds, other.wall_seconds))
+
 
 class TurnClock(selectors.DefaultSelector):
     """Measures the longest turn, from one wait for events to the next, in processor time and in wall time."""
@@ -147,6 +151,9 @@ class MemoryStore:
     async def delete(self, path: str) -> None:
         """See `Store.delete`."""
         self._objects.pop(path, None)
+
+    async def make_durable(self, _: str) -> None:
+        """See `Store.make_durable`."""
 
 
 class MemoryTransport:

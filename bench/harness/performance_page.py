@@ -14,6 +14,8 @@ from xml.sax.saxutils import escape
 import msgspec
 
 README_NAMES = ("drain_release", "ingest_throughput", "security_cost")
+MAX_PARTS = 48
+"""Values of one benchmark on the page; a reader of more wants the file."""
 README_PART = re.compile(r"(<!-- measured: .*? -->\n).*?(<!-- measured: end -->)", re.DOTALL)
 QUICK = (
     "**Quick runs on a busy machine.** They show that every benchmark works. They are no measurement: "
@@ -58,6 +60,8 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     parts: Mapping[str, float | int | str] = {}
     seconds: int = 0
     """How long it took."""
+    date: str = ""
+    """When it was measured; empty: with the first of its run."""
     plot: bool = False
     """Whether it has drawn NAME.svg."""
 
@@ -89,6 +93,7 @@ def page(results: Results, folder: str) -> str:
             "# Performance",
             "",
             "`make performance` measures every benchmark, and writes this page and its charts from the results.",
+            "`python -m bench NAME --write docs/performance` measures one again.",
             "A benchmark is a ratio between headgate and something comparable, measured in turns in one process, so",
             "that other load on the machine disturbs both. A missed goal stays, and is shown as missed.",
             "",
@@ -119,7 +124,8 @@ def _measured_on(results: Results, folder: str) -> list[str]:
 
 def readme(text: str, results: Results, folder: str) -> str:
     """Return README with the newest values between its marks."""
-    chosen = [result for result in results.benchmarks if result.name in README_NAMES and not result.error]
+    found = {result.name: result for result in results.benchmarks if not result.error}
+    chosen = [found[name] for name in README_NAMES if name in found]
     unmeasured = ["`make performance` measures all benchmarks, and writes [their page](docs/performance.md)."]
     lines = [
         f"[![Each value as a share of its goal]({folder}/overview.svg)](docs/performance.md)",
@@ -164,11 +170,16 @@ def _section(result: Result, folder: str, *, quick: bool) -> list[str]:
     head = [f"## {result.name}", "", *result.doc.strip().splitlines(), ""]
     if result.error:
         return [*head, f"Not measured: {result.error}", "", *command]
-    values = ", ".join(f"{name} {_number(part)}" for name, part in result.parts.items() if not name.endswith("_goal"))
+    parts = [f"{name} {_number(part)}" for name, part in result.parts.items() if not name.endswith("_goal")]
+    if len(parts) > MAX_PARTS:
+        parts[MAX_PARTS:] = [f"and {len(parts) - MAX_PARTS} more in `{folder}/results.json`"]
+    values = ", ".join(parts)
     drawn = [f"![{result.name}]({folder}/{result.name}.svg)", ""] if result.plot else []
     return [
         *head,
         f"**{_value(result)}**, goal {_goal(result)}: {_verdict(result)}.",
+        "",
+        f"Measured{_when(result)} in {_duration(result.seconds)}.",
         "",
         *([f"Parts: {values}.", ""] if values else []),
         *drawn,
@@ -178,6 +189,14 @@ def _section(result: Result, folder: str, *, quick: bool) -> list[str]:
 
 def _headline(result: Result) -> str:
     return result.doc.strip().partition("\n")[0].rstrip(".")
+
+
+def _when(result: Result) -> str:
+    return f" on {result.date}" if result.date else ""
+
+
+def _duration(seconds: int) -> str:
+    return f"{seconds} s" if seconds < 120 else f"{seconds / 60:.0f} min"
 
 
 def _value(result: Result) -> str:

@@ -420,3 +420,19 @@ CASES: Final[dict[type[m.RequestBody], dict[str, Case]]] = {
     },
     m.SetSubscriptionOrder: {"deep": Case(deep, _token(m.SetSubscriptionOrder, subscription="one", order="none"))},
 }
+
+QUERIES: Final[frozenset[type[m.RequestBody]]] = frozenset(
+    {
+        m.ListProducers,
+        m.DescribeProducer,
+        m.ListTopics,
+        m.DescribeTopic,
+        m.ListSubscriptions,
+        m.DescribeBacklog,
+        m.DescribeCluster,
+        m.DescribeSubscription,
+        m.ExplainSubscription,
+        m.PlanChanges,
+    }
+)
+"""Requests that change nothing, so that several can be sent to one leader."""

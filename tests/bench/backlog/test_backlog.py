@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from bench import backlog_growth, backlog_scan
+from bench.backlog import backlog_growth, backlog_scan
 from bench.harness.benchmark import Rounds
 from bench.harness.facts_ledger import RECORD_EVERY, SEGMENTS, SUBSCRIPTIONS, FactsLedger
 from drain.spark.chunks import LedgerChunks

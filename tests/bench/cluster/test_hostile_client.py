@@ -2,8 +2,8 @@
 
 import pytest
 
+from bench.cluster.hostile_client import BENCHMARK, compared
 from bench.harness.honest_load import Faults, by_key, faults
-from bench.hostile_client import BENCHMARK, compared
 
 SENT = {b"a": [0, 1, 2, 3], b"b": [0, 1]}
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bench.rebalance import RebalanceTrace, compared, is_balanced, unread_seconds
+from bench.consume.rebalance import RebalanceTrace, compared, is_balanced, unread_seconds
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from itertools import product
 
 import pytest
 
-from bench.assignment import fewest_moves, moved, workloads
+from bench.consume.assignment import fewest_moves, moved, workloads
 from coordinator.balancing.target import AssignmentInput, assign
 
 

@@ -16,7 +16,7 @@ from bench.harness.benchmark import Benchmark, Effort, Measurement, Part, gc_dis
 from bench.harness.broker_peer import BACK_TOPIC, ECHO_TOPIC
 from bench.harness.cluster import TOPIC, BenchCluster, percentile
 from bench.harness.workload import Shard, batches
-from bench.ledger_commit import bare_commit
+from bench.ledger.ledger_commit import bare_commit
 from headgate import Producer
 from headgate.client.connection import Client
 from headgate.protocol import messages as m

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from bench import failover
-from bench.failover import BENCHMARK, FAILURES, Failure, Gap, Round, own_share_ms
+from bench.cluster import failover
+from bench.cluster.failover import BENCHMARK, FAILURES, Failure, Gap, Round, own_share_ms
 
 KILL = Round(ours=Gap(0, 2.0, 2.1), peer=Gap(0, 1.5, 1.52))
 """Our session ended half a second later than that of the contender, and we needed 80 ms more behind it."""

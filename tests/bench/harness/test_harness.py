@@ -5,6 +5,7 @@ import math
 import subprocess
 import sys
 from dataclasses import replace
+from itertools import groupby
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from bench.__main__ import command
 from bench.harness.benchmark import (
     Benchmark,
     Effort,
+    Listed,
     Measurement,
     Rounds,
     catalogue,
@@ -23,7 +25,7 @@ from bench.harness.benchmark import (
 from controller.local.supervised_process import ProcessStartError
 
 RESULT_KEYS = ["name", "value", "unit", "goal", "better", "goal_met", "parts"]
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def _benchmark(value: float, goal: float = 2.0, better: str = "lower", **part_goals: float) -> Benchmark:
@@ -34,7 +36,8 @@ def _benchmark(value: float, goal: float = 2.0, better: str = "lower", **part_go
 
 
 def _invoke(benchmark: Benchmark, *arguments: str):
-    return CliRunner().invoke(command({"made_up": lambda: (benchmark, "What is compared.\n\nWhy.")}), arguments)
+    listed = Listed("subject", "What is compared.\n\nWhy.", benchmark)
+    return CliRunner().invoke(command({"made_up": lambda: listed}), arguments)
 
 
 def _quiet(_: str) -> None:
@@ -42,20 +45,24 @@ def _quiet(_: str) -> None:
 
 
 def test_every_benchmark_states_what_it_compares_and_has_a_goal() -> None:
-    """A module of bench is a benchmark, or its name begins with an underscore."""
+    """Each module in a subject's package is a benchmark, and those of a subject follow each other."""
     loaded = {name: load() for name, load in catalogue().items()}
 
     assert {"ledger_commit", "chunk_codec", "state_restore", "hash_route"} <= set(loaded)
-    for name, (benchmark, doc) in loaded.items():
-        assert len(doc.strip().splitlines()) > 2, f"{name}: state what is compared and why"
-        assert benchmark.goal > 0
-        assert benchmark.unit
+    for name, listed in loaded.items():
+        assert len(listed.doc.strip().splitlines()) > 2, f"{name}: state what is compared and why"
+        assert listed.benchmark.goal > 0
+        assert listed.benchmark.unit
+    assert {"__init__", "__main__"} == {path.stem for path in (ROOT / "bench").glob("*.py")}, "outside of a subject"
+    assert ["backlog", "cluster", "consume", "ingest", "ledger"] == [
+        subject for subject, _ in groupby(listed.subject for listed in loaded.values())
+    ]
 
 
 def test_the_list_names_each_benchmark_with_its_first_line() -> None:
     result = _invoke(_benchmark(1.0), "--list")
 
-    assert (result.exit_code, result.stdout) == (0, "made_up  What is compared.\n")
+    assert (result.exit_code, result.stdout) == (0, "subject\n  made_up  What is compared.\n")
 
 
 def test_a_real_benchmark_ends_with_one_json_object() -> None:

@@ -2,8 +2,9 @@
 
 The simulator (tests/simulation) plays whole clusters of real code in virtual time. How much it finds depends
 on how many seeds CI can play, so the value is the simulated time of fresh seeds over the processor time that they took.
-Most seeds are sparse worlds, with quiet minutes between bursts around each fault; the parts show how many operations
-were injected per minute as well, because quiet time alone finds nothing, and the same for busy worlds.
+Most seeds are sparse worlds, three of four of them small, quiet minutes between bursts around each fault; the parts
+show how many operations were injected per minute as well, because quiet time alone finds nothing, and the same for
+busy worlds.
 
 The goal is an aim: CI plays 1 000 seeds in three minutes. The part `over_bound` is the value over the bound
 that it must not fall below, a third lower than the lowest of several runs.
@@ -21,7 +22,7 @@ from tests.simulation.play import play
 SEEDS, QUICK_SEEDS = 100, 5
 BUSY_SEEDS, QUICK_BUSY_SEEDS = 4, 1
 FIRST_SEED = 1_000_001
-BOUND = 200.0
+BOUND = 400.0
 
 
 def measure(effort: Effort) -> Measurement:

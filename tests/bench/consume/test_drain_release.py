@@ -2,7 +2,7 @@
 
 import pytest
 
-from bench.drain_release import BENCHMARK, compared, drains_seconds, polling_waits
+from bench.consume.drain_release import BENCHMARK, compared, drains_seconds, polling_waits
 
 
 def test_polling_alone_notices_a_drain_at_the_first_poll_after_it():

@@ -6,8 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from bench.cluster.security_cost import BENCHMARK, compared, digest_seconds, processor_seconds
 from bench.harness.benchmark import Rounds
-from bench.security_cost import BENCHMARK, compared, digest_seconds, processor_seconds
 
 LATENCIES = {"open": [0.010] * 98 + [0.020] * 2, "secured": [0.011] * 98 + [0.040] * 2}
 

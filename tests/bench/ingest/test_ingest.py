@@ -9,18 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from bench import ingest_deadline, ingest_idempotence, ingest_latency, ingest_recovery
 from bench.harness.cluster import percentile
 from bench.harness.delay_line import serve
 from bench.harness.producer_load import BATCH_BYTES, batch_of_records, whole_batches
 from bench.harness.svg import line_chart
-from bench.ingest_pipelining import ratio_to_best
-from bench.ingest_recovery import Change
-from bench.ingest_throughput import bundled
+from bench.ingest import ingest_deadline, ingest_idempotence, ingest_latency, ingest_recovery
+from bench.ingest.ingest_pipelining import ratio_to_best
+from bench.ingest.ingest_recovery import Change
+from bench.ingest.ingest_throughput import bundled
 from headgate.client.record_batch import RECORD_OVERHEAD_BYTES
 from tests.support.waiting import until
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.mark.parametrize(

@@ -12,11 +12,12 @@ import pytest
 from click.testing import CliRunner
 
 from bench.__main__ import command
-from bench.harness.all_benchmarks import measure_all, this_machine, write_pages
-from bench.harness.benchmark import Benchmark, Measurement
-from bench.harness.performance_page import Result, Results, overview, page, readme
+from bench.harness.all_benchmarks import measure_all, results_to_keep, this_machine, write_pages
+from bench.harness.benchmark import Benchmark, Listed, Measurement
+from bench.harness.performance_page import MAX_PARTS, Result, Results, overview, page, readme
+from headgate.errors import HeadgateError
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 DOCS = {"fast": "How fast.\n\nWhy.", "broken": "Cannot run.", "drain_release": "Wait of a child."}
 MARKED = "# X\n\n<!-- measured: here -->\nold\n<!-- measured: end -->\n\nrest\n"
 
@@ -58,6 +59,59 @@ def test_the_page_has_values_goals_charts_commands_and_the_machine(tmp_path: Pat
     assert "Parts: rounds 5.\n" in text
     assert f"{this_machine().cores} cores" in text
     assert "Quick runs" not in text
+
+
+def test_the_page_shows_some_of_many_values_and_names_the_file_with_all(tmp_path: Path) -> None:
+    results = measured(tmp_path)
+    many = {f"case{number}_ms": float(number) for number in range(60)}
+    results.benchmarks[0] = msgspec.structs.replace(results.benchmarks[0], parts=many)
+
+    assert f"case{MAX_PARTS - 1}_ms {MAX_PARTS - 1}, and 12 more in `performance/results.json`.\n" in page(
+        results, "performance"
+    )
+
+
+def test_readme_has_its_benchmarks_in_its_own_order(tmp_path: Path) -> None:
+    results = measured(tmp_path)
+    (drain,) = (each for each in results.benchmarks if each.name == "drain_release")
+    other = msgspec.structs.replace(drain, name="ingest_throughput", doc="Throughput.")
+    results.benchmarks[:] = [other, drain]
+    text = readme("<!-- measured: x -->\n<!-- measured: end -->", results, "performance")
+
+    assert text.index(drain.doc.partition(".")[0]) < text.index("Throughput")
+
+
+def test_one_benchmark_is_measured_again_beside_the_results_of_the_others(tmp_path: Path) -> None:
+    first = measured(tmp_path)
+    kept = results_to_keep(tmp_path, quick=False)
+    assert {result.name: result for result in first.benchmarks} == kept
+
+    ran: list[str] = []
+
+    def run(arguments: list[str]) -> subprocess.CompletedProcess[str]:
+        ran.append(arguments[0])
+        printed = fake_run(["fast"]).stdout.replace("fast", arguments[0])
+        return subprocess.CompletedProcess(arguments, 0, printed, "")
+
+    del kept["broken"]
+    again = measure_all(DOCS, frozenset(), tmp_path, quick=False, kept=kept, run=run, progress=lambda _: None)
+
+    assert ["broken"] == ran
+    assert ["fast", "broken", "drain_release"] == list(DOCS) == list(results_to_keep(tmp_path, quick=False))
+    assert [3.0, 3.0, 12.0] == [result.value for result in again.benchmarks]
+    assert f"Measured on {this_machine().date} in 0 s." in page(again, "performance")
+
+
+def test_results_of_another_machine_or_effort_are_not_mixed(tmp_path: Path) -> None:
+    with pytest.raises(HeadgateError, match="measure all benchmarks first"):
+        results_to_keep(tmp_path, quick=False)
+    first = measured(tmp_path)
+    with pytest.raises(HeadgateError, match="of another machine or effort"):
+        results_to_keep(tmp_path, quick=True)
+    other = msgspec.structs.replace(first, machine=msgspec.structs.replace(first.machine, memory_gb=1_000_000))
+    (tmp_path / "results.json").write_bytes(msgspec.json.encode(other))
+    with pytest.raises(HeadgateError, match="of another machine or effort"):
+        results_to_keep(tmp_path, quick=False)
 
 
 def test_quick_runs_are_labelled_everywhere(tmp_path: Path) -> None:
@@ -109,13 +163,22 @@ def test_the_chart_has_a_bar_for_each_measured_benchmark(tmp_path: Path) -> None
     assert ["paper", "missed", "met"] == classes
 
 
-@pytest.mark.parametrize("arguments", [["--all"], ["--write", "x"], ["made_up", "--all", "--write", "x"]])
-def test_all_and_write_belong_together(arguments: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (["--all"], "use --all with --write FOLDER, and without a name"),
+        (["made_up", "--all", "--write", "x"], "use --all with --write FOLDER, and without a name"),
+        (["--write", "x"], "missing benchmark name; choose one of: made_up"),
+        (["other", "--write", "x"], "unknown benchmark 'other'"),
+        (["made_up", "--write", "x", "--strict"], "give no other option"),
+    ],
+)
+def test_a_page_is_of_all_benchmarks_or_of_one_again(arguments: list[str], error: str) -> None:
     benchmark = Benchmark(unit="times", goal=1, better="lower", measure=lambda _: Measurement(1.0, {}))
-    result = CliRunner().invoke(command({"made_up": lambda: (benchmark, "What.")}), arguments)
+    result = CliRunner().invoke(command({"made_up": lambda: Listed("subject", "What.", benchmark)}), arguments)
 
     assert 2 == result.exit_code
-    assert "use --all and --write FOLDER together" in result.stderr
+    assert error in result.stderr
 
 
 def test_the_committed_page_is_drawn_from_the_committed_results(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """The coordinator benchmark: its measure of memory, and that both sides hold the same facts."""
 
-from bench.coordinator_scale import CONSUMERS, SEGMENTS, _Shard, allocated_bytes, minimal_facts
+from bench.consume.coordinator_scale import CONSUMERS, SEGMENTS, _Shard, allocated_bytes, minimal_facts
 
 
 def test_allocated_bytes_are_those_still_referenced() -> None:

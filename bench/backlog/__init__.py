@@ -1,0 +1,1 @@
+"""Counting what is not acknowledged, with Spark."""

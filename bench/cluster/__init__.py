@@ -1,0 +1,1 @@
+"""A whole cluster: failures, attackers, the cost of security, and the simulator."""

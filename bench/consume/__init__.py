@@ -1,0 +1,1 @@
+"""Reading records: balancing of segments, hand-overs between consumers, and reading itself."""

@@ -1,0 +1,1 @@
+"""Storing records: routing, latency, throughput, and producers without a leader."""

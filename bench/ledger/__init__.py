@@ -1,0 +1,1 @@
+"""The ledger: its format, durable writes, and restoring from it."""
