@@ -113,7 +113,7 @@ def run_chaos(folder: Path, options: Options, console: Console, play: Play = pla
 def show(report: Report, console: Console) -> None:
     """Print the faults as a table that fits 80 columns."""
     table = Table(title="Faults", title_justify="left", box=None)
-    for heading in ("", "fault", "at, s", "acknowledged", "outage, s", "latency, ms"):
+    for heading in ("", "fault", "at, s", "acknowledged", "outage, s", "children, s"):
         table.add_column(heading, justify="left" if heading == "fault" else "right")
     for row in report.faults:
         table.add_row(
@@ -122,7 +122,7 @@ def show(report: Report, console: Console) -> None:
             f"{row.began_seconds:.0f}-{row.ended_seconds:.0f}",
             f"{row.acknowledged:,}",
             f"{row.longest_outage_seconds:.1f}",
-            f"{row.longest_latency_ms:.0f}",
+            f"{row.children_wait_seconds:.1f}",
         )
     console.print(table)
     for topic, counts in report.records.items():

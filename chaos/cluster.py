@@ -23,7 +23,7 @@ from chaos.fault_shim import FaultShim, compile_shim, find_compiler
 from controller.local.cluster import LocalCluster, LocalDaemon
 from controller.local.embedded import EmbeddedZooKeeper
 from controller.local.reserved_port import LOOPBACK
-from controller.settings.load import IngestSettings, Settings, SubscriptionSettings
+from controller.settings.load import IngestSettings, Settings, SpreadSettings, SubscriptionSettings
 from controller.settings.write import client_toml
 from headgate import SubscriptionType
 from headgate.errors import HeadgateError
@@ -35,6 +35,8 @@ SHARDS: Final = 3
 SESSION_SECONDS: Final = 4.0
 UNREACHABLE_SECONDS: Final = 5.0
 """Shorter than the faults of the network, so that leaders give up their shards during them."""
+SETTLE_SECONDS: Final = 5.0
+"""Short, so that shards are spread again between two faults."""
 RESTART_SECONDS: Final = 1.0
 """From the end of a daemon to its next start, as in systemd's unit."""
 MAX_RESTARTS: Final = 20
@@ -89,6 +91,7 @@ class ChaosCluster(LocalCluster):
                 grace_seconds=6.0, heartbeat_interval_seconds=1.5, revoke_timeout_seconds=15
             ),
             ingest=IngestSettings(unreachable_seconds=UNREACHABLE_SECONDS),
+            spread=SpreadSettings(settle_seconds=SETTLE_SECONDS),
         )
         self.shims: dict[str, FaultShim] = {}
         self.zookeeper_links: dict[str, list[Proxy]] = {}

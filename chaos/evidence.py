@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from chaos.cluster import READERS, SHARDS, TOPICS, ChaosCluster
+from chaos.cluster import ORDERS, READERS, SHARDS, TOPICS, ChaosCluster
 from chaos.judge import RunEvidence, SentRecord, SubscriptionEvidence, TopicEvidence
 from chaos.timeline import FaultWindow, Operation, Timeline
 from demo.checks import Violation
 from demo.evidence import read_deliveries, read_ledger
+from headgate import SubscriptionType
 from headgate.ledger.ledger import Ledger
 from headgate.model.hashing import shard_of
 from headgate.storage.object_store import open_store
@@ -80,8 +81,14 @@ async def read_run(
     return RunEvidence(topics=topics, faults=faults, ended_programs=ended, notes=notes)
 
 
-def timeline_of(run: RunEvidence, began_ns: int, ended_ns: int, operations: Sequence[Operation]) -> Timeline:
-    """Return when everything happened."""
+def timeline_of(
+    run: RunEvidence, began_ns: int, ended_ns: int, operations: Sequence[Operation], children: Mapping[int, int]
+) -> Timeline:
+    """Return when everything happened. ``children``: segment of the orders → when it was created."""
+    streams = [each for each in _subscriptions(run, ORDERS) if each.kind is SubscriptionType.STREAM]
+    first: dict[int, int] = {}
+    for delivery in (delivery for each in streams for delivery in each.deliveries):
+        first[delivery.segment] = min(delivery.at_ns, first.get(delivery.segment, delivery.at_ns))
     return Timeline(
         began_ns=began_ns,
         ended_ns=ended_ns,
@@ -99,4 +106,9 @@ def timeline_of(run: RunEvidence, began_ns: int, ended_ns: int, operations: Sequ
             for delivery in subscription.deliveries
         ),
         operations=operations,
+        children=[(made_ns, first.get(segment, ended_ns)) for segment, made_ns in sorted(children.items())],
     )
+
+
+def _subscriptions(run: RunEvidence, name: str) -> list[SubscriptionEvidence]:
+    return [subscription for topic in run.topics if topic.topic == name for subscription in topic.subscriptions]

@@ -23,7 +23,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from chaos.timeline import FaultWindow
-from controller.state.shard_state import ShardState
 from demo import checks
 from demo.checks import Delivery, StoredRecord, Violation
 from headgate.ledger.chunk import Chunk
@@ -151,19 +150,10 @@ class Grants:
 
 def grants(chunks: Iterable[Chunk], shard: int, topic: str, subscription: str) -> dict[tuple[str, int], Grants]:
     """Return (consumer, segment) → its grants, from the ledger."""
-    state = ShardState(shard)
     found: dict[tuple[str, int], Grants] = {}
-    for chunk in chunks:
-        state.begin_chunk(chunk.header.number, chunk.header.at_ms)
-        for entry in chunk.entries:
-            state.apply(entry)
-            if not isinstance(entry, e.SegmentGranted):
-                continue
-            owner = state.subscriptions[entry.subscription_id]
-            if (owner.topic, owner.name) != (topic, subscription):
-                continue
-            known = found.get((entry.consumer, entry.segment), Grants(0, owner.position(entry.segment)))
-            found[entry.consumer, entry.segment] = Grants(known.count + 1, known.first_position)
+    for grant, owner, _ in checks.granted_segments(chunks, shard, topic, subscription):
+        known = found.get((grant.consumer, grant.segment), Grants(0, owner.position(grant.segment)))
+        found[grant.consumer, grant.segment] = Grants(known.count + 1, known.first_position)
     return found
 
 

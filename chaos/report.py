@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -51,6 +51,7 @@ class FaultRow(msgspec.Struct, frozen=True, kw_only=True):
     outage_seconds: dict[str, float]
     longest_outage_seconds: float
     longest_latency_ms: float
+    children_wait_seconds: float
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,6 +69,10 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     subscriptions: dict[str, dict[str, int]]
     terms: dict[str, int]
     """Topic → how many terms its shard had."""
+    commands: dict[str, dict[str, int]]
+    """The operator's command → how many succeeded and failed."""
+    failures: list[str]
+    """The failed commands, each with its reason."""
     restarts: list[str]
     """Daemons that ended on their own and were started again, each with the last line of its log."""
     violations: list[Violation]
@@ -100,6 +105,7 @@ def _row(number: int, effect: FaultEffect, timeline: Timeline, run: RunEvidence)
         outage_seconds={topic: round(seconds, 2) for topic, seconds in effect.outage_seconds.items()},
         longest_outage_seconds=round(max(effect.outage_seconds.values(), default=0.0), 2),
         longest_latency_ms=round(effect.longest_latency_ms, 1),
+        children_wait_seconds=round(effect.children_wait_seconds, 1),
     )
 
 
@@ -115,6 +121,9 @@ def make_report(
 ) -> Report:
     """Return the report of a run that was judged."""
     records, subscriptions = {}, {}
+    commands: dict[str, Counter[bool]] = defaultdict(Counter)
+    for operation in timeline.operations:
+        commands[operation.name][not operation.error] += 1
     for topic in run.topics:
         outcomes = Counter(record.outcome for record in topic.sent)
         records[topic.topic] = {"sent": len(topic.sent), **sorted_counts(outcomes), "stored": len(topic.stored)}
@@ -135,6 +144,15 @@ def make_report(
         records=records,
         subscriptions=subscriptions,
         terms={topic.topic: len({chunk.header.leader_epoch for chunk in topic.chunks}) for topic in run.topics},
+        commands={
+            name: {"succeeded": outcomes[True], "failed": outcomes[False]}
+            for name, outcomes in sorted(commands.items())
+        },
+        failures=[
+            f"{(each.began_ns - timeline.began_ns) / SECOND_NS:.0f} s, {each.name}: {each.error}"
+            for each in timeline.operations
+            if each.error
+        ],
         restarts=list(restarts),
         violations=list(violations),
     )
@@ -163,12 +181,14 @@ def markdown(report: Report, chart_name: str) -> str:
         "",
         f"![Throughput and latency; the numbers are those of the faults below]({chart_name})",
         "",
-        "| | fault | at, s | acknowledged | delivered | commands | longest outage, s | what |",
-        "|---|---|---|---|---|---|---|---|",
+        "| | fault | at, s | acknowledged | delivered | commands | longest outage, s | children waited, s | what |",
+        "|---|---|---|---|---|---|---|---|---|",
         *(_fault_line(row) for row in report.faults),
         "",
         "Acknowledged, delivered and commands: what succeeded while the fault lasted. The outage is the longest",
         "time without an acknowledged record on the topic that had the longest one, until the next fault began.",
+        "Children waited: the longest time from a split or merge until a STREAM consumer got a record of a child.",
+        *_commands(report.commands),
         "",
         "| topic | sent | acknowledged | failed | unknown | stored | terms |",
         "|---|---|---|---|---|---|---|",
@@ -191,12 +211,22 @@ def markdown(report: Report, chart_name: str) -> str:
     ]
     if report.violations:
         lines += ["", *(f"* {violation.invariant}: {violation.detail}" for violation in examples(report.violations))]
+    if report.failures:
+        lines += ["", "Commands that failed:", "", *(f"* {failure}" for failure in report.failures)]
     if report.restarts:
         lines += ["", "Daemons that ended on their own, and were started again:", ""]
         lines += [f"* {restart}" for restart in report.restarts]
     if report.not_tried:
         lines += ["", "Not in this run:", "", *(f"* {name}: {why}" for name, why in report.not_tried.items())]
     return "\n".join([*lines, ""])
+
+
+def _commands(commands: Mapping[str, Mapping[str, int]]) -> list[str]:
+    """Return the table of the operator's commands."""
+    if not commands:
+        return []
+    rows = (f"| {name} | {counts['succeeded']} | {counts['failed']} |" for name, counts in commands.items())
+    return ["", "| command | succeeded | failed |", "|---|---|---|", *rows]
 
 
 def examples(violations: Sequence[Violation]) -> list[Violation]:
@@ -222,7 +252,8 @@ def _fault_line(row: FaultRow) -> str:
     what = f"{row.summary} {row.note}".strip()
     return (
         f"| {row.number} | {row.name} | {row.began_seconds:.0f}-{row.ended_seconds:.0f} | {row.acknowledged:,} "
-        f"| {row.delivered:,} | {commands} | {row.longest_outage_seconds:.1f} | {what} |"
+        f"| {row.delivered:,} | {commands} | {row.longest_outage_seconds:.1f} "
+        f"| {row.children_wait_seconds:.1f} | {what} |"
     )
 
 

@@ -89,12 +89,12 @@ async def play(folder: Path, plan: RunPlan, say: Say) -> tuple[RunEvidence, Time
         async with Admin(cluster.client_config(), timeout_seconds=COMMAND_SECONDS) as admin:
             for topic in TOPICS:
                 await admin.create_topic(topic, segments=SEGMENTS)
-            stage = Stage(cluster, Operator(admin), random.Random(plan.seed))
+            stage = Stage(cluster, Operator(admin, changes_layout=plan.with_spark), random.Random(plan.seed))
             for topic, share in RATE_SHARES.items():
                 await cluster.start_producer(topic, max(1, round(plan.rate * share)))
             for reader in READERS:
                 await cluster.start_consumer(reader)
-            async with _background(stage, plan, played):
+            async with _background(stage, played):
                 await _play_faults(stage, plan, played, say)
             await _finish(stage, played, say)
         for name in [*cluster.programs]:
@@ -102,16 +102,17 @@ async def play(folder: Path, plan: RunPlan, say: Say) -> tuple[RunEvidence, Time
                 played.ended_programs.append(f"{name} ended with code {code} when it was stopped")
         say("reading the ledger and the files of producers and consumers")
         run = await read_run(cluster, played.faults, played.ended_programs, played.notes)
-        timeline = timeline_of(run, played.began_ns, played.ended_ns, stage.operator.operations)
+        timeline = timeline_of(
+            run, played.began_ns, played.ended_ns, stage.operator.operations, stage.operator.children
+        )
         return run, timeline, cluster.restarts
 
 
 @asynccontextmanager
-async def _background(stage: Stage, plan: RunPlan, played: Played) -> AsyncIterator[None]:
+async def _background(stage: Stage, played: Played) -> AsyncIterator[None]:
     """Start daemons again that end on their own, and let the operator work; until leaving."""
     watching = asyncio.create_task(_watch(stage.cluster, played), name="watch programs")
-    # Without Spark no gate opens, so the layout stays as it is.
-    tasks = [watching, *([asyncio.create_task(stage.operator.run(), name="operator")] if plan.with_spark else [])]
+    tasks = [watching, asyncio.create_task(stage.operator.run(), name="operator")]
     try:
         yield
     finally:

@@ -41,6 +41,8 @@ class FaultEffect:
     """Topic → the longest time without an acknowledged record."""
     longest_latency_ms: float
     """From `send` to the acknowledgement, of the records that were acknowledged meanwhile."""
+    children_wait_seconds: float
+    """Longest wait of a segment, created meanwhile by a split or merge, until a consumer got its first record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +66,8 @@ class Timeline:
     delivered: Sequence[int]
     """When each delivery to a consumer was made, rising."""
     operations: Sequence[Operation] = field(default=())
+    children: Sequence[tuple[int, int]] = field(default=())
+    """When a split or merge created each child, and when a consumer got the first of its records."""
 
     @property
     def seconds(self) -> int:
@@ -89,6 +93,10 @@ class Timeline:
                 topic: longest_gap_seconds(times, fault.began_ns, until_ns) for topic, times in done.items()
             },
             longest_latency_ms=max(latencies, default=0.0),
+            children_wait_seconds=max(
+                ((got - made) / SECOND_NS for made, got in self.children if fault.began_ns <= made <= until_ns),
+                default=0.0,
+            ),
         )
 
     def acknowledged_rates(self) -> list[int]:

@@ -13,7 +13,8 @@ from chaos.cluster import ORDERS, READERS
 from chaos.faults.fault import ALL_TOPICS, Fault
 
 SILENCE_SECONDS: Final = 16.0
-"""Silence of the broker is noticed after 7.5 s. Then a leader waits 5 s, and a consumer has 6 s of grace."""
+"""A client notices silence of the broker after up to 11 s, the broker that of a client after 7.5 s, and then a consumer
+has 6 s of grace."""
 
 
 class Partition(Fault):

@@ -8,7 +8,7 @@ from xml.etree import ElementTree as ET
 from chaos.chart import chart
 from chaos.judge import RunEvidence, SentRecord, SubscriptionEvidence, TopicEvidence
 from chaos.report import EXAMPLES, RULES, Report, document, make_report, markdown, verdict
-from chaos.timeline import SECOND_NS, FaultWindow, Timeline
+from chaos.timeline import SECOND_NS, FaultWindow, Operation, Timeline
 from demo.checks import Delivery, StoredRecord, Violation
 from headgate.ledger.chunk import Chunk, ChunkHeader
 from headgate.model import entries as e
@@ -20,7 +20,19 @@ FAULTS = [
     FaultWindow("leader-killed", "The leader gets SIGKILL.", SECOND_NS // 2, 2 * SECOND_NS, "It was daemon-2."),
     FaultWindow("broker <cut>", "The broker is cut.", 3 * SECOND_NS, 3 * SECOND_NS + 1),
 ]
-TIMELINE = Timeline(0, 5 * SECOND_NS, {"orders": [(s.sent_ns, s.done_ns) for s in SENT[:4]]}, [1, 2])
+OPERATIONS = [
+    Operation("split", 0, SECOND_NS),
+    Operation("split", SECOND_NS, 2 * SECOND_NS, "no leader"),
+    Operation("daemon drain", 2 * SECOND_NS, 3 * SECOND_NS),
+]
+TIMELINE = Timeline(
+    0,
+    5 * SECOND_NS,
+    {"orders": [(s.sent_ns, s.done_ns) for s in SENT[:4]]},
+    [1, 2],
+    OPERATIONS,
+    [(SECOND_NS, SECOND_NS * 3 // 2)],
+)
 LEDGER = [
     Chunk(
         ChunkHeader(format=3, shard=0, number=1, leader_epoch=1, at_ms=1, entries=1, records=0),
@@ -58,10 +70,15 @@ def test_the_page_has_a_row_for_each_fault_and_each_rule() -> None:
     page = markdown(report(), "chart.svg")
 
     assert "**every invariant held**, after 5 s and 2 faults" in page
-    assert "| 1 | leader-killed | 0-2 | 1 | 0 | 0 | 1.0 | The leader gets SIGKILL. It was daemon-2. |" in page
+    assert (
+        "| 1 | leader-killed | 0-2 | 1 | 0 | 1 (1 failed) | 1.0 | 0.5 | The leader gets SIGKILL. It was daemon-2. |"
+        in page
+    )
     assert all(f"| {meaning} | 0 |" in page for _, meaning in RULES)
     assert "| `orders` | 5 | 4 | 0 | 1 | 4 | 1 |" in page
     assert "| `orders/billing` | 2 | 1 | 0 |" in page
+    assert "| split | 1 | 1 |" in page
+    assert "* 1 s, split: no leader" in page
     assert "* disk-full: there is no C compiler" in page
     assert "* daemon-1 ended with code 1: headgate: reason" in page
     assert "(chart.svg)" in page

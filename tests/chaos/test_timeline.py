@@ -21,6 +21,7 @@ def timeline() -> Timeline:
         },
         delivered=[at(0.7), at(4.2), at(4.3)],
         operations=[Operation("split", at(1), at(3)), Operation("merge", at(2), at(3.5), "no leader")],
+        children=[(at(0.5), at(5.9)), (at(1.05), at(3)), (at(3.8), at(7)), (at(5.1), at(9))],
     )
 
 
@@ -46,6 +47,7 @@ def test_the_effect_of_a_fault_is_what_happened_until_the_next_one() -> None:
     assert (0, 1, 1) == (effect.delivered, effect.commands, effect.failed_commands)
     assert {"orders": 2.95, "payments": 0.5} == {name: round(s, 2) for name, s in effect.outage_seconds.items()}
     assert 3000 == round(effect.longest_latency_ms)
+    assert round(effect.children_wait_seconds, 3) == 3.2
 
 
 def test_a_topic_that_never_answers_again_is_out_until_the_end() -> None:
