@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import itertools
 import re
-import shlex
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import click
@@ -18,11 +16,10 @@ import pytest
 from click.testing import CliRunner
 
 from headgate.cli.main import main
-from tests.support.documents.code_blocks import FENCE, blocks
+from tests.support.documents.commands import Documented, commands_of, options, simple_commands
 from tests.support.documents.program_help import help_of
 
 ROOT = Path(__file__).parents[1]
-PROGRAMS = ("headgate", "make", "python", "pytest")
 DOCUMENTS = [
     ROOT / "README.md",
     ROOT / "CONTRIBUTING.md",
@@ -32,61 +29,6 @@ DOCUMENTS = [
         path for path in (ROOT / "deploy").rglob("*") if path.suffix in (".md", ".toml", ".conf", ".service", ".yml")
     ),
 ]
-SEPARATORS = {"|", "||", "&&", ";", "&", "(", ")", ">"}
-
-
-@dataclass(frozen=True)
-class Documented:
-    """One command where it is written."""
-
-    place: str
-    words: tuple[str, ...]
-    complete: bool
-
-    def __str__(self) -> str:
-        return f"{self.place}: {shlex.join(self.words)}"
-
-
-def commands_of(path: Path) -> Iterator[Documented]:
-    """Return the commands that ``path`` contains."""
-    text, place = path.read_text(), str(path.relative_to(ROOT))
-    prose = FENCE.sub("", text)
-    lines = [
-        *(line for block in blocks(path) if block.language in ("", "bash") for line in block.text.splitlines()),
-        *(command for block in blocks(path) if block.language == "console" for command, _ in block.commands()),
-        *re.findall(r"^(?:#)? {4,}(\S.*)$", prose, re.MULTILINE),
-        *(re.findall(r"^ExecStart=(.*(?:\\\n.*)*)$", prose, re.MULTILINE) if path.suffix == ".service" else ()),
-    ]
-    for line in lines:
-        for words in simple_commands(line.replace("\\\n", " ")):
-            yield Documented(place, words, complete=True)
-    for span in re.findall(r"`([^`]+)`", prose):
-        # The lines of a comment that quotes a command begin with the comment's sign.
-        words_of_span = [word for word in span.split() if word != "#"]
-        for words in simple_commands(" ".join(words_of_span)) if words_of_span[0] in PROGRAMS else ():
-            yield Documented(place, words, complete=False)
-
-
-def simple_commands(line: str) -> list[tuple[str, ...]]:
-    """Return the commands of a shell line that start one of our programs, without folder and environment."""
-    lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
-    lexer.whitespace_split = True
-    found: list[list[str]] = [[]]
-    try:
-        for word in lexer:
-            if word in SEPARATORS:
-                found.append([])
-            else:
-                found[-1].append(word)
-    except ValueError:  # prose with an apostrophe
-        return []
-    commands = []
-    for words in found:
-        while words and re.fullmatch(r"\w+=.*", words[0]):
-            del words[0]
-        if len(words) > 1 and words[0].rpartition("/")[2] in PROGRAMS:
-            commands.append((words[0].rpartition("/")[2], *words[1:]))
-    return commands
 
 
 def epilogs(command: click.Command, path: str = "headgate") -> Iterator[Documented]:
@@ -189,14 +131,10 @@ def check_script(script: tuple[str, ...], words: list[str]) -> None:
     assert options(words) <= set(re.findall(r"--[\w-]+", text))
     if script == ("-m", "bench"):
         assert {name for name in names if re.fullmatch("[a-z_]+", name)} <= {
-            path.stem for path in (ROOT / "bench").glob("*.py")
+            path.stem for path in (ROOT / "bench").glob("*/*.py")
         }
 
 
 def command_words(words: list[str]) -> tuple[str, ...]:
     """Return the words before the first option."""
     return tuple(itertools.takewhile(lambda word: not word.startswith("-"), words))
-
-
-def options(words: list[str]) -> set[str]:
-    return {word.partition("=")[0].strip("[],") for word in words if word.lstrip("[").startswith("--")}

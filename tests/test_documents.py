@@ -16,7 +16,7 @@ DOCUMENTS = [
     *("README.md", "CONTRIBUTING.md", "SECURITY.md"),
     *sorted(str(p.relative_to(ROOT)) for p in (ROOT / "docs").rglob("*.md")),
 ]
-PLACEHOLDERS = {"bench/NAME.py"}
+PLACEHOLDERS = {"bench/SUBJECT/NAME.py"}
 
 
 def anchors(document: Path) -> set[str]:

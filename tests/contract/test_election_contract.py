@@ -257,6 +257,19 @@ async def test_the_first_cluster_config_is_kept(join: Join) -> None:
     assert await b.elections.cluster_config({"shards": 8}) == {"shards": 4, "ledger_url": "file:///a"}
 
 
+async def test_a_cluster_keeps_the_first_ledger_that_claims_it(join: Join) -> None:
+    """Also of two at once, and of a config that an earlier version wrote."""
+    a, b = await join("a"), await join("b")
+    await a.elections.cluster_config({"shards": 4})
+
+    first, second = await asyncio.gather(a.elections.claim_ledger("1" * 32), b.elections.claim_ledger("2" * 32))
+
+    assert first == second
+    assert first in {"1" * 32, "2" * 32}
+    assert await a.elections.claim_ledger("3" * 32) == first
+    assert await b.elections.cluster_config({"shards": 8}) == {"shards": 4, "ledger_id": first}
+
+
 async def test_instances_are_listed_while_they_are_open(harness: ElectionHarness, join: Join) -> None:
     a = await join("a")
     await a.elections.register_instance("a", b"at a")

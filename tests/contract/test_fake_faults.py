@@ -55,6 +55,17 @@ async def test_a_damaged_read_differs_in_one_bit_and_leaves_the_object_intact() 
     assert bytes(100) == await store.read("a")
 
 
+async def test_a_read_finds_what_there_was_when_it_was_called() -> None:
+    store = FakeStore(latency_seconds=(1, 1))
+    reading, listing = asyncio.create_task(store.read("f/a")), asyncio.create_task(store.names("f"))
+    await store.create("f/a", b"x")
+
+    with pytest.raises(ObjectMissingError):
+        await reading
+    assert await listing == []
+    assert (await store.read("f/a"), await store.names("f")) == (b"x", ["a"])
+
+
 async def test_one_seed_produces_one_schedule() -> None:
     first = await run_once(7)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from controller.leadership.election import Connected, Lost, Released, Suspended
+from controller.leadership.election import Connected, Lost, Released, SuccessorLeft, Suspended
 from tests.support.waiting import never, until
 from tests.support.worlds.election_environments import Candidate, ElectionHarness, Join, leader_and_contender
 
@@ -93,6 +93,24 @@ async def test_a_transfer_by_an_operator_is_shown_while_its_target_is_first(join
 
 
 @pytest.mark.usefixtures("quick_retries")
+async def test_an_operator_can_have_a_lock_kept_where_it_is(join: Join) -> None:
+    a, b, c = await waiting_line(join)
+
+    b.elections.keep(0)
+    a.elections.keep(0)
+
+    await until(lambda: all(each.elections.queue(0).fixed for each in (a, b, c)))
+    assert (a.first, b.first, c.first) == ({0}, set(), set())
+    # A successor can be nominated as before, and the wish ends with the transfer.
+    await hand(a, c, "c")
+    await until(lambda: seen(b, "c", "b") and not b.elections.queue(0).fixed)
+    # Only the holder can have it kept.
+    c.withdraw(0)
+    await until(lambda: b.first == {0})
+    await never(lambda: b.elections.queue(0).fixed, 0.3)
+
+
+@pytest.mark.usefixtures("quick_retries")
 async def test_a_lock_passes_to_the_next_one_if_the_successor_has_left(join: Join) -> None:
     a, b, c = await waiting_line(join)
     a.elections.nominate(0, "c")
@@ -103,6 +121,46 @@ async def test_a_lock_passes_to_the_next_one_if_the_successor_has_left(join: Joi
     a.pass_on(0)
 
     await until(lambda: b.first == {0})
+
+
+@pytest.mark.usefixtures("quick_retries")
+async def test_a_holder_learns_that_its_successor_has_left(join: Join) -> None:
+    a, b, c = await waiting_line(join)
+    a.elections.nominate(0, "c")
+    await until(lambda: c.nominated == [0])
+
+    c.withdraw(0)
+
+    await until(lambda: SuccessorLeft(0) in a.events)
+    a.elections.nominate(0, "b")
+    await until(lambda: b.nominated == [0])
+    b.elections.confirm(0)
+    await until(lambda: a.ready == [0])
+    assert a.events.count(SuccessorLeft(0)) == 1
+
+
+async def test_a_lock_that_is_passed_on_just_before_the_end_reaches_its_successor(
+    harness: ElectionHarness, join: Join
+) -> None:
+    """As in a daemon that stops: it ends as soon as it has transferred its shards."""
+    a = Candidate()
+    a.elections = await harness.build("a", a.on_event)
+    async with a.elections:
+        a.elections.contend(0)
+        await until(lambda: a.first == {0})
+        b, c = await join("b"), await join("c")
+        b.elections.contend(0)
+        await until(lambda: seen(a, "a", "b"))
+        c.elections.contend(0)
+        await until(lambda: seen(a, "a", "bc"))
+        a.elections.nominate(0, "c")
+        await until(lambda: c.nominated == [0])
+        c.elections.confirm(0)
+        await until(lambda: a.ready == [0])
+        a.pass_on(0)
+
+    await until(lambda: c.first == {0})
+    assert b.first == set()
 
 
 @pytest.mark.usefixtures("quick_retries")
@@ -135,17 +193,69 @@ async def test_nominating_a_stranger_is_answered_by_silence(join: Join) -> None:
 
 @pytest.mark.usefixtures("short_sessions", "quick_retries")
 async def test_a_grant_that_comes_too_late_changes_nothing(harness: ElectionHarness, join: Join) -> None:
-    """The session of the holder has expired meanwhile, so another one is entitled already."""
+    """The session of the holder has expired meanwhile, so another one is entitled already, by the order of the queue."""
     a, b, c = await waiting_line(join)
     a.elections.nominate(0, "c")
     await until(lambda: c.nominated == [0])
     await harness.partition("a")
     await until(lambda: Suspended() in a.events)
 
-    a.pass_on(0)
-    await until(lambda: b.first == {0})
+    a.pass_on(0, fixed=True)
+    await until(lambda: c.first == {0})
     await harness.heal("a")
     await until(lambda: a.events[-1] == Connected() and Lost() in a.events)
 
-    await never(lambda: c.first, 0.3)
-    assert b.first == {0}
+    await never(lambda: b.first or c.elections.queue(0).fixed, 0.3)
+    assert c.first == {0}
+
+
+@pytest.mark.usefixtures("quick_retries")
+async def test_a_lock_passes_to_the_one_that_was_placed_next(join: Join) -> None:
+    a, b, c = await waiting_line(join)
+
+    b.elections.place_next(0, "b")
+    a.elections.place_next(0, "c")
+
+    await until(lambda: all(next_one(each) == "c" for each in (a, b, c)))
+    assert (a.first, b.first, c.first) == ({0}, set(), set())
+    a.withdraw(0)
+    await until(lambda: c.first == {0})
+    await until(lambda: seen(b, "c", "b") and next_one(b) == "b")
+    assert b.first == set()
+    # The order ends with those that it names.
+    a.elections.contend(0)
+    await until(lambda: seen(c, "c", "ab"))
+    c.withdraw(0)
+    await until(lambda: b.first == {0})
+
+
+@pytest.mark.usefixtures("quick_retries")
+async def test_who_is_next_can_change_and_does_not_end_what_an_operator_wants(join: Join) -> None:
+    a, b, c = await waiting_line(join)
+
+    a.elections.place_next(0, "c")
+    await until(lambda: next_one(b) == "c")
+    a.elections.keep(0)
+    await until(lambda: all(each.elections.queue(0).fixed for each in (a, b, c)))
+    assert next_one(a) == "c"
+    a.elections.place_next(0, "b")
+
+    await until(lambda: all(next_one(each) == "b" for each in (a, b, c)))
+    assert all(each.elections.queue(0).fixed for each in (a, b, c))
+
+
+@pytest.mark.usefixtures("quick_retries")
+async def test_the_successor_of_a_transfer_is_next_meanwhile(join: Join) -> None:
+    a, b, c = await waiting_line(join)
+    a.elections.place_next(0, "b")
+
+    a.elections.nominate(0, "c")
+
+    await until(lambda: all(next_one(each) == "c" for each in (a, b, c)))
+    a.elections.nominate(0, "")
+    await until(lambda: all(next_one(each) == "b" for each in (a, b, c)))
+
+
+def next_one(candidate: Candidate) -> str:
+    queue = candidate.elections.queue(0)
+    return "" if queue is None else queue.next

@@ -52,6 +52,15 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
             return RemoteStore(obstore.store.MemoryStore())
 
 
+async def test_what_is_in_a_folder_is_made_durable(store: Store) -> None:
+    await store.make_durable("chunks/shard=0001")  # it does not exist
+    await store.create("chunks/shard=0001/000000000001.parquet", b"x")
+
+    await store.make_durable("chunks/shard=0001")
+
+    assert await store.read("chunks/shard=0001/000000000001.parquet") == b"x"
+
+
 @pytest.mark.parametrize("data", [b"", b"\0\xff", b"x" * 3_000_000], ids=["empty", "binary", "large"])
 async def test_an_object_is_read_as_it_was_created(store: Store, data: bytes) -> None:
     await store.create("chunks/shard=0001/000000000001.parquet", data)

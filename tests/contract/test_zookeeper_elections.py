@@ -70,7 +70,8 @@ async def test_a_foreign_node_with_the_name_of_an_instance_is_reported_and_harms
     harness = ZooKeeperHarness(stack, zookeeper)
 
     def plant(client: KazooClient, root: str) -> None:
-        client.create(f"{root}/instances/a", b"planted", makepath=True)
+        for name in ("a", "README.txt"):
+            client.create(f"{root}/instances/{name}", b"planted", makepath=True)
 
     await asyncio.to_thread(harness.with_zookeeper_client, plant)
     a = Candidate()
@@ -85,14 +86,47 @@ async def test_a_foreign_node_with_the_name_of_an_instance_is_reported_and_harms
         await a.elections.register_instance("a", b"here")
         a.elections.contend(0)
         await until(lambda: a.first == {0} and bool(found))
+        for _ in range(2):
+            assert await a.elections.instances() == {}
 
-    [line] = [entry for entry in logs if entry["event"] == "instance.foreign_node"]
-    assert (line["reason"], line["node"]) == ("permanent", found[0].node)
-    assert line["node"].endswith("/instances/a")
-    assert "delete it" in line["advice"]
+    lines = [entry for entry in logs if entry["event"] == "instance.foreign_node"]
+    assert [line["node"] for line in lines] == [each.node for each in found]
+    assert sorted(line["node"].rsplit("/", 1)[1] for line in lines) == ["README.txt", "a"], "each once"
+    assert all(line["reason"] == "permanent" and "delete it" in line["advice"] for line in lines)
 
     await asyncio.to_thread(harness.with_zookeeper_client, lambda client, root: client.delete(f"{root}/instances/a"))
-    await listed(harness, {"a": b"here"})
+    await listed(harness, {"a": b"here", "README.txt": b"planted"})
+
+
+async def test_a_lock_that_was_passed_on_is_acquired_before_the_queue_is_read(
+    zookeeper: Server, stack: AsyncExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each request to ZooKeeper delays the clients of the shard."""
+    harness = ZooKeeperHarness(stack, zookeeper)
+    a, b = Candidate(), Candidate()
+    for name, candidate in (("a", a), ("b", b)):
+        candidate.elections = await stack.enter_async_context(await harness.build(name, candidate.on_event))
+        candidate.elections.contend(0)
+        await until(lambda candidate=candidate: candidate.holders == {0: "a"})
+    await until(lambda: a.elections.queue(0).waiting == {"b"})
+    a.elections.nominate(0, "b")
+    await until(lambda: b.nominated == [0])
+    b.elections.confirm(0)
+    await until(lambda: a.ready == [0])
+    connection = b.elections._connection
+    request = connection.call
+    first: list[bool] = []
+
+    async def call(name: str, *arguments: object, **options: object) -> object:
+        if name == "get_children":
+            first.append(0 in b.first)
+        return await request(name, *arguments, **options)
+
+    monkeypatch.setattr(connection, "call", call)
+    a.pass_on(0)
+
+    await until(lambda: b.first == {0} and first)
+    assert all(first)
 
 
 async def test_the_client_detects_a_frozen_server_and_recovers_when_it_continues(

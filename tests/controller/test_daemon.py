@@ -7,14 +7,18 @@ import gc
 import struct
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 import structlog
 
 from controller.access.quotas import Limits
 from controller.access.rules import AccessRules, Act, Action, Right, Role
+from controller.cluster_config import ClusterConfig
 from controller.daemon import Daemon
 from controller.leadership.election import Connected, ElectionClientError, Refused
+from controller.leadership.ledger_identity import LedgerIdentity
+from controller.leadership.session_secret import SessionSecret
 from controller.leadership.zookeeper_connection import DigestUser, ZooKeeperCredentials
 from controller.local.certificates import LocalCertificateAuthority
 from controller.settings.load import (
@@ -32,7 +36,13 @@ from headgate.ledger.ledger import Ledger
 from headgate.protocol import messages as m
 from headgate.storage.object_store import LocalStore
 from tests.support.fakes.broker import FakeBroker
+from tests.support.fakes.object_store import FakeStore
 from tests.support.samples.secret_files import write_secret
+
+NO_LEDGER = LedgerIdentity(
+    FakeStore(), url="memory:", node="/headgate/test/config", known=None, claim=AsyncMock(side_effect=AssertionError)
+)
+CONFIG = ClusterConfig(1, SessionSecret(SessionSecret.new_digits()), NO_LEDGER)
 
 
 @pytest.fixture
@@ -48,13 +58,12 @@ async def test_the_restored_state_is_frozen_before_the_leader_is_created(tmp_pat
         freeze_counts.append(gc.get_freeze_count())
 
     daemon: Any = Daemon(settings, leader_type)
-    controller: Any = daemon._controller(Ledger(LocalStore(tmp_path), 0), 1, object(), object(), object(), object())
+    controller: Any = daemon._controller(
+        Ledger(LocalStore(tmp_path), 0), CONFIG, object(), object(), object(), object()
+    )
     before = gc.get_freeze_count()
-    try:
-        controller._new_leader(ShardState(0), lambda: False)
-        (frozen,) = freeze_counts
-    finally:
-        gc.unfreeze()
+    controller._new_leader(ShardState(0), lambda: False)
+    (frozen,) = freeze_counts
 
     assert frozen > before + 1000, "all live objects are frozen, the state included"
 
@@ -116,17 +125,16 @@ async def test_a_reload_enables_and_disables_devices_now_and_for_later_terms(
     off = settings.replace(ingest=IngestSettings(mqtt_devices=False))
     daemon: Any = Daemon(settings)
     transport = FakeBroker().transport("d")
-    controller: Any = daemon._controller(Ledger(LocalStore(tmp_path), 0), 1, object(), transport, object(), object())
+    controller: Any = daemon._controller(
+        Ledger(LocalStore(tmp_path), 0), CONFIG, object(), transport, object(), object()
+    )
     daemon._controllers = [controller]
     enabled: list[bool] = []
-    try:
-        for read in (off, settings, off):
-            controller.leader = controller._new_leader(ShardState(0), lambda: False)
-            enabled.append(controller.leader.devices.subscriptions._enabled)
-            daemon.reload(read)
-            enabled.append(controller.leader.devices.subscriptions._enabled)
-    finally:
-        gc.unfreeze()
+    for read in (off, settings, off):
+        controller.leader = controller._new_leader(ShardState(0), lambda: False)
+        enabled.append(controller.leader.devices.subscriptions._enabled)
+        daemon.reload(read)
+        enabled.append(controller.leader.devices.subscriptions._enabled)
 
     assert [True, False, False, True, True, False] == enabled
 

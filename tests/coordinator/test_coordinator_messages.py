@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from structlog.testing import capture_logs
 
 from coordinator.assignment_reconciler import MAX_MOVES_PER_TURN, MAX_REPEATED_GRANTS
 from headgate.protocol import messages as m
@@ -22,6 +23,19 @@ async def harness(lead: Lead) -> CoordinatorHarness:
     """A STREAM with four segments and no consumer."""
     with virtual_time():
         return lead(segments=4)
+
+
+# The log
+
+
+async def test_a_rebalance_is_one_line_of_the_log_however_many_segments_move(harness: CoordinatorHarness) -> None:
+    harness.register("ada")
+    with capture_logs() as logs:
+        harness.register("bob")
+        harness.confirm_all()
+    assert {"ada", "bob"} == set(harness.holders().values()), "segments moved"
+    changes = [(each["log_level"], each["reason"]) for each in logs if each["event"] == "assignment.changed"]
+    assert [("info", "consumer registered"), ("debug", "confirmed"), ("debug", "confirmed")] == changes
 
 
 # Lost messages

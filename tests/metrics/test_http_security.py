@@ -248,18 +248,6 @@ async def test_a_request_that_does_not_arrive_ends_its_connection_and_is_counted
     assert counted == [0, 1, 0, 1]
 
 
-async def test_a_client_that_gives_up_is_not_slow(server_files):
-    async with (harness := HttpHarness(keepalive_seconds=0.2)).server:
-        host, port = harness.server.address.split(":")
-        _, writer = await asyncio.open_connection(host, int(port))
-        writer.write(SOME_HEADERS)
-        await asyncio.sleep(0.15)
-        writer.close()
-        assert (await harness.get("/livez"))[0] == 200
-
-    assert harness.denied("slow_request") == 0
-
-
 async def test_a_probe_of_the_port_is_no_refusal(server_files, trusting):
     """Load balancers connect and go away."""
     async with (harness := HttpHarness(access=HttpAccess(tls=of(server_files)))).server:

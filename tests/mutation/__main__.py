@@ -1,6 +1,7 @@
 """``python -m tests.mutation --sample N --seed S``: how many small faults in the pure packages do unit tests notice?
 
-Prints the survivors and the score: the share of mutants for which a test fails. The same seed picks the same mutants as
+Prints the survivors and the score: the share of mutants for which a test fails. Mutants in `equivalents.toml` do not count,
+and are listed with their reasons. The same seed picks the same mutants as
 long as the code that they change is the same. With ``--json`` the report is one JSON object.
 """
 
@@ -15,15 +16,19 @@ from pathlib import Path
 
 from tests.mutation.fork_server import Result, run
 from tests.mutation.mutants import Mutant, mutants_of, sample
-from tests.mutation.targets import PACKAGES, STATEFUL, modules_of
+from tests.mutation.targets import PACKAGES, STATEFUL, equivalents, modules_of
 
 ROOT = Path(__file__).parents[2]
 
 
 def main(arguments: Sequence[str] | None = None, root: Path = ROOT) -> int:
     """Run a sample of mutants of the project at `root`; return 0 if the run itself succeeded, whatever survived."""
-    options = _parser().parse_args(arguments)
-    modules = dict.fromkeys(name for package in options.packages for name in modules_of(package, root))
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    try:
+        modules = dict.fromkeys(name for package in options.packages for name in modules_of(package, root))
+    except ValueError as error:
+        parser.error(str(error))
     every = [
         mutant for name in modules for mutant in mutants_of((root / f"{name.replace('.', '/')}.py").read_text(), name)
     ]
@@ -43,6 +48,9 @@ def main(arguments: Sequence[str] | None = None, root: Path = ROOT) -> int:
 
 def summarize(results: Sequence[Result[Mutant]], *, mutants: int, seed: int) -> dict[str, object]:
     """Return the report: the score overall, by package and by kind, and the survivors."""
+    explained = equivalents()
+    equivalent = [result for result in results if not result.noticed and result.mutant.key in explained]
+    results = [result for result in results if result not in equivalent]
     survivors = [result for result in results if not result.noticed]
     return {
         "mutants": mutants,
@@ -52,16 +60,20 @@ def summarize(results: Sequence[Result[Mutant]], *, mutants: int, seed: int) -> 
         "outcomes": dict(Counter(result.outcome for result in results)),
         "by_package": _scores(results, [result.mutant.module.rpartition(".")[0] for result in results]),
         "by_kind": _scores(results, [result.mutant.kind for result in results]),
+        "equivalent": sorted(f"{each.mutant.describe()}: {explained[each.mutant.key]}" for each in equivalent),
         "survivors": sorted(f"{result.outcome}: {result.mutant.describe()}" for result in survivors),
     }
 
 
 def as_text(summary: dict[str, object]) -> str:
     """Return the report for people."""
-    lines = [f"{name}: {value}" for name, value in summary.items() if name != "survivors"]
-    survivors = summary["survivors"]
-    assert isinstance(survivors, list)
-    return "\n".join([*lines, "", "Survivors:", *survivors])
+    lists = ("equivalent", "survivors")
+    lines = [f"{name}: {value}" for name, value in summary.items() if name not in lists]
+    for name in lists:
+        found = summary[name]
+        assert isinstance(found, list)
+        lines += ["", f"{name.capitalize()}:", *found]
+    return "\n".join(lines)
 
 
 def _score(results: Sequence[Result[Mutant]]) -> float:

@@ -8,8 +8,8 @@ that child forgets the project's modules and starts pytest in itself.
 Survivors cost the most, so their tests are bounded: property tests play fewer examples than usual, and the tests of one
 mutant, its module's own first, then the quickest first, end with those that add up to `MOST_SECONDS`.
 
-A child that uses far more processor time or memory than the tests need was changed into an endless loop, and counts as
-killed. Requires a platform with `fork`.
+A child that uses far more processor time or memory than the tests need was changed into an endless loop, and one that
+uses no processor time for long waits for what never happens: both count as killed. Requires Linux.
 """
 
 from __future__ import annotations
@@ -34,7 +34,6 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import hypothesis
 import pytest
-from _pytest.runner import runtestprotocol
 
 from tests.mutation.targets import folders_of_tests, own_test_file
 
@@ -51,7 +50,10 @@ TIME_FACTOR = 2
 MOST_SECONDS = 10.0
 MOST_EXAMPLES = 30
 SPARE_SECONDS = 2
-WALL_FACTOR = 10
+IDLE_SECONDS = 15.0
+"""No test waits for so long: most run in virtual time, the others wait for a second or two."""
+MIN_TICKS = 10
+"""Of 10 ms each. A child that uses less in `IDLE_SECONDS` is idle, though a timer may wake it."""
 
 
 class Fault(Protocol):
@@ -168,7 +170,7 @@ class ForkServer(Generic[FaultT]):
         path = _path(self._root, mutant.module)
         tree = mutant.tree(path.read_text())
         if exchange_code(mutant, compile(tree, str(path), "exec")):
-            failed = next(_failures([self._items[test] for test in tests], seconds), "")
+            failed = _first_failure([self._items[test] for test in tests], seconds)
             return int(bool(failed)), failed
         return _import_and_run(mutant, tree, path, tests)
 
@@ -205,7 +207,9 @@ def _path(root: Path, module: str) -> Path:
     return root / (module.replace(".", "/") + ".py")
 
 
-def in_child(work: Callable[[], tuple[int, str]], *, cpu_seconds: int) -> tuple[int, str]:
+def in_child(
+    work: Callable[[], tuple[int, str]], *, cpu_seconds: int, idle_seconds: float = IDLE_SECONDS
+) -> tuple[int, str]:
     """Run `work` in a forked process; return its code and text, or a negative code if it was ended from outside."""
     reader, writer = os.pipe()
     child = os.fork()
@@ -223,7 +227,7 @@ def in_child(work: Callable[[], tuple[int, str]], *, cpu_seconds: int) -> tuple[
         finally:
             os._exit(code)
     os.close(writer)
-    text = _read(reader, time.monotonic() + WALL_FACTOR * cpu_seconds)
+    text = _read(reader, child, idle_seconds)
     if text is None:
         os.kill(child, signal.SIGKILL)
     _, status = os.waitpid(child, 0)
@@ -237,27 +241,54 @@ def _limit(cpu_seconds: int) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (most, most))
 
 
-def _read(reader: int, deadline: float) -> str | None:
-    """Return all that the child writes, or None if it is still running at the deadline."""
+def _read(reader: int, child: int, idle_seconds: float) -> str | None:
+    """Return all that the child writes, or None if it is idle for too long."""
     parts = []
+    _, used = _activity(child)
+    busy_at = time.monotonic()
     with os.fdopen(reader, "rb", buffering=0) as stream:
         while True:
-            ready, _, _ = select.select([stream], [], [], max(0.0, deadline - time.monotonic()))
-            if not ready:
+            ready, _, _ = select.select([stream], [], [], min(1.0, idle_seconds))
+            if ready:
+                part = stream.read(1 << 16)
+                if not part:
+                    return b"".join(parts).decode()
+                parts.append(part)
+                continue
+            runnable, ticks = _activity(child)
+            if runnable or ticks - used >= MIN_TICKS:
+                used, busy_at = ticks, time.monotonic()
+            elif time.monotonic() - busy_at > idle_seconds:
                 return None
-            part = stream.read(1 << 16)
-            if not part:
-                return b"".join(parts).decode()
-            parts.append(part)
 
 
-def _failures(items: Sequence[pytest.Item], seconds: dict[str, float]) -> Iterator[str]:
-    """Run tests in turn and yield the names of those that fail. A test that takes too long ends the process."""
-    following: list[pytest.Item | None] = [*items[1:], None]
-    for item, next_item in zip(items, following, strict=True):
+def _activity(process: int) -> tuple[bool, int]:
+    """Return whether a child runs or waits for a processor or a disk, and its processor time in ticks of the kernel.
+
+    On a busy machine a child that waits for a processor gets little time, but is not idle. See proc_pid_stat(5).
+    """
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return fields[0] in {"R", "D"}, int(fields[11]) + int(fields[12])
+
+
+def _first_failure(items: Sequence[pytest.Item], seconds: dict[str, float]) -> str:
+    """Run tests in turn up to a failure and return its test. A test that takes too long ends the process."""
+    first = _FirstFailure.among(items)
+    for item, next_item in _pairs(items):
         signal.setitimer(signal.ITIMER_VIRTUAL, SPARE_SECONDS + TIME_FACTOR * seconds[item.nodeid])
-        if any(report.failed for report in runtestprotocol(item, log=False, nextitem=next_item)):
-            yield item.nodeid
+        _run_test(item, next_item)
+        if first.name:
+            break
+    return first.name
+
+
+def _pairs(items: Sequence[pytest.Item]) -> Iterator[tuple[pytest.Item, pytest.Item | None]]:
+    return zip(items, [*items[1:], None], strict=True)
+
+
+def _run_test(item: pytest.Item, next_item: pytest.Item | None) -> None:
+    """Run one test through pytest's hook, because the project's own part of it restores what a test has changed."""
+    item.config.hook.pytest_runtest_protocol(item=item, nextitem=next_item)
 
 
 def _trace(items: Sequence[pytest.Item], files: set[str]) -> tuple[int, str]:
@@ -278,17 +309,16 @@ def _trace(items: Sequence[pytest.Item], files: set[str]) -> tuple[int, str]:
 
     seconds: dict[str, float] = {}
     found = []
-    following: list[pytest.Item | None] = [*items[1:], None]
-    for item, next_item in zip(items, following, strict=True):
+    first = _FirstFailure.among(items)
+    for item, next_item in _pairs(items):
         executed.clear()
         began = time.process_time()
         sys.settrace(trace)
-        reports = runtestprotocol(item, log=False, nextitem=next_item)
+        _run_test(item, next_item)
         sys.settrace(None)
         seconds[item.nodeid] = time.process_time() - began
-        failed = [report for report in reports if report.failed]
-        if failed:
-            return 1, f"{item.nodeid}\n{failed[0].longreprtext[-2000:]}"
+        if first.name:
+            return 1, f"{first.name}\n{first.text[-2000:]}"
         found += [(path, item.nodeid, sorted(lines)) for path, lines in executed.items()]
     return 0, json.dumps({"seconds": seconds, "lines": found})
 
@@ -364,14 +394,24 @@ class _FirstFailure:
 
     def __init__(self) -> None:
         self.name = ""
+        self.text = ""
+
+    @classmethod
+    def among(cls, items: Sequence[pytest.Item]) -> _FirstFailure:
+        """Return one that sees the outcomes of collected tests."""
+        first = cls()
+        items[0].config.pluginmanager.register(first)
+        return first
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if report.failed:
-            self.name = self.name or report.nodeid
+        self._see(report)
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        if report.failed:
-            self.name = self.name or report.nodeid
+        self._see(report)
+
+    def _see(self, report: pytest.TestReport | pytest.CollectReport) -> None:
+        if report.failed and not self.name:
+            self.name, self.text = report.nodeid, report.longreprtext
 
 
 def _import_and_run(mutant: Fault, tree: ast.Module, path: Path, tests: list[str]) -> tuple[int, str]:

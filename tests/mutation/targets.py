@@ -6,8 +6,10 @@ folders listed in `FALLBACK` for packages whose rules are partly tested through 
 
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
 
+EQUIVALENTS = Path(__file__).with_name("equivalents.toml")
 PACKAGES = (
     "headgate.model",
     "headgate.protocol",
@@ -45,11 +47,24 @@ FALLBACK = {
 }  # fmt: skip
 
 
+def equivalents() -> dict[str, str]:
+    """Return key of a mutant → why no test notices it, from `EQUIVALENTS`."""
+    tables = tomllib.loads(EQUIVALENTS.read_text())
+    return {f"{module}|{key}": reason for module, table in tables.items() for key, reason in table.items()}
+
+
 def modules_of(package: str, root: Path) -> list[str]:
-    """Return the modules that a dotted pattern names: a module, or all modules of a package."""
+    """Return the modules that a dotted pattern names: a module, or all modules of a package.
+
+    Raises:
+        ValueError: no module has the name.
+
+    """
     pattern = package.replace(".", "/")
     paths = [*root.glob(f"{pattern}.py"), *root.glob(f"{pattern}/**/*.py")]
     names = sorted(".".join(path.relative_to(root).with_suffix("").parts) for path in paths)
+    if not names:
+        raise ValueError(f"no module or package is called {package}")
     return [name for name in names if not name.endswith("__init__")]
 
 

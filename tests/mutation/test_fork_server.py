@@ -3,8 +3,11 @@
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -26,7 +29,12 @@ class Window:
         return 1
 """
 TESTS = """\
+from coordinator.balancing import window
 from coordinator.balancing.window import Window
+
+
+def test_a_test_may_change_what_the_project_restores():
+    window.LIMIT = 100
 
 
 def test_a_number_below_the_limit_is_accepted():
@@ -35,6 +43,20 @@ def test_a_number_below_the_limit_is_accepted():
 
 def test_hundreds_do_not_count():
     assert not Window().accepts(250)
+"""
+CONFTEST = """\
+import pytest
+from coordinator.balancing import window
+
+LIMIT = window.LIMIT
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol():
+    try:
+        return (yield)
+    finally:
+        window.LIMIT = LIMIT
 """
 RUN = "import sys; from pathlib import Path; from tests.mutation.__main__ import main; sys.exit(main(sys.argv[1:], Path.cwd()))"
 
@@ -46,6 +68,7 @@ def test_a_run_tells_which_mutants_no_test_notices(tmp_path: Path) -> None:
         "coordinator/balancing/__init__.py": "",
         "coordinator/balancing/window.py": MODULE,
         "tests/coordinator/balancing/test_window.py": TESTS,
+        "tests/coordinator/balancing/conftest.py": CONFTEST,
         "pytest.ini": "[pytest]\nmarkers = spark\npythonpath = .\n",
     }
     for name, text in files.items():
@@ -100,3 +123,26 @@ def test_a_child_in_an_endless_loop_is_ended() -> None:
 
     assert code < 0
     assert not text
+
+
+def test_a_child_that_waits_for_nothing_is_ended() -> None:
+    def wait() -> tuple[int, str]:
+        threading.Event().wait()
+        return 0, ""
+
+    code, text = in_child(wait, cpu_seconds=5, idle_seconds=0.2)
+
+    assert code == -signal.SIGKILL
+    assert not text
+
+
+def test_a_child_that_waits_for_a_processor_is_not_ended() -> None:
+    """Other processes can leave it less time than an idle one uses; here the limit ends before it can use so much."""
+
+    def count() -> tuple[int, str]:
+        began = time.process_time()
+        while time.process_time() - began < 0.2:
+            pass
+        return 0, "done"
+
+    assert (0, "done") == in_child(count, cpu_seconds=5, idle_seconds=0.05)

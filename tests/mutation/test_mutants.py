@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.mutation.__main__ import main, summarize
+from tests.mutation.fork_server import Result
 from tests.mutation.mutants import Mutant, apply, mutants_of, sample
-from tests.mutation.targets import PACKAGES, STATEFUL, folders_of_tests, modules_of
+from tests.mutation.targets import PACKAGES, STATEFUL, equivalents, folders_of_tests, modules_of
 
 ROOT = Path(__file__).parents[2]
 
@@ -85,3 +87,31 @@ def test_a_name_that_is_mutated_by_default_is_that_of_modules_with_tests(package
 
     assert modules
     assert all(any((ROOT / folder).is_dir() for folder in folders_of_tests(module)) for module in modules)
+
+
+def test_a_name_without_modules_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--packages", "coordinator.misspelled"])
+
+    assert "no module or package is called coordinator.misspelled" in capsys.readouterr().err
+
+
+def test_each_mutant_that_is_explained_as_equivalent_exists() -> None:
+    explained = equivalents()
+    modules = {key.partition("|")[0] for key in explained}
+    sources = {module: (ROOT / f"{module.replace('.', '/')}.py").read_text() for module in modules}
+    keys = {mutant.key for module, source in sources.items() for mutant in mutants_of(source, module)}
+
+    assert set(explained) <= keys
+    assert all(explained.values())
+
+
+def test_an_equivalent_mutant_is_listed_and_does_not_count() -> None:
+    module = "headgate.ledger.facts"
+    found = mutants_of((ROOT / "headgate/ledger/facts.py").read_text(), module)
+    equivalent = next(mutant for mutant in found if mutant.key in equivalents())
+    other = next(mutant for mutant in found if mutant.key not in equivalents())
+    summary = summarize([Result(equivalent, "survived"), Result(other, "killed")], mutants=2, seed=1)
+
+    assert (summary["score"], summary["sample"], summary["survivors"]) == (1.0, 1, [])
+    assert len(summary["equivalent"]) == 1  # type: ignore[arg-type]

@@ -8,6 +8,7 @@ A file in ``bugs/`` has an array ``bug`` of tables with these fields:
     source     the known bug of another system that this one copies; absent: only the rule
     before     text of the module, once in it
     after      text in its place
+    needs      operation or program of a plan without which the simulator cannot find the bug; absent: any world may
     unseen     why the simulator cannot find the bug; absent: it does
 
 Raises CatalogueError for data that does not fit the code.
@@ -31,12 +32,23 @@ RULED = (
     "coordinator.decisions",
     "coordinator.balancing",
     "coordinator.drain_poller",
+    "coordinator.reporting",
+    "controller.decisions.topic_import",
     "controller.decisions.verdicts",
+    "controller.leader",
+    "controller.leadership.broker_contact",
+    "controller.leadership.queue_order",
+    "controller.leadership.shard_load",
+    "controller.leadership.spread",
+    "controller.leadership.standby",
+    "controller.leadership.transfer_pace",
     "controller.leadership.transitions",
     "controller.retention.policy",
     "controller.retention.trim_policy",
+    "controller.scaling.policy",
     "controller.state",
     "drain.compaction.policy",
+    "headgate.protocol.backlog",
 )
 """Modules and packages whose numbered rules must each have a bug."""
 _RULE = re.compile(r"^\s*(\d+)\. ", re.MULTILINE)
@@ -56,6 +68,7 @@ class PlantedBug:
     before: str
     after: str
     source: str = ""
+    needs: str = ""
     unseen: str = ""
     root: Path = field(default=ROOT, repr=False, compare=False)
 

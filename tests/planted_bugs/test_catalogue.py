@@ -9,10 +9,12 @@ from tests.mutation.targets import modules_of
 from tests.planted_bugs.__main__ import PAGE, stored_results
 from tests.planted_bugs.catalogue import ROOT, RULED, CatalogueError, PlantedBug, load, rules_of
 from tests.planted_bugs.table import Outcome, missing, not_found_yet, page
+from tests.planted_bugs.trial import seeds_of
+from tests.simulation.plan import plan_of
 
 BUGS = load()
 LEAST_BUGS = 60
-MOST_NOT_FOUND_YET = 44
+MOST_NOT_FOUND_YET = 22
 """It only falls: `python -m tests.planted_bugs --all --table --seeds 100` on a quiet machine plays more seeds."""
 
 
@@ -73,6 +75,14 @@ def test_the_rules_of_a_docstring_are_counted(tmp_path: Path) -> None:
     planted(tmp_path, "return 1")
 
     assert rules_of((tmp_path / "m.py").read_text()) == [1, 2]
+
+
+def test_bugs_of_leadership_play_worlds_with_several_shards_or_daemons() -> None:
+    bugs = {bug.file: bug for bug in BUGS}
+
+    assert list(seeds_of(bugs["headgate/model/layout.py"], 3)) == [1, 2, 3]
+    assert list(seeds_of(bugs["controller/leadership/transitions.py"], 3)) == [1, 2, 3]
+    assert all(plan_of(seed).clustered for seed in seeds_of(bugs["controller/leadership/spread.py"], 50))
 
 
 def test_what_is_not_proved_is_named(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ import pytest
 
 from tests.planted_bugs.__main__ import stored_results
 from tests.planted_bugs.catalogue import PlantedBug, load
-from tests.planted_bugs.trial import simulate
+from tests.planted_bugs.trial import seeds_of, simulate
 from tests.simulation.test_simulation import first_fresh_seed
 
 SAMPLE = 4
@@ -27,7 +27,7 @@ def test_the_simulator_finds_it_again(number: int) -> None:
     before = stored_results()[bug.key].seeds
     assert before is not None
 
-    assert simulate(bug, range(1, FACTOR * before + SPARE_SEEDS + 1)) is not None, bug.key
+    assert simulate(bug, seeds_of(bug, FACTOR * before + SPARE_SEEDS)) is not None, bug.key
 
 
 @pytest.mark.simulation

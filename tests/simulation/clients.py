@@ -12,6 +12,7 @@ import random
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
 
+from headgate.client.connection import Client
 from headgate.protocol.messages import publish_filter
 from tests.simulation.broken_promise import InvariantViolationError
 from tests.support.fakes.device_broker import FakeDeviceBroker
@@ -35,21 +36,25 @@ class DeviceClients:
         on_switch: Callable[[], None],
         pause: Callable[[random.Random, float, float], Awaitable[None]],
         *,
+        shard: int,
         switch_probability: float,
     ) -> None:
         """``on_switch`` is called when `on` changes. ``pause`` waits between publications.
 
-        ``switch_probability``: per publication.
+        ``shard``: that of ``topic``. ``switch_probability``: per publication.
         """
         self.broker = FakeDeviceBroker(window=20)
         self.published: dict[bytes, list[int]] = defaultdict(list)
         """Key → counters with a PUBACK that the broker keeps."""
         self.on = True
         self.switches = 0
+        self.retain = 0.0
+        """Probability that a publication is retained by the broker."""
         self.discarded = 0
         """Publications that the broker discarded."""
         self._on_switch = on_switch
         self._pause = pause
+        self._shard = shard
         self._switch_probability = switch_probability
         self._subscribed_publications = 2
         """Publications that the broker kept since the intake was switched on."""
@@ -64,13 +69,13 @@ class DeviceClients:
     @property
     def is_settled(self) -> bool:
         """Whether the broker has nothing queued, and exactly the expected subscriptions."""
-        name = self.session_name(0)
+        name = self.session_name(self._shard)
         return self.broker.waiting(name) == 0 and self.broker.filters(name) == ({self._filter} if self.on else set())
 
     def check(self) -> None:
         """Raise InvariantViolationError unless settled."""
         if not self.is_settled:
-            name = self.session_name(0)
+            name = self.session_name(self._shard)
             raise InvariantViolationError(
                 f"devices are switched {'on' if self.on else 'off'}, but the broker's session ends with subscriptions "
                 f"{sorted(self.broker.filters(name))} and {self.broker.waiting(name)} queued messages"
@@ -93,7 +98,8 @@ class DeviceClients:
             if self.broker.running:
                 key = KEY_PREFIX + b"%d" % self._rng.randrange(DEVICES)
                 counters = self.published[key]
-                if self.broker.publish(self._topic_prefix + key.decode(), b"%d" % len(counters)):
+                retain = self.retain > 0 and self._rng.random() < self.retain
+                if self.broker.publish(self._topic_prefix + key.decode(), b"%d" % len(counters), retain=retain):
                     counters.append(len(counters))
                     self._subscribed_publications += self.on
                 elif self._subscribed_publications >= 2:
@@ -103,4 +109,15 @@ class DeviceClients:
                 if self._rng.random() < DROP_PROBABILITY:
                     # The leader accepts it, but its PUBACK is lost: the broker delivers it again.
                     await asyncio.sleep(self._rng.uniform(0, 0.01))
-                    self.broker.drop(self.session_name(0))
+                    self.broker.drop(self.session_name(self._shard))
+
+
+class CommandClient(Client):
+    """A client that shows the token of its last command."""
+
+    token = ""
+
+    def new_token(self) -> str:
+        """Return a token, and keep it."""
+        self.token = super().new_token()
+        return self.token

@@ -14,7 +14,7 @@ from tests.simulation.shrinking import shrink
 
 SALTS = 3
 """Other delays and pauses that are tried before a part is kept: leaving out a part moves the others a little."""
-_VALUE = re.compile(r"\bb?'[^']*'|\bb?\"[^\"]*\"|\{[^}]*\}|\[[^]]*\]|\d+")
+_VALUE = re.compile(r"(?<!\w)b?'[^']*'|(?<!\w)b?\"[^\"]*\"|\{[^}]*\}|\[[^]]*\]|\d+")
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,8 @@
 
 Daemons crash, freeze or stop; the broker restarts; the network loses, duplicates and reorders messages; ZooKeeper fails or
 expires a session; the store fails or does not report whether it wrote; reads are damaged; a clock is wrong. Consumers join,
-leave and vanish. Topics split and merge, subscriptions are moved and deleted.
+leave and vanish. Topics split and merge, subscriptions are moved and deleted. What operators do is in
+`tests.simulation.operators`.
 """
 
 from __future__ import annotations
@@ -14,18 +15,24 @@ from typing import TYPE_CHECKING, Any
 
 from headgate import Admin
 from headgate.errors import CommandUnknownError, HeadgateError, NoLeaderError
-from tests.simulation.plan import Step
+from tests.simulation.cluster_plan import MAIN_TOPIC
+from tests.simulation.ledger_rules import check_seek
+from tests.simulation.plan import RARE_OPERATIONS, Step
+from tests.simulation.rare_faults import RareFaults
 from tests.simulation.simulated_daemon import SimulatedDaemon, now_ms
 from tests.support.fakes.broker import Faults
 
 if TYPE_CHECKING:
     from tests.simulation.world import ClusterSimulation
 
-TOPIC = "orders"
+TOPIC = MAIN_TOPIC
 STREAM, QUEUE = "billing", "alarms"
+OTHER = "shipping"
+"""The subscriptions of other topics begin with it."""
 DELETED = "audit"
 """A subscription that is deleted repeatedly while its consumer runs."""
 DAY_MS = 86_400_000
+Operation = Callable[[Admin, random.Random], Awaitable[None]]
 
 
 class FaultInjector:
@@ -33,14 +40,24 @@ class FaultInjector:
 
     def __init__(self, world: ClusterSimulation) -> None:
         self._world = world
+        self._broker_stopped_at = 0.0
+        self.rare = RareFaults(world, self._leader, self._stop_servers)
 
     async def inject(self, step: Step, admin: Admin) -> None:
         """Perform the operation of a step."""
-        operation: Callable[[Admin, random.Random], Awaitable[None]] = getattr(self, f"_{step.operation}")
-        await operation(admin, random.Random(f"{step.seed}/{self._world.plan.salt}"))
+        rng = random.Random(f"{step.seed}/{self._world.plan.salt}")
+        if step.operation in RARE_OPERATIONS:
+            await self.rare.inject(step.operation, rng)
+        else:
+            await self.inject_named(step.operation, admin, rng)
 
-    async def _command(self, command: Awaitable[Any], what: str) -> None:
-        """Execute a command; it may fail, for example without a leader."""
+    async def inject_named(self, name: str, admin: Admin, rng: random.Random) -> None:
+        """Perform an operation of this class, or of `Operators`."""
+        operation: Operation | None = getattr(self, f"_{name}", None)
+        await (operation or getattr(self._world.operators, name))(admin, rng)
+
+    async def command(self, command: Awaitable[Any], what: str) -> bool:
+        """Execute a command; it may fail, for example without a leader. Return whether it was done."""
         self._world.commands.token = ""
         try:
             await command
@@ -53,35 +70,37 @@ class FaultInjector:
             self._world.log("admin", what, f"failed: {error}")
         else:
             self._world.log("admin", what, "done")
+            return True
+        return False
 
     def _active(self) -> list[int]:
-        topic = self._world.checker.states[0].topics[TOPIC]
+        topic = self._world.main_state.topics[TOPIC]
         return [segment.segment_id for segment in sorted(topic.layout.active(), key=lambda s: s.first_hash)]
 
     async def _split(self, admin: Admin, rng: random.Random) -> None:
         segment = rng.choice(self._active())
-        await self._command(admin.split(TOPIC, segment), f"split {segment}")
+        await self.command(admin.split(TOPIC, segment), f"split {segment}")
 
     async def _split_twice(self, admin: Admin, rng: random.Random) -> None:
         """Split a segment and then one of its children, which may be empty and undrained by then."""
         active = self._active()
         segment = rng.choice(active)
-        await self._command(admin.split(TOPIC, segment), f"split {segment}")
+        await self.command(admin.split(TOPIC, segment), f"split {segment}")
         if children := [each for each in self._active() if each not in active]:
-            await self._command(admin.split(TOPIC, children[0]), f"split {children[0]}, its child")
+            await self.command(admin.split(TOPIC, children[0]), f"split {children[0]}, its child")
 
     async def _merge(self, admin: Admin, rng: random.Random) -> None:
         active = self._active()
         if len(active) > 1:
             low = rng.randrange(len(active) - 1)
-            await self._command(
+            await self.command(
                 admin.merge(TOPIC, active[low], active[low + 1]), f"merge {active[low]} {active[low + 1]}"
             )
 
     async def _seek(self, admin: Admin, rng: random.Random) -> None:
         """Seek a subscription; invalid positions are rejected."""
         subscription = rng.choice([STREAM, STREAM, QUEUE])
-        tails = sorted(self._world.checker.states[0].topics[TOPIC].tails.items())
+        tails = sorted(self._world.main_state.topics[TOPIC].tails.items())
         chosen = rng.sample(tails, rng.randint(1, min(2, len(tails))))
         wanted: dict[str, Any] = rng.choice(
             [
@@ -92,21 +111,27 @@ class FaultInjector:
                 {"positions": {segment: tail.next_offset for segment, tail in chosen}},
             ]
         )
-        await self._command(admin.seek(TOPIC, subscription, **wanted), f"seek {subscription} {wanted}")
+        await self.command(self._checked_seek(admin, subscription, wanted), f"seek {subscription} {wanted}")
         if rng.random() < 0.5:
             # Again, while its consumers read the repeated records.
             await asyncio.sleep(rng.uniform(0, 1))
-            await self._command(admin.seek(TOPIC, subscription, to="earliest"), f"seek {subscription} again")
+            await self.command(admin.seek(TOPIC, subscription, to="earliest"), f"seek {subscription} again")
+
+    async def _checked_seek(self, admin: Admin, subscription: str, wanted: dict[str, Any]) -> None:
+        """Seek, and check what was moved. Positions only rise until the next seek, which is a command of the same client."""
+        result = await admin.seek(TOPIC, subscription, **wanted)
+        topic = self._world.main_state.topics[TOPIC]
+        check_seek(result, wanted, topic.subscriptions[subscription], topic.layout)
 
     async def _delete_subscription(self, admin: Admin, rng: random.Random) -> None:
         """Delete a subscription while its consumer runs; the consumer ends and is started again."""
-        await self._command(admin.delete_subscription(TOPIC, DELETED, force=True), f"delete {DELETED}")
+        await self.command(admin.delete_subscription(TOPIC, DELETED, force=True), f"delete {DELETED}")
 
     async def _evict_consumer(self, admin: Admin, rng: random.Random) -> None:
         """Evict a consumer while it runs; its program ends and is started again."""
         running = [(name.rpartition("-")[0], name) for name in self._world.consumers]
-        subscription, name = rng.choice([each for each in running if each[0] != DELETED])
-        await self._command(admin.evict_consumer(TOPIC, subscription, name), f"evict {name}")
+        subscription, name = rng.choice([each for each in running if each[0] in (STREAM, QUEUE)])
+        await self.command(admin.evict_consumer(TOPIC, subscription, name), f"evict {name}")
 
     async def _clock_step(self, _: Admin, rng: random.Random) -> None:
         """Set the leader's clock wrong for a moment."""
@@ -164,15 +189,29 @@ class FaultInjector:
 
     async def _restart_broker(self, _: Admin, rng: random.Random) -> None:
         self._world.log("broker", "stops")
+        self._stop_broker()
+        self._later(rng.uniform(0.5, 15), self._start_broker)
+
+    def _stop_broker(self) -> None:
+        if self._world.broker.running:
+            self._broker_stopped_at = asyncio.get_running_loop().time()
         self._world.broker.stop()
         self._world.device_clients.broker.stop()
-        self._later(rng.uniform(0.5, 15), self._start_broker)
 
     def _start_broker(self) -> None:
         if not self._world.broker.running:
             self._world.log("broker", "starts")
+            for daemon in self._world.daemons:
+                daemon.check_terms_end(self._broker_stopped_at)
         self._world.broker.start()
         self._world.device_clients.broker.start()
+
+    def _stop_servers(self, seconds: float) -> None:
+        """Stop broker and ZooKeeper for so long."""
+        self._stop_broker()
+        self._world.zookeeper.stop()
+        self._later(seconds, self._start_broker)
+        self._later(seconds, self._start_zookeeper)
 
     async def _unreliable_network(self, _: Admin, rng: random.Random) -> None:
         self._world.log("network", "loses, duplicates and reorders messages")
@@ -206,7 +245,7 @@ class FaultInjector:
         leader.store.fail_next(fault)
 
     async def _consumer_joins(self, _: Admin, rng: random.Random) -> None:
-        self._world.start_consumer(STREAM, "STREAM")
+        self._world.start_consumer(STREAM)
 
     async def _consumer_leaves(self, _: Admin, rng: random.Random) -> None:
         streams = [name for name in self._world.consumers if name.startswith(STREAM)]
@@ -221,10 +260,12 @@ class FaultInjector:
         streams = [name for name in self._world.consumers if name.startswith(STREAM)]
         if len(streams) > 1:
             name = rng.choice(streams)
-            self._world.log(name, "vanishes")
+            hangs = rng.random() < 0.5  # so that only missing heartbeats show it
+            self._world.log(name, "hangs" if hangs else "vanishes")
+            end = self._world.broker.pause if hangs else self._world.broker.cut
             for client_id in self._world.broker.connected():
                 if client_id.startswith(f"{name}-"):
-                    self._world.broker.cut(client_id)
+                    end(client_id)
             task = self._world.consumers.pop(name)
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
@@ -238,6 +279,7 @@ class FaultInjector:
         self._restore_network()
         self._start_broker()
         self._start_zookeeper()
+        self.rare.heal()
         for daemon in self._world.daemons:
             self._set_clock(daemon)
             self._repair_reads(daemon)

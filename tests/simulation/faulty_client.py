@@ -22,11 +22,11 @@ class FaultyClient:
 
     CLIENT_ID = "faulty"
 
-    def __init__(self, rng: random.Random, broker: FakeBroker, cluster: str) -> None:
+    def __init__(self, rng: random.Random, broker: FakeBroker, cluster: str, shard: int) -> None:
         self._rng = rng
         self._cluster = cluster
         self._transport = broker.transport(self.CLIENT_ID)
-        self._requests = m.requests_topic(cluster, 0, m.client_address(None, self.CLIENT_ID))
+        self._requests = m.requests_topic(cluster, shard, m.client_address(None, self.CLIENT_ID))
         self._sent: dict[tuple[str, int], m.ProduceBatch] = {}
         self._committed: m.ProduceBatch | None = None
         self._leader_epoch = 0

@@ -21,10 +21,11 @@ class Forger:
 
     CLIENT_ID = "forger"
 
-    def __init__(self, rng: random.Random, broker: FakeBroker, cluster: str) -> None:
+    def __init__(self, rng: random.Random, broker: FakeBroker, cluster: str, shard: int) -> None:
         self.forged = 0
+        self._shard = shard
         self._rng = rng
-        self._topic, self._head_topic = m.leader_topic(cluster, 0), m.head_topic(cluster, 0)
+        self._topic, self._head_topic = m.leader_topic(cluster, shard), m.head_topic(cluster, shard)
         self._transport = broker.transport(self.CLIENT_ID)
         self._genuine: list[m.LeaderAnnouncement] = []
         broker.spies.append(self._overhear)
@@ -34,7 +35,9 @@ class Forger:
         async with self._transport:
             while True:
                 await asyncio.sleep(self._rng.choice([0.01, self._rng.uniform(0.2, 8)]))
-                head = m.HeadAnnouncement(shard=0, leader_epoch=LATEST_EPOCH, head=self._rng.choice([1, 2**62]))
+                head = m.HeadAnnouncement(
+                    shard=self._shard, leader_epoch=LATEST_EPOCH, head=self._rng.choice([1, 2**62])
+                )
                 self._transport.publish(self._head_topic, m.encode(head))
                 if self._genuine:
                     self.forged += self._transport.publish(self._topic, self._forgery(), retain=True)

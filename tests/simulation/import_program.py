@@ -34,11 +34,14 @@ class ImportProgram:
         new_client: Callable[[str], Client],
         topic: str,
         pause: Callable[[random.Random, float, float], Awaitable[None]],
+        shard: int,
     ) -> None:
+        """``shard``: that of ``topic``."""
         self._rng = rng
         self._new_client = new_client
         self._topic = topic
         self._pause = pause
+        self._shard = shard
 
     async def run(self) -> None:
         """Start the program again whenever it has ended, until cancelled."""
@@ -64,5 +67,5 @@ class ImportProgram:
             while True:
                 opening = m.OpenProducer(token=client.new_token())
                 with suppress(NoLeaderError):
-                    await client.request(0, lambda opening=opening: opening, timeout_seconds=5)
+                    await client.request(self._shard, lambda opening=opening: opening, timeout_seconds=5)
                 await self._pause(self._rng, 0.1, 0.5)

@@ -22,6 +22,8 @@ from tests.simulation.backlog_checker import BacklogChecker
 from tests.simulation.broken_promise import InvariantViolationError
 from tests.simulation.clients import KEY_PREFIX
 from tests.simulation.import_program import IMPORT_KEY
+from tests.simulation.leadership_checker import LeadershipChecker
+from tests.simulation.ledger_rules import LedgerRules
 from tests.simulation.simulated_daemon import now_ms
 from tests.simulation.story import Story
 from tests.support.samples.record_rows import record_rows
@@ -52,7 +54,6 @@ class InvariantChecker:
     """Entries and time of each chunk, starting with the first."""
     folded: dict[int, ShardState] = field(default_factory=dict)
     """A second fold, up to the newest snapshot of each shard."""
-    epochs: dict[int, int] = field(default_factory=dict)
     counters: dict[tuple[str, bytes], int] = field(default_factory=dict)
     """(topic, key) → the highest counter stored."""
     records_by_offset: dict[tuple[str, int, int], tuple[bytes, bytes]] = field(default_factory=dict)
@@ -68,8 +69,8 @@ class InvariantChecker:
     """(consumer program, segment, key bucket) → generation of its last delivery."""
     ever_delivered: dict[tuple[str, str], set[tuple[int, int]]] = field(default_factory=lambda: defaultdict(set))
     """(topic, subscription) → (segment, offset) delivered at any time."""
-    positions: dict[tuple[int, int], int] = field(default_factory=dict)
-    """(subscription id, segment) → its position after the last acknowledgement."""
+    positions: dict[tuple[int, int, int], int] = field(default_factory=dict)
+    """(shard, subscription id, segment) → its position after the last acknowledgement."""
     generations: dict[tuple[int, int], int] = field(default_factory=dict)
     """(shard, subscription id) → the highest generation granted."""
     registrations: dict[tuple[str, str, str, int, str], int] = field(default_factory=dict)
@@ -87,6 +88,8 @@ class InvariantChecker:
     """Number of weight changes."""
     story: Story = field(default_factory=Story)
     chunks: int = 0
+    fastest_clock: float = 1.0
+    """The highest rate of a daemon's clock in this run."""
     virtual_seconds: float = 0.0
     """How long the run took in virtual time."""
     verdicts: Counter[str] = field(default_factory=Counter)
@@ -94,8 +97,10 @@ class InvariantChecker:
     changed_batches_refused: int = 0
     quotas_exceeded: Counter[str] = field(default_factory=Counter)
     """Quota → how often a leader refused a request for it."""
-    source_positions: dict[str, bytes] = field(default_factory=dict)
-    """Producer name → the last source position stored under it."""
+    device_rejections: Counter[str] = field(default_factory=Counter)
+    """Reason → how many messages of devices a leader did not store."""
+    source_positions: dict[tuple[int, str], bytes] = field(default_factory=dict)
+    """(shard, producer name) → the last source position stored under it."""
     open_tokens: dict[str, int] = field(default_factory=dict)
     """Token of an open request → the producer that it opened, as long as the producer exists."""
     producers_removed: int = 0
@@ -104,6 +109,10 @@ class InvariantChecker:
     partial_grants: int = 0
     """Number of grants of slices."""
     backlogs: BacklogChecker = field(default_factory=BacklogChecker)
+    leadership: LeadershipChecker = field(default_factory=LeadershipChecker)
+    rules: LedgerRules = field(default_factory=LedgerRules)
+    calm: bool = False
+    """See `Plan.calm`."""
 
     # The ledger
 
@@ -111,6 +120,7 @@ class InvariantChecker:
         """Check an object that was just written."""
         if snapshot := _SNAPSHOT.fullmatch(path):
             self._check_snapshot(data, int(snapshot[1]), int(snapshot[2]))
+        self.rules.manifest_written(path, data)
         matched = _CHUNK.fullmatch(path)
         if matched is None:
             return
@@ -118,22 +128,24 @@ class InvariantChecker:
         if before is not None:
             raise InvariantViolationError(f"chunk {number} of shard {shard} was written twice")
         self.chunks += 1
-        state = self.states.setdefault(shard, ShardState(shard))
-        if number <= state.chunk and not [
-            entry
-            for entry in chunk.decode(data, shard=shard, number=number).entries
-            if not isinstance(entry, e.TermStarted)
-        ]:
+        if (state := self.states.get(shard)) is None:
+            state = self.states[shard] = ShardState(shard)
+        found = chunk.decode(data, shard=shard, number=number)
+        if number <= state.chunk and all(isinstance(entry, e.TermStarted) for entry in found.entries):
             # A contender that was frozen: the number was free again. It notices that before it leads.
             self.story.add(_now_seconds(), "a contender", f"chunk {shard}/{number}", "a term chunk behind the trim")
             return
         if number != state.chunk + 1:
             raise InvariantViolationError(f"shard {shard}: chunk {number} follows chunk {state.chunk}")
-        found = chunk.decode(data, shard=shard, number=number)
-        if found.header.at_ms > now_ms():
+        if found.header.at_ms > now_ms() * self.fastest_clock:
             raise InvariantViolationError(f"chunk {number} of shard {shard} is of the future: {found.header.at_ms} ms")
-        self._check_epoch(shard, found)
-        self._check_records(state, data, number)
+        if found.header.at_ms < state.at_ms:
+            raise InvariantViolationError(
+                f"chunk {number} of shard {shard} is of {found.header.at_ms} ms, and the one before it of {state.at_ms} ms"
+            )
+        self.leadership.check_chunk(shard, found, _now_seconds(), calm=self.calm)
+        if found.header.records:
+            self._check_records(state, data, number)
         self.history.setdefault(shard, []).append((found.entries, found.header.at_ms))
         state.begin_chunk(number, found.header.at_ms)
         for entry in found.entries:
@@ -155,11 +167,12 @@ class InvariantChecker:
                 self.automatic_changes += bool(entry.reason)
             case e.SegmentWeightsSet():
                 self._check_weights(state, entry)
-            case e.DataDeleted():
-                self._check_deletion(state, entry)
             case e.ProducerOpened():
                 self._check_opening(entry)
+            case e.SegmentGranted():
+                self._check_holders(state, entry)
         self._check_token(state, entry)
+        self.rules.check_before(state, entry)
 
     def _check_after(self, state: ShardState, entry: e.AnyEntry) -> None:
         """Check what an entry has made of the state."""
@@ -178,6 +191,13 @@ class InvariantChecker:
                 self._check_registration(state, entry)
             case e.SubscriptionDeleted():
                 self.deletions += 1
+        self.rules.check_after(state, entry)
+
+    def check_deletion(self, path: str) -> None:
+        """Check an object that is deleted."""
+        if matched := _CHUNK.fullmatch(path):
+            shard, number = int(matched[1]), int(matched[2])
+            self.rules.check_deletion(shard, number, self.history[shard][number - 1][0], now_ms())
 
     def _check_snapshot(self, data: bytes, shard: int, number: int) -> None:
         """Compare a snapshot with the fold over the chunks."""
@@ -195,16 +215,6 @@ class InvariantChecker:
                 f"snapshot {number} of shard {shard} differs from its ledger in {', '.join(wrong)}"
             )
         self.story.add(_now_seconds(), "snapshot job", f"snapshot {shard}/{number}")
-
-    def _check_epoch(self, shard: int, found: chunk.Chunk) -> None:
-        began = [entry.leader_epoch for entry in found.entries if isinstance(entry, e.TermStarted)]
-        before = self.epochs.get(shard, 0)
-        expected = before + 1 if began else before
-        if found.header.leader_epoch != expected or (began and began != [expected]):
-            raise InvariantViolationError(
-                f"shard {shard}: chunk {found.header.number} of epoch {found.header.leader_epoch} after epoch {before}"
-            )
-        self.epochs[shard] = expected
 
     def _check_records(self, state: ShardState, data: bytes, number: int) -> None:
         next_offsets: dict[tuple[int, int], int] = {}
@@ -235,6 +245,10 @@ class InvariantChecker:
             self.stored[topic.name].append(Stored(row["segment"], row["offset"], row["key"], row["value"]))
             self.records_by_offset[topic.name, row["segment"], row["offset"]] = (row["key"], row["value"])
 
+    def chunk(self, shard: int) -> int:
+        """Return the newest chunk of a shard; 0: it has none."""
+        return self.states[shard].chunk if shard in self.states else 0
+
     def command_abandoned(self, token: str) -> None:
         """Note that a client reported a command as not executed: it must not have been, and must not be later."""
         self.abandoned_tokens.add(token)
@@ -252,15 +266,19 @@ class InvariantChecker:
         if token in self.abandoned_tokens & self.executed_tokens:
             raise InvariantViolationError(f"command {token} was reported as not executed, and is executed")
 
-    def _check_grant(self, state: ShardState, entry: e.SegmentGranted) -> None:
+    def _check_holders(self, state: ShardState, entry: e.SegmentGranted) -> None:
+        """Check that what is granted has no holder. The fold replaces a holding of the same slice, so look before it."""
         subscription = state.subscriptions[entry.subscription_id]
         granted = slice_of(entry.segment, entry.first_bucket, entry.end_bucket)
         for held, holding in subscription.holdings.items():
-            if overlaps(held, granted) and holding.generation != entry.generation:
+            if overlaps(held, granted):
                 raise InvariantViolationError(
                     f"{subscription.name}: {granted} granted to {entry.consumer} while {holding.consumer} holds {held}"
                 )
-        if isinstance(granted, BucketRange):
+
+    def _check_grant(self, state: ShardState, entry: e.SegmentGranted) -> None:
+        subscription = state.subscriptions[entry.subscription_id]
+        if isinstance(slice_of(entry.segment, entry.first_bucket, entry.end_bucket), BucketRange):
             self.partial_grants += 1
         if subscription.type != "CHECKPOINT" and entry.segment in subscription.drained:
             raise InvariantViolationError(
@@ -291,11 +309,11 @@ class InvariantChecker:
         subscription = state.subscriptions[entry.subscription_id]
         for segment in {each.segment for each in entry.ranges}:
             position = subscription.position(segment)
-            if position < self.positions.get((entry.subscription_id, segment), 0):
+            if position < self.positions.get((state.shard, entry.subscription_id, segment), 0):
                 raise InvariantViolationError(
                     f"{subscription.name}: the position of segment {segment} fell to {position}"
                 )
-            self.positions[entry.subscription_id, segment] = position
+            self.positions[state.shard, entry.subscription_id, segment] = position
         new = self.backlogs.newly_acknowledged
         if missing := new - self.ever_delivered[subscription.topic, subscription.name]:
             raise InvariantViolationError(
@@ -311,7 +329,7 @@ class InvariantChecker:
         self.first_generation_after_seek[name] = subscription.next_generation
         self.seek_positions[name].update(entry.positions)
         for segment in entry.positions:
-            self.positions.pop((entry.subscription_id, segment), None)
+            self.positions.pop((state.shard, entry.subscription_id, segment), None)
         self.delivered[name] = {(s, offset) for s, offset in self.delivered[name] if s not in entry.positions}
         for record in self.stored[topic]:
             if record.segment in entry.positions:
@@ -349,11 +367,13 @@ class InvariantChecker:
         if entry.producer_id is not None and entry.source_position is not None:
             name = state.producers[entry.producer_id].name
             if name is not None:
-                self.source_positions[name] = entry.source_position
+                self.source_positions[state.shard, name] = entry.source_position
 
     def _check_names(self, state: ShardState) -> None:
         """Check that every name still has its last position: no simulated command deletes one."""
-        for name, position in self.source_positions.items():
+        for (shard, name), position in self.source_positions.items():
+            if shard != state.shard:
+                continue
             known = state.producers.of_name(name)
             if known is None or known.source_position != position:
                 raise InvariantViolationError(f"producer {name!r} has lost its source position {position!r}")
@@ -395,11 +415,6 @@ class InvariantChecker:
                 if segment in subscription.holdings:
                     raise InvariantViolationError(f"{subscription.name}: segment {segment} was pruned while it is held")
         self.pruned += len(going)
-
-    def _check_deletion(self, state: ShardState, entry: e.DataDeleted) -> None:
-        topic = state.topics_by_id.get(entry.topic_id)
-        if topic is not None and (left := set(entry.segments) & set(topic.layout.segments)):
-            raise InvariantViolationError(f"{topic.name}: data of segments {left} was deleted, and they still exist")
 
     # The consumers
 
@@ -476,19 +491,6 @@ class InvariantChecker:
             raise InvariantViolationError(
                 f"{subscription}: {len(missing)} records never delivered, e.g. {min(missing)}"
             )
-
-
-class CheckedObjects(dict[str, bytes]):
-    """A bucket that reports every write to the checker."""
-
-    def __init__(self, checker: InvariantChecker) -> None:
-        super().__init__()
-        self._checker = checker
-
-    def __setitem__(self, path: str, data: bytes) -> None:
-        before = self.get(path)
-        super().__setitem__(path, data)
-        self._checker.check_write(path, data, before=before)
 
 
 def _now_seconds() -> float:

@@ -4,17 +4,25 @@ A plan says which programs run, which operations are injected when, and how larg
 seed of its own, and steps have absolute times, so a plan without some of its parts still does the others as before.
 The salt changes what a plan leaves open (delays, pauses, keys): cutting moves these too, and shrinking tries some salts.
 
+Rare operations and programs are drawn from random numbers of their own, so the seeds that were known before they existed
+still have the same parts beside them, and a command with ``--parts`` plays the same run.
+
 Most seeds are sparse worlds: long quiet times, which cost little, and bursts of records around each fault. One of a
-hundred is a busy world, in which everything happens all the time.
+hundred is busy: everything happens all the time. From `FIRST_SMALL_SEED` on, one of 250 is, and three of four are small:
+fewer programs and steps, and some programs not at all, because a feature that is left out lets others meet (Groce and
+others, "Swarm Testing", 2012). One of seven has several shards or daemons, and
+operations on their leaders (`tests.simulation.cluster_plan`); `plan_of(seed, SPARSE)` is its plan without them.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import random
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Final, Self
+from typing import Final, Literal, Self
+
+from tests.simulation.cluster_plan import CUT, GRACEFUL, HASTE, draw, is_calm, is_clustered
 
 OPERATIONS: Final = (
     "split",
@@ -43,10 +51,36 @@ OPERATIONS: Final = (
     "damaged_reads",
 )
 """The operations of `FaultInjector`; one that is listed several times is drawn as many times as often."""
-BUSY_EVERY: Final = 100
+RARE_OPERATIONS: Final = (
+    "damaged_object",
+    "power_failure",
+    "clock_drift",
+    "other_versions",
+    "retained_messages",
+    "external_topic",
+)
+"""The operations of `RareFaults`: one of them in some worlds, because they cost much."""
+RARELY: Final = 0.1
+"""Probability of a rare operation."""
+BUSY_EVERY, FRESH_BUSY_EVERY = 100, 250
+"""The second from `FIRST_SMALL_SEED` on: a busy world costs as much as fifteen others."""
+SHARED_EVERY: Final = 5
+"""Sparse seeds whose chunks are Parquet: as many of a thousand as CI played when all were."""
+Chunks = Literal["parquet", "shared", "memory"]
+"""Encoded, and decoded for each reader; encoded, and decoded once; neither."""
+FIRST_SMALL_SEED: Final = 1000
+SMALL_SHARE: Final = 0.75
+"""Probability of a small world, from this seed on: tests name many of those before, and what they find."""
+OPTIONAL: Final = ("checkpoint", "devices", "maintenance")
+"""Programs that only some small worlds have."""
 SOMETIMES: Final = {"import": 0.1, "forger": 0.1, "faulty": 0.15, "quotas": 0.1}
 """Probability of a program that continues at its source position, of one that forges announcements, of one that changes
 batches of others, and of quotas that clients exceed."""
+
+RARE_PROGRAMS: Final = {"external": 0.08, "rule_breaker": 0.04}
+"""Probability of a topic whose records are elsewhere, and of a program that sends what no correct client sends. A world
+with the second has the first too."""
+DISTURBING: Final = frozenset(SOMETIMES) | frozenset(RARE_PROGRAMS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +98,8 @@ class Scale:
     """Pauses of clients outside bursts; None: one burst without end."""
     maintenance_seconds: tuple[float, float]
     """Pauses between attempts to take a snapshot and to compact."""
+    optional: float
+    """Probability of each of `OPTIONAL`."""
     hurried: bool
     """Whether the durations of coordinators and of trimming are far below their defaults."""
 
@@ -77,6 +113,7 @@ BUSY: Final = Scale(
     queue_consumers=(1, 3),
     idle_seconds=None,
     maintenance_seconds=(0.5, 3),
+    optional=1.0,
     hurried=True,
 )
 SPARSE: Final = Scale(
@@ -88,8 +125,10 @@ SPARSE: Final = Scale(
     queue_consumers=(0, 1),
     idle_seconds=(30, 200),
     maintenance_seconds=(5, 40),
+    optional=1.0,
     hurried=False,
 )
+SMALL: Final = dataclasses.replace(SPARSE, steps=(2, 5), producers=(1, 1), stream_consumers=(1, 2), optional=0.5)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,11 +159,36 @@ class Plan:
     programs: tuple[str, ...]
     steps: tuple[Step, ...]
     salt: int = 0
+    shards: int = 1
+    clustered: bool = False
+    """Whether it has operations on leaders, and possibly several shards or more than two daemons."""
+
+    @property
+    def calm(self) -> bool:
+        """Whether clients may notice nothing of it."""
+        return is_calm([step.operation for step in self.steps], self.programs, DISTURBING)
+
+    @property
+    def cuts_only(self) -> bool:
+        """Whether nothing but cuts from the broker disturbs the daemons."""
+        return {step.operation for step in self.steps} <= GRACEFUL | {CUT}
+
+    @property
+    def chunks(self) -> Chunks:
+        """How chunks are encoded and decoded (`tests.simulation.shared_decoding`)."""
+        if self.scale is BUSY:
+            return "parquet"
+        return "memory" if self.seed % SHARED_EVERY else "shared"
 
     @property
     def parts(self) -> tuple[str, ...]:
         """The names of everything that can be left out."""
         return (*(step.name for step in self.steps), *self.programs)
+
+    @property
+    def kinds(self) -> frozenset[str]:
+        """Its programs and operations."""
+        return frozenset([*self.programs, *(step.operation for step in self.steps)])
 
     def only(self, parts: Collection[str], salt: int = 0) -> Self:
         """Return the plan with these parts; raises ValueError for a name that it does not have."""
@@ -145,14 +209,12 @@ class Plan:
 def plan_of(seed: int, scale: Scale | None = None) -> Plan:
     """Draw the plan of ``seed``."""
     rng = random.Random(f"{seed}/plan")
-    drawn = scale or (SPARSE if seed % BUSY_EVERY else BUSY)
+    drawn = scale or _scale_of(seed)
     programs = [
         *(f"producer-{number}" for number in range(rng.randint(*drawn.producers))),
         *(f"stream-{number}" for number in range(rng.randint(*drawn.stream_consumers))),
         *(f"queue-{number}" for number in range(rng.randint(*drawn.queue_consumers))),
-        "checkpoint",
-        "devices",
-        "maintenance",
+        *(name for name in OPTIONAL if drawn.optional == 1 or rng.random() < drawn.optional),
         *(name for name, probability in SOMETIMES.items() if rng.random() < probability),
     ]
     steps = []
@@ -163,4 +225,44 @@ def plan_of(seed: int, scale: Scale | None = None) -> Plan:
         )
         lead, burst = rng.uniform(0, 1), rng.uniform(0.5, 2.5)
         steps.append(Step(number, at_seconds, lead, burst, rng.choice(OPERATIONS), rng.getrandbits(32)))
-    return Plan(seed, drawn, tuple(programs), tuple(steps))
+    rarity = random.Random(f"{seed}/rare programs").random()
+    programs += [name for name, probability in RARE_PROGRAMS.items() if rarity < probability]
+    plan = Plan(seed, drawn, tuple(programs), tuple(_with_rare_step(seed, steps)))
+    return _clustered(plan) if scale is None and drawn is not BUSY and is_clustered(seed) else plan
+
+
+def _scale_of(seed: int) -> Scale:
+    if not seed % (BUSY_EVERY if seed < FIRST_SMALL_SEED else FRESH_BUSY_EVERY):
+        return BUSY
+    small = seed >= FIRST_SMALL_SEED and random.Random(f"{seed}/scale").random() < SMALL_SHARE
+    return SMALL if small else SPARSE
+
+
+def _clustered(plan: Plan) -> Plan:
+    """Return the plan with several shards or daemons; its times and numbers stay those of the sparse plan."""
+    common = [step for step in plan.steps if step.operation not in RARE_OPERATIONS]
+    drawn = draw(plan.seed, [step.operation for step in common])
+    operations = {step.number: operation for step, operation in zip(common, drawn.operations, strict=True)}
+    programs = [name for name in plan.programs if not (drawn.calm and name in DISTURBING)]
+    steps = [
+        dataclasses.replace(
+            step, operation=operations.get(step.number, step.operation), at_seconds=HASTE * step.at_seconds
+        )
+        for step in plan.steps
+        if not drawn.calm or step.number in operations
+    ]
+    return dataclasses.replace(
+        plan, clustered=True, shards=drawn.shards, programs=(*programs, *drawn.programs), steps=tuple(steps)
+    )
+
+
+def _with_rare_step(seed: int, steps: Sequence[Step]) -> Sequence[Step]:
+    """Return the steps in the order of time, with a rare one in some worlds. Its number is not one of the others."""
+    rng = random.Random(f"{seed}/rare")
+    if rng.random() >= RARELY:
+        return steps
+    at_seconds = rng.uniform(0, steps[-1].at_seconds)
+    step = Step(
+        0, at_seconds, rng.uniform(0, 1), rng.uniform(0.5, 2.5), rng.choice(RARE_OPERATIONS), rng.getrandbits(32)
+    )
+    return sorted([*steps, step], key=lambda each: each.at_seconds)

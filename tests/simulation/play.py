@@ -5,17 +5,27 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-from contextlib import nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from typing import Final
 
 import structlog
 
 from tests.simulation.clients import SWITCH_PROBABILITY
+from tests.simulation.drifting_clocks import DriftingLoop
 from tests.simulation.invariant_checker import InvariantChecker
-from tests.simulation.plan import BUSY, Plan, Scale, plan_of
+from tests.simulation.plan import Chunks, Plan, Scale, plan_of
 from tests.simulation.shared_decoding import decoding_once
 from tests.simulation.virtual_loop import VirtualLoop
 from tests.simulation.world import ClusterSimulation
 from tests.support.fakes.object_store import FakeStore
+
+_DECODING: Final[dict[Chunks, Callable[[], AbstractContextManager[None]]]] = {
+    "parquet": nullcontext,
+    "shared": decoding_once,
+    "memory": partial(decoding_once, in_memory=True),
+}
 
 
 def run_seed(seed: int, scale: Scale | None = None, **kinds: bool | float | type[FakeStore]) -> InvariantChecker:
@@ -33,7 +43,7 @@ def play(
     forged_announcements: bool = False,
     device_switches: float = SWITCH_PROBABILITY,
     quotas: bool = False,
-    decode_once: bool = True,
+    chunks: Chunks | None = None,
 ) -> InvariantChecker:
     """Run one simulation and return its checker.
 
@@ -42,12 +52,13 @@ def play(
     continues at its source position, beside many anonymous producers. ``forged_announcements``: with a program that
     replaces the leader's announcements. ``device_switches``: probability that the intake of devices is switched on or
     off before a publication of a device. ``quotas``: with quotas that the clients exceed.
-    ``decode_once``: share decoded chunks among readers; a busy world never does.
+    ``chunks``: how chunks are encoded and decoded, by default as the plan says.
 
     Raises InvariantViolationError, or what a bug raised, with the end of the run's story as a note.
     """
     structlog.configure(processors=[], logger_factory=structlog.ReturnLoggerFactory())
-    loop = VirtualLoop()
+    drifts = any(step.operation == "clock_drift" for step in plan.steps)
+    loop = DriftingLoop() if drifts else VirtualLoop()
     simulation = ClusterSimulation(
         plan,
         checker or InvariantChecker(),
@@ -62,7 +73,7 @@ def play(
     logging.disable()  # the story says what matters
     gc.disable()  # the objects of one run are few, and looking for cycles among them takes a tenth of it
     try:
-        with decoding_once() if decode_once and plan.scale is not BUSY else nullcontext():
+        with _DECODING[chunks or plan.chunks]():
             loop.run_until_complete(simulation.run())
     except BaseException as error:
         error.add_note(f"{simulation.checker.story.table()}\n\nseed {plan.seed}")

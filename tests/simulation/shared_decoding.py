@@ -1,47 +1,98 @@
 """Decodes each intact chunk once in a process, and not once for each of the programs that one process simulates.
 
-What is shared cannot be changed by its readers: headers, columns, and the records of a chunk. Entries are decoded again
-for each reader, because states may keep them. A damaged copy is another object, so it is never shared. A run with shared
-decoding has the same story as one without; every 100th seed plays without.
+What is shared is not changed by its readers: headers, encoded entries, and the records of a chunk. Entries are decoded again
+for each reader, because states may keep them. A damaged copy is another object, so it is never shared.
+
+Most worlds also leave out the file format: what a reader would decode is kept beside an object of a few bytes, which
+no decoder accepts under another path, or once it is damaged. Every fifth seed encodes and decodes Parquet, and a busy one decodes it for every reader.
+A run has the same story with each of the three.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from functools import wraps
+from contextlib import ExitStack, contextmanager
+from functools import partial, partialmethod, wraps
 from typing import Any, Final
+from unittest.mock import patch
 
+from controller.chunk_writer.builder import ChunkBuilder
 from headgate.ledger import chunk
+from headgate.ledger.parquet_columns import Columns
+from headgate.ledger.paths import chunk_path
+from headgate.ledger.record_columns import RecordColumns
 
-SHARED: Final = ("decode_header", "read_first_rows", "decode_records")
+SHARED: Final = ("decode_header", "read_bodies", "decode_records")
 """Functions of `headgate.ledger.chunk` whose first argument is a whole object."""
+Known = dict[tuple[Any, ...], tuple[bytes, Any]]
+"""Identity of an object and arguments → the object, so that its identity is not given to another one, and the result."""
 
 
 @contextmanager
-def decoding_once() -> Iterator[None]:
-    """Share the results of decoding until the block ends."""
-    originals = {name: getattr(chunk, name) for name in SHARED}
-    try:
-        for name, original in originals.items():
-            setattr(chunk, name, _once(original))
+def decoding_once(*, in_memory: bool = False) -> Iterator[None]:
+    """Share the results of decoding until the block ends; ``in_memory``: without a file format."""
+    known: dict[str, Known] = {name: {} for name in SHARED}
+    with ExitStack() as stack:
+        for name in SHARED:
+            stack.enter_context(patch.object(chunk, name, _once(getattr(chunk, name), known[name])))
+        if in_memory:
+            memory = _ChunkMemory(known)
+            stack.enter_context(patch.object(ChunkBuilder, "encode", partialmethod(_keep, memory)))
+            stack.enter_context(patch.object(chunk, "open_records", memory.open_records))
         yield
-    finally:
-        for name, original in originals.items():
-            setattr(chunk, name, original)
 
 
-def _once(decode: Callable[..., Any]) -> Callable[..., Any]:
-    """Return ``decode`` with a memory that identifies its first argument by identity. Errors are not remembered."""
-    known: dict[tuple[Any, ...], tuple[bytes, Any]] = {}
+def _once(decode: Callable[..., Any], known: Known) -> Callable[..., Any]:
+    """Return ``decode`` with the memory ``known``. Errors are not remembered."""
 
     @wraps(decode)
     def shared(data: bytes, *args: Any, **options: Any) -> Any:
         key = (id(data), *args, *options.values())
         found = known.get(key)
         if found is None:
-            # The object is kept, so that its identity is not given to another one.
             found = known[key] = data, decode(data, *args, **options)
         return found[1]
 
     return shared
+
+
+def _keep(builder: ChunkBuilder, memory: _ChunkMemory, **fields: int) -> bytes:
+    return memory.keep(builder, **fields)
+
+
+class _ChunkMemory:
+    """The chunks of one run, as their leaders would have encoded them."""
+
+    def __init__(self, known: dict[str, Known]) -> None:
+        """``known`` gets what decoding would return."""
+        self._known = known
+        self._encode = ChunkBuilder.encode
+        self._open_records = chunk.open_records
+        self._written: dict[int, Callable[[], bytes]] = {}
+        """Identity of an object → its Parquet."""
+
+    def keep(self, builder: ChunkBuilder, *, shard: int, number: int, leader_epoch: int, at_ms: int) -> bytes:
+        """Keep what is in ``builder``, and return a short object in its place."""
+        data = b"chunk %d/%d of epoch %d" % (shard, number, leader_epoch)
+        header = chunk.ChunkHeader(
+            format=chunk.FORMAT,
+            shard=shard,
+            number=number,
+            leader_epoch=leader_epoch,
+            at_ms=at_ms,
+            entries=len(builder.entries),
+            records=len(builder.records),
+        )
+        known, bodies, records = self._known, list(builder._bodies), RecordColumns()
+        records.extend(builder.records)
+        known["decode_header"][id(data), shard, number] = data, header
+        known["decode_records"][id(data), shard, number] = data, records
+        known["read_bodies"][id(data), chunk_path(shard, number), header.entries] = data, bodies
+        fields = {"shard": shard, "number": number, "leader_epoch": leader_epoch, "at_ms": at_ms}
+        self._written[id(data)] = partial(self._encode, builder, **fields)
+        return data
+
+    def open_records(self, data: bytes, *, shard: int, number: int) -> tuple[chunk.ChunkHeader, Columns]:
+        """Encode and decode an intact chunk: few are read column by column."""
+        written = self._written.get(id(data))
+        return self._open_records(data if written is None else written(), shard=shard, number=number)

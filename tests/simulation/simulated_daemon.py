@@ -1,4 +1,7 @@
-"""One process lifetime of a simulated daemon: real controllers and leaders on the simulation's servers."""
+"""One process lifetime of a simulated daemon: real controllers, leaders, spread and answers on the simulation's servers.
+
+It is wired as in `controller.daemon`. Only what that module does with processes, files and HTTP is missing.
+"""
 
 from __future__ import annotations
 
@@ -6,33 +9,43 @@ import asyncio
 from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
 from functools import partial
-from typing import TYPE_CHECKING
-
-from prometheus_client import CollectorRegistry
+from typing import TYPE_CHECKING, Final
 
 from controller.access.control import AccessControl
+from controller.cluster_status import ClusterStatus
 from controller.devices.session_port import Delivery, DeviceSession
 from controller.leader.context import LeaderContext
+from controller.leader.election_events import ElectionEvents
 from controller.leader.leader import ShardLeader
 from controller.leader.shard_controller import ShardController
+from controller.leader.shard_spreader import ShardSpreader
 from controller.leader.standby_memory import StandbyMemory
-from controller.leadership.election import Acquired, Connected, ElectionEvent, Released, Suspended
+from controller.leader.step_driver import TurnBudget
+from controller.leadership.election import ElectionEvent, Lost
+from controller.leadership.instance_record import InstanceRecord
+from controller.leadership.ledger_identity import LedgerIdentity
+from controller.leadership.shard_leaders import ShardLeaders
 from controller.leadership.transitions import Event, Role
-from controller.settings.load import IngestSettings
+from controller.settings.load import IngestSettings, SpreadSettings
 from controller.state.shard_state import ShardState
+from controller.state.size import estimated_bytes
 from controller.state.steady_clock import SteadyClock
 from coordinator.ports import CoordinatorSettings
 from headgate.ledger.compacted import delete_compacted_segments
 from headgate.ledger.ledger import Ledger
 from headgate.protocol import messages as m
 from metrics import events
-from metrics.instruments import Instruments
+from metrics.health import Health, HealthFacts, judge_health
+from tests.simulation.broken_promise import InvariantViolationError
+from tests.simulation.leadership_checker import SETTLE_SECONDS, UNREACHABLE_SECONDS, WRITER
+from tests.simulation.simulated_peers import SimulatedPeers
 from tests.support.fakes.device_broker import FakeDeviceSession
 
 if TYPE_CHECKING:
     from tests.simulation.world import ClusterSimulation
 
-CLUSTER, SHARDS = "sim", 1
+CLUSTER: Final = "sim"
+SPREAD: Final = SpreadSettings(settle_seconds=SETTLE_SECONDS)
 TRIM_INTERVAL_SECONDS, DELETE_SECONDS = {True: 3.0, False: 20.0}, 2.0
 """By `Scale.hurried`. Far shorter than a freeze may last: no promise depends on the delay."""
 HURRIED = CoordinatorSettings(
@@ -70,52 +83,159 @@ class SimulatedDaemon:
     def __init__(self, simulation: ClusterSimulation, name: str) -> None:
         self.simulation = simulation
         self.name = name
+        self.machine = simulation.faults.rare.new_clock(name)
         self.store = simulation.store()
-        self.transport = simulation.broker.transport(f"daemon-{name}")
-        self.elections = simulation.zookeeper.elections(name, self._on_election)
-        self.instruments = Instruments(CollectorRegistry())
+        self._ledger_store = self.machine.around(self.store)
+        self.transport = self.machine.around(simulation.broker.transport(f"daemon-{name}"))
+        self._leaders = ShardLeaders(name)
+        self._election_events = ElectionEvents(
+            lambda: self.controllers, self._leaders, simulation.zookeeper.session_timeout_seconds
+        )
+        self.zookeeper_client = simulation.zookeeper.elections(name, self.machine.handler(self._on_election))
+        self.elections = self.machine.around(self.zookeeper_client)
         self.access = AccessControl(simulation.access_rules, self)
         self.frozen = False
+        self.thawed_at = -1.0
+        """When it, or its store, last continued after a freeze."""
         self.clock_ahead_ms = 0
         """How far this machine's wall clock is set ahead."""
         self._clock = SteadyClock(now_ms(), now_ms())
+        self._turn_budget = TurnBudget()
         self.standby = StandbyMemory(name, self.elections, lambda: simulation.standby_bytes)
-        self.controllers = [
+        self.controllers = self._new_controllers(simulation.plan.shards)
+        self.spreader = ShardSpreader(
+            instance=name,
+            elections=self.elections,
+            controllers=self.controllers,
+            settings=lambda: SPREAD,
+            standby=self.standby,
+            replicas=lambda: simulation.standby_replicas,
+            record=InstanceRecord(url=f"http://{name}", version="1"),
+            observer=self,
+        )
+        self.cluster_status = ClusterStatus(
+            instance=name,
+            cluster=CLUSTER,
+            version="1",
+            health=self.health,
+            leader_of=self._leader_of,
+            now_ms=self.now_ms,
+            peers=SimulatedPeers(name, simulation),
+        )
+        self.cluster_status.controllers = self.controllers
+        self.cluster_status.elections = self.elections
+        self.cluster_status.spreader = self.spreader
+        self._devices: dict[int, FakeDeviceSession] = {}
+        """By shard."""
+        self._task: asyncio.Task[None] | None = None
+        self._spreading: asyncio.Task[None] | None = None
+
+    def _new_controllers(self, shards: int) -> list[ShardController]:
+        identity = LedgerIdentity(
+            self._ledger_store, url="sim:", node="/headgate/sim/config", known=None, claim=self.elections.claim_ledger
+        )
+        return [
             ShardController(
-                ledger=Ledger(self.store, shard),
-                shards=SHARDS,
-                instance=name,
+                ledger=Ledger(self._ledger_store, shard),
+                shards=shards,
+                instance=self.name,
                 elections=self.elections,
                 new_leader=self._new_leader,
                 standby=self.standby,
+                reaches_broker=lambda: self.transport.connected,
                 observer=self,
                 now_ms=self.now_ms,
+                require_ledger=identity.require,
             )
-            for shard in range(SHARDS)
+            for shard in range(shards)
         ]
-        self._devices: FakeDeviceSession | None = None
-        self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         """Start the daemon's task."""
-        self._task = asyncio.get_running_loop().create_task(self._run(), name=self.name)
+        self.simulation.checker.leadership.started_at[self.name] = asyncio.get_running_loop().time()
+        self._task = self.machine.run(asyncio.create_task, self._run())
 
     def observe(self, event: events.Event) -> None:
-        """Count verdicts, and what access control refuses."""
-        if isinstance(event, events.QuotaExceeded):
+        """Count verdicts, transfers, and what access control refuses."""
+        if isinstance(event, events.TransferEnded):
+            self.simulation.checker.leadership.transfer_ended(self.name, event)
+            if event.reason == "spread":
+                self._check_spread(event)
+        elif isinstance(event, events.QuotaExceeded):
             self.simulation.checker.quotas_exceeded[event.quota] += 1
         elif isinstance(event, events.BatchJudged):
             self.simulation.checker.verdicts[event.verdict] += 1
-        self.instruments.observe(event)
+        elif isinstance(event, events.DeviceMessageRejected):
+            self.simulation.checker.device_rejections[event.reason] += 1
+        if self.simulation.instruments is not None:
+            self.simulation.instruments.observe(event)
+
+    def _check_spread(self, event: events.TransferEnded) -> None:
+        """Check a transfer that spreads shards and just ended: it was the only one, and no operator wants the shard here."""
+        leadership, now = self.simulation.checker.leadership, asyncio.get_running_loop().time()
+        transfers = [(each.shard, each.transfer) for each in self.controllers if each.transfer is not None]
+        others = [shard for shard, transfer in transfers if transfer.reason == "spread"]
+        if others and self.simulation.plan.calm and not leadership.has_just_started(self.name, now):
+            self.simulation.fail(InvariantViolationError(f"daemon {self.name!r} also spreads {others} at a time"))
+        fixed = self.simulation.zookeeper.service_state.fixed.get(event.shard)
+        if event.outcome == "completed" and fixed is not None and fixed is self.zookeeper_client.session:
+            problem = f"shard {event.shard}, which an operator wants at daemon {self.name!r}, is spread"
+            self.simulation.fail(InvariantViolationError(problem))
+
+    def check_terms_end(self, lost_at: float) -> None:
+        """Check that its terms end without the broker, which it has not reached since ``lost_at``."""
+        if not self.frozen and self.thawed_at < lost_at:
+            terms = [(each.shard, each.led_since) for each in self.controllers if each.led_since is not None]
+            now = asyncio.get_running_loop().time()
+            self.simulation.checker.leadership.check_terms_end(self.name, terms, lost_at, now)
 
     def now_ms(self) -> int:
         """Return what the daemon takes for the time."""
-        return self._clock.read(now_ms() + self.clock_ahead_ms, now_ms())
+        now = now_ms()
+        return self._clock.read(now + self.clock_ahead_ms, now)
+
+    @property
+    def led(self) -> list[int]:
+        """The shards of which it considers itself the leader."""
+        return [each.shard for each in self.controllers if each.leadership.role is Role.LEADING]
 
     @property
     def leads(self) -> bool:
-        """Whether it considers itself the leader."""
+        """Whether it considers itself the leader of a shard."""
         return any(controller.leadership.role is Role.LEADING for controller in self.controllers)
+
+    @property
+    def has_joined(self) -> bool:
+        """Whether it has seen the queues of all shards."""
+        return all(self.elections.queue(each.shard) is not None for each in self.controllers)
+
+    def check_standby_memory(self) -> None:
+        """Check that the states that it keeps of shards that it follows fit into the limit."""
+        followed = [each for each in self.controllers if each.leadership.role is Role.FOLLOWING]
+        kept = [each._state for each in followed if each.leader is None and each.keeps_state]
+        kept_bytes = sum(estimated_bytes(state) for state in kept if state.chunk)
+        if kept_bytes > self.simulation.standby_bytes:
+            raise InvariantViolationError(
+                f"daemon {self.name!r} keeps {kept_bytes} bytes of states, above {self.simulation.standby_bytes}"
+            )
+
+    def health(self) -> Health:
+        """Return what the daemon reports about itself, as `controller.daemon` judges it."""
+        return judge_health(
+            HealthFacts(
+                tick_age_seconds=0.0,
+                zookeeper="connected",
+                broker_connected=self.transport.connected,
+                drain="ready",
+                drain_reason="",
+                shards=len(self.controllers),
+                unreadable={each.shard: each.fault for each in self.controllers if each.fault is not None},
+                without_leader=self._leaders.without_leader(
+                    [(each.leadership.role, each.following_leader) for each in self.controllers]
+                ),
+                shards_led=sum(each.leadership.role is Role.LEADING for each in self.controllers),
+            )
+        )
 
     def states(self) -> list[ShardState]:
         """Return the state of each shard that it keeps in memory."""
@@ -124,13 +244,17 @@ class SimulatedDaemon:
     async def crash(self) -> None:
         """End immediately: none of its later actions has an effect outside."""
         self.simulation.broker.cut(f"daemon-{self.name}")
-        if self._devices is not None and self._devices.connected:
-            self.simulation.device_clients.broker.drop(self._devices.client_id)
+        for session in self._devices.values():
+            if session.connected:
+                self.simulation.device_clients.broker.drop(session.client_id)
         self.simulation.zookeeper.partition(self.name)
         await self._end()
 
     async def stop(self) -> None:
-        """Hand over and end."""
+        """Transfer all shards, hand over those that no other daemon takes, and end, as after SIGTERM."""
+        if self._spreading is not None:
+            self._spreading.cancel()
+        await self.machine.awaited(self.spreader.evacuate())
         for controller in self.controllers:
             controller.post(Event.STOP_REQUESTED)
         assert self._task is not None
@@ -146,6 +270,7 @@ class SimulatedDaemon:
     def thaw(self) -> None:
         """Continue after `freeze`."""
         self.frozen = False
+        self.thawed_at = asyncio.get_running_loop().time()
         self.store.thaw()
         self.simulation.broker.resume(f"daemon-{self.name}")
         self.simulation.zookeeper.heal(self.name)
@@ -158,6 +283,7 @@ class SimulatedDaemon:
             await self._task
 
     async def _run(self) -> None:
+        WRITER.set(self.name)
         try:
             async with AsyncExitStack() as stack:
                 self.transport.on_connection(self._on_broker)
@@ -166,8 +292,11 @@ class SimulatedDaemon:
                 await self.transport.subscribe(m.presence_filter(CLUSTER), self._on_presence)
                 await self.transport.subscribe(m.leader_topic(CLUSTER, "+"), self._on_announcement, retained=True)
                 async with asyncio.TaskGroup() as tasks:
-                    for controller in self.controllers:
-                        tasks.create_task(controller.run())
+                    await self.spreader.register()
+                    running = [tasks.create_task(controller.run()) for controller in self.controllers]
+                    self._spreading = tasks.create_task(self.spreader.run())
+                    await asyncio.gather(*running)
+                    self._spreading.cancel()
         except BaseExceptionGroup as group:
             self.simulation.fail(group)
 
@@ -175,11 +304,11 @@ class SimulatedDaemon:
         context = LeaderContext(
             cluster=CLUSTER,
             instance=self.name,
-            ledger=Ledger(self.store, state.shard),
+            ledger=Ledger(self._ledger_store, state.shard),
             transport=self.transport,
             access=self.access,
             ingest=IngestSettings(
-                unreachable_seconds=10,
+                unreachable_seconds=UNREACHABLE_SECONDS,
                 write_timeout_seconds=5,
                 mqtt_devices=self.simulation.device_clients.on,
                 max_producers=self.simulation.max_producers,
@@ -187,7 +316,7 @@ class SimulatedDaemon:
             subscriptions=HURRIED if self.simulation.plan.scale.hurried else UNHURRIED,
             scaling=self.simulation.scaling,
             retention=self.simulation.retention,
-            delete_data=partial(delete_compacted_segments, self.store),
+            delete_data=partial(delete_compacted_segments, self._ledger_store),
             observer=self,
             drain_checker=self.simulation,
             now_ms=self.now_ms,
@@ -196,6 +325,9 @@ class SimulatedDaemon:
             trim_delay_seconds=DELETE_SECONDS,
             trim_interval_seconds=TRIM_INTERVAL_SECONDS[self.simulation.plan.scale.hurried],
             open_session=self._open_devices,
+            turn_budget=self._turn_budget,
+            overview=self.cluster_status.overview,
+            operations=self.spreader,
         )
         return ShardLeader(state, context, yields_to_contender)
 
@@ -203,32 +335,31 @@ class SimulatedDaemon:
         """Apply the device intake setting, as after SIGHUP."""
         for controller in self.controllers:
             if controller.leader is not None:
-                controller.leader.devices.subscriptions.set_enabled(self.simulation.device_clients.on)
+                self.machine.run(controller.leader.devices.subscriptions.set_enabled, self.simulation.device_clients.on)
 
     def _open_devices(self, shard: int, handler: Callable[[Delivery], None]) -> DeviceSession:
         device_clients = self.simulation.device_clients
-        self._devices = device_clients.broker.session(device_clients.session_name(shard), handler)
-        return self._devices
+        receive = self.machine.handler(lambda delivery: handler(self.machine.around(delivery)))
+        session = device_clients.broker.session(device_clients.session_name(shard), receive)
+        self._devices[shard] = session
+        return self.machine.around(session)
 
     def _on_election(self, event: ElectionEvent) -> None:
-        match event:
-            case Acquired(shard):
-                self.controllers[shard].post(Event.LOCK_ACQUIRED)
-            case Released(shard):
-                self.controllers[shard].post(Event.LOCK_LOST)
-            case Suspended():
-                self._post_to_all(Event.CONTACT_LOST)
-            case Connected():
-                self._post_to_all(Event.CONTACT_REGAINED)
+        self._election_events.handle(event)
+        if isinstance(event, Lost):
+            self.spreader.session_lost()
 
-    def _post_to_all(self, event: Event) -> None:
-        for controller in self.controllers:
-            controller.post(event)
+    def _leader_of(self, shard: int) -> str | None:
+        controller = self.controllers[shard]
+        return self._leaders.leader_of(shard, controller.leadership.role, controller.following_leader)
 
     def _on_broker(self, connected: bool) -> None:
         if connected:
-            description = m.ClusterDescription(protocol=m.PROTOCOL_VERSION, shards=SHARDS, ledger_url="memory:")
+            description = m.ClusterDescription(
+                protocol=m.PROTOCOL_VERSION, shards=len(self.controllers), ledger_url="memory:"
+            )
             self.transport.publish(m.cluster_topic(CLUSTER), m.encode(description), retain=True)
+        self.spreader.broker_changed(connected)
         for controller in self.controllers:
             if controller.leader is not None:
                 controller.leader.connection_changed(connected)

@@ -38,6 +38,12 @@ def test_values_do_not_distinguish_failures() -> None:
     assert failed(PLAN).kind == Failure(PLAN, group, InvariantChecker()).kind
 
 
+def test_what_distinguishes_failures_is_the_text_between_values() -> None:
+    failure = failed(PLAN, "daemon 'd1' leads shards [2], and {'d2'} could: b'a/1' of 'd3'")
+
+    assert failure.kind == "InvariantViolationError: daemon # leads shards #, and # could: # of #"
+
+
 def test_a_part_is_kept_only_if_no_salt_fails_without_it() -> None:
     last = SALTS - 1
     found = shrunk(failed(PLAN), 500, silent, lambda plan: failed(plan) if plan.salt == last else None)

@@ -3,7 +3,20 @@
 import pytest
 
 from tests.simulation.fault_injector import FaultInjector
-from tests.simulation.plan import BUSY, BUSY_EVERY, OPERATIONS, SPARSE, plan_of
+from tests.simulation.plan import (
+    BUSY,
+    BUSY_EVERY,
+    FIRST_SMALL_SEED,
+    OPERATIONS,
+    OPTIONAL,
+    RARE_OPERATIONS,
+    RARELY,
+    SMALL,
+    SMALL_SHARE,
+    SPARSE,
+    plan_of,
+)
+from tests.simulation.rare_faults import RareFaults
 
 
 def test_a_seed_has_one_plan() -> None:
@@ -41,3 +54,51 @@ def test_an_unknown_part_is_named() -> None:
 def test_every_operation_exists_and_is_drawn(operation: str) -> None:
     assert callable(getattr(FaultInjector, f"_{operation}"))
     assert any(step.operation == operation for seed in range(1, 100) for step in plan_of(seed).steps)
+
+
+@pytest.mark.parametrize("operation", sorted(set(RARE_OPERATIONS)))
+def test_every_rare_operation_exists_and_is_drawn(operation: str) -> None:
+    assert callable(getattr(RareFaults, f"_{operation}"))
+    assert any(step.operation == operation for seed in range(1, 1000) for step in plan_of(seed).steps)
+
+
+def test_some_worlds_have_one_rare_operation_between_the_others() -> None:
+    plans = [plan_of(seed) for seed in range(1, 1000)]
+    rare = [[step for step in plan.steps if step.operation in RARE_OPERATIONS] for plan in plans]
+
+    assert {len(steps) for steps in rare} == {0, 1}
+    assert sum(map(len, rare)) == pytest.approx(RARELY * len(plans), rel=0.3)
+    assert all(sorted(plan.steps, key=lambda step: step.at_seconds) == list(plan.steps) for plan in plans)
+
+
+def test_the_parts_of_a_seed_that_was_known_before_rare_operations_are_the_same() -> None:
+    """So a seed that found a bug still has the parts that found it."""
+    assert plan_of(3, SPARSE).parts[:4] == (
+        "1:crash_leader",
+        "2:consumer_vanishes",
+        "3:zookeeper_outage",
+        "4:zookeeper_outage",
+    )
+    assert [round(step.at_seconds, 3) for step in plan_of(3, SPARSE).steps] == [2.077, 5.721, 6.089, 6.239]
+
+
+def test_three_of_four_fresh_seeds_are_small_and_leave_out_programs() -> None:
+    plans = [plan_of(FIRST_SMALL_SEED + number) for number in range(1000)]
+    small = [plan for plan in plans if plan.scale is SMALL]
+
+    assert len(small) == pytest.approx(SMALL_SHARE * len(plans), rel=0.1)
+    for program in OPTIONAL:
+        assert sum(program in plan.programs for plan in small) == pytest.approx(len(small) / 2, rel=0.2)
+    assert sum(plan.scale is BUSY for plan in plans) == 4
+    assert {plan_of(seed).scale.optional for seed in range(1, FIRST_SMALL_SEED)} == {1.0}
+
+
+def test_one_of_five_sparse_seeds_encodes_its_chunks_whatever_else_it_is() -> None:
+    plans = [plan_of(seed) for seed in range(1, 2000)]
+
+    assert {plan.chunks for plan in plans if plan.scale is BUSY} == {"parquet"}
+    for scale in (SPARSE, SMALL):
+        same = [plan for plan in plans if plan.scale is scale]
+        encoded = [plan for plan in same if plan.chunks == "shared"]
+        assert len(encoded) == pytest.approx(len(same) / 5, rel=0.2)
+        assert {plan.clustered for plan in encoded} == {True, False}

@@ -44,6 +44,31 @@ def test_what_is_ready_runs_before_time_passes(loop: VirtualLoop) -> None:
     assert loop.run_until_complete(turns()) == 0
 
 
+def test_a_callback_that_fails_is_reported_and_the_others_run(loop: VirtualLoop) -> None:
+    reported: list[object] = []
+    done = loop.create_future()
+    loop.set_exception_handler(lambda _, context: reported.append(context["exception"]))
+    error = RuntimeError("a bug")
+
+    def fail() -> None:
+        raise error
+
+    loop.call_soon(fail)
+    loop.call_later(1, done.set_result, None)
+    loop.run_until_complete(done)
+
+    assert reported == [error]
+
+
+def test_a_callback_that_is_cancelled_does_not_run(loop: VirtualLoop) -> None:
+    ran: list[str] = []
+    loop.call_soon(ran.append, "soon").cancel()
+    loop.call_later(1, ran.append, "later").cancel()
+    loop.run_until_complete(asyncio.sleep(2))
+
+    assert ran == []
+
+
 def test_a_loop_that_can_never_continue_raises(loop: VirtualLoop) -> None:
     with pytest.raises(DeadlockError):
         loop.run_until_complete(loop.create_future())

@@ -1,16 +1,16 @@
 """An event loop whose clock jumps to the next timer instead of waiting for it.
 
 There is no external input: a loop with nothing scheduled can never continue, so it raises instead
-of hanging. Nothing is waited for, so a turn of the loop is shorter than asyncio's: no selector, and
-timers in a heap of tuples. Timers of one time run in the order in which they were set.
+of hanging. Nothing is waited for, so a turn of the loop is shorter than asyncio's: no selector, timers in a heap of
+tuples, and handles that are lists. Timers of one time run in the order in which they were set.
 """
 
 from __future__ import annotations
 
 import asyncio
-import heapq
 from collections.abc import Callable
-from contextvars import Context
+from contextvars import Context, copy_context
+from heapq import heappop, heappush
 from typing import Any
 
 
@@ -18,28 +18,70 @@ class DeadlockError(AssertionError):
     """Every task waits, and no timer is scheduled."""
 
 
+class _Handle(list[Any]):
+    """Context, callback and arguments; empty when cancelled. No function of Python runs when one is made.
+
+    A run makes tens of thousands, and asyncio's own ask whether their loop is debugged.
+    """
+
+    __slots__ = ("_when",)
+    __eq__, __hash__ = object.__eq__, object.__hash__
+    _when: float
+    """Of a timer: when it is due."""
+
+    def cancel(self) -> None:
+        """Cancel it. A timer stays in the heap until its time has come."""
+        self.clear()
+
+    def cancelled(self) -> bool:
+        """Return whether it was cancelled."""
+        return not self
+
+    def when(self) -> float:
+        """Return when a timer is due."""
+        return self._when
+
+
 class VirtualLoop(asyncio.SelectorEventLoop):
     """Runs in virtual time, starting at 0."""
 
     _ready: Any  # handles that asyncio runs in this turn or the next one
+    _stopping: bool
+    get_debug = bool  # without a function of Python: each future asks
 
     def __init__(self) -> None:
         super().__init__()
         self._virtual_now = 0.0
-        self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
+        self._timers: list[tuple[float, int, _Handle]] = []
         self._timers_set = 0
 
     def time(self) -> float:
         """Return virtual seconds."""
         return self._virtual_now
 
-    def call_at(
-        self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
-    ) -> asyncio.TimerHandle:
-        """Call ``callback`` when the clock has reached ``when``."""
-        handle = asyncio.TimerHandle(when, callback, args, self, context)
+    def call_soon(self, callback: Callable[..., object], *args: Any, context: Context | None = None) -> Any:
+        """Call ``callback`` in the next turn."""
+        handle = _Handle((copy_context() if context is None else context, callback, args))
+        self._ready.append(handle)
+        return handle
+
+    def call_later(
+        self, delay: float, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> Any:
+        """Call ``callback`` after ``delay`` seconds."""
+        when = self._virtual_now + delay
+        handle = _Handle((copy_context() if context is None else context, callback, args))
+        handle._when = when
         self._timers_set += 1
-        heapq.heappush(self._timers, (when, self._timers_set, handle))
+        heappush(self._timers, (when, self._timers_set, handle))
+        return handle
+
+    def call_at(self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None) -> Any:
+        """Call ``callback`` when the clock has reached ``when``."""
+        handle = _Handle((copy_context() if context is None else context, callback, args))
+        handle._when = when
+        self._timers_set += 1
+        heappush(self._timers, (when, self._timers_set, handle))
         return handle
 
     def run_in_executor(self, _executor: Any, function: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
@@ -52,17 +94,26 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return done
 
     def _run_once(self) -> None:
-        """Run what is ready; if nothing is, jump to the next timer first. asyncio calls it until the loop stops."""
-        ready, timers = self._ready, self._timers
-        if not ready:
-            while timers and timers[0][2].cancelled():
-                heapq.heappop(timers)
-            if not timers:
-                raise DeadlockError("nothing is scheduled, and nothing is ready")
-            self._virtual_now = max(self._virtual_now, timers[0][0])
-        while timers and timers[0][0] <= self._virtual_now:
-            ready.append(heapq.heappop(timers)[2])
-        for _ in range(len(ready)):
-            handle = ready.popleft()
-            if not handle.cancelled():
-                handle._run()
+        """Run turns until the loop stops: in each what is ready, or if nothing is, what the next timer makes ready."""
+        ready, timers, now = self._ready, self._timers, self._virtual_now
+        while not self._stopping:
+            if not ready:
+                while timers and not timers[0][2]:
+                    heappop(timers)
+                if not timers:
+                    raise DeadlockError("nothing is scheduled, and nothing is ready")
+                if timers[0][0] > now:
+                    self._virtual_now = now = timers[0][0]
+            while timers and timers[0][0] <= now:
+                ready.append(heappop(timers)[2])
+            for _ in range(len(ready)):
+                handle = ready.popleft()
+                if not handle:
+                    continue
+                context, callback, args = handle
+                try:
+                    context.run(callback, *args)
+                except (SystemExit, KeyboardInterrupt):
+                    raise
+                except BaseException as error:  # noqa: BLE001 - as in asyncio
+                    self.call_exception_handler({"message": f"{callback!r} failed", "exception": error})

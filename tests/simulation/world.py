@@ -20,12 +20,13 @@ from collections import defaultdict
 from contextlib import AsyncExitStack, suppress
 from typing import Any, TypeVar
 
-from controller.access.quotas import Limits
-from controller.access.rules import OPEN, AccessRules, Right, Role
+from prometheus_client import CollectorRegistry
+
 from controller.settings.load import IngestSettings, RetentionSettings, ScalingSettings
 from controller.snapshots.job import take_snapshot
+from controller.state.shard_state import ShardState
 from drain.protocol import DrainQuery
-from headgate import Admin, Consumer, Producer
+from headgate import Admin, Consumer, Delivery, Producer
 from headgate.client.connection import Client
 from headgate.client.producer_settings import ProducerSettings
 from headgate.errors import (
@@ -33,21 +34,28 @@ from headgate.errors import (
     DeliveryUnknownError,
     FencedError,
     HeadgateError,
+    LedgerError,
     NoLeaderError,
     StoreError,
 )
 from headgate.ledger.chunk_ranges import compacted_through, ranges_to_read
 from headgate.ledger.compacted import manifest_ranges
 from headgate.ledger.ledger import Ledger
-from headgate.model.identifiers import ANONYMOUS
-from tests.simulation.clients import SWITCH_PROBABILITY, DeviceClients
-from tests.simulation.fault_injector import DELETED, QUEUE, STREAM, TOPIC, FaultInjector
+from headgate.model.hashing import shard_of
+from metrics.instruments import Instruments
+from tests.simulation.clients import SWITCH_PROBABILITY, CommandClient, DeviceClients
+from tests.simulation.cluster_plan import DAEMONS, topic_on
+from tests.simulation.fault_injector import DELETED, OTHER, QUEUE, STREAM, TOPIC, FaultInjector
 from tests.simulation.faulty_client import FaultyClient
 from tests.simulation.forger import Forger
 from tests.simulation.import_program import MAX_PRODUCERS, ImportProgram
-from tests.simulation.invariant_checker import CheckedObjects, InvariantChecker, InvariantViolationError
-from tests.simulation.plan import SOMETIMES, Plan
-from tests.simulation.simulated_daemon import CLUSTER, SimulatedDaemon, now_ms
+from tests.simulation.invariant_checker import InvariantChecker, InvariantViolationError
+from tests.simulation.ledger_rules import LedgerRules
+from tests.simulation.operators import Operators
+from tests.simulation.page_cache import objects_of
+from tests.simulation.plan import DISTURBING, Plan
+from tests.simulation.simulated_daemon import CLUSTER, DELETE_SECONDS, SimulatedDaemon, now_ms
+from tests.simulation.user_rights import rules_of
 from tests.support.fakes.broker import FakeBroker
 from tests.support.fakes.object_store import FakeStore
 from tests.support.fakes.zookeeper import FakeZooKeeper
@@ -68,31 +76,16 @@ AUTOMATIC_SCALING = ScalingSettings(
 )
 SHORT_RETENTION = RetentionSettings(retention_seconds=5, checkpoint_retention_seconds=5, delete_delay_seconds=5)
 """Clusters with odd seeds also split, merge and prune automatically."""
-SCARCE = AccessRules(
-    {ANONYMOUS: (Right(Role.ADMINISTRATOR),)},
-    default_limits=Limits(segments=8, requests_per_second=8, bytes_per_second=2000),
-)
-"""All clients together may have and send less than they want to."""
 MANUAL_ONLY = (ScalingSettings(), RetentionSettings())
-SNAPSHOT_CHUNKS, COMPACTED_CHUNKS = 10, 8
-FIRST_BURST_SECONDS = 2.0
+KINDS = {STREAM: "STREAM", QUEUE: "QUEUE", DELETED: "CHECKPOINT"}
+"""Subscription → its type; all others are STREAM."""
+SNAPSHOT_CHUNKS, COMPACTED_CHUNKS, FIRST_BURST_SECONDS = 10, 8, 2.0
 SETTLE_SECONDS = 900.0
 """Virtual time in which a healed cluster must deliver everything."""
 COMMAND_SECONDS = 2.0
 """Time-out of commands, below the duration of most freezes."""
 
 ClientT = TypeVar("ClientT", bound=Client)
-
-
-class CommandClient(Client):
-    """A client that shows the token of its last command."""
-
-    token = ""
-
-    def new_token(self) -> str:
-        """Return a token, and keep it."""
-        self.token = super().new_token()
-        return self.token
 
 
 class ClusterSimulation:
@@ -112,57 +105,96 @@ class ClusterSimulation:
     ) -> None:
         self.plan = plan
         self.checker = checker
-        self.objects = CheckedObjects(self.checker)
+        self.objects, own_kind = objects_of(plan, checker)
         self.broker = FakeBroker(plan.rng("broker"))
         self.zookeeper = FakeZooKeeper(plan.rng("zookeeper"), session_timeout_seconds=6)
-        self.store_kind = store_kind
+        self.zookeeper.service_state.config = {}
+        self.store_kind = own_kind if store_kind is FakeStore else store_kind
         self.scaling, self.retention = (AUTOMATIC_SCALING, SHORT_RETENTION) if plan.seed % 2 else MANUAL_ONLY
         self.daemons: list[SimulatedDaemon] = []
         self.consumers: dict[str, asyncio.Task[None]] = {}
-        self.committed: dict[bytes, list[int]] = defaultdict(list)
-        self.not_stored: dict[bytes, list[int]] = defaultdict(list)
+        self.committed: dict[str, dict[bytes, list[int]]] = defaultdict(lambda: defaultdict(list))
+        """Topic → key → counters."""
+        self.not_stored: dict[str, dict[bytes, list[int]]] = defaultdict(lambda: defaultdict(list))
         self.producing = True
         self.maintenance_rng = plan.rng("maintenance")
         self.drain_rng = plan.rng("drain")
         self.leader_rng = plan.rng("leaders")
-        self.device_clients = DeviceClients(
-            plan.rng("devices"), CLUSTER, TOPIC, self._switch_devices, self.pause, switch_probability=device_switches
-        )
-        self.faulty_client = (
-            FaultyClient(plan.rng("faulty"), self.broker, CLUSTER)
-            if changed_batches or "faulty" in plan.programs
-            else None
-        )
-        self.forger = (
-            Forger(plan.rng("forger"), self.broker, CLUSTER)
-            if forged_announcements or "forger" in plan.programs
-            else None
-        )
-        imports = named_producer or "import" in plan.programs
-        self.import_program = ImportProgram(plan.rng("import"), self.client, TOPIC, self.pause) if imports else None
-        self.max_producers = MAX_PRODUCERS if imports else IngestSettings().max_producers
-        self.access_rules = SCARCE if quotas or "quotas" in plan.programs else OPEN
-        self.standby_bytes = (0, 2000, 1 << 30)[plan.seed % 3]
-        """So that followers keep no state, a few, or all."""
+        self.main_shard = shard_of(TOPIC, plan.shards)
+        self.others = {
+            f"{OTHER}-{part[6:]}": topic_on(int(part[6:]), plan.shards)
+            for part in plan.programs
+            if part.startswith("shard-")
+        }
+        """Subscription → topic, of the shards without `TOPIC`."""
+        self.topics = [TOPIC, *self.others.values()]
+        self.standby_bytes, self.standby_replicas = (0, 2000, 1 << 30)[plan.seed % 3], 1 + plan.seed % 2
+        """So that followers keep no state, a few, or all of which they are a successor."""
         self.by_load = plan.seed % 4 > 1
         """Whether the STREAM subscription is balanced by load."""
-        kinds = {"stream": STREAM, "queue": QUEUE}
-        self._consumed = sorted({kinds[kind] for name in plan.programs if (kind := name.partition("-")[0]) in kinds})
-        """The subscriptions that must be delivered completely."""
         self.faults = FaultInjector(self)
+        self.operators = Operators(self)
+        checker.calm, checker.rules = plan.calm, self._rules()
+        checker.leadership.knows_writers = "power_failure" not in plan.kinds
         self._maintenance: asyncio.Task[None] | None = None
         self._instances_started = 0
-        self._stores = 0
+        self.stores: list[FakeStore] = []
+        """All clients of the bucket."""
         self._names = 0
         self._burst = asyncio.Event()
         self._burst_end: asyncio.TimerHandle | None = None
         self._failure: asyncio.Future[None] | None = None
+        self._make_clients(
+            changed_batches=changed_batches or "faulty" in plan.programs,
+            imports=named_producer or "import" in plan.programs,
+            forges=forged_announcements or "forger" in plan.programs,
+            device_switches=device_switches,
+        )
+        self.access_rules = rules_of(plan, quotas=quotas)
+
+    def _rules(self) -> LedgerRules:
+        clocks_differ = self.plan.kinds & {"power_failure", "clock_drift"}
+        return LedgerRules(
+            retention_ms=1000 * self.retention.retention_seconds if self.plan.seed % 2 else None,
+            compaction_seconds=0.0 if clocks_differ else DELETE_SECONDS,
+            calm=self.plan.calm,
+        )
+
+    def _make_clients(self, *, changed_batches: bool, imports: bool, forges: bool, device_switches: float) -> None:
+        """Make the clients that are not producers and consumers of the plan, and note what consumers must get."""
+        plan, shard = self.plan, self.main_shard
+        self.instruments = None if plan.chunks == "memory" else Instruments(CollectorRegistry())
+        self.device_clients = DeviceClients(
+            plan.rng("devices"),
+            CLUSTER,
+            TOPIC,
+            self._switch_devices,
+            self.pause,
+            shard=shard,
+            switch_probability=device_switches,
+        )
+        self.faulty_client = FaultyClient(plan.rng("faulty"), self.broker, CLUSTER, shard) if changed_batches else None
+        self.forger = Forger(plan.rng("forger"), self.broker, CLUSTER, shard) if forges else None
+        self.import_program = (
+            ImportProgram(plan.rng("import"), self.client, TOPIC, self.pause, shard) if imports else None
+        )
+        kinds = {"stream": STREAM, "queue": QUEUE}
+        self._consumed = sorted(
+            {(TOPIC, kinds[kind]) for name in plan.programs if (kind := name.partition("-")[0]) in kinds}
+        ) + [(topic, subscription) for subscription, topic in self.others.items()]
+        """(topic, subscription) of those that must be delivered completely."""
+        self.max_producers = MAX_PRODUCERS if imports else IngestSettings().max_producers
+
+    @property
+    def main_state(self) -> ShardState:
+        """The state of the shard of `TOPIC`."""
+        return self.checker.states[self.main_shard]
 
     def store(self) -> FakeStore:
         """Return another client of the bucket."""
-        self._stores += 1
-        rng = self.plan.rng(f"store {self._stores}")
-        return self.store_kind(rng, objects=self.objects, latency_seconds=(0.001, 0.02))
+        rng = self.plan.rng(f"store {len(self.stores) + 1}")
+        self.stores.append(self.store_kind(rng, objects=self.objects, latency_seconds=(0.001, 0.02)))
+        return self.stores[-1]
 
     def client(self, client_id: str, kind: type[ClientT] = Client) -> ClientT:
         """Return another program's connection, not yet entered."""
@@ -221,43 +253,44 @@ class ClusterSimulation:
 
     async def _run_scenario(self) -> None:
         async with AsyncExitStack() as stack:
-            for _ in range(2):
+            for _ in range(DAEMONS + sum(part.startswith("daemon-") for part in self.plan.programs)):
                 self.start_daemon()
             stack.push_async_callback(self._end_everything)
             self.commands = self.client("admin", CommandClient)
             admin = await stack.enter_async_context(Admin(self.commands, timeout_seconds=COMMAND_SECONDS))
-            await admin.create_topic(TOPIC, segments=2)
+            for topic in self.topics:
+                await admin.create_topic(topic, segments=2)
             self.start_burst(FIRST_BURST_SECONDS)
             others: list[asyncio.Task[None]] = []
             producers = []
             for program in self.plan.programs:
                 match program.partition("-"):
                     case "stream", _, _:
-                        self.start_consumer(STREAM, "STREAM")
+                        self.start_consumer(STREAM)
                     case "queue", _, _:
-                        self.start_consumer(QUEUE, "QUEUE")
+                        self.start_consumer(QUEUE)
                     case "checkpoint", _, _:
-                        self.start_consumer(DELETED, "CHECKPOINT")
+                        self.start_consumer(DELETED)
                     case "producer", _, number:
-                        producers.append(self._spawn(self._produce(int(number))))
+                        producers.append(self.spawn(self._produce(int(number))))
+                    case "shard", _, number:
+                        self.start_consumer(f"{OTHER}-{number}")
+                    case "daemon", _, _:
+                        pass  # it has been started
                     case "maintenance", _, _:
-                        self._maintenance = self._spawn(self._run_maintenance())
+                        self.start_maintenance()
                     case "devices", _, _:
-                        others.append(self._spawn(self.device_clients.publish()))
+                        others.append(self.spawn(self.device_clients.publish()))
                     case _:
-                        assert program in SOMETIMES, program
-            if self.faulty_client is not None:
-                others.append(self._spawn(self.faulty_client.run(self.checker, self.fail)))
-            if self.forger is not None:
-                others.append(self._spawn(self.forger.run()))
-            if self.import_program is not None:
-                others += [self._spawn(self.import_program.run()), self._spawn(self.import_program.open_anonymous())]
+                        assert program in DISTURBING, program
+            others += await self._start_others()
             began = asyncio.get_running_loop().time()
             for step in self.plan.steps:
                 await asyncio.sleep(began + step.at_seconds - asyncio.get_running_loop().time())
                 self.start_burst(step.burst_seconds)
                 await asyncio.sleep(step.lead_seconds)
                 await self.faults.inject(step, admin)
+            await self.operators.finish()
             await self.faults.heal()
             self.producing = False
             self.start_burst(math.inf)
@@ -267,27 +300,45 @@ class ClusterSimulation:
                 await producer
             await self._wait_until_delivered()
             self._check()
+            await self.operators.check_spread()
+
+    async def _start_others(self) -> list[asyncio.Task[None]]:
+        """Start the programs that only some worlds have, and return those that end with the faults."""
+        others = await self.faults.rare.start()
+        if self.faulty_client is not None:
+            others.append(self.spawn(self.faulty_client.run(self.checker, self.fail)))
+        if self.forger is not None:
+            others.append(self.spawn(self.forger.run()))
+        if self.import_program is not None:
+            others += [self.spawn(self.import_program.run()), self.spawn(self.import_program.open_anonymous())]
+        if self.plan.calm:
+            others.append(self.spawn(self.operators.watch_maintenance()))
+        return others
 
     def _check(self) -> None:
         for daemon in self.daemons:
             for state in daemon.states():
                 self.checker.check_state(state, daemon.name)
         self.device_clients.check()
-        self.checker.check_nothing_lost(TOPIC, self.committed)
+        self.faults.rare.check()
         self.checker.check_nothing_lost(TOPIC, self.device_clients.published)
-        held = {(record.key, int(record.value)) for record in self.checker.stored[TOPIC]}
-        for key, counters in self.not_stored.items():
-            if wrong := [counter for counter in counters if (key, counter) in held]:
-                raise InvariantViolationError(f"{key!r} {wrong[:5]} were reported as not stored, and are stored")
-        for subscription in self._consumed:
-            self.checker.check_everything_delivered(TOPIC, subscription)
+        for topic in self.topics:
+            self.checker.check_nothing_lost(topic, self.committed[topic])
+            held = {(record.key, int(record.value)) for record in self.checker.stored[topic]}
+            for key, counters in self.not_stored[topic].items():
+                if wrong := [counter for counter in counters if (key, counter) in held]:
+                    raise InvariantViolationError(f"{key!r} {wrong[:5]} were reported as not stored, and are stored")
+        for topic, subscription in self._consumed:
+            self.checker.check_everything_delivered(topic, subscription)
 
     async def _wait_until_delivered(self) -> None:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + SETTLE_SECONDS
         while loop.time() < deadline:
-            if self.device_clients.is_settled and not any(
-                self.checker.undelivered(TOPIC, name) for name in self._consumed
+            if (
+                self.device_clients.is_settled
+                and self.faults.rare.is_settled
+                and not any(self.checker.undelivered(*each) for each in self._consumed)
             ):
                 return
             await asyncio.sleep(1)
@@ -295,83 +346,107 @@ class ClusterSimulation:
 
     async def _run_maintenance(self) -> None:
         """Write snapshots and compact, as separate processes do; the leaders delete old chunks."""
-        ledger = Ledger(self.store(), 0)
+        ledgers = [Ledger(self.store(), shard) for shard in range(self.plan.shards)]
         while True:
             await asyncio.sleep(self.maintenance_rng.uniform(*self.plan.scale.maintenance_seconds))
-            try:
-                await take_snapshot(ledger, least_chunks=SNAPSHOT_CHUNKS, now_ms=now_ms())
-                ranges = ranges_to_read(await manifest_ranges(ledger.store, 0))
-                last = compacted_through(ranges)
-                if last + COMPACTED_CHUNKS <= self.checker.states[0].chunk:
-                    await compact(ledger, last + 1, last + COMPACTED_CHUNKS, written_at_ms=now_ms())
-            except StoreError as error:
-                self.log("maintenance", "snapshot and compaction", f"failed: {error}")
+            for ledger in ledgers:
+                await self._maintain(ledger)
+
+    async def _maintain(self, ledger: Ledger) -> None:
+        try:
+            await take_snapshot(ledger, least_chunks=SNAPSHOT_CHUNKS, now_ms=now_ms())
+            ranges = ranges_to_read(await manifest_ranges(ledger.store, ledger.shard))
+            last = compacted_through(ranges)
+            if last + COMPACTED_CHUNKS <= self.checker.chunk(ledger.shard):
+                await compact(ledger, last + 1, last + COMPACTED_CHUNKS, written_at_ms=now_ms())
+                self.log("maintenance", f"compacts chunks {last + 1} to {last + COMPACTED_CHUNKS}")
+        except (StoreError, LedgerError) as error:
+            self.log("maintenance", "snapshot and compaction", f"failed: {error}")
 
     async def _end_everything(self) -> None:
         self.producing = False
-        if self._maintenance is not None:
-            self._maintenance.cancel()
-        for task in list(self.consumers.values()):
+        for task in self.end_maintenance():
             task.cancel()
-        await asyncio.gather(*self.consumers.values(), return_exceptions=True)
+        reading = [*self.consumers.values(), *self.faults.rare.external_tasks]
+        for task in reading:
+            task.cancel()
+        await asyncio.gather(*reading, return_exceptions=True)
         for daemon in self.daemons:
             await daemon.crash()
 
     # Daemons and clients
 
-    def _spawn(self, work: Any) -> asyncio.Task[None]:
+    def spawn(self, work: Any) -> asyncio.Task[None]:
+        """Start a task whose error ends the run."""
         task = asyncio.get_running_loop().create_task(work)
         task.add_done_callback(
             lambda done: None if done.cancelled() or not done.exception() else self.fail(done.exception())
         )
         return task
 
-    def start_daemon(self) -> None:
-        self._instances_started += 1
-        daemon = SimulatedDaemon(self, f"d{self._instances_started}")
+    def start_daemon(self, name: str | None = None) -> SimulatedDaemon:
+        """Start a daemon, by default one with a new name."""
+        self._instances_started += name is None
+        daemon = SimulatedDaemon(self, name or f"d{self._instances_started}")
         self.daemons.append(daemon)
         daemon.start()
         self.log(daemon.name, "starts")
+        return daemon
 
     def _switch_devices(self) -> None:
         self.log("devices", f"are switched {'on' if self.device_clients.on else 'off'}")
         for daemon in self.daemons:
             daemon.switch_devices()
 
-    def start_consumer(self, subscription: str, kind: str) -> None:
+    def start_maintenance(self) -> None:
+        """Start the snapshots and compactions, if the plan has them."""
+        if "maintenance" in self.plan.programs:
+            self._maintenance = self.spawn(self._run_maintenance())
+
+    def end_maintenance(self) -> list[asyncio.Task[None]]:
+        """Return the task of snapshots and compactions, for its end; none if there is none."""
+        ended, self._maintenance = self._maintenance, None
+        return [] if ended is None else [ended]
+
+    def start_consumer(self, subscription: str) -> None:
         self._names += 1
         name = f"{subscription}-{self._names}"
-        self.consumers[name] = self._spawn(self._consume(name, subscription, kind))
+        self.consumers[name] = self.spawn(self._consume(name, subscription, KINDS.get(subscription, "STREAM")))
         self.log(name, "joins")
 
     async def _produce(self, number: int) -> None:
         rng = self.plan.rng(f"producer {number}")
-        counters: dict[bytes, int] = defaultdict(int)
-        waiting: list[tuple[bytes, int, Any]] = []
+        counters: dict[tuple[str, bytes], int] = defaultdict(int)
+        waiting: list[tuple[str, bytes, int, Delivery]] = []
         settings = ProducerSettings(linger_seconds=0.01, request_timeout_seconds=2, delivery_timeout_seconds=120)
         async with Producer(self.client(f"producer-{number}"), settings=settings) as producer:
             while self.producing:
                 for _ in range(rng.randint(1, 6)):
                     key = b"%d/%d" % (number, rng.randrange(KEYS))
-                    counter = counters[key]
-                    counters[key] += 1
-                    delivery = await producer.send(TOPIC, key, b"%d" % counter)
-                    waiting.append((key, counter, delivery))
+                    topic = rng.choice(self.topics) if len(self.topics) > 1 else TOPIC
+                    counter = counters[topic, key]
+                    counters[topic, key] += 1
+                    began = asyncio.get_running_loop().time()
+                    delivery = await producer.send(topic, key, b"%d" % counter)
+                    waiting.append((topic, key, counter, delivery))
+                    if self.plan.calm:
+                        self.spawn(self.operators.check_send(delivery, began))
                 await self.pause(rng, 0.02, rng.choice([0.03, 1.0]))  # often before the reply
-            for key, counter, delivery in waiting:
+            for topic, key, counter, delivery in waiting:
                 try:
                     await delivery
                 except DeliveryFailedError:
-                    self.not_stored[key].append(counter)
+                    self.not_stored[topic][key].append(counter)
                 except DeliveryUnknownError:
                     self.log(f"producer-{number}", f"sent {key!r} #{counter}", "outcome unknown")
                 else:
-                    self.committed[key].append(counter)
+                    self.committed[topic][key].append(counter)
 
     async def _consume(self, name: str, subscription: str, kind: Any) -> None:
         """Run a consumer program until cancelled; it registers again after it was fenced."""
         rng = self.plan.rng(f"consumer {name}")
-        options: dict[str, Any] = {"topic": TOPIC, "subscription": subscription, "type": kind, "name": name}
+        topic = self.others.get(subscription, TOPIC)
+        options: dict[str, Any] = {"topic": topic, "subscription": subscription, "type": kind, "name": name}
         options["start"] = "latest" if subscription == DELETED else "earliest"
         if self.by_load and subscription == STREAM:
             options |= {"balance": "load", "capacity": rng.choice([0.5, 1.0, 1.0, 3.0])}
@@ -379,10 +454,10 @@ class ClusterSimulation:
             self._instances_started += 1
             client = self.client(f"{name}-{self._instances_started}")
             with suppress(FencedError, NoLeaderError):
-                async with Consumer(client, **options) as consumer:
+                async with self.faults.rare.ending_at_damage(name), Consumer(client, **options) as consumer:
                     async for record in consumer:
                         self.checker.check_delivery(
-                            TOPIC,
+                            topic,
                             subscription,
                             kind,
                             record.segment,

@@ -16,5 +16,6 @@ SOURCE_FOLDERS = (
     "demo",
     "examples",
     "monitoring",
+    "scale",
     "tests",
 )

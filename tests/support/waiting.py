@@ -9,14 +9,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+SHORTEST_PAUSE = 0.005
+LONGEST_PAUSE = 0.05
+"""Seconds between two looks at a condition: a hundredth of the wait until then, between these limits."""
+
 
 async def until(condition: Callable[[], object], seconds: float = 60.0) -> None:
     """Return when ``condition()`` is true; fail the test after ``seconds``."""
     loop = asyncio.get_running_loop()
-    deadline = loop.time() + seconds
+    began = loop.time()
     while not condition():
-        assert loop.time() < deadline, f"not within {seconds} s"
-        await asyncio.sleep(0.005)
+        waited = loop.time() - began
+        assert waited < seconds, f"not within {seconds} s"
+        await asyncio.sleep(max(SHORTEST_PAUSE, min(waited / 100, seconds - waited, LONGEST_PAUSE)))
 
 
 async def never(condition: Callable[[], object], seconds: float) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections import OrderedDict, deque
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -18,14 +19,25 @@ from headgate.model.offset_ranges import OffsetRanges
 PLAIN = frozenset({bool, bytes, float, int, str, type(None)})
 
 
+@cache
+def _field_names(kind: type) -> tuple[str, ...] | None:
+    """Return the names of the fields of a dataclass or struct; None for another type."""
+    if dataclasses.is_dataclass(kind):
+        return tuple(each.name for each in dataclasses.fields(kind))
+    return kind.__struct_fields__ if issubclass(kind, msgspec.Struct) else None
+
+
 def plain(value: Any) -> Any:
     """Return ``value`` with all of its fields, private and derived ones too, as plain values that can be compared."""
-    if type(value) in PLAIN:
+    kind = type(value)
+    if kind in PLAIN:
         return value
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return (type(value).__name__, {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)})
-    if isinstance(value, msgspec.Struct):
-        return (type(value).__name__, {name: plain(getattr(value, name)) for name in value.__struct_fields__})
+    if kind is dict:
+        return sorted([(key, plain(item)) for key, item in value.items()])
+    if kind is list:
+        return [item if type(item) in PLAIN else plain(item) for item in value]
+    if (names := _field_names(kind)) is not None:
+        return (kind.__name__, [plain(getattr(value, name)) for name in names])
     if isinstance(value, Producers):
         return everything(value)
     if isinstance(value, Mapping):

@@ -11,6 +11,7 @@ import json
 import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -120,19 +121,47 @@ async def move(story: Story, folder: Path) -> None:
     await cluster.commands.succeed("ledger", "copy", cluster.ledger_url, str(folder))
     cluster.ledger_url = folder.as_uri()
 
-    refused = await cluster.start_daemon("refused")
-    assert 0 != await refused.ended()
-    assert "change ledger_url in the ZooKeeper node /headgate/test/config" in refused.log()
-    del cluster.programs["refused"]
+    await refused(cluster, "change ledger_url in the ZooKeeper node /headgate/test/config, and remove ledger_id")
 
-    with zookeeper_client(cluster) as client:
-        data, _ = client.get("/headgate/test/config")
-        client.set("/headgate/test/config", json.dumps({**json.loads(data), "ledger_url": cluster.ledger_url}).encode())
+    config = stored_config(cluster) | {"ledger_url": cluster.ledger_url}
+    store_config(cluster, config)
+    # The copy is another ledger: a disk of one machine would look like this to its daemon.
+    await refused(cluster, f"{folder.as_uri()} has no object ledger.json")
+    del config["ledger_id"]
+    store_config(cluster, config)
     await story.daemon()
+
+    # A daemon whose machine has another disk at the path of the new ledger.
+    elsewhere = folder.with_name("mounted elsewhere")
+    shutil.move(folder, elsewhere)
+    shutil.copytree(cluster.folder / "store", folder)
+    await refused(cluster, f"{folder.as_uri()} is another ledger here: its object ledger.json has the id ")
+    shutil.rmtree(folder)
+    shutil.move(elsewhere, folder)
     cluster.client_config_path.write_text(
         cluster.client_config_path.read_text().replace(f"{cluster.folder}/store", f"{folder}")
     )
     assert load_client_config(cluster.client_config_path).ledger_url == cluster.ledger_url
+
+
+async def refused(cluster: Cluster, line: str) -> None:
+    """Start a daemon that ends with ``line``."""
+    daemon = await cluster.start_daemon("refused")
+    assert await daemon.ended() == 1
+    assert line in daemon.log().splitlines()[-1]
+    assert "Traceback" not in daemon.log()
+    del cluster.programs["refused"]
+
+
+def stored_config(cluster: Cluster) -> dict[str, Any]:
+    with zookeeper_client(cluster) as client:
+        config: dict[str, Any] = json.loads(client.get("/headgate/test/config")[0])
+    return config
+
+
+def store_config(cluster: Cluster, config: dict[str, Any]) -> None:
+    with zookeeper_client(cluster) as client:
+        client.set("/headgate/test/config", json.dumps(config).encode())
 
 
 async def restore(story: Story, backup: Path) -> None:

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from headgate.ledger.paths import chunk_folder
+from tests.support.samples.object_formats import of_newer_format
 from tests.support.servers.cluster import Cluster, Daemon, zookeeper_client
 from tests.support.servers.programs import TEST_SECONDS, RunningProgram, jsonl, wait_until
 
@@ -161,16 +163,26 @@ async def test_a_killed_named_producer_continues_after_its_last_stored_line(
     assert "lines are already stored; continuing after them" in last.errors()
 
 
-async def test_a_daemon_with_another_ledger_url_exits_with_one_line(cluster: Cluster):
-    await (await cluster.start_daemon("first")).until_leading()
+async def test_a_daemon_with_another_ledger_ends_with_one_line(cluster: Cluster):
+    """A ledger of another version, or the ledger of a second cluster under one path. The first daemon continues."""
+    first = await cluster.start_daemon("first")
+    await first.until_leading()
+    store = Path(cluster.ledger_url.removeprefix("file://"))
+    newest = max((store / chunk_folder(0)).iterdir())
+    newest.write_bytes(of_newer_format(newest.read_bytes()))
+
+    other_version = await cluster.start_daemon("second")
     cluster.ledger_url += "-of-another-cluster"
+    other_cluster = await cluster.start_daemon("third")
 
-    second = await cluster.start_daemon("second")
-
-    assert await second.ended() == 1
-    text = second.log()
-    assert "Traceback" not in text
-    assert text.splitlines()[-1].startswith(f"headgate: ledger.url is '{cluster.ledger_url}', but cluster 'test'")
+    for daemon, line in (
+        (other_version, f"headgate: {newest.relative_to(store)} has format 9, this version of headgate reads format "),
+        (other_cluster, f"headgate: ledger.url is '{cluster.ledger_url}', but cluster 'test'"),
+    ):
+        assert await daemon.ended() == 1
+        assert "Traceback" not in daemon.log()
+        assert daemon.log().splitlines()[-1].startswith(line)
+    await first.until_leading()
 
 
 async def test_a_shard_without_a_leader_degrades_every_daemon(cluster: Cluster):

@@ -45,6 +45,15 @@ def test_a_topic_is_created_once(topic: CommandShard) -> None:
     assert "already exists" in refusal.reason
 
 
+def test_a_topic_that_exists_again_is_not_known_as_deleted(topic: CommandShard) -> None:
+    """The names that are remembered are limited."""
+    topic.do(commands.delete_topic(m.DeleteTopic(topic="orders", token="d"), topic.state))
+    assert ["orders"] == topic.state.deleted_topics
+
+    topic.do(commands.create_topic(m.CreateTopic(topic="orders", token="t1"), topic.state, "alice"))
+    assert not topic.state.deleted_topics
+
+
 def test_a_split_is_one_entry_and_is_not_executed_twice(topic: CommandShard) -> None:
     request = m.SplitSegment(topic="orders", segment=0, token="s1")
     reply = topic.do(commands.split_segment(request, topic.state))
@@ -60,6 +69,25 @@ def test_a_merge_is_one_entry_and_is_not_executed_twice(topic: CommandShard) -> 
 
     assert changes_nothing(commands.merge_segments(request, topic.state))
     assert [2] == [segment.segment_id for segment in topic.state.topics["orders"].layout.active()]
+
+
+def test_a_topic_grows_up_to_a_limit_of_segments(topic: CommandShard) -> None:
+    """Sealed segments count: a split adds two, a merge one."""
+    orders = topic.state.topics["orders"]
+    at_limit = (
+        commands.split_entry(orders, 0, token="s", max_segments=4),
+        commands.merge_entry(orders, 0, 1, token="m", max_segments=3),
+    )
+    beyond = (
+        commands.split_entry(orders, 0, token="s", max_segments=3),
+        commands.merge_entry(orders, 0, 1, token="m", max_segments=2),
+    )
+
+    assert [e.SegmentSplit, e.SegmentsMerged] == [type(entry) for entry in at_limit]
+    assert beyond == (
+        Refusal("invalid", "topic 'orders' holds 2 segments; the limit is 3"),
+        Refusal("invalid", "topic 'orders' holds 2 segments; the limit is 2"),
+    )
 
 
 REFUSALS: dict[str, tuple[Any, Any, str]] = {
@@ -167,6 +195,12 @@ def test_a_contradictory_policy_is_refused(topic: CommandShard, fields: dict[str
     refusal = _set(topic, "p2", **fields)
     assert isinstance(refusal, Refusal)
     assert reason in refusal.reason
+
+
+def test_a_topic_may_have_a_fixed_number_of_segments(topic: CommandShard) -> None:
+    reply = topic.do(_set(topic, "p1", min_segments=4, max_segments=4))
+
+    assert (4, 4) == (reply.topic.policy.min_segments, reply.topic.policy.max_segments)
 
 
 def test_a_policy_of_an_unknown_topic_is_refused(shard: CommandShard) -> None:

@@ -251,6 +251,15 @@ def test_an_invalid_listing_is_refused_and_creates_nothing(
     assert reason in shard.rejected(*segments, **fields)
 
 
+@pytest.mark.parametrize("boundary", [7, 9], ids=["of the left parent", "of the right parent"])
+def test_one_common_hash_with_a_parent_is_enough(boundary: int, shard: Shard) -> None:
+    parents = [seg("x", 0, 7, sealed=True), seg("y", 8, 15, sealed=True)]
+    left, right = ("x", "xy") if boundary == 7 else ("xy", "y")
+    shard.imported(*parents, seg("z", 0, boundary - 1, left), seg("w", boundary, 15, right))
+
+    assert [0, 1, 2, 3] == sorted(shard.state.topics["orders"].layout.segments)
+
+
 CONTRADICTIONS = {
     "another range": ([A, seg("b", 0, 6, "a"), seg("c", 7, 15, "a")], {}, "'b' has hashes 0 to 6; it had 0 to 7"),
     "another parent": ([A, B, seg("c", 8, 15, "b")], {}, "'c' has a parent that it did not have before: b"),

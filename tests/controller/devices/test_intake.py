@@ -11,6 +11,7 @@ from structlog.testing import capture_logs
 from controller.commit import TermEndedError
 from controller.devices.intake import REJECTION_LOG_INTERVAL_SECONDS
 from controller.devices.session_port import Delivery
+from controller.leadership.shard_load import message_cost
 from headgate.errors import TransportError
 from headgate.protocol import messages as m
 from tests.support.fakes.device_broker import FakeDeviceBroker, FakeDeviceSession
@@ -238,6 +239,14 @@ async def test_a_filter_that_the_broker_rejects_affects_no_other_topic(devices: 
         await devices.all_acknowledged()
 
     assert [b"1"] == await devices.values()
+
+
+async def test_messages_of_devices_count_as_load(devices: Devices) -> None:
+    async with devices.running() as (leader, _):
+        devices.publish("orders/a", b"123")
+        await devices.all_acknowledged()
+
+        assert leader.devices.arrived_cost == message_cost(3)
 
 
 async def test_a_bug_in_the_intake_ends_the_process(devices: Devices, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -81,6 +81,8 @@ async def test_more_requests_than_may_wait_are_refused_as_unavailable():
         refused = await client.call(m.DescribeCluster)
         assert isinstance(refused, m.Rejected)
         assert (refused.verdict, "64 requests wait" in refused.reason) == ("unavailable", True)
+        counted = "headgate_requests_over_limit_total"
+        assert shard.registry.get_sample_value(counted, {"limit": "cluster_overviews"}) == 1
         shard.ready.set()
         for each in waiting:
             assert isinstance(await client.reply(each), m.ClusterReply)

@@ -7,6 +7,7 @@ import msgspec
 import pytest
 
 from controller.commit import EMPTY_CHUNK_BURST, EMPTY_CHUNK_INTERVAL_SECONDS, TermEndedError
+from controller.leadership.shard_load import message_cost
 from controller.leadership.transitions import Event
 from controller.settings.load import IngestSettings
 from headgate.protocol import messages as m
@@ -28,6 +29,16 @@ async def test_a_batch_is_replied_to_only_once_it_is_durable() -> None:
         reply = await client.reply(request)
 
     assert [(0, 0, 1)] == [(p.segment, p.first_offset, p.count) for p in reply.placements]
+
+
+async def test_requests_count_as_load() -> None:
+    shard = OneShard()
+    async with shard.leader() as leader, shard.client() as client:
+        await client.call(m.CreateTopic, topic="t", token="t")
+        small = leader.arrived_cost
+        await client.call(m.ProduceBatch, topic="t", records=[m.Record(b"k", bytes(1000), 0)])
+
+    assert message_cost(0) < small < message_cost(1000) < leader.arrived_cost - small
 
 
 async def test_a_retained_request_is_executed_once_although_the_broker_restarts() -> None:

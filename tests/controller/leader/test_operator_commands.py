@@ -10,6 +10,9 @@ from controller.decisions.handlers import Deferred
 from controller.leader.operator_commands import MAX_PENDING, OperatorCommands
 from coordinator.decisions.refusal import Refusal
 from headgate.protocol import messages as m
+from metrics import events
+from metrics.noop_observer import NoopObserver
+from tests.support.fakes.recording_observer import RecordingObserver
 from tests.support.waiting import until
 from tests.support.worlds.one_shard import OneShard
 
@@ -44,16 +47,23 @@ def respond(commands: OperatorCommands, request: m.RequestBody, replies: list[ob
 
 
 @pytest.mark.looptime
-async def test_the_daemon_that_leads_the_shard_confirms_a_transfer_to_itself() -> None:
+async def test_the_daemon_that_leads_the_shard_keeps_it_and_confirms_it() -> None:
     """The client repeats its request to the new leader, which is how it learns of the success."""
-    assert respond(OperatorCommands(3, "b", Daemon()), MOVE, []) == m.Done()
+    for problem in ("daemon 'b' is in maintenance", None):
+        daemon, replies = Daemon(), []
+        respond(OperatorCommands(3, "b", daemon, NoopObserver()), MOVE, replies)
+        daemon.outcome.set_result(problem)
+        await until(lambda replies=replies: replies)
+
+        assert daemon.calls == [("transfer", 3, "b")]
+        assert replies == [m.Done() if problem is None else Refusal("invalid", problem)]
 
 
 @pytest.mark.looptime
 async def test_a_transfer_is_refused_with_the_reason_and_not_answered_if_it_succeeds() -> None:
     for problem in ("daemon 'b' is frozen", None):
         daemon, replies = Daemon(), []
-        commands = OperatorCommands(3, "a", daemon)
+        commands = OperatorCommands(3, "a", daemon, NoopObserver())
         respond(commands, MOVE, replies)
         await until(lambda daemon=daemon: daemon.calls == [("transfer", 3, "b")])
         daemon.outcome.set_result(problem)
@@ -67,7 +77,7 @@ async def test_a_transfer_is_refused_with_the_reason_and_not_answered_if_it_succ
 async def test_maintenance_is_answered_once_it_is_stored() -> None:
     for problem in ("no daemon 'b' is live", None):
         daemon, replies = Daemon(), []
-        commands = OperatorCommands(3, "a", daemon)
+        commands = OperatorCommands(3, "a", daemon, NoopObserver())
         respond(commands, MAINTAIN, replies)
         await until(lambda daemon=daemon: daemon.calls == [("maintenance", "b", True)])
         assert replies == []
@@ -79,8 +89,8 @@ async def test_maintenance_is_answered_once_it_is_stored() -> None:
 
 @pytest.mark.looptime
 async def test_few_requests_wait_and_the_end_of_the_term_drops_them() -> None:
-    daemon, replies = Daemon(), []
-    commands = OperatorCommands(3, "a", daemon)
+    daemon, replies, observer = Daemon(), [], RecordingObserver()
+    commands = OperatorCommands(3, "a", daemon, observer)
     for _ in range(MAX_PENDING):
         assert isinstance(respond(commands, MOVE, replies), Deferred)
 
@@ -88,6 +98,7 @@ async def test_few_requests_wait_and_the_end_of_the_term_drops_them() -> None:
 
     assert isinstance(refused, Refusal)
     assert refused.verdict == "unavailable"
+    assert observer.events == [events.RequestLimitReached(limit="operator_commands")]
     await commands.close()
     assert not commands._pending
     assert replies == []
@@ -95,7 +106,7 @@ async def test_few_requests_wait_and_the_end_of_the_term_drops_them() -> None:
 
 @pytest.mark.looptime
 async def test_a_leader_without_a_daemon_refuses_for_now() -> None:
-    refused = respond(OperatorCommands(3, "a", None), MOVE, [])
+    refused = respond(OperatorCommands(3, "a", None, NoopObserver()), MOVE, [])
 
     assert isinstance(refused, Refusal)
     assert refused.verdict == "unavailable"

@@ -1,12 +1,17 @@
 """Shards spread over daemons, with real controllers and fake servers, in virtual time."""
 
 import asyncio
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 
 import pytest
 
+from controller.leader.shard_spreader import VIEW_INTERVAL_SECONDS
+from controller.leadership.broker_contact import LOST_SECONDS, STABLE_SECONDS
 from controller.leadership.instance_record import read_record
 from controller.settings.load import SpreadSettings
+from headgate.model import entries as e
+from headgate.model.hashing import shard_of
 from tests.support.waiting import never, until
 from tests.support.worlds.contenders import Cluster, Contender
 
@@ -28,9 +33,11 @@ class Daemons:
         self.cluster = Cluster()
         self._stack = stack
         self.settings = SpreadSettings(settle_seconds=SETTLE_SECONDS)
+        self.unreachable_seconds = 5.0
 
     async def start(self, name: str) -> Contender:
         daemon = Contender(self.cluster, name, contends_for=SHARDS, shards=SHARDS, spread=self.settings)
+        daemon.unreachable_seconds = self.unreachable_seconds
         return await self._stack.enter_async_context(daemon.running())
 
     async def first(self) -> Contender:
@@ -89,6 +96,19 @@ async def test_a_young_term_is_not_moved(daemons: Daemons) -> None:
     await until(lambda: numbers(a, b, c) == [2, 2, 2])
 
 
+async def test_without_contact_to_zookeeper_the_last_view_counts(daemons: Daemons) -> None:
+    """Rule 1."""
+    a = await daemons.first()
+    await daemons.start("b")
+    await until(lambda: a.spreader.view.records.keys() == {"a", "b"})
+    await a.elections.set_maintenance("a", on=True)
+    await until(lambda: a.spreader.view.maintenance == {"a"})
+
+    daemons.cluster.zookeeper.stop()
+
+    await never(lambda: len(a.spreader.view.records) < 2 or not a.spreader.view.maintenance, 30)
+
+
 async def test_maintenance_empties_a_daemon_and_its_end_fills_it_again(daemons: Daemons) -> None:
     a = await daemons.first()
     b = await daemons.start("b")
@@ -113,6 +133,55 @@ async def test_a_stopping_daemon_transfers_its_shards_at_once(daemons: Daemons) 
 
     assert asyncio.get_running_loop().time() - before < 1
     await until(lambda: len(b.led) == SHARDS, 0.2)
+
+
+async def test_a_stopping_daemon_transfers_its_shards_to_one_that_has_just_started(daemons: Daemons) -> None:
+    """As in a rolling restart: the other daemon is not in its last view."""
+    a = await daemons.first()
+    b = await daemons.start("b")
+    await until(lambda: all(a.elections.queue(shard).waiting == {"b"} for shard in range(SHARDS)))
+    assert "b" not in a.spreader.view.records
+
+    await a.spreader.evacuate()
+
+    await until(lambda: len(b.led) == SHARDS, 0.2)
+
+
+async def test_a_stopping_daemon_tries_again_what_was_abandoned(daemons: Daemons) -> None:
+    """Its successor has been restarted, for example."""
+    a = await daemons.first()
+    b = await daemons.start("b")
+    await until(lambda: b.spreader.view.records.keys() == {"a", "b"} == a.spreader.view.records.keys())
+    await b.elections.set_maintenance("a", on=True)
+    b.store.freeze()
+    await until(lambda: a.controller.transfer is not None)
+    for shard in range(SHARDS):
+        b.elections.withdraw(shard)
+    await until(lambda: all(each.transfer is None for each in a.controllers))
+    for shard in range(SHARDS):
+        b.elections.contend(shard)
+    b.store.thaw()
+    await until(lambda: all(a.elections.queue(shard).waiting == {"b"} for shard in range(SHARDS)))
+    assert len(a.led) == SHARDS
+
+    await a.spreader.evacuate()
+
+    await until(lambda: len(b.led) == SHARDS, 0.2)
+
+
+async def test_a_stopping_daemon_waits_for_a_transfer_that_has_begun(daemons: Daemons) -> None:
+    """The successor has not read the ledger yet."""
+    a = await daemons.first()
+    b = await daemons.start("b")
+    await until(lambda: all(a.elections.queue(shard).waiting == {"b"} for shard in range(SHARDS)))
+    b.store.freeze()
+    transfers = [each.start_transfer("b", "maintenance") for each in a.controllers]
+    stopping = asyncio.create_task(a.stop())
+    await never(stopping.done, 1)
+    b.store.thaw()
+
+    assert [await each for each in transfers] == [None] * SHARDS
+    await stopping
 
 
 async def test_the_last_daemon_stops_without_a_successor(daemons: Daemons) -> None:
@@ -152,6 +221,75 @@ async def test_an_operator_moves_a_shard_which_then_stays(daemons: Daemons) -> N
     await never(lambda: shard not in b.led, 60)
 
 
+async def test_an_operator_has_a_shard_kept_where_it_is(daemons: Daemons) -> None:
+    """Others move to the second daemon instead."""
+    a = await daemons.first()
+    kept = {0, 2, 4}
+    assert [await a.spreader.transfer(shard, "a") for shard in sorted(kept)] == [None] * 3
+
+    b = await daemons.start("b")
+    await until(lambda: numbers(a, b) == [3, 3])
+
+    assert a.led == kept
+    moving = a.controllers[0].start_transfer("b", "operator")
+    assert await a.spreader.transfer(0, "a") == "shard 0 is being transferred to daemon 'b'"
+    assert await moving is None
+    await a.elections.set_maintenance("a", on=True)
+    await until(lambda: a.spreader.view.maintenance)
+    assert await a.spreader.transfer(2, "a") == "daemon 'a' is in maintenance: headgate daemon drain a --off"
+
+
+async def test_a_busy_shard_counts_as_several(daemons: Daemons) -> None:
+    """Two daemons with six shards, of which the first one is busy: it leaves its daemon with few others."""
+    a = await daemons.first()
+    b = await daemons.start("b")
+    await until(lambda: numbers(a, b) == [3, 3])
+    busy = {0: 200e6, 1: 1e6, 2: 1e6, 3: 1e6, 4: 1e6, 5: 1e6}
+
+    await serve([a, b], busy, 150)
+
+    one, other = (a, b) if 0 in a.led else (b, a)
+    assert numbers(one, other) == [2, 4]
+    spread = [a.led, b.led]
+    assert a.spreader.plan.moves == b.spreader.plan.moves == ()
+    registered = {name: dict(record.loads) for name, record in a.spreader.view.records.items()}
+    # A change by a tenth writes nothing and moves no shard.
+    await serve([a, b], {shard: load * 1.1 for shard, load in busy.items()}, 100)
+    assert registered == {name: dict(record.loads) for name, record in a.spreader.view.records.items()}
+    assert spread == [a.led, b.led]
+    # Another one that becomes busy makes up for it.
+    await serve([a, b], busy | {min(other.led): 300e6}, 300)
+    await until(lambda: numbers(a, b) == [3, 3], 30)
+    reported = [each.registry.get_sample_value("headgate_shard_loads_reported_total") for each in (a, b)]
+    assert sum(reported) < 20, "six first loads, those of the moved shards, and some of two that rise"
+
+
+async def test_a_load_outlives_its_daemon(daemons: Daemons) -> None:
+    a = await daemons.first()
+    b = await daemons.start("b")
+    await until(lambda: numbers(a, b) == [3, 3])
+    shard = min(a.led)
+    await serve([a, b], {shard: 100e6}, 60)
+    load = a.spreader.view.records["a"].loads[shard]
+
+    daemons.cluster.zookeeper.partition("a")
+    await until(lambda: len(b.led) == SHARDS)
+
+    await until(lambda: b.spreader.view.records["b"].loads.get(shard) == load, 10)
+    assert b.registry.get_sample_value("headgate_shard_load_bytes_per_second", {"shard": str(shard)}) == load
+
+
+async def serve(contenders: Sequence[Contender], loads: Mapping[int, float], seconds: float) -> None:
+    """Let the leaders receive so many bytes per second."""
+    loop = asyncio.get_running_loop()
+    end = loop.time() + seconds
+    while loop.time() < end:
+        for controller in (each for contender in contenders for each in contender.controllers):
+            if controller.leader is not None:
+                controller.leader.arrived_cost += round(loads.get(controller.shard, 0))
+        await asyncio.sleep(1)
+
+
 async def test_a_transfer_to_a_daemon_that_cannot_take_the_shard_is_refused(daemons: Daemons) -> None:
     a = await daemons.first()
     b = await daemons.start("b")
@@ -180,6 +318,40 @@ async def test_shards_are_not_spread_if_the_setting_is_off(daemons: Daemons) -> 
     await until(lambda: numbers(a, b) == [0, 6])
 
 
+async def test_the_shards_of_a_daemon_that_loses_the_broker_move_to_one_that_reaches_it(daemons: Daemons) -> None:
+    """Long before its terms end by themselves. When it reaches the broker again, it gets its share."""
+    daemons.unreachable_seconds, daemons.settings = 600, SpreadSettings(settle_seconds=1)
+    a = await daemons.first()
+    b = await daemons.start("b")
+    await until(lambda: numbers(a, b) == [3, 3])
+
+    daemons.cluster.broker.cut("daemon-a")
+    await until(lambda: numbers(a, b) == [0, 6], LOST_SECONDS + VIEW_INTERVAL_SECONDS + 1)
+    await until(lambda: b.spreader.view.records["a"].broker == "lost")
+    assert await b.spreader.transfer(0, "a") == "daemon 'a' has lost the broker: see its log"
+
+    daemons.cluster.broker.heal("daemon-a")
+    await never(lambda: a.led, STABLE_SECONDS - 1)
+    await until(lambda: a.led)
+
+
+async def test_nothing_moves_while_the_broker_is_restarted(daemons: Daemons) -> None:
+    """Daemons lose it at once, and reach it again one after the other."""
+    daemons.unreachable_seconds, daemons.settings = 600, SpreadSettings(settle_seconds=1)
+    a = await daemons.first()
+    b = await daemons.start("b")
+    await until(lambda: numbers(a, b) == [3, 3])
+    led = a.led, b.led
+
+    daemons.cluster.broker.cut("daemon-a")
+    daemons.cluster.broker.stop()
+    await never(lambda: (a.led, b.led) != led, 5)
+    daemons.cluster.broker.start()
+    await never(lambda: (a.led, b.led) != led, STABLE_SECONDS - 1)
+    daemons.cluster.broker.heal("daemon-a")
+    await never(lambda: (a.led, b.led) != led, 10)
+
+
 async def test_a_daemon_registers_that_it_has_settled(daemons: Daemons) -> None:
     a = await daemons.start("a")
     await until(lambda: "a" in a.spreader.view.records)
@@ -189,3 +361,16 @@ async def test_a_daemon_registers_that_it_has_settled(daemons: Daemons) -> None:
 
     data = (await a.elections.instances())["a"]
     assert (read_record(data).version, read_record(data).settled) == ("1", True)
+
+
+async def test_daemons_that_start_together_spread_their_shards_at_once(daemons: Daemons) -> None:
+    """Without the pace, and with topics too."""
+    a = await daemons.first()
+    for controller in a.controllers:
+        assert controller.leader is not None
+        topic = next(name for name in map(str, range(100)) if shard_of(name, SHARDS) == controller.shard)
+        controller.leader.commit.propose(e.TopicCreated(topic_id=1, topic=topic, segments=4, token="t"))
+        await controller.leader.commit.flush()
+    b, c = await daemons.start("b"), await daemons.start("c")
+
+    await until(lambda: numbers(a, b, c) == [2, 2, 2], SETTLE_SECONDS + 2 * VIEW_INTERVAL_SECONDS)

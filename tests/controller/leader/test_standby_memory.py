@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from controller.leader.shard_controller import LISTING_INTERVAL_SECONDS
+from controller.leader.standby_memory import READERS, TURN_SECONDS, StandbyMemory
 from controller.snapshots.job import take_snapshot
 from headgate.ledger.ledger import Ledger
 from headgate.ledger.paths import chunk_path
@@ -130,3 +131,27 @@ async def test_chunks_that_were_trimmed_before_they_were_read_are_noticed() -> N
         follower.store.thaw()
 
         await until(lambda: follower.controller.following_chunk == 6, seconds=LISTING_INTERVAL_SECONDS + 60)
+
+
+async def test_a_read_that_hangs_gives_up_its_turn_once() -> None:
+    """Other shards can be read then, and never more than as many at a time."""
+    cluster = Cluster()
+    memory = StandbyMemory("a", cluster.zookeeper.elections("a", lambda _: None), lambda: 1)
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    turns: list[float] = []
+
+    async def read(seconds: float) -> None:
+        async with memory.turn_to_read():
+            turns.append(loop.time() - began)
+            await asyncio.sleep(seconds)
+
+    hanging = [asyncio.create_task(read(1000)) for _ in range(READERS)]
+    await asyncio.gather(*(read(1) for _ in range(2 * READERS)))
+    assert turns == [0.0] * READERS + [TURN_SECONDS] * READERS + [TURN_SECONDS + 1] * READERS
+
+    await asyncio.gather(*hanging)
+    began = loop.time()
+    turns.clear()
+    await asyncio.gather(*(read(1) for _ in range(2 * READERS)))
+    assert turns == [0.0] * READERS + [1.0] * READERS

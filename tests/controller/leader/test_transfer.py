@@ -66,6 +66,25 @@ async def test_a_leader_serves_until_its_successor_has_read_the_ledger() -> None
         await client.transport.__aexit__(None, None, None)
 
 
+async def test_a_successor_without_memory_for_followed_states_is_prepared_as_well() -> None:
+    """It keeps the state that it has read for the transfer, although it does not fit into its memory for others."""
+    cluster = Cluster()
+    async with three(cluster) as (a, b, _):
+        b.standby_bytes = 0
+        for number in range(500):
+            a.leader.commit.propose(e.TopicCreated(topic_id=number, topic=f"t{number}", segments=1, token=str(number)))
+            await a.leader.commit.flush()
+        await until(lambda: not b.controller.keeps_state)
+        b.store.latency_seconds = (0.005, 0.01)
+        transfer = a.controller.start_transfer("b", "spread")
+        await until(lambda: not a.leads)
+        before = asyncio.get_running_loop().time()
+        await until(lambda: b.leads)
+
+        assert asyncio.get_running_loop().time() - before < 0.2, "reading the whole ledger takes seconds"
+        assert await transfer is None
+
+
 async def test_a_leader_continues_if_its_successor_does_not_answer() -> None:
     cluster = Cluster()
     async with three(cluster) as (a, _, c):
@@ -73,13 +92,48 @@ async def test_a_leader_continues_if_its_successor_does_not_answer() -> None:
 
         problem = await a.controller.start_transfer("b", "spread", 2.0)
 
-        assert problem == "daemon 'b' has not read the ledger of shard 0 within 2 s: see its log"
+        assert problem == (
+            "daemon 'b' has not read the ledger of shard 0, or not reached the broker, within 2 s: see its log"
+        )
         assert a.leads
         assert not a.controller.leadership.transferring
         # Another transfer can follow.
         assert await a.controller.start_transfer("c", "spread") is None
         await until(lambda: c.leads)
     assert [each for _, each in await cluster.terms()] == ["a", "c"]
+
+
+async def test_a_successor_is_not_ready_before_it_reaches_the_broker() -> None:
+    """Clients would wait until it is connected."""
+    cluster = Cluster()
+    async with three(cluster) as (a, b, _):
+        cluster.broker.cut("daemon-b")
+        assert await a.controller.start_transfer("b", "operator", 2.0) is not None
+        assert a.leads
+
+        transfer = a.controller.start_transfer("b", "operator")
+        await asyncio.sleep(2)
+        cluster.broker.heal("daemon-b")
+        assert await transfer is None
+        assert b.transport.connected
+        await until(lambda: b.leads)
+
+
+async def test_a_leader_continues_at_once_if_its_successor_leaves() -> None:
+    cluster = Cluster()
+    async with three(cluster) as (a, b, c):
+        b.store.freeze()
+        transfer = a.controller.start_transfer("b", "spread")
+        await asyncio.sleep(0.1)
+        b.elections.withdraw(0)
+
+        before = asyncio.get_running_loop().time()
+        assert await transfer == "daemon 'b' has ended, or lost its session in ZooKeeper"
+        assert asyncio.get_running_loop().time() - before < 0.1
+        assert a.leads
+        b.store.thaw()
+        assert await a.controller.start_transfer("c", "spread") is None
+        await until(lambda: c.leads)
 
 
 async def test_a_transfer_ends_with_its_term() -> None:
@@ -116,3 +170,21 @@ async def test_a_successor_that_cannot_read_the_ledger_does_not_confirm() -> Non
 
         assert a.leads
     assert await cluster.terms() == [(1, "a")]
+
+
+async def test_a_successor_that_is_nominated_again_prepares_once() -> None:
+    cluster = Cluster()
+    async with three(cluster) as (_, b, _):
+        for _ in range(3):
+            b.controller.post(Event.NOMINATED)
+            await asyncio.sleep(0.5)
+        assert [task.get_name() for task in asyncio.all_tasks()].count("prepare-0") == 1
+
+
+async def test_the_time_without_a_leader_is_measured() -> None:
+    cluster = Cluster()
+    async with three(cluster) as (a, _, _):
+        a.store.latency_seconds = (1.0, 1.0)
+        a.leader.commit.propose(e.TopicCreated(topic_id=1, topic="t", segments=1, token="x"))
+        assert await a.controller.start_transfer("b", "spread") is None
+        assert (a.registry.get_sample_value("headgate_transfer_handover_seconds_sum") or 0) > 0.5

@@ -6,8 +6,11 @@ from controller.leadership.spread import Move
 from controller.leadership.transfer_pace import (
     BUDGET_SECONDS,
     MAX_IN_FLIGHT,
+    MAX_UNPACED,
     RETRY_SECONDS,
     SPREAD_BUDGET,
+    START_SECONDS,
+    TERM_SECONDS,
     History,
     startable,
 )
@@ -26,7 +29,11 @@ def started(reason: TransferReason, **history: object) -> list[int]:
     return [
         each.shard
         for each in startable(
-            moves(reason), "a", History(**{"led_since": LED} | history), NOW, settle_seconds=SETTLE_SECONDS
+            moves(reason),
+            "a",
+            History(**{"led_since": LED, "started_at": 0.0} | history),
+            NOW,
+            settle_seconds=SETTLE_SECONDS,
         )
     ]
 
@@ -71,5 +78,37 @@ def test_an_abandoned_transfer_is_repeated_after_a_pause(reason: TransferReason)
 
 
 def test_a_daemon_starts_only_transfers_of_shards_that_it_leads() -> None:
-    assert startable(moves("shutdown", source="b"), "a", History(LED), NOW, settle_seconds=SETTLE_SECONDS) == []
+    assert startable(moves("shutdown", source="b"), "a", History(LED, 0.0), NOW, settle_seconds=SETTLE_SECONDS) == []
     assert started("shutdown", led_since={}) == []
+
+
+def test_shards_without_topics_are_spread_at_once() -> None:
+    """Rule 5: together, without a budget, and soon after their terms began."""
+    spent = [NOW] * SPREAD_BUDGET
+
+    assert started("spread", spread_at=spent, without_topics=frozenset({2, 5, 7})) == [2, 5, 7]
+    assert (
+        started(
+            "spread", without_topics=frozenset({0, 1, 2}), led_since=dict.fromkeys(range(3), NOW - TERM_SECONDS + 1)
+        )
+        == []
+    )
+    assert started(
+        "spread", without_topics=frozenset({0}), led_since={0: NOW - TERM_SECONDS, 1: NOW - TERM_SECONDS}
+    ) == [0]
+    # A transfer of another shard waits for them.
+    assert started("spread", without_topics=frozenset({0})) == [0]
+
+
+def test_a_daemon_that_has_just_started_spreads_all_shards_at_once() -> None:
+    """Rule 5."""
+    young = dict.fromkeys(range(40), NOW - TERM_SECONDS)
+    settled_since = NOW - SETTLE_SECONDS - START_SECONDS
+
+    def number(started_at: float, in_flight: int = 0) -> int:
+        history = History(young, started_at, in_flight=frozenset(range(in_flight)), spread_at=[NOW] * SPREAD_BUDGET)
+        return len(startable(moves("spread", 40), "a", history, NOW, settle_seconds=SETTLE_SECONDS))
+
+    assert number(settled_since + 1) == MAX_UNPACED
+    assert number(settled_since + 1, in_flight=10) == MAX_UNPACED - 10
+    assert number(settled_since) == 0

@@ -44,13 +44,15 @@ def test_a_ready_successor_gets_the_lock_after_the_accepted_requests_are_committ
     assert after == Leadership(Role.FOLLOWING)
 
 
-def test_a_leader_continues_if_its_successor_is_not_ready_in_time() -> None:
+@pytest.mark.parametrize("event", [Event.TRANSFER_ABANDONED, Event.SUCCESSOR_LEFT])
+def test_a_leader_continues_if_its_successor_is_not_ready_in_time_or_leaves(event: Event) -> None:
     """Rule 7. The answer of a successor that was given up has no effect."""
-    after, actions = TRANSFERRING.on(Event.TRANSFER_ABANDONED)
+    after, actions = TRANSFERRING.on(event)
 
     assert actions == (Action.ABANDON,)
     assert after == Leadership(Role.LEADING, holds_lock=True)
     assert after.on(Event.SUCCESSOR_READY) == (after, ())
+    assert after.on(Event.SUCCESSOR_LEFT) == (after, ())
     assert after.on(Event.TRANSFER_ABANDONED) == (after, ())
 
 

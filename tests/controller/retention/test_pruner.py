@@ -281,6 +281,15 @@ async def test_an_external_topic_is_pruned_without_tombstones() -> None:
         assert leader.state.tombstones == {}
 
 
+async def test_what_is_pruned_is_applied_in_a_step_of_its_own() -> None:
+    """So that a prune of thousands of segments does not share a turn with its decision."""
+    async with _split_topic(OneShard()) as (leader, client):
+        await client.call(m.SplitSegment, topic="orders", segment=1, token="4")
+        steps = leader.pruner.prune_topic(m.PruneTopic(topic="orders", token="5"))
+
+        assert [5, 2, 2] == list(steps), "the cost to look at all segments, to decide about the sealed ones, to prune"
+
+
 async def test_a_prune_is_for_the_state_after_its_last_step() -> None:
     shard = OneShard()
     async with _split_topic(shard) as (leader, client):

@@ -272,6 +272,7 @@ def _quiet(first: int, second: int, together: str = "0%", below: str = "25%") ->
         pytest.param((load(100), load(100), load(50), load(10)), (2, 3), id="the coldest pair"),
         pytest.param((load(130), load(120), HALF, HALF), None, id="together at the ratio"),
         pytest.param((load(0, 13_000), load(0, 12_000), HALF, HALF), None, id="bytes count as well"),
+        pytest.param((load(0, 12_000), load(0, 12_000), HALF, HALF), (0, 1), id="few bytes"),
         pytest.param((load(0, peak=300), IDLE, HALF, HALF), None, id="one busy window among the quiet ones"),
     ],
 )

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from controller.snapshots.job import RETAINED_SNAPSHOTS, take_snapshot
 from controller.snapshots.restore import catch_up, load_newest_snapshot
 from controller.state.shard_state import ShardState
-from headgate.errors import LedgerError, LedgerFormatError
+from headgate.errors import LedgerError, LedgerFormatError, StoreUnavailableError
 from headgate.ledger.ledger import Ledger
 from headgate.ledger.paths import chunk_folder, snapshot_path
 from headgate.model import entries as e
@@ -123,6 +125,22 @@ async def test_a_follower_whose_next_chunk_was_trimmed_continues_from_a_snapshot
     assert 1 == read
 
 
+@pytest.mark.looptime
+async def test_the_end_of_a_ledger_is_read_and_listed_at_once_if_clients_wait() -> None:
+    """Clients wait for it while a shard changes its leader."""
+    ledger = LedgerInMemory(4)
+    state, _ = await ledger.restored()
+    ledger.store.latency_seconds = (1.0, 1.0)
+    loop = asyncio.get_running_loop()
+
+    for new_chunks in range(3):
+        for _ in range(new_chunks):
+            ledger.grow()
+        began = loop.time()
+        _, read = await catch_up(ledger.ledger, state, ledger.on_unusable, urgent=True)
+        assert (read, loop.time() - began) == (new_chunks, pytest.approx(new_chunks + 1))
+
+
 async def test_a_snapshot_is_written_when_it_is_due_and_old_ones_are_deleted() -> None:
     ledger = LedgerInMemory(3)
     assert await take_snapshot(ledger.ledger, least_chunks=4, now_ms=0) is None
@@ -133,6 +151,36 @@ async def test_a_snapshot_is_written_when_it_is_due_and_old_ones_are_deleted() -
     assert await take_snapshot(ledger.ledger, least_chunks=1, now_ms=0) is None
 
     assert numbers[-RETAINED_SNAPSHOTS:] == await ledger.ledger.snapshots()
+
+
+async def test_no_snapshot_is_written_before_its_chunks_are_durable() -> None:
+    """A chunk can be read before it is durable; a snapshot that remains without its chunk stops the shard."""
+    ledger = LedgerInMemory(3)
+    ledger.store.fail_next("unavailable", "make_durable")
+
+    with pytest.raises(StoreUnavailableError):
+        await ledger.snapshot()
+    assert [] == await ledger.ledger.snapshots()
+
+
+async def test_a_job_whose_snapshot_is_not_due_reads_no_chunk() -> None:
+    ledger = LedgerInMemory(3)
+    await ledger.snapshot()
+    ledger.grow()
+    reads = ledger.store.calls["read"]
+    assert await take_snapshot(ledger.ledger, least_chunks=2, now_ms=0) is None
+
+    assert reads == ledger.store.calls["read"]
+
+
+async def test_a_job_reports_a_ledger_that_has_lost_its_end() -> None:
+    ledger = LedgerInMemory(3)
+    await ledger.snapshot()
+    for number in (1, 2, 3):
+        ledger.lose(number)
+
+    with pytest.raises(LedgerError, match="the ledger has lost its end"):
+        await take_snapshot(ledger.ledger, least_chunks=2, now_ms=0)
 
 
 async def test_two_jobs_may_write_the_same_snapshot_at_once() -> None:

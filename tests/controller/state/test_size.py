@@ -59,5 +59,11 @@ def test_the_estimate_is_about_what_a_restored_state_needs() -> None:
         assert 0.5 < estimated_bytes(state) / restored_bytes(state) < 4
 
 
+def test_each_consumer_adds_to_its_subscription() -> None:
+    state = shard(0, 1)
+    state.apply(e.ConsumerRegistered(topic_id=1, subscription_id=2, consumer="ada", incarnation=1, client_id="c"))
+    assert estimated_bytes(state) == 800 + 1000
+
+
 def test_a_subscription_adds_to_its_segments() -> None:
     assert estimated_bytes(shard(0, SEGMENTS)) == SEGMENTS * 800

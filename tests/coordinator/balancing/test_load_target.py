@@ -6,8 +6,9 @@ from itertools import product
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from coordinator.balancing.load_target import TOLERANCE_PERCENT, WeightedAssignmentInput, assign_by_load
+from coordinator.balancing.load_target import TOLERANCE_PERCENT, WeightedAssignmentInput, assign_by_load, fair_level
 from tests.support.hash_seeds import lines_by_hash_seed
+from tests.support.samples.owners import draw_owners
 
 NAMES = ["ada", "bob", "cyd", "dan", "eve", "fay"]
 EQUAL = {"ada": 100, "bob": 100}
@@ -55,21 +56,22 @@ def moved(target: dict, assignment_input: WeightedAssignmentInput) -> set:
     }
 
 
+WEIGHTS = st.one_of(st.integers(1, 5), st.integers(1, 100), st.sampled_from([16, 1000, 100_000]))
+CAPACITIES = st.sampled_from([100, 100, 100, 50, 200, 37, 1])
+
+
 @st.composite
 def assignment_inputs(draw: st.DrawFn, most_keys: int = 14, most_consumers: int = 6) -> WeightedAssignmentInput:
     """Draw weights of several orders of magnitude, unequal capacities, removed holders, and preferences."""
     grantable = draw(st.sets(st.integers(0, 30), max_size=most_keys))
-    weight = st.one_of(st.integers(1, 5), st.integers(1, 100), st.sampled_from([16, 1000, 100_000]))
-    capacity = st.sampled_from([100, 100, 100, 50, 200, 37, 1])
     names = draw(st.sets(st.sampled_from(NAMES), max_size=most_consumers))
-    capacities = {name: draw(capacity) for name in sorted(names)}
-    known = st.sampled_from(sorted(names | {"removed"}))
+    holders, preferred_owners = draw_owners(draw, sorted(grantable | {99}), sorted(names | {"removed"}))
     return WeightedAssignmentInput(
         grantable=grantable,
-        capacities=capacities,
-        holders=draw(st.dictionaries(st.sampled_from(sorted(grantable | {99})), known)),
-        weights={key: draw(weight) for key in sorted(grantable)},
-        preferred_owners=draw(st.dictionaries(st.sampled_from(sorted(grantable | {99})), st.lists(known, max_size=2))),
+        capacities={name: draw(CAPACITIES) for name in sorted(names)},
+        holders=holders,
+        weights={key: draw(WEIGHTS) for key in sorted(grantable)},
+        preferred_owners=preferred_owners,
     )
 
 
@@ -372,3 +374,14 @@ def test_ten_thousand_keys_do_not_take_quadratic_time() -> None:
 
     assert 9 == len(moved(assign_by_load(joined), joined))
     assert Counted.compared <= 10_000 * 20
+
+
+def test_fewer_segments_than_consumers_leave_a_level_of_nothing() -> None:
+    assert (0, 200) == fair_level([7], [100, 100, 100])
+
+
+def test_of_equal_levels_the_consumer_with_more_capacity_gets_the_segment() -> None:
+    """With segment 1, bob has as much for the capacity as ada would have with it."""
+    held = WeightedAssignmentInput({0, 1}, {"ada": 100, "bob": 200}, {0: "bob"}, weights={0: 2, 1: 2})
+
+    assert {0: "bob", 1: "bob"} == assign_by_load(held)

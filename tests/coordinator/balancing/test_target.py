@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from coordinator.balancing.target import AssignmentInput, assign
 from tests.support.hash_seeds import lines_by_hash_seed
+from tests.support.samples.owners import draw_owners
 
 NAMES = ["ada", "bob", "cyd", "dan", "eve", "fay"]
 
@@ -30,9 +31,7 @@ def assignment_inputs(draw: st.DrawFn, most_segments: int = 12, most_consumers: 
     """Draw holders and preferred owners from registered and removed consumers, so that they overlap."""
     grantable = draw(st.sets(st.integers(0, 20), max_size=most_segments))
     consumers = draw(st.sets(st.sampled_from(NAMES), max_size=most_consumers))
-    known = st.sampled_from(sorted(consumers | {"removed"}))
-    holders = draw(st.dictionaries(st.sampled_from(sorted(grantable | {99})), known))
-    preferred_owners = draw(st.dictionaries(st.sampled_from(sorted(grantable | {99})), st.lists(known, max_size=2)))
+    holders, preferred_owners = draw_owners(draw, sorted(grantable | {99}), sorted(consumers | {"removed"}))
     return AssignmentInput(grantable, consumers, holders, preferred_owners)
 
 

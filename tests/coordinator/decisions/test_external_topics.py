@@ -8,6 +8,7 @@ from controller.state.shard_state import ShardState
 from controller.state.topic import Topic
 from coordinator.decisions.external_topics import (
     acknowledgeable_end,
+    external_grant,
     registration_error,
     remaining_at_source,
     seekable_ends,
@@ -92,3 +93,13 @@ def test_a_backlog_is_described_where_it_cannot_be_counted(
     topic: Topic, segment: int, position: int, expected: str
 ) -> None:
     assert expected == remaining_at_source(topic, segment, position)
+
+
+def test_a_grant_names_the_segment_as_its_source_does_and_has_its_checkpoint() -> None:
+    given = topic("opaque")
+    subscription = Subscription(given.topic_id, "t", 2, "s", e.SubscriptionType.CHECKPOINT, "strict")
+    subscription.checkpoints[0] = "at 7"
+
+    assert m.ExternalGrant(label="a", positions="opaque", checkpoint="at 7") == external_grant(subscription, given, 0)
+    assert m.ExternalGrant(label="b", positions="opaque") == external_grant(subscription, given, 1)
+    assert external_grant(subscription, stored(), 0) is None

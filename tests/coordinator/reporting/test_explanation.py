@@ -46,6 +46,10 @@ async def test_the_summary_counts_readable_blocked_and_drained_segments(lead: Le
     ]
 
 
+async def test_the_summary_of_one_segment_is_in_the_singular(lead: Lead) -> None:
+    assert explain_all(lead("ada")).summary[1] == "Of 1 segment, 1 is readable, 0 are blocked and 0 are drained."
+
+
 async def test_a_held_segment_names_its_consumer_and_its_backlog(lead: Lead) -> None:
     harness = lead("ada", records=12)
     harness.acknowledge("ada", 0, 5)

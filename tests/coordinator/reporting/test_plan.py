@@ -113,6 +113,15 @@ async def test_a_plan_balances_by_load_if_the_subscription_does(lead: Lead) -> N
     assert {0: "bob"} | dict.fromkeys(range(1, 6), "ada") == harness.holders()
 
 
+async def test_a_segment_that_is_being_revoked_moves_from_its_holder(lead: Lead) -> None:
+    """After all handovers, and nothing has been confirmed yet."""
+    harness = lead("ada", segments=2)
+    harness.register("bob")
+    assert set(harness.holders().values()) == {"ada"}
+
+    assert [(move.before, move.after) for move in planned(harness).after_rebalance] == [("ada", "bob")]
+
+
 async def test_a_planned_split_names_the_created_segments_and_their_blockers(lead: Lead) -> None:
     harness = lead("ada", "bob", records=5)
 

@@ -17,6 +17,7 @@ from drain.protocol import (
     MAX_OPEN_REQUESTS,
     BacklogRequest,
     DrainCheckError,
+    DrainedRequest,
     DrainedResponse,
     DrainQuery,
     ExternalBacklogQuery,
@@ -192,22 +193,53 @@ async def test_a_hang_is_an_error_after_the_time_limit_and_closes_the_connection
     assert service.connections == 2
 
 
-@pytest.mark.parametrize("reported_ready", [False, True], ids=["next attempt", "reported ready"])
-async def test_a_query_waits_for_a_process_that_is_still_starting(tmp_path, reported_ready):
-    """A process that is reported ready is connected to at once, however long the pause would be."""
+async def test_a_query_waits_for_a_process_that_is_still_starting(tmp_path):
     fake = FakeDrainService()
     fake.drained = frozenset({1})
     degraded = asyncio.Event()
-    first_seconds = 600 if reported_ready else 0.1
-    reconnect = Backoff(first_seconds=first_seconds, longest_seconds=600)
-    settings = {"on_state": lambda state, reason: degraded.set(), "reconnect": reconnect}
+    settings = {"on_state": lambda state, reason: degraded.set()}
     async with checker_at(tmp_path, **settings) as checker, asyncio.timeout(30), asyncio.TaskGroup() as tasks:
         waiting = tasks.create_task(checker.drained(query(1)))
         await degraded.wait()
         async with started(fake, tmp_path):
-            if reported_ready:
-                checker.on_process_ready()
             assert frozenset({1}) == await waiting
+
+
+@pytest.mark.looptime
+async def test_a_process_that_has_ended_is_looked_for_every_second_without_a_query(tmp_path):
+    """Queries wait for a minute, and those who ask pause for up to a quarter of an hour after failures."""
+    observer = RecordingObserver()
+    async with checker_at(tmp_path, timeout_seconds=60, observer=observer) as checker:
+        with pytest.raises(DrainCheckError, match="no answer from"):
+            await checker.drained(query(1))
+        failed = len(observer.of(events.DrainCheckFailed))
+        await asyncio.sleep(600)
+        assert 600 <= len(observer.of(events.DrainCheckFailed)) - failed <= 1200
+
+
+async def test_a_process_that_returns_is_reported_as_ready_without_a_query(service, tmp_path):
+    service.replacement_lines = [None]
+    states = []
+    async with checker_at(tmp_path, on_state=lambda *state: states.append(state[0])) as checker:
+        with pytest.raises(DrainCheckError, match="closed the connection"):
+            await checker.drained(query(1))
+        await until(lambda: states == ["degraded", "ready"])
+    assert [type(request).__name__ for request in service.requests] == ["DrainedRequest", "Ping"]
+
+
+async def test_a_process_that_accepts_connections_and_does_not_answer_is_not_ready(service, tmp_path):
+    """It is suspended: the kernel accepts the connections."""
+    service.replacement_lines = [None]
+    states = []
+    settings = {"timeout_seconds": 0.05, "reconnect": Backoff(first_seconds=0.01, longest_seconds=0.01)}
+    async with checker_at(tmp_path, on_state=lambda *state: states.append(state[0]), **settings) as checker:
+        with pytest.raises(DrainCheckError, match="closed the connection"):
+            await checker.drained(query(1))
+        service.may_answer.clear()
+        await until(lambda: service.connections == 3)
+        assert states == ["degraded"]
+        service.may_answer.set()
+        await until(lambda: states == ["degraded", "ready"])
 
 
 async def test_an_address_without_a_server_is_an_error_after_the_time_limit(tmp_path):
@@ -240,7 +272,8 @@ async def test_a_cancelled_query_is_not_sent(tmp_path):
         async with started(fake, tmp_path):
             await checker.drained(query(3))
 
-    assert [{3}] == [set(request.query.segments) for request in fake.requests]
+    asked = [set(request.query.segments) for request in fake.requests if isinstance(request, DrainedRequest)]
+    assert [{3}] == asked
 
 
 def test_the_daemons_modules_import_no_spark():

@@ -112,13 +112,15 @@ async def test_a_killed_process_is_restarted(tmp_path):
 
 
 async def test_a_hung_process_is_restarted(tmp_path):
-    """A stopped process accepts connections, never answers, and does not react to SIGTERM."""
+    """A stopped process accepts connections, never answers, and does not react to SIGTERM: nothing waits for that."""
     supervised = Supervised(tmp_path, "well")
     async with supervised.supervisor:
         await supervised.until("ready")
         first = supervised.supervisor.pid
         os.kill(first, signal.SIGSTOP)
-        supervised.supervisor._times = replace(QUICK, ping=0.1, stop=0.1)  # Only now: the start may be slow.
+        supervised.supervisor._times = replace(
+            QUICK, ping=0.1, stop=600.0, stop_hung=0.1
+        )  # Only now: the start may be slow.
 
         assert "no answer from" in await supervised.until("degraded")
         await supervised.until("ready", times=2)

@@ -228,3 +228,102 @@ async def test_a_bug_while_counting_tables_ends_the_worker() -> None:
 
     assert coalescer.worker.done()
     assert isinstance(coalescer.worker.exception().exceptions[0], ZeroDivisionError)
+
+
+async def test_requests_made_together_after_a_pause_share_a_run() -> None:
+    ledger = Ledger()
+    async with opened(ledger) as coalescer, asyncio.TaskGroup() as tasks:
+        await asyncio.sleep(1)
+        for shard in range(3):
+            tasks.create_task(coalescer.reply(query(shard)))
+            await asyncio.sleep(0.003)
+
+    assert ledger.runs == [[0], [0, 1, 2]]
+
+
+async def test_a_result_that_is_still_the_newest_answers_again() -> None:
+    class Unchanged(Ledger):
+        async def run(self, shards: Sequence[int]) -> RunOutcome:
+            return RunOutcome(results={0: result})
+
+    result = Result(
+        0, 10, (StateRow(1, None, 0, sealed_end_offset=0), StateRow(1, 2, None, subscription_type="STREAM"))
+    )
+    async with opened(Unchanged()) as coalescer:
+        assert (await coalescer.reply(query())).drained == {0}
+
+
+async def test_a_dead_jvm_fails_the_requests_that_wait_for_it_and_a_later_one_may_succeed() -> None:
+    ledger = Ledger()
+    ledger.fault = JvmGoneError("gone")
+    async with RunCoalescer(ledger, ledger) as coalescer:
+        for _ in range(2):
+            with pytest.raises(JvmGoneError, match="gone"):
+                await coalescer.reply(query())
+        ledger.fault = None
+        assert (await coalescer.reply(query())).watermark == ledger.length
+
+
+async def test_closing_during_a_run_ends_the_run_and_the_requests_that_wait() -> None:
+    ledger = Ledger()
+    ledger.run_seconds = 3600
+    async with asyncio.timeout(60):
+        async with RunCoalescer(ledger, ledger) as coalescer:
+            waiting = [asyncio.ensure_future(coalescer.reply(query(0)))]
+            await asyncio.sleep(1)
+            waiting.append(asyncio.ensure_future(coalescer.reply(query(1))))
+            await asyncio.sleep(1)
+        ended = await asyncio.gather(*waiting, return_exceptions=True)
+
+    assert [type(each) for each in ended] == [asyncio.CancelledError] * 2
+    assert ledger.runs == [[0]]
+
+
+async def test_whether_a_topic_with_tables_is_drained_follows_from_its_tables() -> None:
+    """Rows of the ledger alone would not say so: no acknowledgement is there."""
+    drained_rows = outstanding(
+        (*EXTERNAL_ROWS[:1], StateRow(5, 6, None, subscription_type="STREAM"), StateRow(5, 6, 0, position=9))
+    )
+
+    async def count(tables, view, rows, shard):
+        return drained_rows
+
+    ledger = Ledger()
+    ledger.rows = EXTERNAL_ROWS
+    tables = ExternalTables(entries=EntriesTable(path="p", segment="s", offset="o"))
+    counter = ExternalTopicCounter({"orders": tables}, count)
+    asked = DrainedRequest(id=1, query=DrainQuery(0, 5, 6, 0, frozenset({0}), 1, external=QUERY.view))
+    async with RunCoalescer(ledger, ledger, external=counter) as coalescer:
+        assert (await coalescer.reply(asked)).drained == {0}
+
+
+async def test_tables_of_a_shard_that_cannot_be_counted_are_tried_again() -> None:
+    """A topic that had to wait for its turn is counted from a new result."""
+    counted = []
+
+    async def count(tables, view, rows, shard):
+        counted.append(rows)
+        await asyncio.sleep(2)
+        return outstanding(rows)
+
+    ledger = Ledger()
+    ledger.rows = EXTERNAL_ROWS
+    tables = ExternalTables(entries=EntriesTable(path="p", segment="s", offset="o"))
+    request = BacklogRequest(id=1, shards=[0], now_ms=7000, external=[QUERY])
+    async with RunCoalescer(ledger, ledger, external=ExternalTopicCounter({"orders": tables}, count)) as coalescer:
+
+        async def request_during_a_count() -> None:
+            await coalescer.reply(request)
+            await asyncio.sleep(0.1)
+            await coalescer.reply(request)
+
+        await request_during_a_count()
+        ledger.failures = {0: "a hole"}
+        await asyncio.sleep(600)
+        assert not coalescer.worker.done()
+        assert len(counted) == 1
+        ledger.failures = {}
+        await request_during_a_count()
+        ledger.rows = newer = (replace(EXTERNAL_ROWS[0], records=12), *EXTERNAL_ROWS[1:])
+        await asyncio.sleep(600)
+        assert counted[1:] == [list(EXTERNAL_ROWS), list(newer)]

@@ -155,6 +155,13 @@ async def test_a_batch_contains_the_newest_checkpoint_of_each_segment_and_keeps_
     assert stream.session.last_request().checkpoints == {0: "b", 7: "of generation 1"}
 
 
+async def test_a_checkpoint_acknowledges_everything_before_it(queue: Harness) -> None:
+    queue.acknowledger.checkpoint(0, 1, 5, None)
+    assert await queue.acknowledger.flush(0) is False
+
+    assert queue.session.sent() == [[m.Acknowledgement(0, 1, 0, 5)]]
+
+
 async def test_of_a_later_generation_no_earlier_checkpoint_is_sent(stream: Harness) -> None:
     stream.acknowledger.checkpoint(7, 1, 2, "of generation 1")
     await asyncio.sleep(INTERVAL_SECONDS)

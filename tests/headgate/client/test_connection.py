@@ -256,7 +256,7 @@ async def test_a_command_keeps_its_token_over_all_attempts(cluster):
 
 async def test_a_refused_command_raises_the_error_of_its_verdict(cluster):
     async with cluster.leader() as leader, Admin(cluster.client()) as admin:
-        leader.fence.add("SplitSegment")
+        leader.refused["SplitSegment"] = "fenced"
         with pytest.raises(FencedError, match="scripted fenced"):
             await admin.split("orders", 1)
 

@@ -60,6 +60,15 @@ async def test_a_lost_head_announcement_delays_records_by_a_second_at_most(clust
         assert 1.1 > asyncio.get_running_loop().time() - began
 
 
+async def test_what_was_stored_before_a_registration_is_read_at_once(cluster):
+    """Its reply names the newest chunk: no announcement tells a consumer that comes later."""
+    cluster.store_records(records("0"))
+    async with cluster.leader(grants=[grant()]), consumer(cluster) as reader:
+        began = asyncio.get_running_loop().time()
+        assert ["0"] == await take(reader, 1)
+        assert 0.1 > asyncio.get_running_loop().time() - began
+
+
 async def test_only_granted_segments_are_read_and_each_chunk_is_read_once():
     cluster = ScriptedCluster(segments=4)
     keys = [f"key-{n}".encode() for n in range(60)]

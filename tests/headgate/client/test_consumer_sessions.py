@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import re
 
 import pytest
 
+from headgate.client.consumer import Consumer
 from headgate.errors import FencedError, NoLeaderError, RequestRejectedError
 from headgate.protocol import messages as m
 from tests.support.fakes.scripted_leader import grant
@@ -70,7 +72,7 @@ async def test_heartbeats_list_the_held_segments(cluster):
 async def test_a_newer_program_of_the_same_name_fences_this_one(cluster):
     async with cluster.leader() as leader:
         async with consumer(cluster) as reader:
-            leader.fence.add("RegisterConsumer")
+            leader.refused["RegisterConsumer"] = "fenced"
             leader.push_fenced(registration(leader), "replaced")
             with pytest.raises(FencedError):
                 async with asyncio.timeout(5):
@@ -92,6 +94,74 @@ async def test_an_evicted_consumer_registers_again_and_continues(cluster):
         assert ["1"] == await take(reader, 1)
 
 
+async def test_a_consumer_whose_heartbeat_is_refused_drops_its_segments_and_registers_again(cluster):
+    """It was evicted while it was disconnected, so no push notified it."""
+    cluster.store_records(records("0"))
+    async with cluster.leader(grants=[grant()]) as leader, consumer(cluster) as reader:
+        await take(reader, 1)
+        leader.refused["Heartbeat"] = "invalid"
+        leader.grants = [grant(generation=2)]
+        assert ["0"] == await take(reader, 1), "granted again, it is read again"
+        assert [m.RegisterConsumer, m.Heartbeat, m.RegisterConsumer] == [
+            type(each.body) for each in leader.requests[:3]
+        ]
+
+
+async def test_heartbeats_follow_the_interval_of_the_leader(cluster):
+    async with cluster.leader() as leader:
+        leader.heartbeat_seconds = 2.0
+        async with consumer(cluster):
+            await asyncio.sleep(10.5)
+            assert 5 == len(leader.seen(m.Heartbeat))
+
+
+async def test_a_consumer_without_a_leader_registers_as_soon_as_one_replies(cluster):
+    """Its grants may have changed meanwhile, and a heartbeat does not list them."""
+    async with cluster.leader() as leader, consumer(cluster) as reader:
+        leader.answers = False
+        await asyncio.sleep(60)
+        leader.grants = [grant()]
+        leader.requests.clear()
+        leader.answers = True
+        await asyncio.sleep(10)
+        assert [0] == reader.segments
+        assert isinstance(leader.requests[0].body, m.RegisterConsumer)
+
+
+async def test_what_a_consumer_drops_and_leaves_unacknowledged_is_logged(cluster, caplog):
+    caplog.set_level("INFO", "headgate.client.consumer")
+    cluster.store_records(records("0"))
+    async with cluster.leader(grants=[grant()]) as leader, consumer(cluster) as reader:
+        await take(reader, 1)
+        leader.push(registration(leader), revoked=[m.Revocation(segment=0, generation=1)])
+        await asyncio.sleep(60)
+        leader.push(registration(leader), granted=[grant(generation=2)])
+        await asyncio.sleep(1)
+        leader.push(registration(leader), revoked=[m.Revocation(segment=0, generation=2, final=True)])
+        await asyncio.sleep(1)
+        leader.refused["LeaveConsumer"] = "invalid"
+    logged = [re.sub(r"topic='orders' subscription='billing' consumer='c' ", "", each) for each in caplog.messages]
+    assert [each for each in logged if "granted" not in each] == [
+        "segment.released_unacknowledged segment=0",
+        "segment.dropped segment=0 generation=2",
+        "consumer.leave_failed reason='scripted invalid'",
+    ]
+
+
+async def test_a_closed_consumer_sends_and_receives_nothing_more(cluster, caplog):
+    async with cluster.leader() as leader, cluster.client() as client:
+        async with Consumer(client, topic="orders", subscription="billing") as reader:
+            request = registration(leader)
+        leader.push(request, granted=[grant()])
+        leader.push_fenced(request, "replaced")
+        leader.announce()
+        leader.requests.clear()
+        await asyncio.sleep(30)
+        assert "consumer.fenced" not in caplog.text
+        assert [] == reader.segments
+        assert [] == leader.requests
+
+
 async def test_registering_without_a_leader_is_a_clear_error(cluster):
     async with cluster.leader() as leader:
         leader.answers = False
@@ -105,7 +175,7 @@ async def test_registering_without_a_leader_is_a_clear_error(cluster):
 
 async def test_a_refused_registration_raises(cluster):
     async with cluster.leader() as leader:
-        leader.fence.add("RegisterConsumer")
+        leader.refused["RegisterConsumer"] = "fenced"
         with pytest.raises(RequestRejectedError):
             async with consumer(cluster):
                 pass

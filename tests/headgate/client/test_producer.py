@@ -268,7 +268,7 @@ async def test_a_producer_whose_name_was_deleted_raises_on_every_path(cluster):
 
 async def test_an_identity_that_is_refused_raises_at_open(cluster):
     async with cluster.leader() as leader, Producer(cluster.client(), name="loader") as producer:
-        leader.fence.add("OpenProducer")
+        leader.refused["OpenProducer"] = "fenced"
         with pytest.raises(FencedError):
             await producer.open("orders")
 

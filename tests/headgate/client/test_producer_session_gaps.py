@@ -326,6 +326,15 @@ def test_invalid_fails_one_batch_and_renumbers_those_behind_it():
     assert ["d@1"] == talk.commit("c")
 
 
+def test_a_late_refusal_of_a_number_that_a_batch_no_longer_has_changes_nothing():
+    talk = streaming()
+    talk.offer("a", "bad", "c")
+    talk.refuse("bad", "invalid")
+    assert [] == talk.refuse("c", "out_of_order"), "the leader did not store what came before it"
+    assert ["open"] == talk.commit("a"), "and the session did not pause"
+    assert ["c@0"] == talk.identify(7, 1)
+
+
 def test_invalid_for_a_batch_that_is_known_to_be_stored_is_a_commit():
     """Its reply was lost, and its topic was deleted afterwards."""
     talk = streaming()

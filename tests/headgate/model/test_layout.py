@@ -87,6 +87,8 @@ def test_segments_that_do_not_touch_cannot_merge_and_the_error_names_the_neighbo
     """Rule 3."""
     with pytest.raises(LayoutError, match=r"segment 0 can merge with: 1$"):
         Layout.initial(4, 0).merge(0, 2, {0: 0, 2: 0}, 0)
+    with pytest.raises(LayoutError, match=r"segment 2 can merge with: 1, 3$"):
+        Layout.initial(4, 0).merge(2, 0, {0: 0, 2: 0}, 0)
 
 
 def test_a_segment_cannot_merge_with_itself() -> None:
@@ -123,6 +125,12 @@ def test_ancestors_are_pruned_first() -> None:
     pruned = layout.prune([0])
     assert frozenset() == pruned.ancestors(1)
     assert frozenset({1}) == pruned.ancestors(3)
+
+
+def test_a_segment_without_its_pruned_parent_still_has_its_other_ancestors() -> None:
+    layout = Layout.initial(2, 0).merge(0, 1, {0: 1, 1: 1}, 0)
+
+    assert frozenset({1}) == layout.prune([0]).ancestors(2)
 
 
 def test_ancestors_are_found_at_any_depth() -> None:

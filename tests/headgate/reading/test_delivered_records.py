@@ -19,9 +19,11 @@ KEYS = [b"key-%d" % number for number in range(RECORDS)]
 HALF = KEY_BUCKETS // 2
 
 
-async def delivered(*, skip_acknowledged: bool = False, **grant: object) -> list[int]:
+async def delivered(
+    *, skip_acknowledged: bool = False, announced: bool = True, store: FakeStore | None = None, **grant: object
+) -> list[int]:
     """Return the offsets of segment 0 that are delivered; each record of it is between those of others."""
-    ledger, builder = Ledger(FakeStore(latency_seconds=(0, 0)), 0), ChunkBuilder()
+    ledger, builder = Ledger(store or FakeStore(latency_seconds=(0, 0)), 0), ChunkBuilder()
     for offset, key in enumerate(KEYS):
         for topic_id, segment in ((1, 1), (1, 0), (2, 0)):
             columns = builder.records
@@ -40,7 +42,7 @@ async def delivered(*, skip_acknowledged: bool = False, **grant: object) -> list
 
     fields = {"segment": 0, "generation": 1, "first_hash": 0, "last_hash": 65535, "start_offset": 0, "start_chunk": 1}
     head = Head()
-    head.advance(1)
+    head.advance(announced)
     await SegmentReader(
         Grant(**(fields | {"end_offset": RECORDS} | grant)),
         cache=ChunkCache(ledger, 1),
@@ -73,3 +75,19 @@ async def test_only_keys_in_the_granted_buckets() -> None:
     assert 0 < len(own) < RECORDS
 
     assert own == await delivered(first_bucket=0, end_bucket=HALF)
+
+
+async def test_a_chunk_that_was_not_announced_is_made_durable_before_its_records_are_delivered() -> None:
+    """It can be read before its leader has made it durable, and a power failure would remove it."""
+    store = FakeStore(latency_seconds=(0, 0))
+    store.fail_next("unavailable", "make_durable", times=3)
+
+    assert list(range(RECORDS)) == await delivered(store=store, announced=False)
+    assert 4 == store.calls["make_durable"]
+
+
+async def test_a_chunk_that_was_announced_is_durable() -> None:
+    store = FakeStore(latency_seconds=(0, 0))
+
+    await delivered(store=store)
+    assert 0 == store.calls["make_durable"]

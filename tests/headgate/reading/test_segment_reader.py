@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 
 import pytest
 
 from headgate.errors import ObjectMissingError
 from headgate.ledger.ledger import Ledger
 from headgate.protocol import messages as m
-from headgate.reading.segment_reader import ChunkCache, Head
+from headgate.reading.segment_reader import CHUNK_OVERHEAD_BYTES, ChunkCache, Head
 from tests.support.fakes.scripted_leader import TOPIC_ID, ScriptedCluster
 
 pytestmark = pytest.mark.looptime
@@ -76,3 +77,50 @@ async def test_the_head_wakes_waiting_readers_and_never_falls():
     await waiting
     assert 5 == head.number
     assert 2 == pytest.approx(asyncio.get_running_loop().time(), abs=0.1)
+
+
+@pytest.mark.parametrize(("budget_bytes", "loads"), [(2 * CHUNK_OVERHEAD_BYTES, 2), (2 * CHUNK_OVERHEAD_BYTES - 1, 3)])
+async def test_a_chunk_without_records_of_the_topic_costs_its_overhead(budget_bytes: int, loads: int) -> None:
+    cache = ChunkCache(Ledger(cluster_with(2).store, 0), TOPIC_ID + 1, budget_bytes=budget_bytes)
+    for number in (1, 2, 1):
+        await cache.rows(number)
+
+    assert loads == cache.loads
+    assert CHUNK_OVERHEAD_BYTES == 256
+
+
+async def test_a_load_that_fails_after_all_readers_have_left_is_no_unhandled_error() -> None:
+    cluster = cluster_with(0)
+    cluster.store.latency_seconds = (1.0, 1.0)
+    cache = ChunkCache(Ledger(cluster.store, 0), TOPIC_ID)
+    unhandled: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: unhandled.append(context))
+    leaving = asyncio.create_task(cache.rows(1))
+    await asyncio.sleep(0.1)
+    leaving.cancel()
+    await asyncio.gather(leaving, return_exceptions=True)
+    del leaving
+    await asyncio.sleep(10)
+    gc.collect()
+
+    assert unhandled == []
+
+
+async def test_readers_that_wait_for_the_head_end_together_when_the_first_time_has_passed() -> None:
+    head = Head()
+    loop = asyncio.get_running_loop()
+    ended: list[float] = []
+
+    async def wait(number: int, seconds: float) -> None:
+        await head.wait_for(number, seconds)
+        ended.append(loop.time())
+
+    await asyncio.gather(*(wait(1, seconds) for seconds in (3, 1, 2, 1)))
+    assert [1, 1, 1, 1] == pytest.approx(ended, abs=0.01)
+
+    ended.clear()
+    waiting = asyncio.gather(wait(1, 2), wait(2, 3))
+    await asyncio.sleep(1)
+    head.advance(1)
+    await waiting
+    assert [2, 4] == pytest.approx(ended, abs=0.01), "an advance leaves the time of the others as it is"

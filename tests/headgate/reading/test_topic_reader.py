@@ -160,6 +160,22 @@ async def test_following_continues_with_new_records_and_segments():
     await following.aclose()
 
 
+async def test_what_is_read_before_it_is_announced_is_made_durable_first():
+    known = await written((0,))
+    known.ledger.store.fail_next("unavailable", "make_durable")
+    with pytest.raises(StoreUnavailableError):
+        await reader(known).tail(1)
+
+    following = reader(known).follow(Head())
+    assert (0, 0) == (await anext(following))[:2]
+    await known.write(60, 0)
+    known.ledger.store.fail_next("unavailable", "make_durable")
+    before = known.ledger.store.calls["make_durable"]
+    assert (0, 1) == (await anext(following))[:2]
+    assert before + 2 == known.ledger.store.calls["make_durable"]
+    await following.aclose()
+
+
 async def test_following_after_the_tail_repeats_and_skips_nothing():
     known = await written((0,), (1,), (0,))
     tailing = reader(known)

@@ -65,3 +65,27 @@ async def test_a_created_folder_is_durable_in_its_parent(tmp_path: Path, monkeyp
 
     folders = [path for path in synced if not Path(path).name.startswith("#")]
     assert folders == [str(tmp_path), str(tmp_path / "ledger"), str(tmp_path / "ledger" / "shard")]
+
+
+async def test_what_readers_have_seen_is_made_durable_by_its_folder(tmp_path: Path, monkeypatch):
+    store = LocalStore(tmp_path)
+    await store.create("shard/1", b"first")
+    synced = []
+    monkeypatch.setattr(os, "fsync", lambda handle: synced.append(str(Path(f"/proc/self/fd/{handle}").readlink())))
+
+    await store.make_durable("shard")
+
+    assert synced == [str(tmp_path / "shard")]
+
+
+async def test_a_folder_that_cannot_be_made_durable_is_named(tmp_path: Path, monkeypatch):
+    store = LocalStore(tmp_path)
+    await store.create("shard/1", b"first")
+
+    def fail(_: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "fsync", fail)
+
+    with pytest.raises(StoreUnavailableError, match=f"cannot sync {tmp_path}/shard: Input/output error"):
+        await store.make_durable("shard")

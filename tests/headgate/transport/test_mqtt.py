@@ -266,7 +266,7 @@ async def test_retained_messages_count_until_the_broker_confirms_them(
 async def test_the_transport_detects_a_frozen_broker_and_reconnects(broker: EmbeddedBroker) -> None:
     states: list[bool] = []
     async with MqttTransport(
-        broker.host, broker.port, "a", timing=MqttTiming(keepalive_seconds=1), max_outgoing_messages=3
+        broker.host, broker.port, "a", timing=MqttTiming(keepalive_seconds=600, ping_seconds=1), max_outgoing_messages=3
     ) as a:
         a.on_connection(states.append)
         await until(lambda: states == [True])

@@ -67,7 +67,11 @@ class FakeBroker:
         """Why new connections are refused; None: they are accepted."""
         self.spies: list[Callable[[Message], None]] = []
         """Called with every message that reaches the broker."""
+        self.rewrite: Callable[[Message], Message] | None = None
+        """Changes every message that reaches the broker, as a client or leader of another version would have sent it."""
         self._links: dict[str, _Link] = {}
+        self._subscribed: dict[str, list[_Link]] = {}
+        """Topic → links, of topics that were published since the last change of a link or filter."""
         self._paused: set[str] = set()
         self._cut: set[str] = set()
 
@@ -133,6 +137,7 @@ class FakeBroker:
         self.drop(transport.client_id)
         link = _Link(self, transport)
         self._links[transport.client_id] = link
+        self.subscriptions_changed()
         return link
 
     def release(self, link: _Link, *, publish_will: bool) -> None:
@@ -142,6 +147,8 @@ class FakeBroker:
 
     def route(self, message: Message) -> None:
         """Route a message that has arrived."""
+        if self.rewrite is not None:
+            message = self.rewrite(message)
         for spy in self.spies:
             spy(message)
         if message.retain:
@@ -149,13 +156,24 @@ class FakeBroker:
                 self.retained[message.topic] = message.payload
             else:
                 self.retained.pop(message.topic, None)
-        for client_id in sorted(self._links):
-            link = self._links[client_id]
-            if link.wants(message.topic):
-                link.deliver(message.topic, message.payload, lossy=not message.retain)
+        for link in self._subscribed_to(message.topic):
+            link.deliver(message.topic, message.payload, lossy=not message.retain)
+
+    def subscriptions_changed(self) -> None:
+        """Forget which links get which topics."""
+        self._subscribed.clear()
+
+    def _subscribed_to(self, topic: str) -> list[_Link]:
+        """Return the links with a matching filter. Matching for each message would take a tenth of a simulation."""
+        links = self._subscribed.get(topic)
+        if links is None:
+            links = [link for _, link in sorted(self._links.items()) if link.wants(topic)]
+            self._subscribed[topic] = links
+        return links
 
     def _end(self, link: _Link, *, publish_will: bool) -> None:
         del self._links[link.client_id]
+        self.subscriptions_changed()
         link.end()
         will = link.transport.will
         if publish_will and will is not None:
@@ -170,8 +188,6 @@ class _Link:
         self.transport = transport
         self.open = True
         self._filters = MQTTMatcher()
-        self._wanted: dict[str, bool] = {}
-        """Topics that were published since the last change of a filter."""
         self._broker = broker
         self._loop = asyncio.get_running_loop()
         self._due_up = self._due_down = 0.0
@@ -180,19 +196,17 @@ class _Link:
     def add_filter(self, topic_filter: str) -> None:
         """Begin a subscription."""
         self._filters[topic_filter] = True
-        self._wanted.clear()
+        self._broker.subscriptions_changed()
 
     def remove_filter(self, topic_filter: str) -> None:
         """End a subscription; without effect if it does not exist."""
         with contextlib.suppress(KeyError):
             del self._filters[topic_filter]
-        self._wanted.clear()
+        self._broker.subscriptions_changed()
 
     def wants(self, topic: str) -> bool:
-        """Return whether a filter matches. Matching again would take a tenth of a simulation."""
-        if (wanted := self._wanted.get(topic)) is None:
-            wanted = self._wanted[topic] = any(self._filters.iter_match(topic))
-        return wanted
+        """Return whether a filter matches."""
+        return any(self._filters.iter_match(topic))
 
     def submit(self, message: Message) -> None:
         """Transfer a message from the client to the broker."""
@@ -257,6 +271,8 @@ class FakeTransport:
         self._broker = broker
         self._handlers: dict[str, tuple[MessageHandler, bool]] = {}
         self._matcher = MQTTMatcher()
+        self._matched: dict[str, list[tuple[MessageHandler, bool]]] = {}
+        """Topic → handlers, of topics that were received since the last change of a filter."""
         self._watchers: list[Callable[[bool], None]] = []
         self._refusal_handlers: list[Callable[[str], None]] = []
         self.unreachable_reason: str | None = None
@@ -281,12 +297,14 @@ class FakeTransport:
     async def subscribe(self, topic_filter: str, handler: MessageHandler, *, retained: bool = False) -> None:
         """See `Transport.subscribe`."""
         self._handlers[topic_filter] = self._matcher[topic_filter] = handler, retained
+        self._matched.clear()
         await self._confirmed(lambda link: self._add_subscription(link, topic_filter))
 
     async def unsubscribe(self, topic_filter: str) -> None:
         """See `Transport.unsubscribe`."""
         if self._handlers.pop(topic_filter, None) is not None:
             del self._matcher[topic_filter]
+            self._matched.clear()
         await self._confirmed(lambda link: link.remove_filter(topic_filter))
 
     def publish(self, topic: str, payload: bytes, *, retain: bool = False) -> bool:
@@ -317,7 +335,10 @@ class FakeTransport:
 
     def receive(self, topic: str, payload: bytes, *, retained: bool) -> None:
         """Call the handlers of all matching filters; ``retained``: a copy for a new subscription."""
-        for handler, expects_retained in list(self._matcher.iter_match(topic)):
+        handlers = self._matched.get(topic)
+        if handlers is None:
+            handlers = self._matched[topic] = list(self._matcher.iter_match(topic))
+        for handler, expects_retained in handlers:
             if expects_retained or not retained:
                 handler(topic, payload)
 

@@ -10,6 +10,8 @@ from drain.protocol import (
     DrainedRequest,
     DrainedResponse,
     ExternalBacklogResponse,
+    Ping,
+    Pong,
     decode_request,
     encode_line,
 )
@@ -67,6 +69,8 @@ class FakeDrainService:
         if isinstance(request, BacklogRequest):
             external = [ExternalBacklogResponse(shard=each.shard, topic_id=each.topic_id) for each in request.external]
             return BacklogResponse(id=request.id, rows=[], failures={3: "a reason"}, external=external)
+        if isinstance(request, Ping):
+            return Pong(id=request.id, runs=0)
         assert isinstance(request, DrainedRequest)
         drained = request.query.segments & self.drained
         return DrainedResponse(id=request.id, drained=drained, watermark=self.watermark, error=self.error)

@@ -9,7 +9,7 @@ The faults of a write:
 ``unknown_written``  OutcomeUnknownError, and the object was written
 ``unknown_lost``     OutcomeUnknownError, and it was not written
 
-Reads, listings and deletions have only ``unavailable``. `damaged_reads` is the disk or the network of one client: the
+All other operations have only ``unavailable``. `damaged_reads` is the disk or the network of one client: the
 object itself stays intact.
 """
 
@@ -18,12 +18,14 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import deque
-from typing import Literal
+from collections.abc import Callable
+from typing import Literal, TypeVar, get_args
 
 from headgate.errors import ObjectExistsError, ObjectMissingError, OutcomeUnknownError, StoreUnavailableError
 
-Operation = Literal["create", "read", "names", "delete"]
+Operation = Literal["create", "read", "names", "delete", "make_durable"]
 Fault = Literal["unavailable", "unknown_written", "unknown_lost"]
+FoundT = TypeVar("FoundT")
 FAULTS: tuple[Fault, ...] = ("unavailable", "unknown_written", "unknown_lost")
 
 
@@ -37,13 +39,16 @@ class FakeStore:
         objects: dict[str, bytes] | None = None,
         latency_seconds: tuple[float, float] = (0.0, 0.0),
     ) -> None:
-        """``latency_seconds``: range of the random duration of each call; the effect occurs after half of it."""
+        """``latency_seconds``: range of the random duration of each call.
+
+        A write has its effect after half of it. A read finds what there is when it is called.
+        """
         self.objects: dict[str, bytes] = {} if objects is None else objects
         self.latency_seconds = latency_seconds
         self.probabilities: dict[Fault, float] = dict.fromkeys(FAULTS, 0.0)
         self.damaged_reads = 0.0
         """Probability that a read returns data with one flipped bit."""
-        self.calls: dict[Operation, int] = dict.fromkeys(("create", "read", "names", "delete"), 0)
+        self.calls: dict[Operation, int] = dict.fromkeys(get_args(Operation), 0)
         self._rng = rng or random.Random(0)
         self._next: dict[Operation, deque[Fault]] = {operation: deque() for operation in self.calls}
         self._out = False
@@ -88,9 +93,7 @@ class FakeStore:
 
     async def read(self, path: str) -> bytes:
         """See `Store.read`."""
-        await self._begin("read", path)
-        data = self.objects.get(path)
-        await self._delay()
+        data = await self._answer("read", path, lambda: self.objects.get(path))
         if data is None:
             raise ObjectMissingError(f"{path} does not exist")
         if data and self.damaged_reads and self._rng.random() < self.damaged_reads:
@@ -100,11 +103,9 @@ class FakeStore:
 
     async def names(self, prefix: str, after: str = "") -> list[str]:
         """See `Store.names`."""
-        await self._begin("names", prefix)
         folder = f"{prefix}/"
-        inside = {path[len(folder) :] for path in self.objects if path.startswith(folder)}
-        await self._delay()
-        return sorted(name for name in inside if "/" not in name and name > after)
+        paths = await self.paths(prefix)
+        return [name for path in paths if "/" not in (name := path.removeprefix(folder)) and name > after]
 
     async def folders(self, prefix: str) -> list[str]:
         """See `Store.folders`."""
@@ -113,15 +114,20 @@ class FakeStore:
 
     async def paths(self, prefix: str) -> list[str]:
         """See `Store.paths`."""
-        await self._begin("names", prefix)
-        paths = sorted(path for path in self.objects if path.startswith(f"{prefix}/"))
-        await self._delay()
-        return paths
+        folder = f"{prefix}/"
+        return await self._answer(
+            "names", prefix, lambda: sorted(path for path in self.objects if path.startswith(folder))
+        )
 
     async def delete(self, path: str) -> None:
         """See `Store.delete`."""
         await self._begin("delete", path)
         self.objects.pop(path, None)
+        await self._delay()
+
+    async def make_durable(self, folder: str) -> None:
+        """See `Store.make_durable`."""
+        await self._begin("make_durable", folder)
         await self._delay()
 
     async def _begin(self, operation: Operation, path: str) -> Fault | None:
@@ -130,8 +136,21 @@ class FakeStore:
         fault = self._draw(operation)
         await self._delay()
         if self._out or fault == "unavailable":
-            raise StoreUnavailableError(f"cannot {operation} {path}: the store is unreachable")
+            raise _unavailable(operation, path)
         return fault
+
+    async def _answer(self, operation: Operation, path: str, find: Callable[[], FoundT]) -> FoundT:
+        """Return what ``find`` finds when the request is sent: it may have changed when the answer arrives."""
+        self.calls[operation] += 1
+        fault = self._draw(operation)
+        if not self._running.is_set():
+            await self._running.wait()
+        failed = self._out or fault is not None
+        found = find()
+        await self._delay(directions=2)
+        if failed:
+            raise _unavailable(operation, path)
+        return found
 
     def _draw(self, operation: Operation) -> Fault | None:
         if self._next[operation]:
@@ -141,8 +160,12 @@ class FakeStore:
                 return fault
         return None
 
-    async def _delay(self) -> None:
-        """Delay one direction: half of the latency, at least one turn of the loop."""
-        await asyncio.sleep(self._rng.uniform(*self.latency_seconds) / 2)
+    async def _delay(self, directions: int = 1) -> None:
+        """Delay one direction, which takes half of the latency, or both: at least one turn of the loop."""
+        await asyncio.sleep(self._rng.uniform(*self.latency_seconds) * directions / 2)
         if not self._running.is_set():
             await self._running.wait()
+
+
+def _unavailable(operation: Operation, path: str) -> StoreUnavailableError:
+    return StoreUnavailableError(f"cannot {operation} {path}: the store is unreachable")

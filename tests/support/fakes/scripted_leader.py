@@ -73,11 +73,12 @@ class ScriptedLeader:
         self.transport = cluster.broker.transport(f"leader-{shard}-{epoch}")
         self.grants = list(grants)
         self.blocked, self.stable = 0, True
+        self.heartbeat_seconds = 5.0
         self.revoke_timeout_seconds = 30.0
         self.answers = True
         """Whether it replies at all."""
-        self.fence: set[str] = set()
-        """Types of requests that it refuses with ``fenced``."""
+        self.refused: dict[str, m.Verdict] = {}
+        """Type of a request → the verdict with which it refuses it."""
         self.mute = False
         """Whether it executes commands without replying."""
         self.began_at = 0.0
@@ -148,8 +149,8 @@ class ScriptedLeader:
             self.reply(request, expired)
         elif isinstance(body, m.ProduceBatch | m.AcknowledgeBatch):
             self._batch(request, body)
-        elif type(body).__name__ in self.fence:
-            self.refuse(request, "fenced")
+        elif (verdict := self.refused.get(type(body).__name__)) is not None:
+            self.refuse(request, verdict)
         else:
             answer = self._command(body)
             if not self.mute:
@@ -196,7 +197,7 @@ class ScriptedLeader:
                     grants=self.grants,
                     head=self.cluster.head,
                     blocked=self.blocked,
-                    heartbeat_interval_seconds=5.0,
+                    heartbeat_interval_seconds=self.heartbeat_seconds,
                     revoke_timeout_seconds=self.revoke_timeout_seconds,
                 )
             case m.Heartbeat():

@@ -1,9 +1,7 @@
 """An election service in memory: sessions, queues, and clients that lose contact.
 
 `FakeZooKeeper.elections` returns `controller.leadership.election.Elections`. It uses the loop's clock and takes random
-numbers from ``rng``.
-
-It behaves like the real service:
+numbers from ``rng``. It behaves like the real service:
 
 * A client without contact receives `Suspended` after a while, and nothing more until it reconnects, not even the expiry
   of its session. After the reconnection it receives `Released`, `Lost`, then `Connected` with a new session.
@@ -17,7 +15,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-from dataclasses import dataclass, field
 from typing import Any, NoReturn, Self
 
 from controller.leadership.election import (
@@ -32,45 +29,14 @@ from controller.leadership.election import (
     Refused,
     Released,
     SeenQueue,
+    SuccessorLeft,
     SuccessorReady,
     Suspended,
 )
+from tests.support.fakes.zookeeper_state import Nomination, ServiceState, Session
 
 NOTICE_FRACTION = 0.4
 """A dead connection is detected after this part of the session timeout (measured with kazoo: 0.3 to 0.45)."""
-
-
-@dataclass(eq=False, slots=True)
-class _Session:
-    owner: FakeElections
-    user: str | None = None
-    alive: bool = True
-    expiry: asyncio.TimerHandle | None = None
-
-
-@dataclass(eq=False, slots=True)
-class _Nomination:
-    """What the holder of a shard has written about its successor."""
-
-    holder: _Session
-    successor: _Session
-    confirmed: bool = False
-
-
-@dataclass(slots=True)
-class _ServiceState:
-    """The stored state of the service."""
-
-    owner: str | None = None
-    """The user whose nodes they are; None: they are open."""
-    config: dict[str, Any] | None = None
-    queues: dict[int, list[_Session]] = field(default_factory=dict)
-    """The sessions in their order: one to which the lock was passed on is first."""
-    nominations: dict[int, _Nomination] = field(default_factory=dict)
-    fixed: dict[int, _Session] = field(default_factory=dict)
-    """Shard → the session to which an operator had its lock passed on."""
-    instances: dict[str, tuple[_Session, bytes]] = field(default_factory=dict)
-    maintenance: set[str] = field(default_factory=set)
 
 
 class FakeZooKeeper:
@@ -87,13 +53,15 @@ class FakeZooKeeper:
         self.session_timeout_seconds = session_timeout_seconds
         self.delay_seconds = delay_seconds
         self.running = True
-        self.service_state = _ServiceState()
+        self.service_state = ServiceState()
         self._clients: dict[str, FakeElections] = {}
         self._partitioned: set[str] = set()
+        self._every_client: list[FakeElections] = []
 
     def elections(self, instance: str, on_event: EventHandler, user: str | None = None) -> FakeElections:
         """Return a client, not yet entered."""
         client = FakeElections(self, instance, on_event, user)
+        self._every_client.append(client)
         self._clients[instance] = client
         return client
 
@@ -102,7 +70,7 @@ class FakeZooKeeper:
         queue = self.own_queue(shard)
         return queue[0].owner.instance if queue else None
 
-    def own_queue(self, shard: int) -> list[_Session]:
+    def own_queue(self, shard: int) -> list[Session]:
         """Return the places in a shard's queue that belong to the owner of the nodes."""
         state = self.service_state
         return [each for each in state.queues.get(shard, []) if each.user == state.owner]
@@ -152,7 +120,7 @@ class FakeZooKeeper:
     def start(self) -> None:
         """Start it with its stored state; sessions without contact get a full timeout again."""
         self.running = True
-        for client in self._clients.values():
+        for client in self._every_client:
             if self.can_reach(client):
                 self._regain_contact(client)
             elif client.session is not None:
@@ -168,7 +136,7 @@ class FakeZooKeeper:
         """Call ``act`` after the delay of one message."""
         return asyncio.get_running_loop().call_later(self.rng.uniform(*self.delay_seconds), act, *arguments)
 
-    def end(self, session: _Session) -> None:
+    def end(self, session: Session) -> None:
         """End a session and remove it from the queues."""
         if not session.alive:
             return
@@ -191,9 +159,9 @@ class FakeZooKeeper:
         if client.session is None:
             return
         self._expire_later(client.session)
-        client.suspend_later(self.session_timeout_seconds * NOTICE_FRACTION)
+        client.suspend_later(self.session_timeout_seconds * NOTICE_FRACTION / client.clock_rate)
 
-    def _expire_later(self, session: _Session) -> None:
+    def _expire_later(self, session: Session) -> None:
         if session.alive and session.expiry is None:
             loop = asyncio.get_running_loop()
             session.expiry = loop.call_later(self.session_timeout_seconds, self.end, session)
@@ -216,9 +184,11 @@ class FakeElections:
     def __init__(self, service: FakeZooKeeper, instance: str, on_event: EventHandler, user: str | None) -> None:
         self.instance = instance
         self.user = user
+        self.clock_rate = 1.0
+        """How fast the clock of its machine runs, by which it notices a dead connection."""
         self._refused: Refused | None = None
         self._allowed = asyncio.Event()
-        self.session: _Session | None = None
+        self.session: Session | None = None
         self._service = service
         self._on_event = on_event
         self.open = False
@@ -230,11 +200,13 @@ class FakeElections:
         self._holders: dict[int, str] = {}
         self._seen: dict[int, SeenQueue] = {}
         self._wanted_successors: dict[int, str] = {}
-        self._nominations: dict[int, _Nomination] = {}
+        self._nominations: dict[int, Nomination] = {}
         """Those that this client has written and not seen confirmed."""
-        self._nominated: dict[int, _Nomination] = {}
+        self._nominated: dict[int, Nomination] = {}
         """Those of this client that it has reported."""
         self._confirming: set[int] = set()
+        self._keeps: set[int] = set()
+        self._wanted_next: dict[int, str] = {}
         self._grants: dict[int, bool] = {}
         """Shard that it leaves to the nominated client → whether an operator wants it."""
         self._registration: tuple[str, bytes] | None = None
@@ -252,7 +224,9 @@ class FakeElections:
         self._first.discard(shard)
         self._holders.pop(shard, None)
         self._seen.pop(shard, None)
+        self._keeps.discard(shard)
         self._wanted_successors.pop(shard, None)
+        self._wanted_next.pop(shard, None)
         self._service.later(self.reconcile)
 
     def queue(self, shard: int) -> SeenQueue | None:
@@ -268,6 +242,16 @@ class FakeElections:
     def confirm(self, shard: int) -> None:
         """See `Elections.confirm`."""
         self._confirming.add(shard)
+        self._service.later(self.reconcile)
+
+    def place_next(self, shard: int, instance: str) -> None:
+        """See `Elections.place_next`."""
+        self._wanted_next[shard] = instance
+        self._service.later(self.reconcile)
+
+    def keep(self, shard: int) -> None:
+        """See `Elections.keep`."""
+        self._keeps.add(shard)
         self._service.later(self.reconcile)
 
     def pass_on(self, shard: int, *, fixed: bool = False) -> None:
@@ -312,6 +296,15 @@ class FakeElections:
             self._service.service_state.config = dict(default)
         return dict(self._service.service_state.config)
 
+    async def claim_ledger(self, ledger_id: str) -> str:
+        """See `Elections.claim_ledger`."""
+        await self._round_trip()
+        self._may_use_nodes()
+        await self._allowed.wait()
+        config = self._service.service_state.config
+        assert config is not None, "cluster_config comes first"
+        return str(config.setdefault("ledger_id", ledger_id))
+
     async def __aenter__(self) -> Self:
         """See `Elections.__aenter__`."""
         self.open = True
@@ -320,6 +313,8 @@ class FakeElections:
 
     async def __aexit__(self, *_: object) -> None:
         """See `Elections.__aexit__`. Without contact the session expires after its timeout."""
+        if self._grants and self._in_contact.is_set():
+            await asyncio.sleep(self._service.delay_seconds[1])  # `reconcile` runs meanwhile.
         self.open = False
         self._wanted.clear()
         self._first.clear()
@@ -338,7 +333,7 @@ class FakeElections:
             self.on_session_expired()
             return
         if self.session is None:
-            self.session = _Session(self, self.user)
+            self.session = Session(self, self.user)
         if not self._in_contact.is_set():
             self._in_contact.set()
             self._on_event(Connected())
@@ -384,7 +379,7 @@ class FakeElections:
             if service_state.instances.get(name, (session,))[0] is session:
                 service_state.instances[name] = (session, data)
 
-    def _reconcile_shard(self, shard: int, queue: list[_Session], session: _Session) -> None:
+    def _reconcile_shard(self, shard: int, queue: list[Session], session: Session) -> None:
         if session not in queue:
             if shard in self._first:
                 self._first.discard(shard)
@@ -396,31 +391,53 @@ class FakeElections:
             self._holders[shard] = holder
             self._on_event(HolderChanged(shard, holder))
         names = [each.owner.instance for each in queue]
+        if shard in self._keeps and queue[0] is session and shard not in self._wanted_successors:
+            self._keeps.discard(shard)
+            if self._service.service_state.fixed.get(shard) is not session:
+                self._service.service_state.fixed[shard] = session
+                self._service.changed()
         fixed = self._service.service_state.fixed.get(shard) is queue[0]
         self._seen[shard] = SeenQueue(names[0], frozenset(names[1:]), fixed, next="".join(names[1:2]))
         if queue[0] is session and shard not in self._first and self._in_contact.is_set():
             self._first.add(shard)
             self._on_event(Acquired(shard))
         if queue[0] is session:
+            self._place_next(shard, queue)
             self._nominate(shard, queue, session)
         else:
             self._wanted_successors.pop(shard, None)
+            self._wanted_next.pop(shard, None)
+            self._keeps.discard(shard)
             self._be_nominated(shard, session)
 
-    def _nominate(self, shard: int, queue: list[_Session], session: _Session) -> None:
+    def _place_next(self, shard: int, queue: list[Session]) -> None:
+        """Move the wanted client, or the one that is nominated meanwhile, behind this one."""
+        wanted = self._wanted_successors.get(shard) or self._wanted_next.get(shard)
+        if shard in self._nominations:
+            wanted = self._nominations[shard].successor.owner.instance
+        found = next((each for each in queue[2:] if each.owner.instance == wanted), None)
+        if found is not None:
+            stored = self._service.service_state.queues[shard]
+            stored.remove(found)
+            stored.insert(stored.index(queue[0]) + 1, found)
+            self._service.changed()
+
+    def _nominate(self, shard: int, queue: list[Session], session: Session) -> None:
         nominations = self._service.service_state.nominations
         wanted = self._wanted_successors.get(shard)
         if wanted is not None:
             found = next((each for each in queue[1:] if each.owner.instance == wanted), None)
             if found is not None:
                 del self._wanted_successors[shard]
-                self._nominations[shard] = nominations[shard] = _Nomination(session, found)
+                self._nominations[shard] = nominations[shard] = Nomination(session, found)
                 self._service.changed()
-        elif (nomination := self._nominations.get(shard)) is not None and nomination.confirmed:
-            del self._nominations[shard]
-            self._on_event(SuccessorReady(shard))
+        elif (nomination := self._nominations.get(shard)) is not None:
+            left = nomination.successor not in queue
+            if left or nomination.confirmed:
+                del self._nominations[shard]
+                self._on_event(SuccessorLeft(shard) if left else SuccessorReady(shard))
 
-    def _be_nominated(self, shard: int, session: _Session) -> None:
+    def _be_nominated(self, shard: int, session: Session) -> None:
         nomination = self._service.service_state.nominations.get(shard)
         if nomination is None or nomination.successor is not session:
             return
@@ -433,7 +450,7 @@ class FakeElections:
             nomination.confirmed = True
             self._service.changed()
 
-    def _grant(self, shard: int, queue: list[_Session], session: _Session) -> None:
+    def _grant(self, shard: int, queue: list[Session], session: Session) -> None:
         """Make the nominated client the first one, if it is still in the queue."""
         nomination = self._service.service_state.nominations.get(shard)
         if shard not in self._grants or nomination is None or nomination.holder is not session:

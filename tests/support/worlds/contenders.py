@@ -7,6 +7,7 @@ import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
+from typing import Final
 
 from prometheus_client import CollectorRegistry
 
@@ -20,18 +21,22 @@ from controller.leader.shard_spreader import ShardSpreader
 from controller.leader.standby_memory import StandbyMemory
 from controller.leadership.election import ElectionEvent, Lost
 from controller.leadership.instance_record import InstanceRecord
+from controller.leadership.ledger_identity import LedgerIdentity, identity_object
 from controller.leadership.shard_leaders import ShardLeaders
 from controller.leadership.transitions import Event, Role
 from controller.settings.load import IngestSettings, RetentionSettings, ScalingSettings, SpreadSettings
 from controller.state.shard_state import ShardState
 from headgate.ledger.compacted import delete_compacted_segments
 from headgate.ledger.ledger import Ledger
+from headgate.ledger.paths import IDENTITY_PATH
 from headgate.model import entries as e
 from metrics.instruments import Instruments
 from tests.support.fakes.broker import FakeBroker
 from tests.support.fakes.object_store import FakeStore
 from tests.support.fakes.zookeeper import FakeZooKeeper
 from tests.support.worlds.one_shard import CLUSTER, SETTINGS, now_ms
+
+LEDGER_ID: Final = "0123456789abcdef" * 2
 
 
 class Contender:
@@ -49,10 +54,17 @@ class Contender:
         """``spread``: keep the shards spread; None: they stay where they are."""
         self.name = name
         self.standby_bytes = 1 << 30
+        self.replicas = 2
+        self.unreachable_seconds = 5.0
+        self.registry = CollectorRegistry()
+        self.instruments = Instruments(self.registry)
         self.store = store_type(objects=cluster.objects, latency_seconds=(0.001, 0.002))
         self.transport = cluster.broker.transport(f"daemon-{name}")
         self.election_events = ElectionEvents(lambda: self.controllers, ShardLeaders(name), patience_seconds=0)
         self.elections = cluster.zookeeper.elections(name, self._on_election)
+        identity = LedgerIdentity(
+            self.store, url="memory:", node="/headgate/test/config", known=LEDGER_ID, claim=self.elections.claim_ledger
+        )
         self.standby = StandbyMemory(name, self.elections, lambda: self.standby_bytes)
         self.controllers = [
             ShardController(
@@ -62,8 +74,10 @@ class Contender:
                 elections=self.elections,
                 new_leader=self._new_leader,
                 standby=self.standby,
-                observer=Instruments(CollectorRegistry()),
+                reaches_broker=lambda: self.transport.connected,
+                observer=self.instruments,
                 now_ms=now_ms,
+                require_ledger=identity.require,
             )
             for shard in range(contends_for)
         ]
@@ -73,7 +87,10 @@ class Contender:
             elections=self.elections,
             controllers=self.controllers,
             settings=lambda: spread or SpreadSettings(enabled=False),
+            standby=self.standby,
+            replicas=lambda: self.replicas,
             record=InstanceRecord(version="1"),
+            observer=self.instruments,
         )
         self._spreads = spread is not None
 
@@ -106,13 +123,13 @@ class Contender:
             instance=self.name,
             ledger=Ledger(self.store, state.shard),
             transport=self.transport,
-            access=AccessControl(OPEN, Instruments(CollectorRegistry())),
-            ingest=IngestSettings(unreachable_seconds=5, write_timeout_seconds=5),
+            access=AccessControl(OPEN, self.instruments),
+            ingest=IngestSettings(unreachable_seconds=self.unreachable_seconds, write_timeout_seconds=5),
             subscriptions=SETTINGS,
             scaling=ScalingSettings(),
             retention=RetentionSettings(),
             delete_data=partial(delete_compacted_segments, self.store),
-            observer=Instruments(CollectorRegistry()),
+            observer=self.instruments,
             now_ms=now_ms,
             rng=random.Random(1),
             new_producer_id=partial(random.Random(1).getrandbits, 63),
@@ -125,6 +142,7 @@ class Contender:
             self.spreader.session_lost()
 
     def _on_broker(self, connected: bool) -> None:
+        self.spreader.broker_changed(connected)
         for controller in self.controllers:
             if controller.leader is not None:
                 controller.leader.connection_changed(connected)
@@ -155,7 +173,7 @@ class Cluster:
     """The servers that contenders share."""
 
     def __init__(self) -> None:
-        self.objects: dict[str, bytes] = {}
+        self.objects: dict[str, bytes] = {IDENTITY_PATH: identity_object(LEDGER_ID)}
         self.broker = FakeBroker()
         self.zookeeper = FakeZooKeeper(session_timeout_seconds=6)
         self.ledger = Ledger(FakeStore(objects=self.objects), 0)

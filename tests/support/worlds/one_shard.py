@@ -110,10 +110,13 @@ class BareClient:
 
 
 class NoOtherDaemons:
-    """A daemon to which no shard can be transferred, and which stores no maintenance."""
+    """A daemon without others: it keeps its shards, and stores no maintenance."""
+
+    def __init__(self, instance: str) -> None:
+        self._instance = instance
 
     async def transfer(self, shard: int, daemon: str) -> str | None:
-        return f"no daemon {daemon!r} is live, to lead shard {shard}"
+        return None if daemon == self._instance else f"no daemon {daemon!r} is live, to lead shard {shard}"
 
     async def set_maintenance(self, daemon: str, *, on: bool) -> str | None:
         return None
@@ -187,7 +190,7 @@ class OneShard:
             new_producer_id=partial(next, self.producer_ids),
             open_session=self.open_session,
             overview=lambda: self.overview(instance, leader),
-            operations=NoOtherDaemons(),
+            operations=NoOtherDaemons(instance),
         )
         leader = ShardLeader(state, context, lambda: self.yields_to_contender)
         return leader

@@ -10,6 +10,8 @@ import pytest
 
 from headgate import BucketRangeAssignment, ConsumerInfo, SegmentAssignment, SubscriptionType
 from headgate.cli.terminal.output import print_table
+from headgate.cli.topics.topic import _print_pruned
+from headgate.client.admin_values import PruneResult
 from tests.headgate.cli.conftest import Invoke
 from tests.support.fakes.cli_client import FakeCluster, segment, subscription, topic
 
@@ -297,6 +299,12 @@ def test_prune_lists_pruned_segments_and_the_reasons_of_the_others(
     printed = json.loads(invoke("topic", "prune", "orders", *flags, "--json").stdout)
     assert printed.keys() == {"segments", "retained", "abandoned"}
     assert printed["segments"] == [0, 1]
+
+
+def test_a_topic_without_sealed_segments_has_nothing_to_prune(capsys: pytest.CaptureFixture[str]):
+    _print_pruned(PruneResult(segments=[], retained=[], abandoned=[]), dry_run=True)
+
+    assert ("", "nothing to prune: the topic has no sealed segments\n") == capsys.readouterr()
 
 
 def test_a_word_longer_than_the_last_column_is_shown_whole(

@@ -46,6 +46,12 @@ def test_a_leader_without_pipelining_gets_one_batch_at_a_time():
     assert ["c@2"] == talk.commit("b")
 
 
+def test_a_leader_that_announces_no_window_gets_one_batch_at_a_time():
+    talk = streaming()
+    talk.leader(window=0)
+    assert ["a@1"] == talk.offer("a", "b")
+
+
 def test_a_leader_can_stop_pipelining():
     talk = streaming()
     assert ["a@1", "b@2"] == talk.offer("a", "b")

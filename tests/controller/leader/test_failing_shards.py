@@ -1,0 +1,136 @@
+"""Shards that fail on their own, with the real parts of two daemons on fake servers: the other shards do not notice."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+from structlog.testing import capture_logs
+
+from controller.leadership.transitions import Role
+from controller.status import daemon_status
+from headgate.ledger.paths import chunk_folder
+from metrics import events
+from tests.support.fakes.object_store import FakeStore, Fault, Operation
+from tests.support.waiting import until
+from tests.support.worlds.contenders import Cluster, Contender
+
+pytestmark = pytest.mark.looptime
+
+HANGING = range(4)
+"""As many as states may be read at a time."""
+HEALTHY = (4, 5)
+DAMAGED = 6
+ERRORS = 7
+SHARDS = 8
+
+
+class PartlyBrokenStore(FakeStore):
+    """The objects of some shards cannot be reached, or their requests hang."""
+
+    broken = False
+
+    async def _begin(self, operation: Operation, path: str) -> Fault | None:
+        shard = int(path.split("shard=")[1][:4]) if "shard=" in path else None
+        if self.broken and shard in HANGING:
+            await asyncio.get_running_loop().create_future()
+        if self.broken and shard == ERRORS:
+            self.fail_next("unavailable", operation)
+        return await super()._begin(operation, path)
+
+
+def contender(cluster: Cluster, name: str) -> Contender:
+    return Contender(cluster, name, PartlyBrokenStore, shards=SHARDS, contends_for=SHARDS)
+
+
+def break_shards(cluster: Cluster, *contenders: Contender) -> tuple[str, bytes]:
+    """Break six shards of eight; return the path and the content of the object that is damaged."""
+    for each in contenders:
+        each.store.broken = True
+    path = max(path for path in cluster.objects if path.startswith(chunk_folder(DAMAGED)))
+    intact = cluster.objects[path]
+    cluster.objects[path] = intact[:40] + bytes([intact[40] ^ 1]) + intact[41:]
+    return path, intact
+
+
+async def longest_commit_seconds(contenders: Sequence[Contender], seconds: float) -> float:
+    """Commit to the healthy shards all the time, and return how long one commit took at most."""
+    loop = asyncio.get_running_loop()
+    end, longest = loop.time() + seconds, 0.0
+    while loop.time() < end:
+        for shard in HEALTHY:
+            (leader,) = [each.controllers[shard].leader for each in contenders if shard in each.led]
+            assert leader is not None
+            began, durable = loop.time(), asyncio.Event()
+            leader.commit.when_durable(leader.commit.barrier(), durable.set)
+            await durable.wait()
+            longest = max(longest, loop.time() - began)
+        await asyncio.sleep(0.05)
+    return longest
+
+
+async def test_shards_that_fail_while_they_are_led_leave_the_others_alone() -> None:
+    cluster = Cluster()
+    async with contender(cluster, "a").running() as a, contender(cluster, "b").running() as b:
+        await until(lambda: len(a.led | b.led) == SHARDS)
+        usual = await longest_commit_seconds([a, b], 5)
+        break_shards(cluster, a, b)
+        for each in (a, b):
+            for shard in each.led - set(HEALTHY):
+                each.controllers[shard].leader.commit.barrier()
+        before = a.led & set(HEALTHY), b.led & set(HEALTHY)
+
+        assert await longest_commit_seconds([a, b], 20) < 2 * usual
+
+        assert before == (a.led & set(HEALTHY), b.led & set(HEALTHY))
+        await until(lambda: ERRORS not in a.led | b.led)
+
+
+async def test_a_daemon_that_starts_leads_the_other_shards_at_once_and_reports_those_that_fail() -> None:
+    cluster = Cluster()
+    async with contender(cluster, "a").running() as first:
+        await until(lambda: len(first.led) == SHARDS)
+        usual = await longest_commit_seconds([first], 2)
+        await first.stop()
+    a, b = contender(cluster, "a"), contender(cluster, "b")
+    path, intact = break_shards(cluster, a, b)
+
+    with capture_logs() as logs:
+        async with a.running():
+            await until(lambda: a.led == set(HEALTHY), 2)
+            async with b.running():
+                await until(lambda: all(b.controllers[shard].following_chunk for shard in HEALTHY), 60)
+                assert await longest_commit_seconds([a, b], 20) < 2 * usual
+                # Another daemon takes the healthy shards over in the usual time.
+                cluster.zookeeper.expire_session("a")
+                await until(lambda: b.led == set(HEALTHY), 2)
+                for each in (a, b):
+                    await until(lambda each=each: each.controllers[DAMAGED].leadership.role is Role.FAILED)
+                    assert_reported(each, path)
+                for each in (a, b):
+                    each.store.broken = False
+                cluster.objects[path] = intact
+                await until(lambda: {DAMAGED, ERRORS} <= a.led | b.led, 120)
+
+    (damage,) = {line["reason"] for line in logs if line["event"] == "ledger.unreadable"}
+    assert damage.startswith(f"{path} is damaged")
+    unreachable = [line for line in logs if line["event"] == "ledger.unreachable"]
+    assert unreachable
+    assert all(line["shard"] == ERRORS and f"shard={ERRORS:04d}" in line["error"] for line in unreachable)
+
+
+def assert_reported(daemon: Contender, path: str) -> None:
+    """Check what an operator sees: the faulty object in the status, and a metric for each kind of failure."""
+    status = daemon_status(daemon.name, "c", daemon.controllers)
+    daemon.instruments.observe(events.StatusCollected(status=status, now_seconds=0))
+
+    assert [shard.shard for shard in status.shards if shard.fault] == [DAMAGED]
+    assert status.shards[DAMAGED].fault.startswith(f"{path} is damaged")
+    assert [
+        daemon.registry.get_sample_value("headgate_shard_ledger_unreadable", {"shard": str(shard)})
+        for shard in range(SHARDS)
+    ] == [float(shard == DAMAGED) for shard in range(SHARDS)]
+    assert daemon.registry.get_sample_value("headgate_object_store_errors_total", {"operation": "read"}) or (
+        daemon.registry.get_sample_value("headgate_object_store_errors_total", {"operation": "create"})
+    )

@@ -1,0 +1,140 @@
+"""The id of the ledger: what a daemon reads, writes once, and refuses."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from controller.leadership.ledger_identity import LedgerIdentity, identity_object
+from controller.leadership.transitions import Event, Role
+from headgate.errors import ConfigError, LedgerError, LedgerFormatError, StoreUnavailableError
+from headgate.ledger.checksum import seal_json
+from headgate.ledger.paths import IDENTITY_PATH
+from tests.support.fakes.object_store import FakeStore, Fault
+from tests.support.waiting import until
+from tests.support.worlds.contenders import Cluster, Contender
+
+pytestmark = pytest.mark.looptime
+
+ID, OTHER = "0123456789abcdef" * 2, "fedcba9876543210" * 2
+
+
+class ClusterNode:
+    """The cluster's node: the first id that is claimed is kept."""
+
+    def __init__(self) -> None:
+        self.ledger_id: str | None = None
+
+    async def claim(self, ledger_id: str) -> str:
+        self.ledger_id = self.ledger_id or ledger_id
+        return self.ledger_id
+
+
+def identity(store: FakeStore, node: ClusterNode, known: str | None = None) -> LedgerIdentity:
+    return LedgerIdentity(store, url="s3://lake", node="/headgate/c/config", known=known, claim=node.claim)
+
+
+async def test_the_first_start_gives_ledger_and_cluster_one_random_id() -> None:
+    ids = set()
+    for _ in range(2):
+        store, node = FakeStore(), ClusterNode()
+        await identity(store, node).require()
+        await identity(store, node).require()
+        assert node.ledger_id is not None
+        assert store.objects == {IDENTITY_PATH: identity_object(node.ledger_id)}
+        ids.add(node.ledger_id)
+    assert len(ids) == 2
+
+
+@pytest.mark.parametrize("fault", ["unavailable", "unknown_written", "unknown_lost"])
+async def test_a_failed_creation_is_read_by_the_next_attempt(fault: Fault) -> None:
+    store, node = FakeStore(), ClusterNode()
+    required = identity(store, node)
+    store.fail_next(fault)
+
+    with pytest.raises(StoreUnavailableError):
+        await required.require()
+    assert node.ledger_id is None
+
+    await required.require()
+    assert store.objects == {IDENTITY_PATH: identity_object(str(node.ledger_id))}
+
+
+async def test_zookeeper_gets_no_id_that_a_power_failure_can_remove() -> None:
+    store, node = FakeStore(objects={IDENTITY_PATH: identity_object(ID)}), ClusterNode()
+    store.fail_next("unavailable", "make_durable")
+
+    with pytest.raises(StoreUnavailableError):
+        await identity(store, node).require()
+
+    assert node.ledger_id is None
+
+
+@pytest.mark.parametrize(
+    ("content", "error", "reason"),
+    [
+        (identity_object(OTHER), ConfigError, f"^s3://lake is another ledger here: .* {OTHER}, .*/headgate/c/config"),
+        (None, LedgerError, "^s3://lake has no object ledger.json"),
+        (b"{", LedgerError, "ledger.json of s3://lake is damaged"),
+        (identity_object(ID).replace(b"0", b"1", 1), LedgerError, "ledger.json of s3://lake is damaged: its 81 bytes"),
+        (seal_json(b'{"format":2}'), LedgerFormatError, "ledger.json has format 2, .*run the newer version"),
+    ],
+)
+async def test_any_other_ledger_is_refused(content: bytes | None, error: type[Exception], reason: str) -> None:
+    store = FakeStore(objects={} if content is None else {IDENTITY_PATH: content})
+    before = dict(store.objects)
+
+    with pytest.raises(error, match=reason):
+        await identity(store, ClusterNode(), known=ID).require()
+
+    assert store.objects == before
+
+
+async def test_the_cluster_s_ledger_is_accepted_again_when_it_is_mounted_again() -> None:
+    store = FakeStore()
+    required = identity(store, ClusterNode(), known=ID)
+    with pytest.raises(LedgerError):
+        await required.require()
+
+    store.objects[IDENTITY_PATH] = identity_object(ID)
+
+    await required.require()
+
+
+async def test_a_standby_whose_disk_was_unmounted_writes_nothing_and_leads_when_it_is_mounted() -> None:
+    """The number after the last one it has read is free on the disk below: it would begin a second history there."""
+    cluster = Cluster()
+    async with Contender(cluster, "a").running() as a:
+        await until(lambda: a.leads)
+        async with Contender(cluster, "b").running() as b:
+            await until(lambda: b.controller.following_chunk == 1)
+            b.store.objects = {}
+            a.controller.post(Event.STOP_REQUESTED)
+
+            await until(lambda: b.controller.leadership.role is Role.FAILED)
+            assert "memory: has no object ledger.json" in str(b.controller.fault)
+            await asyncio.sleep(120)
+            assert b.store.objects == {}
+
+            b.store.objects = cluster.objects
+            await until(lambda: b.leads, 61)
+    assert [(1, "a"), (2, "b")] == await cluster.terms()
+
+
+async def test_a_standby_that_reads_another_ledger_ends_before_it_writes() -> None:
+    cluster = Cluster()
+    async with Contender(cluster, "a").running() as a:
+        await until(lambda: a.leads)
+        b = Contender(cluster, "b")
+        b.store.objects = dict(cluster.objects) | {IDENTITY_PATH: identity_object(OTHER)}
+        before = dict(b.store.objects)
+        async with b.elections, b.transport:
+            running = asyncio.create_task(b.controller.run())
+            await until(lambda: b.controller.following_chunk == 1)
+            a.controller.post(Event.STOP_REQUESTED)
+            with pytest.raises(ExceptionGroup) as ended:
+                await asyncio.wait_for(running, 60)
+
+    assert [ConfigError] == [type(error) for error in ended.value.exceptions]
+    assert b.store.objects == before

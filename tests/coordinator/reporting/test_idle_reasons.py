@@ -1,0 +1,38 @@
+"""Why a consumer has no segment. The reasons of real assignments: tests/coordinator/test_coordinator_sharing.py."""
+
+from __future__ import annotations
+
+import pytest
+
+from coordinator.decisions.gate import Gate
+from coordinator.reporting.idle_reasons import idle_reasons
+from coordinator.state.subscription import Holding, RegisteredConsumer, Subscription
+from headgate.model.entries import SubscriptionType
+
+
+def idle(gate: Gate, **supports_bucket_ranges: bool) -> dict[str, str]:
+    """Return the reasons in a subscription whose first consumer holds segment 0, if that is readable."""
+    subscription = Subscription(1, "t", 2, "s", SubscriptionType.STREAM, "strict")
+    for name, supports in supports_bucket_ranges.items():
+        subscription.consumers[name] = RegisteredConsumer(name, 1, name, supports_bucket_ranges=supports)
+    for segment in gate.grantable:
+        subscription.holdings[segment] = Holding(next(iter(supports_bucket_ranges)), 1)
+    return idle_reasons(subscription, gate)
+
+
+@pytest.mark.parametrize(
+    ("gate", "reason"),
+    [
+        (Gate((), {1: (0,), 2: (0,)}, frozenset()), "all 2 segments are blocked"),
+        (Gate((), {}, frozenset({0})), "all segments are drained"),
+    ],
+    ids=["blocked", "drained"],
+)
+def test_without_a_readable_segment_all_consumers_have_the_same_reason(gate: Gate, reason: str) -> None:
+    assert idle(gate, ada=True, bob=False) == {"ada": reason, "bob": reason}
+
+
+def test_an_old_client_beside_a_newer_one_is_named_as_the_reason() -> None:
+    reasons = idle(Gate((0,), {}, frozenset()), ada=True, bob=False)
+
+    assert reasons == {"bob": "its client is too old to share a segment, and each segment has a consumer"}

@@ -1,0 +1,107 @@
+"""How many chunks a Spark job counts, so that slow machines make progress too."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from drain.backlog.counting import ChunkBatch, RunError
+from drain.backlog.job import MAX_CHUNKS_PER_JOB, BacklogJob
+from drain.backlog.job_size import FEWEST_CHUNKS, FIRST_CHUNKS, QUICK_SECONDS, next_chunks
+from tests.support.fakes.object_store import FakeStore
+
+RUN_SECONDS = 60.0
+
+
+@pytest.mark.parametrize(
+    ("counted", "seconds", "failed", "expected"),
+    [
+        pytest.param(400, QUICK_SECONDS, False, 800, id="quick"),
+        pytest.param(399, QUICK_SECONDS, False, 400, id="quick and not full"),
+        pytest.param(400, QUICK_SECONDS + 0.1, False, 400, id="slow"),
+        pytest.param(400, 0.1, True, 200, id="failed"),
+        pytest.param(100, 0.1, True, 50, id="failed and not full"),
+        pytest.param(10, 60.0, True, FEWEST_CHUNKS, id="few and failed"),
+    ],
+)
+def test_the_next_job_follows_from_the_last_one(counted: int, seconds: float, failed: bool, expected: int) -> None:
+    assert next_chunks(400, counted=counted, seconds=seconds, failed=failed, most_chunks=1000) == expected
+
+
+def test_the_limits_hold() -> None:
+    assert next_chunks(700, counted=700, most_chunks=1000, seconds=0.0, failed=False) == 1000
+    assert next_chunks(FEWEST_CHUNKS, counted=1, most_chunks=1000, seconds=1.0, failed=True) == FEWEST_CHUNKS
+    assert next_chunks(2, counted=2, most_chunks=2, seconds=1.0, failed=True) == 2
+
+
+class Machine:
+    """A ledger of one shard, and a machine that needs some time for each of its chunks."""
+
+    def __init__(self, length: int, seconds_per_chunk: float, seconds_per_job: float = 0.0) -> None:
+        self.store = FakeStore()
+        self.source = SimpleNamespace(path=lambda shard, number: f"{shard}/{number}")
+        self.jobs: list[int] = []
+        self._length = length
+        self._seconds_per_chunk = seconds_per_chunk
+        self._seconds_per_job = seconds_per_job
+
+    async def newer_than(self, _: int, watermark: int) -> range:
+        return range(watermark + 1, self._length + 1)
+
+    async def check(self, _: int, numbers: Sequence[int]) -> tuple[int, int]:
+        return 0, len(numbers)
+
+    async def count(self, batches: Sequence[ChunkBatch]) -> dict[int, list[Any]]:
+        chunks = sum(len(batch.paths) for batch in batches)
+        self.jobs.append(chunks)
+        seconds = self._seconds_per_job + chunks * self._seconds_per_chunk
+        await asyncio.sleep(min(RUN_SECONDS, seconds))
+        if seconds > RUN_SECONDS:
+            raise RunError("the run took too long")
+        return {0: []}
+
+    def job(self) -> BacklogJob:
+        chunks: Any = self
+        return BacklogJob(chunks, self.count)
+
+
+@pytest.mark.looptime
+async def test_what_was_stored_during_an_outage_is_counted_on_a_machine_too_slow_for_one_job() -> None:
+    machine = Machine(length=3000, seconds_per_chunk=0.05)
+
+    outcome = await machine.job().run([0])
+
+    assert (outcome.failures, outcome.results[0].watermark) == ({}, 3000)
+    assert max(machine.jobs) <= 4 * FIRST_CHUNKS
+
+
+@pytest.mark.looptime
+async def test_on_a_busy_machine_few_large_jobs_keep_up_with_what_is_stored() -> None:
+    """A job of any size takes 10 s: small ones would count less than is stored meanwhile."""
+    machine = Machine(length=6000, seconds_per_chunk=0.002, seconds_per_job=10.0)
+    began = asyncio.get_running_loop().time()
+
+    assert (await machine.job().run([0])).results[0].watermark == 6000
+    assert asyncio.get_running_loop().time() - began < 90
+
+
+@pytest.mark.looptime
+async def test_after_a_failed_job_smaller_ones_advance() -> None:
+    machine = Machine(length=300, seconds_per_chunk=0.5)
+    job = machine.job()
+
+    assert (await job.run([0])).failures == {0: "the run took too long"}
+    outcome = await job.run([0])
+    assert (outcome.failures, outcome.results[0].watermark) == ({}, 300)
+
+
+@pytest.mark.looptime
+async def test_a_quick_machine_counts_a_long_ledger_in_few_jobs() -> None:
+    machine = Machine(length=20_000, seconds_per_chunk=0.0001)
+
+    await machine.job().run([0])
+    assert machine.jobs == [200, 400, 800, 1600, 3200, *[MAX_CHUNKS_PER_JOB] * 3, 1800]

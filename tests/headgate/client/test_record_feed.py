@@ -1,0 +1,112 @@
+"""Records between the reader and the program: what counts as delivered, skipped and acknowledged."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+import pytest
+
+from headgate.client.record_feed import SKIP_REPORT_INTERVAL_SECONDS, RecordFeed
+from headgate.model.entries import SubscriptionType
+from headgate.protocol.messages import Grant
+
+pytestmark = pytest.mark.looptime
+
+GRANT = Grant(segment=3, generation=7, start_offset=10, start_chunk=1, first_hash=0, last_hash=65_535)
+
+
+class IdleReader:
+    """A reader that finds nothing."""
+
+    at_end = False
+
+    async def run(self) -> None:
+        await asyncio.Event().wait()
+
+    def has_read(self, chunk: int) -> bool:
+        return False
+
+
+class Feed(RecordFeed):
+    """A feed whose readers deliver what a test says, and the reports of skipped records."""
+
+    def __init__(self, kind: SubscriptionType = SubscriptionType.STREAM) -> None:
+        super().__init__("orders", kind, {}, self._start)
+        self.skipped: list[tuple[int, int]] = []
+        self.on_skipped = lambda grant, first_offset, end_offset: self.skipped.append((first_offset, end_offset))
+
+    def _start(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        return asyncio.get_running_loop().create_task(work, name=name)
+
+    def _reader(self, grant: Grant, start: int, /) -> Any:
+        return IdleReader()
+
+    async def delivered(self, offset: int) -> Any:
+        """Return a record that the reader has delivered, and the program received."""
+        await self._deliver(GRANT, offset, 0, b"k", b"v")
+        return await self.next()
+
+
+async def test_closing_ends_a_wait_for_records() -> None:
+    feed = Feed()
+    feed.begin(GRANT)
+    waiting = asyncio.create_task(feed.next())
+    await asyncio.sleep(1)
+    await feed.close()
+
+    assert await asyncio.wait_for(waiting, 1) is None
+
+
+async def test_skipped_records_of_a_bucket_range_are_acknowledged_once_from_the_beginning() -> None:
+    feed = Feed()
+    feed.begin(GRANT)
+    await asyncio.sleep(SKIP_REPORT_INTERVAL_SECONDS)
+    feed._record_skipped(GRANT, 12, 12)
+    assert feed.skipped == [(0, 12)]
+
+    feed.acknowledge_skipped(3, 7)
+    assert feed.skipped == [(0, 12)]
+
+
+async def test_before_anything_was_read_nothing_is_reported_as_skipped() -> None:
+    feed = Feed()
+    feed.begin(GRANT)
+    feed.acknowledge_skipped(3, 7)
+
+    assert feed.skipped == []
+
+
+@pytest.mark.parametrize("kind", [SubscriptionType.STREAM, SubscriptionType.QUEUE])
+async def test_of_a_segment_that_is_being_revoked_nothing_is_reported_as_skipped(kind: SubscriptionType) -> None:
+    """Queued records before them may have been discarded."""
+    feed = Feed(kind)
+    holding = feed.begin(GRANT)
+    feed.stop(holding)
+    await asyncio.sleep(SKIP_REPORT_INTERVAL_SECONDS)
+    feed._record_skipped(GRANT, 10, 12)
+    feed._record_skipped(GRANT, 12, 12)
+    feed.acknowledge_skipped(3, 7)
+
+    assert feed.skipped == []
+
+
+async def test_an_acknowledgement_that_a_later_one_covers_is_not_sent() -> None:
+    feed = Feed()
+    feed.begin(GRANT)
+    first, second = [await feed.delivered(offset) for offset in (10, 11)]
+
+    assert feed.acknowledge(second)
+    assert not feed.acknowledge(first)
+
+
+async def test_of_a_queue_each_acknowledgement_counts() -> None:
+    feed = Feed(SubscriptionType.QUEUE)
+    holding = feed.begin(GRANT)
+    first, second = [await feed.delivered(offset) for offset in (10, 11)]
+
+    assert feed.acknowledge(second)
+    assert not holding.is_acknowledged(SubscriptionType.QUEUE)
+    assert feed.acknowledge(first)
+    assert holding.is_acknowledged(SubscriptionType.QUEUE)

@@ -1,0 +1,132 @@
+"""Repeated requests to a leader that answers late, and which of its replies count."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from itertools import pairwise
+
+import pytest
+
+from headgate.client.reply_dispatch import ReplyDispatch
+from headgate.client.request_attempts import RequestAttempts
+from headgate.errors import NoLeaderError, RequestRejectedError
+from headgate.protocol import messages as m
+from tests.support.fakes.scripted_leader import ScriptedCluster, ScriptedLeader
+
+pytestmark = pytest.mark.looptime
+
+RETRY_SECONDS = 1.0
+"""Longest pause between two attempts, besides the wait for a reply."""
+
+
+def describe() -> m.DescribeTopic:
+    return m.DescribeTopic(topic="orders")
+
+
+def times_of_requests(cluster: ScriptedCluster) -> list[float]:
+    """Return a list that gets the time of each question about the topic."""
+    found: list[float] = []
+
+    def on_message(message) -> None:
+        if message.topic.startswith("headgate/") and "/requests/" in message.topic:
+            request = m.decode_request(message.payload)
+            if isinstance(request.body, m.DescribeTopic):
+                found.append(asyncio.get_running_loop().time())
+
+    cluster.broker.spies.append(on_message)
+    return found
+
+
+def answer(leader: ScriptedLeader, request: m.Request) -> None:
+    described = m.TopicDescription(topic="orders", topic_id=1, shard=0, layout_epoch=1, segments=[], subscriptions=[])
+    leader.reply(request, m.TopicReply(topic=described))
+
+
+async def test_a_late_reply_to_an_earlier_attempt_counts(cluster):
+    async with cluster.leader() as leader, cluster.client() as client:
+        await client.request(0, describe)
+        leader.answers = False
+        asking = asyncio.create_task(client.request(0, describe))
+        await asyncio.sleep(3.5)
+        attempts = leader.requests[1:]
+        assert 2 == len(attempts)
+        answer(leader, attempts[0])
+        await asyncio.sleep(0.1)
+        assert asking.done()
+        assert isinstance(asking.result().body, m.TopicReply)
+        assert 3 == len(leader.requests), "it is not sent again"
+
+
+async def test_a_reply_between_two_attempts_counts(cluster):
+    async with cluster.leader() as leader, cluster.client() as client:
+        await client.request(0, describe)
+        leader.answers = False
+        asking = asyncio.create_task(client.request(0, describe))
+        await asyncio.sleep(2.001)
+        assert 2 == len(leader.requests), "the first wait is over, and the second attempt is to come"
+        answer(leader, leader.requests[1])
+        await asyncio.sleep(RETRY_SECONDS)
+        assert isinstance((await asking).body, m.TopicReply)
+        assert 2 == len(leader.requests)
+
+
+async def test_a_late_refusal_of_an_earlier_attempt_does_not_count(cluster):
+    async with cluster.leader() as leader, cluster.client() as client:
+        await client.request(0, describe)
+        leader.answers = False
+        asking = asyncio.create_task(client.request(0, describe))
+        await asyncio.sleep(3.5)
+        leader.refuse(leader.requests[1], "invalid")
+        await asyncio.sleep(0.1)
+        assert not asking.done()
+        leader.refuse(leader.requests[2], "invalid")
+        with pytest.raises(RequestRejectedError):
+            await asking
+
+
+async def test_a_reply_of_an_earlier_term_does_not_count_in_the_next_one():
+    replies = ReplyDispatch(lambda *_: None)
+    with RequestAttempts(replies, itertools.count(1)) as attempts:
+        first = attempts.begin(leader_epoch=1)
+        attempts.leader_changed(leader(1))
+        assert not first.done()
+        attempts.leader_changed(leader(2))
+        assert await first is None
+        replies.dispatch(m.Reply(request_id=1, leader_epoch=1, body=m.Done()))
+        second = attempts.begin(leader_epoch=2)
+        assert not second.done()
+        replies.dispatch(m.Reply(request_id=1, leader_epoch=1, body=m.Done()))
+        assert not second.done()
+        replies.dispatch(m.Reply(request_id=2, leader_epoch=2, body=m.Done()))
+        assert 2 == (await second).leader_epoch
+
+
+async def test_from_the_second_wait_in_vain_on_each_doubles_the_next_one_up_to_a_limit(cluster):
+    sent = times_of_requests(cluster)
+    async with cluster.leader() as leader, cluster.client() as client:
+        await client.request(0, describe)
+        sent.clear()
+        leader.answers = False
+        with pytest.raises(NoLeaderError):
+            await client.request(0, describe, timeout_seconds=70)
+    waits = [later - earlier for earlier, later in pairwise(sent)]
+    for wait, expected in zip(waits, (2, 2, 4, 8, 16, 16, 16), strict=True):
+        assert expected <= wait <= expected + RETRY_SECONDS
+
+
+async def test_a_new_term_begins_with_short_waits_again():
+    with RequestAttempts(ReplyDispatch(lambda *_: None), itertools.count()) as attempts:
+        attempts.begin(leader_epoch=1)
+        attempts.unanswered()
+        attempts.begin(leader_epoch=1)
+        assert 2.0 == attempts.timeout_seconds
+        attempts.unanswered()
+        attempts.begin(leader_epoch=1)
+        assert 4.0 == attempts.timeout_seconds
+        attempts.begin(leader_epoch=2)
+        assert 2.0 == attempts.timeout_seconds
+
+
+def leader(epoch: int) -> m.LeaderAnnouncement:
+    return m.LeaderAnnouncement(shard=0, leader_epoch=epoch, instance="a", pipelining=True, window=1)

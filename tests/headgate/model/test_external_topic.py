@@ -1,0 +1,29 @@
+"""Segments of external topics on the ring."""
+
+from __future__ import annotations
+
+import pytest
+
+from headgate.model import entries as e
+from headgate.model.external_topic import imported_segments, scale_to_ring
+
+
+@pytest.mark.parametrize(
+    ("hashes", "bits", "expected"),
+    [
+        ((0, 99), 16, (0, 99)),
+        ((0, 2**127 - 1), 128, (0, 32_767)),
+        ((2**127, 2**128 - 1), 128, (32_768, 65_535)),
+        ((1, 1), 1, (32_768, 65_535)),
+        ((5, 5), 128, (0, 0)),
+    ],
+    ids=["as many bits", "lower half", "upper half", "few bits", "one of very many"],
+)
+def test_a_range_is_scaled_to_the_ring(hashes: tuple[int, int], bits: int, expected: tuple[int, int]) -> None:
+    assert expected == scale_to_ring(hashes, bits)
+
+
+def test_a_segment_without_hashes_has_the_whole_ring() -> None:
+    (segment,) = imported_segments([e.ImportedSegment(segment=0, label="a")], 0, 7)
+
+    assert (0, 65_535) == (segment.first_hash, segment.last_hash)

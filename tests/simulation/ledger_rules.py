@@ -1,0 +1,306 @@
+"""Checks single entries of the ledger against rules that need nothing but the state before or after them.
+
+1. A consumer name goes to a newer instance only, and no instance that has left or was replaced comes back.
+2. A subscription keeps its type, and has the order of its type: no simulated program asks for another one.
+3. What is drained is sealed and acknowledged to its end, and released, not revoked.
+4. A segment is revoked only if its holder has more than its part, so the fewest segments move.
+5. A child has all its parents, and the active segments of a topic divide all hashes among themselves.
+6. No position is beyond the end, and in strict order none is behind an ancestor with unread records.
+7. A segment is pruned after its retention. A chunk is deleted after it was compacted, and never the first one of a term.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from controller.state.shard_state import ShardState
+from controller.state.topic import Topic
+from coordinator.decisions.gate import compute_gate, is_gated
+from coordinator.decisions.registration import default_order
+from coordinator.state.subscription import Subscription
+from headgate import SeekResult
+from headgate.ledger.chunk_ranges import ChunkRange, compacted_through, ranges_to_read
+from headgate.model import entries as e
+from headgate.model.bucket_ranges import BucketRange, slice_of
+from headgate.model.external_topic import parse_hashes
+from headgate.model.hashing import SEGMENT_HASHES
+from headgate.model.layout import Layout, SegmentState
+from tests.simulation.broken_promise import InvariantViolationError
+
+_MANIFEST = re.compile(r"manifests/shard=(\d+)/(\d+)-(\d+)\b.*")
+
+_WRITTEN_AT = re.compile(rb'"written_at_ms":\s*(\d+)')
+
+
+@dataclass
+class LedgerRules:
+    """The rules of one run."""
+
+    retention_ms: int | None = None
+    """After how long segments are pruned; None: never without a command."""
+    compaction_seconds: float = 0.0
+    """How long a manifest exists before chunks that it covers are deleted."""
+    calm: bool = False
+    """Whether every consumer runs and answers."""
+    deletions: int = 0
+    """Number of chunks whose deletion was checked."""
+    _replaced: dict[tuple[int, str], tuple[int, str]] = field(default_factory=dict)
+    """(subscription, consumer) → incarnation and client of the instance whose name another one gets next."""
+    _manifests: dict[int, dict[ChunkRange, int]] = field(default_factory=dict)
+    """Shard → range of a manifest → when it was written, in milliseconds."""
+
+    def check_before(self, state: ShardState, entry: e.AnyEntry) -> None:
+        """Check an entry against the state before it."""
+        check = _BEFORE.get(type(entry))
+        if check is not None:
+            check(self, state, entry)
+
+    def check_after(self, state: ShardState, entry: e.AnyEntry) -> None:
+        """Check what an entry has made of the state."""
+        check = _AFTER.get(type(entry))
+        if check is not None:
+            check(self, state, entry)
+
+    # Consumers
+
+    def _check_registration(self, state: ShardState, entry: e.ConsumerRegistered) -> None:
+        subscription = state.subscriptions[entry.subscription_id]
+        instance = entry.incarnation, entry.client_id
+        known = subscription.consumers.get(entry.consumer)
+        before = None if known is None else (known.incarnation, known.client_id)
+        before = self._replaced.pop((entry.subscription_id, entry.consumer), before)
+        if before is not None and entry.incarnation < before[0]:
+            raise InvariantViolationError(f"{entry.consumer}: {instance} took the name of the newer {before}")
+        if instance == before and (known is None or entry.capacity == known.capacity):
+            raise InvariantViolationError(f"{entry.consumer}: {instance} replaced itself")
+        if subscription.removed(entry.consumer, *instance) is not None:
+            raise InvariantViolationError(f"{entry.consumer}: {instance} came back after it was removed")
+
+    def _record_replacement(self, state: ShardState, entry: e.ConsumerRemoved) -> None:
+        if entry.reason == "replaced":
+            known = state.subscriptions[entry.subscription_id].consumers[entry.consumer]
+            self._replaced[entry.subscription_id, entry.consumer] = known.incarnation, known.client_id
+
+    def _check_configuration(self, state: ShardState, entry: e.SubscriptionConfigured) -> None:
+        known = state.subscriptions[entry.subscription_id]
+        if known.type is not None and entry.subscription_type != known.type:
+            raise InvariantViolationError(f"{known.name}: its type {known.type} became {entry.subscription_type}")
+        self._check_order(known.name, entry.subscription_type, entry.order)
+
+    def _check_creation(self, state: ShardState, entry: e.SubscriptionCreated) -> None:
+        if entry.subscription_type is not None:
+            self._check_order(entry.subscription, entry.subscription_type, entry.order)
+        self._check_positions(state, entry)
+
+    @staticmethod
+    def _check_order(name: str, kind: e.SubscriptionType, order: e.Order) -> None:
+        if order != default_order(kind):
+            raise InvariantViolationError(f"{name}: the order of a {kind} became {order!r}")
+
+    # Holders
+
+    def _check_drained(self, state: ShardState, entry: e.SegmentsDrained) -> None:
+        subscription = state.subscriptions[entry.subscription_id]
+        layout = state.topics_by_id[entry.topic_id].layout
+        for segment in entry.segments:
+            end = layout.segments[segment].end_offset
+            if end is None or subscription.position(segment) < end:
+                raise InvariantViolationError(
+                    f"{subscription.name}: segment {segment} counts as drained at {subscription.position(segment)} of {end}"
+                )
+
+    def _check_release(self, state: ShardState, entry: e.SegmentReleased) -> None:
+        if self.calm and entry.reason == "timed_out":
+            name = state.subscriptions[entry.subscription_id].name
+            raise InvariantViolationError(f"{name}: a consumer that runs did not confirm segment {entry.segment}")
+
+    def _check_revocation(self, state: ShardState, entry: e.SegmentRevoked) -> None:
+        subscription = state.subscriptions[entry.subscription_id]
+        holder = subscription.holdings[slice_of(entry.segment, entry.first_bucket, entry.end_bucket)].consumer
+        layout = state.topics_by_id[entry.topic_id].layout
+        gate = compute_gate(layout, subscription.drained, subscription.type, subscription.order)
+        if entry.segment in gate.retired:
+            raise InvariantViolationError(
+                f"{subscription.name}: segment {entry.segment} of {holder} is revoked instead of released"
+            )
+        if subscription.balance == "count" and entry.segment in gate.grantable:
+            problem = needless_move(subscription, len(gate.grantable), holder)
+            if problem is not None:
+                raise InvariantViolationError(f"{subscription.name}: segment {entry.segment} moves: {problem}")
+
+    # Layouts
+
+    def _check_children(self, state: ShardState, entry: e.SegmentSplit | e.SegmentsMerged) -> None:
+        topic = state.topics_by_id[entry.topic_id]
+        parents = [entry.segment] if isinstance(entry, e.SegmentSplit) else sorted(entry.segments)
+        for child in topic.layout.segments[parents[0]].children:
+            if sorted(topic.layout.segments[child].parents) != parents:
+                raise InvariantViolationError(
+                    f"{topic.name}: segment {child} has the parents {topic.layout.segments[child].parents}, not {parents}"
+                )
+        ranges = [(each.first_hash, each.last_hash) for each in topic.layout.active()]
+        _check_tiling(topic.name, ranges, SEGMENT_HASHES)
+
+    def _check_external(self, state: ShardState, entry: e.TopicImported | e.LayoutExtended) -> None:
+        topic = state.topics_by_id[entry.topic_id]
+        created = entry.segments if isinstance(entry, e.TopicImported) else entry.created
+        known = topic.layout.segments
+        for segment in created:
+            _check_imported(topic, segment, isinstance(entry, e.LayoutExtended))
+        if active := [each.label for each in known.values() if each.children and each.state is SegmentState.ACTIVE]:
+            raise InvariantViolationError(f"{topic.name}: {active} are active, and have children")
+        labels = [each.label for each in known.values()]
+        if len(set(labels)) < len(labels):
+            raise InvariantViolationError(f"{topic.name}: two segments have one name: {labels}")
+        assert topic.external is not None
+        if topic.external.hash_bits:
+            ranges = [parse_hashes(topic.external.hashes.get(each.segment_id)) for each in topic.layout.active()]
+            _check_tiling(topic.name, [each for each in ranges if each is not None], 1 << topic.external.hash_bits)
+
+    def _check_pruning(self, state: ShardState, entry: e.SegmentsPruned) -> None:
+        topic = state.topics_by_id[entry.topic_id]
+        for segment in entry.segments:
+            sealed_at_ms = topic.layout.segments[segment].sealed_at_ms
+            age_ms = state.at_ms - (sealed_at_ms or 0)
+            if self.retention_ms is None or age_ms < self.retention_ms:
+                raise InvariantViolationError(
+                    f"{topic.name}: segment {segment} was pruned {age_ms} ms after it was sealed"
+                )
+
+    def _check_data_deletion(self, state: ShardState, entry: e.DataDeleted) -> None:
+        topic = state.topics_by_id.get(entry.topic_id)
+        if topic is not None and (left := set(entry.segments) & set(topic.layout.segments)):
+            raise InvariantViolationError(f"{topic.name}: data of segments {left} was deleted, and they still exist")
+
+    # Positions
+
+    def _check_positions(self, state: ShardState, entry: e.SubscriptionCreated | e.SubscriptionSeek) -> None:
+        subscription = state.subscriptions[entry.subscription_id]
+        topic = state.topics_by_id[entry.topic_id]
+        if topic.external is not None:
+            return
+        for segment, position in entry.positions.items():
+            if position > topic.tails[segment].next_offset:
+                raise InvariantViolationError(
+                    f"{subscription.name}: position {position} of segment {segment} is beyond {topic.tails[segment]}"
+                )
+        if is_gated(subscription.type, subscription.order):
+            _check_nothing_skipped(subscription, topic)
+
+    # Chunks
+
+    def manifest_written(self, path: str, data: bytes) -> None:
+        """Note an object that was written, if it is a manifest."""
+        if (matched := _MANIFEST.fullmatch(path)) and (written := _WRITTEN_AT.search(data)):
+            chunks = ChunkRange(int(matched[2]), int(matched[3]))
+            self._manifests.setdefault(int(matched[1]), {}).setdefault(chunks, int(written[1]))
+
+    def check_deletion(self, shard: int, number: int, entries: Iterable[e.AnyEntry], at_ms: int) -> None:
+        """Check the deletion of a chunk with these entries."""
+        if any(isinstance(entry, e.TermStarted) for entry in entries):
+            raise InvariantViolationError(f"chunk {number} of shard {shard} is the first of a term, and was deleted")
+        self.deletions += 1
+        known = self._manifests.get(shard, {})
+        visible = [chunks for chunks, written in known.items() if at_ms - written >= 1000 * self.compaction_seconds]
+        through = compacted_through(ranges_to_read(visible))
+        if number > through:
+            raise InvariantViolationError(
+                f"chunk {number} of shard {shard} was deleted, and those up to {through} are compacted long enough"
+            )
+
+
+def needless_move(subscription: Subscription, grantable: int, holder: str) -> str | None:
+    """Return why ``holder`` could keep what is taken from it; None: it holds more than its part, or slices are shared."""
+    if grantable < len(subscription.consumers) or any(isinstance(held, BucketRange) for held in subscription.holdings):
+        return None
+    counts = dict.fromkeys(subscription.consumers, 0)
+    for holding in subscription.holdings.values():
+        if holding.revoked_at_ms is None and holding.consumer in counts:
+            counts[holding.consumer] += 1
+    least, larger = divmod(grantable, len(counts))
+    with_more = sum(count > least for count in counts.values())
+    has = counts[holder]
+    if has > least + 1 or (has == least + 1 and with_more > larger):
+        return None
+    return f"{holder} holds {has} of {grantable} segments among {len(counts)} consumers"
+
+
+def check_seek(result: SeekResult, wanted: Mapping[str, Any], subscription: Subscription, layout: Layout) -> None:
+    """Check what a seek has moved against what was ``wanted``, the arguments of `Admin.seek`."""
+    named = wanted.get("positions", {})
+    behind = layout.descendants(set(named)) if is_gated(subscription.type, subscription.order) else set()
+    for move in result.moves:
+        right = {"earliest": 0, "latest": move.end_offset}.get(wanted.get("to", ""), named.get(move.segment))
+        if right is None and (move.segment in behind or "timestamp_ms" in wanted):
+            right = move.to_offset if "timestamp_ms" in wanted else 0
+        if move.to_offset != right:
+            raise InvariantViolationError(f"{subscription.name}: a seek to {wanted} moved {move}")
+    if wanted.get("to") == "latest":
+        for segment in layout.segments.values():
+            if subscription.position(segment.segment_id) < (segment.end_offset or 0):
+                raise InvariantViolationError(
+                    f"{subscription.name}: {segment} has unread records after a seek to latest"
+                )
+
+
+def _check_nothing_skipped(subscription: Subscription, topic: Topic) -> None:
+    layout = topic.layout
+    for segment, position in subscription.positions.items():
+        if position > 0 and segment in layout.segments:
+            for ancestor in layout.ancestors(segment):
+                if subscription.position(ancestor) < topic.tails[ancestor].next_offset:
+                    raise InvariantViolationError(
+                        f"{subscription.name}: segment {segment} is at {position}, "
+                        f"and its ancestor {ancestor} at {subscription.position(ancestor)} of {topic.tails[ancestor]}"
+                    )
+
+
+def _check_imported(topic: Topic, segment: e.ImportedSegment, update: bool) -> None:
+    """Check that a new segment of an external topic has only hashes that its parents had, and some of each."""
+    assert topic.external is not None
+    hashes = parse_hashes(segment.hashes)
+    if (hashes is None) != (topic.external.hash_bits == 0):
+        raise InvariantViolationError(f"{topic.name}: segment {segment.label!r} has the hashes {hashes}")
+    if hashes is None:
+        return
+    found = [parse_hashes(topic.external.hashes.get(parent)) for parent in segment.parents]
+    parents = [each for each in found if each is not None]
+    if update and not parents:
+        raise InvariantViolationError(f"{topic.name}: segment {segment.label!r} is new, and has no parents")
+    apart = [each for each in parents if each[1] < hashes[0] or each[0] > hashes[1]]
+    covered = sum(min(each[1], hashes[1]) - max(each[0], hashes[0]) + 1 for each in parents if each not in apart)
+    if apart or (parents and covered < hashes[1] - hashes[0] + 1):
+        raise InvariantViolationError(f"{topic.name}: segment {segment.label!r} has {hashes}, its parents {parents}")
+
+
+def _check_tiling(topic: str, ranges: Iterable[tuple[int, int]], hashes: int) -> None:
+    expected = 0
+    for first, last in sorted(ranges):
+        if first != expected:
+            raise InvariantViolationError(f"{topic}: hash {min(first, expected)} has no active segment, or two")
+        expected = last + 1
+    if expected != hashes:
+        raise InvariantViolationError(f"{topic}: hash {expected} has no active segment")
+
+
+_BEFORE: Mapping[type, Callable[[LedgerRules, ShardState, Any], None]] = {
+    e.ConsumerRegistered: LedgerRules._check_registration,
+    e.ConsumerRemoved: LedgerRules._record_replacement,
+    e.SubscriptionConfigured: LedgerRules._check_configuration,
+    e.SegmentsDrained: LedgerRules._check_drained,
+    e.SegmentReleased: LedgerRules._check_release,
+    e.SegmentRevoked: LedgerRules._check_revocation,
+    e.SegmentsPruned: LedgerRules._check_pruning,
+    e.DataDeleted: LedgerRules._check_data_deletion,
+}
+_AFTER: Mapping[type, Callable[[LedgerRules, ShardState, Any], None]] = {
+    e.SubscriptionCreated: LedgerRules._check_creation,
+    e.SubscriptionSeek: LedgerRules._check_positions,
+    e.SegmentSplit: LedgerRules._check_children,
+    e.SegmentsMerged: LedgerRules._check_children,
+    e.TopicImported: LedgerRules._check_external,
+    e.LayoutExtended: LedgerRules._check_external,
+}

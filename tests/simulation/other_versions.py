@@ -1,0 +1,52 @@
+"""Messages as clients and leaders of other versions send them, within what docs/protocol.md permits.
+
+A later version has fields that this one does not know, in every map: of the envelope, the body, and what is in it. The first
+version does not state its protocol, which was the only one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Final
+
+import msgspec
+
+from tests.support.fakes.broker import Message
+
+UNKNOWN: Final = {"from_a_later_version": {"nested": [1, None, "text"]}}
+"""A field that no version has."""
+
+
+def later_version(message: Message) -> Message:
+    """Return the message with unknown fields."""
+    return _changed(message, _with_unknown)
+
+
+def first_version(message: Message) -> Message:
+    """Return a request without its protocol, and any other message as it is."""
+    if "/requests/" not in message.topic:
+        return message
+    return _changed(message, lambda fields: {name: value for name, value in fields.items() if name != "protocol"})
+
+
+def _changed(message: Message, change: Any) -> Message:
+    """Return the message with another payload, if that is a map: a program may publish anything."""
+    try:
+        fields = msgspec.msgpack.decode(message.payload)
+    except msgspec.DecodeError:
+        return message
+    return replace(message, payload=msgspec.msgpack.encode(change(fields))) if isinstance(fields, dict) else message
+
+
+def _with_unknown(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_with_unknown(each) for each in value]
+    if isinstance(value, dict) and all(isinstance(name, str) for name in value):
+        known = value.items()
+        return {name: _with_unknown(each) for name, each in known} | (UNKNOWN if _is_struct(value) else {})
+    return value
+
+
+def _is_struct(fields: dict[str, Any]) -> bool:
+    """Return whether a map is a message or a part of one; others map names to values, and have no fields."""
+    return bool({"type", "request_id", "leader_epoch", "segment", "protocol", "shard", "client_id"} & fields.keys())

@@ -1,0 +1,410 @@
+"""Every promise that the checker judges: a run that keeps it passes, and the same run with one change fails.
+
+The simulation finds some of these violations only with a planted bug, which may fail elsewhere first. Here the checker gets the
+ledger and the deliveries of a leader that breaks one promise.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from controller.chunk_writer.builder import ChunkBuilder
+from controller.state.shard_state import ShardState
+from headgate.ledger import chunk
+from headgate.ledger.paths import chunk_path
+from headgate.model import entries as e
+from tests.simulation.broken_promise import InvariantViolationError
+from tests.simulation.import_program import IMPORT_KEY
+from tests.simulation.invariant_checker import InvariantChecker
+from tests.simulation.leadership_checker import WRITER
+from tests.support.samples.ledgers import WrittenLedger
+
+pytestmark = pytest.mark.looptime(start=1000)
+KEY = b"k"
+
+
+class CheckedLedger(WrittenLedger):
+    """A ledger whose chunks are checked; a topic with one segment, and a subscription with two consumers."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.checker = InvariantChecker()
+        self.add(e.TermStarted(leader_epoch=1, instance="d1"))
+        self.orders = self.topic()
+        self.billing = self.subscribe(self.orders, "STREAM", {0: 0})
+        self.register("a")
+        self.register("b")
+        self.commit()
+
+    @property
+    def names(self) -> tuple[str, str]:
+        """The names of topic and subscription."""
+        return f"t{self.orders}", f"s{self.billing}"
+
+    def commit(self) -> int:
+        """Write the chunk, and check it."""
+        number = super().commit()
+        writer = WRITER.set("d1")
+        try:
+            self.checker.check_write(chunk_path(0, number), self.path(number).read_bytes(), before=None)
+        finally:
+            WRITER.reset(writer)
+        return number
+
+    def folded(self) -> ShardState:
+        """Return the state that a daemon has after reading all chunks."""
+        state = ShardState(0)
+        for number in range(1, self.state.chunk + 1):
+            found = chunk.decode(self.path(number).read_bytes(), shard=0, number=number)
+            state.apply_all(found.entries, chunk=number, at_ms=found.header.at_ms)
+        return state
+
+    def register(self, consumer: str, incarnation: int = 1) -> None:
+        """Add a registration."""
+        self.add(
+            e.ConsumerRegistered(
+                topic_id=self.orders,
+                subscription_id=self.billing,
+                consumer=consumer,
+                incarnation=incarnation,
+                client_id=f"{consumer}-{incarnation}",
+            )
+        )
+
+    def records(self, *counters: int, key: bytes = KEY, segment: int = 0, gap: int = 0) -> None:
+        """Store records in a chunk of their own; ``gap``: offsets that are left out."""
+        self.store(self.orders, segment, len(counters))
+        rows = self._builder.records
+        for index, counter in enumerate(counters, start=len(rows.key) - len(counters)):
+            rows.key[index], rows.value[index] = key, b"%d" % counter
+            rows.offset[index] += gap
+        self.commit()
+
+    def grant(self, segment: int, consumer: str, generation: int) -> None:
+        """Grant a segment, in a chunk of its own."""
+        self.add(
+            e.SegmentGranted(
+                topic_id=self.orders,
+                subscription_id=self.billing,
+                segment=segment,
+                consumer=consumer,
+                generation=generation,
+            )
+        )
+        self.commit()
+
+    def release(self, segment: int, generation: int) -> None:
+        """Release a segment, in a chunk of its own."""
+        self.add(
+            e.SegmentReleased(
+                topic_id=self.orders,
+                subscription_id=self.billing,
+                segment=segment,
+                generation=generation,
+                reason="confirmed",
+            )
+        )
+        self.commit()
+
+    def deliver(self, *offsets: int, segment: int = 0, generation: int = 1, program: str = "a-1") -> None:
+        """Deliver records as they are stored."""
+        for offset in offsets:
+            key, value = self.checker.records_by_offset[self.names[0], segment, offset]
+            self.deliver_as(key, value, segment, offset, generation, program)
+
+    def deliver_as(
+        self, key: bytes, value: bytes, segment: int, offset: int, generation: int = 1, program: str = "a-1"
+    ) -> None:
+        """Deliver any record."""
+        self.checker.check_delivery(
+            *self.names, "STREAM", segment, offset, key, value, generation=generation, program=program
+        )
+
+    def acknowledged(self, end_offset: int, segment: int = 0) -> None:
+        """Acknowledge a segment up to an offset, in a chunk of its own."""
+        self.acknowledge(self.orders, self.billing, (segment, 0, end_offset))
+        self.commit()
+
+    def drained(self, segment: int) -> None:
+        """Record that a segment is drained, in a chunk of its own."""
+        self.add(
+            e.SegmentsDrained(topic_id=self.orders, subscription_id=self.billing, segments=[segment], seek_generation=0)
+        )
+        self.commit()
+
+    def read_parent(self) -> None:
+        """Store, deliver, acknowledge and split segment 0, so that its children may be granted."""
+        self.records(0, 1)
+        self.grant(0, "a", 1)
+        self.deliver(0, 1)
+        self.split(self.orders, 0)
+        self.commit()
+        self.acknowledged(2)
+        self.release(0, 1)
+        self.drained(0)
+
+
+@pytest.fixture
+async def ledger(tmp_path: Path) -> CheckedLedger:
+    return CheckedLedger(tmp_path)
+
+
+def refused(text: str, act: Callable[[], object]) -> None:
+    """Require that ``act`` violates an invariant, and how."""
+    with pytest.raises(InvariantViolationError, match=text):
+        act()
+
+
+async def test_a_run_that_keeps_every_promise_passes(ledger: CheckedLedger) -> None:
+    ledger.read_parent()
+    ledger.grant(1, "a", 2)
+    ledger.grant(2, "b", 3)
+    ledger.release(1, 2)
+    ledger.grant(1, "b", 4)
+    ledger.checker.check_nothing_lost(ledger.names[0], {KEY: [0, 1]})
+    ledger.checker.check_everything_delivered(*ledger.names)
+    ledger.checker.check_state(ledger.folded(), "d1")
+
+    assert ledger.checker.chunks == ledger.state.chunk
+
+
+# One holder per segment and bucket
+
+
+async def test_two_holders_of_a_segment(ledger: CheckedLedger) -> None:
+    ledger.grant(0, "a", 1)
+
+    refused("0 granted to b while a holds 0", lambda: ledger.grant(0, "b", 2))
+
+
+async def test_two_holders_of_a_bucket(ledger: CheckedLedger) -> None:
+    ledger.add(
+        e.SegmentGranted(
+            topic_id=ledger.orders,
+            subscription_id=ledger.billing,
+            segment=0,
+            consumer="a",
+            generation=1,
+            first_bucket=0,
+            end_bucket=128,
+        )
+    )
+    ledger.commit()
+
+    refused("granted to b while a holds", lambda: ledger.grant(0, "b", 2))
+
+
+async def test_a_generation_that_does_not_rise(ledger: CheckedLedger) -> None:
+    ledger.grant(0, "a", 2)
+    ledger.release(0, 2)
+
+    refused("is granted at generation 2, and 2 was", lambda: ledger.grant(0, "b", 2))
+
+
+async def test_a_delivery_of_an_earlier_generation(ledger: CheckedLedger) -> None:
+    ledger.records(0, 1)
+    ledger.deliver(0, generation=2)
+
+    refused("of generation 1 was delivered after generation 2", lambda: ledger.deliver(1, generation=1))
+
+
+# No grant before ancestors
+
+
+async def test_a_child_before_its_parent(ledger: CheckedLedger) -> None:
+    ledger.records(0, 1)
+    ledger.split(ledger.orders, 0)
+    ledger.commit()
+
+    refused("segment 1 granted before its ancestor 0 was drained", lambda: ledger.grant(1, "a", 1))
+
+
+async def test_a_grandchild_before_its_grandparent(ledger: CheckedLedger) -> None:
+    """Its parent is empty."""
+    ledger.records(0)
+    ledger.split(ledger.orders, 0)
+    ledger.split(ledger.orders, 1)
+    ledger.commit()
+
+    refused("granted before its ancestor 0 was drained", lambda: ledger.grant(3, "a", 1))
+
+
+async def test_a_drained_segment_that_is_granted(ledger: CheckedLedger) -> None:
+    ledger.read_parent()
+
+    refused("segment 0 was granted after it was drained", lambda: ledger.grant(0, "a", 2))
+
+
+# First deliveries in produced order
+
+
+async def test_a_later_record_that_is_delivered_first(ledger: CheckedLedger) -> None:
+    ledger.records(0, 1)
+    ledger.deliver(1)
+
+    refused("b'k' #0 first delivered after #1", lambda: ledger.deliver(0))
+
+
+async def test_a_repeated_delivery_is_no_violation(ledger: CheckedLedger) -> None:
+    ledger.records(0, 1)
+    ledger.deliver(0, 1)
+    ledger.deliver(0, program="b-1")
+
+
+async def test_a_record_that_is_not_what_the_ledger_contains(ledger: CheckedLedger) -> None:
+    ledger.records(0)
+
+    refused("was delivered from 0:0, which holds another record", lambda: ledger.deliver_as(KEY, b"7", 0, 0))
+    refused("was delivered from 0:1, which holds another record", lambda: ledger.deliver_as(KEY, b"1", 0, 1))
+
+
+async def test_records_of_a_key_that_are_stored_out_of_order(ledger: CheckedLedger) -> None:
+    ledger.records(0, 2)
+
+    refused("b'k' #1 stored after #2", lambda: ledger.records(1))
+
+
+async def test_a_record_that_is_stored_twice(ledger: CheckedLedger) -> None:
+    ledger.records(0)
+
+    refused("b'k' #0 stored after #0", lambda: ledger.records(0))
+
+
+async def test_an_import_that_skips_a_record(ledger: CheckedLedger) -> None:
+    ledger.records(0, key=IMPORT_KEY)
+
+    refused("the import stored #2 after #0", lambda: ledger.records(2, key=IMPORT_KEY))
+
+
+async def test_a_device_whose_record_is_skipped(ledger: CheckedLedger) -> None:
+    ledger.records(0, 0, key=b"device/1")  # it may repeat
+
+    refused("#2 stored after #0", lambda: ledger.records(2, key=b"device/1"))
+
+
+# Acknowledged means stored, exactly once
+
+
+async def test_a_committed_record_that_is_not_in_the_ledger(ledger: CheckedLedger) -> None:
+    ledger.records(0)
+
+    refused(
+        r"\[1\] was committed and is lost", lambda: ledger.checker.check_nothing_lost(ledger.names[0], {KEY: [0, 1]})
+    )
+
+
+async def test_a_record_that_is_never_delivered(ledger: CheckedLedger) -> None:
+    ledger.records(0, 1)
+    ledger.deliver(0)
+
+    refused("1 records never delivered", lambda: ledger.checker.check_everything_delivered(*ledger.names))
+
+
+async def test_a_record_that_is_acknowledged_before_it_is_delivered(ledger: CheckedLedger) -> None:
+    ledger.records(0, 1)
+    ledger.deliver(0)
+
+    refused(r"\(0, 1\) is acknowledged, and was never delivered", lambda: ledger.acknowledged(2))
+
+
+# Positions never fall
+
+
+async def test_a_position_that_falls(ledger: CheckedLedger) -> None:
+    ledger.records(0, 1, 2)
+    ledger.deliver(0, 1, 2)
+    ledger.checker.positions[0, ledger.billing, 0] = 3  # as if a leader had acknowledged all three, and forgotten it
+
+    refused("the position of segment 0 fell to 2", lambda: ledger.acknowledged(2))
+
+
+async def test_a_position_may_fall_by_a_seek(ledger: CheckedLedger) -> None:
+    ledger.records(0, 1)
+    ledger.deliver(0, 1)
+    ledger.acknowledged(2)
+    ledger.seek(ledger.orders, ledger.billing, {0: 0})
+    ledger.commit()
+
+    ledger.acknowledged(1)
+
+
+# State equals refold
+
+
+async def test_a_state_that_is_not_the_fold_of_the_ledger(ledger: CheckedLedger) -> None:
+    ledger.records(0)
+    state = ledger.folded()
+    ledger.checker.check_state(state, "d1")
+    state.topics_by_id[ledger.orders].tails[0].next_offset += 1
+
+    refused("the state of d1 differs from the ledger in topics", lambda: ledger.checker.check_state(state, "d1"))
+
+
+async def test_a_state_of_another_chunk_is_not_compared(ledger: CheckedLedger) -> None:
+    """Its daemon has not read, or not written, everything yet."""
+    ledger.add(e.TermStarted(leader_epoch=2, instance="d2"))
+
+    ledger.checker.check_state(ledger.state, "d2")
+
+
+# The ledger
+
+
+async def test_a_chunk_that_is_written_twice(ledger: CheckedLedger) -> None:
+    path, data = chunk_path(0, 1), ledger.path(1).read_bytes()
+
+    refused("chunk 1 of shard 0 was written twice", lambda: ledger.checker.check_write(path, data, before=data))
+
+
+async def test_a_missing_chunk(ledger: CheckedLedger) -> None:
+    ledger.barrier()
+    checker = InvariantChecker()
+
+    refused(
+        "shard 0: chunk 2 follows chunk 0",
+        lambda: checker.check_write(chunk_path(0, 2), ledger.path(2).read_bytes(), before=None),
+    )
+
+
+async def test_a_term_of_an_epoch_that_is_not_the_next_one(ledger: CheckedLedger) -> None:
+    ledger.add(e.TermStarted(leader_epoch=1, instance="d2"))
+
+    refused("chunk 2 of epoch 1 after epoch 1", ledger.commit)
+
+
+async def test_an_offset_that_is_left_out(ledger: CheckedLedger) -> None:
+    refused("offset 1 in segment 0, not 0", lambda: ledger.records(0, gap=1))
+
+
+async def test_a_chunk_of_the_future(ledger: CheckedLedger) -> None:
+    data = ChunkBuilder().encode(shard=0, number=2, leader_epoch=1, at_ms=1_001_001)
+
+    refused("is of the future: 1001001 ms", lambda: ledger.checker.check_write(chunk_path(0, 2), data, before=None))
+
+
+async def test_ledger_time_that_falls(ledger: CheckedLedger) -> None:
+    data = ChunkBuilder().encode(shard=0, number=2, leader_epoch=1, at_ms=999)
+
+    refused(
+        "chunk 2 of shard 0 is of 999 ms, and the one before it of 1000 ms",
+        lambda: ledger.checker.check_write(chunk_path(0, 2), data, before=None),
+    )
+
+
+# Retention
+
+
+async def test_a_segment_that_is_pruned_before_it_is_read(ledger: CheckedLedger) -> None:
+    ledger.records(0)
+    ledger.split(ledger.orders, 0)
+    ledger.commit()
+    ledger.prune(ledger.orders, 0)
+
+    refused("segment 0 was pruned at 0 of 1", ledger.commit)
+
+
+async def test_data_of_a_segment_that_exists(ledger: CheckedLedger) -> None:
+    ledger.add(e.DataDeleted(topic_id=ledger.orders, segments=[0]))
+
+    refused(r"data of segments \{0\} was deleted, and they still exist", ledger.commit)

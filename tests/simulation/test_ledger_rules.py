@@ -1,0 +1,160 @@
+"""Each rule about single entries is broken by one entry that is one change away from a permitted one."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from headgate.ledger.paths import chunk_path
+from headgate.model import entries as e
+from headgate.model.layout import Layout
+from tests.simulation.test_invariant_checker import CheckedLedger, refused
+
+pytestmark = pytest.mark.looptime(start=1000)
+
+
+@pytest.fixture
+async def ledger(tmp_path: Path) -> CheckedLedger:
+    return CheckedLedger(tmp_path)
+
+
+def add(ledger: CheckedLedger, entry: type[e.AnyEntry], **fields: object) -> Callable[[], object]:
+    """Return what writes a chunk with an entry about the subscription."""
+
+    def write() -> None:
+        ledger.add(entry(topic_id=ledger.orders, subscription_id=ledger.billing, **fields))  # type: ignore[call-arg]
+        ledger.commit()
+
+    return write
+
+
+async def test_a_name_goes_to_a_newer_instance_only(ledger: CheckedLedger) -> None:
+    ledger.register("a", incarnation=5)
+    ledger.register("a", incarnation=4)
+
+    refused("took the name of the newer", ledger.commit)
+
+
+async def test_the_name_of_a_replaced_instance_goes_to_a_newer_one_only(ledger: CheckedLedger) -> None:
+    ledger.register("a", incarnation=5)
+    ledger.commit()
+    add(ledger, e.ConsumerRemoved, consumer="a", incarnation=5, reason="replaced")()
+    ledger.register("a", incarnation=4)
+
+    refused("took the name of the newer", ledger.commit)
+
+
+async def test_an_instance_does_not_replace_itself(ledger: CheckedLedger) -> None:
+    ledger.register("a")
+
+    refused("replaced itself", ledger.commit)
+
+
+async def test_an_instance_that_has_left_does_not_come_back(ledger: CheckedLedger) -> None:
+    add(ledger, e.ConsumerRemoved, consumer="b", incarnation=1, reason="left")()
+    ledger.register("b")
+
+    refused("came back after it was removed", ledger.commit)
+
+
+@pytest.mark.parametrize(
+    ("kind", "order", "text"),
+    [("QUEUE", "none", "its type STREAM became QUEUE"), ("STREAM", "none", "the order of a STREAM became 'none'")],
+)
+async def test_a_subscription_keeps_type_and_order(ledger: CheckedLedger, kind: str, order: str, text: str) -> None:
+    fields = {"subscription_type": e.SubscriptionType(kind), "order": order, "balance": "count"}
+
+    refused(text, add(ledger, e.SubscriptionConfigured, **fields))
+
+
+async def test_only_what_is_read_is_drained(ledger: CheckedLedger) -> None:
+    ledger.records(0, 1)
+    ledger.split(ledger.orders, 0)
+    ledger.commit()
+
+    refused("counts as drained at 0 of 2", lambda: ledger.drained(0))
+
+
+async def test_a_segment_moves_only_from_a_consumer_that_has_more_than_its_part(ledger: CheckedLedger) -> None:
+    ledger.read_parent()
+    ledger.grant(1, "a", 2)
+    ledger.grant(2, "a", 3)
+    add(ledger, e.SegmentRevoked, segment=1, generation=2)()
+    ledger.release(1, 2)
+    ledger.grant(1, "b", 4)
+
+    refused("a holds 1 of 2 segments", add(ledger, e.SegmentRevoked, segment=2, generation=3))
+
+
+async def test_what_is_drained_is_released(ledger: CheckedLedger) -> None:
+    ledger.grant(0, "a", 1)
+    ledger.split(ledger.orders, 0)
+    ledger.commit()
+    ledger.drained(0)
+
+    refused("is revoked instead of released", add(ledger, e.SegmentRevoked, segment=0, generation=1))
+
+
+async def test_in_a_calm_world_every_consumer_confirms(ledger: CheckedLedger) -> None:
+    ledger.grant(0, "a", 1)
+    ledger.checker.rules.calm = True
+
+    refused("did not confirm", add(ledger, e.SegmentReleased, segment=0, generation=1, reason="timed_out"))
+
+
+@pytest.mark.parametrize(("field", "text"), [("last_hash", "has no active segment"), ("parents", "has the parents")])
+async def test_children_have_all_parents_and_all_hashes(
+    ledger: CheckedLedger, monkeypatch: pytest.MonkeyPatch, field: str, text: str
+) -> None:
+    changed = Layout.changed
+    wrong: dict[str, object] = {"last_hash": 65_000, "parents": (0, 1)}
+
+    def forgetful(layout: Layout, *change: Any) -> Layout:
+        found = changed(layout, *change)
+        newest = found.segments[found.next_segment_id - 1]
+        segments = {**found.segments, newest.segment_id: replace(newest, **{field: wrong[field]})}
+        return Layout(found.layout_epoch, found.next_segment_id, segments)
+
+    monkeypatch.setattr(Layout, "changed", forgetful)
+    ledger.split(ledger.orders, 0)
+
+    refused(text, ledger.commit)
+
+
+async def test_positions_are_at_most_the_end_and_skip_nothing(ledger: CheckedLedger) -> None:
+    ledger.read_parent()
+    ledger.records(2, segment=1)
+    ledger.seek(ledger.orders, ledger.billing, {1: 2})
+    refused("is beyond", ledger.commit)
+
+    ledger.seek(ledger.orders, ledger.billing, {0: 1, 1: 1})
+    refused("its ancestor 0 at 1 of", ledger.commit)
+
+
+@pytest.mark.parametrize(("retention_ms", "fits"), [(None, False), (5000, False), (4000, True)])
+async def test_segments_are_pruned_after_their_retention(
+    ledger: CheckedLedger, retention_ms: float | None, fits: bool
+) -> None:
+    ledger.read_parent()
+    ledger.checker.rules.retention_ms = retention_ms
+    ledger.prune(ledger.orders, 0)
+
+    if fits:
+        ledger.commit()
+    else:
+        refused("was pruned 4000 ms after it was sealed", ledger.commit)
+
+
+async def test_chunks_are_deleted_after_their_compaction_and_never_the_first_of_a_term(ledger: CheckedLedger) -> None:
+    for _ in range(3):
+        ledger.barrier()
+    checker = ledger.checker
+
+    refused("is the first of a term", lambda: checker.check_deletion(chunk_path(0, 1)))
+    refused("those up to 0 are compacted", lambda: checker.check_deletion(chunk_path(0, 2)))
+    checker.rules.manifest_written("manifests/shard=0000/000000000001-000000000003.json", b'{"written_at_ms":1001000}')
+    checker.check_deletion(chunk_path(0, 2))
+    checker.rules.compaction_seconds = 1.0
+    refused("those up to 0 are compacted", lambda: checker.check_deletion(chunk_path(0, 2)))

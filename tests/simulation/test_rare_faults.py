@@ -1,0 +1,252 @@
+"""Each rare fault is played, holds all invariants, and is shown to matter by a planted bug that it finds."""
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+
+import msgspec
+import pytest
+
+import controller.leader.shard_controller
+import controller.snapshots.restore
+import coordinator.assignment_reconciler
+from controller.state.shard_state import ShardState
+from coordinator.decisions.gate import compute_gate
+from headgate.errors import LedgerError
+from headgate.ledger.ledger import Ledger
+from headgate.protocol import messages as m
+from headgate.reading.segment_reader import ChunkCache
+from tests.simulation.broken_promise import InvariantViolationError
+from tests.simulation.failure import failure_of
+from tests.simulation.invariant_checker import InvariantChecker
+from tests.simulation.other_versions import UNKNOWN, later_version
+from tests.simulation.page_cache import FolderStore
+from tests.simulation.plan import SPARSE, Plan, Step, plan_of
+from tests.simulation.play import play
+from tests.simulation.rare_faults import damaged
+from tests.support.fakes.broker import Message
+from tests.support.fakes.object_store import FakeStore
+
+pytestmark = pytest.mark.simulation
+SEEDS = 40
+"""A planted bug must be found within this number of seeds."""
+
+
+def plan_with(operation: str, seed: int) -> Plan:
+    """Return the plan of a sparse world in which every second operation is ``operation``."""
+    plan = plan_of(seed, SPARSE)
+    steps = [replace(step, operation=operation) if step.number % 2 else step for step in plan.steps]
+    return replace(plan, steps=tuple(steps))
+
+
+def plan_of_one(operation: str, seed: int = 1) -> Plan:
+    """Return the plan of a small world in which nothing but ``operation`` happens."""
+    plan = plan_of(seed, SPARSE)
+    return replace(
+        plan, programs=("producer-0", "stream-0", "maintenance"), steps=(Step(1, 20, 0.5, 2, operation, seed),)
+    )
+
+
+def rows(checker: InvariantChecker, what: str) -> list[str]:
+    """Return the rows of a story whose text contains ``what``."""
+    return [
+        text
+        for row in checker.story.rows
+        if what in (text := f"{row.actor} {row.what}: {row.result}".removesuffix(": "))
+    ]
+
+
+def first_violation(plans: Callable[[int], Plan], first: int = 1) -> str:
+    """Play seeds until one violates an invariant, and return how. A planted bug may also fail in other ways."""
+    failures = (failure_of(plans(seed)) for seed in range(first, first + SEEDS))
+    causes = (failure.cause for failure in failures if failure is not None)
+    found = next((cause for cause in causes if isinstance(cause, InvariantViolationError)), None)
+    assert found is not None, f"not found within {SEEDS} seeds"
+    return str(found)
+
+
+# Damaged objects
+
+
+def test_damage_changes_an_object() -> None:
+    for seed in range(100):
+        data = random.Random(seed).randbytes(700)
+        assert damaged(data, random.Random(seed))[0] != data
+
+
+def damaged_in(checker: InvariantChecker) -> str:
+    """Return the path of the only damaged object of a run, which was repaired."""
+    (repaired,) = rows(checker, "is repaired")
+    return repaired.split()[1].removesuffix(":")
+
+
+def test_a_damaged_chunk_stops_its_shard_until_it_is_repaired_and_nothing_else_does() -> None:
+    """A daemon that has to read it names it. No manifest and no compacted object stops a leader."""
+    stories = {
+        damaged_in(story): story for story in (play(plan_of_one("damaged_object", seed)) for seed in range(1, 9))
+    }
+
+    stopped = {path for path, story in stories.items() if rows(story, "cannot be read")}
+    assert stopped
+    assert stories.keys() - stopped
+    for path in stopped:
+        assert path.startswith(("chunks/", "snapshots/"))
+        assert all(path in row for row in rows(stories[path], "cannot be read"))
+
+
+def test_readers_of_a_damaged_object_name_it() -> None:
+    stories = [play(plan_with("damaged_object", seed)) for seed in (1, 4)]
+
+    ended = [row for story in stories for row in rows(story, " ends: ")]
+    assert ended
+    assert all("/shard=0000/" in row for row in ended)
+
+
+def test_a_damaged_chunk_that_is_skipped_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted: a daemon folds the chunks that it can read, and leads without the others."""
+
+    async def skipping(ledger: Ledger, state: ShardState) -> int:
+        before = state.chunk
+        while await ledger.exists(number := state.chunk + 1):
+            try:
+                chunk = await ledger.read(number)
+            except LedgerError:
+                state.apply_all((), chunk=number, at_ms=state.at_ms)
+            else:
+                state.apply_all(chunk.entries, chunk=number, at_ms=chunk.header.at_ms)
+        return state.chunk - before
+
+    for module in (controller.snapshots.restore, controller.leader.shard_controller):
+        monkeypatch.setattr(module, "apply_new_chunks", skipping)
+
+    assert first_violation(lambda seed: plan_with("damaged_object", seed), first=7)
+
+
+# Power failures
+
+
+def test_a_power_failure_loses_what_was_not_durable_and_nothing_else() -> None:
+    """All daemons and consumers end with what they had not made durable, and everything is delivered in the end."""
+    stories = [play(plan_of_one("power_failure", seed)) for seed in range(1, 6)]
+
+    assert all(rows(story, "loses power") for story in stories)
+    assert any(rows(story, "loses power: chunks/shard=0000/") for story in stories)
+
+
+def test_a_reply_before_the_folder_is_durable_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted: the store does not sync the folder of a new object."""
+    monkeypatch.setattr(FolderStore, "create", FakeStore.create)
+
+    assert first_violation(lambda seed: plan_with("power_failure", seed))
+
+
+def test_a_record_that_is_delivered_before_it_is_durable_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted: readers trust what they see."""
+
+    async def trust(_: ChunkCache) -> None:
+        """Return at once."""
+
+    monkeypatch.setattr(ChunkCache, "make_durable", trust)
+
+    found = first_violation(lambda seed: plan_with("power_failure", seed))
+    assert "was delivered from" in found
+    assert "which holds another record" in found
+
+
+# Clocks
+
+
+def test_daemons_whose_clocks_run_fast_or_slow_keep_every_promise() -> None:
+    """Sessions, terms, deadlines, grace periods and the time of the ledger hold with clocks of their own."""
+    stories = [play(plan_with("clock_drift", seed)) for seed in (1, 3)]
+
+    rates = [float(row.rpartition(" ")[2]) for story in stories for row in rows(story, "its clock runs at")]
+    assert min(rates) < 1 < max(rates)
+    assert all(story.fastest_clock > 1 for story in stories)
+
+
+def test_ledger_time_that_falls_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted: the first chunk of a term has the time of its leader's clock, although the ledger is ahead of it."""
+    monkeypatch.setattr(controller.leader.shard_controller, "max", lambda _, now_ms: now_ms, raising=False)
+
+    assert "and the one before it of" in first_violation(lambda seed: plan_with("clock_drift", seed), first=18)
+
+
+# Messages
+
+
+def test_messages_of_other_versions_are_understood() -> None:
+    """Unknown fields are ignored in every message, and a request need not state the first protocol."""
+    stories = [play(plan_with("other_versions", seed)) for seed in (1, 3)]
+
+    assert all(rows(story, "are of a later version") for story in stories)
+    assert all(story.stored["orders"] for story in stories)
+
+
+def test_an_unknown_field_that_is_refused_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted: leaders decode only requests of their own version."""
+
+    def strict(data: bytes) -> m.Request:
+        if b"from_a_later_version" in data:
+            raise msgspec.ValidationError("unknown field")
+        return decode_request(data)
+
+    decode_request = m.decode_request
+    monkeypatch.setattr(m, "decode_request", strict)
+
+    assert any(failure_of(plan_with("other_versions", seed)) is not None for seed in range(1, 10))
+
+
+def test_a_message_of_a_later_version_has_unknown_fields_in_each_struct() -> None:
+    grant = {"segment": 3, "generation": 1}
+    fields = {"type": "grants", "grants": [grant], "positions": {"0": 7}, "hashes": {3: 4}}
+    changed = msgspec.msgpack.decode(
+        later_version(Message("t", msgspec.msgpack.encode(fields), retain=False, sender="a")).payload,
+        strict=False,
+    )
+
+    assert changed == fields | UNKNOWN | {"grants": [grant | UNKNOWN]}
+
+
+def test_retained_messages_have_no_effect_on_later_leaders() -> None:
+    """Those of devices are counted as refused, and requests are not read."""
+    stories = [play(plan_with("retained_messages", seed)) for seed in (1, 4)]
+
+    assert all(rows(story, "retains requests") for story in stories)
+    assert sum(story.device_rejections["retained"] for story in stories) > 0
+
+
+# External topics
+
+
+def test_an_external_topic_is_read_to_its_end_and_children_after_their_parents() -> None:
+    stories = [play(plan_with("external_topic", seed)) for seed in (1, 3)]
+
+    assert all(rows(story, "importer imported a, al, ar") for story in stories)
+
+
+def test_an_external_child_that_is_read_before_its_parent_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted: the gate blocks nothing. Nothing else splits here."""
+    monkeypatch.setattr(
+        coordinator.assignment_reconciler,
+        "compute_gate",
+        lambda layout, drained, kind, _order: compute_gate(layout, drained, kind, "none"),
+    )
+
+    assert "before its" in first_violation(lambda seed: plan_of_one("external_topic", seed))
+
+
+def plan_with_program(program: str, seed: int) -> Plan:
+    """Return the plan of a sparse world that has ``program``, and an external topic."""
+    plan = plan_of(seed, SPARSE)
+    return replace(plan, programs=tuple(dict.fromkeys([*plan.programs, "external", program])))
+
+
+def test_what_no_correct_client_sends_is_refused_under_any_faults() -> None:
+    """Otherwise a leader that accepts it would not be found."""
+    plan, checker = plan_with_program("rule_breaker", 2), InvariantChecker()
+    play(plan, checker)
+
+    refused = {row.what for row in checker.story.rows if row.actor == "rule breaker"}
+    assert len(refused) >= 15
+    assert len(rows(checker, "importer invalid")) >= 5

@@ -1,0 +1,26 @@
+"""What the users of a simulated cluster may do, and how much."""
+
+from __future__ import annotations
+
+from controller.access.quotas import UNLIMITED, Limits
+from controller.access.rules import OPEN, AccessRules, Right, Role
+from headgate.model.identifiers import ANONYMOUS
+from tests.simulation.plan import Plan
+from tests.simulation.rule_breaker import GUEST
+
+RESTRICTED = AccessRules(
+    {ANONYMOUS: (Right(Role.ADMINISTRATOR),), GUEST: (Right(Role.PRODUCER, topics=("elsewhere",)),)},
+    default_limits=UNLIMITED,
+)
+SCARCE = AccessRules(
+    {ANONYMOUS: (Right(Role.ADMINISTRATOR),)},
+    default_limits=Limits(segments=8, requests_per_second=8, bytes_per_second=2000),
+)
+"""All clients together may have and send less than they want to."""
+
+
+def rules_of(plan: Plan, *, quotas: bool) -> AccessRules:
+    """Return the rules of a world; ``quotas``: with quotas, even if its plan has none."""
+    if quotas or "quotas" in plan.programs:
+        return SCARCE
+    return RESTRICTED if "rule_breaker" in plan.programs else OPEN
