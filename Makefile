@@ -28,6 +28,8 @@ UNUSED_PYARROW := include src tests *flight* libarrow_s3* _s3fs*
 # uv reads the index's metadata only, and writes one file for every platform and Python.
 LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate \
   --no-build-isolation --no-emit-package headgate --custom-compile-command "make constraints"
+# One process more than processors, because unit tests also wait: for threads, files and short programs.
+UNIT_WORKERS = $(shell expr $$(nproc) + 1)
 UNIT := not contract and not security and not simulation and not spark and not system
 # Processes for tests of real servers, which wait between bursts. Of two cores, starts of Spark use the rest.
 WAITING := 4
@@ -41,11 +43,12 @@ SPARK_CLASSES := build/spark-classes.jsa
 SYSTEM_TESTS := tests/bench tests/deploy tests/docs tests/javascript tests/system
 SEEDS ?= 50
 MINUTES ?= 10
+SCALE ?= 0.01
 SBOM ?= dist/headgate.cdx.json
 # Keep compiled modules, also those with rewritten assertions, for the processes that follow.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo chaos test test-tls check lint format unit contract simulate docs performance constraints deb deb-test \
+.PHONY: help setup demo chaos scale test test-tls check lint format unit contract simulate docs performance constraints deb deb-test \
   sbom clean
 
 help: ## List the targets
@@ -90,8 +93,11 @@ demo: $(STAMP) ## Run the main job on real servers, with splits, a merge and a k
 chaos: $(STAMP) ## Break a cluster of real processes for MINUTES (default 10), and judge what its clients saw
 	$(BIN)/python -m chaos --minutes $(MINUTES)
 
+scale: $(STAMP) ## Measure a large cluster with generated clients; SCALE (default 0.01) multiplies its full size
+	$(BIN)/python -m scale --scale $(SCALE)
+
 test: $(DOCS_STAMP) ## Run all tests, the fastest first; starts every server they need
-	$(BIN)/pytest -q -n auto --dist worksteal --hypothesis-profile thorough -m "$(UNIT)"
+	$(BIN)/pytest -q -n $(UNIT_WORKERS) --dist worksteal --hypothesis-profile thorough -m "$(UNIT)"
 	$(BIN)/pytest -q -n auto --hypothesis-profile thorough -m "simulation" $(SIMULATION_TESTS)
 	@$(MAKE) --no-print-directory -j 2 --output-sync=target contract $(SPARK_CLASSES)
 	$(BIN)/pytest -q -n $(WAITING) --dist loadfile -m "security" tests/security
@@ -124,7 +130,7 @@ format: $(TEST_STAMP) ## Format the code and apply automatic fixes
 	$(BIN)/ruff format .
 
 unit: $(TEST_STAMP) ## Run the unit tests
-	$(BIN)/pytest -q -n auto --dist worksteal -m "$(UNIT)"
+	$(BIN)/pytest -q -n $(UNIT_WORKERS) --dist worksteal -m "$(UNIT)"
 
 # One resolution for all: the smaller files are parts of the largest.
 constraints: $(TEST_STAMP) ## Pin the newest versions that both distributions allow, with their hashes

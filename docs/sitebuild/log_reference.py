@@ -8,8 +8,9 @@ from __future__ import annotations
 import ast
 import re
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 
 from sitebuild.settings_reference import UndocumentedError
@@ -28,6 +29,22 @@ class LogEvent:
     levels: set[str] = field(default_factory=set)
     fields: dict[str, None] = field(default_factory=dict)
     packages: set[str] = field(default_factory=set)
+
+
+@dataclass(frozen=True, slots=True)
+class _Module:
+    """What a module calls, and its functions."""
+
+    calls: Sequence[ast.Call]
+    functions: Sequence[_Function]
+
+    @classmethod
+    def parsed(cls, text: str) -> _Module:
+        nodes = list(ast.walk(ast.parse(text)))
+        return cls(
+            [node for node in nodes if isinstance(node, ast.Call)],
+            [node for node in nodes if isinstance(node, _Function)],
+        )
 
 
 def log_meanings() -> dict[str, str]:
@@ -52,15 +69,15 @@ def log_reference(events: Mapping[str, LogEvent], meanings: Mapping[str, str]) -
 
 def log_events(root: Path) -> dict[str, LogEvent]:
     """Return event name → what is logged with it."""
-    trees = [
-        (package, ast.parse(path.read_text()))
+    modules = [
+        (package, _Module.parsed(path.read_text()))
         for package in PACKAGES
         for path in sorted((root / package).rglob("*.py"))
     ]
-    passed = _passed(tree for _, tree in trees)
+    passed = _passed(module.calls for _, module in modules)
     found: dict[str, LogEvent] = {}
-    for package, tree in trees:
-        for name, level, fields in _calls(tree, passed):
+    for package, module in modules:
+        for name, level, fields in _events(module, passed):
             event = found.setdefault(name, LogEvent())
             event.levels.add(level)
             event.fields.update(dict.fromkeys(fields))
@@ -68,30 +85,28 @@ def log_events(root: Path) -> dict[str, LogEvent]:
     return found
 
 
-def _passed(trees: Iterable[ast.AST]) -> dict[str, set[str]]:
+def _passed(calls: Iterable[Sequence[ast.Call]]) -> dict[str, set[str]]:
     """Return function → the names of events that callers pass to it, also as an attribute without its underscore."""
     found: dict[str, set[str]] = {}
-    for tree in trees:
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Call) and (names := _constants(node.args)):
-                name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-                found.setdefault(name.lstrip("_"), set()).update(names)
+    for node in chain.from_iterable(calls):
+        if names := _constants(node.args):
+            name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            found.setdefault(name.lstrip("_"), set()).update(names)
     return found
 
 
-def _calls(tree: ast.AST, passed: Mapping[str, set[str]]) -> Iterator[tuple[str, str, list[str]]]:
+def _events(module: _Module, passed: Mapping[str, set[str]]) -> Iterator[tuple[str, str, list[str]]]:
     """Yield (event, level, fields) of each call of a logger's method with an event.
 
     Raises UndocumentedError for a name that is made at run time.
     """
-    functions = [node for node in ast.walk(tree) if isinstance(node, _Function)]
-    for node in ast.walk(tree):
+    for node in module.calls:
         match node:
             case ast.Call(
                 func=ast.Attribute(attr=level) as method, args=[ast.Constant() | ast.Name() as first, *_]
             ) if level in LEVELS and (_constants([first]) or _receiver(method) == "log"):
                 fields = [keyword.arg for keyword in node.keywords if keyword.arg is not None]
-                names = _names(first, [each for each in functions if node in ast.walk(each)], passed)
+                names = _names(first, [each for each in module.functions if node in ast.walk(each)], passed)
                 if not names:
                     raise UndocumentedError(f"line {node.lineno}: the name of the log event is unknown")
                 for name in names:
