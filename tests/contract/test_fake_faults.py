@@ -10,6 +10,7 @@ import pytest
 from headgate.errors import ObjectExistsError, ObjectMissingError, OutcomeUnknownError, StoreUnavailableError
 from tests.support.fakes.broker import FakeBroker, FakeTransport, Faults, Message
 from tests.support.fakes.object_store import FakeStore
+from tests.support.fakes.zookeeper import FakeZooKeeper
 from tests.support.waiting import never, until
 
 pytestmark = pytest.mark.looptime
@@ -237,3 +238,22 @@ async def test_store_faults_occur_with_the_set_probabilities() -> None:
     assert 60 < sum(isinstance(outcome, StoreUnavailableError) for outcome in outcomes) < 140
     assert 60 < sum(isinstance(outcome, OutcomeUnknownError) for outcome in outcomes) < 140
     assert len(store.objects) == sum(outcome is None for outcome in outcomes)
+
+
+async def test_a_queue_settles_while_a_restarted_client_has_two_places() -> None:
+    """A place remains until its session expires. Moving the other one in front of it in turns would never end."""
+    rng = random.Random(0)
+    service = FakeZooKeeper(rng)
+    clients = [await service.elections(name, lambda _: None).__aenter__() for name in ("a", "b", "b")]
+    for client in clients:
+        client.contend(0)
+        await until(lambda client=client: client.queue(0) is not None)
+    clients[0].place_next(0, "b")
+    await until(lambda: clients[0].queue(0).next == "b")
+    await asyncio.sleep(1)
+    settled = rng.getstate()
+
+    await asyncio.sleep(1)
+
+    assert [each.owner.instance for each in service.own_queue(0)] == ["a", "b", "b"]
+    assert rng.getstate() == settled  # It draws a delay for each message.

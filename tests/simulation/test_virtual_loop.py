@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.simulation.virtual_loop import DeadlockError, VirtualLoop
+from tests.simulation.virtual_loop import DeadlockError, EndlessTurnsError, VirtualLoop
 
 
 @pytest.fixture
@@ -72,3 +72,23 @@ def test_a_callback_that_is_cancelled_does_not_run(loop: VirtualLoop) -> None:
 def test_a_loop_that_can_never_continue_raises(loop: VirtualLoop) -> None:
     with pytest.raises(DeadlockError):
         loop.run_until_complete(loop.create_future())
+
+
+def test_turns_without_an_end_raise(loop: VirtualLoop) -> None:
+    def again() -> None:
+        loop.call_soon(again)
+
+    loop.call_later(1, again)
+
+    with pytest.raises(EndlessTurnsError, match=r"to 1\.000 s"):
+        loop.run_until_complete(asyncio.sleep(2))
+
+
+def test_timers_that_set_timers_without_an_end_raise(loop: VirtualLoop) -> None:
+    def again() -> None:
+        loop.call_later(0.000_001, again)
+
+    loop.call_later(1, again)
+
+    with pytest.raises(EndlessTurnsError):
+        loop.run_until_complete(asyncio.sleep(2))

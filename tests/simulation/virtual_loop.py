@@ -1,7 +1,7 @@
 """An event loop whose clock jumps to the next timer instead of waiting for it.
 
-There is no external input: a loop with nothing scheduled can never continue, so it raises instead
-of hanging. Nothing is waited for, so a turn of the loop is shorter than asyncio's: no selector, timers in a heap of
+There is no external input: a loop with nothing scheduled can never continue, and one whose time does not pass never
+ends, so both raise instead of hanging. Nothing is waited for, so a turn of the loop is shorter than asyncio's: no selector, timers in a heap of
 tuples, and handles that are lists. Timers of one time run in the order in which they were set.
 """
 
@@ -16,6 +16,14 @@ from typing import Any
 
 class DeadlockError(AssertionError):
     """Every task waits, and no timer is scheduled."""
+
+
+class EndlessTurnsError(AssertionError):
+    """Callbacks call each other without an end, and virtual time hardly passes."""
+
+
+_MOST_TURNS = 200_000
+"""In one virtual second. The busiest second of 360 worlds has 4 262."""
 
 
 class _Handle(list[Any]):
@@ -96,7 +104,13 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def _run_once(self) -> None:
         """Run turns until the loop stops: in each what is ready, or if nothing is, what the next timer makes ready."""
         ready, timers, now = self._ready, self._timers, self._virtual_now
+        second, turns = 0.0, 0
         while not self._stopping:
+            turns += 1
+            if turns > _MOST_TURNS:
+                if now < second + 1:
+                    raise EndlessTurnsError(f"{turns} turns from {second:.3f} to {now:.3f} s, {len(timers)} timers")
+                second, turns = now, 0
             if not ready:
                 while timers and not timers[0][2]:
                     heappop(timers)

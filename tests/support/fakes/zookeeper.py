@@ -415,8 +415,8 @@ class FakeElections:
         wanted = self._wanted_successors.get(shard) or self._wanted_next.get(shard)
         if shard in self._nominations:
             wanted = self._nominations[shard].successor.owner.instance
-        found = next((each for each in queue[2:] if each.owner.instance == wanted), None)
-        if found is not None:
+        found = next((each for each in queue[1:] if each.owner.instance == wanted), None)
+        if found is not None and found is not queue[1]:
             stored = self._service.service_state.queues[shard]
             stored.remove(found)
             stored.insert(stored.index(queue[0]) + 1, found)
