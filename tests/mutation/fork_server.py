@@ -3,7 +3,8 @@
 pytest collects the tests in this process. A forked child runs them once under a tracer, which tells which tests execute
 which lines. Then each mutant gets a forked child: it exchanges the code of the function that has the fault, and runs the
 tests that execute the changed lines until one fails. A fault outside functions needs the module to be imported again, so
-that child forgets the project's modules and starts pytest in itself.
+that child forgets the project's modules and starts pytest in itself. Its tests include all of the module's own file and of
+its document: a test that compares a constant with a promise need not execute a line of the module.
 
 Survivors cost the most, so their tests are bounded: property tests play fewer examples than usual, and the tests of one
 mutant, its module's own first, then the quickest first, end with those that add up to `MOST_SECONDS`.
@@ -35,7 +36,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import hypothesis
 import pytest
 
-from tests.mutation.targets import folders_of_tests, own_test_file
+from tests.mutation.targets import folders_of_tests, own_test_file, tests_of_declarations
 
 PROJECT = ("headgate", "coordinator", "controller", "drain", "metrics", "bench", "demo", "tests")
 UNIT = "not contract and not security and not simulation and not spark and not system"
@@ -106,9 +107,12 @@ class Coverage:
         numbers = range(first, last + 1) if mutant.function else lines
         folders = tuple(f"{folder}/" for folder in folders_of_tests(mutant.module))
         names = {test for number in numbers for test in lines.get(number, ()) if test.startswith(folders)}
-        own = own_test_file(mutant.module)
+        first_files = (own_test_file(mutant.module),)
+        if not mutant.function:
+            first_files = tests_of_declarations(mutant.module)
+            names |= {test for test in self.seconds if test.startswith(first_files)}
         chosen, total = [], 0.0
-        for test in sorted(names, key=lambda test: (not test.startswith(own), self.seconds[test], test)):
+        for test in sorted(names, key=lambda test: (not test.startswith(first_files), self.seconds[test], test)):
             total += self.seconds[test]
             if chosen and total > MOST_SECONDS:
                 break

@@ -26,6 +26,7 @@ PACKAGES = (
     "drain.compaction.policy",
 )
 STATEFUL = (
+    "coordinator.drain_poller",
     "headgate.client.acknowledger",
     "headgate.client.consumer",
     "headgate.client.record_feed",
@@ -45,6 +46,12 @@ FALLBACK = {
     "controller.state": ("tests/controller/decisions", "tests/controller/snapshots", "tests/controller/leader"),
     "controller.leadership": ("tests/controller/leader",),
 }  # fmt: skip
+
+DOCUMENT_TESTS = {
+    "headgate.model.entries": "tests/headgate/ledger/test_ledger_document.py",
+    "headgate.protocol": "tests/headgate/protocol/test_protocol_document.py",
+}
+"""Package or module → the test that compares its declarations with a document. It executes no line of them."""
 
 
 def equivalents() -> dict[str, str]:
@@ -81,3 +88,9 @@ def own_test_file(module: str) -> str:
     """Return the path of the test file that mirrors a module, whether or not it exists."""
     *package, name = module.split(".")
     return f"tests/{'/'.join(package)}/test_{name}.py"
+
+
+def tests_of_declarations(module: str) -> tuple[str, ...]:
+    """Return the test files that read the constants and the defaults of a module, whether or not they exist."""
+    documents = [path for prefix, path in DOCUMENT_TESTS.items() if f"{module}.".startswith(f"{prefix}.")]
+    return (own_test_file(module), *documents)

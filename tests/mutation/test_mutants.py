@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from tests.mutation.__main__ import main, summarize
-from tests.mutation.fork_server import Result
+from tests.mutation.fork_server import Coverage, Result
 from tests.mutation.mutants import Mutant, apply, mutants_of, sample
-from tests.mutation.targets import PACKAGES, STATEFUL, equivalents, folders_of_tests, modules_of
+from tests.mutation.targets import DOCUMENT_TESTS, PACKAGES, STATEFUL, equivalents, folders_of_tests, modules_of
 
 ROOT = Path(__file__).parents[2]
 
@@ -87,6 +87,21 @@ def test_a_name_that_is_mutated_by_default_is_that_of_modules_with_tests(package
 
     assert modules
     assert all(any((ROOT / folder).is_dir() for folder in folders_of_tests(module)) for module in modules)
+
+
+def test_tests_that_read_a_constant_may_notice_it_without_executing_its_module() -> None:
+    own, document = "tests/headgate/protocol/test_cluster.py::t", "tests/headgate/protocol/test_protocol_document.py::t"
+    other = "tests/headgate/protocol/test_paging.py::t"
+    coverage = Coverage(seconds={other: 1.0, document: 2.0, own: 3.0})
+    [constant, *_] = mutants_of("LIMIT = 3", "headgate.protocol.cluster")
+    [in_function, *_] = mutants_of("def f() -> int:\n    return 3", "headgate.protocol.cluster")
+
+    assert [document, own] == coverage.tests_of("headgate/protocol/cluster.py", constant)
+    assert [] == coverage.tests_of("headgate/protocol/cluster.py", in_function)
+
+
+def test_the_tests_of_documents_exist() -> None:
+    assert all((ROOT / path).exists() for path in DOCUMENT_TESTS.values())
 
 
 def test_a_name_without_modules_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
