@@ -51,3 +51,14 @@ def test_programs_of_two_users_with_one_client_id_disconnect_each_other_too():
     ids.check(online(2, "rival/till"))
 
     assert ids.check(online(1, "shop/till")) == Conflict(True, "rival/till")
+
+
+def test_ten_thousand_clients_are_remembered():
+    ids = ClientIds()
+    for number in range(10_000):
+        ids.check(online(2, f"shop/client-{number}"))
+
+    assert ids.check(online(1, "shop/client-0")), "it is the first of 10 000"
+    ids.check(online(2, "shop/one-more"))
+    assert ids.check(online(1, "shop/client-0")) is None
+    assert ids.check(online(1, "shop/client-2")), "only one was forgotten for each new one"

@@ -6,7 +6,6 @@ import pytest
 
 from controller.access.quotas import UNLIMITED, Limits
 from controller.decisions.quota import (
-    IDLE_PRODUCER_MS,
     count_of,
     growth_of,
     judge_entries,
@@ -20,6 +19,7 @@ from headgate.protocol import messages as m
 from tests.support.worlds.command_shard import CommandShard
 
 IDS = {"topic_id": 1, "subscription_id": 2}
+TEN_MINUTES_MS = 600_000
 
 
 def topic(topic_id: int, name: str, user: str, segments: int = 2) -> e.TopicCreated:
@@ -176,16 +176,16 @@ def test_an_idle_producer_gives_way_to_a_new_one(shard: CommandShard) -> None:
     expired = e.ProducersExpired(producer_ids=[10])
 
     assert [opened(13)] == within(shard, opened(13), 4, age_ms=0)
-    assert (expired, opened(13)) == within(shard, opened(13), 3, age_ms=IDLE_PRODUCER_MS)
+    assert (expired, opened(13)) == within(shard, opened(13), 3, age_ms=TEN_MINUTES_MS)
     # The quota was lowered: both anonymous ones give way.
     assert (e.ProducersExpired(producer_ids=[10, 11]), opened(13)) == within(
-        shard, opened(13), 2, age_ms=IDLE_PRODUCER_MS
+        shard, opened(13), 2, age_ms=TEN_MINUTES_MS
     )
 
 
 @pytest.mark.parametrize(
     ("producers", "age_ms", "durable"),
-    [(3, IDLE_PRODUCER_MS - 1, 100), (3, IDLE_PRODUCER_MS, 0), (1, IDLE_PRODUCER_MS, 100)],
+    [(3, TEN_MINUTES_MS - 1, 100), (3, TEN_MINUTES_MS, 0), (1, TEN_MINUTES_MS, 100)],
     ids=["in use", "in flight", "named"],
 )
 def test_a_producer_in_use_does_not_give_way(shard: CommandShard, producers: int, age_ms: int, durable: int) -> None:
@@ -200,4 +200,4 @@ def test_a_producer_in_use_does_not_give_way(shard: CommandShard, producers: int
 def test_a_producer_of_another_user_does_not_give_way(shard: CommandShard) -> None:
     shard.apply(opened(11, user="rival"), e.ProducerDeleted(producer_id=10, token="x"))
 
-    assert isinstance(within(shard, opened(13), 0, age_ms=IDLE_PRODUCER_MS), Refusal)
+    assert isinstance(within(shard, opened(13), 0, age_ms=TEN_MINUTES_MS), Refusal)

@@ -6,8 +6,10 @@ import sys
 
 import pytest
 
-from controller.state.dedup_window import WINDOW, FinishedBatch, FinishedBatches
+from controller.state.dedup_window import FinishedBatch, FinishedBatches
 from headgate.model import entries as e
+
+WINDOW = 128  # docs/protocol.md
 
 
 def batch(sequence: int) -> FinishedBatch:

@@ -3,9 +3,11 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.state.ledger_time import IDLE_CHUNK_MS, MAX_SKIPS, MAX_STEP_MS, LedgerTime
+from controller.state.ledger_time import IDLE_CHUNK_MS, LedgerTime
 
-DAY = 24 * 3_600_000
+MAX_STEP_MS = 3_600_000
+MAX_SKIPS = 64
+DAY = 24 * MAX_STEP_MS
 START = 1_700_000_000_000
 
 
@@ -37,7 +39,17 @@ def test_a_step_since_the_newest_chunk_counts_at_most_an_hour() -> None:
 def test_idle_time_counts_if_the_leader_commits_while_idle() -> None:
     chunks = range(START, START + 8 * DAY + 1, IDLE_CHUNK_MS)
 
+    assert IDLE_CHUNK_MS == 1_800_000
     assert 8 * DAY == time_after(*chunks).age_ms(START, START + 8 * DAY)
+
+
+def test_the_steps_of_64_outages_are_remembered_separately() -> None:
+    time = time_after(*(START + n * DAY for n in range(1, 65)))
+    assert 64 * MAX_STEP_MS == time.age_ms(START, time.at_ms)
+    assert 63 * MAX_STEP_MS == time.age_ms(START + DAY, time.at_ms)
+
+    time.advance(START + 65 * DAY)
+    assert time.age_ms(START + DAY, time.at_ms) < 64 * MAX_STEP_MS, "the two oldest are joined"
 
 
 def test_the_first_chunk_is_no_step() -> None:

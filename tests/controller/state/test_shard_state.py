@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from controller.state.deleted_members import MAX_DELETED_MEMBERS, DeletedMembers
-from controller.state.shard_state import MAX_REMEMBERED_COMMANDS, ShardState, Tombstone
-from controller.state.topic import MAX_INDEX_ENTRIES, SegmentTail
-from coordinator.state.subscription import REMOVED_CONSUMER_RETENTION_MS, RemovedConsumer, Subscription
+from controller.state.deleted_members import DeletedMembers
+from controller.state.shard_state import ShardState, Tombstone
+from controller.state.topic import SegmentTail
+from coordinator.state.subscription import RemovedConsumer, Subscription
 from headgate.model import entries as e
 
 
@@ -115,7 +115,7 @@ def test_pruning_removes_every_reference_to_a_segment() -> None:
 def test_stored_commands_are_limited() -> None:
     state = state_after([e.TopicCreated(topic_id=n, topic=f"t{n}", segments=1, token=f"k{n}") for n in range(1, 400)])
 
-    assert MAX_REMEMBERED_COMMANDS == len(state.commands)
+    assert 256 == len(state.commands)
     assert "k399" in state.commands
 
 
@@ -125,11 +125,21 @@ def test_the_index_of_a_segment_is_limited_and_never_skips_an_offset() -> None:
     for chunk in range(1, 5000):
         tail.add_index_entry((chunk - 1) * 3, chunk)
 
-    assert len(tail.index) <= MAX_INDEX_ENTRIES
+    assert len(tail.index) <= 128
     for offset in range(0, 14_000, 97):
         true_chunk = offset // 3 + 1
         assert tail.chunk_of(offset) <= true_chunk
         assert true_chunk - tail.chunk_of(offset) <= 2 * tail.stride
+
+
+def test_the_index_of_a_segment_names_every_chunk_up_to_128() -> None:
+    tail = SegmentTail()
+    for chunk in range(1, 129):
+        tail.add_index_entry(chunk, chunk)
+    assert 128 == len(tail.index)
+
+    tail.add_index_entry(129, 129)
+    assert [(chunk, chunk) for chunk in range(1, 130, 2)] == tail.index
 
 
 def test_the_index_of_an_empty_segment_returns_the_first_chunk() -> None:
@@ -199,7 +209,7 @@ def test_consumers_of_a_deleted_subscription_are_stored_by_its_name_for_a_limite
     assert topic.subscriptions["billing"].removed("ada", 2, "c"), "a late copy finds a new one of the name"
     assert not topic.subscriptions["billing"].removed("ada", 3, "c")
 
-    state.apply_all(subscription(5, "audit"), chunk=5, at_ms=3000 + REMOVED_CONSUMER_RETENTION_MS)
+    state.apply_all(subscription(5, "audit"), chunk=5, at_ms=603_000)
     assert ["audit"] == [name for _, name, _ in state.deleted_members.members]
 
 
@@ -226,4 +236,4 @@ def test_a_limited_number_of_former_consumers_is_remembered() -> None:
     members.add([gone(number) for number in range(12)], 1)
 
     found = [member.consumer for member in members.of("orders", "billing")]
-    assert (MAX_DELETED_MEMBERS, "2-0", "11-999") == (len(found), found[0], found[-1])
+    assert (10_000, "2-0", "11-999") == (len(found), found[0], found[-1])

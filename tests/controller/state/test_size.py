@@ -65,5 +65,9 @@ def test_each_consumer_adds_to_its_subscription() -> None:
     assert estimated_bytes(state) == 800 + 1000
 
 
+def test_each_producer_adds_to_the_estimate() -> None:
+    assert estimated_bytes(shard(3, 0)) == 3 * 1500
+
+
 def test_a_subscription_adds_to_its_segments() -> None:
     assert estimated_bytes(shard(0, SEGMENTS)) == SEGMENTS * 800

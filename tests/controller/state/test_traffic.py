@@ -3,9 +3,11 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.state.traffic import SLOT_MS, SLOTS, Rate, Traffic
+from controller.state.traffic import Rate, Traffic
 
 MINUTE = 60_000
+SLOT_MS = 10_000
+SLOTS = 61
 
 
 def test_a_rate_is_the_mean_over_complete_slots() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -98,3 +99,12 @@ def test_the_hot_segment_is_shared_by_more_consumers_than_the_others() -> None:
     assert {BucketRange(0, 0, 8), BucketRange(0, 8, 16), BucketRange(1, 0, 8), BucketRange(1, 8, 16)} == set(model.held)
     assert len(readers[0]) == 2
     assert not readers[0] & readers[1]
+
+
+@pytest.mark.parametrize(("name", "owner"), [("ada", "ada"), ("cyd", "bob")])
+def test_a_hypothetical_consumer_has_the_capacity_of_a_standard_one(name: str, owner: str) -> None:
+    """Of two equal consumers the first by name gets the only segment; a larger one would get it in any case."""
+    model = AssignmentModel(1)
+    model.known.consumers["bob"] = RegisteredConsumer("bob", 1, "client")
+
+    assert {0: owner} == compute_target(model.known, model.layout, [0], {"bob": False, name: False}, {})

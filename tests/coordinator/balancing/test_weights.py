@@ -113,6 +113,17 @@ def test_rule_3_changes_are_a_minute_apart_and_never_in_the_first_minute_of_a_te
     assert all(b - a >= w.CHANGE_INTERVAL_SECONDS for a, b in pairwise([began, *(at for at, _ in stream.changes)]))
 
 
+def test_rule_3_a_weight_may_change_exactly_a_minute_after_the_term_began() -> None:
+    smoother: WeightSmoother[int] = WeightSmoother(1000.0, {})
+    changes = [smoother.add_sample(at, {0: LoadSample(0, 0, 0)}, {}) for at in (1010, 1020, 1030, 1040, 1059.9, 1060)]
+
+    assert [{}] * 5 + [{0: 16}] == changes
+
+
+def test_samples_are_ten_seconds_apart() -> None:
+    assert w.SAMPLE_INTERVAL_SECONDS == 10
+
+
 @given(st.lists(st.integers(0, 4 * 1024), min_size=10, max_size=60))
 @settings(max_examples=50)
 def test_rule_4_nearly_idle_segments_have_the_minimum_weight(loads: list[int]) -> None:
@@ -136,15 +147,15 @@ def test_rule_5_a_new_segment_has_no_weight_before_three_samples() -> None:
 
 def test_a_backlog_weighs_like_its_arrival_within_five_minutes() -> None:
     stream = Stream()
-    stream.size[0] = 3_000_000
+    stream.size[0] = 768_000_000
     for _ in range(20):
         stream.sample({0: 0}, {0: 1000})
 
-    assert weight_of(3_000_000 // 300) == stream.record[0]
+    assert weight_of(768_000_000 // 300) == stream.record[0]
 
 
 def test_small_records_count_for_more_than_their_bytes() -> None:
-    assert 10 * w.RECORD_OVERHEAD_BYTES + 50 == LoadSample(10, 50, 0).cost
+    assert 10 * 256 + 50 == LoadSample(10, 50, 0).cost
     assert LoadSample(10, 50, 5).backlog_cost == LoadSample(10, 50, 0).cost // 2
     assert 0 == LoadSample(0, 0, 0).backlog_cost
 

@@ -146,4 +146,4 @@ async def test_a_batch_without_a_valid_acknowledgement_still_has_an_entry(harnes
     assert harness.acknowledge("ada", 0, 6) is not None
 
     [entry] = harness.proposed(e.RecordsAcknowledged)
-    assert ([], [0], b"") == (entry.ranges, entry.rejected, entry.digest)
+    assert ([], [0], b"", 0) == (entry.ranges, entry.rejected, entry.digest, entry.sequence)

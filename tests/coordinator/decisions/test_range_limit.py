@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import count
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.decisions.acknowledgements import judge
-from coordinator.decisions.range_limit import MAX_RANGES, MAX_RANGES_PER_SEGMENT
+from coordinator.decisions.range_limit import MAX_RANGES, MAX_RANGES_PER_SEGMENT, RangeLimit
 from coordinator.state.subscription import Subscription
 from headgate.model import entries as e
 from headgate.model.hashing import KEY_BUCKETS
@@ -81,6 +83,14 @@ def test_the_key_buckets_of_a_shared_segment_divide_its_limit() -> None:
     assert queue.acknowledge((8, 9), generation=2) == []
 
     assert queue.kept() == [MAX_KEPT] * 8 + [1] * 8
+
+
+@pytest.mark.parametrize(("segments", "ranges"), [(1, 10_000), (40, 10_000), (41, 9756), (4096, 97)])
+def test_a_subscription_keeps_400_000_ranges_and_a_segment_10_000(segments: int, ranges: int) -> None:
+    limit = RangeLimit(Queue().subscription, segments)
+
+    assert ranges == next(n for n in count() if limit.admit(0, 2 * n + 1, 2 * n + 2) is not None)
+    assert MAX_RANGES == 400_000
 
 
 def test_a_batch_of_a_real_size_is_within_the_limits() -> None:

@@ -13,7 +13,7 @@ from coordinator.decisions.registration import (
     subscriptions_error,
 )
 from coordinator.decisions.sessions import Claim
-from coordinator.state.subscription import MAX_REMOVED_CONSUMERS, REMOVED_CONSUMER_RETENTION_MS, Subscription
+from coordinator.state.subscription import MAX_REMOVED_CONSUMERS, RegisteredConsumer, Subscription
 from headgate.model import entries as e
 from headgate.protocol import messages as m
 from tests.coordinator.conftest import Lead
@@ -127,7 +127,7 @@ def test_rule_1_removed_consumers_expire_and_are_bounded() -> None:
     assert known.removed("c9", 1, "x")
 
     known.apply(e.ConsumerRegistered(**IDS, consumer="d", incarnation=1, client_id="x"), 3)
-    remove(known, "evicted", at_ms=2 + REMOVED_CONSUMER_RETENTION_MS, name="d", incarnation=1)
+    remove(known, "evicted", at_ms=600_002, name="d", incarnation=1)
     assert [] == known.removed_consumers
 
 
@@ -255,3 +255,16 @@ def test_a_topic_has_at_most_so_many_subscriptions() -> None:
     assert subscriptions_error("orders", 2, max_subscriptions=3) is None
     reason = subscriptions_error("orders", 3, max_subscriptions=3)
     assert reason == "topic 'orders' has 3 subscriptions; the limit is 3: delete one of them"
+
+
+def test_a_topic_has_1000_subscriptions_and_a_subscription_1000_consumers() -> None:
+    known = subscription()
+    known.consumers |= {f"c{n}": RegisteredConsumer(f"c{n}", 1, "anonymous/client-c") for n in range(998)}
+    assert isinstance(judge(known, consumer="bob"), AcceptedRegistration)
+    known.consumers["bob"] = RegisteredConsumer("bob", 1, "anonymous/client-bob")
+    full = judge(known, consumer="cyd")
+
+    assert isinstance(full, Refusal)
+    assert "has 1000 consumers; the limit is 1000:" in full.reason
+    assert subscriptions_error("orders", 999) is None
+    assert "the limit is 1000:" in (subscriptions_error("orders", 1000) or "")

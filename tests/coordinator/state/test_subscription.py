@@ -252,3 +252,25 @@ def test_an_entry_without_balance_or_capacity_has_the_defaults() -> None:
     known.apply(e.decode_entry(e.encode_entry(entry)), 0)
 
     assert (100, "count") == (known.consumers["ada"].capacity, known.balance)
+
+
+def test_a_removed_consumer_is_remembered_for_ten_minutes() -> None:
+    known = held()
+    known.apply(e.ConsumerRemoved(**IDS, consumer="ada", incarnation=1, reason="left"), 1000)
+    for at_ms, remembered in [(600_999, True), (601_000, False)]:
+        known.apply(e.ConsumerRegistered(**IDS, consumer="cyd", incarnation=1, client_id="cyd"), at_ms)
+        known.apply(e.ConsumerRemoved(**IDS, consumer="cyd", incarnation=1, reason="evicted"), at_ms)
+        assert remembered == bool(known.removed("ada", 1, "ada"))
+
+
+def test_the_latest_thousand_removed_consumers_are_remembered() -> None:
+    known = subscription()
+    for n in range(1001):
+        known.apply(e.ConsumerRegistered(**IDS, consumer=f"c{n}", incarnation=1, client_id="c"), 0)
+        known.apply(e.ConsumerRemoved(**IDS, consumer=f"c{n}", incarnation=1, reason="left"), 0)
+
+    assert [f"c{n}" for n in range(1, 1001)] == [each.consumer for each in known.removed_consumers]
+
+
+def test_generations_and_seek_generations_begin_at_one_and_zero() -> None:
+    assert (1, 0) == (subscription().next_generation, subscription().seek_generation)

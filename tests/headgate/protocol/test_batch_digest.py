@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.protocol import messages as m
-from headgate.protocol.batch_digest import DIGEST_BYTES, batch_digest
+from headgate.protocol.batch_digest import batch_digest
 from tests.support.documents.markdown import sections
 
 PRODUCED = m.ProduceBatch(
@@ -37,7 +37,7 @@ def documented(texts: list[bytes], numbers: list[int]) -> bytes:
     """Compute a digest as docs/ledger.md describes it."""
     parts = [len(texts), len(numbers), *(len(text) for text in texts), *numbers]
     return hashlib.blake2b(
-        b"".join(struct.pack("<Q", part) for part in parts) + b"".join(texts), digest_size=DIGEST_BYTES
+        b"".join(struct.pack("<Q", part) for part in parts) + b"".join(texts), digest_size=16
     ).digest()
 
 

@@ -125,6 +125,21 @@ def test_the_limits_match_the_code() -> None:
     assert DOCUMENT["Encoding"].fenced("regex") == [NAME_PATTERN + "\n"]
 
 
+@pytest.mark.parametrize(
+    ("kind", "field", "meaning"),
+    [
+        (m.ClusterOverview, "daemons", f"at most {m.MAX_DESCRIBED_DAEMONS}, by name"),
+        (m.ComponentDescription, "reason", f"at most {m.MAX_REASON_CHARACTERS} characters"),
+        (m.SubscriptionSummaryDescription, "blocking_segments", f"the first {m.MAX_BLOCKING_SEGMENTS} segments"),
+    ],
+    ids=["daemons", "reason", "blocking segments"],
+)
+def test_the_limits_of_a_description_match_the_code(kind: type[msgspec.Struct], field: str, meaning: str) -> None:
+    meanings = {ticked(row[0])[0]: row[4] for row in DOCUMENT[heading(kind)].table()}
+
+    assert meaning in meanings[field]
+
+
 def test_the_limits_of_refusals_for_rates_match_the_code() -> None:
     text = " ".join(DOCUMENT["Quotas"].lines)
 

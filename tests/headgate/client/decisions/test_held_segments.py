@@ -178,6 +178,15 @@ def test_a_grant_that_was_fenced_before_it_arrived_is_ignored():
     assert Changes(start=[bucket_range(0, 8, 1)]) == assignment.changed(pushed(granted=[bucket_range(0, 8, 1)]))
 
 
+def test_a_thousand_grants_that_were_fenced_before_they_arrived_are_remembered():
+    assignment = HeldSegments()
+    for generation in range(1, 1002):
+        assignment.changed(pushed(revoked=[revocation(0, 0, generation, final=True)]))
+
+    assert Changes() == assignment.changed(pushed(granted=[grant(0, 2)])), "the first of the latest thousand"
+    assert Changes(start=[grant(0, 1)]) == assignment.changed(pushed(granted=[grant(0, 1)]))
+
+
 @pytest.mark.parametrize(
     ("limit_seconds", "waits_seconds"),
     [

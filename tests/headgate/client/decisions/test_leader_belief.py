@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.client.decisions.leader_belief import CALM_SECONDS, LeaderBelief, Question
+from headgate.client.decisions.leader_belief import LeaderBelief, Question
 from headgate.protocol import messages as m
 
 FORGED = 2**31 - 1
@@ -127,9 +127,47 @@ def test_a_flood_of_announcements_costs_one_question_a_second() -> None:
 
     assert len(asked) <= 70
     belief.answered(belief.ask(now, 1.0), leader(5))
-    calm = now + CALM_SECONDS + 1
+    calm = now + 11
     belief.announced(leader(6), calm)
     assert belief.ask_at == calm
+
+
+def test_questions_in_a_row_wait_longer_and_longer_up_to_a_second() -> None:
+    belief, now, pauses = believing(5, now=100.0), 100.0, []
+    for _ in range(8):
+        belief.prompt(now)
+        assert belief.ask_at is not None
+        pauses.append(round(belief.ask_at - now, 3))
+        now = belief.ask_at
+        belief.answered(belief.ask(now, 1.0), leader(5))
+
+    assert pauses == [0.025, 0.05, 0.1, 0.2, 0.4, 0.8, 1.0, 1.0]
+
+
+@pytest.mark.parametrize(("quiet_seconds", "pause_seconds"), [(10.0, 1.0), (10.1, 0.025)])
+def test_after_ten_seconds_without_a_question_the_pauses_begin_again(
+    quiet_seconds: float, pause_seconds: float
+) -> None:
+    belief, now = believing(5), 0.0
+    for _ in range(8):
+        belief.prompt(now)
+        assert belief.ask_at is not None
+        now = belief.ask_at
+        belief.answered(belief.ask(now, 1.0), leader(5))
+    now += quiet_seconds
+    belief.prompt(now)
+    belief.answered(belief.ask(now, 1.0), leader(5))
+    belief.prompt(now)
+
+    assert belief.ask_at == pytest.approx(now + pause_seconds)
+
+
+def test_a_question_is_not_repeated_within_fifty_milliseconds() -> None:
+    belief = LeaderBelief()
+    belief.prompt(0.0)
+    belief.ask(0.0, 0.0)
+
+    assert belief.ask_at == 0.05
 
 
 class Cluster:

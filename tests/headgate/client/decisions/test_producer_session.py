@@ -68,6 +68,13 @@ def test_after_a_long_silence_one_batch_is_sent_alone():
     assert ["b@2"] == talk.commit("a")
 
 
+@pytest.mark.parametrize(("seconds", "sent"), [(10.0, ["a@1", "b@2"]), (10.1, ["a@1"])])
+def test_a_silence_is_long_after_ten_seconds(seconds, sent):
+    talk = streaming()
+    talk.wait(seconds)
+    assert sent == talk.offer("a", "b")
+
+
 def test_the_identity_carries_the_source_position():
     talk = Dialogue()
     talk.connect()
@@ -120,6 +127,14 @@ def test_only_the_batch_whose_reply_is_missing_is_sent_again():
     talk.commit("a")
     assert ["0", "b", "c", "a"] == list(talk.outcomes)
     assert talk.replies["a"] is not None
+
+
+def test_a_missing_reply_is_asked_for_after_a_tenth_of_a_second():
+    talk = streaming()
+    talk.offer("a", "b")
+    talk.commit("b")
+    assert [] == talk.wait(0.09)
+    assert ["a@1"] == talk.wait(0.02)
 
 
 def test_a_proven_batch_is_reported_without_offsets_if_they_do_not_arrive():
@@ -244,7 +259,7 @@ def test_the_shortest_pause_has_a_lower_bound():
     reply = m.Rejected(verdict="unavailable", reason="")
     talk.session.rejected(talk.last["a"].request_id, 1, reply, talk.now, 0.0)
     assert Phase.BACKING_OFF is talk.session.phase
-    assert 0.01 <= talk.session.wake_at - talk.now
+    assert 0.0125 == pytest.approx(talk.session.wake_at - talk.now)
 
 
 def test_batches_are_replayed_after_a_reconnection():
@@ -327,6 +342,16 @@ def test_repeated_announcements_neither_extend_nor_shorten_the_wait():
     for _ in range(10):
         sent += talk.leader(1) + talk.wait(0.1)
     assert 2 <= len(sent) <= 4, "at most once in a quarter of a second and a pause"
+
+
+def test_a_leader_that_announces_itself_again_has_a_quarter_of_a_second_to_reply():
+    talk = streaming()
+    talk.offer("a")
+    talk.leader(1)
+    talk.wait(0.24)
+    assert Phase.STREAMING is talk.session.phase
+    talk.wait(0.02)
+    assert Phase.BACKING_OFF is talk.session.phase
 
 
 def test_batches_that_are_known_to_be_committed_are_not_replayed():
