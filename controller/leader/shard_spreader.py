@@ -85,6 +85,8 @@ class ShardSpreader:
         self._settings = settings
         self._standby = standby
         self._replicas = replicas
+        self._planned: tuple[list[LiveDaemon], list[ShardQueue]] = ([], [])
+        """From what the plan was made: a quiet cluster shows the same for hours."""
         self._decided: tuple[list[LiveDaemon], list[ShardQueue], int] | None = None
         """From what the successors were decided."""
         self._record = record
@@ -230,7 +232,9 @@ class ShardSpreader:
         now = asyncio.get_running_loop().time()
         self._spread_at = [at for at in self._spread_at if now - at < BUDGET_SECONDS]
         daemons, queues = self._live_daemons(), self._queues()
-        self.plan = plan(daemons, queues)
+        if self._planned != (daemons, queues):
+            self._planned = daemons, queues
+            self.plan = plan(daemons, queues)
         led = [each for each in self._controllers if each.leadership.role is Role.LEADING]
         self._choose_successors(daemons, queues, led)
         history = History(

@@ -18,7 +18,6 @@ from headgate.ledger.paths import (
     chunk_name,
     chunk_number,
     chunk_numbers,
-    chunk_path,
     snapshot_folder,
     snapshot_number,
 )
@@ -43,6 +42,7 @@ class Ledger:
         """``on_foreign`` gets the names of all foreign objects when a listing shows that they changed."""
         self.store = store
         self.shard = shard
+        self._folder = chunk_folder(shard)
         self._on_foreign = on_foreign
         self._foreign: set[str] = set()
 
@@ -129,7 +129,7 @@ class Ledger:
         return chunk.decode_records(await self.store.read(self._path(number)), shard=self.shard, number=number)
 
     def _path(self, number: int) -> str:
-        return chunk_path(self.shard, number)
+        return f"{self._folder}/{chunk_name(number)}"
 
     def _report_foreign(self, listed: set[str], *, complete: bool) -> None:
         """Remember the names of foreign objects. A listing that is not complete may not show those found before."""

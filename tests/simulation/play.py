@@ -71,6 +71,7 @@ def play(
     )
     logged = logging.root.manager.disable
     logging.disable()  # the story says what matters
+    collected = gc.isenabled()
     gc.disable()  # the objects of one run are few, and looking for cycles among them takes a tenth of it
     try:
         with _DECODING[chunks or plan.chunks]():
@@ -82,8 +83,9 @@ def play(
         simulation.checker.virtual_seconds = loop.time()
         _cancel_all(loop)
         loop.close()
-        gc.enable()
         logging.disable(logged)
+        if collected:
+            gc.enable()
     return simulation.checker
 
 

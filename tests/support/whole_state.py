@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections import OrderedDict, deque
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -20,11 +21,17 @@ PLAIN = frozenset({bool, bytes, float, int, str, type(None)})
 
 
 @cache
-def _field_names(kind: type) -> tuple[str, ...] | None:
-    """Return the names of the fields of a dataclass or struct; None for another type."""
+def _fields_of(kind: type) -> Callable[[Any], Iterable[Any]] | None:
+    """Return what gets the fields of a dataclass or struct; None for another type."""
     if dataclasses.is_dataclass(kind):
-        return tuple(each.name for each in dataclasses.fields(kind))
-    return kind.__struct_fields__ if issubclass(kind, msgspec.Struct) else None
+        names = [each.name for each in dataclasses.fields(kind)]
+    elif issubclass(kind, msgspec.Struct):
+        names = list(kind.__struct_fields__)
+    else:
+        return None
+    if len(names) > 1:
+        return attrgetter(*names)
+    return lambda value: [getattr(value, name) for name in names]
 
 
 def plain(value: Any) -> Any:
@@ -33,11 +40,11 @@ def plain(value: Any) -> Any:
     if kind in PLAIN:
         return value
     if kind is dict:
-        return sorted([(key, plain(item)) for key, item in value.items()])
+        return sorted([(key, item if type(item) in PLAIN else plain(item)) for key, item in value.items()])
     if kind is list:
         return [item if type(item) in PLAIN else plain(item) for item in value]
-    if (names := _field_names(kind)) is not None:
-        return (kind.__name__, [plain(getattr(value, name)) for name in names])
+    if (fields := _fields_of(kind)) is not None:
+        return (kind.__name__, [item if type(item) in PLAIN else plain(item) for item in fields(value)])
     if isinstance(value, Producers):
         return everything(value)
     if isinstance(value, Mapping):
@@ -48,7 +55,7 @@ def plain(value: Any) -> Any:
     if isinstance(value, set | frozenset):
         return sorted(value)
     if isinstance(value, list | tuple):
-        return type(value)(plain(item) for item in value)
+        return type(value)([item if type(item) in PLAIN else plain(item) for item in value])
     return list(value) if isinstance(value, OffsetRanges) else value
 
 

@@ -188,6 +188,8 @@ class _Link:
         self.transport = transport
         self.open = True
         self._filters = MQTTMatcher()
+        self._wanted: dict[str, bool] = {}
+        """Topic → whether a filter matches, since the last change of a filter."""
         self._broker = broker
         self._loop = asyncio.get_running_loop()
         self._due_up = self._due_down = 0.0
@@ -196,17 +198,20 @@ class _Link:
     def add_filter(self, topic_filter: str) -> None:
         """Begin a subscription."""
         self._filters[topic_filter] = True
-        self._broker.subscriptions_changed()
+        self._filters_changed()
 
     def remove_filter(self, topic_filter: str) -> None:
         """End a subscription; without effect if it does not exist."""
         with contextlib.suppress(KeyError):
             del self._filters[topic_filter]
-        self._broker.subscriptions_changed()
+        self._filters_changed()
 
     def wants(self, topic: str) -> bool:
-        """Return whether a filter matches."""
-        return any(self._filters.iter_match(topic))
+        """Return whether a filter matches. Clients come and go more often than one changes its filters."""
+        wanted = self._wanted.get(topic)
+        if wanted is None:
+            wanted = self._wanted[topic] = any(self._filters.iter_match(topic))
+        return wanted
 
     def submit(self, message: Message) -> None:
         """Transfer a message from the client to the broker."""
@@ -237,6 +242,10 @@ class _Link:
         queued, self._paused_actions = self._paused_actions, []
         for act in queued:
             self._loop.call_soon(self._arrive, act)
+
+    def _filters_changed(self) -> None:
+        self._wanted.clear()
+        self._broker.subscriptions_changed()
 
     def _copies(self, *, lossy: bool) -> int:
         faults = self._broker.faults

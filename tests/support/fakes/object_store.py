@@ -104,8 +104,11 @@ class FakeStore:
     async def names(self, prefix: str, after: str = "") -> list[str]:
         """See `Store.names`."""
         folder = f"{prefix}/"
-        paths = await self.paths(prefix)
-        return [name for path in paths if "/" not in (name := path.removeprefix(folder)) and name > after]
+        first = len(folder)
+        names = await self._answer(
+            "names", prefix, lambda: [path[first:] for path in self.objects if path.startswith(folder)]
+        )
+        return sorted(name for name in names if name > after and "/" not in name)
 
     async def folders(self, prefix: str) -> list[str]:
         """See `Store.folders`."""
@@ -147,7 +150,9 @@ class FakeStore:
             await self._running.wait()
         failed = self._out or fault is not None
         found = find()
-        await self._delay(directions=2)
+        await asyncio.sleep(self._rng.uniform(*self.latency_seconds))
+        if not self._running.is_set():
+            await self._running.wait()
         if failed:
             raise _unavailable(operation, path)
         return found
@@ -160,9 +165,9 @@ class FakeStore:
                 return fault
         return None
 
-    async def _delay(self, directions: int = 1) -> None:
-        """Delay one direction, which takes half of the latency, or both: at least one turn of the loop."""
-        await asyncio.sleep(self._rng.uniform(*self.latency_seconds) * directions / 2)
+    async def _delay(self) -> None:
+        """Delay one direction, which takes half of the latency: at least one turn of the loop."""
+        await asyncio.sleep(self._rng.uniform(*self.latency_seconds) / 2)
         if not self._running.is_set():
             await self._running.wait()
 
