@@ -401,6 +401,8 @@ class Client:
 
     async def _leader_epoch(self, shard: int) -> int:
         """Wait until a leader is known and the broker is connected; return its epoch."""
+        if (known := self.leader(shard)) is not None and self.transport.connected:
+            return known.leader_epoch  # Most requests: no handlers to add and remove.
         changed = asyncio.Event()
         remove_handlers = [self.on_leader(shard, lambda _: changed.set()), self.on_connection(lambda _: changed.set())]
         try:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from prometheus_client import CollectorRegistry, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
+from metrics import events
+from metrics.instruments import Instruments
 from scale.asking_stages import lag_seconds
 from scale.cluster import Usage, read_srvr
 from scale.report import Measured, Report, metric_lines, percentile, shown
@@ -55,10 +57,10 @@ def test_a_page_of_metrics_is_counted() -> None:
 
 def test_the_longest_delay_of_a_loop_is_the_bound_of_the_highest_bucket_with_a_value() -> None:
     registry = CollectorRegistry()
-    lag = Histogram("headgate_event_loop_lag_seconds", "Lag.", buckets=(0.1, 0.5, 1.0), registry=registry)
+    instruments = Instruments(registry)
     assert [] == list(lag_seconds(generate_latest(registry).decode()))
-    lag.observe(0.3)
-    lag.observe(0.05)
+    instruments.observe(events.LoopLagMeasured(seconds=0.3))
+    instruments.observe(events.LoopLagMeasured(seconds=0.04))
     assert [0.5] == list(lag_seconds(generate_latest(registry).decode()))
 
 
