@@ -289,6 +289,13 @@ def test_affinity_prefers_holders_of_the_same_buckets() -> None:
     assert {BucketRange(0, 8, 12): ["bob", "ada"], 0: ["ada", "bob"], BucketRange(1, 0, 8): ["cyd"]} == preferred_owners
 
 
+def test_affinity_of_overlapping_buckets_follows_their_order() -> None:
+    """Both are part of the free slice, so neither is nearer."""
+    holders = {BucketRange(0, 0, 1): "bob", BucketRange(0, 4, 6): "ada"}
+
+    assert {BucketRange(0, 0, 8): ["bob", "ada"]} == preferred_owners_of(holders, SPLIT, [BucketRange(0, 0, 8)])
+
+
 def test_affinity_of_a_child_prefers_holders_of_the_parents_buckets() -> None:
     preferred_owners = preferred_owners_of(HOLDERS, SPLIT, [BucketRange(2, 8, 16), BucketRange(2, 0, 8), 3])
 

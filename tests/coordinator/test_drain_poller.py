@@ -2,10 +2,12 @@
 
 import asyncio
 import contextlib
+import gc
 import random
 from collections.abc import Awaitable, Callable
 
 import pytest
+from structlog.testing import capture_logs
 
 from coordinator.drain_poller import DrainPoller
 
@@ -22,7 +24,7 @@ class NoJitter(random.Random):
 class PollerHarness:
     """A poller whose calls are recorded."""
 
-    def __init__(self, rng: random.Random | None = None) -> None:
+    def __init__(self, rng: random.Random | None = None, *, min_seconds: float = 2) -> None:
         self.pending = frozenset({1, 2})
         self.checked_at: list[float] = []
         self.drained: list[frozenset[int]] = []
@@ -33,7 +35,7 @@ class PollerHarness:
             check=self.check,
             on_drained=self.on_drained,
             on_poll=self.outcomes.append,
-            min_seconds=2,
+            min_seconds=min_seconds,
             max_seconds=900,
             check_timeout_seconds=10,
             rng=rng or NoJitter(),
@@ -222,8 +224,11 @@ async def test_rule_4_a_check_that_raises_later_means_not_drained_yet(
 async def test_rule_4_a_check_that_hangs_times_out_and_is_repeated(harness: PollerHarness) -> None:
     harness.result = lambda segments: asyncio.sleep(10**6, frozenset({1}))
     harness.poller.reset()
-    await asyncio.sleep(13)
+    with capture_logs() as logs:
+        await asyncio.sleep(13)
     assert "the last one had no answer within 10 s" == harness.poller.problem
+    timed_out = {"event": "drain_poll.timed_out", "log_level": "warning", "poller": "orders/billing", "seconds": 10}
+    assert [timed_out] == logs
     harness.result = harness.nothing
     await asyncio.sleep(4)
 
@@ -427,3 +432,52 @@ async def test_an_exception_in_on_drained_reaches_the_owner(harness: PollerHarne
     with pytest.raises(AssertionError, match="a bug"):
         harness.poller.reset()
     assert not harness.poller.running
+
+
+async def test_an_exception_of_an_abandoned_check_is_not_reported_by_the_event_loop(uncancellable) -> None:
+    reported: list[dict] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
+    harness = PollerHarness()
+
+    async def result(segments: frozenset[int]) -> frozenset[int]:
+        await uncancellable(segments)
+        raise ConnectionError("too late")
+
+    harness.result = result
+    harness.poller.poll_now()
+    await asyncio.sleep(3)
+    await harness.poller.close()
+    uncancellable.finish()
+    await asyncio.sleep(1)
+    del harness, result
+    gc.collect()
+
+    assert [] == reported
+
+
+async def test_the_time_until_the_next_poll_is_known(harness: PollerHarness) -> None:
+    assert harness.poller.next_poll_seconds is None
+    harness.result = lambda segments: asyncio.sleep(5, NOTHING)
+    harness.poller.reset()
+    found = []
+    for _ in range(3):
+        await asyncio.sleep(0.75)
+        found.append(harness.poller.next_poll_seconds)
+
+    assert [1.25, 0.5, 0.0] == found, "the last one during a check"
+
+
+def test_a_poll_is_never_due_in_the_past() -> None:
+    """The event loop is busy, so the poll is late."""
+
+    async def late() -> float | None:
+        poller = PollerHarness(min_seconds=0.001).poller
+        poller.reset()
+        due = asyncio.get_running_loop().time() + 0.002
+        while asyncio.get_running_loop().time() < due:
+            pass
+        found = poller.next_poll_seconds
+        await poller.close()
+        return found
+
+    assert 0.0 == asyncio.run(late())

@@ -108,3 +108,13 @@ def test_a_hypothetical_consumer_has_the_capacity_of_a_standard_one(name: str, o
     model.known.consumers["bob"] = RegisteredConsumer("bob", 1, "client")
 
     assert {0: owner} == compute_target(model.known, model.layout, [0], {"bob": False, name: False}, {})
+
+
+def test_a_bucket_range_weighs_its_part_of_the_segment_in_whole_units() -> None:
+    """Half of 39 weighs 19, as much as segment 1, so ada is as loaded with two of them as cyd would be with one."""
+    model = AssignmentModel(2)
+    for name, capacity in {"ada": 200, "bob": 200, "cyd": 100}.items():
+        model.known.consumers[name] = RegisteredConsumer(name, 1, name, supports_bucket_ranges=True, capacity=capacity)
+    model.known.weights.update({0: 39, 1: 19})
+
+    assert {BucketRange(0, 0, 8): "ada", BucketRange(0, 8, 16): "bob", 1: "ada"} == model.target()

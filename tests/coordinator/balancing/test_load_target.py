@@ -385,3 +385,15 @@ def test_of_equal_levels_the_consumer_with_more_capacity_gets_the_segment() -> N
     held = WeightedAssignmentInput({0, 1}, {"ada": 100, "bob": 200}, {0: "bob"}, weights={0: 2, 1: 2})
 
     assert {0: "bob", 1: "bob"} == assign_by_load(held)
+
+
+def test_the_heaviest_key_is_left_out_of_the_mean_with_the_largest_consumer() -> None:
+    assert (20, 100) == fair_level([10, 100, 10], [100, 200])
+
+
+def test_of_two_underloaded_consumers_the_larger_one_is_filled_first() -> None:
+    weights = {0: 50, 1: 10, 2: 10}
+    capacities = {"ada": 200, "bob": 200, "cyd": 100}
+    target = assign_by_load(WeightedAssignmentInput(weights, capacities, {0: "cyd", 1: "bob", 2: "bob"}, weights))
+
+    assert {0: "ada", 1: "bob", 2: "bob"} == target

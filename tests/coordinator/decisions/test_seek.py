@@ -76,7 +76,10 @@ def test_rule_4_unread_records_are_not_skipped_implicitly() -> None:
 
 
 def test_rule_4_every_unread_ancestor_is_named() -> None:
-    assert "add 0=5 1=7 to skip 11 records" in seek({3: 2}, {0: 1})
+    reason = seek({3: 2}, {0: 1})
+
+    assert "comes after unread records of segment 0 (1 of 5), 1 (0 of 7)" in reason
+    assert "add 0=5 1=7 to skip 11 records" in reason
 
 
 def test_rule_4_an_ancestor_moved_back_by_the_same_seek_counts() -> None:

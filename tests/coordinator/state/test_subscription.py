@@ -10,6 +10,7 @@ from coordinator.state.subscription import Subscription
 from headgate.model import entries as e
 from headgate.model.bucket_ranges import BucketRange
 from headgate.model.offset_ranges import OffsetRanges
+from headgate.protocol.backlog import RecordCount
 
 IDS = {"topic_id": 1, "subscription_id": 2}
 RANGES = st.lists(
@@ -274,3 +275,11 @@ def test_the_latest_thousand_removed_consumers_are_remembered() -> None:
 
 def test_generations_and_seek_generations_begin_at_one_and_zero() -> None:
     assert (1, 0) == (subscription().next_generation, subscription().seek_generation)
+
+
+def test_the_backlog_of_a_queue_is_exact_for_a_segment_and_estimated_for_a_part_of_it() -> None:
+    known = subscription("QUEUE")
+    known.apply(acknowledged((0, 2, 5)), 0)
+
+    assert RecordCount(7) == known.unacknowledged_records(0, 10)
+    assert RecordCount(4, estimated=True) == known.unacknowledged_records(BucketRange(0, 0, 8), 10)
