@@ -346,6 +346,7 @@ def test_splits_and_merges_of_external_topics_are_refused(command: str, split: S
         outcome = commands.merge_segments(m.MergeSegments(segments=(1, 2), **about), split.state)
 
     assert isinstance(outcome, Refusal)
+    assert ("invalid", True) == (outcome.verdict, outcome.after_barrier)
     assert "split or merge at its source" in outcome.reason
 
 
@@ -422,6 +423,10 @@ def lookups_of_an_update(count: int) -> int:
 
 def test_the_cost_of_an_update_is_linear_in_the_segments() -> None:
     assert lookups_of_an_update(400) < 2.2 * lookups_of_an_update(200)
+
+
+def test_a_step_of_an_import_costs_two_for_each_listed_segment() -> None:
+    assert 6 == next(import_topic(listing(*chain(3)), Shard().state, "alice"))
 
 
 def test_a_plan_for_a_former_layout_is_made_again(shard: Shard) -> None:

@@ -132,6 +132,13 @@ def test_a_flood_of_announcements_costs_one_question_a_second() -> None:
     assert belief.ask_at == calm
 
 
+def test_the_first_question_names_no_term() -> None:
+    belief = LeaderBelief()
+    belief.prompt(0.0)
+
+    assert Question(1, heard_epoch=0, believed_epoch=0) == belief.ask(0.0, 1.0)
+
+
 def test_questions_in_a_row_wait_longer_and_longer_up_to_a_second() -> None:
     belief, now, pauses = believing(5, now=100.0), 100.0, []
     for _ in range(8):

@@ -354,6 +354,18 @@ def test_a_leader_that_announces_itself_again_has_a_quarter_of_a_second_to_reply
     assert Phase.BACKING_OFF is talk.session.phase
 
 
+def test_an_identity_is_a_reply_of_a_leader_that_has_announced_itself_again():
+    talk = streaming()
+    talk.offer("a")
+    assert ["a@1"] == talk.refuse("a", "forgotten") + talk.wait_for_pause()
+    assert ["open"] == talk.refuse("a", "forgotten") + talk.wait_for_pause()
+    talk.leader(1)
+    talk.wait(0.2)
+    assert ["a@0"] == talk.identify(8)
+    talk.wait(0.1)
+    assert Phase.BACKING_OFF is not talk.session.phase
+
+
 def test_batches_that_are_known_to_be_committed_are_not_replayed():
     talk = streaming()
     talk.offer("a", "b", "c", "d")
