@@ -17,7 +17,9 @@ from headgate.model.duration import duration
         (120, "2 min"),
         (7199, "120 min"),
         (7200, "2 h"),
+        (216_000, "2 days"),
         (300_000, "3 days"),
+        (302_400, "4 days"),
     ],
 )
 def test_durations_have_one_unit(seconds: float, text: str) -> None:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from headgate.errors import LayoutError
 from headgate.model.hashing import SEGMENT_HASHES
-from headgate.model.layout import Layout, SegmentState
+from headgate.model.layout import Layout, Segment, SegmentState
 
 
 def changed(layout: Layout, choices: list[tuple[str, int]]) -> Layout:
@@ -167,3 +167,12 @@ def test_a_change_may_concern_a_segment_that_an_earlier_one_creates() -> None:
 
     assert sorted(segment.segment_id for segment in layout.active()) == [3, 5]
     assert layout.segments[5].parents == (4, 2)
+
+
+def test_a_parent_that_is_missing_from_the_layout_is_no_ancestor() -> None:
+    """A layout may name parents that it does not contain."""
+    assert frozenset() == Layout(1, 2, {1: Segment(1, 0, 0xFFFF, 0, parents=(0,))}).ancestors(1)
+
+
+def test_the_first_segment_of_an_external_topic_without_any_is_0() -> None:
+    assert 0 == Layout.imported([]).next_segment_id

@@ -66,3 +66,9 @@ def test_ranges_are_removed_from_the_lowest_on() -> None:
     assert [(1, 4), (6, 9)] == [ranges.pop_first(), ranges.pop_first()]
     with pytest.raises(IndexError):
         ranges.pop_first()
+
+
+def test_a_range_touches_those_that_it_overlaps_or_continues() -> None:
+    ranges = OffsetRanges([(4, 6)])
+
+    assert [(n, n + 2) for n in range(9) if ranges.touches(n, n + 2)] == [(2, 4), (3, 5), (4, 6), (5, 7), (6, 8)]

@@ -71,6 +71,7 @@ def test_the_size_is_estimated_from_the_mean_size_of_all_records() -> None:
         (5, 2.0, 2.0, ("never", None)),
         (5, 3.0, 2.0, ("never", None)),
         (5, 0.0, 2.0, ("shrinking", 2.5)),
+        (5, 1.5, 2.0, ("shrinking", 10.0)),
     ],
 )
 def test_the_outlook_follows_from_records_and_rates(

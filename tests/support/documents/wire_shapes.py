@@ -103,7 +103,8 @@ def limits(of: shapes.Type) -> str:
                 filter(None, [_length(low, high, "items"), f"each {limits(value)}" if limits(value) else ""])
             )
         case shapes.IntType(ge=low, le=high) if high is not None:
-            return f"{low} to 2^{(high + 1).bit_length() - 1}-1" if high > 2**20 else f"{low} to {high}"
+            power = (high + 1).bit_length() - 1
+            return f"{low} to 2^{power}-1" if high > 2**20 and high == 2**power - 1 else f"{low} to {high}"
         case shapes.StrType(pattern=pattern) if pattern is not None:
             assert pattern in PATTERNS, "a way to write this pattern is missing here"
             return PATTERNS[pattern]

@@ -1,0 +1,38 @@
+"""Defaults of entries: what the absence of a field in a stored ledger means."""
+
+import typing
+
+import msgspec
+
+from headgate.model import entries as e
+
+
+def numeric_defaults(kind: type[msgspec.Struct]) -> dict[str, int]:
+    """Return "entry.field" → default, for numbers."""
+    fields = msgspec.structs.fields(kind)
+    return {f"{kind.__name__}.{field.name}": field.default for field in fields if type(field.default) is int}
+
+
+def test_an_absent_number_keeps_its_meaning() -> None:
+    """Entries are permanent, and a default is not written. 0, 0 are all buckets."""
+    defaults: dict[str, int] = {}
+    for kind in (*typing.get_args(e.AnyEntry), e.AcknowledgedRange):
+        defaults |= numeric_defaults(kind)
+
+    assert defaults == {
+        "RecordsStored.producer_epoch": 0,
+        "RecordsStored.sequence": 0,
+        "RecordsAcknowledged.producer_epoch": 0,
+        "RecordsAcknowledged.sequence": 0,
+        "AcknowledgedRange.first_bucket": 0,
+        "AcknowledgedRange.end_bucket": 0,
+        "TopicCreated.buckets": 16,
+        "TopicImported.hash_bits": 0,
+        "ConsumerRegistered.capacity": 100,
+        "SegmentGranted.first_bucket": 0,
+        "SegmentGranted.end_bucket": 0,
+        "SegmentRevoked.first_bucket": 0,
+        "SegmentRevoked.end_bucket": 0,
+        "SegmentReleased.first_bucket": 0,
+        "SegmentReleased.end_bucket": 0,
+    }
