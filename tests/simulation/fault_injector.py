@@ -18,6 +18,7 @@ from headgate.errors import CommandUnknownError, HeadgateError, NoLeaderError
 from tests.simulation.cluster_plan import MAIN_TOPIC
 from tests.simulation.ledger_rules import check_seek
 from tests.simulation.plan import RARE_OPERATIONS, Step
+from tests.simulation.rare_clients import CROWDED, play_crowd
 from tests.simulation.rare_faults import RareFaults
 from tests.simulation.simulated_daemon import SimulatedDaemon, now_ms
 from tests.support.fakes.broker import Faults
@@ -116,12 +117,26 @@ class FaultInjector:
             # Again, while its consumers read the repeated records.
             await asyncio.sleep(rng.uniform(0, 1))
             await self.command(admin.seek(TOPIC, subscription, to="earliest"), f"seek {subscription} again")
+            if rng.random() < 0.3:
+                # Sealed segments have unread records now.
+                latest = self._checked_seek(admin, subscription, {"to": "latest"})
+                await self.command(latest, f"seek {subscription} to latest after all")
+        elif rng.random() < 0.3:
+            await self._seek_ancestor(admin, subscription, rng)
+
+    async def _seek_ancestor(self, admin: Admin, subscription: str, rng: random.Random) -> None:
+        """Seek only a segment with many descendants, which were read."""
+        topic = self._world.main_state.topics[TOPIC]
+        oldest = max(sorted(topic.layout.segments), key=lambda segment: len(topic.layout.descendants({segment})))
+        wanted = {"positions": {oldest: rng.randint(0, topic.tails[oldest].next_offset)}}
+        await self.command(self._checked_seek(admin, subscription, wanted), f"seek {subscription} {wanted}")
 
     async def _checked_seek(self, admin: Admin, subscription: str, wanted: dict[str, Any]) -> None:
         """Seek, and check what was moved. Positions only rise until the next seek, which is a command of the same client."""
+        before = self._world.main_state.topics[TOPIC].layout
         result = await admin.seek(TOPIC, subscription, **wanted)
         topic = self._world.main_state.topics[TOPIC]
-        check_seek(result, wanted, topic.subscriptions[subscription], topic.layout)
+        check_seek(result, wanted, topic.subscriptions[subscription], topic.layout, before)
 
     async def _delete_subscription(self, admin: Admin, rng: random.Random) -> None:
         """Delete a subscription while its consumer runs; the consumer ends and is started again."""
@@ -269,6 +284,10 @@ class FaultInjector:
             task = self._world.consumers.pop(name)
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
+            if hangs and rng.random() < 0.5:
+                # Another one joins while the hanging one still counts as connected, and is to give something up.
+                await asyncio.sleep(rng.uniform(0, 2))
+                self._world.start_consumer(STREAM)
 
     def _later(self, seconds: float, act: Callable[[], None]) -> None:
         asyncio.get_running_loop().call_later(seconds, act)
@@ -286,3 +305,5 @@ class FaultInjector:
             if daemon.frozen:
                 self._thaw(daemon)
         self._world.log("world", "all faults have ended")
+        if CROWDED & self._world.plan.kinds:
+            await play_crowd(self._world, STREAM)

@@ -7,10 +7,15 @@
 5. A child has all its parents, and the active segments of a topic divide all hashes among themselves.
 6. No position is beyond the end, and in strict order none is behind an ancestor with unread records.
 7. A segment is pruned after its retention. A chunk is deleted after it was compacted, and never the first one of a term.
+8. A revoked segment is released within the time limit, as long as one leader waits for it.
+9. An acknowledgement of a STREAM begins at offset 0.
+10. All streams below 4 KiB/s have one weight.
 """
 
 from __future__ import annotations
 
+import asyncio
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -32,6 +37,11 @@ from tests.simulation.broken_promise import InvariantViolationError
 
 _MANIFEST = re.compile(r"manifests/shard=(\d+)/(\d+)-(\d+)\b.*")
 
+LEAST_WEIGHT = 4096 // 256
+"""4 KiB/s in the unit of weights: streams with less weigh as much as one with this load."""
+RELEASE_SECONDS = 10.0
+"""How much later than its time limit a revocation ends at most: a clock may be a tenth slow, and a leader freeze shortly."""
+
 _WRITTEN_AT = re.compile(rb'"written_at_ms":\s*(\d+)')
 
 
@@ -43,6 +53,8 @@ class LedgerRules:
     """After how long segments are pruned; None: never without a command."""
     compaction_seconds: float = 0.0
     """How long a manifest exists before chunks that it covers are deleted."""
+    revoke_seconds: float = math.inf
+    """Time limit of a revocation."""
     calm: bool = False
     """Whether every consumer runs and answers."""
     deletions: int = 0
@@ -51,6 +63,10 @@ class LedgerRules:
     """(subscription, consumer) → incarnation and client of the instance whose name another one gets next."""
     _manifests: dict[int, dict[ChunkRange, int]] = field(default_factory=dict)
     """Shard → range of a manifest → when it was written, in milliseconds."""
+    _term_began: dict[int, float] = field(default_factory=dict)
+    """Shard → when its term began."""
+    _revoked: dict[tuple[int, int, int], float] = field(default_factory=dict)
+    """(shard, subscription, generation) → when it was revoked."""
 
     def check_before(self, state: ShardState, entry: e.AnyEntry) -> None:
         """Check an entry against the state before it."""
@@ -79,10 +95,14 @@ class LedgerRules:
         if subscription.removed(entry.consumer, *instance) is not None:
             raise InvariantViolationError(f"{entry.consumer}: {instance} came back after it was removed")
 
-    def _record_replacement(self, state: ShardState, entry: e.ConsumerRemoved) -> None:
+    def _check_removal(self, state: ShardState, entry: e.ConsumerRemoved) -> None:
+        subscription = state.subscriptions[entry.subscription_id]
         if entry.reason == "replaced":
-            known = state.subscriptions[entry.subscription_id].consumers[entry.consumer]
+            known = subscription.consumers[entry.consumer]
             self._replaced[entry.subscription_id, entry.consumer] = known.incarnation, known.client_id
+        for held, holding in subscription.holdings.items():
+            if holding.consumer == entry.consumer:
+                self._check_wait(state.shard, subscription, f"{held} of {entry.consumer}", holding.generation)
 
     def _check_configuration(self, state: ShardState, entry: e.SubscriptionConfigured) -> None:
         known = state.subscriptions[entry.subscription_id]
@@ -113,11 +133,28 @@ class LedgerRules:
                 )
 
     def _check_release(self, state: ShardState, entry: e.SegmentReleased) -> None:
+        subscription = state.subscriptions[entry.subscription_id]
         if self.calm and entry.reason == "timed_out":
-            name = state.subscriptions[entry.subscription_id].name
-            raise InvariantViolationError(f"{name}: a consumer that runs did not confirm segment {entry.segment}")
+            raise InvariantViolationError(
+                f"{subscription.name}: a consumer that runs did not confirm segment {entry.segment}"
+            )
+        self._check_wait(state.shard, subscription, f"segment {entry.segment}", entry.generation)
+
+    def _check_wait(self, shard: int, subscription: Subscription, what: str, generation: int) -> None:
+        """Check how long the present leader has waited for the end of a holding, if that was revoked (rule 8)."""
+        revoked_at = self._revoked.pop((shard, subscription.subscription_id, generation), None)
+        if revoked_at is not None:
+            waited = _now_seconds() - max(revoked_at, self._term_began.get(shard, 0.0))
+            if waited > self.revoke_seconds + RELEASE_SECONDS:
+                raise InvariantViolationError(
+                    f"{subscription.name}: {what} was revoked, and released only after {waited:.0f} s"
+                )
+
+    def _record_term(self, state: ShardState, _: e.TermStarted) -> None:
+        self._term_began[state.shard] = _now_seconds()
 
     def _check_revocation(self, state: ShardState, entry: e.SegmentRevoked) -> None:
+        self._revoked[state.shard, entry.subscription_id, entry.generation] = _now_seconds()
         subscription = state.subscriptions[entry.subscription_id]
         holder = subscription.holdings[slice_of(entry.segment, entry.first_bucket, entry.end_bucket)].consumer
         layout = state.topics_by_id[entry.topic_id].layout
@@ -130,6 +167,12 @@ class LedgerRules:
             problem = needless_move(subscription, len(gate.grantable), holder)
             if problem is not None:
                 raise InvariantViolationError(f"{subscription.name}: segment {entry.segment} moves: {problem}")
+
+    @staticmethod
+    def _check_weights(state: ShardState, entry: e.SegmentWeightsSet) -> None:
+        if light := {segment: weight for segment, weight in entry.weights.items() if weight < LEAST_WEIGHT}:
+            name = state.subscriptions[entry.subscription_id].name
+            raise InvariantViolationError(f"{name}: idle segments have weights of their own: {light}")
 
     # Layouts
 
@@ -176,6 +219,12 @@ class LedgerRules:
             raise InvariantViolationError(f"{topic.name}: data of segments {left} was deleted, and they still exist")
 
     # Positions
+
+    @staticmethod
+    def _check_acknowledgement(state: ShardState, entry: e.RecordsAcknowledged) -> None:
+        subscription = state.subscriptions[entry.subscription_id]
+        if subscription.type == "STREAM" and (partial := [each for each in entry.ranges if each.first_offset]):
+            raise InvariantViolationError(f"{subscription.name}: a STREAM has acknowledged only {partial[0]}")
 
     def _check_positions(self, state: ShardState, entry: e.SubscriptionCreated | e.SubscriptionSeek) -> None:
         subscription = state.subscriptions[entry.subscription_id]
@@ -228,8 +277,13 @@ def needless_move(subscription: Subscription, grantable: int, holder: str) -> st
     return f"{holder} holds {has} of {grantable} segments among {len(counts)} consumers"
 
 
-def check_seek(result: SeekResult, wanted: Mapping[str, Any], subscription: Subscription, layout: Layout) -> None:
-    """Check what a seek has moved against what was ``wanted``, the arguments of `Admin.seek`."""
+def check_seek(
+    result: SeekResult, wanted: Mapping[str, Any], subscription: Subscription, layout: Layout, before: Layout
+) -> None:
+    """Check what a seek has moved against what was ``wanted``, the arguments of `Admin.seek`.
+
+    ``before``: the layout when it was asked for. Segments that were sealed meanwhile may have later records.
+    """
     named = wanted.get("positions", {})
     behind = layout.descendants(set(named)) if is_gated(subscription.type, subscription.order) else set()
     for move in result.moves:
@@ -239,8 +293,9 @@ def check_seek(result: SeekResult, wanted: Mapping[str, Any], subscription: Subs
         if move.to_offset != right:
             raise InvariantViolationError(f"{subscription.name}: a seek to {wanted} moved {move}")
     if wanted.get("to") == "latest":
-        for segment in layout.segments.values():
-            if subscription.position(segment.segment_id) < (segment.end_offset or 0):
+        for segment in before.segments.values():
+            is_known = segment.segment_id in layout.segments
+            if is_known and subscription.position(segment.segment_id) < (segment.end_offset or 0):
                 raise InvariantViolationError(
                     f"{subscription.name}: {segment} has unread records after a seek to latest"
                 )
@@ -286,15 +341,22 @@ def _check_tiling(topic: str, ranges: Iterable[tuple[int, int]], hashes: int) ->
         raise InvariantViolationError(f"{topic}: hash {expected} has no active segment")
 
 
+def _now_seconds() -> float:
+    return asyncio.get_running_loop().time()
+
+
 _BEFORE: Mapping[type, Callable[[LedgerRules, ShardState, Any], None]] = {
     e.ConsumerRegistered: LedgerRules._check_registration,
-    e.ConsumerRemoved: LedgerRules._record_replacement,
+    e.ConsumerRemoved: LedgerRules._check_removal,
     e.SubscriptionConfigured: LedgerRules._check_configuration,
     e.SegmentsDrained: LedgerRules._check_drained,
     e.SegmentReleased: LedgerRules._check_release,
     e.SegmentRevoked: LedgerRules._check_revocation,
     e.SegmentsPruned: LedgerRules._check_pruning,
     e.DataDeleted: LedgerRules._check_data_deletion,
+    e.RecordsAcknowledged: lambda _, state, entry: LedgerRules._check_acknowledgement(state, entry),
+    e.SegmentWeightsSet: lambda _, state, entry: LedgerRules._check_weights(state, entry),
+    e.TermStarted: LedgerRules._record_term,
 }
 _AFTER: Mapping[type, Callable[[LedgerRules, ShardState, Any], None]] = {
     e.SubscriptionCreated: LedgerRules._check_creation,

@@ -330,8 +330,7 @@ class Operators:
         for state in self._world.checker.states.values():
             for topic in state.topics.values():
                 for subscription in topic.subscriptions.values():
-                    can_share = topic.external is None
-                    problem = uneven(subscription, topic.layout, can_share=can_share)
+                    problem = uneven(subscription, topic.layout)
                     if problem is not None:
                         return f"{subscription.name}: {problem}"
         return None

@@ -80,7 +80,10 @@ batches of others, and of quotas that clients exceed."""
 RARE_PROGRAMS: Final = {"external": 0.08, "rule_breaker": 0.04}
 """Probability of a topic whose records are elsewhere, and of a program that sends what no correct client sends. A world
 with the second has the first too."""
-DISTURBING: Final = frozenset(SOMETIMES) | frozenset(RARE_PROGRAMS)
+RARE_CLIENTS: Final = {"large_records": 0.012, "first_version": 0.006, "crowd": 0.006}
+"""Probability of records so large that weights follow them, and of a crowd of consumers at the end, of which some are of the
+first version. Each has random numbers of its own."""
+DISTURBING: Final = frozenset(SOMETIMES) | frozenset(RARE_PROGRAMS) | frozenset(RARE_CLIENTS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,8 +230,13 @@ def plan_of(seed: int, scale: Scale | None = None) -> Plan:
         steps.append(Step(number, at_seconds, lead, burst, rng.choice(OPERATIONS), rng.getrandbits(32)))
     rarity = random.Random(f"{seed}/rare programs").random()
     programs += [name for name, probability in RARE_PROGRAMS.items() if rarity < probability]
+    programs += [name for name, probability in RARE_CLIENTS.items() if _draw(seed, name) < probability]
     plan = Plan(seed, drawn, tuple(programs), tuple(_with_rare_step(seed, steps)))
     return _clustered(plan) if scale is None and drawn is not BUSY and is_clustered(seed) else plan
+
+
+def _draw(seed: int, purpose: str) -> float:
+    return random.Random(f"{seed}/{purpose}").random()
 
 
 def _scale_of(seed: int) -> Scale:

@@ -177,6 +177,10 @@ class RuleBreaker:
                 attempts["acknowledgements beyond the end"] = (known.consumer, known.incarnation, beyond)
             for what, (consumer, incarnation, acknowledgement) in attempts.items():
                 await self._refuse_acknowledgement(subscription, what, consumer, incarnation, acknowledgement)
+            if subscription.type == e.SubscriptionType.STREAM:
+                # It counts, and acknowledges nothing new. The checker sees from which offset on.
+                repeated = m.Acknowledgement(segment, holding.generation, position, position)
+                await self._ask(self._acknowledgement(subscription, known.consumer, known.incarnation, repeated))
 
     def _has_end(self, subscription: Subscription, segment: int) -> bool:
         """Return whether the leader knows where a segment ends: only its source knows it of an active one with offsets."""
@@ -187,14 +191,7 @@ class RuleBreaker:
     async def _refuse_acknowledgement(
         self, subscription: Subscription, what: str, consumer: str, incarnation: int, acknowledgement: m.Acknowledgement
     ) -> None:
-        body = m.AcknowledgeBatch(
-            topic=subscription.topic,
-            subscription=subscription.name,
-            consumer=consumer,
-            incarnation=incarnation,
-            acknowledgements=[acknowledgement],
-        )
-        reply = await self._ask(body)
+        reply = await self._ask(self._acknowledgement(subscription, consumer, incarnation, acknowledgement))
         if reply is not None and isinstance(reply.body, m.Committed) and not reply.body.rejected:
             raise InvariantViolationError(f"{subscription.name}: {what}: {acknowledgement} of {consumer} counts")
 
@@ -236,7 +233,7 @@ class RuleBreaker:
                 await self._refuse("a late copy of a registration", body)
 
     async def _returning_consumer(self) -> None:
-        """Return with another capacity, which counts, and with another balance, which does not."""
+        """Return with another capacity, which counts, and with another balance, which does not; then as a newer program."""
         body = self._registration(self._topic, "alarms", "QUEUE")
         if await self._joined(body):
             changed = self._registration(self._topic, "alarms", "QUEUE", capacity=300, balance="load")
@@ -248,7 +245,16 @@ class RuleBreaker:
                     raise InvariantViolationError(f"a consumer returned with capacity 300, and has {known.capacity}")
                 if subscription.balance != "count":
                     raise InvariantViolationError("a returning consumer changed the balance")
+            body = await self._replace(body)
         await self._ask(self._leaving(body))
+
+    async def _replace(self, body: m.RegisterConsumer) -> m.RegisterConsumer:
+        """Register as a program that was started again, which gets its name at once; return the registration."""
+        newer = msgspec.structs.replace(body, incarnation=next(self._request_ids))
+        reply = await self._ask(newer)
+        if reply is not None and isinstance(reply.body, m.Rejected) and reply.body.verdict == "fenced":
+            raise InvariantViolationError(f"a consumer that was started again was refused: {reply.body.reason}")
+        return newer
 
     async def _external_consumers(self) -> None:
         """Use an external topic as a stored one: begin at its end, and move beyond what is known of it."""
@@ -293,6 +299,18 @@ class RuleBreaker:
             producer_id=producer_id,
             producer_epoch=producer_epoch,
             sequence=sequence,
+        )
+
+    @staticmethod
+    def _acknowledgement(
+        subscription: Subscription, consumer: str, incarnation: int, acknowledgement: m.Acknowledgement
+    ) -> m.AcknowledgeBatch:
+        return m.AcknowledgeBatch(
+            topic=subscription.topic,
+            subscription=subscription.name,
+            consumer=consumer,
+            incarnation=incarnation,
+            acknowledgements=[acknowledgement],
         )
 
     def _registration(

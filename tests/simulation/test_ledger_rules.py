@@ -1,5 +1,6 @@
 """Each rule about single entries is broken by one entry that is one change away from a permitted one."""
 
+import asyncio
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -102,6 +103,43 @@ async def test_in_a_calm_world_every_consumer_confirms(ledger: CheckedLedger) ->
     ledger.checker.rules.calm = True
 
     refused("did not confirm", add(ledger, e.SegmentReleased, segment=0, generation=1, reason="timed_out"))
+
+
+@pytest.mark.parametrize(
+    ("seconds", "new_term", "fits"), [(24, False, True), (26, False, False), (26, True, True)], ids=str
+)
+async def test_a_revocation_ends_in_time_unless_the_leader_changes(
+    ledger: CheckedLedger, seconds: float, new_term: bool, fits: bool
+) -> None:
+    rules = ledger.checker.rules
+    rules.revoke_seconds = 15
+    rules.check_before(ledger.state, e.TermStarted(leader_epoch=2, instance="d2"))
+    ledger.grant(0, "a", 1)
+    add(ledger, e.SegmentRevoked, segment=0, generation=1)()
+    await asyncio.sleep(seconds)
+    if new_term:
+        rules.check_before(ledger.state, e.TermStarted(leader_epoch=3, instance="d3"))
+    removal = add(ledger, e.ConsumerRemoved, consumer="a", incarnation=1, reason="evicted")
+
+    if fits:
+        removal()
+    else:
+        refused("was revoked, and released only after 26 s", removal)
+
+
+async def test_an_acknowledgement_of_a_stream_begins_at_its_first_record(ledger: CheckedLedger) -> None:
+    ledger.records(0, 1)
+    ledger.deliver(0, 1)
+    ledger.acknowledge(ledger.orders, ledger.billing, (0, 1, 2))
+
+    refused("a STREAM has acknowledged only", ledger.commit)
+
+
+async def test_idle_segments_have_one_weight(ledger: CheckedLedger) -> None:
+    add(ledger, e.SegmentWeightsSet, weights={0: 16})()
+    wrong = add(ledger, e.SegmentWeightsSet, weights={1: 15})
+
+    refused("idle segments have weights of their own: {1: 15}", wrong)
 
 
 @pytest.mark.parametrize(("field", "text"), [("last_hash", "has no active segment"), ("parents", "has the parents")])

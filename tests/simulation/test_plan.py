@@ -9,6 +9,7 @@ from tests.simulation.plan import (
     FIRST_SMALL_SEED,
     OPERATIONS,
     OPTIONAL,
+    RARE_CLIENTS,
     RARE_OPERATIONS,
     RARELY,
     SMALL,
@@ -102,3 +103,12 @@ def test_one_of_five_sparse_seeds_encodes_its_chunks_whatever_else_it_is() -> No
         encoded = [plan for plan in same if plan.chunks == "shared"]
         assert len(encoded) == pytest.approx(len(same) / 5, rel=0.2)
         assert {plan.clustered for plan in encoded} == {True, False}
+
+
+@pytest.mark.parametrize("program", sorted(RARE_CLIENTS))
+def test_rare_clients_are_drawn_and_change_no_other_part(program: str) -> None:
+    plans = [plan_of(seed, SPARSE) for seed in range(1, 3000)]
+    found = [plan for plan in plans if program in plan.programs]
+
+    assert len(found) == pytest.approx(RARE_CLIENTS[program] * len(plans), rel=0.6)
+    assert {plan.programs[-1] for plan in plans if set(plan.programs) & set(RARE_CLIENTS)} <= set(RARE_CLIENTS)

@@ -54,7 +54,8 @@ from tests.simulation.ledger_rules import LedgerRules
 from tests.simulation.operators import Operators
 from tests.simulation.page_cache import objects_of
 from tests.simulation.plan import DISTURBING, Plan
-from tests.simulation.simulated_daemon import CLUSTER, DELETE_SECONDS, SimulatedDaemon, now_ms
+from tests.simulation.rare_clients import balances_by_load, client_kind, value_of
+from tests.simulation.simulated_daemon import CLUSTER, DELETE_SECONDS, HURRIED, UNHURRIED, SimulatedDaemon, now_ms
 from tests.simulation.user_rights import rules_of
 from tests.support.fakes.broker import FakeBroker
 from tests.support.fakes.object_store import FakeStore
@@ -130,8 +131,7 @@ class ClusterSimulation:
         self.topics = [TOPIC, *self.others.values()]
         self.standby_bytes, self.standby_replicas = (0, 2000, 1 << 30)[plan.seed % 3], 1 + plan.seed % 2
         """So that followers keep no state, a few, or all of which they are a successor."""
-        self.by_load = plan.seed % 4 > 1
-        """Whether the STREAM subscription is balanced by load."""
+        self.by_load = balances_by_load(plan)
         self.faults = FaultInjector(self)
         self.operators = Operators(self)
         checker.calm, checker.rules = plan.calm, self._rules()
@@ -157,6 +157,7 @@ class ClusterSimulation:
         return LedgerRules(
             retention_ms=1000 * self.retention.retention_seconds if self.plan.seed % 2 else None,
             compaction_seconds=0.0 if clocks_differ else DELETE_SECONDS,
+            revoke_seconds=(HURRIED if self.plan.scale.hurried else UNHURRIED).revoke_timeout_seconds,
             calm=self.plan.calm,
         )
 
@@ -427,7 +428,7 @@ class ClusterSimulation:
                     counter = counters[topic, key]
                     counters[topic, key] += 1
                     began = asyncio.get_running_loop().time()
-                    delivery = await producer.send(topic, key, b"%d" % counter)
+                    delivery = await producer.send(topic, key, value_of(self.plan, counter))
                     waiting.append((topic, key, counter, delivery))
                     if self.plan.calm:
                         self.spawn(self.operators.check_send(delivery, began))
@@ -452,7 +453,7 @@ class ClusterSimulation:
             options |= {"balance": "load", "capacity": rng.choice([0.5, 1.0, 1.0, 3.0])}
         while True:
             self._instances_started += 1
-            client = self.client(f"{name}-{self._instances_started}")
+            client = self.client(f"{name}-{self._instances_started}", client_kind(self.plan, name))
             with suppress(FencedError, NoLeaderError):
                 async with self.faults.rare.ending_at_damage(name), Consumer(client, **options) as consumer:
                     async for record in consumer:
@@ -480,19 +481,20 @@ class ClusterSimulation:
         """Answer drain checks like Spark: late, sometimes failing or hanging, never ahead of the ledger."""
         await asyncio.sleep(self.drain_rng.uniform(0.05, 1.0))
         luck = self.drain_rng.random()
-        if luck < 0.05:
-            raise HeadgateError("the backlog run failed")
-        if luck < 0.07:
+        if 0.05 <= luck < 0.1:
             await asyncio.sleep(3600)
         state = self.checker.states[query.shard]
         known = state.subscriptions.get(query.subscription_id)
         if known is None or state.chunk < query.at_least_chunk:
             return frozenset()
         layout = state.topics_by_id[known.topic_id].layout
-        return frozenset(
+        found = frozenset(
             segment
             for segment in query.segments
             if segment in layout.segments  # it may have been pruned since
             and (end := layout.segments[segment].end_offset) is not None
             and known.position(segment) >= end
         )
+        if luck < (0.05 if found else 0.25):  # nothing waits for a check that finds nothing
+            raise HeadgateError("the backlog run failed")
+        return found
