@@ -125,6 +125,11 @@ class GroupCommit:
         return sum(chunk.batches for chunk in (self._pending, self._writing) if chunk is not None)
 
     @property
+    def is_idle(self) -> bool:
+        """Whether no chunk is open or being written."""
+        return self._idle.is_set()
+
+    @property
     def newest(self) -> int:
         """The newest chunk that holds an accepted entry, durable or not."""
         return self._state.chunk

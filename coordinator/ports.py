@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from coordinator.balancing.weights import CHANGE_INTERVAL_SECONDS, SAMPLE_INTERVAL_SECONDS
+from coordinator.decisions.sessions import MISSED_HEARTBEATS
 from coordinator.state.subscription import Subscription
 from headgate.model import entries as e
 from headgate.protocol import messages as m
@@ -32,6 +33,11 @@ class CoordinatorSettings:
     """How often loads are sampled when balancing by load."""
     weight_change_interval_seconds: float = CHANGE_INTERVAL_SECONDS
     """Shortest time between two changes of weights."""
+
+    @property
+    def deadline_seconds(self) -> tuple[float, ...]:
+        """How far the deadlines that `SubscriptionCoordinator.tick` checks are ahead when they begin."""
+        return MISSED_HEARTBEATS * self.heartbeat_interval_seconds, self.grace_seconds, self.revoke_timeout_seconds
 
 
 class LedgerPort(Protocol):

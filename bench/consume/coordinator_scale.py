@@ -1,8 +1,8 @@
 """Processor time and memory of the coordinators of a thousand subscriptions.
 
 1 000 subscriptions, each on its own topic with 16 segments and two consumers, are led in one
-process by real coordinators over real shard state, without servers. A leader checks all deadlines
-four times a second, so ten seconds are forty ticks of every coordinator. One side is ten seconds
+process by real coordinators over real shard state, without servers. A leader that writes checks all
+deadlines four times a second, so ten seconds are forty ticks of every coordinator. One side is ten seconds
 without events; the other is ten seconds in which every consumer also sends one heartbeat with what
 it holds. The value is the second over the first. The parts show the share of a core of each side.
 
@@ -21,7 +21,7 @@ from collections.abc import Callable
 from typing import Any
 
 from bench.harness.benchmark import Benchmark, Effort, Measurement, run_alternating
-from controller.leader.leader import TICK_INTERVAL_SECONDS
+from controller.decisions.tick_pace import TICK_INTERVAL_SECONDS
 from controller.state.shard_state import ShardState
 from coordinator.ports import CoordinatorSettings
 from coordinator.subscription_coordinator import SubscriptionCoordinator

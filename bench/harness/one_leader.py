@@ -19,8 +19,9 @@ from typing import Self, TypeVar
 
 from controller.access.control import AccessControl
 from controller.access.rules import OPEN
+from controller.decisions.tick_pace import TICK_INTERVAL_SECONDS
 from controller.leader.context import LeaderContext
-from controller.leader.leader import TICK_INTERVAL_SECONDS, ShardLeader
+from controller.leader.leader import ShardLeader
 from controller.settings.load import IngestSettings, RetentionSettings, ScalingSettings
 from controller.state.shard_state import ShardState
 from controller.status import summaries

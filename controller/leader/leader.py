@@ -23,6 +23,7 @@ from controller.decisions.deadline import judge_deadline
 from controller.decisions.handlers import AfterChunk, Decision, Deferred, Handler, Outcome, Stepwise, handler
 from controller.decisions.placement import route_batch
 from controller.decisions.quota import keep_within_quotas
+from controller.decisions.tick_pace import TICK_INTERVAL_SECONDS, tick_pause_seconds
 from controller.decisions.verdicts import Accept, Batch, Duplicate, judge_batch, judge_term
 from controller.devices.intake import DeviceIntake
 from controller.devices.session_port import Delivery
@@ -48,10 +49,8 @@ from headgate.protocol import messages as m
 from metrics import events
 from metrics.label_values import BatchVerdict, LayoutChangeKind
 
-SUCCESSOR_CHECK_INTERVAL_SECONDS = 1.0
-"""How often an idle leader checks whether another leader has written the next chunk."""
-TICK_INTERVAL_SECONDS = 0.25
-"""How often deadlines (heartbeats, grace periods, revocations) are checked."""
+SUCCESSOR_CHECK_SECONDS = 1.0 - TICK_INTERVAL_SECONDS / 2
+"""Age of the last check for a chunk of another leader after which an idle leader checks again: with the next tick."""
 MAX_DELAYED_REFUSALS = 1000
 """Limit for refusals that are being delayed. Beyond it a request gets no reply, so its client repeats it even later."""
 BYTES_PER_COST = 512
@@ -453,10 +452,11 @@ class ShardLeader:
 
     async def _run_timers(self) -> None:
         """Check deadlines, the broker connection, and for a successor while idle."""
-        loop = asyncio.get_running_loop()
-        checked_at = loop.time()
+        loop, checked_at = asyncio.get_running_loop(), asyncio.get_running_loop().time()
+        durations = self._ingest.unreachable_seconds, *self._context.subscriptions.deadline_seconds
+        pause_seconds = TICK_INTERVAL_SECONDS
         while True:
-            await asyncio.sleep(TICK_INTERVAL_SECONDS)
+            await asyncio.sleep(pause_seconds)
             await self.driver.complete(self.subscription_registry.tick())
             self._expire_producers()
             self.autoscaler.tick()
@@ -466,7 +466,8 @@ class ShardLeader:
             if lost_seconds > self._ingest.unreachable_seconds:
                 reason = f"the broker has been unreachable for {lost_seconds:.1f} s"
                 raise TermEndedError(Event.BROKER_UNREACHABLE, reason)
-            if loop.time() - checked_at >= SUCCESSOR_CHECK_INTERVAL_SECONDS:
+            pause_seconds = tick_pause_seconds(*durations, idle=self.commit.is_idle)
+            if loop.time() - checked_at > SUCCESSOR_CHECK_SECONDS:
                 checked_at = loop.time()
                 await self.commit.check_for_successor()
 

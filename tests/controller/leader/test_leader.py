@@ -333,6 +333,29 @@ async def test_losing_the_broker_for_too_long_ends_the_term() -> None:
     assert Event.BROKER_UNREACHABLE is caught.value.event
 
 
+async def test_an_idle_leader_checks_its_deadlines_less_often_than_one_that_writes() -> None:
+    shard = OneShard()
+    async with shard.leader() as leader, producing(shard) as (client, identity):
+        await asyncio.sleep(5)
+        ticks, tick = [0], leader.autoscaler.tick
+
+        def counted() -> None:
+            ticks[0] += 1
+            tick()
+
+        leader.autoscaler.tick = counted  # type: ignore[method-assign]
+        await asyncio.sleep(20)
+        idle = ticks[0]
+        shard.store.freeze()
+        client.send(m.ProduceBatch, **batch(identity, 0))
+        await asyncio.sleep(4)
+        writing = ticks[0] - idle
+        shard.store.thaw()
+
+    assert 19 <= idle <= 21
+    assert 12 <= writing <= 16
+
+
 async def test_a_bug_in_a_handler_ends_the_term_with_its_own_error() -> None:
     """The callback of the transport does not swallow it."""
     shard = OneShard()
