@@ -1,6 +1,7 @@
 """A program without any right that forges the retained announcements of the leader, and its heads.
 
 It invents epochs, repeats announcements of earlier terms, changes the present one, deletes it, and publishes garbage.
+No other client may send a request for a term that has not begun: it would have believed an announcement.
 """
 
 from __future__ import annotations
@@ -11,6 +12,9 @@ import random
 import msgspec
 
 from headgate.protocol import messages as m
+from tests.simulation.broken_promise import InvariantViolationError
+from tests.simulation.invariant_checker import InvariantChecker
+from tests.simulation.rule_breaker import RuleBreaker
 from tests.support.fakes.broker import FakeBroker, Message
 
 LATEST_EPOCH = 2**31 - 1
@@ -21,11 +25,16 @@ class Forger:
 
     CLIENT_ID = "forger"
 
-    def __init__(self, rng: random.Random, broker: FakeBroker, cluster: str, shard: int) -> None:
+    def __init__(
+        self, rng: random.Random, broker: FakeBroker, cluster: str, shard: int, checker: InvariantChecker
+    ) -> None:
         self.forged = 0
+        self._epoch = checker.leadership.epoch
+        self._deceived: str | None = None
         self._shard = shard
         self._rng = rng
         self._topic, self._head_topic = m.leader_topic(cluster, shard), m.head_topic(cluster, shard)
+        self._requests = m.requests_topic(cluster, shard, "")
         self._transport = broker.transport(self.CLIENT_ID)
         self._genuine: list[m.LeaderAnnouncement] = []
         broker.spies.append(self._overhear)
@@ -35,6 +44,8 @@ class Forger:
         async with self._transport:
             while True:
                 await asyncio.sleep(self._rng.choice([0.01, self._rng.uniform(0.2, 8)]))
+                if self._deceived is not None:
+                    raise InvariantViolationError(self._deceived)
                 head = m.HeadAnnouncement(
                     shard=self._shard, leader_epoch=LATEST_EPOCH, head=self._rng.choice([1, 2**62])
                 )
@@ -58,3 +69,10 @@ class Forger:
     def _overhear(self, message: Message) -> None:
         if message.topic == self._topic and message.sender != self.CLIENT_ID:
             self._genuine.append(msgspec.msgpack.decode(message.payload, type=m.LeaderAnnouncement))
+        elif message.topic.startswith(self._requests) and message.sender != RuleBreaker.CLIENT_ID:
+            request = m.decode_request(message.payload)
+            if request.leader_epoch is not None and request.leader_epoch > self._epoch(self._shard):
+                self._deceived = (
+                    f"{request.client_id} believes in term {request.leader_epoch} of shard {self._shard}, "
+                    f"and term {self._epoch(self._shard)} is the newest one"
+                )

@@ -439,6 +439,7 @@ class InvariantChecker:
                 f"{program}: {segment}:{offset} of generation {generation} was delivered after generation {before}"
             )
         self.delivered_generations[bucket] = generation
+        self.rules.holdings.check_delivery(program, segment, generation, offset)
         self.ever_delivered[topic, subscription].add((segment, offset))
         if self.records_by_offset.get((topic, segment, offset)) != (key, value):
             raise InvariantViolationError(

@@ -10,6 +10,8 @@
 8. A revoked segment is released within the time limit, as long as one leader waits for it.
 9. An acknowledgement of a STREAM begins at offset 0.
 10. All streams below 4 KiB/s have one weight.
+11. Which producers a shard forgets: `tests.simulation.producer_rules`. Which segments a program does not begin to read
+    again: `tests.simulation.holding_rules`.
 """
 
 from __future__ import annotations
@@ -34,6 +36,8 @@ from headgate.model.external_topic import parse_hashes
 from headgate.model.hashing import SEGMENT_HASHES
 from headgate.model.layout import Layout, SegmentState
 from tests.simulation.broken_promise import InvariantViolationError
+from tests.simulation.holding_rules import HoldingRules
+from tests.simulation.producer_rules import ProducerRules
 
 _MANIFEST = re.compile(r"manifests/shard=(\d+)/(\d+)-(\d+)\b.*")
 
@@ -59,6 +63,8 @@ class LedgerRules:
     """Whether every consumer runs and answers."""
     deletions: int = 0
     """Number of chunks whose deletion was checked."""
+    holdings: HoldingRules = field(default_factory=HoldingRules)
+    producers: ProducerRules = field(default_factory=ProducerRules)
     _replaced: dict[tuple[int, str], tuple[int, str]] = field(default_factory=dict)
     """(subscription, consumer) → incarnation and client of the instance whose name another one gets next."""
     _manifests: dict[int, dict[ChunkRange, int]] = field(default_factory=dict)
@@ -173,6 +179,25 @@ class LedgerRules:
         if light := {segment: weight for segment, weight in entry.weights.items() if weight < LEAST_WEIGHT}:
             name = state.subscriptions[entry.subscription_id].name
             raise InvariantViolationError(f"{name}: idle segments have weights of their own: {light}")
+
+    def _record_release(self, state: ShardState, entry: e.SegmentReleased) -> None:
+        self._check_release(state, entry)
+        self.holdings.released(state, entry)
+
+    # Producers
+
+    def _record_opening(self, state: ShardState, entry: e.ProducerOpened) -> None:
+        self.producers.opened(state.shard, entry)
+
+    def _record_acknowledgements(self, state: ShardState, entry: e.RecordsAcknowledged) -> None:
+        self._check_acknowledgement(state, entry)
+        self.producers.used(state.shard, entry.producer_id)
+
+    def _record_batch(self, state: ShardState, entry: e.RecordsStored) -> None:
+        self.producers.used(state.shard, entry.producer_id)
+
+    def _check_expiry(self, state: ShardState, entry: e.ProducersExpired) -> None:
+        self.producers.check_expiry(state.shard, entry.producer_ids)
 
     # Layouts
 
@@ -350,13 +375,16 @@ _BEFORE: Mapping[type, Callable[[LedgerRules, ShardState, Any], None]] = {
     e.ConsumerRemoved: LedgerRules._check_removal,
     e.SubscriptionConfigured: LedgerRules._check_configuration,
     e.SegmentsDrained: LedgerRules._check_drained,
-    e.SegmentReleased: LedgerRules._check_release,
+    e.SegmentReleased: LedgerRules._record_release,
     e.SegmentRevoked: LedgerRules._check_revocation,
     e.SegmentsPruned: LedgerRules._check_pruning,
     e.DataDeleted: LedgerRules._check_data_deletion,
-    e.RecordsAcknowledged: lambda _, state, entry: LedgerRules._check_acknowledgement(state, entry),
     e.SegmentWeightsSet: lambda _, state, entry: LedgerRules._check_weights(state, entry),
     e.TermStarted: LedgerRules._record_term,
+    e.ProducerOpened: LedgerRules._record_opening,
+    e.RecordsStored: LedgerRules._record_batch,
+    e.RecordsAcknowledged: LedgerRules._record_acknowledgements,
+    e.ProducersExpired: LedgerRules._check_expiry,
 }
 _AFTER: Mapping[type, Callable[[LedgerRules, ShardState, Any], None]] = {
     e.SubscriptionCreated: LedgerRules._check_creation,

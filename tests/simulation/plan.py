@@ -83,7 +83,16 @@ with the second has the first too."""
 RARE_CLIENTS: Final = {"large_records": 0.012, "first_version": 0.006, "crowd": 0.006}
 """Probability of records so large that weights follow them, and of a crowd of consumers at the end, of which some are of the
 first version. Each has random numbers of its own."""
-DISTURBING: Final = frozenset(SOMETIMES) | frozenset(RARE_PROGRAMS) | frozenset(RARE_CLIENTS)
+SITUATIONS: Final = {
+    "inspector": 0.03,
+    "late_pushes": 0.04,
+    "cut_producer": 0.06,
+    "newcomers": 0.008,
+    "slow_contender": 0.008,
+}
+"""Probability of each program of `tests.simulation.rare_programs`: the inspector in worlds that prune segments, those
+with odd seeds, and the producer that is cut beside the import program."""
+DISTURBING: Final = frozenset([*SOMETIMES, *RARE_PROGRAMS, *RARE_CLIENTS, *SITUATIONS])
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,6 +239,7 @@ def plan_of(seed: int, scale: Scale | None = None) -> Plan:
         steps.append(Step(number, at_seconds, lead, burst, rng.choice(OPERATIONS), rng.getrandbits(32)))
     rarity = random.Random(f"{seed}/rare programs").random()
     programs += [name for name, probability in RARE_PROGRAMS.items() if rarity < probability]
+    programs += _situations(seed, programs)
     programs += [name for name, probability in RARE_CLIENTS.items() if _draw(seed, name) < probability]
     plan = Plan(seed, drawn, tuple(programs), tuple(_with_rare_step(seed, steps)))
     return _clustered(plan) if scale is None and drawn is not BUSY and is_clustered(seed) else plan
@@ -237,6 +247,12 @@ def plan_of(seed: int, scale: Scale | None = None) -> Plan:
 
 def _draw(seed: int, purpose: str) -> float:
     return random.Random(f"{seed}/{purpose}").random()
+
+
+def _situations(seed: int, programs: Collection[str]) -> list[str]:
+    """Draw the programs that make a situation, each from random numbers of its own."""
+    pointless = {"inspector": seed % 2 == 0, "cut_producer": "import" not in programs}
+    return [name for name, share in SITUATIONS.items() if not pointless.get(name) and _draw(seed, name) < share]
 
 
 def _scale_of(seed: int) -> Scale:

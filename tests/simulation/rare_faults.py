@@ -23,6 +23,7 @@ from tests.simulation.external_program import READERS, SUBSCRIPTION, ExternalPro
 from tests.simulation.external_program import TOPIC as EXTERNAL
 from tests.simulation.other_versions import first_version, later_version
 from tests.simulation.page_cache import CachedObjects
+from tests.simulation.rare_programs import RarePrograms
 from tests.simulation.rule_breaker import RuleBreaker
 from tests.simulation.simulated_daemon import CLUSTER
 from tests.support.fakes.broker import Message
@@ -59,18 +60,21 @@ class RareFaults:
         self.external_tasks: list[asyncio.Task[None]] = []
         """Its importer and its readers, which run elsewhere: they lose no power."""
         self.rule_breaker: RuleBreaker | None = None
+        self.programs = RarePrograms(world)
 
     async def start(self) -> list[asyncio.Task[None]]:
         """Start the rare programs of the plan, and return those that end with the faults."""
         world = self._world
         if "external" in world.plan.programs:
             await self._external_topic(world.plan.rng("external"))
+        world.checker.rules.producers.most = world.max_producers
+        started = self.programs.start()
         if "rule_breaker" not in world.plan.programs:
-            return []
+            return started
         self.rule_breaker = RuleBreaker(
             world.plan.rng("rule breaker"), world.broker, CLUSTER, MAIN_TOPIC, lambda: world.main_state, world.log
         )
-        return [world.spawn(self.rule_breaker.run())]
+        return [*started, world.spawn(self.rule_breaker.run())]
 
     async def inject(self, operation: str, rng: random.Random) -> None:
         """Perform an operation."""
@@ -206,11 +210,12 @@ class RareFaults:
 
     @property
     def is_settled(self) -> bool:
-        """Whether the readers of an external topic have read everything."""
-        return self.external is None or self.external.is_settled
+        """Whether the readers of an external topic have read everything, and newcomers have sent their records."""
+        return self.programs.is_settled and (self.external is None or self.external.is_settled)
 
     def check(self) -> None:
         """Raise InvariantViolationError unless `is_settled`, and for a record that had to be refused."""
+        self.programs.check()
         if self.external is not None:
             self.external.check()
         if self.rule_breaker is not None:

@@ -67,8 +67,9 @@ class FakeBroker:
         """Why new connections are refused; None: they are accepted."""
         self.spies: list[Callable[[Message], None]] = []
         """Called with every message that reaches the broker."""
-        self.rewrite: Callable[[Message], Message] | None = None
-        """Changes every message that reaches the broker, as a client or leader of another version would have sent it."""
+        self.rewrite: Callable[[Message], Message | None] | None = None
+        """Changes every message that reaches the broker, as a client or leader of another version would have sent it.
+        None in its place: the message is lost."""
         self._links: dict[str, _Link] = {}
         self._subscribed: dict[str, list[_Link]] = {}
         """Topic → links, of topics that were published since the last change of a link or filter."""
@@ -148,7 +149,10 @@ class FakeBroker:
     def route(self, message: Message) -> None:
         """Route a message that has arrived."""
         if self.rewrite is not None:
-            message = self.rewrite(message)
+            rewritten = self.rewrite(message)
+            if rewritten is None:
+                return
+            message = rewritten
         for spy in self.spies:
             spy(message)
         if message.retain:

@@ -1,0 +1,206 @@
+"""Programs that few simulated worlds have: each makes a situation that the other faults make too seldom to be found.
+
+* ``inspector``: a reader of a queue that acknowledges some segments late, and is away for a while. So segments have
+  unread records long after they were sealed, and subscriptions have no consumer.
+* ``late_pushes``: what leaders send to consumers about their segments arrives late, twice, or after later messages.
+* ``cut_producer``: a producer loses the broker before the reply to a batch, until the leader has forgotten it: others
+  open producers meanwhile. Only the import program's world has so many.
+* ``newcomers``: producers that start while messages are lost, and have no leader that they could doubt.
+* ``slow_contender``: daemons that are slow when they get the lock, so that the last leader writes on meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+from headgate import Consumer, Producer
+from headgate.client.producer_settings import ProducerSettings
+from headgate.errors import FencedError, NoLeaderError
+from headgate.protocol import messages as m
+from tests.simulation.broken_promise import InvariantViolationError
+from tests.simulation.cluster_plan import MAIN_TOPIC
+from tests.support.fakes.broker import Faults, Message
+
+if TYPE_CHECKING:
+    from tests.simulation.world import ClusterSimulation
+
+INSPECTION: Final = "inspection"
+"""The subscription of the inspector."""
+LATE: Final = "late"
+"""Sender of the copies of messages that arrive late."""
+LATE_SECONDS: Final = 20.0
+CUT_PRODUCER: Final = "producer-0"
+CUTS, NEWCOMERS, CONTENDERS = 1, 2, 2
+"""How often each program acts in a run: a burst of records costs time."""
+FORGOTTEN_SECONDS: Final = 8.0, 11.0
+"""How long a producer is cut: the programs beside it open more producers than the shard keeps."""
+SLOW_SECONDS: Final = 0.1, 0.6
+"""Duration of each access of a slow contender."""
+CONTENDING_SECONDS: Final = 10.0
+
+
+class RarePrograms:
+    """The rare programs of one simulated cluster."""
+
+    def __init__(self, world: ClusterSimulation) -> None:
+        self._world = world
+        self._runs = 0
+        self._waiting: set[str] = set()
+        """Newcomers whose record is not committed yet."""
+
+    def start(self) -> list[asyncio.Task[None]]:
+        """Start those of the plan, and return the tasks that end with the faults."""
+        programs: dict[str, Callable[[random.Random], Coroutine[Any, Any, None]]] = {
+            "inspector": self._inspect,
+            "late_pushes": self._delay_pushes,
+            "cut_producer": self._cut_producer,
+            "newcomers": self._start_newcomers,
+            "slow_contender": self._slow_contenders,
+        }
+        plan = self._world.plan
+        return [self._world.spawn(run(plan.rng(name))) for name, run in programs.items() if name in plan.programs]
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether every newcomer has sent its record."""
+        return not self._waiting
+
+    def check(self) -> None:
+        """Raise InvariantViolationError unless `is_settled`."""
+        if self._waiting:
+            raise InvariantViolationError(f"{sorted(self._waiting)} never sent a record, although all faults ended")
+
+    # The inspector
+
+    async def _inspect(self, rng: random.Random) -> None:
+        """Read, acknowledge every second segment late, and leave; again and again."""
+        while True:
+            self._runs += 1
+            client = self._world.client(f"inspector-{self._runs}")
+            with suppress(TimeoutError, FencedError, NoLeaderError):
+                async with (
+                    self._world.faults.rare.ending_at_damage("inspector"),
+                    asyncio.timeout(rng.uniform(20, 90)),
+                    Consumer(
+                        client,
+                        topic=MAIN_TOPIC,
+                        subscription=INSPECTION,
+                        type="QUEUE",
+                        name="inspector",
+                        start="earliest",
+                    ) as consumer,
+                ):
+                    await self._read(consumer, client.client_id, rng.choice([0, 1, 2]))
+            self._world.log("inspector", "is away")
+            await asyncio.sleep(rng.choice([1, rng.uniform(15, 60)]))
+
+    async def _read(self, consumer: Consumer, program: str, rest: int) -> None:
+        """Acknowledge no segments whose number modulo 2 is ``rest``: none of them is 2."""
+        async for record in consumer:
+            self._world.checker.check_delivery(
+                MAIN_TOPIC,
+                INSPECTION,
+                "QUEUE",
+                record.segment,
+                record.offset,
+                record.key,
+                record.value,
+                generation=record.generation,
+                program=program,
+            )
+            if record.segment % 2 != rest:
+                await consumer.acknowledge(record)
+
+    # Pushes
+
+    async def _delay_pushes(self, rng: random.Random) -> None:
+        """Delay and double what leaders send to consumers about their segments."""
+        broker = self._world.broker
+
+        def rewrite(message: Message) -> Message | None:
+            if message.sender == LATE or not message.topic.endswith("/replies"):
+                return message
+            if not isinstance(m.decode_reply(message.payload), m.AssignmentChanged):
+                return message
+            luck = rng.random()
+            if luck < 1 / 2:
+                copied = replace(message, sender=LATE)
+                asyncio.get_running_loop().call_later(rng.uniform(0, LATE_SECONDS), broker.route, copied)
+            return None if luck < 1 / 6 else message
+
+        self._world.log("broker", "delays and doubles pushes")
+        broker.rewrite = rewrite
+
+    # Producers
+
+    async def _cut_producer(self, rng: random.Random) -> None:
+        """Cut a producer from the broker while its batch is on the way to the leader."""
+        world, sent = self._world, asyncio.Event()
+
+        def overhear(message: Message) -> None:
+            if message.sender == CUT_PRODUCER and "/requests/" in message.topic and not sent.is_set():
+                body = m.decode_request(message.payload).body
+                if isinstance(body, m.ProduceBatch):
+                    sent.set()
+
+        world.broker.spies.append(overhear)
+        for _ in range(CUTS):
+            await asyncio.sleep(rng.uniform(5, 40))
+            seconds = rng.uniform(*FORGOTTEN_SECONDS)
+            world.start_burst(seconds)
+            sent.clear()
+            await sent.wait()
+            world.log(CUT_PRODUCER, "loses the broker")
+            world.broker.cut(CUT_PRODUCER)
+            try:
+                await asyncio.sleep(seconds)
+            finally:
+                world.broker.heal(CUT_PRODUCER)
+
+    async def _start_newcomers(self, rng: random.Random) -> None:
+        """Start producers while messages are lost."""
+        world = self._world
+        for number in range(NEWCOMERS):
+            await asyncio.sleep(rng.uniform(5, 60))
+            name = f"newcomer-{number}"
+            self._waiting.add(name)
+            world.broker.faults = Faults(loss=0.5)
+            world.faults.rare.external_tasks.append(world.spawn(self._send_one(name)))
+            world.log(name, "starts while messages are lost")
+            await asyncio.sleep(rng.uniform(1, 3))
+            world.broker.faults = Faults()
+
+    async def _send_one(self, name: str) -> None:
+        settings = ProducerSettings(request_timeout_seconds=2, delivery_timeout_seconds=3600)
+        async with Producer(self._world.client(name), settings=settings) as producer:
+            await producer.send_and_wait(MAIN_TOPIC, name.encode(), b"0")
+        self._world.committed[MAIN_TOPIC][name.encode()].append(0)
+        self._waiting.discard(name)
+
+    # Daemons
+
+    async def _slow_contenders(self, rng: random.Random) -> None:
+        """Let a leader lose the lock to daemons whose store is slow."""
+        world = self._world
+        for _ in range(CONTENDERS):
+            await asyncio.sleep(rng.uniform(5, 40))
+            leader = next((each for each in world.daemons if world.main_shard in each.led and not each.frozen), None)
+            if leader is None:
+                continue
+            slow = [each.store for each in world.daemons if each is not leader]
+            usual = [store.latency_seconds for store in slow]
+            for store in slow:
+                store.latency_seconds = SLOW_SECONDS
+            world.log(leader.name, "its session expires, and other daemons are slow")
+            world.start_burst(CONTENDING_SECONDS)
+            world.zookeeper.expire_session(leader.name)
+            try:
+                await asyncio.sleep(CONTENDING_SECONDS)
+            finally:
+                for store, latency_seconds in zip(slow, usual, strict=True):
+                    store.latency_seconds = latency_seconds
