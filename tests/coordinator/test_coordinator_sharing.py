@@ -7,7 +7,7 @@ from coordinator.reporting.idle_reasons import idle_reasons
 from coordinator.reporting.steps import complete
 from headgate.model import entries as e
 from headgate.model.bucket_ranges import BucketRange
-from headgate.model.layout import Layout
+from headgate.model.layout import Layout, Segment
 from headgate.protocol import messages as m
 from tests.coordinator.conftest import Lead
 from tests.support.worlds.subscription_environment import CoordinatorHarness, virtual_time
@@ -294,6 +294,18 @@ def test_affinity_of_overlapping_buckets_follows_their_order() -> None:
     holders = {BucketRange(0, 0, 1): "bob", BucketRange(0, 4, 6): "ada"}
 
     assert {BucketRange(0, 0, 8): ["bob", "ada"]} == preferred_owners_of(holders, SPLIT, [BucketRange(0, 0, 8)])
+
+
+def test_affinity_prefers_the_nearer_of_two_neighbors() -> None:
+    holders = {BucketRange(0, 0, 3): "ada", BucketRange(0, 8, 10): "bob"}
+
+    assert {BucketRange(0, 4, 8): ["bob", "ada"]} == preferred_owners_of(holders, SPLIT, [BucketRange(0, 4, 8)])
+
+
+def test_a_parent_that_is_missing_from_the_layout_gives_no_affinity() -> None:
+    layout = Layout(1, 3, {1: Segment(1, 0, 99, 0, parents=(0,)), 2: Segment(2, 100, 0xFFFF, 0)})
+
+    assert {} == preferred_owners_of({2: "ada"}, layout, [1])
 
 
 def test_affinity_of_a_child_prefers_holders_of_the_parents_buckets() -> None:

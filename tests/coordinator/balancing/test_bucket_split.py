@@ -47,6 +47,10 @@ def test_rule_2_no_segment_is_shared_while_there_are_enough() -> None:
     assert [0, 1, 2] == divide(3, 3, {BucketRange(0, 0, 8): "c000", BucketRange(0, 8, 16): "c001", 1: "c002"})
 
 
+def test_rule_2_without_segments_there_is_nothing_to_share() -> None:
+    assert [Pool([], {"a": True, "b": True})] == pools("QUEUE", [], {"a": True, "b": True}, {})
+
+
 def test_rule_3_there_are_as_many_slices_as_consumers_up_to_the_number_of_buckets() -> None:
     assert [*halves(0), 1, 2] == divide(3, 4)
     assert 32 == len(divide(2, 32)) == len(divide(2, 40))

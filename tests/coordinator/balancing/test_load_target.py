@@ -397,3 +397,13 @@ def test_of_two_underloaded_consumers_the_larger_one_is_filled_first() -> None:
     target = assign_by_load(WeightedAssignmentInput(weights, capacities, {0: "cyd", 1: "bob", 2: "bob"}, weights))
 
     assert {0: "ada", 1: "bob", 2: "bob"} == target
+
+
+def test_a_consumer_that_has_received_or_given_keys_may_give_at_its_new_level() -> None:
+    """Otherwise cyd would stay at half of a fair load."""
+    weights = {0: 10, 1: 5, 2: 5, 3: 10, 4: 40, 5: 5}
+    capacities = {"ada": 100, "bob": 200, "cyd": 100, "dan": 200}
+    holders = {0: "bob", 1: "ada", 2: "dan", 3: "dan", 4: "dan", 5: "dan"}
+    target = assign_by_load(WeightedAssignmentInput(weights, capacities, holders, weights))
+
+    assert {0: "ada", 1: "cyd", 2: "cyd", 3: "dan", 4: "bob", 5: "dan"} == target

@@ -120,6 +120,13 @@ def test_rule_3_a_weight_may_change_exactly_a_minute_after_the_term_began() -> N
     assert [{}] * 5 + [{0: 16}] == changes
 
 
+def test_two_samples_at_one_instant_count_as_a_millisecond_apart() -> None:
+    smoother: WeightSmoother[int] = WeightSmoother(1000.0, {}, change_interval_seconds=0)
+    changes = [smoother.add_sample(1000.0, {0: LoadSample(0, 256 * n, 0)}, {}) for n in range(4)]
+
+    assert {0: 1000} == changes[-1]
+
+
 def test_samples_are_ten_seconds_apart() -> None:
     assert w.SAMPLE_INTERVAL_SECONDS == 10
 

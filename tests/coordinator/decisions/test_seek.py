@@ -135,3 +135,10 @@ def test_only_named_segments_skip_records(drawn) -> None:
         return
 
     assert all(segment in wanted for segment, offset in moved.items() if offset > before[segment])
+
+
+def test_rule_4_a_segment_without_a_position_is_not_read() -> None:
+    split = Layout.initial(1, 0).split(0, 1, 0)
+    reason = seek_positions({1: 2}, layout=split, ends={0: 1, 1: 5, 2: 5}, positions={}, gated=True)
+
+    assert "unread records of segment 0 (0 of 1)" in reason
