@@ -396,7 +396,7 @@ def test_names_that_expire_like_anonymous_producers_are_found(monkeypatch: pytes
 
     monkeypatch.setattr(producer_expiry, "expired_producers", greedy)
 
-    assert "has lost its source position" in found(named_producer=True)
+    assert "is forgotten, and it is not an anonymous one" in found(named_producer=True)
 
 
 def test_tokens_that_open_two_identities_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
