@@ -408,3 +408,15 @@ async def test_data_of_a_segment_that_exists(ledger: CheckedLedger) -> None:
     ledger.add(e.DataDeleted(topic_id=ledger.orders, segments=[0]))
 
     refused(r"data of segments \{0\} was deleted, and they still exist", ledger.commit)
+
+
+async def test_a_name_keeps_its_source_position(ledger: CheckedLedger) -> None:
+    ledger.add(e.ProducerOpened(producer_id=7, producer_epoch=0, token="open", name="import"))
+    empty = e.RecordsStored(
+        topic_id=ledger.orders, count=0, placements=[], size_bytes=0, producer_id=7, source_position=b"1"
+    )
+    ledger.add(empty)
+    ledger.commit()
+    ledger.add(e.ProducerDeleted(producer_id=7, token="delete"))
+
+    refused("producer 'import' has lost its source position b'1'", ledger.commit)
