@@ -73,6 +73,8 @@ class LedgerRules:
     """Shard → when its term began."""
     _revoked: dict[tuple[int, int, int], float] = field(default_factory=dict)
     """(shard, subscription, generation) → when it was revoked."""
+    _sealed: dict[tuple[int, int], float] = field(default_factory=dict)
+    """(topic, segment) → when it was sealed."""
 
     def check_before(self, state: ShardState, entry: e.AnyEntry) -> None:
         """Check an entry against the state before it."""
@@ -204,6 +206,7 @@ class LedgerRules:
     def _check_children(self, state: ShardState, entry: e.SegmentSplit | e.SegmentsMerged) -> None:
         topic = state.topics_by_id[entry.topic_id]
         parents = [entry.segment] if isinstance(entry, e.SegmentSplit) else sorted(entry.segments)
+        self._sealed.update({(entry.topic_id, parent): _now_seconds() for parent in parents})
         for child in topic.layout.segments[parents[0]].children:
             if sorted(topic.layout.segments[child].parents) != parents:
                 raise InvariantViolationError(
@@ -232,10 +235,12 @@ class LedgerRules:
         topic = state.topics_by_id[entry.topic_id]
         for segment in entry.segments:
             sealed_at_ms = topic.layout.segments[segment].sealed_at_ms
-            age_ms = state.at_ms - (sealed_at_ms or 0)
+            lived_ms = 1000 * (_now_seconds() - self._sealed.get((entry.topic_id, segment), math.inf))
+            # A leader that was frozen writes a chunk that it began before, and prunes by what its clock says now.
+            age_ms = max(state.at_ms - (sealed_at_ms or 0), lived_ms)
             if self.retention_ms is None or age_ms < self.retention_ms:
                 raise InvariantViolationError(
-                    f"{topic.name}: segment {segment} was pruned {age_ms} ms after it was sealed"
+                    f"{topic.name}: segment {segment} was pruned {age_ms:.0f} ms after it was sealed"
                 )
 
     def _check_data_deletion(self, state: ShardState, entry: e.DataDeleted) -> None:

@@ -185,6 +185,21 @@ async def test_segments_are_pruned_after_their_retention(
         refused("was pruned 4000 ms after it was sealed", ledger.commit)
 
 
+@pytest.mark.parametrize(("later_seconds", "fits"), [(4.5, False), (5.0, True)])
+async def test_a_chunk_that_was_begun_long_ago_may_prune_what_is_old_enough_now(
+    ledger: CheckedLedger, later_seconds: float, fits: bool
+) -> None:
+    ledger.read_parent()
+    ledger.checker.rules.retention_ms = 5000
+    ledger.prune(ledger.orders, 0)
+    await asyncio.sleep(later_seconds)
+
+    if fits:
+        ledger.commit()
+    else:
+        refused("was pruned 4500 ms after it was sealed", ledger.commit)
+
+
 async def test_chunks_are_deleted_after_their_compaction_and_never_the_first_of_a_term(ledger: CheckedLedger) -> None:
     for _ in range(3):
         ledger.barrier()
