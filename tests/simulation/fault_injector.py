@@ -133,10 +133,11 @@ class FaultInjector:
 
     async def _checked_seek(self, admin: Admin, subscription: str, wanted: dict[str, Any]) -> None:
         """Seek, and check what was moved. Positions only rise until the next seek, which is a command of the same client."""
-        before = self._world.main_state.topics[TOPIC].layout
+        before = self._world.main_state.topics[TOPIC]
+        layout, ends = before.layout, {segment: tail.next_offset for segment, tail in before.tails.items()}
         result = await admin.seek(TOPIC, subscription, **wanted)
         topic = self._world.main_state.topics[TOPIC]
-        check_seek(result, wanted, topic.subscriptions[subscription], topic.layout, before)
+        check_seek(result, wanted, topic.subscriptions[subscription], topic.layout, layout, ends)
 
     async def _delete_subscription(self, admin: Admin, rng: random.Random) -> None:
         """Delete a subscription while its consumer runs; the consumer ends and is started again."""

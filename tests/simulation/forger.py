@@ -1,22 +1,25 @@
 """A program without any right that forges the retained announcements of the leader, and its heads.
 
 It invents epochs, repeats announcements of earlier terms, changes the present one, deletes it, and publishes garbage.
-No other client may send a request for a term that has not begun: it would have believed an announcement.
+No other honest client may send a request for a term that has not begun: it would have believed an announcement.
 """
 
 from __future__ import annotations
 
 import asyncio
-import random
 
 import msgspec
 
 from headgate.protocol import messages as m
 from tests.simulation.broken_promise import InvariantViolationError
+from tests.simulation.faulty_client import FaultyClient
 from tests.simulation.invariant_checker import InvariantChecker
+from tests.simulation.plan import Plan
 from tests.simulation.rule_breaker import RuleBreaker
 from tests.support.fakes.broker import FakeBroker, Message
 
+LIARS = FaultyClient.CLIENT_ID, RuleBreaker.CLIENT_ID
+"""They name terms that they have not asked for."""
 LATEST_EPOCH = 2**31 - 1
 
 
@@ -25,14 +28,14 @@ class Forger:
 
     CLIENT_ID = "forger"
 
-    def __init__(
-        self, rng: random.Random, broker: FakeBroker, cluster: str, shard: int, checker: InvariantChecker
-    ) -> None:
+    def __init__(self, plan: Plan, broker: FakeBroker, cluster: str, shard: int, checker: InvariantChecker) -> None:
         self.forged = 0
         self._epoch = checker.leadership.epoch
         self._deceived: str | None = None
         self._shard = shard
-        self._rng = rng
+        self._rng = plan.rng("forger")
+        # A reader believes that announced chunks are durable: with a folder, it would deliver what a power failure removes.
+        self._heads = [1] if "power_failure" in plan.kinds else [1, 2**62]
         self._topic, self._head_topic = m.leader_topic(cluster, shard), m.head_topic(cluster, shard)
         self._requests = m.requests_topic(cluster, shard, "")
         self._transport = broker.transport(self.CLIENT_ID)
@@ -47,7 +50,7 @@ class Forger:
                 if self._deceived is not None:
                     raise InvariantViolationError(self._deceived)
                 head = m.HeadAnnouncement(
-                    shard=self._shard, leader_epoch=LATEST_EPOCH, head=self._rng.choice([1, 2**62])
+                    shard=self._shard, leader_epoch=LATEST_EPOCH, head=self._rng.choice(self._heads)
                 )
                 self._transport.publish(self._head_topic, m.encode(head))
                 if self._genuine:
@@ -69,7 +72,7 @@ class Forger:
     def _overhear(self, message: Message) -> None:
         if message.topic == self._topic and message.sender != self.CLIENT_ID:
             self._genuine.append(msgspec.msgpack.decode(message.payload, type=m.LeaderAnnouncement))
-        elif message.topic.startswith(self._requests) and message.sender != RuleBreaker.CLIENT_ID:
+        elif message.topic.startswith(self._requests) and message.sender not in LIARS:
             request = m.decode_request(message.payload)
             if request.leader_epoch is not None and request.leader_epoch > self._epoch(self._shard):
                 self._deceived = (

@@ -308,16 +308,23 @@ def needless_move(subscription: Subscription, grantable: int, holder: str) -> st
 
 
 def check_seek(
-    result: SeekResult, wanted: Mapping[str, Any], subscription: Subscription, layout: Layout, before: Layout
+    result: SeekResult,
+    wanted: Mapping[str, Any],
+    subscription: Subscription,
+    layout: Layout,
+    before: Layout,
+    ends: Mapping[int, int],
 ) -> None:
     """Check what a seek has moved against what was ``wanted``, the arguments of `Admin.seek`.
 
-    ``before``: the layout when it was asked for. Segments that were sealed meanwhile may have later records.
+    ``before`` and ``ends``: the layout, and the end of each segment, when it was asked for. There may be later records: a
+    repeated command is answered with the move of the first one and the present end.
     """
     named = wanted.get("positions", {})
     behind = layout.descendants(set(named)) if is_gated(subscription.type, subscription.order) else set()
     for move in result.moves:
-        right = {"earliest": 0, "latest": move.end_offset}.get(wanted.get("to", ""), named.get(move.segment))
+        latest = max(ends.get(move.segment, 0), min(move.to_offset, move.end_offset))
+        right = {"earliest": 0, "latest": latest}.get(wanted.get("to", ""), named.get(move.segment))
         if right is None and (move.segment in behind or "timestamp_ms" in wanted):
             right = move.to_offset if "timestamp_ms" in wanted else 0
         if move.to_offset != right:

@@ -175,7 +175,7 @@ class ClusterSimulation:
             switch_probability=device_switches,
         )
         self.faulty_client = FaultyClient(plan.rng("faulty"), self.broker, CLUSTER, shard) if changed_batches else None
-        self.forger = Forger(plan.rng("forger"), self.broker, CLUSTER, shard, self.checker) if forges else None
+        self.forger = Forger(plan, self.broker, CLUSTER, shard, self.checker) if forges else None
         self.import_program = (
             ImportProgram(plan.rng("import"), self.client, TOPIC, self.pause, shard) if imports else None
         )
