@@ -218,17 +218,20 @@ class Operators:
 
     async def watch_maintenance(self) -> None:
         """Check in a calm world that daemons in maintenance are emptied, and stay empty."""
-        seen: dict[tuple[str, float], set[str]] = {}
+        seen: dict[tuple[str, float], set[tuple[str, float]]] = {}
+        started_at = self._world.checker.leadership.started_at
         while True:
             await asyncio.sleep(EMPTIED_SECONDS)
             live = {each.name: each for each in self._world.daemons}
-            others = live.keys() - self._world.zookeeper.service_state.maintenance
+            maintenance = self._world.zookeeper.service_state.maintenance
+            others = {(name, started_at[name]) for name in live.keys() - maintenance}
             present = [(name, began) for name, began in sorted(self._drained.items()) if name in live]
             for name, began in present:
                 throughout = seen.get((name, began), set()) & others
                 if throughout and live[name].led:
                     raise InvariantViolationError(
-                        f"daemon {name!r} is in maintenance and leads shards {live[name].led}, and {throughout} could"
+                        f"daemon {name!r} is in maintenance and leads shards {live[name].led}, and "
+                        f"{sorted(daemon for daemon, _ in throughout)} could"
                     )
             seen = dict.fromkeys(present, others)
 
