@@ -323,7 +323,8 @@ def check_seek(
     named = wanted.get("positions", {})
     behind = layout.descendants(set(named)) if is_gated(subscription.type, subscription.order) else set()
     for move in result.moves:
-        latest = max(ends.get(move.segment, 0), min(move.to_offset, move.end_offset))
+        is_between = ends.get(move.segment, 0) <= move.to_offset <= move.end_offset
+        latest = move.to_offset if is_between else move.end_offset
         right = {"earliest": 0, "latest": latest}.get(wanted.get("to", ""), named.get(move.segment))
         if right is None and (move.segment in behind or "timestamp_ms" in wanted):
             right = move.to_offset if "timestamp_ms" in wanted else 0

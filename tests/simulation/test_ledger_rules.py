@@ -8,9 +8,13 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from headgate import SeekResult
+from headgate.client.admin_values import SegmentSeek
 from headgate.ledger.paths import chunk_path
 from headgate.model import entries as e
+from headgate.model.identifiers import Offset, SegmentId
 from headgate.model.layout import Layout
+from tests.simulation.ledger_rules import check_seek
 from tests.simulation.test_invariant_checker import CheckedLedger, refused
 
 pytestmark = pytest.mark.looptime(start=1000)
@@ -169,6 +173,24 @@ async def test_positions_are_at_most_the_end_and_skip_nothing(ledger: CheckedLed
 
     ledger.seek(ledger.orders, ledger.billing, {0: 1, 1: 1})
     refused("its ancestor 0 at 1 of", ledger.commit)
+
+
+@pytest.mark.parametrize(("to_offset", "fits"), [(2, False), (3, True), (5, True), (6, False)])
+async def test_a_seek_to_latest_moves_to_an_end_since_it_was_asked_for(
+    ledger: CheckedLedger, to_offset: int, fits: bool
+) -> None:
+    """A repeated command is answered with the move of the first one and the present end."""
+    move = SegmentSeek(segment=SegmentId(0), from_offset=Offset(1), to_offset=Offset(to_offset), end_offset=Offset(5))
+    result = SeekResult(seek_generation=1, moves=(move,))
+    layout = ledger.state.topics_by_id[ledger.orders].layout
+
+    def check() -> None:
+        check_seek(result, {"to": "latest"}, ledger.state.subscriptions[ledger.billing], layout, layout, {0: 3})
+
+    if fits:
+        check()
+    else:
+        refused("a seek to .* moved", check)
 
 
 @pytest.mark.parametrize(("retention_ms", "fits"), [(None, False), (5000, False), (4000, True)])
