@@ -98,7 +98,7 @@ async def join_consumers(trial: Trial) -> None:
     await cluster.start_clients()
     with trial.timed("all consumers hold all segments"):
         with trial.timed("consumers joined"):
-            answers = await cluster.order("join")
+            answers = await trial.order("join", "consumers joined")
         await until_held(trial)
     took_ms = [each for answer in answers for each in answer["took_ms"]]
     trial.add_distribution("joining", took_ms, "ms")
@@ -110,10 +110,11 @@ async def open_producers(trial: Trial) -> None:
     before = trial.cluster.usage()
     began = time.perf_counter()
     with trial.timed("producers opened"):
-        answers = await trial.cluster.order("open")
+        answers = await trial.order("open", "producers opened")
     seconds = time.perf_counter() - began
     opened = sum(each["opened"] for each in answers)
     trial.add("openings", opened / seconds, "1/s")
+    trial.add("openings that failed", sum(each["failed"] for each in answers))
     trial.add_distribution("opening", [each for answer in answers for each in answer["took_ms"]], "ms")
     grown = _memory(trial.cluster.usage()["daemon"]) - _memory(before["daemon"])
     trial.add("memory of all daemons per producer", grown / opened, "B")

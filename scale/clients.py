@@ -1,8 +1,9 @@
 """``python -m scale.clients``: one process of generated clients, which a trial starts.
 
-Standard input has one order per line, as JSON; each is answered by one line, in turn. A failure ends the process, with
-one line on standard error. The process has the clients of its share of the shards. Consumers of one shard share a
-connection, because the broker sends each new chunk of a shard to each connection with consumers of the shard:
+Standard input has one order per line, as JSON; each is answered by one line, in turn. During a long order, lines with
+only ``done`` and ``of`` precede the answer. A failure ends the process, with one line on standard error. The process
+has the clients of its share of the shards. Consumers of one shard share a connection, because the broker sends each new
+chunk of a shard to each connection with consumers of the shard:
 
 * ``join``: enter this process's consumers; they stay.
 * ``state``: what the consumers hold now.
@@ -14,8 +15,8 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -23,6 +24,7 @@ from typing import Any, Final
 import msgspec
 
 from bench.harness.logs import log_to_standard_error
+from headgate.background import cancel_and_wait
 from headgate.client.connection import Client
 from headgate.config import ClientConfig, load_client_config
 from headgate.errors import HeadgateError
@@ -36,6 +38,12 @@ TIMEOUT_SECONDS: Final = 120.0
 JOINING: Final = 8
 """Consumers of one process that register at the same time. Each makes others confirm up to a hundred revocations, one
 request each; with 64 more than ten thousand requests waited, longer than clients do."""
+MAX_FAILED: Final = 0.01
+"""Part of a process's openings that may fail before its trial ends: a few show that leaders are overloaded."""
+PROGRESS_SECONDS: Final = 10.0
+"""Between two lines with progress."""
+
+Notify = Callable[[dict[str, Any]], None]
 
 
 class Shares(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,8 +61,10 @@ class Shares(msgspec.Struct, frozen=True, kw_only=True):
 class GeneratedClients:
     """The clients of one process."""
 
-    def __init__(self, shares: Shares, clients: list[Client]) -> None:
+    def __init__(self, shares: Shares, clients: list[Client], notify: Notify) -> None:
+        """``notify``: takes the progress of a long order."""
         self._shares = shares
+        self._notify = notify
         self._sizes = Sizes(**shares.sizes)
         self._shards = share(self._sizes.shards, shares.processes, shares.number)
         self._clients = clients
@@ -82,7 +92,8 @@ class GeneratedClients:
                 took_ms.append(1000 * (asyncio.get_running_loop().time() - began))
                 self._consumers.append(consumer)
 
-        await _at_once(JOINING, enter_some)
+        async with self._progress(took_ms, sum(shard_of(topic, sizes.shards) in mine for topic in topics)):
+            await _at_once(JOINING, enter_some)
         return {"took_ms": took_ms}
 
     async def state(self) -> dict[str, Any]:
@@ -96,19 +107,46 @@ class GeneratedClients:
         }
 
     async def open(self) -> dict[str, Any]:
-        """Open all producer identities of this process, shard by shard; return how long each took."""
+        """Open all producer identities of this process, shard by shard; return how long each took.
+
+        Raises HeadgateError: more than `MAX_FAILED` of them failed.
+        """
         took_ms: list[float] = []
+        failures: list[HeadgateError] = []
         openings = self._openings()
+        count = sum(len(share(self._sizes.producers, self._sizes.shards, shard)) for shard in self._shards)
 
         async def open_some() -> None:
             for client, shard in openings:
                 request = m.OpenProducer(token=client.new_token())
                 began = asyncio.get_running_loop().time()
-                await client.request(shard, partial(_unchanged, request), TIMEOUT_SECONDS)
-                took_ms.append(1000 * (asyncio.get_running_loop().time() - began))
+                try:
+                    await client.request(shard, partial(_unchanged, request), TIMEOUT_SECONDS)
+                except HeadgateError as error:
+                    failures.append(error)
+                    if len(failures) > MAX_FAILED * count:
+                        reason = f"{len(failures)} of {count} openings failed, after {len(took_ms)} that did not; "
+                        raise HeadgateError(f"{reason}the last one: {error}") from error
+                else:
+                    took_ms.append(1000 * (asyncio.get_running_loop().time() - began))
 
-        await _at_once(self._shares.in_flight, open_some)
-        return {"took_ms": took_ms[:: max(1, len(took_ms) // 10_000)], "opened": len(took_ms)}
+        async with self._progress(took_ms, count):
+            await _at_once(self._shares.in_flight, open_some)
+        shown = took_ms[:: max(1, len(took_ms) // 10_000)]
+        return {"took_ms": shown, "opened": len(took_ms), "failed": len(failures)}
+
+    @asynccontextmanager
+    async def _progress(self, done: list[float], count: int) -> AsyncIterator[None]:
+        async def notify_regularly() -> None:
+            while True:
+                await asyncio.sleep(PROGRESS_SECONDS)
+                self._notify({"done": len(done), "of": count})
+
+        notifying = asyncio.get_running_loop().create_task(notify_regularly())
+        try:
+            yield
+        finally:
+            await cancel_and_wait(notifying)
 
     def _openings(self) -> Iterator[tuple[Client, int]]:
         """Yield (client, shard) of each identity, shard by shard."""
@@ -133,7 +171,7 @@ async def _serve(config: ClientConfig, shares: Shares) -> None:
             await stack.enter_async_context(Client.from_config(config, f"generated-{shares.number}-{number}"))
             for number in range(shares.connections)
         ]
-        generated = GeneratedClients(shares, clients)
+        generated = GeneratedClients(shares, clients, _answer)
         orders = {"join": generated.join, "state": generated.state, "open": generated.open}
         reader = asyncio.StreamReader()
         loop = asyncio.get_running_loop()

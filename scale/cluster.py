@@ -121,6 +121,11 @@ class ScaleCluster(LocalCluster):
         """Give all processes of clients an order; return their answers."""
         return await asyncio.gather(*(each.order(word) for each in self.clients))
 
+    def progress(self) -> tuple[int, int]:
+        """Return how much of the present order the processes of clients have done, and of how much."""
+        done, of = zip(*(each.progress for each in self.clients), strict=True)
+        return sum(done), sum(of)
+
     async def get(self, daemon: str, path: str) -> bytes:
         """Return the body of an answer of a daemon. Raises HeadgateError if there is none."""
         if self._session is None:
@@ -185,6 +190,8 @@ class ClientProcess:
     """A running scale.clients."""
 
     def __init__(self, process: asyncio.subprocess.Process, log_path: Path) -> None:
+        self.progress = (0, 0)
+        """How much of the present order is done, and of how much."""
         self._process = process
         self._log_path = log_path
 
@@ -209,6 +216,7 @@ class ClientProcess:
     async def order(self, word: str) -> dict[str, Any]:
         """Give an order and return its answer."""
         assert self._process.stdin is not None, "started with a pipe"
+        self.progress = (0, 0)
         self._process.stdin.write(json.dumps({"do": word}).encode() + b"\n")
         await self._process.stdin.drain()
         return await self.answer()
@@ -216,12 +224,13 @@ class ClientProcess:
     async def answer(self) -> dict[str, Any]:
         """Return the next answer. Raises HeadgateError if the process has ended."""
         assert self._process.stdout is not None, "started with a pipe"
-        line = await self._process.stdout.readline()
-        if not line:
-            code = await self._process.wait()
-            raise HeadgateError(f"a process of clients ended with code {code}: {last_line(self._log_path)}")
-        answer: dict[str, Any] = json.loads(line)
-        return answer
+        while line := await self._process.stdout.readline():
+            answer: dict[str, Any] = json.loads(line)
+            if "done" not in answer:
+                return answer
+            self.progress = (answer["done"], answer["of"])
+        code = await self._process.wait()
+        raise HeadgateError(f"a process of clients ended with code {code}: {last_line(self._log_path)}")
 
     async def kill(self) -> None:
         """End the process."""

@@ -7,7 +7,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from headgate import Admin
 from headgate.background import cancel_and_wait
@@ -23,6 +23,8 @@ LEADERS_SECONDS: Final = 300.0
 SPREAD_SECONDS: Final = 600.0
 """Longest wait until the shards are spread: each daemon starts 16 transfers a minute at most."""
 ADMIN_SECONDS: Final = 120.0
+PROGRESS_SECONDS: Final = 10.0
+"""Between two lines about a long order."""
 
 Say = Callable[[str], None]
 
@@ -75,6 +77,22 @@ class Trial:
         self.add(name, time.perf_counter() - began, "s")
         for kind, seconds in spent(before, self.cluster.usage()).items():
             self.add(f"{name}, processor time of {kind}", seconds, "s")
+
+    async def order(self, word: str, what: str) -> list[dict[str, Any]]:
+        """Give all processes of clients a long order; say now and then how many of ``what`` are done."""
+
+        async def say_progress() -> None:
+            while True:
+                await asyncio.sleep(PROGRESS_SECONDS)
+                done, of = self.cluster.progress()
+                if of:
+                    self._say(f"{self.stage}: {done:,} of {of:,} {what}")
+
+        saying = asyncio.get_running_loop().create_task(say_progress())
+        try:
+            return await self.cluster.order(word)
+        finally:
+            await cancel_and_wait(saying)
 
     async def until_led(self) -> None:
         """Wait until every shard has a leader that is alive."""

@@ -13,7 +13,7 @@ import pytest
 from headgate.client.admin import Admin
 from headgate.client.connection import Client
 from headgate.protocol import messages as m
-from scale.clients import GeneratedClients, Shares
+from scale.clients import TIMEOUT_SECONDS, GeneratedClients, Notify, Shares
 from scale.sizes import Sizes, topic_name
 from scale.watch import Probe
 from tests.support.worlds.one_shard import CLUSTER, OneShard, now_ms
@@ -37,10 +37,12 @@ def client(world: OneShard, client_id: str) -> Client:
 
 
 @asynccontextmanager
-async def generated(world: OneShard, number: int = 0, processes: int = 1) -> AsyncIterator[GeneratedClients]:
+async def generated(
+    world: OneShard, number: int = 0, processes: int = 1, notify: Notify = lambda _: None
+) -> AsyncIterator[GeneratedClients]:
     shares = Shares(sizes=asdict(SIZES), number=number, processes=processes, connections=2, in_flight=8)
     async with client(world, f"{number}-a") as first, client(world, f"{number}-b") as second:
-        yield GeneratedClients(shares, [first, second])
+        yield GeneratedClients(shares, [first, second], notify)
 
 
 async def create_topics(world: OneShard) -> None:
@@ -59,13 +61,31 @@ async def test_the_clients_of_a_shard_open_producers_and_hold_all_segments_and_k
             state = await first.state()
             assert {"consumers": 6, "segments": 16, "idle": 0} == {name: state[name] for name in list(state)[:3]}
             assert 6 == state["registrations"]
-            assert 40 == (await second.open())["opened"]
+            answer = await second.open()
+            assert (40, 0) == (answer["opened"], answer["failed"])
         async with world.leader("b") as leader:
             assert 40 == (await first.open())["opened"]
             state = await first.state()
             assert {"consumers": 6, "segments": 16, "idle": 0} == {name: state[name] for name in list(state)[:3]}
             assert 12 == state["registrations"], "each registered again"
             assert 80 == len(leader.state.producers), "each of the two has the only shard"
+
+
+async def test_a_process_reports_its_progress_while_openings_wait_and_ends_when_too_many_have_failed() -> None:
+    world, notified = OneShard(), list[dict[str, int]]()
+    async with generated(world, notify=notified.append) as clients:
+        began = asyncio.get_running_loop().time()
+        with pytest.raises(ExceptionGroup) as caught:
+            await clients.open()
+        assert TIMEOUT_SECONDS == pytest.approx(asyncio.get_running_loop().time() - began, abs=10)
+        assert {"done": 0, "of": 40} == notified[0]
+        assert 11 <= len(notified) <= 13, "every ten seconds"
+        assert "1 of 40 openings failed, after 0 that did not; the last one:" in str(caught.value.exceptions[0])
+        async with world.leader("a"):
+            notified.clear()
+            assert 40 == (await clients.open())["opened"]
+            await asyncio.sleep(60)
+            assert [] == notified, "nothing comes after the answer"
 
 
 async def test_a_probe_waits_as_long_as_a_shard_has_no_leader() -> None:
