@@ -111,6 +111,18 @@ async def test_an_operator_can_have_a_lock_kept_where_it_is(join: Join) -> None:
 
 
 @pytest.mark.usefixtures("quick_retries")
+async def test_a_lock_can_be_kept_after_a_transfer_was_abandoned(join: Join) -> None:
+    a, b, c = await waiting_line(join)
+    a.elections.nominate(0, "c")
+    await until(lambda: c.nominated == [0])
+
+    a.elections.nominate(0, "")
+    a.elections.keep(0)
+
+    await until(lambda: all(each.elections.queue(0).fixed for each in (a, b, c)))
+
+
+@pytest.mark.usefixtures("quick_retries")
 async def test_a_lock_passes_to_the_next_one_if_the_successor_has_left(join: Join) -> None:
     a, b, c = await waiting_line(join)
     a.elections.nominate(0, "c")

@@ -235,7 +235,9 @@ class FakeElections:
 
     def nominate(self, shard: int, instance: str) -> None:
         """See `Elections.nominate`."""
-        self._wanted_successors[shard] = instance
+        self._wanted_successors.pop(shard, None)
+        if instance:
+            self._wanted_successors[shard] = instance
         self._nominations.pop(shard, None)
         self._service.later(self.reconcile)
 
