@@ -237,9 +237,9 @@ class SimulatedDaemon:
             )
         )
 
-    def states(self) -> list[ShardState]:
-        """Return the state of each shard that it keeps in memory."""
-        return [each._state if each.leader is None else each.leader.state for each in self.controllers]
+    def states(self) -> list[tuple[ShardState, bool]]:
+        """Return the state of each shard that it keeps in memory, and whether it considers itself the leader."""
+        return [(each._state, False) if each.leader is None else (each.leader.state, True) for each in self.controllers]
 
     async def crash(self) -> None:
         """End immediately: none of its later actions has an effect outside."""

@@ -341,6 +341,18 @@ async def test_a_state_that_is_not_the_fold_of_the_ledger(ledger: CheckedLedger)
     refused("the state of d1 differs from the ledger in topics", lambda: ledger.checker.check_state(state, "d1"))
 
 
+async def test_only_a_leader_of_an_earlier_term_may_write_a_number_that_is_taken(ledger: CheckedLedger) -> None:
+    ledger.records(0)
+    state = ledger.folded()
+    state.topics_by_id[ledger.orders].tails[0].next_offset += 1
+    differs = "the state of d1 differs from the ledger in topics"
+    refused(differs, lambda: ledger.checker.check_state(state, "d1", leads=True))
+    state.leader_epoch -= 1
+
+    ledger.checker.check_state(state, "d1", leads=True)
+    refused("the state of d1 differs from the ledger in", lambda: ledger.checker.check_state(state, "d1"))
+
+
 async def test_a_state_of_another_chunk_is_not_compared(ledger: CheckedLedger) -> None:
     """Its daemon has not read, or not written, everything yet."""
     ledger.add(e.TermStarted(leader_epoch=2, instance="d2"))

@@ -318,8 +318,8 @@ class ClusterSimulation:
 
     def _check(self) -> None:
         for daemon in self.daemons:
-            for state in daemon.states():
-                self.checker.check_state(state, daemon.name)
+            for state, leads in daemon.states():
+                self.checker.check_state(state, daemon.name, leads=leads)
         self.device_clients.check()
         self.faults.rare.check()
         self.checker.check_nothing_lost(TOPIC, self.device_clients.published)
