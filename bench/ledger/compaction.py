@@ -26,7 +26,8 @@ from drain.spark.session import build_session
 from headgate.ledger.ledger import Ledger
 from headgate.protocol.messages import Grant
 from headgate.reading.compacted_reader import CompactedRecords
-from headgate.reading.segment_reader import ChunkCache, Head, SegmentReader
+from headgate.reading.head import Head
+from headgate.reading.segment_reader import ChunkCache, SegmentReader
 from headgate.storage.object_store import LocalStore, Store
 
 CHUNKS, QUICK_CHUNKS = 2048, 256

@@ -19,7 +19,8 @@ from headgate.model.entries import SubscriptionType
 from headgate.model.identifiers import Generation, Offset, SegmentId
 from headgate.protocol.messages import Grant
 from headgate.reading.compacted_reader import CompactedRecords
-from headgate.reading.segment_reader import ChunkCache, Head, SegmentReader
+from headgate.reading.head import Head
+from headgate.reading.segment_reader import ChunkCache, SegmentReader
 from headgate.storage.object_store import Store
 
 QUEUE_RECORDS: Final = 1000

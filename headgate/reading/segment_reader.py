@@ -5,9 +5,9 @@ continues by offset: no record is skipped or repeated.
 
 Readers read all chunks of the shard, decoded once and shared through a cache bounded in bytes. They
 report how far they have read past records of other buckets. At the tail a reader waits for a newer
-head, and all readers poll together every second because an announcement may be lost. A chunk that
-was not announced may not be durable yet, although it can be read; the reader makes it durable
-before it delivers from it.
+head; `headgate.reading.tail_poll` polls for all of them, because an announcement may be lost. A
+chunk that was not announced may not be durable yet, although it can be read; the reader makes it
+durable before it delivers from it.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from headgate.model.hashing import key_bucket
 from headgate.model.offset_ranges import OffsetRanges
 from headgate.protocol.messages import Grant
 from headgate.reading.compacted_reader import CompactedRecords, Rows
+from headgate.reading.head import POLL_SECONDS, Head
+from headgate.reading.tail_poll import TailPoll
 
 COMPACTION_RECHECK_SECONDS: Final = 30.0
 """How often a reader checks whether its missing next chunk was compacted, if the known head does not include it."""
-POLL_SECONDS: Final = 1.0
-"""How often a reader at the tail polls, and how long it waits for an unreachable store."""
 CACHE_BYTES: Final = 64 * 1024 * 1024
 CHUNK_OVERHEAD_BYTES: Final = 256
 RECORD_OVERHEAD_BYTES: Final = 160
@@ -40,60 +40,12 @@ RECORD_OVERHEAD_BYTES: Final = 160
 log = get_logger(__name__)
 
 
-class Head:
-    """The newest chunk that was reported as durable."""
-
-    def __init__(self) -> None:
-        self.number = 0
-        self._awake = asyncio.Event()
-        """Set when the head has advanced, or readers have waited for long enough."""
-        self._timeouts = 0
-        self._timer: asyncio.TimerHandle | None = None
-        """Ends the waits of all readers."""
-
-    def advance(self, number: int) -> None:
-        """Record that chunk ``number`` is durable."""
-        if number > self.number:
-            self.number = number
-            if self._timer is not None:
-                self._timer.cancel()
-                self._timer = None
-            self._wake()
-
-    def retract(self, number: int) -> None:
-        """Record that chunk ``number`` + 1 does not exist. Any program may have forged the announcement of a head."""
-        self.number = min(self.number, number)
-
-    async def wait_for(self, number: int, timeout_seconds: float) -> None:
-        """Wait until chunk ``number`` is known to be durable, at most ``timeout_seconds``.
-
-        When one reader has waited for long enough, all end their waits: they poll for one chunk, and share its load.
-        """
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + timeout_seconds
-        timeouts = self._timeouts
-        while self.number < number and self._timeouts == timeouts:
-            if self._timer is None or deadline < self._timer.when():
-                if self._timer is not None:
-                    self._timer.cancel()
-                self._timer = loop.call_at(deadline, self._time_out)
-            await self._awake.wait()
-
-    def _time_out(self) -> None:
-        self._timer = None
-        self._timeouts += 1
-        self._wake()
-
-    def _wake(self) -> None:
-        self._awake.set()
-        self._awake = asyncio.Event()
-
-
 class ChunkCache:
     """Decoded chunks of one shard, restricted to the records of one topic."""
 
     def __init__(self, ledger: Ledger, topic_id: int, budget_bytes: int = CACHE_BYTES) -> None:
         self.loads = 0
+        self.tail = TailPoll(self._load_once)
         self._ledger = ledger
         self._topic_id = topic_id
         self._budget_bytes = budget_bytes
@@ -107,25 +59,30 @@ class ChunkCache:
         if cached is not None:
             self._chunks.move_to_end(number)
             return cached[1]
-        task = self._loading.get(number)
-        if task is None:
-            task = asyncio.get_running_loop().create_task(self._load(number), name=f"read-chunk-{number}")
-            self._loading[number] = task
-            task.add_done_callback(lambda done: self._loaded(number, done))
         # Shielded: cancelling one reader must not cancel the load for the others.
-        return await asyncio.shield(task)
+        return await asyncio.shield(self._load_once(number))
 
     async def make_durable(self) -> None:
         """Return once all chunks are durable that were read; raises StoreUnavailableError."""
         await self._ledger.make_durable()
 
     async def close(self) -> None:
-        """Stop loading."""
+        """Stop loading and polling."""
+        self.tail.close()
         tasks = list(self._loading.values())
         for task in tasks:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
+
+    def _load_once(self, number: int) -> asyncio.Task[dict[int, Rows]]:
+        """Return the task that loads a chunk; there is one at a time."""
+        task = self._loading.get(number)
+        if task is None:
+            task = asyncio.get_running_loop().create_task(self._load(number), name=f"read-chunk-{number}")
+            self._loading[number] = task
+            task.add_done_callback(lambda done: self._loaded(number, done))
+        return task
 
     def _loaded(self, number: int, task: asyncio.Task[dict[int, Rows]]) -> None:
         del self._loading[number]
@@ -220,8 +177,8 @@ class SegmentReader:
         """
         await self._read_compacted(fresh=False)
         while not self.at_end:
-            if self.next_chunk > self._head.number:
-                await self._head.wait_for(self.next_chunk, POLL_SECONDS)
+            if self.next_chunk > self._head.number and not await self._wait_at_tail():
+                continue
             try:
                 chunk = await self._cache.rows(self.next_chunk)
                 if self.next_chunk > self._head.number:
@@ -229,7 +186,11 @@ class SegmentReader:
                     self._head.advance(self.next_chunk)
             except ObjectMissingError as error:
                 self._report_skipped(self.next_offset, self.next_offset)
-                await self._on_missing_chunk(error)
+                # It does not exist yet, or was deleted after compaction.
+                exists = self.next_chunk <= self._head.number
+                if exists and not await self._read_compacted(fresh=True):
+                    self._head.retract(self.next_chunk - 1)
+                    await self._wait_for(error)
                 continue
             except StoreUnavailableError as error:
                 if self.next_chunk <= self._head.number:
@@ -243,14 +204,17 @@ class SegmentReader:
             self._report_skipped(self.next_offset, self.next_offset)
         self._report_skipped(self.next_offset, self.next_offset)
 
-    async def _on_missing_chunk(self, error: ObjectMissingError) -> None:
-        """Handle a missing next chunk: it does not exist yet, or was deleted after compaction."""
-        exists = self.next_chunk <= self._head.number
-        if not exists and asyncio.get_running_loop().time() - self._compaction_checked_at < COMPACTION_RECHECK_SECONDS:
-            return
-        if not await self._read_compacted(fresh=True) and exists:
-            self._head.retract(self.next_chunk - 1)
-            await self._wait_for(error)
+    async def _wait_at_tail(self) -> bool:
+        """Wait for the next chunk; return whether to read it. Check now and then whether it was compacted."""
+        recheck_at = self._compaction_checked_at + COMPACTION_RECHECK_SECONDS
+        # A bucket range reports what it has skipped, so it is woken by each poll.
+        wake_at = recheck_at if self._on_skipped is None else float("-inf")
+        if await self._cache.tail.wait_for(self._head, self.next_chunk, wake_at):
+            return True
+        self._report_skipped(self.next_offset, self.next_offset)
+        if asyncio.get_running_loop().time() >= recheck_at:
+            await self._read_compacted(fresh=True)
+        return False
 
     async def _read_compacted(self, *, fresh: bool) -> bool:
         """Read compacted objects to their end; return whether they included the next chunk."""

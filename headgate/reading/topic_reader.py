@@ -23,7 +23,8 @@ from headgate.ledger.ledger import Ledger
 from headgate.ledger.record_columns import RecordColumns
 from headgate.protocol.messages import TopicDescription
 from headgate.reading.compacted_reader import CompactedRecords
-from headgate.reading.segment_reader import COMPACTION_RECHECK_SECONDS, POLL_SECONDS, Head
+from headgate.reading.head import POLL_SECONDS, Head
+from headgate.reading.segment_reader import COMPACTION_RECHECK_SECONDS
 from headgate.reading.time_lookup import first_chunk_at
 
 CONCURRENT_CHUNK_READS: Final = 8

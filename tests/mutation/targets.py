@@ -31,7 +31,9 @@ STATEFUL = (
     "headgate.client.consumer",
     "headgate.client.record_feed",
     "headgate.ledger.facts",
+    "headgate.reading.head",
     "headgate.reading.segment_reader",
+    "headgate.reading.tail_poll",
     "controller.leader.shard_controller",
     "drain.service.run_coalescer",
 )

@@ -17,7 +17,7 @@ from headgate.event_log import get_logger
 from headgate.ledger.ledger import Ledger
 from headgate.model.hashing import shard_of
 from headgate.protocol import messages as m
-from headgate.reading.segment_reader import Head
+from headgate.reading.head import Head
 
 DELETION_CHECK_INTERVAL_SECONDS: Final = 2.0
 """Shortest time between two questions to the leader."""

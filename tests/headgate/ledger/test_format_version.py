@@ -28,7 +28,8 @@ from headgate.ledger.paths import chunk_folder, chunk_name, snapshot_path
 from headgate.model import entries as e
 from headgate.protocol import messages as m
 from headgate.reading.compacted_reader import CompactedRecords
-from headgate.reading.segment_reader import ChunkCache, Head, SegmentReader
+from headgate.reading.head import Head
+from headgate.reading.segment_reader import ChunkCache, SegmentReader
 from headgate.reading.time_lookup import first_chunk_at
 from headgate.storage.object_store import LocalStore
 from tests.support.samples.object_formats import of_newer_format, of_older_format

@@ -17,7 +17,8 @@ from headgate.ledger.ledger import Ledger
 from headgate.ledger.paths import chunk_folder, chunk_name
 from headgate.protocol import messages as m
 from headgate.reading.compacted_reader import CompactedRecords
-from headgate.reading.segment_reader import POLL_SECONDS, ChunkCache, Head, SegmentReader
+from headgate.reading.head import POLL_SECONDS, Head
+from headgate.reading.segment_reader import ChunkCache, SegmentReader
 from tests.support.fakes.object_store import FakeStore
 from tests.support.fakes.scripted_leader import TOPIC_ID, ScriptedCluster
 from tests.support.samples.compaction import compact

@@ -9,7 +9,8 @@ from headgate.ledger.ledger import Ledger
 from headgate.model.hashing import KEY_BUCKETS, key_bucket
 from headgate.protocol.messages import Grant
 from headgate.reading.compacted_reader import CompactedRecords
-from headgate.reading.segment_reader import ChunkCache, Head, SegmentReader
+from headgate.reading.head import Head
+from headgate.reading.segment_reader import ChunkCache, SegmentReader
 from tests.support.fakes.object_store import FakeStore
 
 pytestmark = pytest.mark.looptime

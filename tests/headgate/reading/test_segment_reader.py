@@ -10,7 +10,8 @@ import pytest
 from headgate.errors import ObjectMissingError
 from headgate.ledger.ledger import Ledger
 from headgate.protocol import messages as m
-from headgate.reading.segment_reader import CHUNK_OVERHEAD_BYTES, ChunkCache, Head
+from headgate.reading.head import Head
+from headgate.reading.segment_reader import CHUNK_OVERHEAD_BYTES, ChunkCache
 from tests.support.fakes.scripted_leader import TOPIC_ID, ScriptedCluster
 
 pytestmark = pytest.mark.looptime

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headgate.errors import LedgerError, StoreUnavailableError
-from headgate.reading.segment_reader import Head
+from headgate.reading.head import Head
 from headgate.reading.topic_reader import LedgerRecord, TopicReader
 from tests.support.samples.positioned_ledger import LedgerWithPositions, Step
 
