@@ -28,7 +28,7 @@ import structlog
 
 from controller.leader.shard_controller import TRANSFER_TIMEOUT_SECONDS, ShardController
 from controller.leader.standby_memory import StandbyMemory
-from controller.leadership.broker_contact import broker_contact
+from controller.leadership.broker_contact import BrokerContact, broker_contact
 from controller.leadership.election import Elections, ElectionsUnreachableError, SeenQueue
 from controller.leadership.instance_record import InstanceRecord, encode_record, read_record
 from controller.leadership.shard_load import Arrivals, ShardLoads, shard_loads
@@ -85,8 +85,12 @@ class ShardSpreader:
         self._settings = settings
         self._standby = standby
         self._replicas = replicas
-        self._planned: tuple[list[LiveDaemon], list[ShardQueue]] = ([], [])
-        """From what the plan was made: a quiet cluster shows the same for hours."""
+        self._instances: dict[str, bytes] = {}
+        """From what the view was made: a quiet cluster shows the same for hours."""
+        self._planned: tuple[View, dict[int, SeenQueue], BrokerContact, bool] | None = None
+        """From what the plan was made."""
+        self._daemons: list[LiveDaemon] = []
+        self._queues: list[ShardQueue] = []
         self._decided: tuple[list[LiveDaemon], list[ShardQueue], int] | None = None
         """From what the successors were decided."""
         self._record = record
@@ -224,19 +228,25 @@ class ShardSpreader:
         maintenance = await self._elections.maintenance()
         if instances is None or maintenance is None:
             return False
-        self.view = View({name: read_record(data) for name, data in instances.items()}, maintenance)
+        if instances != self._instances or maintenance != self.view.maintenance:
+            self._instances = instances
+            self.view = View({name: read_record(data) for name, data in instances.items()}, maintenance)
         return True
 
     def _start_moves(self, timeout_seconds: float = TRANSFER_TIMEOUT_SECONDS) -> None:
         """Start what the plan wants of this daemon now."""
         now = asyncio.get_running_loop().time()
         self._spread_at = [at for at in self._spread_at if now - at < BUDGET_SECONDS]
-        daemons, queues = self._live_daemons(), self._queues()
-        if self._planned != (daemons, queues):
-            self._planned = daemons, queues
-            self.plan = plan(daemons, queues)
+        planned = self.view, self._seen_queues(), self._record.broker, self._leaving
+        if self._planned != planned:
+            self._planned = planned
+            self._daemons, self._queues = self._live_daemons(), self._shard_queues()
+            self.plan = plan(self._daemons, self._queues)
         led = [each for each in self._controllers if each.leadership.role is Role.LEADING]
-        self._choose_successors(daemons, queues, led)
+        self._choose_successors(self._daemons, self._queues, led)
+        moves = [each for each in self.plan.moves if self._settings().enabled or each.reason != "spread"]
+        if not moves:
+            return
         history = History(
             led_since={each.shard: now if each.led_since is None else each.led_since for each in led},
             started_at=self._started_at,
@@ -247,7 +257,6 @@ class ShardSpreader:
             spread_at=self._spread_at,
             abandoned_at=self._abandoned_at,
         )
-        moves = [each for each in self.plan.moves if self._settings().enabled or each.reason != "spread"]
         settle_seconds = self._settings().settle_seconds
         for move in startable(moves, self._instance, history, now, settle_seconds=settle_seconds):
             self._start(move, now, timeout_seconds)
@@ -290,7 +299,7 @@ class ShardSpreader:
             for name, record in self.view.records.items()
         ]
 
-    def _queues(self) -> list[ShardQueue]:
+    def _shard_queues(self) -> list[ShardQueue]:
         seen = self._seen_queues()
         reports = {name: record.loads for name, record in self.view.records.items()}
         loads = shard_loads({shard: each.holder for shard, each in seen.items()}, reports)
