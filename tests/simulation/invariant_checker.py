@@ -118,11 +118,11 @@ class InvariantChecker:
 
     def check_write(self, path: str, data: bytes, *, before: bytes | None) -> None:
         """Check an object that was just written."""
-        if snapshot := _SNAPSHOT.fullmatch(path):
-            self._check_snapshot(data, int(snapshot[1]), int(snapshot[2]))
-        self.rules.manifest_written(path, data)
         matched = _CHUNK.fullmatch(path)
         if matched is None:
+            if snapshot := _SNAPSHOT.fullmatch(path):
+                self._check_snapshot(data, int(snapshot[1]), int(snapshot[2]))
+            self.rules.manifest_written(path, data)
             return
         shard, number = int(matched[1]), int(matched[2])
         if before is not None:

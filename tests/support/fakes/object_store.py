@@ -27,6 +27,7 @@ Operation = Literal["create", "read", "names", "delete", "make_durable"]
 Fault = Literal["unavailable", "unknown_written", "unknown_lost"]
 FoundT = TypeVar("FoundT")
 FAULTS: tuple[Fault, ...] = ("unavailable", "unknown_written", "unknown_lost")
+_POSSIBLE: dict[Operation, tuple[Fault, ...]] = dict.fromkeys(get_args(Operation), FAULTS[:1]) | {"create": FAULTS}
 
 
 class FakeStore:
@@ -160,7 +161,7 @@ class FakeStore:
     def _draw(self, operation: Operation) -> Fault | None:
         if self._next[operation]:
             return self._next[operation].popleft()
-        for fault in FAULTS if operation == "create" else FAULTS[:1]:
+        for fault in _POSSIBLE[operation]:
             if self.probabilities[fault] and self._rng.random() < self.probabilities[fault]:
                 return fault
         return None
