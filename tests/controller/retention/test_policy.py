@@ -175,3 +175,16 @@ def test_the_positions_of_many_subscriptions_are_compared_without_a_call_for_eac
 
     assert len(decided.segments) == 100
     assert calls < 10 * (100 + 40)
+
+
+def test_a_subscription_costs_a_unit_and_one_for_each_eight_segments_that_are_due() -> None:
+    """The leader serves others between steps, so a cost that is too low stalls it and one that is too high delays pruning."""
+    layout = Layout.initial(16, 0)
+    for segment in range(16):
+        layout = layout.split(segment, 0, 0)
+    rules = RetentionRules(retention_ms=HOUR, checkpoint_retention_ms=HOUR, subscription_expiry_ms=0)
+
+    def cost(*subscriptions: Subscription) -> int:
+        return sum(decide_pruning(layout, subscriptions, rules, lambda since_ms: HOUR - since_ms))
+
+    assert cost(subscription()) - cost() == 1 + 2

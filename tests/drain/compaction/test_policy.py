@@ -60,3 +60,11 @@ def test_only_adjacent_ranges_of_one_level_are_merged() -> None:
     mixed = [(ChunkRange(n, n), n % 2) for n in range(1, 3 * FANOUT)]
 
     assert next_compaction(mixed, watermark=3 * FANOUT - 1, chunks=1) is None
+
+
+def test_a_full_group_becomes_one_range_of_the_next_level_before_new_chunks_are_compacted() -> None:
+    group = [(ChunkRange(first, first + 9), 0) for first in (41, 51, 61, 71)]
+    sources = tuple(each for each, _ in group)
+
+    planned = next_compaction([(ChunkRange(1, 40), 1), *group], watermark=1000, chunks=10, fanout=4)
+    assert planned == PlannedCompaction(ChunkRange(41, 80), 1, sources)
