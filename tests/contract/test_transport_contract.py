@@ -167,9 +167,10 @@ async def test_a_filter_ignores_retained_copies_unless_it_expects_them(harness: 
     await c.subscribe("requests", states, retained=True)
     a.publish("requests", b"next")
 
-    await until(lambda: len(states.messages) == 2 and b"next" in requests.payloads)
+    await until(lambda: b"next" in states.payloads and b"next" in requests.payloads)
     assert requests.payloads == [b"once", b"next"]
-    assert states.payloads == [b"once", b"next"]
+    # amqtt sometimes sends the retained copy twice, which MQTT permits: it was published with QoS 1.
+    assert list(dict.fromkeys(states.payloads)) == [b"once", b"next"]
 
 
 async def test_an_empty_retained_message_clears_the_last_one(harness: BrokerHarness) -> None:
