@@ -6,6 +6,7 @@ for trials only; install mosquitto for anything else. Limits of amqtt:
 * Retained messages are lost when it stops. Clients publish theirs again on each connection.
 * The queue for a slow reader is unbounded.
 * A second connection of a client does not end the first one.
+* A new connection gets copies of the retained messages that the filters of any client match.
 * A client may take over the session of another user that has its client id.
 * Messages that wait for a session are lost, so records that MQTT devices publish while no daemon leads are lost.
 """

@@ -153,7 +153,9 @@ async def test_a_retained_message_reaches_present_and_later_subscribers(harness:
     assert set(late.messages) == {("state", b"2")}
 
 
-async def test_a_filter_ignores_retained_copies_unless_it_expects_them(harness: BrokerHarness) -> None:
+async def test_a_filter_ignores_retained_copies_unless_it_expects_them(
+    harness: BrokerHarness, request: pytest.FixtureRequest
+) -> None:
     a, b = await harness.open("a"), await harness.open("b")
     requests, states, connections = Inbox(), Inbox(), []
     b.on_connection(connections.append)
@@ -169,8 +171,10 @@ async def test_a_filter_ignores_retained_copies_unless_it_expects_them(harness: 
 
     await until(lambda: b"next" in states.payloads and b"next" in requests.payloads)
     assert requests.payloads == [b"once", b"next"]
-    # amqtt sometimes sends the retained copy twice, which MQTT permits: it was published with QoS 1.
-    assert list(dict.fromkeys(states.payloads)) == [b"once", b"next"]
+    if request.node.callspec.params["harness"] == "amqtt" and len(states.payloads) > 2:
+        # It sends a copy to each new connection, because the filter of b matches, and c may already expect it.
+        assert states.messages.pop(0) == ("requests", b"once")
+    assert states.payloads == [b"once", b"next"]
 
 
 async def test_an_empty_retained_message_clears_the_last_one(harness: BrokerHarness) -> None:
