@@ -163,9 +163,16 @@ class ClusterStatus:
     async def _merge(self) -> Overview:
         await self._instances.get()
         own, others = await asyncio.gather(self._own.get(), self._peers.parts())
+        parts = [own, *map(self._with_spread, others)]
         return await asyncio.to_thread(
-            merged, self._cluster, self._instance, self._now_ms(), len(self.controllers), [own, *others]
+            merged, self._cluster, self._instance, self._now_ms(), len(self.controllers), parts
         )
+
+    def _with_spread(self, part: DaemonPart) -> DaemonPart:
+        """Add what ZooKeeper shows of a daemon that does not answer: an operator may have begun its maintenance."""
+        if part.daemon.state != "unreachable" or self.spreader is None:
+            return part
+        return replace(part, daemon=replace(part.daemon, spread=self.spreader.state_of(part.daemon.daemon)))
 
     async def _find_instances(self) -> None:
         """Ask ZooKeeper for the live daemons. While it does not answer, those of the last answer remain."""

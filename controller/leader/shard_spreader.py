@@ -166,12 +166,23 @@ class ShardSpreader:
 
     @property
     def state(self) -> str:
-        """What the spread may do with this daemon: ``settled``, ``settling``, ``maintenance`` or ``leaving``."""
-        if self._leaving:
+        """What the spread may do with this daemon; see `state_of`."""
+        return "leaving" if self._leaving else self._state(self._instance, self._record)
+
+    def state_of(self, daemon: str) -> str | None:
+        """Return what the spread may do with another daemon, as ZooKeeper showed it last; None: it is not live.
+
+        ``settled``, ``settling``, ``maintenance`` or ``leaving``.
+        """
+        record = self.view.records.get(daemon)
+        return None if record is None else self._state(daemon, record)
+
+    def _state(self, daemon: str, record: InstanceRecord) -> str:
+        if record.leaving:
             return "leaving"
-        if self._instance in self.view.maintenance:
+        if daemon in self.view.maintenance:
             return "maintenance"
-        return "settled" if self._record.settled else "settling"
+        return "settled" if record.settled else "settling"
 
     def _transfer_problem(self, shard: int, daemon: str) -> str | None:
         if daemon in self.view.maintenance:

@@ -55,7 +55,7 @@ class DaemonShardDocument:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DaemonDocument:
-    """One daemon. ``problem`` says why it did not answer; the other values are then empty."""
+    """One daemon. ``problem`` says why it did not answer; only its name, URL and spread are known then."""
 
     daemon: str
     url: str | None

@@ -148,6 +148,22 @@ async def test_a_daemon_that_does_not_answer_is_unreachable_and_others_are_shown
         await status.topic("orders", own=False)
 
 
+async def test_of_a_daemon_that_does_not_answer_zookeeper_shows_the_maintenance(two, peers):
+    status = status_of(peers)
+    register(status, two=f"http://{two.server.address}", three="http://127.0.0.1:1")
+    status.spreader = SimpleNamespace(state="settled", state_of={"two": "settling", "three": "maintenance"}.get)
+    overview = await status.overview()
+
+    # The one that answers says itself what the spread may do with it.
+    answered = two.source.parts[0].daemon.spread
+    assert {each.daemon: each.spread for each in overview.daemons} == {
+        "one": "settled",
+        "two": answered,
+        "three": "maintenance",
+    }
+    assert answered != "settling"
+
+
 async def test_a_daemon_that_answers_too_late_or_too_much_or_nonsense_is_unreachable(monkeypatch):
     monkeypatch.setattr("controller.peers.MAX_ANSWER_BYTES", 1000)
 

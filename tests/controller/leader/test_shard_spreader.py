@@ -69,6 +69,21 @@ async def test_a_second_and_a_third_daemon_get_their_shards_once_they_have_settl
     await never(lambda: spread != [a.led, b.led, c.led], 120)
 
 
+async def test_a_settled_daemon_that_queues_late_gets_its_shards(daemons: Daemons) -> None:
+    """Only the queues change then: what the daemons register, their loads as well, has long been the same."""
+    a = await daemons.first()
+    b = await daemons.start("b")
+    await until(lambda: all(a.elections.queue(shard).waiting == {"b"} for shard in range(SHARDS)))
+    for shard in range(SHARDS):
+        b.elections.withdraw(shard)
+    await never(lambda: b.led, 120)
+
+    for shard in range(SHARDS):
+        b.elections.contend(shard)
+
+    await until(lambda: numbers(a, b) == [3, 3])
+
+
 async def test_a_daemon_that_starts_again_and_again_gets_nothing(daemons: Daemons) -> None:
     """Its session ends before it has settled."""
     a = await daemons.first()
@@ -145,6 +160,7 @@ async def test_a_stopping_daemon_transfers_its_shards_to_one_that_has_just_start
     await a.spreader.evacuate()
 
     await until(lambda: len(b.led) == SHARDS, 0.2)
+    await until(lambda: b.spreader.state_of("a") == "leaving")
 
 
 async def test_a_stopping_daemon_tries_again_what_was_abandoned(daemons: Daemons) -> None:
@@ -305,6 +321,18 @@ async def test_a_transfer_to_a_daemon_that_cannot_take_the_shard_is_refused(daem
     await until(lambda: a.spreader.view.maintenance)
     await until(lambda: b.spreader.state == "maintenance")
     assert await a.spreader.transfer(0, "b") == "daemon 'b' is in maintenance: headgate daemon drain b --off"
+
+
+async def test_a_daemon_knows_from_zookeeper_what_the_spread_may_do_with_another(daemons: Daemons) -> None:
+    daemons.settings = SpreadSettings(settle_seconds=20)
+    a = await daemons.first()
+    await daemons.start("b")
+
+    await until(lambda: a.spreader.state_of("b") == "settling")
+    await until(lambda: a.spreader.state_of("b") == "settled", 20 + 2 * VIEW_INTERVAL_SECONDS)
+    await a.spreader.set_maintenance("b", on=True)
+    await until(lambda: a.spreader.state_of("b") == "maintenance")
+    assert a.spreader.state_of("x") is None
 
 
 async def test_shards_are_not_spread_if_the_setting_is_off(daemons: Daemons) -> None:
