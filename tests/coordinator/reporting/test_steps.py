@@ -35,6 +35,18 @@ async def test_each_step_describes_a_limited_number_of_segments(lead: Lead) -> N
         assert max(found) <= max(full, 2 * (SEGMENTS + 1))
 
 
+async def test_a_plan_lets_others_go_first_before_each_of_its_computations(lead: Lead) -> None:
+    harness = lead("ada", "bob", segments=SEGMENTS)
+    split = m.PlanChanges(topic="orders", subscription="billing", splits=[1])
+
+    [_copy, *computations] = costs(harness.coordinator.plan(split))
+
+    children, consumers = 2, 2
+    gates, targets, lists_of_moves, report = 2, 2, 2, 1
+    expected = (gates + targets + lists_of_moves + report) * [SEGMENTS + children + consumers]
+    assert expected == computations
+
+
 @pytest.mark.parametrize("taken", range(1, 6))
 async def test_a_report_describes_one_moment_although_its_subscription_changes(lead: Lead, taken: int) -> None:
     harness = lead("ada", "bob", segments=SEGMENTS)
