@@ -74,9 +74,12 @@ class Operators:
             await self._maintain(admin, name, on=False)
 
     async def rolling_restart(self, _: Admin, rng: random.Random) -> None:
-        """Restart all daemons, one after the other, each under its name."""
-        names = [each.name for each in self._world.daemons]
-        self._beside.append(self._world.spawn(self._restart_all(names, rng)))
+        """Restart all daemons, one after the other, each under its name.
+
+        In a calm world it waits for the rolling restart before: together they stop a leader and its successor at once.
+        """
+        earlier = list(self._beside) if self._world.plan.calm else []
+        self._beside.append(self._world.spawn(self._restart_all(rng, earlier)))
 
     async def describe_cluster(self, admin: Admin, rng: random.Random) -> None:
         """Ask for a description of the cluster and its subscriptions, in half of the cases during a transfer."""
@@ -288,8 +291,9 @@ class Operators:
         others = [each for each in running if each is not leader]
         return (shard, leader, rng.choice(others)) if leader is not None and others else None
 
-    async def _restart_all(self, names: list[str], rng: random.Random) -> None:
-        for name in names:
+    async def _restart_all(self, rng: random.Random, earlier: list[asyncio.Task[None]]) -> None:
+        await asyncio.gather(*earlier)
+        for name in [each.name for each in self._world.daemons]:
             daemon = next((each for each in self._world.daemons if each.name == name and not each.frozen), None)
             if daemon is None or len(self._world.daemons) == 1:
                 continue
