@@ -5,7 +5,7 @@ from typing import Protocol
 
 import pytest
 
-from tests.support.worlds.subscription_environment import CoordinatorHarness, virtual_time
+from tests.support.worlds.subscription_environment import CoordinatorHarness
 
 
 class Lead(Protocol):
@@ -44,7 +44,6 @@ async def lead() -> AsyncIterator[Lead]:
 @pytest.fixture
 async def after_split(lead: Lead) -> CoordinatorHarness:
     """Consumer ada holds segment 0 with five records, which is then split into 1 and 2."""
-    with virtual_time():
-        harness = lead("ada", records=5)
-        harness.split(0)
+    harness = lead("ada", records=5)
+    harness.split(0)
     return harness

@@ -9,7 +9,7 @@ from coordinator.assignment_reconciler import MAX_MOVES_PER_TURN, MAX_REPEATED_G
 from headgate.protocol import messages as m
 from metrics.events import BlockedSegmentsChanged
 from tests.coordinator.conftest import Lead
-from tests.support.worlds.subscription_environment import CoordinatorHarness, virtual_time
+from tests.support.worlds.subscription_environment import CoordinatorHarness
 
 pytestmark = pytest.mark.looptime
 
@@ -21,8 +21,7 @@ def blocked_segments(harness: CoordinatorHarness) -> int:
 @pytest.fixture
 async def harness(lead: Lead) -> CoordinatorHarness:
     """A STREAM with four segments and no consumer."""
-    with virtual_time():
-        return lead(segments=4)
+    return lead(segments=4)
 
 
 # The log

@@ -10,7 +10,7 @@ from headgate.model.bucket_ranges import BucketRange
 from headgate.model.layout import Layout, Segment
 from headgate.protocol import messages as m
 from tests.coordinator.conftest import Lead
-from tests.support.worlds.subscription_environment import CoordinatorHarness, virtual_time
+from tests.support.worlds.subscription_environment import CoordinatorHarness
 
 pytestmark = pytest.mark.looptime
 
@@ -23,9 +23,8 @@ SHARING = {"supports_bucket_ranges": True}
 @pytest.fixture
 async def harness(request: pytest.FixtureRequest, lead: Lead) -> CoordinatorHarness:
     """Consumers ada and bob share a segment of ten records; the parameter is the subscription type."""
-    with virtual_time():
-        harness = lead("ada", "bob", records=10, type=getattr(request, "param", "STREAM"), **SHARING)
-        harness.confirm("ada", 0)
+    harness = lead("ada", "bob", records=10, type=getattr(request, "param", "STREAM"), **SHARING)
+    harness.confirm("ada", 0)
     harness.pushes.clear()
     return harness
 

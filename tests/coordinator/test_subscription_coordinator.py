@@ -9,7 +9,7 @@ from headgate.model import entries as e
 from headgate.protocol import messages as m
 from metrics import events
 from tests.coordinator.conftest import Lead
-from tests.support.worlds.subscription_environment import START_MS, CoordinatorHarness, virtual_time
+from tests.support.worlds.subscription_environment import START_MS, CoordinatorHarness
 
 pytestmark = pytest.mark.looptime
 
@@ -17,8 +17,7 @@ pytestmark = pytest.mark.looptime
 @pytest.fixture
 async def harness(lead: Lead) -> CoordinatorHarness:
     """A STREAM with four segments and no consumer."""
-    with virtual_time():
-        return lead(segments=4)
+    return lead(segments=4)
 
 
 def granted(answer: m.Registered) -> list[int]:

@@ -7,7 +7,7 @@ from headgate.model import entries as e
 from headgate.protocol import messages as m
 from metrics.events import SegmentWeightChanged
 from tests.coordinator.conftest import Lead
-from tests.support.worlds.subscription_environment import CoordinatorHarness, virtual_time
+from tests.support.worlds.subscription_environment import CoordinatorHarness
 
 pytestmark = pytest.mark.looptime
 
@@ -15,15 +15,13 @@ pytestmark = pytest.mark.looptime
 @pytest.fixture
 async def harness(lead: Lead) -> CoordinatorHarness:
     """A QUEUE with six segments and no consumer."""
-    with virtual_time():
-        return lead(segments=6, type="QUEUE")
+    return lead(segments=6, type="QUEUE")
 
 
 @pytest.fixture
 async def stream_harness(lead: Lead) -> CoordinatorHarness:
     """A STREAM with two segments and no consumer."""
-    with virtual_time():
-        return lead(segments=2)
+    return lead(segments=2)
 
 
 def moves(harness: CoordinatorHarness) -> int:

@@ -8,7 +8,7 @@ from headgate.model.offset_ranges import OffsetRanges
 from headgate.protocol import messages as m
 from headgate.protocol.batch_digest import batch_digest
 from tests.coordinator.conftest import Lead
-from tests.support.worlds.subscription_environment import CoordinatorHarness, virtual_time
+from tests.support.worlds.subscription_environment import CoordinatorHarness
 
 pytestmark = pytest.mark.looptime
 
@@ -16,8 +16,7 @@ pytestmark = pytest.mark.looptime
 @pytest.fixture
 async def harness(request: pytest.FixtureRequest, lead: Lead) -> CoordinatorHarness:
     """Consumer ada holds two segments with five records each; the parameter is the subscription type."""
-    with virtual_time():
-        return lead("ada", segments=2, records=5, type=getattr(request, "param", "STREAM"))
+    return lead("ada", segments=2, records=5, type=getattr(request, "param", "STREAM"))
 
 
 async def test_an_acknowledgement_of_a_holder_counts(harness: CoordinatorHarness) -> None:

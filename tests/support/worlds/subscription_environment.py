@@ -9,10 +9,7 @@ from __future__ import annotations
 import asyncio
 import math
 import random
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-
-import looptime
+from collections.abc import Callable
 
 from controller.state.shard_state import ShardState
 from controller.state.topic import Topic
@@ -39,15 +36,6 @@ SETTINGS = CoordinatorSettings(
 
 
 TICK_SECONDS = 0.25
-
-
-@contextmanager
-def virtual_time() -> Iterator[None]:
-    """Run part of a fixture in the virtual time of its test. looptime alone covers only the test."""
-    loop = asyncio.get_running_loop()
-    assert isinstance(loop, looptime.LoopTimeEventLoop), "mark the test with looptime"
-    with loop.looptime_enabled():
-        yield
 
 
 class CoordinatorHarness:
