@@ -164,8 +164,9 @@ class Elections(Protocol):
     def place_next(self, shard: int, instance: str) -> None:
         """Have a contender follow this daemon, which is first, before all others in the queue. Does not wait.
 
-        It changes nothing while another contender is nominated, and ends when this daemon is no longer first. A later
-        call replaces this one. `SeenQueue.next` shows it.
+        It changes nothing while another contender is nominated, and ends when this daemon is no longer first, or when
+        that contender leaves: a daemon that comes back has not read the ledger. A later call replaces this one.
+        `SeenQueue.next` shows it.
         """
 
     def keep(self, shard: int) -> None:

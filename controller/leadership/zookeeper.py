@@ -173,7 +173,7 @@ class ZooKeeperElections:
     def place_next(self, shard: int, instance: str) -> None:
         contender = self._contenders.get(shard)
         if contender is not None and contender.wanted_next != instance:
-            contender.wanted_next = instance
+            contender.wanted_next, contender.placed_next = instance, ""
             contender.wakeup.set()
 
     def keep(self, shard: int) -> None:
@@ -410,7 +410,7 @@ class ZooKeeperElections:
         if rank == 0:
             await self._succession.nominate(contender, mine, queue)
             return
-        contender.wanted_successor = contender.successor = contender.wanted_next = ""
+        contender.wanted_successor = contender.successor = contender.wanted_next = contender.placed_next = ""
         contender.keeps = False
         if order.successor == mine:
             await self._succession.be_nominated(contender, mine, folder_stat.version)

@@ -40,6 +40,8 @@ class Contender:
     successor_reported: bool = False
     wanted_next: str = ""
     """The instance to place behind this one; empty: the order stays as it is."""
+    placed_next: str = ""
+    """Its queue node, once it is behind this one."""
     keeps: bool = False
     """An operator wants the lock to stay at this daemon; not written yet."""
 

@@ -34,7 +34,12 @@ class ZooKeeperSuccession:
         """
         if contender.wanted_successor:
             return order
-        behind = next((name for name in queue[1:] if instance_of(name) == contender.wanted_next), "")
+        if contender.placed_next and contender.placed_next not in queue:
+            contender.wanted_next = contender.placed_next = ""
+        behind = contender.placed_next or next(
+            (name for name in queue[1:] if instance_of(name) == contender.wanted_next), ""
+        )
+        contender.placed_next = behind
         fixed = contender.keeps or (order.fixed and order.first == mine)
         wanted = QueueOrder(first=mine, fixed=fixed, next=behind or order.next)
         if (contender.keeps and (order.first, order.fixed) != (mine, True)) or (behind and queue[1] != behind):

@@ -268,6 +268,22 @@ async def test_the_successor_of_a_transfer_is_next_meanwhile(join: Join) -> None
     await until(lambda: all(next_one(each) == "b" for each in (a, b, c)))
 
 
+@pytest.mark.usefixtures("quick_retries")
+async def test_a_contender_that_comes_back_is_next_again_only_if_it_is_placed_again(join: Join) -> None:
+    a, b, c = await waiting_line(join)
+    a.elections.place_next(0, "c")
+    await until(lambda: next_one(b) == "c")
+
+    c.withdraw(0)
+    await until(lambda: seen(a, "a", "b"))
+    c.elections.contend(0)
+    await until(lambda: seen(a, "a", "bc"))
+
+    await never(lambda: next_one(a) == "c", 0.3)
+    a.elections.place_next(0, "c")
+    await until(lambda: all(next_one(each) == "c" for each in (a, b, c)))
+
+
 def next_one(candidate: Candidate) -> str:
     queue = candidate.elections.queue(0)
     return "" if queue is None else queue.next

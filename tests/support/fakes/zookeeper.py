@@ -207,6 +207,7 @@ class FakeElections:
         self._confirming: set[int] = set()
         self._keeps: set[int] = set()
         self._wanted_next: dict[int, str] = {}
+        self._placed_next: dict[int, Session] = {}
         self._grants: dict[int, bool] = {}
         """Shard that it leaves to the nominated client → whether an operator wants it."""
         self._registration: tuple[str, bytes] | None = None
@@ -226,7 +227,7 @@ class FakeElections:
         self._seen.pop(shard, None)
         self._keeps.discard(shard)
         self._wanted_successors.pop(shard, None)
-        self._wanted_next.pop(shard, None)
+        self._end_next(shard)
         self._service.later(self.reconcile)
 
     def queue(self, shard: int) -> SeenQueue | None:
@@ -248,7 +249,9 @@ class FakeElections:
 
     def place_next(self, shard: int, instance: str) -> None:
         """See `Elections.place_next`."""
-        self._wanted_next[shard] = instance
+        if self._wanted_next.get(shard) != instance:
+            self._end_next(shard)
+            self._wanted_next[shard] = instance
         self._service.later(self.reconcile)
 
     def keep(self, shard: int) -> None:
@@ -408,27 +411,36 @@ class FakeElections:
             self._nominate(shard, queue, session)
         else:
             self._wanted_successors.pop(shard, None)
-            self._wanted_next.pop(shard, None)
+            self._end_next(shard)
             self._keeps.discard(shard)
             self._be_nominated(shard, session)
 
     def _place_next(self, shard: int, queue: list[Session]) -> None:
         """Move the wanted client, or the one that is nominated meanwhile, behind this one."""
-        wanted = self._wanted_successors.get(shard) or self._wanted_next.get(shard)
+        if shard in self._placed_next and self._placed_next[shard] not in queue:
+            self._end_next(shard)
+        wanted, found = self._wanted_next.get(shard), self._placed_next.get(shard)
         if shard in self._nominations:
-            wanted = self._nominations[shard].successor.owner.instance
-        found = next((each for each in queue[1:] if each.owner.instance == wanted), None)
-        if found is not None and found is not queue[1]:
+            found = self._nominations[shard].successor
+        elif shard in self._wanted_successors:
+            found = _place_of(self._wanted_successors[shard], queue)
+        elif found is None and wanted is not None and (found := _place_of(wanted, queue)) is not None:
+            self._placed_next[shard] = found
+        if found is not None and found in queue and found is not queue[1]:
             stored = self._service.service_state.queues[shard]
             stored.remove(found)
             stored.insert(stored.index(queue[0]) + 1, found)
             self._service.changed()
 
+    def _end_next(self, shard: int) -> None:
+        self._wanted_next.pop(shard, None)
+        self._placed_next.pop(shard, None)
+
     def _nominate(self, shard: int, queue: list[Session], session: Session) -> None:
         nominations = self._service.service_state.nominations
         wanted = self._wanted_successors.get(shard)
         if wanted is not None:
-            found = next((each for each in queue[1:] if each.owner.instance == wanted), None)
+            found = _place_of(wanted, queue)
             if found is not None:
                 del self._wanted_successors[shard]
                 self._nominations[shard] = nominations[shard] = Nomination(session, found)
@@ -497,3 +509,8 @@ class FakeElections:
             if self._service.can_reach(self):
                 return
             await asyncio.sleep(self._service.session_timeout_seconds * NOTICE_FRACTION)
+
+
+def _place_of(instance: str, queue: list[Session]) -> Session | None:
+    """Return the first place of a client behind the holder of the lock."""
+    return next((each for each in queue[1:] if each.owner.instance == instance), None)
