@@ -55,6 +55,12 @@ def test_rule_1_an_active_segment_is_never_retired() -> None:
     assert (0,) == compute_gate(Layout.initial(1, 0), {0}, "STREAM", "strict").grantable
 
 
+def test_rule_1_neither_a_retired_nor_a_grantable_segment_has_blockers() -> None:
+    blocked = compute_gate(split_twice(), {0}, "STREAM", "strict").blocked
+
+    assert [None, None, (1,)] == [blocked.get(segment) for segment in (0, 1, 3)]
+
+
 def test_rule_2_sealed_and_active_children_wait_alike() -> None:
     gate = compute_gate(split_twice(), set(), "STREAM", "strict")
 

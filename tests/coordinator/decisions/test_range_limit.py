@@ -76,6 +76,21 @@ def test_the_gaps_of_one_batch_count_together() -> None:
     assert [0, 0] == [segment for segment, _ in Queue().acknowledge((2, 3), (4, 5), (6, 7), (8, 9), (10, 11))]
 
 
+def test_a_range_at_the_position_of_the_segment_opens_no_gap() -> None:
+    queue = Queue()
+
+    assert queue.acknowledge((0, 1), (2, 3), (4, 5), (6, 7)) == []
+    assert queue.kept()[0] == MAX_KEPT
+
+
+def test_at_the_limit_of_its_buckets_a_range_at_their_position_counts() -> None:
+    """The position of the segment is lower, because that of other buckets is."""
+    queue = Queue(8)
+    assert queue.acknowledge((0, 2), (4, 5), (6, 7), (8, 9), generation=1) == []
+
+    assert queue.acknowledge((2, 3), generation=1) == []
+
+
 def test_the_key_buckets_of_a_shared_segment_divide_its_limit() -> None:
     queue = Queue(8)
     assert queue.acknowledge((2, 3), (4, 5), (6, 7), generation=1) == []

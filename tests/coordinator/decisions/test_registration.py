@@ -139,6 +139,14 @@ def test_rule_2_a_replaced_incarnation_is_fenced() -> None:
     assert "now incarnation 5 at client 'anonymous/client-ada'" in rejected.reason
 
 
+@pytest.mark.parametrize("incarnation", [4, 5, 6], ids=["lower", "same", "higher"])
+def test_a_name_that_a_consumer_of_another_user_has_is_refused_whatever_the_incarnation(incarnation: int) -> None:
+    rejected = judge(subscription(), client_id="eve/client-ada", incarnation=incarnation)
+
+    reason = "consumer 'ada' belongs to another user: use another name"
+    assert Refusal("forbidden", reason, after_proposed=True) == rejected
+
+
 @pytest.mark.parametrize(
     ("kind", "fields", "reason"),
     [
@@ -214,7 +222,7 @@ def test_a_consumer_of_a_deleted_subscription_cannot_create_or_join_another(
     rejected = judge_after_deletion(found, **fields)
 
     assert rejected is not None
-    assert "fenced" == rejected.verdict
+    assert ("fenced", True) == (rejected.verdict, rejected.after_barrier)
     assert "'billing' of consumer 'ada' was deleted" in rejected.reason
 
 

@@ -142,3 +142,13 @@ def test_rule_4_a_segment_without_a_position_is_not_read() -> None:
     reason = seek_positions({1: 2}, layout=split, ends={0: 1, 1: 5, 2: 5}, positions={}, gated=True)
 
     assert "unread records of segment 0 (0 of 1)" in reason
+
+
+def test_rule_4_the_first_record_alone_is_no_position_after_unread_records() -> None:
+    assert "segment 3 at 1 comes after unread records of segment 1 (4 of 7)" in seek({3: 1}, {0: 5, 1: 4})
+
+
+def test_rule_4_an_empty_ancestor_without_a_position_has_no_unread_records() -> None:
+    split = Layout.initial(1, 0).split(0, 0, 0)
+
+    assert {1: 2} == seek_positions({1: 2}, layout=split, ends={0: 0, 1: 5, 2: 5}, positions={}, gated=True)
