@@ -100,12 +100,9 @@ def assign_by_load(assignment_input: WeightedAssignmentInput[KeyT]) -> dict[KeyT
 
 
 def _weights(assignment_input: WeightedAssignmentInput[KeyT]) -> dict[KeyT, int]:
-    known = {
-        key: max(1, assignment_input.weights[key])
-        for key in assignment_input.grantable
-        if key in assignment_input.weights
-    }
-    mean = max(1, sum(known.values()) // len(known)) if known else 1
+    given = assignment_input.weights
+    known = {key: given[key] for key in assignment_input.grantable if key in given}
+    mean = sum(known.values()) // len(known) if known else 1
     return {key: known.get(key, mean) for key in assignment_input.grantable}
 
 

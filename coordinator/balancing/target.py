@@ -61,10 +61,7 @@ def assign(assignment_input: AssignmentInput[SliceT]) -> dict[SliceT, str]:
     quota, larger = divmod(len(assignment_input.grantable), len(held))
     quotas = _Quotas(quota, larger, {name: len(segments) for name, segments in held.items()})
     for name in quotas.above_quota():
-        segments = sorted(held[name])
-        for segment in segments[quotas.reduce_to_quota(name) :]:
-            del owners[segment]
-            free.append(segment)
+        free += sorted(held[name])[quotas.reduce_to_quota(name) :]
     free.sort()
     _assign_free(free, assignment_input.preferred_owners, quotas, owners)
     return owners
@@ -106,8 +103,7 @@ class _Quotas:
     def open_slots(self) -> list[str]:
         """Return one name per open slot: the smaller quotas first, sorted by name."""
         names = sorted(name for name, count in self.counts.items() if count <= self._quota)
-        short = [(name, self._quota - self.counts[name]) for name in names if self.counts[name] < self._quota]
-        smaller = [name for name, count in short for _ in range(count)]
+        smaller = [name for name in names for _ in range(self._quota - self.counts[name])]
         return smaller + names[: self._larger]
 
 

@@ -97,7 +97,7 @@ class WeightSmoother(Generic[KeyT]):
             if known is None:
                 self._known[key] = _SegmentLoad(sample.cost, self._initial_loads.pop(key, None))
                 continue
-            arrived = max(0, sample.cost - known.cost) * 1000 // elapsed_ms
+            arrived = (sample.cost - known.cost) * 1000 // elapsed_ms
             load = arrived + sample.backlog_cost // CATCH_UP_SECONDS
             known.load = load if known.load is None else known.load + (load - known.load) // SMOOTHING_DIVISOR
             known.cost = sample.cost

@@ -198,11 +198,13 @@ async def test_rule_4_a_check_that_raises_at_once_means_not_drained_yet(harness:
 
     harness.result = result
     harness.poller.reset()
-    await asyncio.sleep(7)
+    with capture_logs() as logs:
+        await asyncio.sleep(7)
 
     assert [2, 6] == harness.checked_at
     assert ["failed", "failed"] == harness.outcomes
     assert "connection refused" == harness.poller.problem
+    assert [("drain_poll.failed", "connection refused")] * 2 == [(each["event"], each["reason"]) for each in logs]
 
 
 @pytest.mark.parametrize("error", [ValueError("a bug in the checker"), asyncio.CancelledError()])
@@ -233,10 +235,23 @@ async def test_rule_4_a_check_that_hangs_times_out_and_is_repeated(harness: Poll
     await asyncio.sleep(4)
 
     assert harness.poller.problem is None
-
     assert ["timed_out", "waiting"] == harness.outcomes
     assert [2, 16] == harness.checked_at
     assert [] == harness.drained
+
+
+async def test_rule_4_the_pause_after_a_check_that_timed_out_begins_once_it_has_ended(harness: PollerHarness) -> None:
+    async def result(segments: frozenset[int]) -> frozenset[int]:
+        try:
+            return await asyncio.sleep(10**6, segments)
+        finally:
+            await asyncio.sleep(0.5)
+
+    harness.result = result
+    harness.poller.reset()
+    await asyncio.sleep(20)
+
+    assert [2, 2 + 10 + 0.5 + 4] == harness.checked_at
 
 
 async def test_rule_4_a_check_that_ignores_its_cancellation_prevents_the_next(
@@ -400,8 +415,10 @@ async def test_rule_6_close_abandons_a_check_that_does_not_end(harness: PollerHa
     harness.result = uncancellable
     harness.poller.poll_now()
     await asyncio.sleep(3)
-    await harness.poller.close()
+    with capture_logs() as logs:
+        await harness.poller.close()
 
+    assert ("drain_poll.abandoned", "error") == (logs[0]["event"], logs[0]["log_level"])
     assert looptime == 4
     uncancellable.finish()
     await asyncio.sleep(1)

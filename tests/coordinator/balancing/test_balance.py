@@ -101,6 +101,14 @@ def test_the_hot_segment_is_shared_by_more_consumers_than_the_others() -> None:
     assert not readers[0] & readers[1]
 
 
+def test_the_smallest_weight_is_one_unit_in_each_key_bucket() -> None:
+    """The buckets of segment 1 weigh two units, so the first of them is assigned first."""
+    model = AssignmentModel(2)
+    model.step(32, 100, {0: 16, 1: 32})
+
+    assert "c0000" == model.held[BucketRange(1, 0, 1)]
+
+
 @pytest.mark.parametrize(("name", "owner"), [("ada", "ada"), ("cyd", "bob")])
 def test_a_hypothetical_consumer_has_the_capacity_of_a_standard_one(name: str, owner: str) -> None:
     """Of two equal consumers the first by name gets the only segment; a larger one would get it in any case."""

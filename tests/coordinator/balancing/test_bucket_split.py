@@ -47,6 +47,12 @@ def test_rule_2_no_segment_is_shared_while_there_are_enough() -> None:
     assert [0, 1, 2] == divide(3, 3, {BucketRange(0, 0, 8): "c000", BucketRange(0, 8, 16): "c001", 1: "c002"})
 
 
+def test_rule_2_with_a_consumer_for_each_segment_all_get_whole_ones_from_one_pool() -> None:
+    consumers = {"old": False, "new1": True, "new2": True}
+
+    assert [Pool([0, 1, 2], consumers)] == pools("STREAM", [0, 1, 2], consumers, {})
+
+
 def test_rule_2_without_segments_there_is_nothing_to_share() -> None:
     assert [Pool([], {"a": True, "b": True})] == pools("QUEUE", [], {"a": True, "b": True}, {})
 
@@ -60,6 +66,24 @@ def test_rule_4_the_largest_slice_is_halved_a_free_one_first() -> None:
     assert [*halves(0), *halves(1)] == divide(2, 4, {**dict.fromkeys(halves(0), "x"), 1: "y"})
     assert [0, *halves(1)] == divide(2, 3, {0: "c000"})
     assert [0, *halves(1)] == divide(2, 3, {0: "c000"}), "the held one stays whole"
+
+
+def test_rule_4_the_halves_of_a_free_slice_are_free() -> None:
+    holders = assigned(quarters(0)[:2], 2)
+
+    assert [*quarters(0)[:2], BucketRange(0, 8, 10), BucketRange(0, 10, 12), quarters(0)[3]] == divide(1, 5, holders)
+
+
+@pytest.mark.parametrize("held", quarters(0)[2:], ids=["first half of a half", "second half of a half"])
+def test_rule_4_a_held_range_stays_whole(held: BucketRange) -> None:
+    assert [halves(0)[0], *quarters(0)[2:]] == divide(1, 3, {held: "c000"})
+
+
+def test_rule_4_sizes_are_evened_out_by_as_few_joins_as_possible() -> None:
+    """The held range is an eighth, so it is joined, and one of the halves is halved in return."""
+    slices = divide(2, 6, {0: "c000", BucketRange(1, 10, 12): "c001"})
+
+    assert [*quarters(0)[:2], halves(0)[1], halves(1)[0], *quarters(1)[2:]] == slices
 
 
 def test_rule_5_the_smallest_pair_is_joined_first() -> None:
@@ -96,6 +120,13 @@ def test_rule_6_consumers_that_can_share_come_first() -> None:
     found = pools("STREAM", [0], {"new1": True, "new2": True, "old": False}, {0: "old"})
 
     assert [Pool(halves(0), ["new1", "new2"])] == found
+
+
+def test_rule_6_a_consumer_that_cannot_share_gets_a_segment_that_is_still_whole() -> None:
+    consumers = {"new1": True, "new2": True, "old": False}
+    found = pools("STREAM", [0, 1], consumers, {halves(0)[0]: "new1", halves(0)[1]: "new2"})
+
+    assert [Pool(halves(0), ["new1", "new2"]), Pool([1], ["old"])] == found
 
 
 @pytest.mark.parametrize("capable", [0, 1])

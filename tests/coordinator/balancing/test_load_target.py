@@ -3,6 +3,7 @@
 from fractions import Fraction
 from itertools import product
 
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -129,6 +130,56 @@ def test_rule_2_a_consumer_beyond_the_tolerance_is_brought_to_half_of_it() -> No
     assert {"ada": 110, "bob": 90} == loads(
         target, WeightedAssignmentInput(range(40), EQUAL, {}, dict.fromkeys(range(40), 5))
     )
+
+
+@pytest.mark.parametrize(("load", "moves"), [(12_000, False), (12_001, True)])
+def test_rule_2_a_consumer_is_overloaded_by_more_than_a_fifth(load: int, moves: bool) -> None:
+    """The mean is 10000, and the others are within the tolerance."""
+    weights = {1: 10_000, 2: load - 10_000, 3: 9000, 4: 21_000 - load}
+    holders = {1: "ada", 2: "ada", 3: "bob", 4: "cyd"}
+
+    target = assign_by_load(WeightedAssignmentInput(weights, dict.fromkeys(NAMES[:3], 100), holders, weights))
+
+    assert moves == (target != holders)
+
+
+@pytest.mark.parametrize(("load", "moves"), [(8000, False), (7999, True)])
+def test_rule_2_a_consumer_is_underloaded_by_more_than_a_fifth(load: int, moves: bool) -> None:
+    """The mean is 10000, and the others are within the tolerance."""
+    weights = {1: 10_000, 2: 1000, 3: 10_000, 4: 9000 - load, 5: load}
+    holders = {1: "ada", 2: "ada", 3: "bob", 4: "bob", 5: "cyd"}
+
+    target = assign_by_load(WeightedAssignmentInput(weights, dict.fromkeys(NAMES[:3], 100), holders, weights))
+
+    assert moves == (target != holders)
+
+
+def test_rule_2_an_overloaded_consumer_keeps_at_most_a_tenth_more_than_its_fair_load() -> None:
+    """The mean is 10000. With one key less, ada would keep 11001."""
+    weights = {1: 10_000, 2: 1001, 3: 1001, 4: 7998}
+    target = assign_by_load(WeightedAssignmentInput(weights, EQUAL, {1: "ada", 2: "ada", 3: "ada", 4: "bob"}, weights))
+
+    assert {1: "ada", 2: "bob", 3: "bob", 4: "bob"} == target
+
+
+def test_rule_2_an_underloaded_consumer_is_filled_to_nine_tenths_of_its_fair_load_and_no_further() -> None:
+    """The fair load of bob is 10. As ada is within the tolerance, nothing else moves."""
+    weights = dict.fromkeys(range(40), 1)
+    holders = dict.fromkeys(range(33), "ada") | dict.fromkeys(range(33, 40), "bob")
+    filled = WeightedAssignmentInput(weights, {"ada": 300, "bob": 100}, holders, weights)
+
+    assert {"ada": 31, "bob": 9} == loads(assign_by_load(filled), filled)
+
+
+def test_rule_2_an_underloaded_consumer_gets_the_keys_of_the_highest_level_not_of_the_highest_load() -> None:
+    """The fair load of bob is three times that of ada."""
+    weights = dict.fromkeys(range(100), 5)
+    holders = (
+        dict.fromkeys(range(23), "ada") | dict.fromkeys(range(23, 85), "bob") | dict.fromkeys(range(85, 100), "cyd")
+    )
+    filled = WeightedAssignmentInput(weights, {"ada": 100, "bob": 300, "cyd": 100}, holders, weights)
+
+    assert {"ada": 100, "bob": 310, "cyd": 90} == loads(assign_by_load(filled), filled)
 
 
 def test_rule_2_an_underloaded_consumer_gets_keys_although_none_is_overloaded() -> None:
@@ -296,6 +347,16 @@ def test_rule_5_a_free_key_stays_within_grahams_bound(assignment_input: Weighted
 
     total = Fraction(sum(free.weights.values()), sum(free.capacities.values()))
     assert max(levels(assign_by_load(free), free).values()) < total + one
+
+
+def test_keys_without_any_weight_weigh_the_same() -> None:
+    target = assign_by_load(WeightedAssignmentInput(range(4), EQUAL, dict.fromkeys(range(4), "ada"), {}))
+
+    assert ["ada", "ada", "bob", "bob"] == sorted(target.values())
+
+
+def test_a_key_that_is_exactly_a_fair_load_is_part_of_the_mean() -> None:
+    assert (20, 200) == fair_level([10, 10], [100, 100])
 
 
 def test_a_key_without_a_weight_weighs_the_mean() -> None:

@@ -100,6 +100,30 @@ def test_rule_2_a_weight_is_well_inside_its_own_band(load: int) -> None:
         assert not leaves_band(load * 19 // 10, weight_of(load))
 
 
+def test_rule_1_a_new_sample_counts_one_quarter() -> None:
+    """After three idle samples, 27/64 of the load is left: less than half."""
+    stream = Stream({0: 400})
+    stream.smoother = WeightSmoother(stream.at, stream.record, change_interval_seconds=40)
+    stream.hold({0: 0}, 40)
+
+    assert [(1040.0, {0: 169})] == stream.changes
+
+
+@pytest.mark.parametrize(
+    ("load", "leaves"), [(51_200, True), (51_201, False), (204_799, False), (204_800, True)], ids=str
+)
+def test_rule_2_the_band_is_between_half_and_twice_the_weight(load: int, leaves: bool) -> None:
+    assert leaves == leaves_band(load, 400)
+
+
+def test_rule_2_a_load_within_the_band_of_a_recorded_weight_changes_nothing_in_a_new_term() -> None:
+    """Though it is only slightly more than half, and the first minute has only a few samples."""
+    stream = Stream({0: 391})
+    stream.hold({0: 55_000})
+
+    assert [] == stream.changes
+
+
 @given(st.lists(st.tuples(st.integers(0, 10**7), st.integers(0, 10**7)), min_size=10, max_size=60))
 @settings(max_examples=50)
 def test_rule_3_changes_are_a_minute_apart_and_never_in_the_first_minute_of_a_term(
