@@ -92,7 +92,7 @@ class LeaderBelief:
         if leader.leader_epoch < believed_epoch and question.believed_epoch != believed_epoch:
             return False
         if question.number == self._number:
-            self.ask_at, self._heard_epoch = None, 0
+            self.ask_at = None
         changed = leader != self.leader
         self.leader = leader
         return changed

@@ -403,7 +403,7 @@ class ProducerSession:
         # Rule 9. An expired batch in flight may leave a gap.
         if self.numbering is not Numbering.NUMBERED or any(batch.resolved for batch in batches.in_flight):
             return
-        while batches.queue and outstanding < limit and len(batches.in_flight) < self._leader.window:
+        while batches.queue and outstanding < limit:
             batch = batches.number_next(self._identity.next_sequence)
             self._identity.next_sequence += 1
             outstanding += 1

@@ -6,7 +6,15 @@ import itertools
 
 from headgate.client.decisions.producer_session import ProducerSession
 from headgate.client.decisions.session_transitions import Phase
-from headgate.client.decisions.session_types import Expire, IdentityRejected, OpenIdentity, Outcome, Resolve, SendBatch
+from headgate.client.decisions.session_types import (
+    Expire,
+    ForgetRequests,
+    IdentityRejected,
+    OpenIdentity,
+    Outcome,
+    Resolve,
+    SendBatch,
+)
 from headgate.protocol import messages as m
 
 
@@ -29,18 +37,24 @@ class Dialogue:
         """(batch, latest deadline, outcome) of records that expired before their batch."""
         self.reasons: dict[object, str] = {}
         self.last: dict[str, SendBatch] = {}
+        self.awaited: set[int] = set()
+        """Requests to which replies are expected."""
         self.opening: OpenIdentity | None = None
 
     def _record(self, commands) -> list[str]:
         """Record the commands; return what is sent, as "name@sequence" or "open"."""
         sent = []
         for command in commands:
+            if isinstance(command, SendBatch | OpenIdentity):
+                self.awaited.add(command.request_id)
             if isinstance(command, SendBatch):
                 sent.append(f"{command.batch}@{command.sequence}")
                 self.last[str(command.batch)] = command
             elif isinstance(command, OpenIdentity):
                 sent.append("open")
                 self.opening = command
+            elif isinstance(command, ForgetRequests):
+                self.awaited.difference_update(command.request_ids)
             elif isinstance(command, Expire):
                 assert command.batch not in self.outcomes, f"{command.batch} has an outcome"
                 self.expired.append((str(command.batch), command.due, command.outcome))

@@ -90,6 +90,28 @@ def test_a_final_revocation_stops_a_segment_that_is_being_finished():
     assert Changes(stop=[(0, 3)]) == changes
 
 
+def test_a_grant_is_ignored_after_its_final_revocation():
+    assignment = holding(grant(0, 3))
+    assignment.changed(pushed(revoked=[Revocation(segment=0, generation=3, final=True)]))
+    assert Changes() == assignment.changed(pushed(granted=[grant(0, 3)])), "a broker has doubled it"
+
+
+def test_a_revocation_of_a_later_generation_stops_the_segment():
+    """The later grant never arrived, and the leader fenced the earlier one before it."""
+    assignment = holding(grant(0, 3))
+    revocation = Revocation(segment=0, generation=4)
+    assert Changes(stop=[(0, 3)], confirm=[revocation]) == assignment.changed(pushed(revoked=[revocation]))
+
+
+def test_a_segment_that_was_dropped_while_it_was_finished_and_started_again_is_finished_again():
+    assignment = holding(grant(0, 3))
+    revocation = Revocation(segment=0, generation=3)
+    assignment.changed(pushed(revoked=[revocation]))
+    assignment.drop_all()
+    assert Changes(start=[grant(0, 3)]) == assignment.registered(*registered(grant(0, 3)))
+    assert Changes(finish=[revocation]) == assignment.changed(pushed(revoked=[revocation]))
+
+
 def test_a_revocation_before_its_grant_is_confirmed_and_the_grant_ignored():
     assignment = holding()
     revocation = Revocation(segment=0, generation=3)

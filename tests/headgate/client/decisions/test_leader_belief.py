@@ -224,3 +224,13 @@ def test_a_belief_never_returns_to_an_earlier_term_and_reaches_the_newest_one(st
                 belief.answered(question, leader(epoch))
     assert belief.leader == leader(cluster.newest)
     assert belief.ask_at is None
+
+
+def test_another_reply_of_the_believed_term_is_believed_whatever_was_believed_when_it_was_asked() -> None:
+    belief = believing(5)
+    belief.announced(leader(6), 100.0)
+    question = belief.ask(100.0, 1.0)
+    belief.answered(question, leader(6))
+
+    assert belief.answered(question, leader(6, window=1))
+    assert belief.leader == leader(6, window=1)

@@ -75,6 +75,71 @@ def test_a_silence_is_long_after_ten_seconds(seconds, sent):
     assert sent == talk.offer("a", "b")
 
 
+def test_a_silence_begins_with_the_last_reply():
+    talk = streaming()
+    talk.wait(60)
+    talk.offer("a")
+    talk.commit("a")
+    talk.wait(5)
+    assert ["b@2", "c@3"] == talk.offer("b", "c")
+
+
+def test_the_first_failed_attempt_of_a_session_is_followed_by_the_shortest_pause():
+    talk = Dialogue()
+    talk.connect()
+    talk.leader()
+    talk.offer("a")
+    talk.refuse(talk.opening, "unavailable")
+    assert 0.025 == pytest.approx(talk.session.wake_at - talk.now)
+
+
+def test_a_doubled_identity_changes_nothing():
+    talk = streaming()
+    assert [] == talk.identify(9)
+    talk.offer("a")
+    assert 7 == talk.last["a"].producer_id
+
+
+def test_a_late_identity_is_no_reply_to_the_request_for_the_next_epoch():
+    talk = streaming()
+    early = talk.opening
+    talk.offer("a")
+    talk.refuse("a", "invalid")
+    assert ["open"] == talk.offer("b")
+    reply = m.ProducerIdentity(producer_id=7, producer_epoch=0)
+    assert [] == talk.session.identified(early.request_id, reply, talk.now)
+    assert ["b@0"] == talk.identify(7, 1)
+
+
+def test_an_identity_that_was_requested_without_a_batch_is_requested_once():
+    talk = Dialogue()
+    talk.connect()
+    talk.leader()
+    assert ["open"] == talk._record(talk.session.open(talk.now))
+    talk.identify()
+    talk.offer("a")
+    assert [] == talk.refuse("a", "invalid"), "the next epoch is requested for the next batch"
+    assert ["open"] == talk.offer("b")
+
+
+def test_an_identity_that_was_refused_for_good_is_not_requested_again_without_a_batch():
+    talk = Dialogue()
+    talk.connect()
+    talk.leader()
+    talk._record(talk.session.open(talk.now))
+    assert ["open rejected: invalid"] == talk.refuse(talk.opening, "invalid")
+    assert [] == talk.wait(60)
+
+
+def test_a_request_for_an_identity_is_not_repeated_before_its_timeout():
+    talk = Dialogue()
+    talk.connect()
+    talk.leader()
+    talk.offer("a")
+    talk._record(talk.session.tick(4.9, 1.0))
+    assert Phase.OPENING is talk.session.phase
+
+
 def test_the_identity_carries_the_source_position():
     talk = Dialogue()
     talk.connect()
@@ -262,6 +327,26 @@ def test_the_shortest_pause_has_a_lower_bound():
     assert 0.0125 == pytest.approx(talk.session.wake_at - talk.now)
 
 
+def test_a_failed_send_of_an_older_attempt_or_of_a_resolved_batch_changes_nothing():
+    talk = streaming()
+    resolved = talk.last["0"]
+    talk.offer("a")
+    old = talk.last["a"]
+    talk.refuse("a", "unavailable")
+    talk.wait_for_pause()
+    for send in (resolved, old):
+        assert [] == talk.session.send_failed(send.request_id, talk.now, 1.0)
+        assert Phase.PROBING is talk.session.phase
+
+
+def test_the_whole_window_is_replayed():
+    talk = streaming()
+    talk.offer(*"abcde")
+    assert 5 == talk.session.in_flight
+    assert ["a@1"] == talk.wait(5.1)
+    assert ["b@2", "c@3", "d@4", "e@5"] == talk.commit("a")
+
+
 def test_batches_are_replayed_after_a_reconnection():
     talk = streaming()
     talk.offer("a", "b")
@@ -333,6 +418,15 @@ def test_a_leader_that_replies_after_it_returned_keeps_the_attempt():
     attempt = talk.last["c"].attempt
     talk.wait(1.0)
     assert attempt == talk.session._attempt.number
+
+
+def test_a_refusal_of_one_batch_is_a_reply_of_a_leader_that_has_announced_itself_again():
+    talk = streaming()
+    talk.offer("a", "bad")
+    talk.leader(1)
+    talk.refuse("bad", "invalid")
+    talk.wait(1.0)
+    assert Phase.STREAMING is talk.session.phase
 
 
 def test_repeated_announcements_neither_extend_nor_shorten_the_wait():
