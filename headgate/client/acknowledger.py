@@ -78,7 +78,6 @@ class Acknowledger:
         interval_seconds: float,
         on_fenced: Callable[[str], None],
     ) -> None:
-        self.client = client
         self.topic = topic
         self.subscription = subscription
         self.consumer = consumer

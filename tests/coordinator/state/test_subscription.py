@@ -229,11 +229,13 @@ def test_a_bucket_range_is_held_at_its_generation_until_released() -> None:
     known.apply(e.SegmentRevoked(**range_fields), 7)
 
     assert bucket_range == known.held_at(3, 4)
+    assert [bucket_range] == known.held_in({3})
     assert known.held_at(2, 4) is None
     assert [2, bucket_range] == known.held_by("bob")
     assert 7 == known.holdings[bucket_range].revoked_at_ms
     known.apply(e.SegmentReleased(**range_fields, reason="confirmed"), 8)
     assert known.held_at(3, 4) is None
+    assert [] == known.held_in({3})
 
 
 def test_weights_are_merged_and_the_balance_is_recorded() -> None:
@@ -283,3 +285,18 @@ def test_the_backlog_of_a_queue_is_exact_for_a_segment_and_estimated_for_a_part_
 
     assert RecordCount(7) == known.unacknowledged_records(0, 10)
     assert RecordCount(4, estimated=True) == known.unacknowledged_records(BucketRange(0, 0, 8), 10)
+
+
+def test_a_segment_that_was_acknowledged_beyond_its_known_end_has_no_backlog() -> None:
+    """The source of an external topic knows the end of an active segment, the ledger does not."""
+    assert RecordCount(0) == subscription(positions={0: 7}).unacknowledged_records(0, 0)
+
+
+def test_the_newest_checkpoint_of_each_segment_is_kept_until_a_seek_moves_it() -> None:
+    known = subscription()
+    for checkpoints in ({0: "a", 1: "x"}, {0: "b"}):
+        known.apply(e.RecordsAcknowledged(**IDS, seek_generation=0, ranges=[], checkpoints=checkpoints), 0)
+    assert {0: "b", 1: "x"} == known.checkpoints
+    known.apply(e.SubscriptionSeek(**IDS, seek_generation=1, positions={0: 0}, token="t"), 0)
+
+    assert {1: "x"} == known.checkpoints

@@ -10,12 +10,13 @@ from typing import Any, cast
 
 import pytest
 
-from headgate.client.acknowledger import FLUSH_THRESHOLD, Acknowledger
+from headgate.client.acknowledger import Acknowledger
 from headgate.client.connection import Client
 from headgate.client.decisions.session_types import Outcome
 from headgate.event_log import LogEvent
 from headgate.model.entries import SubscriptionType
 from headgate.protocol import messages as m
+from tests.support.worlds.session_dialogue import Dialogue
 
 pytestmark = pytest.mark.looptime
 
@@ -50,7 +51,7 @@ class Harness:
 
     def __init__(self, kind: SubscriptionType = SubscriptionType.STREAM) -> None:
         self.fenced: list[str] = []
-        client = SimpleNamespace(request_ids=itertools.count(1), client_id="c", rng=None)
+        client = SimpleNamespace(request_ids=itertools.count(1), client_id="c", new_token=lambda: "token")
         self.acknowledger = Acknowledger(
             cast("Client", client),
             0,
@@ -63,6 +64,7 @@ class Harness:
             on_fenced=self.fenced.append,
         )
         self.session = Session()
+        self.sends = self.acknowledger._session
         self.acknowledger._session = self.session  # type: ignore[assignment]
 
     def progress(self) -> None:
@@ -111,13 +113,68 @@ async def test_a_queue_sends_its_ranges(queue: Harness) -> None:
     assert queue.session.sent() == [[m.Acknowledgement(0, 1, 3, 5), m.Acknowledgement(0, 1, 7, 8)]]
 
 
-async def test_many_acknowledgements_are_sent_at_once(queue: Harness) -> None:
-    for offset in range(FLUSH_THRESHOLD - 1):
+async def test_a_thousand_acknowledgements_are_sent_at_once_and_the_next_thousand_too(queue: Harness) -> None:
+    for offset in range(999):
         queue.acknowledger.acknowledge(0, 1, offset)
     assert queue.session.sent() == []
-    queue.acknowledger.acknowledge(0, 1, FLUSH_THRESHOLD - 1)
+    queue.acknowledger.acknowledge(0, 1, 999)
+    assert queue.session.sent() == [[m.Acknowledgement(0, 1, 0, 1000)]]
 
-    assert queue.session.sent() == [[m.Acknowledgement(0, 1, 0, FLUSH_THRESHOLD)]]
+    for offset in range(1000, 1999):
+        queue.acknowledger.acknowledge(0, 1, offset)
+    assert len(queue.session.batches) == 1
+    queue.acknowledger.acknowledge(0, 1, 1999)
+    assert queue.session.sent()[1:] == [[m.Acknowledgement(0, 1, 1000, 2000)]]
+
+
+async def test_each_batch_is_collected_for_the_whole_interval(stream: Harness) -> None:
+    stream.acknowledger.acknowledge(0, 1, 0)
+    await asyncio.sleep(1.0)
+    stream.acknowledger.acknowledge(0, 1, 1)
+    await asyncio.sleep(1.5)
+    stream.acknowledger.acknowledge(0, 1, 2)
+    await asyncio.sleep(INTERVAL_SECONDS - 0.01)
+    assert len(stream.session.batches) == 1
+    await asyncio.sleep(0.02)
+
+    assert len(stream.session.batches) == 2
+
+
+async def test_a_queue_collects_100_000_acknowledgements_before_its_consumer_waits(queue: Harness) -> None:
+    queue.session.ready_for_batch = False
+    for offset in range(100_000):
+        queue.acknowledger.acknowledge(0, 1, offset)
+    await asyncio.wait_for(queue.acknowledger.wait_for_capacity(), 1)
+    queue.acknowledger.acknowledge(0, 1, 100_000)
+    waiting = asyncio.create_task(queue.acknowledger.wait_for_capacity())
+    await asyncio.sleep(60)
+    assert not waiting.done()
+
+    queue.session.ready_for_batch = True
+    queue.progress()
+    queue.session.batches[0].resolve(Outcome.COMMITTED, m.Committed(), "")
+    await asyncio.wait_for(waiting, 1)
+
+
+async def test_a_batch_has_half_a_minute_to_become_durable(stream: Harness) -> None:
+    stream.acknowledger.acknowledge(0, 1, 0)
+    await asyncio.sleep(INTERVAL_SECONDS)
+
+    assert stream.session.batches[0].deadlines == (INTERVAL_SECONDS + 30,)
+
+
+async def test_eight_batches_are_in_flight_and_a_reply_may_take_five_seconds(stream: Harness) -> None:
+    talk = Dialogue()
+    talk.session = stream.sends.session
+    talk.connect()
+    talk.leader()
+    talk.offer("0")
+    talk.identify()
+    talk.commit("0")
+
+    assert len(talk.offer(*"abcdefghij")) == 8
+    assert talk.wait(4.9) == []
+    assert talk.wait(0.2) == ["a@1"]
 
 
 async def test_while_a_batch_is_queued_further_acknowledgements_are_collected(stream: Harness) -> None:

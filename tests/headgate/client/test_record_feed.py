@@ -6,11 +6,13 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
+import msgspec
 import pytest
 
-from headgate.client.record_feed import SKIP_REPORT_INTERVAL_SECONDS, RecordFeed
+from headgate.client.record_feed import RecordFeed
 from headgate.model.entries import SubscriptionType
 from headgate.protocol.messages import Grant
+from tests.support.fakes.scripted_leader import ScriptedCluster
 
 pytestmark = pytest.mark.looptime
 
@@ -59,10 +61,65 @@ async def test_closing_ends_a_wait_for_records() -> None:
     assert await asyncio.wait_for(waiting, 1) is None
 
 
+async def test_closing_stops_all_readers_and_loads() -> None:
+    feed = Feed()
+    cluster = ScriptedCluster()
+    cluster.store.latency_seconds = (60.0, 60.0)
+    feed.open(cluster.store, 0, 1)
+    assert feed._cache is not None
+    load = asyncio.create_task(feed._cache.rows(1))
+    holding = feed.begin(GRANT)
+    await asyncio.sleep(1)
+    await feed.close()
+
+    assert asyncio.get_running_loop().time() == pytest.approx(1, abs=0.1)
+    assert holding.stopped
+    await asyncio.gather(load, holding.read_task or load, return_exceptions=True)
+    assert load.cancelled()
+
+
+async def test_a_thousand_records_are_queued_for_the_program() -> None:
+    feed = Feed()
+    feed.begin(GRANT)
+    for offset in range(10, 1010):
+        await asyncio.wait_for(feed._deliver(GRANT, offset, 0, b"k", b"v"), 1)
+    one_more = asyncio.create_task(feed._deliver(GRANT, 1010, 0, b"k", b"v"))
+    await asyncio.sleep(60)
+    assert not one_more.done()
+    await feed.next()
+    await asyncio.wait_for(one_more, 1)
+
+
+async def test_a_segment_begins_at_the_position_of_its_grant() -> None:
+    feed = Feed()
+    feed.begin(GRANT)
+
+    assert feed.positions == {3: 10}
+
+
+async def test_dropping_a_segment_ends_the_wait_for_its_acknowledgements() -> None:
+    feed = Feed()
+    holding = feed.begin(GRANT)
+    waiting = asyncio.create_task(holding.progress.wait())
+    await asyncio.sleep(1)
+    feed.drop(3, 7)
+
+    assert await asyncio.wait_for(waiting, 1)
+
+
+async def test_of_a_queue_no_empty_range_is_reported_as_skipped() -> None:
+    feed = Feed(SubscriptionType.QUEUE)
+    feed.begin(GRANT)
+    feed._record_skipped(GRANT, 10, 12)
+    feed._record_skipped(GRANT, 12, 12)
+
+    assert feed.skipped == [(10, 12)]
+
+
 async def test_skipped_records_of_a_bucket_range_are_acknowledged_once_from_the_beginning() -> None:
     feed = Feed()
     feed.begin(GRANT)
-    await asyncio.sleep(SKIP_REPORT_INTERVAL_SECONDS)
+    await asyncio.sleep(1.0)
     feed._record_skipped(GRANT, 12, 12)
     assert feed.skipped == [(0, 12)]
 
@@ -70,9 +127,10 @@ async def test_skipped_records_of_a_bucket_range_are_acknowledged_once_from_the_
     assert feed.skipped == [(0, 12)]
 
 
-async def test_before_anything_was_read_nothing_is_reported_as_skipped() -> None:
+@pytest.mark.parametrize("start_offset", [0, 10])
+async def test_before_anything_was_read_nothing_is_reported_as_skipped(start_offset: int) -> None:
     feed = Feed()
-    feed.begin(GRANT)
+    feed.begin(msgspec.structs.replace(GRANT, start_offset=start_offset))
     feed.acknowledge_skipped(3, 7)
 
     assert feed.skipped == []
@@ -84,7 +142,7 @@ async def test_of_a_segment_that_is_being_revoked_nothing_is_reported_as_skipped
     feed = Feed(kind)
     holding = feed.begin(GRANT)
     feed.stop(holding)
-    await asyncio.sleep(SKIP_REPORT_INTERVAL_SECONDS)
+    await asyncio.sleep(1.0)
     feed._record_skipped(GRANT, 10, 12)
     feed._record_skipped(GRANT, 12, 12)
     feed.acknowledge_skipped(3, 7)
