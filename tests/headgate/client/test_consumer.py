@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import math
+from types import SimpleNamespace
 
 import pytest
 
+from headgate.client.consumer import Consumer
+from headgate.client.external_consumer import ExternalConsumer
 from headgate.errors import ConfigError, HeadgateError, LedgerError
 from headgate.protocol import messages as m
 from tests.support.fakes.scripted_leader import CLUSTER, ScriptedCluster, grant
+from tests.support.samples.client_configs import client_config
 from tests.support.worlds.consuming import acknowledged, consumer, nothing_more, records, registration, take
 
 pytestmark = pytest.mark.looptime
@@ -28,6 +32,14 @@ async def test_records_are_delivered_in_order_from_the_start_of_the_grant_as_the
         assert ["4"] == await take(reader, 1)
         assert 0.1 > asyncio.get_running_loop().time() - began
         assert {0: 5} == reader.positions
+
+
+async def test_get_many_returns_500_records_unless_it_is_asked_for_another_number(cluster):
+    cluster.store_records(records(*map(str, range(502))))
+    async with cluster.leader(grants=[grant()]), consumer(cluster) as reader:
+        await asyncio.sleep(1)
+        assert 500 == len(await reader.get_many())
+        assert ["500"] == [record.value.decode() for record in await reader.get_many(1)]
 
 
 async def test_get_many_returns_what_is_available_and_waits_only_for_the_first_record(cluster):
@@ -189,6 +201,21 @@ async def test_an_invalid_balance_or_capacity_is_refused(wrong: dict):
         consumer(ScriptedCluster(), **wrong)
 
 
+async def test_a_consumer_without_a_name_gets_one_of_twelve_random_digits(cluster):
+    client = cluster.client()
+    client.rng = SimpleNamespace(getrandbits=lambda count: 2**count - 1)
+
+    assert "consumer-ffffffffffff" == Consumer(client, topic="orders", subscription="billing").name
+
+
+async def test_only_a_consumer_of_stored_records_opens_the_ledger_with_a_client_of_its_own():
+    where = {"topic": "orders", "subscription": "billing"}
+
+    assert Consumer(client_config(), **where)._client.store is not None
+    with pytest.raises(HeadgateError, match="this client has no object store"):
+        _ = ExternalConsumer(client_config(), **where)._member._client.store
+
+
 # Acknowledging
 
 
@@ -265,6 +292,18 @@ async def test_a_refused_acknowledgement_is_counted_and_is_no_error(cluster):
             assert [(0, 1, 2)] == acknowledged(cluster)
 
 
+async def test_an_acknowledgement_waits_while_too_many_are_collected(cluster):
+    cluster.store_records(records("0"))
+    async with cluster.leader(grants=[grant()]), consumer(cluster) as reader:
+        capacity = asyncio.Event()
+        reader._acknowledger.wait_for_capacity = capacity.wait
+        acknowledging = asyncio.create_task(reader.acknowledge(await anext(reader)))
+        await asyncio.sleep(60)
+        assert not acknowledging.done()
+        capacity.set()
+        await acknowledging
+
+
 async def test_closing_flushes_acknowledgements_before_it_leaves(cluster):
     cluster.store_records(records(*"012"))
     async with cluster.leader(grants=[grant()]) as leader:
@@ -275,6 +314,30 @@ async def test_closing_flushes_acknowledgements_before_it_leaves(cluster):
         assert kinds.index(m.AcknowledgeBatch) < kinds.index(m.LeaveConsumer)
         with pytest.raises(StopAsyncIteration):
             await anext(reader)
+
+
+async def test_closing_ends_a_wait_for_records_at_once_and_gives_a_silent_leader_five_seconds_twice(cluster, caplog):
+    """For the last acknowledgements, and for leaving. Nothing is sent afterwards."""
+    loop = asyncio.get_running_loop()
+    cluster.store_records(records("0"))
+    async with cluster.leader(grants=[grant()]) as leader, cluster.client() as client:
+        async with Consumer(client, topic="orders", subscription="billing") as reader:
+            await take(reader, 1, acknowledge=True)
+            waiting = asyncio.create_task(anext(reader))
+            await asyncio.sleep(0.01)
+            leader.answers = False
+            began = loop.time()
+            waiting.add_done_callback(lambda _: ended.append(loop.time()))
+            ended: list[float] = []
+        assert loop.time() == pytest.approx(began + 10, abs=0.01)
+        assert ended == pytest.approx([began], abs=0.01)
+        with pytest.raises(StopAsyncIteration):
+            await waiting
+        assert "consumer.acknowledgements_not_flushed" in caplog.text
+        assert [] == [task for task in asyncio.all_tasks() if task.get_name().startswith(reader.name)]
+        async with cluster.leader(2) as successor:
+            await asyncio.sleep(30)
+            assert [] == successor.requests
 
 
 # Revocations
@@ -311,6 +374,44 @@ async def test_a_revocation_is_confirmed_before_the_leader_s_limit_even_if_recor
             assert [] == leader.seen(m.ConfirmRevoked)
             await asyncio.sleep(0.5)
             assert 1 == len(leader.seen(m.ConfirmRevoked))
+
+
+async def test_a_revoked_segment_waits_for_all_records_although_some_are_acknowledged(cluster):
+    cluster.store_records(records(*"012"))
+    async with cluster.leader(grants=[grant()]) as leader, consumer(cluster) as reader:
+        first, second = [await anext(reader) for _ in range(2)]
+        leader.push(registration(leader), revoked=[m.Revocation(segment=0, generation=1)])
+        await asyncio.sleep(0.1)
+        await reader.acknowledge(first)
+        await asyncio.sleep(5)
+        assert [] == leader.seen(m.ConfirmRevoked)
+        await reader.acknowledge(second)
+        await asyncio.sleep(0.5)
+        assert 1 == len(leader.seen(m.ConfirmRevoked))
+        assert all(not task.done() for task in reader._tasks), "ended tasks are forgotten"
+
+
+async def test_the_last_acknowledgements_of_a_revoked_segment_have_a_second_after_its_limit(cluster):
+    cluster.store_records(records(*"01"))
+    async with cluster.leader(grants=[grant()]) as leader:
+        leader.script.extend(["drop"] * 100)
+        async with consumer(cluster) as reader:
+            await reader.acknowledge(await anext(reader))
+            await anext(reader)
+            leader.push(registration(leader), revoked=[m.Revocation(segment=0, generation=1)])
+            await asyncio.sleep(20.9)
+            assert [] == leader.seen(m.ConfirmRevoked)
+            await asyncio.sleep(0.3)
+            assert 1 == len(leader.seen(m.ConfirmRevoked))
+
+
+async def test_a_confirmation_that_is_refused_is_logged_and_the_segment_is_dropped(cluster, caplog):
+    async with cluster.leader(grants=[grant()]) as leader, consumer(cluster) as reader:
+        leader.refused["ConfirmRevoked"] = "invalid"
+        leader.push(registration(leader), revoked=[m.Revocation(segment=0, generation=1)])
+        await asyncio.sleep(1)
+        assert [] == reader.segments
+    assert "segment.confirm_failed" in caplog.text
 
 
 async def test_a_final_revocation_stops_at_once_without_a_confirmation(cluster):

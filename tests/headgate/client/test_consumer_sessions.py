@@ -45,6 +45,68 @@ async def test_a_segment_that_a_new_leader_does_not_list_is_dropped(cluster):
                 await nothing_more(reader)
 
 
+async def test_a_pushed_segment_that_a_new_leader_does_not_list_is_dropped(cluster):
+    async with cluster.leader() as leader, consumer(cluster) as reader:
+        leader.push(registration(leader), granted=[grant()])
+        await asyncio.sleep(1)
+        assert [0] == reader.segments
+        async with cluster.leader(2) as successor:
+            await asyncio.sleep(3)
+            assert [] == reader.segments
+            assert 1 == len(successor.seen(m.RegisterConsumer))
+
+
+async def test_pushes_to_another_program_of_the_same_name_and_before_the_registration_are_ignored(cluster):
+    def push(incarnation: int) -> m.AssignmentChanged:
+        return m.AssignmentChanged(
+            topic="orders",
+            subscription="billing",
+            consumer="c",
+            incarnation=incarnation,
+            leader_epoch=1,
+            granted=[grant()],
+        )
+
+    reader = consumer(cluster)
+    assert 0 == reader.incarnation
+    reader._on_push(push(0))
+    assert [] == reader.segments
+    async with cluster.leader(), reader:
+        reader._on_push(push(reader.incarnation - 1))
+        assert [] == reader.segments
+        reader._on_push(push(reader.incarnation))
+        assert [0] == reader.segments
+
+
+async def test_a_deposed_leader_does_not_fence_a_consumer(cluster):
+    async with (
+        cluster.leader(grants=[grant()]) as leader,
+        consumer(cluster) as reader,
+        cluster.leader(2, grants=[grant()]) as successor,
+    ):
+        await asyncio.sleep(3)
+        leader.push_fenced(registration(leader), "silent for too long")
+        await asyncio.sleep(0.1)
+        assert [0] == reader.segments
+        assert 1 == len(successor.seen(m.RegisterConsumer))
+
+
+async def test_a_consumer_whose_heartbeat_is_fenced_ends(cluster, caplog):
+    async with cluster.leader() as leader, consumer(cluster) as reader:
+        leader.refused["Heartbeat"] = "fenced"
+        with pytest.raises(FencedError):
+            async with asyncio.timeout(10):
+                await anext(reader)
+    assert "consumer.failed" in caplog.text
+
+
+async def test_a_heartbeat_states_the_head(cluster):
+    async with cluster.leader(), consumer(cluster) as reader:
+        cluster.store_records(records("0"))
+        await asyncio.sleep(5.5)
+        assert 1 == reader._feed.head.number
+
+
 async def test_pushes_of_a_deposed_leader_are_ignored(cluster):
     async with cluster.leader() as leader, consumer(cluster) as reader:
         leader.push(registration(leader), granted=[grant(5, generation=9)], epoch=0)
@@ -80,7 +142,7 @@ async def test_a_newer_program_of_the_same_name_fences_this_one(cluster):
         assert [] == leader.seen(m.LeaveConsumer), "another program has the name"
 
 
-async def test_an_evicted_consumer_registers_again_and_continues(cluster):
+async def test_an_evicted_consumer_registers_again_and_continues(cluster, caplog):
     cluster.store_records(records(*"01"))
     async with cluster.leader(grants=[grant()]) as leader, consumer(cluster) as reader:
         await take(reader, 2)
@@ -92,9 +154,10 @@ async def test_an_evicted_consumer_registers_again_and_continues(cluster):
         assert [] == reader.segments
         leader.answers = True
         assert ["1"] == await take(reader, 1)
+    assert "consumer.fenced" in caplog.text
 
 
-async def test_a_consumer_whose_heartbeat_is_refused_drops_its_segments_and_registers_again(cluster):
+async def test_a_consumer_whose_heartbeat_is_refused_drops_its_segments_and_registers_again(cluster, caplog):
     """It was evicted while it was disconnected, so no push notified it."""
     cluster.store_records(records("0"))
     async with cluster.leader(grants=[grant()]) as leader, consumer(cluster) as reader:
@@ -105,6 +168,7 @@ async def test_a_consumer_whose_heartbeat_is_refused_drops_its_segments_and_regi
         assert [m.RegisterConsumer, m.Heartbeat, m.RegisterConsumer] == [
             type(each.body) for each in leader.requests[:3]
         ]
+    assert "consumer.heartbeat_rejected" in caplog.text
 
 
 async def test_heartbeats_follow_the_interval_of_the_leader(cluster):
@@ -115,7 +179,15 @@ async def test_heartbeats_follow_the_interval_of_the_leader(cluster):
             assert 5 == len(leader.seen(m.Heartbeat))
 
 
-async def test_a_consumer_without_a_leader_registers_as_soon_as_one_replies(cluster):
+async def test_a_consumer_whose_heartbeat_is_refused_holds_nothing_until_it_is_registered_again(cluster):
+    async with cluster.leader(grants=[grant()]) as leader, consumer(cluster) as reader:
+        leader.refused["Heartbeat"] = "invalid"
+        leader.refused["RegisterConsumer"] = "unavailable"
+        await asyncio.sleep(6)
+        assert [] == reader.segments
+
+
+async def test_a_consumer_without_a_leader_registers_as_soon_as_one_replies(cluster, caplog):
     """Its grants may have changed meanwhile, and a heartbeat does not list them."""
     async with cluster.leader() as leader, consumer(cluster) as reader:
         leader.answers = False
@@ -126,6 +198,8 @@ async def test_a_consumer_without_a_leader_registers_as_soon_as_one_replies(clus
         await asyncio.sleep(10)
         assert [0] == reader.segments
         assert isinstance(leader.requests[0].body, m.RegisterConsumer)
+        assert 1 == len(leader.seen(m.RegisterConsumer))
+    assert "consumer.no_leader" in caplog.text
 
 
 async def test_what_a_consumer_drops_and_leaves_unacknowledged_is_logged(cluster, caplog):
@@ -141,8 +215,10 @@ async def test_what_a_consumer_drops_and_leaves_unacknowledged_is_logged(cluster
         await asyncio.sleep(1)
         leader.refused["LeaveConsumer"] = "invalid"
     logged = [re.sub(r"topic='orders' subscription='billing' consumer='c' ", "", each) for each in caplog.messages]
-    assert [each for each in logged if "granted" not in each] == [
+    assert logged == [
+        "segment.granted segment='0' generation=1",
         "segment.released_unacknowledged segment=0",
+        "segment.granted segment='0' generation=2",
         "segment.dropped segment=0 generation=2",
         "consumer.leave_failed reason='scripted invalid'",
     ]
@@ -152,6 +228,7 @@ async def test_a_closed_consumer_sends_and_receives_nothing_more(cluster, caplog
     async with cluster.leader() as leader, cluster.client() as client:
         async with Consumer(client, topic="orders", subscription="billing") as reader:
             request = registration(leader)
+        assert [] == [task for task in asyncio.all_tasks() if task.get_name().startswith(reader.name)]
         leader.push(request, granted=[grant()])
         leader.push_fenced(request, "replaced")
         leader.announce()
@@ -171,6 +248,16 @@ async def test_registering_without_a_leader_is_a_clear_error(cluster):
                 pass
         assert 7 == pytest.approx(asyncio.get_running_loop().time() - began, abs=0.5)
     assert [] == [client for client in cluster.broker.connected() if client == "client"]
+
+
+async def test_registering_takes_no_longer_than_the_program_has_time_for(cluster):
+    async with cluster.leader() as leader:
+        leader.answers = False
+        began = asyncio.get_running_loop().time()
+        with pytest.raises(NoLeaderError):
+            async with consumer(cluster, connect_timeout_seconds=0.5):
+                pass
+        assert 0.5 == pytest.approx(asyncio.get_running_loop().time() - began, abs=0.1)
 
 
 async def test_a_refused_registration_raises(cluster):

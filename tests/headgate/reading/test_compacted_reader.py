@@ -16,7 +16,7 @@ from headgate.ledger.compacted import Manifest, create_manifest, decode_compacte
 from headgate.ledger.ledger import Ledger
 from headgate.ledger.paths import chunk_folder, chunk_name
 from headgate.protocol import messages as m
-from headgate.reading.compacted_reader import CompactedRecords
+from headgate.reading.compacted_reader import CompactedRecords, CompactedSlice
 from headgate.reading.head import POLL_SECONDS, Head
 from headgate.reading.segment_reader import ChunkCache, SegmentReader
 from tests.support.fakes.object_store import FakeStore
@@ -73,7 +73,7 @@ class CompactedLedger:
         for item in manifest.objects:
             del self.store.objects[item.path]
 
-    def reader(self, start: int = 0, start_chunk: int = 1) -> SegmentReader:
+    def reader(self, start: int = 0, start_chunk: int = 1, *, start_offset: int | None = None) -> SegmentReader:
         async def deliver(offset: int, _: int, __: bytes, value: bytes) -> None:
             await self.capacity.acquire()
             self.delivered.append((offset, value))
@@ -81,7 +81,14 @@ class CompactedLedger:
         grant = m.Grant(
             segment=0, generation=1, first_hash=0, last_hash=65535, start_offset=start, start_chunk=start_chunk
         )
-        return SegmentReader(grant, cache=self.cache, compacted=self.compacted, head=self.head, deliver=deliver)
+        return SegmentReader(
+            grant,
+            cache=self.cache,
+            compacted=self.compacted,
+            head=self.head,
+            deliver=deliver,
+            start_offset=start_offset,
+        )
 
     @asynccontextmanager
     async def interrupted_reader(self) -> AsyncIterator[None]:
@@ -142,6 +149,75 @@ async def test_a_slow_reader_continues_after_its_chunks_were_deleted() -> None:
         await ledger.compact(1, 9)
         ledger.delete_chunks(*range(1, 9))
         ledger.cache._chunks.clear()
+
+
+async def test_a_reader_continues_at_once_after_the_last_announced_chunk_was_compacted_and_deleted(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    ledger = CompactedLedger(3)
+    async with ledger.interrupted_reader():
+        await ledger.compact(1, 3)
+        ledger.delete_chunks(1, 2, 3)
+        ledger.cache._chunks.clear()
+        began = asyncio.get_running_loop().time()
+
+    assert asyncio.get_running_loop().time() - began < POLL_SECONDS
+    assert ledger.head.number == 3
+    assert [] == [each.msg for each in caplog.records if isinstance(each.msg, LogEvent)]
+
+
+async def test_an_announced_chunk_that_does_not_exist_is_logged_and_not_expected_any_more(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Any program may have forged the announcement."""
+    ledger = CompactedLedger(2)
+    ledger.head.advance(7)
+    running = asyncio.create_task(ledger.reader().run())
+    await asyncio.sleep(0.9 * POLL_SECONDS)
+    running.cancel()
+
+    assert ledger.head.number == 2
+    assert [each.msg.event for each in caplog.records if isinstance(each.msg, LogEvent)] == ["segment.unreadable"]
+
+
+async def test_an_idle_reader_polls_once_a_second_and_looks_for_compacted_objects_every_half_minute() -> None:
+    ledger = CompactedLedger(0)
+    ledger.store.latency_seconds = (0.0, 0.0)
+    listed: list[tuple[float, bool]] = []
+    locate = ledger.compacted.locate
+
+    async def recorded(segment: int, offset: int, chunk: int, *, fresh: bool = False) -> CompactedSlice:
+        listed.append((round(asyncio.get_running_loop().time(), 3), fresh))
+        return await locate(segment, offset, chunk, fresh=fresh)
+
+    ledger.compacted.locate = recorded  # type: ignore[method-assign]
+    running = asyncio.create_task(ledger.reader().run())
+    await asyncio.sleep(65.5)
+    running.cancel()
+
+    assert listed == [(0, False), (30, True), (60, True)]
+    assert ledger.cache.loads == 65
+
+
+async def test_a_reader_that_starts_before_its_grant_starts_with_the_first_chunk() -> None:
+    ledger = CompactedLedger(3)
+    reader = ledger.reader(7, 3, start_offset=0)
+    assert reader.has_read(0)
+    assert not reader.has_read(1)
+    await ledger.read_all(reader, seconds=10)
+
+    assert reader.has_read(3)
+    assert not reader.has_read(4)
+
+
+async def test_a_chunk_that_a_reader_has_found_is_known_to_the_others() -> None:
+    ledger = CompactedLedger(1)
+    ledger.head.retract(0)
+    running = asyncio.create_task(ledger.reader().run())
+    await until(lambda: len(ledger.delivered) == RECORDS_A_CHUNK)
+    running.cancel()
+
+    assert ledger.head.number == 1
 
 
 async def test_a_reader_without_head_announcements_polls() -> None:

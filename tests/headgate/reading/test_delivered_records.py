@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from itertools import pairwise
+
 import pytest
 
 from controller.chunk_writer.builder import ChunkBuilder
@@ -10,7 +13,7 @@ from headgate.model.hashing import KEY_BUCKETS, key_bucket
 from headgate.protocol.messages import Grant
 from headgate.reading.compacted_reader import CompactedRecords
 from headgate.reading.head import Head
-from headgate.reading.segment_reader import ChunkCache, SegmentReader
+from headgate.reading.segment_reader import ChunkCache, OnSkipped, SegmentReader
 from tests.support.fakes.object_store import FakeStore
 
 pytestmark = pytest.mark.looptime
@@ -21,7 +24,12 @@ HALF = KEY_BUCKETS // 2
 
 
 async def delivered(
-    *, skip_acknowledged: bool = False, announced: bool = True, store: FakeStore | None = None, **grant: object
+    *,
+    skip_acknowledged: bool = False,
+    announced: bool = True,
+    store: FakeStore | None = None,
+    on_skipped: OnSkipped | None = None,
+    **grant: object,
 ) -> list[int]:
     """Return the offsets of segment 0 that are delivered; each record of it is between those of others."""
     ledger, builder = Ledger(store or FakeStore(latency_seconds=(0, 0)), 0), ChunkBuilder()
@@ -51,6 +59,7 @@ async def delivered(
         head=head,
         deliver=deliver,
         skip_acknowledged=skip_acknowledged,
+        on_skipped=on_skipped,
     ).run()
     return found
 
@@ -92,3 +101,48 @@ async def test_a_chunk_that_was_announced_is_durable() -> None:
 
     await delivered(store=store)
     assert 0 == store.calls["make_durable"]
+
+
+async def test_each_run_of_records_in_other_buckets_is_reported_once_and_then_the_end_after_each_chunk() -> None:
+    reported: list[tuple[int, int]] = []
+    own = await delivered(first_bucket=0, end_bucket=HALF, on_skipped=lambda *offsets: reported.append(offsets))
+
+    runs = [part for part in reported if part[0] < part[1]]
+    assert sorted({*range(RECORDS)} - {*own}) == [offset for run in runs for offset in range(*run)]
+    assert all(before[1] < after[0] for before, after in pairwise(runs)), "a record of this consumer is between them"
+    assert [(RECORDS, RECORDS)] * 2 == [part for part in reported if part[0] == part[1]], "the chunk, and the end"
+
+
+async def test_a_reader_of_a_sealed_segment_that_was_read_before_reports_its_end() -> None:
+    reported: list[tuple[int, int]] = []
+    await delivered(
+        first_bucket=0, end_bucket=HALF, start_offset=RECORDS, on_skipped=lambda *offsets: reported.append(offsets)
+    )
+
+    assert [(RECORDS, RECORDS)] == reported
+
+
+async def test_a_reader_whose_next_chunk_is_missing_reports_at_once_how_far_it_has_read() -> None:
+    ledger, head = Ledger(FakeStore(latency_seconds=(0, 0)), 0), Head()
+    reported: list[tuple[int, int]] = []
+
+    async def deliver(offset: int, timestamp_ms: int, key: bytes, value: bytes) -> None:
+        raise AssertionError("there are no records")
+
+    grant = Grant(
+        segment=0, generation=1, first_hash=0, last_hash=9, start_offset=4, start_chunk=1, first_bucket=0, end_bucket=1
+    )
+    head.advance(1)
+    reader = SegmentReader(
+        grant,
+        cache=ChunkCache(ledger, 1),
+        compacted=CompactedRecords(ledger.store, 0, 1),
+        head=head,
+        deliver=deliver,
+        on_skipped=lambda *offsets: reported.append(offsets),
+    )
+    running = asyncio.create_task(reader.run())
+    await asyncio.sleep(0.1)
+    running.cancel()
+
+    assert [(4, 4)] == reported

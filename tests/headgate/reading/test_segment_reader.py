@@ -11,7 +11,7 @@ from headgate.errors import ObjectMissingError
 from headgate.ledger.ledger import Ledger
 from headgate.protocol import messages as m
 from headgate.reading.head import Head
-from headgate.reading.segment_reader import CHUNK_OVERHEAD_BYTES, ChunkCache
+from headgate.reading.segment_reader import CACHE_BYTES, CHUNK_OVERHEAD_BYTES, ChunkCache
 from tests.support.fakes.scripted_leader import TOPIC_ID, ScriptedCluster
 
 pytestmark = pytest.mark.looptime
@@ -88,6 +88,56 @@ async def test_a_chunk_without_records_of_the_topic_costs_its_overhead(budget_by
 
     assert loads == cache.loads
     assert CHUNK_OVERHEAD_BYTES == 256
+
+
+CHUNK_BYTES = 256 + 160 + len(b"key") + 1000
+"""What a chunk with one record costs."""
+
+
+@pytest.mark.parametrize(("budget_bytes", "loads"), [(2 * CHUNK_BYTES, 2), (2 * CHUNK_BYTES - 1, 3)])
+async def test_a_record_costs_its_key_and_value_and_160_bytes(budget_bytes: int, loads: int) -> None:
+    cache = ChunkCache(Ledger(cluster_with(2).store, 0), TOPIC_ID, budget_bytes=budget_bytes)
+    for number in (1, 2, 1):
+        await cache.rows(number)
+
+    assert loads == cache.loads
+
+
+async def test_the_chunk_that_was_used_last_stays_in_the_cache() -> None:
+    cache = ChunkCache(Ledger(cluster_with(3).store, 0), TOPIC_ID, budget_bytes=2 * CHUNK_BYTES)
+    for number in (1, 2, 1, 3, 1):
+        await cache.rows(number)
+
+    assert 3 == cache.loads
+
+
+async def test_a_chunk_larger_than_the_cache_stays_until_the_next_one() -> None:
+    cache = ChunkCache(Ledger(cluster_with(1).store, 0), TOPIC_ID, budget_bytes=100)
+    for _ in range(2):
+        await cache.rows(1)
+
+    assert 1 == cache.loads
+
+
+def test_the_cache_has_64_mib() -> None:
+    assert 67_108_864 == CACHE_BYTES
+
+
+async def test_a_closed_cache_neither_loads_nor_polls() -> None:
+    cluster = cluster_with(1)
+    cluster.store.latency_seconds = (60.0, 60.0)
+    cache = ChunkCache(Ledger(cluster.store, 0), TOPIC_ID)
+    reading = asyncio.create_task(cache.rows(1))
+    waiting = asyncio.create_task(cache.tail.wait_for(Head(), 2, float("inf")))
+    await asyncio.sleep(0.5)
+    await cache.close()
+    assert 0.5 == pytest.approx(asyncio.get_running_loop().time(), abs=0.1)
+    assert {} == cache._loading
+    await asyncio.sleep(10)
+    assert 1 == cache.loads, "chunk 2 was not polled for"
+    waiting.cancel()
+    await asyncio.gather(reading, waiting, return_exceptions=True)
+    assert reading.cancelled()
 
 
 async def test_a_load_that_fails_after_all_readers_have_left_is_no_unhandled_error() -> None:
