@@ -6,21 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.leadership.shard_load import (
-    BAND_FACTOR,
-    FIRST_SECONDS,
-    MESSAGE_OVERHEAD_BYTES,
-    MIN_LOAD,
-    REPORT_INTERVAL_SECONDS,
-    SMOOTHING_SECONDS,
-    Arrivals,
-    ShardLoads,
-    message_cost,
-    shard_loads,
-)
+from controller.leadership.shard_load import Arrivals, ShardLoads, message_cost, shard_loads
 from controller.leadership.spread import weights
 
 MIB = 1 << 20
+MESSAGE_OVERHEAD_BYTES = 16 << 10
+MIN_LOAD = MIB
+BAND_FACTOR = 1.2
+SMOOTHING_SECONDS = 300.0
+FIRST_SECONDS = 30.0
+REPORT_INTERVAL_SECONDS = 60.0
 LOOK_SECONDS = 2.0
 
 
