@@ -8,7 +8,6 @@ import pytest
 from controller.access.rules import OPEN
 from controller.decisions import producer_commands
 from controller.decisions.producer_commands import (
-    LAST_PRODUCER_EPOCH,
     delete_producer,
     describe_producer,
     list_producers,
@@ -29,6 +28,7 @@ from tests.support.worlds.command_shard import CommandShard
 ORDERS = e.TopicCreated(topic_id=0, topic="orders", segments=1, token="create")
 BATCH = m.ProduceBatch(topic="orders", records=[m.Record(b"", b"", 0)])
 LIMIT = 3
+LAST_PRODUCER_EPOCH = 2_147_483_647  # docs/protocol.md
 
 
 class Shard(CommandShard):

@@ -201,18 +201,30 @@ def test_offsets_come_from_the_listing(shard: Shard) -> None:
     assert 0 == topic.tails[1].next_offset
 
 
+def test_a_segment_may_have_a_single_hash(shard: Shard) -> None:
+    shard.imported(seg("one", 0, 0), seg("rest", 1, 15))
+
+    assert {"one": 0, "rest": 1} == ids(shard)
+
+
 # Rejected listings
 
 INVALID_LISTINGS = {
     "listed twice": ([A, A, B, C], {}, "'a' is listed twice"),
     "a parent twice": ([A, seg("b", 0, 7, "aa"), C], {}, "'b' names a parent twice"),
     "a parent that is nowhere": ([A, B, seg("c", 8, 15, "x")], {}, "'c' has the parent 'x', which is not listed"),
+    "two parents that are nowhere": ([A, B, seg("c", 8, 15, "xy")], {}, "'c' has the parent 'x', which is not listed"),
     "a parent with a space": ([A, B, seg("c", 8, 15, " ")], {}, "'c' has the parent ' ': give printable ASCII"),
     "its own parent": ([seg("a", sealed=True, parents="a"), B, C], {}, "in a cycle, or descend from one: a, b, c"),
     "a circle": (
         [seg("a", sealed=True, parents="d"), B_SEALED, C_SEALED, seg("d", sealed=True, parents="bc"), seg("e", 0, 15)],
         {},
         "in a cycle, or descend from one: a, b, c, d",
+    ),
+    "a long circle": (
+        [seg(child, sealed=True, parents=parent) for child, parent in zip("abcdefghijkl", "bcdefghijkla", strict=True)],
+        {},
+        "in a cycle, or descend from one: a, b, c, d, e, f, g, h, i, j",
     ),
     "an end where positions are opaque": ([seg("a", sealed=True, end_offset=5), B, C], {}, "'a' has an end_offset"),
     "no end where offsets count": ([A, B, C], {"positions": "offsets"}, "'a' is sealed and has no end_offset"),
@@ -321,6 +333,10 @@ def test_an_end_offset_below_an_acknowledged_one_is_refused(shard: Shard) -> Non
     reason = shard.rejected(*later, seg("b", 0, 7, "a", end_offset=90), positions="offsets")
     assert "'b' ends at 90, but subscription 'billing' has acknowledged it to 100" in reason
     assert ["b"] == shard.imported(*later, seg("b", 0, 7, "a", end_offset=100), positions="offsets").sealed
+    # Nothing is acknowledged in c, so it may end without a record.
+    latest = [seg("b", 0, 7, "a", end_offset=100), seg("c", 8, 15, "a", end_offset=0)]
+    children = [seg("d", 0, 7, "b"), seg("e", 8, 15, "c")]
+    assert ["c"] == shard.imported(*latest, *children, positions="offsets", complete=False).sealed
 
 
 def test_an_import_does_not_replace_a_stored_topic(shard: Shard) -> None:
