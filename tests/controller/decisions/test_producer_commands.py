@@ -234,6 +234,13 @@ def test_an_exhausted_id_is_replaced_and_shut_out(shard: Shard, name: str | None
     assert "Accept" == shard.batch_verdict(2, 0, 0)
 
 
+def test_an_id_is_used_up_to_its_last_epoch(shard: Shard) -> None:
+    shard.apply(e.ProducerOpened(producer_id=1, producer_epoch=LAST_PRODUCER_EPOCH - 1, token="a", name="loader"))
+    shard.last_id = 1
+
+    assert [(1, LAST_PRODUCER_EPOCH), (2, 0)] == [shard.open(token, name="loader") for token in "bc"]
+
+
 def test_an_id_that_does_not_belong_to_the_name_is_fenced(shard: Shard) -> None:
     """The id belongs to another producer; neither of the two may lose its epoch."""
     assert [(1, 0), (2, 0)] == [shard.open("a", name="loader"), shard.open("b")]
