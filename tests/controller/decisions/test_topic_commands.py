@@ -46,6 +46,16 @@ def test_a_topic_is_created_once(topic: CommandShard) -> None:
     assert refusal.after_barrier, "a deposed leader may not know that the topic was deleted"
 
 
+def test_a_late_copy_of_a_creation_does_not_bring_a_deleted_topic_back(topic: CommandShard) -> None:
+    topic.do(commands.delete_topic(m.DeleteTopic(topic="orders", token="d"), topic.state))
+
+    late = commands.create_topic(m.CreateTopic(topic="orders", token="t0", segments=2), topic.state, "alice")
+
+    assert isinstance(late, Refusal)
+    assert ("invalid", True) == (late.verdict, late.after_barrier)
+    assert "'orders' was created and has been deleted since" in late.reason
+
+
 def test_a_topic_that_exists_again_is_not_known_as_deleted(topic: CommandShard) -> None:
     """The names that are remembered are limited."""
     topic.do(commands.delete_topic(m.DeleteTopic(topic="orders", token="d"), topic.state))

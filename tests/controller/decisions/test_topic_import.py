@@ -131,6 +131,12 @@ def test_a_late_copy_of_an_import_is_answered_though_it_contradicts_a_later_one(
     assert {"a", "b", "c", "d"} == ids(split).keys()
 
 
+def test_a_late_copy_of_an_import_does_not_bring_a_deleted_topic_back(split: Shard) -> None:
+    split.apply(e.TopicDeleted(topic_id=split.state.topics["orders"].topic_id, token="d"))
+
+    assert "'orders' was created and has been deleted since" in split.rejected(A, B, C, token="t1")
+
+
 def test_a_later_listing_seals_and_adds_segments(split: Shard) -> None:
     answer = split.imported(A, B_SEALED, C_SEALED, D)
     layout = split.state.topics["orders"].layout
