@@ -288,7 +288,6 @@ class ShardController:
     def _stop_preparing(self) -> None:
         if self._preparing is not None:
             self._preparing.cancel()
-            self._preparing = None
 
     async def _follow(self, *, keeps: bool) -> int:
         """Read new chunks by number; return how many. Begin or stop keeping the state."""
