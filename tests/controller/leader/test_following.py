@@ -43,6 +43,9 @@ async def test_a_follower_reads_once_a_second() -> None:
             before = b.store.calls["read"]
             await asyncio.sleep(60)
             assert 60 == pytest.approx(b.store.calls["read"] - before, abs=2)
+            number = await commit(a)
+            await until(lambda: b.controller.following_chunk == number, 2)
+            assert number == b.registry.get_sample_value("headgate_ledger_head_chunk", {"shard": "0"})
 
 
 async def test_pauses_between_readings_of_a_damaged_ledger_grow_to_a_minute() -> None:
@@ -141,7 +144,11 @@ async def test_a_follower_tells_when_the_store_can_be_reached_again() -> None:
         await until(lambda: a.leads)
         async with Contender(cluster, "b").running() as b:
             b.store.outage()
-            await until(lambda: not b.instruments.store_reachable)
+            with capture_logs() as logs:
+                await until(lambda: not b.instruments.store_reachable)
+            [unreachable] = [line for line in logs if line["event"] == "ledger.unreachable"]
+            assert ("warning", 0) == (unreachable["log_level"], unreachable["shard"])
+            assert "unreachable" in unreachable["error"]
             b.store.outage(out=False)
             await until(lambda: b.instruments.store_reachable)
 

@@ -239,6 +239,9 @@ async def test_chunks_that_were_trimmed_before_they_were_read_are_noticed() -> N
         follower.store.thaw()
 
         await until(lambda: follower.controller.following_chunk == 6, seconds=LISTING_INTERVAL_SECONDS + 60)
+        await asyncio.sleep(3)
+        assert not follower.controller.keeps_state
+        assert follower.controller._state.chunk == 0, "the state that was read for the listing is released"
 
 
 async def test_a_read_that_hangs_gives_up_its_turn_once() -> None:

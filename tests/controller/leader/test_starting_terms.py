@@ -13,7 +13,7 @@ from controller.chunk_writer.builder import ChunkBuilder
 from controller.leadership.ledger_identity import identity_object
 from controller.leadership.transitions import Event, Role
 from headgate.errors import ConfigError
-from headgate.ledger.paths import IDENTITY_PATH
+from headgate.ledger.paths import IDENTITY_PATH, chunk_path
 from headgate.model import entries as e
 from tests.support.fakes.object_store import FakeStore
 from tests.support.waiting import until
@@ -160,6 +160,52 @@ async def test_a_daemon_whose_ledger_has_lost_its_identity_fails_the_shard_until
 
         cluster.objects[IDENTITY_PATH] = identity
         await until(lambda: a.leads)
+
+
+async def test_nothing_of_another_ledger_remains_when_the_right_one_is_there() -> None:
+    """A follower has read a disk that was mounted by mistake. It is refused before a term."""
+    wrong, right = Cluster(), Cluster()
+    await lead_and_stop(wrong, "x", topics=5)
+    del wrong.objects[IDENTITY_PATH]
+    async with Contender(right, "a").running() as a:
+        await until(lambda: a.leads)
+        a.leader.commit.propose(e.TopicCreated(topic_id=1, topic="right", segments=1, token="r"))
+        b = Contender(right, "b")
+        b.store.objects = wrong.objects
+        async with b.running():
+            await until(lambda: b.controller.following_chunk == 6)
+            await a.stop()
+            await until(lambda: b.controller.leadership.role is Role.FAILED)
+            b.store.objects = right.objects
+            await until(lambda: b.leads)
+            assert {"right"} == set(b.leader.state.topics)
+
+
+async def test_a_fault_that_was_repaired_before_a_term_is_forgotten() -> None:
+    cluster = Cluster()
+    async with Contender(cluster, "a").running() as a, Contender(cluster, "b").running() as b:
+        await until(lambda: a.leads or b.leads)
+        leader, follower = (a, b) if a.leads else (b, a)
+        leader.leader.commit.barrier()
+        await leader.leader.commit.flush()
+        intact, cluster.objects[chunk_path(0, 2)] = cluster.objects[chunk_path(0, 2)], b"damaged"
+        await asyncio.sleep(10)
+        assert follower.controller.fault is not None
+        cluster.objects[chunk_path(0, 2)] = intact
+        await leader.stop()
+        await until(lambda: follower.leads, 3)
+
+        assert follower.controller.fault is None
+
+
+async def test_a_daemon_that_begins_to_follow_lags_from_then_on() -> None:
+    await asyncio.sleep(1000)
+    contender = Contender(Cluster(), "a")
+    contender.store.freeze()
+    async with contender.running():
+        await asyncio.sleep(10)
+        assert 10 == pytest.approx(contender.controller.replay_lag_seconds, abs=0.1)
+        contender.store.thaw()
 
 
 async def test_a_stop_ends_an_attempt_to_start_a_term() -> None:

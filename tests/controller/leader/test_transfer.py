@@ -112,6 +112,8 @@ async def test_a_successor_has_ten_seconds_and_the_outcome_is_logged() -> None:
             problem = await a.controller.start_transfer("b", "spread")
             took = asyncio.get_running_loop().time() - began
             b.store.thaw()
+            a.store.latency_seconds = (0.3, 0.4)
+            a.leader.commit.barrier()
             assert await a.controller.start_transfer("c", "maintenance") is None
             await until(lambda: c.leads)
 
@@ -129,6 +131,7 @@ async def test_a_successor_has_ten_seconds_and_the_outcome_is_logged() -> None:
     }
     seconds = a.registry.get_sample_value("headgate_transfer_handover_seconds_sum")
     assert seconds is not None
+    assert 0.1 < seconds < 1
     assert completed == {
         "event": "transfer.completed",
         "log_level": "info",
@@ -255,10 +258,43 @@ async def test_a_successor_that_cannot_read_the_ledger_does_not_confirm() -> Non
         b.store.damaged_reads = 1.0
         a.leader.commit.propose(e.TopicCreated(topic_id=1, topic="t", segments=1, token="x"))
 
-        assert await a.controller.start_transfer("b", "spread", 3.0) is not None
+        with capture_logs() as logs:
+            assert await a.controller.start_transfer("b", "spread", 3.0) is not None
 
         assert a.leads
+        [reason] = [line["reason"] for line in logs if line["event"] == "transfer.not_prepared"]
+        assert "chunk" in reason
     assert await cluster.terms() == [(1, "a")]
+
+
+async def test_a_daemon_that_stops_while_it_prepares_does_not_wait_for_the_store() -> None:
+    async with three(Cluster()) as (a, b, _):
+        b.store.freeze()
+        transfer = a.controller.start_transfer("b", "spread")
+        await asyncio.sleep(0.1)
+        await asyncio.wait_for(b.stop(), 1)
+        assert await transfer is not None
+
+
+async def test_a_term_after_a_handover_ends_for_its_own_reason() -> None:
+    cluster = Cluster()
+    with capture_logs() as logs:
+        async with three(cluster) as (a, b, _):
+            assert await a.controller.start_transfer("b", "spread") is None
+            await until(lambda: b.leads)
+            assert a.controller.led_since is None
+            assert await b.controller.start_transfer("a", "spread") is None
+            await until(lambda: a.leads)
+            a.controller.post(Event.BROKER_UNREACHABLE)
+            await until(lambda: not a.leads)
+            ended = {
+                reason: a.registry.get_sample_value("headgate_leader_terms_ended_total", {"reason": reason})
+                for reason in ("handover", "broker_unreachable")
+            }
+
+    assert ended == {"handover": 1, "broker_unreachable": 1}
+    ends = [(line["leader_epoch"], line["reason"]) for line in logs if line["event"] == "term.ended"]
+    assert ends[:3] == [(1, "handover"), (2, "handover"), (3, "broker_unreachable")]
 
 
 async def test_a_successor_that_is_nominated_again_prepares_once() -> None:
