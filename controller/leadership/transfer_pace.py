@@ -64,9 +64,8 @@ def startable(
             if in_flight >= MAX_UNPACED:
                 continue
         elif move.reason == "spread":
-            if in_flight or budget <= 0:
+            if in_flight or budget <= 0:  # One in flight, so one of the budget at a time.
                 continue
-            budget -= 1
         elif in_flight >= MAX_IN_FLIGHT:
             continue
         in_flight += 1

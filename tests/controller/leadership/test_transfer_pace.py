@@ -47,6 +47,7 @@ def test_a_budget_limits_how_many_shards_are_spread() -> None:
 
     assert started("spread", spread_at=recent) == [0]
     assert started("spread", spread_at=[*recent, NOW]) == []
+    assert started("spread", spread_at=[*recent, NOW - BUDGET_SECONDS + 0.5]) == []
     assert started("spread", spread_at=[*recent, NOW - BUDGET_SECONDS]) == [0]
 
 
