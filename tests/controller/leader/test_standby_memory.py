@@ -244,6 +244,17 @@ async def test_chunks_that_were_trimmed_before_they_were_read_are_noticed() -> N
         assert follower.controller._state.chunk == 0, "the state that was read for the listing is released"
 
 
+@pytest.mark.parametrize(("seconds", "keeps"), [(59.5, True), (60.0, False)])
+async def test_a_state_stays_for_a_minute_after_the_daemon_was_a_successor(seconds: float, keeps: bool) -> None:
+    memory = StandbyMemory("a", Cluster().zookeeper.elections("a", lambda _: None), lambda: 1 << 30)
+    memory.assign({0: ("b", "a")})
+    assert memory.keeps(0, 100)
+    memory.assign({})
+    await asyncio.sleep(seconds)
+
+    assert keeps == memory.keeps(0, 100)
+
+
 async def test_a_read_that_hangs_gives_up_its_turn_once() -> None:
     """Other shards can be read then, and never more than as many at a time."""
     cluster = Cluster()
