@@ -64,7 +64,8 @@ def startable(
             if in_flight >= MAX_UNPACED:
                 continue
         elif move.reason == "spread":
-            if in_flight or budget <= 0:  # One in flight, so one of the budget at a time.
+            # One is in flight at most, so this decision uses up one of the budget at most.
+            if in_flight or budget <= 0:
                 continue
         elif in_flight >= MAX_IN_FLIGHT:
             continue
