@@ -15,9 +15,11 @@ from controller.leadership.transitions import Event, Role
 from headgate.errors import ConfigError
 from headgate.ledger.paths import IDENTITY_PATH, chunk_path
 from headgate.model import entries as e
+from headgate.protocol import messages as m
 from tests.support.fakes.object_store import FakeStore
 from tests.support.waiting import until
 from tests.support.worlds.contenders import Cluster, Contender
+from tests.support.worlds.one_shard import BareClient
 
 pytestmark = pytest.mark.looptime
 
@@ -217,6 +219,30 @@ async def test_a_stop_ends_an_attempt_to_start_a_term() -> None:
         await until(lambda: a.controller.leadership.role is Role.STOPPED, 1)
         a.store.thaw()
     assert [] == await cluster.terms()
+
+
+async def test_a_term_begins_after_the_one_before_has_stopped_listening() -> None:
+    """Both listen to one topic: otherwise the old term would unsubscribe from it for the new one."""
+    cluster = Cluster()
+    client = BareClient(cluster.broker)
+    async with Contender(cluster, "a").running() as a:
+        await until(lambda: a.leads)
+        unsubscribe = a.transport.unsubscribe
+
+        async def slow(topic_filter: str) -> None:
+            await asyncio.sleep(3)
+            await unsubscribe(topic_filter)
+
+        a.transport.unsubscribe = slow  # type: ignore[method-assign]
+        a.controller.post(Event.BROKER_UNREACHABLE)
+        await until(lambda: not a.leads)
+        await until(lambda: a.leads)
+        await asyncio.sleep(5)
+        await client.open()
+        reply = await client.call(m.CreateTopic, topic="t", token="x", leader_epoch=2)
+        await client.transport.__aexit__(None, None, None)
+
+    assert isinstance(reply, m.TopicReply)
 
 
 async def test_a_handover_waits_five_seconds_for_what_was_accepted() -> None:
