@@ -28,8 +28,8 @@ MAX_SEGMENTS = 4096
 
 def create_topic(request: m.CreateTopic, state: ShardState, user: str) -> Decision | Refusal:
     """Create a topic of ``user``. An existing name is rejected, unless this command created it."""
-    if request.token in state.commands and request.topic in state.topics:
-        return Decision((), _describe(request.topic))
+    if request.token in state.commands:
+        return repeated(request.topic, state, _describe(request.topic))
     if request.topic in state.topics:
         return Refusal("invalid", f"topic {request.topic!r} already exists", after_barrier=True)
     entry = e.TopicCreated(
@@ -40,6 +40,14 @@ def create_topic(request: m.CreateTopic, state: ShardState, user: str) -> Decisi
         user=user,
     )
     return Decision((entry,), _describe(request.topic))
+
+
+def repeated(topic: str, state: ShardState, answer: Answer) -> Decision | Refusal:
+    """Return the reply to a command that has created ``topic`` before; a late copy of it does not create it again."""
+    if topic in state.topics:
+        return Decision((), answer)
+    reason = f"topic {topic!r} was created and has been deleted since; a new command needs a new token"
+    return Refusal("invalid", reason, after_barrier=True)
 
 
 def delete_topic(request: m.DeleteTopic, state: ShardState) -> Decision | Refusal:

@@ -26,7 +26,7 @@ from typing import Final
 
 from controller.decisions.handlers import Answer, Decision, StepResult, stepwise_command
 from controller.decisions.source_listing import GraphNode, check_graph, end_of, index_listing, range_text
-from controller.decisions.topic_commands import MAX_SEGMENTS, describe
+from controller.decisions.topic_commands import MAX_SEGMENTS, describe, repeated
 from controller.state.shard_state import ShardState
 from controller.state.topic import SegmentTail, Topic
 from coordinator.decisions.refusal import Refusal
@@ -67,8 +67,8 @@ def import_topic(request: m.ImportTopic, state: ShardState, user: str) -> Steps[
         while plan is None or _layout_of(topic := state.topics.get(request.topic)) is not layout:
             yield cost
             topic = state.topics.get(request.topic)
-            if topic is not None and request.token in state.commands:
-                return Decision((), _answer(request.topic, ImportPlan()))
+            if request.token in state.commands:
+                return repeated(request.topic, state, _answer(request.topic, ImportPlan()))
             layout, plan = _layout_of(topic), plan_import(request, listed, topic)
             yield cost
         _check_acknowledged(topic, plan)

@@ -288,7 +288,6 @@ class ShardController:
     def _stop_preparing(self) -> None:
         if self._preparing is not None:
             self._preparing.cancel()
-            self._preparing = None
 
     async def _follow(self, *, keeps: bool) -> int:
         """Read new chunks by number; return how many. Begin or stop keeping the state."""
@@ -372,6 +371,7 @@ class ShardController:
             else:
                 self._recover()
                 self._standby.stop_following(self.shard)
+                # The leader's state may be ahead of the ledger: this one begins again from durable chunks.
                 state, self._state = self._state, ShardState(self.shard)
                 self.leader = self._new_leader(state, lambda: self.leadership.yields_to_contender)
                 self._attempts = 0
@@ -449,7 +449,6 @@ class ShardController:
         assert transfer is not None, "no transfer"
         if self._transfer_limit is not None:
             self._transfer_limit.cancel()
-            self._transfer_limit = None
         seconds = 0.0
         if self._handed_over_at is not None:
             seconds = asyncio.get_running_loop().time() - self._handed_over_at
@@ -484,5 +483,3 @@ class ShardController:
             self._end_detail = None
             self.leader = None
         self.led_since = self._handed_over_at = None
-        # The leader's state may be ahead of the ledger: restart from durable chunks.
-        self._state = ShardState(self.shard)

@@ -64,9 +64,9 @@ def startable(
             if in_flight >= MAX_UNPACED:
                 continue
         elif move.reason == "spread":
+            # One is in flight at most, so this decision uses up one of the budget at most.
             if in_flight or budget <= 0:
                 continue
-            budget -= 1
         elif in_flight >= MAX_IN_FLIGHT:
             continue
         in_flight += 1

@@ -22,7 +22,18 @@ PACKAGES = (
     "controller.decisions",
     "controller.*.policy",
     "controller.retention.trim_policy",
+    "controller.leadership.broker_contact",
+    "controller.leadership.instance_record",
+    "controller.leadership.queue_order",
+    "controller.leadership.session_secret",
+    "controller.leadership.shard_leaders",
+    "controller.leadership.shard_load",
+    "controller.leadership.spread",
+    "controller.leadership.standby",
+    "controller.leadership.successors",
+    "controller.leadership.transfer_pace",
     "controller.leadership.transitions",
+    "drain.backlog.merge",
     "drain.compaction.policy",
 )
 STATEFUL = (

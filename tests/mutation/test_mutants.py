@@ -1,6 +1,7 @@
 """Mutants: which faults a source file can get, and which of them a sample contains."""
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -87,6 +88,19 @@ def test_a_name_that_is_mutated_by_default_is_that_of_modules_with_tests(package
 
     assert modules
     assert all(any((ROOT / folder).is_dir() for folder in folders_of_tests(module)) for module in modules)
+
+
+def test_the_pure_modules_of_leadership_are_mutated_by_default() -> None:
+    """Beside shells such as those of ZooKeeper. The first paragraph of their docstring says so."""
+    modules = modules_of("controller.leadership", ROOT)
+    paragraphs = {
+        name: (ast.get_docstring(ast.parse((ROOT / f"{name.replace('.', '/')}.py").read_text())) or "").split("\n\n")[0]
+        for name in modules
+    }
+    pure = {name for name, text in paragraphs.items() if re.search(r"\bPure\b", text)}
+
+    assert pure
+    assert pure == {name for name in PACKAGES if name.startswith("controller.leadership.")}
 
 
 def test_tests_that_read_a_constant_may_notice_it_without_executing_its_module() -> None:

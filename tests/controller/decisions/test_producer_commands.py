@@ -8,7 +8,6 @@ import pytest
 from controller.access.rules import OPEN
 from controller.decisions import producer_commands
 from controller.decisions.producer_commands import (
-    LAST_PRODUCER_EPOCH,
     delete_producer,
     describe_producer,
     list_producers,
@@ -29,6 +28,7 @@ from tests.support.worlds.command_shard import CommandShard
 ORDERS = e.TopicCreated(topic_id=0, topic="orders", segments=1, token="create")
 BATCH = m.ProduceBatch(topic="orders", records=[m.Record(b"", b"", 0)])
 LIMIT = 3
+LAST_PRODUCER_EPOCH = 2_147_483_647  # docs/protocol.md
 
 
 class Shard(CommandShard):
@@ -232,6 +232,13 @@ def test_an_exhausted_id_is_replaced_and_shut_out(shard: Shard, name: str | None
     assert (2, 0) == shard.open("b", **old)
     assert ["forgotten"] * 3 == [shard.batch_verdict(1, LAST_PRODUCER_EPOCH, sequence) for sequence in range(3)]
     assert "Accept" == shard.batch_verdict(2, 0, 0)
+
+
+def test_an_id_is_used_up_to_its_last_epoch(shard: Shard) -> None:
+    shard.apply(e.ProducerOpened(producer_id=1, producer_epoch=LAST_PRODUCER_EPOCH - 1, token="a", name="loader"))
+    shard.last_id = 1
+
+    assert [(1, LAST_PRODUCER_EPOCH), (2, 0)] == [shard.open(token, name="loader") for token in "bc"]
 
 
 def test_an_id_that_does_not_belong_to_the_name_is_fenced(shard: Shard) -> None:

@@ -165,6 +165,11 @@ def test_owners_are_counted(shard: CommandShard) -> None:
     }
 
 
+def test_a_rate_is_no_number_of_objects(shard: CommandShard) -> None:
+    with pytest.raises(AssertionError, match="requests_per_second is no number of objects"):
+        count_of(shard.state, "shop", "requests_per_second")
+
+
 def within(shard: CommandShard, new: e.ProducerOpened, producers: int, *, age_ms: int, durable: int = 100):
     limits = limits_of(producers=producers)
     return keep_within_quotas([new], shard.state, limits, age_ms=lambda _: age_ms, durable=durable)
@@ -179,7 +184,7 @@ def test_an_idle_producer_gives_way_to_a_new_one(shard: CommandShard) -> None:
     assert (expired, opened(13)) == within(shard, opened(13), 3, age_ms=TEN_MINUTES_MS)
     # The quota was lowered: both anonymous ones give way.
     assert (e.ProducersExpired(producer_ids=[10, 11]), opened(13)) == within(
-        shard, opened(13), 2, age_ms=TEN_MINUTES_MS
+        shard, opened(13), 2, age_ms=TEN_MINUTES_MS, durable=shard.state.chunk
     )
 
 

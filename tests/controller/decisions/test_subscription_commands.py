@@ -4,7 +4,12 @@ from typing import Any
 
 import pytest
 
-from controller.decisions.subscription_commands import create_subscription, seek_subscription, set_order
+from controller.decisions.subscription_commands import (
+    create_subscription,
+    delete_subscription,
+    seek_subscription,
+    set_order,
+)
 from coordinator.decisions.refusal import Refusal
 from coordinator.decisions.registration import MAX_SUBSCRIPTIONS
 from headgate.model import entries as e
@@ -167,6 +172,13 @@ def test_an_order_that_the_type_cannot_have_is_refused(kind: Any, reason: str) -
     assert reason in refusal.reason
 
 
+def test_a_change_of_the_order_of_no_subscription_is_refused() -> None:
+    refusal = set_order(ask(m.SetSubscriptionOrder, token="o1", order="none", subscription="x"), Shard().state)
+
+    assert isinstance(refusal, Refusal)
+    assert "has no subscription 'x'; it has: billing" in refusal.reason
+
+
 def test_a_change_of_order_keeps_the_balance() -> None:
     shard = Shard()
     shard.state.apply_all(
@@ -268,6 +280,35 @@ def test_a_subscription_of_an_external_topic_starts_at_the_earliest_record(
     assert accepted != isinstance(outcome, Refusal)
     if not accepted:
         assert "is external: start at 'earliest'" in outcome.reason
+
+
+@pytest.mark.parametrize(("to", "accepted"), [("earliest", True), ("latest", False)])
+def test_a_subscription_of_an_external_topic_moves_only_to_the_earliest_record(to: str, accepted: bool) -> None:
+    shard = Shard()
+    segments = [e.ImportedSegment(segment=0, label="shard-0")]
+    shard.apply(e.TopicImported(topic_id=9, topic="kinesis", token="i", segments=segments, positions="opaque"))
+    shard.do(shard.create(topic="kinesis", start="earliest"))
+    outcome = shard.seek(topic="kinesis", subscription="audit", to=to)
+
+    assert accepted != isinstance(outcome, Refusal)
+    if not accepted:
+        assert "is external: only its source knows its end; seek to 'earliest'" in outcome.reason
+
+
+@pytest.mark.parametrize("consumers", [0, 1])
+def test_a_subscription_is_deleted_once_and_with_consumers_only_by_force(consumers: int) -> None:
+    shard = Shard()
+    for number in range(consumers):
+        shard.apply(e.ConsumerRegistered(**IDS, consumer=f"c{number}", incarnation=1, client_id="c"))
+    deletion = ask(m.DeleteSubscription, token="d")
+    forced = ask(m.DeleteSubscription, token="d", force=True)
+
+    assert bool(consumers) == isinstance(delete_subscription(deletion, shard.state), Refusal)
+    assert m.Done() == shard.do(delete_subscription(forced if consumers else deletion, shard.state))
+    assert {} == shard.state.topics["orders"].subscriptions
+    again = delete_subscription(deletion, shard.state)
+    assert () == again.entries
+    assert m.Done() == shard.do(again), "its reply was lost"
 
 
 def test_a_topic_has_a_limited_number_of_subscriptions() -> None:

@@ -43,6 +43,17 @@ def test_a_topic_is_created_once(topic: CommandShard) -> None:
     refusal = commands.create_topic(other, topic.state, "alice")
     assert isinstance(refusal, Refusal)
     assert "already exists" in refusal.reason
+    assert refusal.after_barrier, "a deposed leader may not know that the topic was deleted"
+
+
+def test_a_late_copy_of_a_creation_does_not_bring_a_deleted_topic_back(topic: CommandShard) -> None:
+    topic.do(commands.delete_topic(m.DeleteTopic(topic="orders", token="d"), topic.state))
+
+    late = commands.create_topic(m.CreateTopic(topic="orders", token="t0", segments=2), topic.state, "alice")
+
+    assert isinstance(late, Refusal)
+    assert ("invalid", True) == (late.verdict, late.after_barrier)
+    assert "'orders' was created and has been deleted since" in late.reason
 
 
 def test_a_topic_that_exists_again_is_not_known_as_deleted(topic: CommandShard) -> None:
@@ -115,8 +126,23 @@ def test_a_refusal_lists_the_valid_choices(topic: CommandShard, decide: Any, req
     refusal = decide(request_body, topic.state)
 
     assert isinstance(refusal, Refusal)
-    assert "invalid" == refusal.verdict
+    assert ("invalid", True) == (refusal.verdict, refusal.after_barrier), "a deposed leader may know other choices"
     assert reason in refusal.reason
+
+
+def test_a_refusal_lists_ten_topics_at_most(shard: CommandShard) -> None:
+    names = [f"topic-{number:02}" for number in range(12)]
+    shard.apply(
+        *(
+            e.TopicCreated(topic_id=number, topic=name, segments=1, token=name)
+            for number, name in enumerate(reversed(names), start=1)
+        )
+    )
+
+    refusal = commands.describe_topic(m.DescribeTopic(topic="no"), shard.state)
+
+    assert isinstance(refusal, Refusal)
+    assert f"there is no topic 'no'; this shard has: {', '.join(names[:10])}" == refusal.reason
 
 
 def test_deleting_what_consumers_use_requires_force(topic: CommandShard) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import re
+from itertools import pairwise
 
 import pytest
 from structlog.testing import capture_logs
 
-from controller.leader.shard_controller import LISTING_INTERVAL_SECONDS
 from controller.leadership.transitions import Event, Role
-from headgate.ledger.paths import chunk_path
+from controller.snapshots.job import take_snapshot
+from headgate.ledger.paths import chunk_path, snapshot_path
 from headgate.model import entries as e
 from tests.support.waiting import until
 from tests.support.worlds.contenders import Cluster, Contender
@@ -31,6 +32,71 @@ async def commit(leader: Contender) -> int:
     leader.leader.commit.barrier()
     await leader.leader.commit.flush()
     return leader.leader.state.chunk
+
+
+async def test_a_follower_reads_once_a_second() -> None:
+    cluster = Cluster()
+    async with Contender(cluster, "a").running() as a:
+        await until(lambda: a.leads)
+        async with Contender(cluster, "b").running() as b:
+            await until(lambda: b.controller.following_chunk == 1)
+            before = b.store.calls["read"]
+            await asyncio.sleep(60)
+            assert 60 == pytest.approx(b.store.calls["read"] - before, abs=2)
+            number = await commit(a)
+            await until(lambda: b.controller.following_chunk == number, 2)
+            assert number == b.registry.get_sample_value("headgate_ledger_head_chunk", {"shard": "0"})
+
+
+async def test_pauses_between_readings_of_a_damaged_ledger_grow_to_a_minute() -> None:
+    cluster = Cluster()
+    async with Contender(cluster, "a").running() as a:
+        await until(lambda: a.leads)
+        async with Contender(cluster, "b").running() as b:
+            await until(lambda: b.controller.following_chunk == 1)
+            damage(cluster, await commit(a))
+            read, read_at = b.store.read, []
+
+            async def timed(path: str) -> bytes:
+                if path == chunk_path(0, 2):
+                    read_at.append(asyncio.get_running_loop().time())
+                return await read(path)
+
+            b.store.read = timed  # type: ignore[method-assign]
+            await asyncio.sleep(300)
+
+    pauses = [after - before for before, after in pairwise(read_at)]
+    assert pauses == pytest.approx([1, 2, 4, 8, 16, 32, 60, 60, 60], abs=0.3)
+
+
+async def test_damage_and_its_repair_are_logged() -> None:
+    cluster = Cluster()
+    with capture_logs() as logs:
+        async with Contender(cluster, "a").running() as a:
+            await until(lambda: a.leads)
+            async with Contender(cluster, "b").running() as b:
+                intact = damage(cluster, await commit(a))
+                await until(lambda: b.controller.fault is not None)
+                fault = b.controller.fault
+                cluster.objects[chunk_path(0, 2)] = intact
+                await until(lambda: b.controller.fault is None)
+
+    found = {line["event"]: line for line in logs if line["event"].startswith("ledger.")}
+    assert ["ledger.unreadable", "ledger.readable"] == list(found)
+    assert ("error", fault) == (found["ledger.unreadable"]["log_level"], found["ledger.unreadable"]["reason"])
+    assert ("info", fault) == (found["ledger.readable"]["log_level"], found["ledger.readable"]["was"])
+
+
+async def test_a_snapshot_that_cannot_be_used_is_counted() -> None:
+    cluster = Cluster()
+    async with Contender(cluster, "a").running() as a:
+        await until(lambda: a.leads)
+        number = await commit(a)
+        assert number == await take_snapshot(cluster.ledger, least_chunks=1, now_ms=0)
+        cluster.objects[snapshot_path(0, number)] = b"no snapshot"
+        async with Contender(cluster, "b").running() as b:
+            await until(lambda: b.controller.following_chunk == number)
+            assert 1 == b.registry.get_sample_value("headgate_snapshots_unusable_total", {"shard": "0"})
 
 
 async def test_pauses_begin_at_a_second_again_after_a_repair() -> None:
@@ -78,7 +144,11 @@ async def test_a_follower_tells_when_the_store_can_be_reached_again() -> None:
         await until(lambda: a.leads)
         async with Contender(cluster, "b").running() as b:
             b.store.outage()
-            await until(lambda: not b.instruments.store_reachable)
+            with capture_logs() as logs:
+                await until(lambda: not b.instruments.store_reachable)
+            [unreachable] = [line for line in logs if line["event"] == "ledger.unreachable"]
+            assert ("warning", 0) == (unreachable["log_level"], unreachable["shard"])
+            assert "unreachable" in unreachable["error"]
             b.store.outage(out=False)
             await until(lambda: b.instruments.store_reachable)
 
@@ -88,10 +158,18 @@ async def test_an_idle_follower_lists_the_ledger_now_and_then() -> None:
     async with Contender(cluster, "a").running() as a:
         await until(lambda: a.leads)
         async with Contender(cluster, "b").running() as b:
-            await asyncio.sleep(10)
-            before = b.store.calls["names"]
-            await asyncio.sleep(3 * LISTING_INTERVAL_SECONDS + 10)
-            assert 3 == b.store.calls["names"] - before
+            names, listed_at = b.store.names, []
+
+            async def timed(prefix: str, after: str = "") -> list[str]:
+                listed_at.append(asyncio.get_running_loop().time())
+                return await names(prefix, after)
+
+            await asyncio.sleep(200)
+            b.store.names = timed  # type: ignore[method-assign]
+            await asyncio.sleep(900)
+
+    # The first second of a follower that lists after more than 300 s.
+    assert [after - before for before, after in pairwise(listed_at)] == pytest.approx([300.5, 300.5], abs=0.6)
 
 
 async def test_a_term_chunk_whose_write_hangs_is_given_up_in_time_and_logged() -> None:

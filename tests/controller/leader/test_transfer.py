@@ -5,12 +5,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
+from structlog.testing import capture_logs
 
 from controller.leadership.election import SeenQueue
 from controller.leadership.transitions import Event
 from headgate.model import entries as e
 from headgate.protocol import messages as m
-from tests.support.waiting import until
+from tests.support.waiting import never, until
 from tests.support.worlds.contenders import Cluster, Contender
 from tests.support.worlds.one_shard import BareClient
 
@@ -103,6 +104,83 @@ async def test_a_leader_continues_if_its_successor_does_not_answer() -> None:
     assert [each for _, each in await cluster.terms()] == ["a", "c"]
 
 
+async def test_a_successor_has_ten_seconds_and_the_outcome_is_logged() -> None:
+    with capture_logs() as logs:
+        async with three(Cluster()) as (a, b, c):
+            b.store.freeze()
+            began = asyncio.get_running_loop().time()
+            problem = await a.controller.start_transfer("b", "spread")
+            took = asyncio.get_running_loop().time() - began
+            b.store.thaw()
+            a.store.latency_seconds = (0.3, 0.4)
+            a.leader.commit.barrier()
+            assert await a.controller.start_transfer("c", "maintenance") is None
+            await until(lambda: c.leads)
+
+    assert 10 == pytest.approx(took, abs=0.1)
+    assert problem is not None
+    assert "within 10 s" in problem
+    abandoned, completed = (line for line in logs if line["event"].startswith("transfer."))
+    assert abandoned == {
+        "event": "transfer.abandoned",
+        "log_level": "warning",
+        "shard": 0,
+        "successor": "b",
+        "reason": "spread",
+        "problem": problem,
+    }
+    seconds = a.registry.get_sample_value("headgate_transfer_handover_seconds_sum")
+    assert seconds is not None
+    assert 0.1 < seconds < 1
+    assert completed == {
+        "event": "transfer.completed",
+        "log_level": "info",
+        "shard": 0,
+        "successor": "c",
+        "reason": "maintenance",
+        "handover_seconds": round(seconds, 4),
+    }
+
+
+async def test_the_limit_of_a_transfer_ends_with_it() -> None:
+    async with three(Cluster()) as (a, b, c):
+        b.store.freeze()
+        first = a.controller.start_transfer("b", "spread", 3.0)
+        await asyncio.sleep(0.1)
+        b.elections.withdraw(0)
+        assert await first is not None
+
+        c.store.freeze()
+        second = a.controller.start_transfer("c", "spread", 30.0)
+        await never(second.done, 10)
+        c.store.thaw()
+        assert await second is None
+
+
+async def test_a_successor_reads_a_hundred_times_a_second_until_it_is_the_leader_and_confirms_once() -> None:
+    async with three(Cluster()) as (a, b, _):
+        confirm, confirmed = b.elections.confirm, []
+
+        def counted(shard: int) -> None:
+            confirmed.append(shard)
+            confirm(shard)
+
+        b.elections.confirm = counted  # type: ignore[method-assign]
+        a.store.latency_seconds = (0.5, 0.5)
+        a.leader.commit.barrier()
+        before = b.store.calls["read"]
+        began = asyncio.get_running_loop().time()
+        assert await a.controller.start_transfer("b", "spread") is None
+        took = asyncio.get_running_loop().time() - began
+        assert 60 < (b.store.calls["read"] - before) / took < 100
+        await until(lambda: b.leads)
+        before = b.store.calls["read"]
+        await asyncio.sleep(20)
+
+        assert b.store.calls["read"] - before < 25, "an idle leader looks for another term once a second"
+        assert confirmed == [0]
+
+
 async def test_a_successor_is_not_ready_before_it_reaches_the_broker() -> None:
     """Clients would wait until it is connected."""
     cluster = Cluster()
@@ -117,6 +195,20 @@ async def test_a_successor_is_not_ready_before_it_reaches_the_broker() -> None:
         assert await transfer is None
         assert b.transport.connected
         await until(lambda: b.leads)
+
+
+async def test_a_successor_that_was_not_ready_is_ready_for_another_attempt_for_a_minute() -> None:
+    cluster = Cluster()
+    async with three(cluster) as (a, _, c):
+        await until(lambda: not c.controller.keeps_state)
+        cluster.broker.cut("daemon-c")
+        began = asyncio.get_running_loop().time()
+        assert await a.controller.start_transfer("c", "operator", 2.0) is not None
+        assert c.controller.keeps_state
+        a.elections.place_next(0, "b")
+        await until(lambda: not c.controller.keeps_state, 180)
+
+        assert 60.5 == pytest.approx(asyncio.get_running_loop().time() - began, abs=0.7)
 
 
 async def test_a_leader_continues_at_once_if_its_successor_leaves() -> None:
@@ -166,10 +258,43 @@ async def test_a_successor_that_cannot_read_the_ledger_does_not_confirm() -> Non
         b.store.damaged_reads = 1.0
         a.leader.commit.propose(e.TopicCreated(topic_id=1, topic="t", segments=1, token="x"))
 
-        assert await a.controller.start_transfer("b", "spread", 3.0) is not None
+        with capture_logs() as logs:
+            assert await a.controller.start_transfer("b", "spread", 3.0) is not None
 
         assert a.leads
+        [reason] = [line["reason"] for line in logs if line["event"] == "transfer.not_prepared"]
+        assert "chunk" in reason
     assert await cluster.terms() == [(1, "a")]
+
+
+async def test_a_daemon_that_stops_while_it_prepares_does_not_wait_for_the_store() -> None:
+    async with three(Cluster()) as (a, b, _):
+        b.store.freeze()
+        transfer = a.controller.start_transfer("b", "spread")
+        await asyncio.sleep(0.1)
+        await asyncio.wait_for(b.stop(), 1)
+        assert await transfer is not None
+
+
+async def test_a_term_after_a_handover_ends_for_its_own_reason() -> None:
+    cluster = Cluster()
+    with capture_logs() as logs:
+        async with three(cluster) as (a, b, _):
+            assert await a.controller.start_transfer("b", "spread") is None
+            await until(lambda: b.leads)
+            assert a.controller.led_since is None
+            assert await b.controller.start_transfer("a", "spread") is None
+            await until(lambda: a.leads)
+            a.controller.post(Event.BROKER_UNREACHABLE)
+            await until(lambda: not a.leads)
+            ended = {
+                reason: a.registry.get_sample_value("headgate_leader_terms_ended_total", {"reason": reason})
+                for reason in ("handover", "broker_unreachable")
+            }
+
+    assert ended == {"handover": 1, "broker_unreachable": 1}
+    ends = [(line["leader_epoch"], line["reason"]) for line in logs if line["event"] == "term.ended"]
+    assert ends[:3] == [(1, "handover"), (2, "handover"), (3, "broker_unreachable")]
 
 
 async def test_a_successor_that_is_nominated_again_prepares_once() -> None:
@@ -187,4 +312,4 @@ async def test_the_time_without_a_leader_is_measured() -> None:
         a.store.latency_seconds = (1.0, 1.0)
         a.leader.commit.propose(e.TopicCreated(topic_id=1, topic="t", segments=1, token="x"))
         assert await a.controller.start_transfer("b", "spread") is None
-        assert (a.registry.get_sample_value("headgate_transfer_handover_seconds_sum") or 0) > 0.5
+        assert 0.5 < (a.registry.get_sample_value("headgate_transfer_handover_seconds_sum") or 0) < 2.5

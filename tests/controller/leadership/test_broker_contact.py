@@ -2,9 +2,12 @@
 
 import pytest
 
-from controller.leadership.broker_contact import LOST_SECONDS, STABLE_SECONDS, broker_contact
+from controller.leadership.broker_contact import broker_contact
 from headgate.transport.mqtt_timing import MqttTiming
 from headgate.transport.reconnection import RECONNECT_BACKOFF
+
+LOST_SECONDS = 2.5
+STABLE_SECONDS = 6.0
 
 
 @pytest.mark.parametrize(

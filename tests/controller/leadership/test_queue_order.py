@@ -11,6 +11,8 @@ A, B, C = "b-1-0a1b2c3d-0000000007", "a-00000000-0000000008", "c-ffffffff-000000
 def test_queue_nodes_are_ordered_by_number_and_other_names_are_left_out() -> None:
     """Rule 1."""
     assert queue_nodes([C, "README.txt", "x-0000000001", B, A]) == [A, B, C]
+    late = "d-0a1b2c3d-1000000001"
+    assert queue_nodes([late, C]) == [C, late], "after a billion"
 
 
 def test_the_first_one_is_in_front_while_it_is_there() -> None:

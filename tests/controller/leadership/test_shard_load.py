@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
+from math import exp
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.leadership.shard_load import (
-    BAND_FACTOR,
-    FIRST_SECONDS,
-    MESSAGE_OVERHEAD_BYTES,
-    MIN_LOAD,
-    REPORT_INTERVAL_SECONDS,
-    SMOOTHING_SECONDS,
-    Arrivals,
-    ShardLoads,
-    message_cost,
-    shard_loads,
-)
+from controller.leadership.shard_load import Arrivals, ShardLoads, message_cost, shard_loads
 from controller.leadership.spread import weights
 
 MIB = 1 << 20
+MESSAGE_OVERHEAD_BYTES = 16 << 10
+MIN_LOAD = MIB
+BAND_FACTOR = 1.2
+SMOOTHING_SECONDS = 300.0
+FIRST_SECONDS = 30.0
+REPORT_INTERVAL_SECONDS = 60.0
 LOOK_SECONDS = 2.0
 
 
@@ -90,6 +87,61 @@ def test_changes_are_reported_together_and_not_again_within_the_interval() -> No
 
     assert len(daemon.reports) == 2
     assert min(daemon.reports[-1].values()) > 20 * MIB
+
+
+def after_one_term(load: int, seconds: float = 30.0) -> tuple[ShardLoads, float]:
+    """Return the loads of a daemon that has led shard 0 for some time, and when that was over."""
+    loads, began, cost = ShardLoads(), 1000.0, 10**12
+    loads.measure(began, {0: Arrivals(1, cost)})
+    loads.measure(began + seconds, {0: Arrivals(1, cost + round(load * seconds))})
+    return loads, began + seconds
+
+
+@pytest.mark.parametrize(("seconds", "is_measured"), [(29.5, False), (30.0, True)])
+def test_a_first_load_needs_half_a_minute(seconds: float, is_measured: bool) -> None:
+    loads, now = after_one_term(8 * MIB, seconds)
+
+    assert is_measured == loads.report(now, {}, {})
+    assert loads.reported == ({0: 8 * MIB} if is_measured else {})
+
+
+@pytest.mark.parametrize(
+    ("known", "load", "reported"),
+    [
+        (10 * MIB, 12 * MIB, 10 * MIB),
+        (12 * MIB, 10 * MIB, 12 * MIB),
+        (10 * MIB, 12 * MIB + 1, 12 * MIB + 1),
+        (12 * MIB, 10 * MIB - 1, 10 * MIB - 1),
+    ],
+    ids=["a fifth larger", "a fifth smaller", "more", "less"],
+)
+def test_a_load_changes_its_report_when_it_is_more_than_a_fifth_off(known: int, load: int, reported: int) -> None:
+    """Rule 3."""
+    loads, now = after_one_term(load)
+    loads.report(now, {}, {"b": {0: known}})
+
+    assert loads.reported == {0: reported}
+
+
+def test_loads_are_smoothed_over_five_minutes() -> None:
+    """Rule 1. The first two seconds of a hundredfold load show how fast."""
+    daemon = OneDaemon()
+    daemon.run(600, {0: 10 * MIB})
+    daemon.run(LOOK_SECONDS, {0: 1000 * MIB})
+
+    expected = 10 * MIB + 990 * MIB * (1 - exp(-LOOK_SECONDS / SMOOTHING_SECONDS))
+    assert daemon.reports[-1][0] == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.parametrize(("after_seconds", "is_reported"), [(59.5, False), (60.0, True)])
+def test_a_change_is_reported_a_minute_after_the_last_one(after_seconds: float, is_reported: bool) -> None:
+    """Rule 5."""
+    loads, now = after_one_term(8 * MIB)
+    assert loads.report(now, {}, {})
+    later = now + after_seconds
+    loads.measure(later, {0: Arrivals(1, 10**12 + 10**12)})
+
+    assert is_reported == loads.report(later, {}, {})
 
 
 def test_idle_shards_have_the_same_load() -> None:

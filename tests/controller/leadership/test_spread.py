@@ -126,6 +126,30 @@ def test_a_busy_shard_counts_as_several() -> None:
     assert plan(live, queues).moves == (Move(3, "a", "b", "spread"),)
 
 
+def queue(shard: int, holder: str, waiting: str, weight: int, *, fixed: bool = False) -> ShardQueue:
+    return ShardQueue(shard, holder, frozenset(waiting), fixed=fixed, weight=weight)
+
+
+def test_a_shard_that_is_best_where_it_was_does_not_move() -> None:
+    """Rule 3. At first the light shard would move from c to b, but the heavy one does, and then c has space."""
+    queues = [queue(0, "a", "c", 4), queue(1, "a", "c", 2), queue(2, "c", "ab", 1), queue(3, "c", "ab", 3)]
+
+    assert plan([LiveDaemon(name) for name in "abc"], queues).moves == (
+        Move(1, "a", "c", "spread"),
+        Move(3, "c", "b", "spread"),
+    )
+
+
+def test_a_shard_moves_once_to_where_it_is_best_after_all_others() -> None:
+    """Shard 1 would move to b if shard 0, which can move only there, were left out."""
+    queues = [queue(0, "a", "b", 1), queue(1, "a", "bc", 2), queue(2, "a", "b", 4, fixed=True)]
+
+    assert plan([LiveDaemon(name) for name in "abc"], queues).moves == (
+        Move(1, "a", "c", "spread"),
+        Move(0, "a", "b", "spread"),
+    )
+
+
 # Stability and determinism
 
 
@@ -147,6 +171,16 @@ def test_equal_candidates_are_chosen_by_name_and_number(names: str) -> None:
     assert plan(live, reversed(queues)).moves == (Move(0, "a", "b", "spread"),)
     emptied = [replace(each, in_maintenance=each.name == "a") for each in live]
     assert [(move.shard, move.target) for move in plan(emptied, reversed(queues)).moves] == [(0, "b"), (1, "c")]
+
+
+def test_of_equal_shards_with_other_choices_the_one_with_the_lowest_number_moves_first() -> None:
+    """Rule 7."""
+    queues = [queue(0, "c", "ab", 4), queue(1, "c", "a", 4), queue(2, "c", "ab", 4)]
+
+    assert plan([LiveDaemon(name) for name in "abc"], queues).moves == (
+        Move(0, "c", "a", "spread"),
+        Move(2, "c", "b", "spread"),
+    )
 
 
 @given(views())

@@ -3,19 +3,16 @@
 import pytest
 
 from controller.leadership.spread import Move
-from controller.leadership.transfer_pace import (
-    BUDGET_SECONDS,
-    MAX_IN_FLIGHT,
-    MAX_UNPACED,
-    RETRY_SECONDS,
-    SPREAD_BUDGET,
-    START_SECONDS,
-    TERM_SECONDS,
-    History,
-    startable,
-)
+from controller.leadership.transfer_pace import History, startable
 from metrics.label_values import TransferReason
 
+MAX_IN_FLIGHT = 4
+SPREAD_BUDGET = 16
+BUDGET_SECONDS = 60.0
+RETRY_SECONDS = 10.0
+START_SECONDS = 30.0
+TERM_SECONDS = 5.0
+MAX_UNPACED = 16
 NOW = 1000.0
 SETTLE_SECONDS = 30.0
 LED = dict.fromkeys(range(10), NOW - 500)
@@ -50,6 +47,7 @@ def test_a_budget_limits_how_many_shards_are_spread() -> None:
 
     assert started("spread", spread_at=recent) == [0]
     assert started("spread", spread_at=[*recent, NOW]) == []
+    assert started("spread", spread_at=[*recent, NOW - BUDGET_SECONDS + 0.5]) == []
     assert started("spread", spread_at=[*recent, NOW - BUDGET_SECONDS]) == [0]
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.retention.policy import KEEP_FOREVER, PruneDecision, RetentionRules, decide_pruning
+from controller.retention.policy import PruneDecision, RetentionRules, decide_pruning
 from coordinator.decisions.gate import compute_gate
 from coordinator.reporting.steps import complete
 from coordinator.state.subscription import Subscription
@@ -41,7 +41,7 @@ def test_a_drained_segment_is_pruned_after_its_retention() -> None:
 
 def test_without_subscriptions_only_the_retention_time_counts() -> None:
     assert pruning(SPLIT).segments == (0,)
-    assert pruning(SPLIT, retention_ms=KEEP_FOREVER, now_ms=10**15).segments == (), "unlimited"
+    assert pruning(SPLIT, retention_ms=-1, now_ms=10**15).segments == (), "unlimited"
 
 
 def test_active_segments_are_not_pruned() -> None:
@@ -53,6 +53,12 @@ def test_a_segment_is_retained_until_it_is_fully_acknowledged(kind: Any) -> None
     retained = pruning(SPLIT, subscription(kind, positions={0: 9}), now_ms=10**12).retained
 
     assert retained == {0: "subscription 's' has acknowledged 9 of 10 records"}
+
+
+def test_a_segment_without_a_record_is_retained_for_a_subscription_of_unknown_type() -> None:
+    empty = Layout.initial(1, 0).split(0, 0, 0)
+
+    assert pruning(empty, subscription(None)).retained == {0: "subscription 's' has acknowledged 0 of 0 records"}
 
 
 def test_every_subscription_can_retain_a_segment() -> None:
@@ -177,14 +183,15 @@ def test_the_positions_of_many_subscriptions_are_compared_without_a_call_for_eac
     assert calls < 10 * (100 + 40)
 
 
-def test_a_subscription_costs_a_unit_and_one_for_each_eight_segments_that_are_due() -> None:
+@pytest.mark.parametrize(("segments", "extra"), [(15, 1), (16, 2)])
+def test_a_subscription_costs_a_unit_and_one_for_each_eight_segments_that_are_due(segments: int, extra: int) -> None:
     """The leader serves others between steps, so a cost that is too low stalls it and one that is too high delays pruning."""
-    layout = Layout.initial(16, 0)
-    for segment in range(16):
+    layout = Layout.initial(segments, 0)
+    for segment in range(segments):
         layout = layout.split(segment, 0, 0)
     rules = RetentionRules(retention_ms=HOUR, checkpoint_retention_ms=HOUR, subscription_expiry_ms=0)
 
     def cost(*subscriptions: Subscription) -> int:
         return sum(decide_pruning(layout, subscriptions, rules, lambda since_ms: HOUR - since_ms))
 
-    assert cost(subscription()) - cost() == 1 + 2
+    assert cost(subscription()) - cost() == 1 + extra

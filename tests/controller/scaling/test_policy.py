@@ -72,6 +72,7 @@ BUSY, HALF, IDLE = load(1500), load(500), load(0)
         pytest.param((HALF, load(0, 100_001)), (1, "bytes"), id="bytes above"),
         pytest.param((load(1200), load(1500)), (1, "rate"), id="the furthest above first"),
         pytest.param((load(1500), load(1200, 200_000)), (1, "bytes"), id="records and bytes are compared as ratios"),
+        pytest.param((load(3000), load(0, 150_000)), (0, "rate"), id="many bytes may be less far above"),
         pytest.param((load(1500), load(1500)), (0, "rate"), id="ties by id"),
         pytest.param((load(1000), HALF), None, id="at the threshold"),
     ],
@@ -111,6 +112,13 @@ def test_the_busiest_segment_splits_for_consumers_without_one(consumers: int, bu
     found = change(TWO, load(50), load(busiest), consumers=consumers, settings=but(merge=False))
 
     assert (found and (found.segment, found.why)) == (why and (1, why))
+
+
+def test_only_the_busiest_segment_splits_for_consumers() -> None:
+    only = but(merge=False)
+
+    assert change(TWO, load(200), load(300), consumers=3, settings=only).segment == 1
+    assert change(TWO, load(200), load(300, hottest_hash_fraction=1.0), consumers=3, settings=only) is None
 
 
 def test_splitting_for_consumers_can_be_disabled() -> None:
@@ -169,6 +177,7 @@ def test_a_segment_with_one_hot_key_is_not_split() -> None:
 def test_a_segment_splits_if_the_load_beside_its_hot_key_is_worth_it() -> None:
     """Of 5000 records/s 80 % have one key. The other 1000 are worth a segment."""
     assert change(TWO, load(5000, hottest_hash_fraction=0.8), HALF).segment == 0
+    assert change(TWO, load(2000, hottest_hash_fraction=0.75), HALF).segment == 0, "half of the threshold is enough"
 
 
 def test_a_suppressed_split_does_not_prevent_the_next_one() -> None:
@@ -176,6 +185,14 @@ def test_a_suppressed_split_does_not_prevent_the_next_one() -> None:
 
     assert plan.change.segment == 1
     assert [suppressed.segment for suppressed in plan.suppressed] == [0]
+
+
+def test_each_suppressed_segment_is_reported_once() -> None:
+    """Both are above two thresholds."""
+    hot = load(5000, 500_000, hottest_hash_fraction=1.0)
+    plan = decide(topic(TWO, hot, hot), ON, LATER)
+
+    assert [suppressed.segment for suppressed in plan.suppressed] == [0, 1]
 
 
 def test_a_hot_key_prevents_a_split_for_consumers_but_not_by_size() -> None:

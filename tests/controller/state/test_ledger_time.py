@@ -36,6 +36,11 @@ def test_a_step_since_the_newest_chunk_counts_at_most_an_hour() -> None:
     assert MAX_STEP_MS == time_after().age_ms(START, START + 8 * DAY)
 
 
+def test_only_what_exceeds_an_hour_is_remembered_as_a_step() -> None:
+    assert [] == time_after(START + MAX_STEP_MS).skips
+    assert [(START + MAX_STEP_MS + 1, 1)] == time_after(START + MAX_STEP_MS + 1).skips
+
+
 def test_idle_time_counts_if_the_leader_commits_while_idle() -> None:
     chunks = range(START, START + 8 * DAY + 1, IDLE_CHUNK_MS)
 

@@ -4,11 +4,12 @@ from collections.abc import Sequence
 
 import pytest
 
-from controller.state.producers import MAX_EARLIER_TOKENS, Producers
+from controller.state.producers import Producers
 from controller.state.shard_state import ShardState
 from headgate.model import entries as e
 from tests.support.whole_state import everything
 
+MAX_EARLIER_TOKENS = 8
 CREATED = e.TopicCreated(topic_id=1, topic="orders", segments=1, token="create")
 
 

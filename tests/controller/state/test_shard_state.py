@@ -142,6 +142,25 @@ def test_the_index_of_a_segment_names_every_chunk_up_to_128() -> None:
     assert [(chunk, chunk) for chunk in range(1, 130, 2)] == tail.index
 
 
+def test_the_index_of_a_segment_names_every_second_chunk_above_128_and_every_fourth_above_256() -> None:
+    tail = SegmentTail()
+    for chunk in range(1, 256):
+        tail.add_index_entry(chunk, chunk)
+    assert [(chunk, chunk) for chunk in range(1, 256, 2)] == tail.index
+
+    for chunk in range(256, 512):
+        tail.add_index_entry(chunk, chunk)
+    assert [(chunk, chunk) for chunk in range(1, 512, 4)] == tail.index
+
+
+def test_the_first_offset_of_an_indexed_chunk_is_found_there() -> None:
+    tail = SegmentTail()
+    for chunk in range(1, 4):
+        tail.add_index_entry(10 * chunk, chunk)
+
+    assert [1, 1, 1, 2, 2, 3, 3] == [tail.chunk_of(offset) for offset in (0, 10, 19, 20, 29, 30, 99)]
+
+
 def test_the_index_of_an_empty_segment_returns_the_first_chunk() -> None:
     assert 1 == SegmentTail().chunk_of(0)
 
@@ -173,6 +192,29 @@ def test_traffic_is_counted_until_a_segment_is_sealed() -> None:
 
     state.apply_all([e.SegmentSplit(topic_id=1, segment=0, end_offset=2, token="s")], chunk=3, at_ms=3000)
     assert [] == state.topics["orders"].tails[0].traffic.slots
+
+
+def test_only_an_entry_of_a_topic_has_one() -> None:
+    state = state_after([CREATED])
+
+    assert state.topics["orders"] is state.topic_of(e.TopicDeleted(topic_id=1, token="t"))
+    assert state.topic_of(e.TopicDeleted(topic_id=2, token="t")) is None
+    assert state.topic_of(e.LedgerTrimmed(below=2)) is None
+
+
+def test_an_id_is_one_above_the_highest_used_one() -> None:
+    assert 2 == state_after([CREATED]).next_id
+    assert 10 == state_after([CREATED, subscribed(9)]).next_id
+
+
+def test_the_names_of_the_last_thousand_deleted_topics_are_remembered() -> None:
+    state = ShardState(0)
+    state.begin_chunk(1, 0)
+    for number in range(1, 1002):
+        state.apply(e.TopicCreated(topic_id=number, topic=f"t{number}", segments=1, token=""))
+        state.apply(e.TopicDeleted(topic_id=number, token=""))
+
+    assert [f"t{number}" for number in range(2, 1002)] == state.deleted_topics
 
 
 def test_an_automatic_change_is_not_stored_as_a_command() -> None:

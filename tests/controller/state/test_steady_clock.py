@@ -53,6 +53,17 @@ def test_a_step_that_lasts_is_followed() -> None:
     assert machine.clock.step_ms == 0
 
 
+@pytest.mark.parametrize(("by_ms", "same"), [(TOLERATED_STEP_MS, True), (TOLERATED_STEP_MS + 1, False)])
+def test_a_step_lasts_while_the_clock_stays_within_ten_seconds_of_it(by_ms: int, same: bool) -> None:
+    machine = Machine()
+    machine.set_by_ms = WEEK
+    assert machine.error_after(0) == 0
+    machine.set_by_ms += by_ms
+    assert machine.error_after(TEN_MINUTES_MS // 2) == 0
+
+    assert machine.error_after(TEN_MINUTES_MS // 2) == (WEEK + by_ms if same else 0)
+
+
 def test_a_clock_that_is_set_again_and_again_is_not_followed() -> None:
     machine = Machine()
     for step in range(1, 100):

@@ -104,6 +104,14 @@ def test_facts_older_than_the_known_generation_do_not_count():
     assert positions(merge_rows([MergedRow(SEGMENT, present=True), known, late])) == {}
 
 
+def test_a_result_without_new_facts_stays_as_it_is():
+    previous = (SEGMENT, replace(STREAM, seek_generation=2), replace(PROGRESS, seek_generation=2))
+    late = MergedRow(StateRow(TOPIC, SUBSCRIPTION, 0, 1, position=10))
+
+    assert merge_rows(previous_rows(previous)) == previous
+    assert merge_rows([*previous_rows(previous), late]) == previous, "a fact of a generation before the known one"
+
+
 def test_the_seek_generation_survives_the_pruning_of_its_segment():
     """Otherwise queries with that generation would never find a drained segment."""
     reset = MergedRow(StateRow(TOPIC, SUBSCRIPTION, 7, 3), reset=True)
@@ -150,7 +158,13 @@ def test_the_backlog_excludes_the_ranges_above_the_position():
 def test_a_segment_without_a_position_starts_at_zero():
     found = backlog_of(SEGMENT, STREAM)
 
-    assert (found.position, found.records, found.size_bytes) == (0, 10, 100)
+    assert (found.position, found.records, found.size_bytes, found.holes) == (0, 10, 100, 0)
+
+
+def test_a_segment_without_a_record_ends_at_zero():
+    found = backlog_of(StateRow(TOPIC, None, 0), STREAM)
+
+    assert (found.end_offset, found.records, found.sealed) == (0, 0, False)
 
 
 def test_checkpoint_is_not_tracked_and_never_drained():
@@ -224,6 +238,14 @@ def test_acknowledgements_of_a_bucket_before_a_seek_do_not_count():
         (None, 3),
         (5, 4),
     ]
+
+
+@pytest.mark.parametrize("position", [0, 7])
+def test_one_bucket_that_is_ahead_has_a_row_beside_that_of_all_buckets(position):
+    merge = [*BASE, *(MergedRow(row) for row in in_buckets(3, 4, position=position))]
+    ahead = [replace(PROGRESS, bucket=3, position=position)] if position else []
+
+    assert list(merge_rows(merge)[2:]) == [replace(PROGRESS, position=0), *ahead]
 
 
 def test_equal_buckets_become_one_row():

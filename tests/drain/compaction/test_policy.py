@@ -62,6 +62,12 @@ def test_only_adjacent_ranges_of_one_level_are_merged() -> None:
     assert next_compaction(mixed, watermark=3 * FANOUT - 1, chunks=1) is None
 
 
+def test_a_group_that_is_not_full_waits() -> None:
+    group = [(ChunkRange(first, first + 9), 0) for first in (41, 51, 61)]
+
+    assert next_compaction([(ChunkRange(1, 40), 1), *group], watermark=79, chunks=10, fanout=4) is None
+
+
 def test_a_full_group_becomes_one_range_of_the_next_level_before_new_chunks_are_compacted() -> None:
     group = [(ChunkRange(first, first + 9), 0) for first in (41, 51, 61, 71)]
     sources = tuple(each for each, _ in group)

@@ -16,7 +16,7 @@ from drain.external.table_mapping import EntriesTable, ExternalTables, ExternalV
 from drain.external.topics import NOT_MAPPED, ExternalTopicCounter
 from drain.protocol import BacklogRequest, DrainedRequest, DrainQuery, ExternalBacklogQuery
 from drain.service.run_coalescer import EAGER_COUNT_CHUNKS, RunCoalescer
-from headgate.errors import LedgerError
+from headgate.errors import HeadgateError, LedgerError
 
 pytestmark = pytest.mark.looptime
 
@@ -78,6 +78,28 @@ async def test_requests_that_arrive_during_a_run_share_the_next_one() -> None:
             await asyncio.sleep(0.1)
 
     assert ledger.runs == [[0], [1, 2, 3, 4]]
+
+
+async def test_requests_that_arrived_during_a_run_do_not_wait_for_others_to_join_them() -> None:
+    ledger = Ledger()
+    ledger.run_seconds = 1
+    async with RunCoalescer(ledger, ledger) as coalescer:
+        began = asyncio.get_running_loop().time()
+        first = asyncio.ensure_future(coalescer.reply(query()))
+        await asyncio.sleep(0.5)
+        await coalescer.reply(query())
+        assert first.done()
+        assert asyncio.get_running_loop().time() - began == pytest.approx(2.02, abs=0.001)
+
+
+async def test_a_shard_that_cannot_be_counted_fails_only_the_requests_that_named_it() -> None:
+    ledger = Ledger()
+    ledger.failures = {1: "a hole"}
+    async with RunCoalescer(ledger, ledger) as coalescer:
+        counted, failed = await asyncio.gather(*(coalescer.reply(query(shard)) for shard in (0, 1)))
+
+    assert (counted.error, counted.watermark) == (None, ledger.length)
+    assert failed.error == "a hole"
 
 
 async def test_a_cancelled_request_does_not_cancel_the_run_for_the_others() -> None:
@@ -295,6 +317,42 @@ async def test_whether_a_topic_with_tables_is_drained_follows_from_its_tables() 
     asked = DrainedRequest(id=1, query=DrainQuery(0, 5, 6, 0, frozenset({0}), 1, external=QUERY.view))
     async with RunCoalescer(ledger, ledger, external=counter) as coalescer:
         assert (await coalescer.reply(asked)).drained == {0}
+
+
+@pytest.mark.parametrize("fault", [HeadgateError("no such column"), JvmGoneError("gone")], ids=["tables", "JVM"])
+async def test_a_topic_whose_tables_cannot_be_read_is_not_drained(fault: Exception) -> None:
+    """The request gets the reason. Without the JVM there is no reply, so the service ends."""
+
+    async def count(tables, view, rows, shard):
+        raise fault
+
+    ledger = Ledger()
+    ledger.rows = EXTERNAL_ROWS
+    tables = ExternalTables(entries=EntriesTable(path="p", segment="s", offset="o"))
+    asked = DrainedRequest(id=1, query=DrainQuery(0, 5, 6, 0, frozenset({0}), 1, external=QUERY.view))
+    async with RunCoalescer(ledger, ledger, external=ExternalTopicCounter({"orders": tables}, count)) as coalescer:
+        if isinstance(fault, JvmGoneError):
+            with pytest.raises(JvmGoneError):
+                await coalescer.reply(asked)
+        else:
+            answer = await coalescer.reply(asked)
+            assert (answer.error, answer.drained) == ("no such column", frozenset())
+
+
+async def test_the_count_of_a_deleted_topic_is_dropped() -> None:
+    async def count(tables, view, rows, shard):
+        return outstanding(rows)
+
+    ledger = Ledger()
+    ledger.rows = EXTERNAL_ROWS
+    tables = ExternalTables(entries=EntriesTable(path="p", segment="s", offset="o"))
+    counter = ExternalTopicCounter({"orders": tables}, count)
+    async with RunCoalescer(ledger, ledger, external=counter) as coalescer:
+        for rows in (EXTERNAL_ROWS, STORED):
+            ledger.rows = rows
+            await coalescer.reply(BacklogRequest(id=1, shards=[0], now_ms=7000, external=[QUERY]))
+            await asyncio.sleep(1)
+            assert bool(counter._counted) == (rows is EXTERNAL_ROWS)
 
 
 async def test_tables_of_a_shard_that_cannot_be_counted_are_tried_again() -> None:

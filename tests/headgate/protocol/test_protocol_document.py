@@ -204,7 +204,7 @@ async def test_a_leader_replies_to_every_request_as_the_table_says() -> None:
         (m.PruneTopic, {"topic": "orders", "token": "8"}),
         (m.DescribeTopic, {"topic": "orders"}),
         (m.ListTopics, {}),
-        (m.ImportTopic, {"topic": "elsewhere", "token": "7", "segments": [m.SegmentImport(segment="a")]}),
+        (m.ImportTopic, {"topic": "elsewhere", "token": "14", "segments": [m.SegmentImport(segment="a")]}),
         (m.DeleteSubscription, {"topic": "orders", "subscription": "s", "token": "5"}),
         (m.DeleteTopic, {"topic": "orders", "token": "6"}),
     ]
