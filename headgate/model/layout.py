@@ -116,7 +116,7 @@ class Layout:
                     opened.setdefault(parent, []).append(segment.segment_id)
         for parent, children in opened.items():
             segments[parent] = replace(segments[parent], children=(*segments[parent].children, *children))
-        return Layout(self.layout_epoch + 1, max(self.next_segment_id, *(n + 1 for n in new), 0), segments)
+        return Layout(self.layout_epoch + 1, max([self.next_segment_id, *(n + 1 for n in new)]), segments)
 
     def active(self) -> list[Segment]:
         """Return the active segments, in order of id."""

@@ -44,7 +44,8 @@ OPTIONS = ["-qq", "-s", "-m", UNIT, "-p", "no:cacheprovider", "-p", "no:xdist", 
            "--import-mode=importlib", "--hypothesis-profile=mutation",
            "-W", "ignore::pytest.PytestAssertRewriteWarning"]  # fmt: skip
 SETTINGS_ATTRIBUTE = "_hypothesis_internal_use_settings"  # where Hypothesis has a test's settings, and no public way
-MEMORY_BYTES = 2 << 30
+MEMORY_BYTES = 4 << 30
+"""More than a process has when it starts. The tracer needs two to three GiB for the tests of the protocol."""
 # A test may take this many times the processor time that it takes without a mutant (measured under the tracer, thus
 # already two or three times too long), and a few seconds more.
 TIME_FACTOR = 2

@@ -58,3 +58,39 @@ def test_a_sample_is_due_every_two_seconds():
 
     assert not rate.is_due(1.75)
     assert rate.is_due(2.0)
+
+
+def test_the_window_is_thirty_seconds_long():
+    rate = DrainRate()
+    rate.add_sample(100.0, {0: 0})
+    rate.add_sample(130.0, {0: 60})
+    assert rate.rates() == {0: 2.0}
+
+    rate.add_sample(130.5, {0: 60})
+    assert rate.rates() == {}
+
+
+def test_a_count_that_falls_below_the_last_one_starts_a_new_window_although_it_has_risen_before():
+    rate = DrainRate()
+    for second, records in ((0.0, 0), (10.0, 100), (20.0, 50)):
+        rate.add_sample(second, {0: records})
+
+    assert rate.rates() == {}
+
+
+def test_a_slow_rate_is_measured_too():
+    rate = DrainRate()
+    rate.add_sample(100.0, {0: 5})
+    rate.add_sample(101.75, {0: 6})
+    assert rate.rates() == {}
+
+    rate.add_sample(102.0, {0: 6})
+    assert rate.rates() == {0: 0.5}
+
+
+def test_a_sample_too_close_to_the_last_one_does_not_count():
+    rate = DrainRate()
+    for second, records in ((0.0, 0), (2.0, 10), (3.0, 100)):
+        rate.add_sample(second, {0: records})
+
+    assert rate.rates() == {0: 5.0}

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
 from coordinator.decisions.gate import compute_gate
-from coordinator.reporting.explanation import ExplanationContext, explain
+from coordinator.reporting.explanation import ExplanationContext, SegmentHolder, explain
 from coordinator.reporting.steps import complete
-from coordinator.state.subscription import Subscription
+from coordinator.state.subscription import RegisteredConsumer, Subscription
 from headgate.model import entries as e
 from headgate.protocol import messages as m
 from tests.coordinator.conftest import Lead
@@ -61,6 +62,72 @@ async def test_a_held_segment_names_its_consumer_and_its_backlog(lead: Lead) -> 
     assert consumer_sentences(explained) == {"ada": ["ada reads segment 0."]}
 
 
+def external_subscription() -> Subscription:
+    created = e.SubscriptionCreated(
+        topic_id=1, subscription_id=2, subscription="s", subscription_type="STREAM", order="strict", positions={}
+    )
+    return Subscription.created(created, "t")
+
+
+def sentence_of_a_held_segment(subscription: Subscription, **context: object) -> str:
+    """Explain segment 0 of an external topic, held by ada."""
+    topic = imported_topic(e.ImportedSegment(segment=0, label="a", end_offset=10), positions="offsets")
+    gate = compute_gate(topic.layout, set(), subscription.type, subscription.order)
+    given: dict = {"now_ms": 0, "revoke_timeout_seconds": 30, "grace_seconds": 600}
+    holder = SegmentHolder(consumer="ada", segment_slice=0)
+    explained = explain(
+        subscription,
+        topic,
+        gate,
+        ExplanationContext(**given | {"held": {0: [holder]}} | context),
+        segments=[0],
+        consumers=[],
+    )
+    (segment,) = complete(explained).segments
+    (sentence,) = segment.sentences
+    return sentence
+
+
+def test_the_backlog_of_a_source_that_only_it_can_count_is_its_position() -> None:
+    left = "acknowledged to 0 of 10 (only its source counts records)"
+
+    assert sentence_of_a_held_segment(external_subscription()) == f"Segment 0 (a) is read by ada: {left}."
+
+
+@pytest.mark.parametrize(
+    ("disconnected_ms", "times"),
+    [
+        (119_450, "119 s and keeps its segments for another 8 min"),
+        (119_550, "120 s and keeps its segments for another 8 min"),
+        (700_000, "12 min and keeps its segments for another 0.0 s"),
+        (-5000, "0.0 s and keeps its segments for another 10 min"),
+    ],
+    ids=["rounded down", "rounded up", "over", "by a clock that was set back"],
+)
+def test_a_grace_period_is_the_rest_of_what_was_agreed(disconnected_ms: int, times: str) -> None:
+    subscription = external_subscription()
+    subscription.consumers["ada"] = RegisteredConsumer("ada", 1, "ada", disconnected_at_ms=1_000_000)
+    sentence = sentence_of_a_held_segment(subscription, now_ms=1_000_000 + disconnected_ms)
+
+    assert f"is read by ada, which has been disconnected for {times}: " in sentence
+
+
+def test_a_revoked_segment_without_a_next_owner_is_being_released() -> None:
+    late = SegmentHolder(consumer="ada", segment_slice=0, waited_seconds=45)
+
+    assert sentence_of_a_held_segment(external_subscription(), held={0: [late]}) == (
+        "Segment 0 (a) is being released by ada: revoked 45 s ago, not yet confirmed by ada, which is fenced in 0.0 s."
+    )
+
+
+async def test_a_running_drain_check_is_named(lead: Lead) -> None:
+    harness = lead("ada", records=3)
+    harness.split(0)
+    context = replace(harness.coordinator.explanation_context(), next_poll_seconds=0)
+
+    assert explain_all(harness, context).summary[-1] == "A drain check is running."
+
+
 async def test_a_consumer_lists_its_segments(lead: Lead) -> None:
     assert consumer_sentences(explain_all(lead("ada", segments=2))) == {"ada": ["ada reads segments 0, 1."]}
 
@@ -81,6 +148,7 @@ async def test_a_blocked_segment_names_its_ancestor_with_backlog_and_time_left(l
     assert ancestor.records_per_second == pytest.approx(2.5, rel=0.3)
     assert ancestor.expected_seconds == pytest.approx(90 / ancestor.records_per_second)
     assert child.sentences[0] == "Segment 1 (0000-7fff) is blocked until segment 0 is drained."
+    assert len(child.sentences) == 2, "a drain check would find nothing yet"
     assert "has 90 unacknowledged records and is read by ada: about" in child.sentences[1]
     assert child.sentences[1].endswith(f" left at {ancestor.records_per_second:.1f} records/s.")
 
@@ -176,6 +244,7 @@ async def test_a_disconnected_holder_states_its_grace_period(lead: Lead) -> None
     (segment,) = explained.segments
     assert segment.sentences == [f"Segment 0 (0000-ffff) is read by ada, which {grace}: 0 unacknowledged records."]
     assert consumer_sentences(explained)["ada"][-1] == f"ada {grace}."
+    assert [False] == [each.connected for each in explained.consumers]
 
 
 async def test_a_consumer_without_a_segment_gets_a_reason(lead: Lead) -> None:

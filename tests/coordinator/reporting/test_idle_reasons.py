@@ -7,6 +7,7 @@ import pytest
 from coordinator.decisions.gate import Gate
 from coordinator.reporting.idle_reasons import idle_reasons
 from coordinator.state.subscription import Holding, RegisteredConsumer, Subscription
+from headgate.model.bucket_ranges import BucketRange
 from headgate.model.entries import SubscriptionType
 
 
@@ -36,3 +37,19 @@ def test_an_old_client_beside_a_newer_one_is_named_as_the_reason() -> None:
     reasons = idle(Gate((0,), {}, frozenset()), ada=True, bob=False)
 
     assert reasons == {"bob": "its client is too old to share a segment, and each segment has a consumer"}
+
+
+def test_a_load_is_no_reason_while_segments_are_balanced_by_count() -> None:
+    reasons = idle(Gate((0, 1), {}, frozenset()), ada=True, bob=False)
+
+    assert reasons == {"bob": "its client is too old to share a segment, and each segment has a consumer"}
+
+
+def test_a_single_bucket_without_a_holder_is_about_to_be_assigned() -> None:
+    subscription = Subscription(1, "t", 2, "s", SubscriptionType.STREAM, "strict")
+    for name in ("ada", "bob"):
+        subscription.consumers[name] = RegisteredConsumer(name, 1, name, supports_bucket_ranges=True)
+    subscription.holdings[BucketRange(0, 0, 15)] = Holding("ada", 1)
+
+    reasons = idle_reasons(subscription, Gate((0,), {}, frozenset()))
+    assert reasons == {"bob": "a segment is moving between consumers"}

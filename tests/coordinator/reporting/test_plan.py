@@ -122,6 +122,21 @@ async def test_a_segment_that_is_being_revoked_moves_from_its_holder(lead: Lead)
     assert [(move.before, move.after) for move in planned(harness).after_rebalance] == [("ada", "bob")]
 
 
+async def test_a_revoked_segment_counts_as_free_and_its_holder_keeps_the_others(lead: Lead) -> None:
+    harness = lead("ada", segments=2)
+    generation = harness.subscription.holdings[0].generation
+    harness.propose(e.SegmentRevoked(topic_id=1, subscription_id=2, segment=0, generation=generation))
+
+    moves = planned(harness, add_consumers=["bob"]).after_rebalance
+    assert [(0, "ada", "bob")] == [(move.segment, move.before, move.after) for move in moves]
+
+
+async def test_a_segment_that_a_plan_creates_and_splits_is_empty_and_blocks_nothing(lead: Lead) -> None:
+    plan = planned(lead("ada", records=5), splits=[0, 1])
+
+    assert {1: [], 2: [0], 3: [0], 4: [0]} == {each.segment: each.blocked_by for each in plan.created}
+
+
 async def test_a_planned_split_names_the_created_segments_and_their_blockers(lead: Lead) -> None:
     harness = lead("ada", "bob", records=5)
 

@@ -35,6 +35,18 @@ async def test_each_step_describes_a_limited_number_of_segments(lead: Lead) -> N
         assert max(found) <= max(full, 2 * (SEGMENTS + 1))
 
 
+async def test_the_costs_of_a_description_and_of_an_explanation_are_those_of_what_they_look_at(lead: Lead) -> None:
+    """An item costs 8 to describe, at most 128 of them in one step, and 2 to encode."""
+    harness = lead("ada", segments=300)
+    explanation = harness.coordinator.explain(m.ExplainSubscription(topic="orders", subscription="billing"))
+    [_copy, *described] = costs(harness.coordinator.describe_in_steps())
+    [_copy, *explained] = costs(explanation)
+
+    segments, consumer, encoded = [1024, 1024, 352], [8], [602]
+    assert [300, 300 + 1, *segments, *encoded] == described
+    assert [300, *segments, *consumer, *encoded] == explained
+
+
 async def test_a_plan_lets_others_go_first_before_each_of_its_computations(lead: Lead) -> None:
     harness = lead("ada", "bob", segments=SEGMENTS)
     split = m.PlanChanges(topic="orders", subscription="billing", splits=[1])

@@ -31,3 +31,10 @@ def test_slices_with_a_common_bucket_overlap() -> None:
 def test_the_displayed_range_includes_the_last_bucket() -> None:
     assert "3[0-7]" == str(BucketRange(3, 0, 8))
     assert list(range(8)) == list(buckets_of(BucketRange(3, 0, 8)))
+
+
+def test_no_bucket_range_is_before_or_after_itself() -> None:
+    bucket_range = BucketRange(0, 0, 8)
+
+    assert not bucket_range < BucketRange(0, 0, 8)
+    assert not bucket_range > BucketRange(0, 0, 8)

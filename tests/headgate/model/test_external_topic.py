@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from headgate.model import entries as e
-from headgate.model.external_topic import imported_segments, scale_to_ring
+from headgate.model.external_topic import ExternalTopic, imported_segments, scale_to_ring
+from headgate.model.layout import Segment
 
 
 @pytest.mark.parametrize(
@@ -27,3 +28,12 @@ def test_a_segment_without_hashes_has_the_whole_ring() -> None:
     (segment,) = imported_segments([e.ImportedSegment(segment=0, label="a")], 0, 7)
 
     assert (0, 65_535) == (segment.first_hash, segment.last_hash)
+
+
+def test_a_pruned_segment_leaves_its_label_behind_and_no_range() -> None:
+    segments = [e.ImportedSegment(segment=n, label=f"s{n}", hashes=("0", "9")) for n in range(2)]
+    topic = ExternalTopic("kinesis", 128, "opaque")
+    topic.add(segments)
+    topic.prune(Segment(0, 0, 65_535, 0, label="s0"))
+
+    assert ({1}, {"s0"}) == (set(topic.hashes), topic.pruned)

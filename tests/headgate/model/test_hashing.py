@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.model.hashing import key_bucket, key_hash, segment_hash, shard_of
+from headgate.model.hashing import KEY_BUCKETS, key_bucket, key_hash, segment_hash, shard_of
 
 
 def test_the_hash_equals_published_murmur3_vectors() -> None:
@@ -27,3 +27,11 @@ def test_the_shard_depends_only_on_the_name() -> None:
         key_hash(name.encode()) % 4 for name in ("orders", "telemetry", "a", "b")
     ]
     assert shard_of("orders", 1) == 0
+
+
+def test_a_segment_has_sixteen_key_buckets() -> None:
+    assert KEY_BUCKETS == 16
+
+
+def test_a_bucket_depends_on_all_low_sixteen_bits() -> None:
+    assert (0x0AAB, 1) == (key_hash(b"94") & 0xFFFF, key_bucket(b"94", 24)), "the last bit decides"

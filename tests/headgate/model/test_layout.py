@@ -107,10 +107,10 @@ def test_a_segment_of_one_hash_cannot_be_split() -> None:
         layout.split(layout.route(0), 0, 0)
 
 
-@pytest.mark.parametrize("segment", [0, 99], ids=["sealed", "unknown"])
-def test_only_active_segments_can_be_split(segment: int) -> None:
+@pytest.mark.parametrize(("segment", "problem"), [(0, "already sealed"), (99, "unknown")])
+def test_only_active_segments_can_be_split(segment: int, problem: str) -> None:
     """The error names the valid choices."""
-    with pytest.raises(LayoutError, match="active segments are 1, 2"):
+    with pytest.raises(LayoutError, match=f"segment {segment}: it is {problem}; active segments are 1, 2"):
         Layout.initial(1, 0).split(0, 0, 0).split(segment, 0, 0)
 
 
@@ -118,7 +118,7 @@ def test_ancestors_are_pruned_first() -> None:
     """Rule 5."""
     layout = Layout.initial(1, 0).split(0, 1, 0).split(1, 1, 0)
 
-    with pytest.raises(LayoutError, match="prune those first"):
+    with pytest.raises(LayoutError, match=r"segment 1 still has ancestors \[0\]: prune those first"):
         layout.prune([1])
     with pytest.raises(LayoutError, match="not a sealed segment"):
         layout.prune([3])
@@ -176,3 +176,23 @@ def test_a_parent_that_is_missing_from_the_layout_is_no_ancestor() -> None:
 
 def test_the_first_segment_of_an_external_topic_without_any_is_0() -> None:
     assert 0 == Layout.imported([]).next_segment_id
+
+
+@pytest.mark.parametrize(("count", "possible"), [(0, False), (1, True), (65_536, True), (65_537, False)])
+def test_a_topic_begins_with_1_to_65536_segments(count: int, possible: bool) -> None:
+    if possible:
+        layout = Layout.initial(count, 0)
+        assert (0, count, count) == (layout.layout_epoch, layout.next_segment_id, layout.active_count)
+    else:
+        with pytest.raises(LayoutError, match=f"{count} segments: give a number from 1 to 65536"):
+            Layout.initial(count, 0)
+
+
+def test_a_layout_does_not_change_with_the_segments_it_was_made_from() -> None:
+    segments = {0: Segment(0, 0, 65_535, 0)}
+    layout = Layout(0, 1, segments)
+    del segments[0]
+
+    assert {0} == set(layout.segments)
+    with pytest.raises(TypeError):
+        layout.segments[1] = layout.segments[0]  # type: ignore[index]

@@ -72,3 +72,23 @@ def test_a_range_touches_those_that_it_overlaps_or_continues() -> None:
     ranges = OffsetRanges([(4, 6)])
 
     assert [(n, n + 2) for n in range(9) if ranges.touches(n, n + 2)] == [(2, 4), (3, 5), (4, 6), (5, 7), (6, 8)]
+
+
+def test_a_range_contains_its_first_offset_and_not_its_end() -> None:
+    ranges = OffsetRanges([(2, 5)])
+
+    assert [False, True, True, False] == [ranges.contains(offset) for offset in (1, 2, 4, 5)]
+
+
+def test_one_range_has_several_ranges_in_common_with_another_set() -> None:
+    wide, narrow = OffsetRanges([(0, 10)]), OffsetRanges([(1, 3), (5, 7)])
+
+    assert narrow == wide & narrow == narrow & wide
+
+
+def test_a_prefix_begins_at_the_first_offset_unless_another_position_is_given() -> None:
+    assert [3, 0] == [OffsetRanges([part]).pop_prefix() for part in ((0, 3), (1, 3))]
+
+
+def test_a_set_is_shown_as_its_ranges() -> None:
+    assert "OffsetRanges([(1, 3), (5, 7)])" == repr(OffsetRanges([(5, 7), (1, 3)]))

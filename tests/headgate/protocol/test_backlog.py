@@ -96,5 +96,22 @@ def test_totals_are_unknown_if_a_segment_is_and_rates_are_the_sum_of_the_known_o
     assert (both.stored_per_second, both.acknowledged_per_second) == (1.0, 3)
     estimate = SegmentBacklog(segment=2, sealed=False, records=1, size_bytes=1, estimated=True)
     assert not alone.estimated
-    assert summarize_backlog(segments=[known, estimate], **about).estimated
+    with_estimate = summarize_backlog(segments=[known, estimate], **about)
+    assert (with_estimate.records, with_estimate.size_bytes, with_estimate.estimated) == (5, 41, True)
     assert document(both)["segments"][0]["records"] is None
+
+
+@pytest.mark.parametrize(("labels", "external"), [([None, None], False), (["a", None], True), ([], False)])
+def test_a_subscription_is_of_an_external_topic_if_a_segment_has_a_label(
+    labels: list[str | None], external: bool
+) -> None:
+    backlog = summarize_backlog(
+        topic="t",
+        subscription="s",
+        subscription_type="STREAM",
+        counted_by="leader",
+        as_of_ms=9,
+        segments=[SegmentBacklog(segment=n, sealed=False, label=label) for n, label in enumerate(labels)],
+    )
+
+    assert external == backlog.external

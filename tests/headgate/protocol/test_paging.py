@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.protocol import messages as m
-from headgate.protocol.paging import cut_page, follows
+from headgate.protocol.paging import PAGE_BYTES, cut_page, follows
 
 NAMES = st.from_regex(r"\A[A-Za-z0-9][A-Za-z0-9._-]{0,8}\Z")
 
@@ -51,3 +51,7 @@ def test_only_the_items_of_one_page_are_built():
     cut_page((((name,), describe(name)) for name in "abcde"), 2 * len(m.encode(m.Done())))
 
     assert built == ["a", "b", "c"]
+
+
+def test_a_page_has_256_kib() -> None:
+    assert PAGE_BYTES == 262_144

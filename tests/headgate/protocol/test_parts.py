@@ -61,3 +61,21 @@ def test_invalid_parts_are_ignored(hostile):
 
     assert collector.add(m.MessagePart(**fields)) is None
     assert [collector.add(part) for part in parts_of(LARGE)][-1] == LARGE
+
+
+@pytest.mark.parametrize(("count", "complete"), [(64, True), (65, False)])
+def test_a_message_has_at_most_64_parts(count: int, complete: bool) -> None:
+    collector = m.PartCollector()
+    parts = [m.MessagePart(shard=0, leader_epoch=1, number=1, index=n, count=count, content=b"x") for n in range(count)]
+
+    assert (b"x" * count if complete else None) == [collector.add(part) for part in parts][-1]
+
+
+def test_a_part_of_an_earlier_message_is_ignored_while_a_later_one_is_incomplete() -> None:
+    collector = m.PartCollector()
+    *later, last = parts_of(LARGE, number=2)
+    for part in later:
+        collector.add(part)
+
+    assert [None] * 4 == [collector.add(part) for part in parts_of(LARGE, number=1)]
+    assert LARGE == collector.add(last)

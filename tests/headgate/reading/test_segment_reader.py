@@ -80,6 +80,17 @@ async def test_the_head_wakes_waiting_readers_and_never_falls():
     assert 2 == pytest.approx(asyncio.get_running_loop().time(), abs=0.1)
 
 
+async def test_an_announcement_of_the_known_head_wakes_no_reader() -> None:
+    head = Head()
+    head.advance(5)
+    waiting = asyncio.create_task(head.changed())
+    await asyncio.sleep(1)
+    head.advance(5)
+    await asyncio.sleep(1)
+    assert not waiting.done()
+    waiting.cancel()
+
+
 @pytest.mark.parametrize(("budget_bytes", "loads"), [(2 * CHUNK_OVERHEAD_BYTES, 2), (2 * CHUNK_OVERHEAD_BYTES - 1, 3)])
 async def test_a_chunk_without_records_of_the_topic_costs_its_overhead(budget_bytes: int, loads: int) -> None:
     cache = ChunkCache(Ledger(cluster_with(2).store, 0), TOPIC_ID + 1, budget_bytes=budget_bytes)

@@ -1,0 +1,54 @@
+"""When a producer session requests an identity, and which replies count."""
+
+from __future__ import annotations
+
+from headgate.client.decisions.session_transitions import Phase
+from headgate.protocol import messages as m
+from tests.support.worlds.session_dialogue import Dialogue, streaming
+
+
+def test_a_doubled_identity_changes_nothing():
+    talk = streaming()
+    assert [] == talk.identify(9)
+    talk.offer("a")
+    assert 7 == talk.last["a"].producer_id
+
+
+def test_a_late_identity_is_no_reply_to_the_request_for_the_next_epoch():
+    talk = streaming()
+    early = talk.opening
+    talk.offer("a")
+    talk.refuse("a", "invalid")
+    assert ["open"] == talk.offer("b")
+    reply = m.ProducerIdentity(producer_id=7, producer_epoch=0)
+    assert [] == talk.session.identified(early.request_id, reply, talk.now)
+    assert ["b@0"] == talk.identify(7, 1)
+
+
+def test_an_identity_that_was_requested_without_a_batch_is_requested_once():
+    talk = Dialogue()
+    talk.connect()
+    talk.leader()
+    assert ["open"] == talk._record(talk.session.open(talk.now))
+    talk.identify()
+    talk.offer("a")
+    assert [] == talk.refuse("a", "invalid"), "the next epoch is requested for the next batch"
+    assert ["open"] == talk.offer("b")
+
+
+def test_an_identity_that_was_refused_for_good_is_not_requested_again_without_a_batch():
+    talk = Dialogue()
+    talk.connect()
+    talk.leader()
+    talk._record(talk.session.open(talk.now))
+    assert ["open rejected: invalid"] == talk.refuse(talk.opening, "invalid")
+    assert [] == talk.wait(60)
+
+
+def test_a_request_for_an_identity_is_not_repeated_before_its_timeout():
+    talk = Dialogue()
+    talk.connect()
+    talk.leader()
+    talk.offer("a")
+    talk._record(talk.session.tick(4.9, 1.0))
+    assert Phase.OPENING is talk.session.phase
