@@ -44,7 +44,7 @@ _MANIFEST = re.compile(r"manifests/shard=(\d+)/(\d+)-(\d+)\b.*")
 LEAST_WEIGHT = 4096 // 256
 """4 KiB/s in the unit of weights: streams with less weigh as much as one with this load."""
 RELEASE_SECONDS = 10.0
-"""How much later than its time limit a revocation ends at most: a clock may be a tenth slow, and a leader freeze shortly."""
+"""How much later than its time limit, or than the end of a freeze, a revocation ends at most: a clock may be a tenth slow."""
 
 _WRITTEN_AT = re.compile(rb'"written_at_ms":\s*(\d+)')
 
@@ -61,6 +61,8 @@ class LedgerRules:
     """Time limit of a revocation."""
     calm: bool = False
     """Whether every consumer runs and answers."""
+    thawed_at: float = -math.inf
+    """When a daemon last continued after a freeze, in which it ended no revocation."""
     deletions: int = 0
     """Number of chunks whose deletion was checked."""
     holdings: HoldingRules = field(default_factory=HoldingRules)
@@ -152,8 +154,9 @@ class LedgerRules:
         """Check how long the present leader has waited for the end of a holding, if that was revoked (rule 8)."""
         revoked_at = self._revoked.pop((shard, subscription.subscription_id, generation), None)
         if revoked_at is not None:
-            waited = _now_seconds() - max(revoked_at, self._term_began.get(shard, 0.0))
-            if waited > self.revoke_seconds + RELEASE_SECONDS:
+            now = _now_seconds()
+            waited = now - max(revoked_at, self._term_began.get(shard, 0.0))
+            if waited > self.revoke_seconds + RELEASE_SECONDS and now - self.thawed_at > RELEASE_SECONDS:
                 raise InvariantViolationError(
                     f"{subscription.name}: {what} was revoked, and released only after {waited:.0f} s"
                 )

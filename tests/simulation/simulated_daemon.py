@@ -270,7 +270,7 @@ class SimulatedDaemon:
     def thaw(self) -> None:
         """Continue after `freeze`."""
         self.frozen = False
-        self.thawed_at = asyncio.get_running_loop().time()
+        self.thawed_at = self.simulation.checker.rules.thawed_at = asyncio.get_running_loop().time()
         self.store.thaw()
         self.simulation.broker.resume(f"daemon-{self.name}")
         self.simulation.zookeeper.heal(self.name)

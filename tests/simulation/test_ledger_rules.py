@@ -110,16 +110,26 @@ async def test_in_a_calm_world_every_consumer_confirms(ledger: CheckedLedger) ->
 
 
 @pytest.mark.parametrize(
-    ("seconds", "new_term", "fits"), [(24, False, True), (26, False, False), (26, True, True)], ids=str
+    ("seconds", "new_term", "thawed_after", "fits"),
+    [
+        (24, False, None, True),
+        (26, False, None, False),
+        (26, True, None, True),
+        (26, False, 17, True),
+        (26, False, 15, False),
+    ],
+    ids=str,
 )
-async def test_a_revocation_ends_in_time_unless_the_leader_changes(
-    ledger: CheckedLedger, seconds: float, new_term: bool, fits: bool
+async def test_a_revocation_ends_in_time_unless_the_leader_changes_or_is_frozen(
+    ledger: CheckedLedger, seconds: float, new_term: bool, thawed_after: float | None, fits: bool
 ) -> None:
     rules = ledger.checker.rules
     rules.revoke_seconds = 15
     rules.check_before(ledger.state, e.TermStarted(leader_epoch=2, instance="d2"))
     ledger.grant(0, "a", 1)
     add(ledger, e.SegmentRevoked, segment=0, generation=1)()
+    if thawed_after is not None:
+        rules.thawed_at = asyncio.get_running_loop().time() + thawed_after
     await asyncio.sleep(seconds)
     if new_term:
         rules.check_before(ledger.state, e.TermStarted(leader_epoch=3, instance="d3"))

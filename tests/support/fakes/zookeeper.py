@@ -33,7 +33,7 @@ from controller.leadership.election import (
     SuccessorReady,
     Suspended,
 )
-from tests.support.fakes.zookeeper_state import Nomination, ServiceState, Session
+from tests.support.fakes.zookeeper_state import NextWishes, Nomination, ServiceState, Session, place_of
 
 NOTICE_FRACTION = 0.4
 """A dead connection is detected after this part of the session timeout (measured with kazoo: 0.3 to 0.45)."""
@@ -206,8 +206,7 @@ class FakeElections:
         """Those of this client that it has reported."""
         self._confirming: set[int] = set()
         self._keeps: set[int] = set()
-        self._wanted_next: dict[int, str] = {}
-        self._placed_next: dict[int, Session] = {}
+        self._next = NextWishes()
         self._grants: dict[int, bool] = {}
         """Shard that it leaves to the nominated client → whether an operator wants it."""
         self._registration: tuple[str, bytes] | None = None
@@ -227,7 +226,7 @@ class FakeElections:
         self._seen.pop(shard, None)
         self._keeps.discard(shard)
         self._wanted_successors.pop(shard, None)
-        self._end_next(shard)
+        self._next.end(shard)
         self._service.later(self.reconcile)
 
     def queue(self, shard: int) -> SeenQueue | None:
@@ -249,9 +248,7 @@ class FakeElections:
 
     def place_next(self, shard: int, instance: str) -> None:
         """See `Elections.place_next`."""
-        if self._wanted_next.get(shard) != instance:
-            self._end_next(shard)
-            self._wanted_next[shard] = instance
+        self._next.want(shard, instance)
         self._service.later(self.reconcile)
 
     def keep(self, shard: int) -> None:
@@ -411,36 +408,27 @@ class FakeElections:
             self._nominate(shard, queue, session)
         else:
             self._wanted_successors.pop(shard, None)
-            self._end_next(shard)
+            self._next.end(shard)
             self._keeps.discard(shard)
             self._be_nominated(shard, session)
 
     def _place_next(self, shard: int, queue: list[Session]) -> None:
         """Move the wanted client, or the one that is nominated meanwhile, behind this one."""
-        if shard in self._placed_next and self._placed_next[shard] not in queue:
-            self._end_next(shard)
-        wanted, found = self._wanted_next.get(shard), self._placed_next.get(shard)
         if shard in self._nominations:
-            found = self._nominations[shard].successor
+            found: Session | None = self._nominations[shard].successor
         elif shard in self._wanted_successors:
-            found = _place_of(self._wanted_successors[shard], queue)
-        elif found is None and wanted is not None and (found := _place_of(wanted, queue)) is not None:
-            self._placed_next[shard] = found
+            found = place_of(self._wanted_successors[shard], queue)
+        else:
+            found = self._next.resolve(shard, queue)
         if found is not None and found in queue and found is not queue[1]:
-            stored = self._service.service_state.queues[shard]
-            stored.remove(found)
-            stored.insert(stored.index(queue[0]) + 1, found)
+            self._service.service_state.place_behind(shard, queue[0], found)
             self._service.changed()
-
-    def _end_next(self, shard: int) -> None:
-        self._wanted_next.pop(shard, None)
-        self._placed_next.pop(shard, None)
 
     def _nominate(self, shard: int, queue: list[Session], session: Session) -> None:
         nominations = self._service.service_state.nominations
         wanted = self._wanted_successors.get(shard)
         if wanted is not None:
-            found = _place_of(wanted, queue)
+            found = place_of(wanted, queue)
             if found is not None:
                 del self._wanted_successors[shard]
                 self._nominations[shard] = nominations[shard] = Nomination(session, found)
@@ -509,8 +497,3 @@ class FakeElections:
             if self._service.can_reach(self):
                 return
             await asyncio.sleep(self._service.session_timeout_seconds * NOTICE_FRACTION)
-
-
-def _place_of(instance: str, queue: list[Session]) -> Session | None:
-    """Return the first place of a client behind the holder of the lock."""
-    return next((each for each in queue[1:] if each.owner.instance == instance), None)
