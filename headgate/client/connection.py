@@ -14,6 +14,7 @@ import asyncio
 import itertools
 import random
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Final, Self, TypeVar
@@ -24,6 +25,7 @@ from headgate.backoff import BackoffSchedule
 from headgate.client.cluster_watch import ClusterWatch
 from headgate.client.decisions.command_deadline import CommandDeadline
 from headgate.client.decisions.session_types import RETRY_BACKOFF
+from headgate.client.handlers import Handlers
 from headgate.client.leader_watch import LeaderHandler, LeaderWatch
 from headgate.client.reply_dispatch import ReplyDispatch, ReplyHandler
 from headgate.client.request_attempts import RequestAttempts
@@ -103,8 +105,8 @@ class Client:
         self._leaders: dict[int, LeaderWatch] = {}
         self._watched_leaders: set[int] = set()
         self._watched_heads: set[int] = set()
-        self._head_watchers: dict[int, list[Callable[[m.HeadAnnouncement], None]]] = {}
-        self._connection_watchers: list[Callable[[bool], None]] = []
+        self._head_watchers: defaultdict[int, Handlers[Callable[[m.HeadAnnouncement], None]]] = defaultdict(Handlers)
+        self._connection_watchers: Handlers[Callable[[bool], None]] = Handlers()
         self._log = log.bind(cluster=cluster, client_id=client_id)
         self.replies = ReplyDispatch(self._count_undecodable)
 
@@ -196,7 +198,7 @@ class Client:
 
     def on_connection(self, handler: Callable[[bool], None]) -> Callable[[], None]:
         """Call ``handler`` at each connection and loss; returns a function that removes it."""
-        return _add_handler(self._connection_watchers, handler)
+        return self._connection_watchers.add(handler)
 
     def _on_connection(self, connected: bool) -> None:
         if connected:
@@ -205,7 +207,7 @@ class Client:
             self._publish_presence(online=True)
         for watch in self._leaders.values():
             watch.connection_changed(connected)
-        for handler in list(self._connection_watchers):
+        for handler in self._connection_watchers:
             handler(connected)
 
     def _publish_presence(self, *, online: bool) -> None:
@@ -259,7 +261,7 @@ class Client:
 
     def on_leader(self, shard: int, handler: LeaderHandler) -> Callable[[], None]:
         """Call ``handler`` when the leader changes or announces itself; returns a function that removes it."""
-        return _add_handler(self._leader_watch(shard).handlers, handler)
+        return self._leader_watch(shard).handlers.add(handler)
 
     def doubt_leader(self, shard: int, leader_epoch: int = 0) -> None:
         """Ask who leads: the leader does not reply, or the one of ``leader_epoch`` refused a request meant for it."""
@@ -284,7 +286,7 @@ class Client:
 
     async def watch_head(self, shard: int, handler: Callable[[m.HeadAnnouncement], None]) -> Callable[[], None]:
         """Call ``handler`` with each announced chunk of ``shard``; returns a function that removes it."""
-        remove = _add_handler(self._head_watchers.setdefault(shard, []), handler)
+        remove = self._head_watchers[shard].add(handler)
         if shard not in self._watched_heads:
             self._watched_heads.add(shard)
             await self._subscribe(m.head_topic(self.cluster, shard), "head", partial(m.decode, _HEAD), self._on_head)
@@ -446,7 +448,7 @@ class Client:
     # Messages
 
     def _on_head(self, head: m.HeadAnnouncement) -> None:
-        for handler in list(self._head_watchers.get(head.shard, ())):
+        for handler in self._head_watchers.get(head.shard, ()):  # a forged one may name any shard
             handler(head)
 
     async def _subscribe(
@@ -474,13 +476,3 @@ class Client:
         self.undecodable_messages += 1
         if self.undecodable_messages == 1:
             self._log.warning("message.undecodable", kind=kind, reason=str(error))
-
-
-def _add_handler(handlers: list[ValueT], handler: ValueT) -> Callable[[], None]:
-    handlers.append(handler)
-
-    def remove() -> None:
-        if handler in handlers:
-            handlers.remove(handler)
-
-    return remove

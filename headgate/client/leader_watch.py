@@ -13,6 +13,7 @@ from functools import partial
 from typing import Final
 
 from headgate.client.decisions.leader_belief import LeaderBelief, Question
+from headgate.client.handlers import Handlers
 from headgate.protocol import messages as m
 
 MAX_QUESTIONS: Final = 16
@@ -30,7 +31,7 @@ class LeaderWatch:
         self, shard: int, *, send: SendQuestion, forget: Callable[[int], None], jitter: Callable[[], float]
     ) -> None:
         """``forget`` gets the ids of requests whose replies are no longer expected."""
-        self.handlers: list[LeaderHandler] = []
+        self.handlers: Handlers[LeaderHandler] = Handlers()
         """Called when the leader changes, and when it announces itself again."""
         self._shard = shard
         self._send = send
@@ -98,7 +99,7 @@ class LeaderWatch:
                 self._set_timer()
 
     def _notify(self, leader: m.LeaderAnnouncement) -> None:
-        for handler in list(self.handlers):
+        for handler in self.handlers:
             handler(leader)
 
     def _set_timer(self) -> None:
