@@ -35,7 +35,7 @@ MAX_REPEATED_GRANTS = 1000
 """Grants that one heartbeat repeats at most, and as many revocations. The next heartbeat repeats more."""
 
 CONFIRMED = "confirmed"
-"""The reason of moves that follow from the confirmation of one revocation."""
+"""The reason of moves that follow from the confirmation of revocations."""
 
 log = structlog.get_logger(__name__)
 
@@ -210,21 +210,28 @@ class AssignmentReconciler:
             preferred, self._waiting_preferences = self._waiting_preferences, None
             self.reconcile("continued", preferred_owners=preferred)
 
-    def confirm(self, segment: int, name: str, generation: int) -> None:
-        """Release a revoked slice whose holder has finished. Any other confirmation changes nothing."""
-        segment_slice = self._subscription.held_at(segment, generation)
-        if segment_slice not in self._revoking or self._subscription.holdings[segment_slice].consumer != name:
+    def confirm(self, name: str, released: Iterable[tuple[int, int]]) -> None:
+        """Release revoked slices that ``name`` has finished. Any other confirmation changes nothing.
+
+        ``released``: (segment, generation) of each.
+        """
+        holdings = self._subscription.holdings
+        found = {self._subscription.held_at(segment, generation) for segment, generation in released}
+        confirmed = {
+            each for each in found if each is not None and each in self._revoking and holdings[each].consumer == name
+        }
+        if not confirmed:
             return
-        if segment_slice not in self._next_owner:
-            # The slice is divided or joined: what can be granted depends on the other holders.
-            self.reconcile(CONFIRMED, confirmed={segment_slice})
+        if not confirmed <= self._next_owner.keys():
+            # A slice is divided or joined: what can be granted depends on the other holders.
+            self.reconcile(CONFIRMED, confirmed=confirmed)
             return
-        # The last reconciliation decided the next owner, and nothing has changed since.
+        # The last reconciliation decided the next owners, and nothing has changed since.
         state = handover.HandoverState(
-            target={segment_slice: self._next_owner[segment_slice]},
-            holdings={segment_slice: self._subscription.holdings[segment_slice]},
+            target={each: self._next_owner[each] for each in confirmed},
+            holdings={each: holdings[each] for each in confirmed},
             consumers=self._subscription.consumers,
-            confirmed={segment_slice},
+            confirmed=confirmed,
         )
         self._apply_moves(handover.plan(state), CONFIRMED, None)
 

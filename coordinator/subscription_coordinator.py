@@ -296,9 +296,9 @@ class SubscriptionCoordinator:
         return m.Done()
 
     def confirm_revoked(self, request: m.ConfirmRevoked, client_id: str) -> m.Done:
-        """Release a revoked segment. A confirmation without a matching revocation changes nothing."""
+        """Release revoked segments. A confirmation without a matching revocation changes nothing."""
         if self._is_current(request, client_id):
-            self._reconciler.confirm(request.segment, request.consumer, request.generation)
+            self._reconciler.confirm(request.consumer, request.released)
         return m.Done()
 
     def acknowledge(self, batch: m.AcknowledgeBatch) -> list[tuple[int, str]]:

@@ -108,9 +108,7 @@ class _Shard:
             if holding.revoked_at_ms is not None:
                 assert isinstance(segment, int), "no segment is shared"
                 coordinator.confirm_revoked(
-                    m.ConfirmRevoked(
-                        **_consumer_key(name, holding.consumer), segment=segment, generation=holding.generation
-                    ),
+                    m.ConfirmRevoked(**_consumer_key(name, holding.consumer), released=[(segment, holding.generation)]),
                     _client_id(name, holding.consumer),
                 )
 

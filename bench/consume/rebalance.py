@@ -133,7 +133,7 @@ class Reader:
         for revocation in [*changes.finish, *changes.confirm]:
             self._assignment.confirmed(revocation)
             task = self._loop.create_task(
-                self._ask(m.ConfirmRevoked, segment=revocation.segment, generation=revocation.generation)
+                self._ask(m.ConfirmRevoked, released=[(revocation.segment, revocation.generation)])
             )
             self._confirming.add(task)
             task.add_done_callback(self._confirming.discard)

@@ -155,6 +155,26 @@ def wide() -> _World:
 
 
 @_copied
+def moving() -> _World:
+    """Return the largest layout with one consumer, all of whose segments are revoked for others."""
+    world = _World()
+    world.topic(MAX_SEGMENTS - 2)
+    ids: dict[str, Any] = {"topic_id": 1, "subscription_id": world.state.next_id}
+    world.subscribe("moving", STREAM, 1)
+    world.apply(
+        *(
+            e.ConsumerRegistered(**ids, consumer=name_of(n), incarnation=1, client_id=CLIENT)
+            for n in range(1, MAX_CONSUMERS)
+        ),
+        *(
+            e.SegmentRevoked(**ids, segment=segment.segment_id, generation=n)
+            for n, segment in enumerate(world.state.topics[TOPIC].layout.active(), start=1)
+        ),
+    )
+    return world
+
+
+@_copied
 def deep() -> _World:
     """Return the largest external topic: each segment has the one before as its parent; the last is active."""
     world = _World()
@@ -323,6 +343,12 @@ def _plan(_: ShardState) -> m.PlanChanges:
     )
 
 
+def _confirmed(_: ShardState) -> m.ConfirmRevoked:
+    """Confirm as many revocations as possible. Each of the segments then gets another owner."""
+    count = limit_of(m.ConfirmRevoked, "released")
+    return m.ConfirmRevoked(**_on("moving", 0), released=[(n, n + 1) for n in range(count)])
+
+
 def _positions(_: ShardState) -> m.SeekSubscription:
     """Every second segment is named, so the others are descendants of named ones."""
     named = [(n, 0) for n in range(0, MAX_SEGMENTS - 1, 2)]
@@ -379,7 +405,7 @@ CASES: Final[dict[type[m.RequestBody], dict[str, Case]]] = {
         "half": Case(wide, _asked(m.LeaveConsumer, **_on(name_of(0), 0))),
         "shared": Case(shared, _asked(m.LeaveConsumer, **_on(QUEUE, 0))),
     },
-    m.ConfirmRevoked: {"wide": Case(wide, _asked(m.ConfirmRevoked, **_on("one", 0), segment=0, generation=1))},
+    m.ConfirmRevoked: {"moving": Case(moving, _confirmed)},
     m.CreateTopic: {"wide": Case(plain, _asked(m.CreateTopic, topic="new", token="1", segments=1024))},  # noqa: S106
     m.ImportTopic: {"new": Case(plain, _import), "extends": Case(deep, _extend)},
     m.DeleteTopic: {"wide": Case(wide, _token(m.DeleteTopic, force=True))},

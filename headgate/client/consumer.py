@@ -4,7 +4,8 @@
 2. The revocation of a segment is confirmed once every record delivered from it is durably
    acknowledged, or shortly before the leader would fence the segment (`finish_seconds`).
 3. The consumer registers again at every leader announcement, which also follows every reconnection.
-   It keeps its incarnation, and continues to deliver meanwhile.
+   It keeps its incarnation, and continues to deliver meanwhile. A heartbeat without a reply is no
+   reason to: a registration costs a leader that is late already far more.
 4. Pushes can be lost, so every heartbeat lists what the consumer holds, and the leader pushes what
    is missing again.
 5. A newer program of the same name, an eviction by a command, or the deletion of the subscription
@@ -23,6 +24,7 @@ from headgate.client.acknowledger import Acknowledger
 from headgate.client.admin import Admin
 from headgate.client.admin_values import SeekResult
 from headgate.client.client_lease import ClientLease
+from headgate.client.confirmations import Confirmations
 from headgate.client.connection import DEFAULT_TIMEOUT_SECONDS, Client
 from headgate.client.consumer_requests import ConsumerOptions, ConsumerRequests, subscription_type
 from headgate.client.decisions.held_segments import Changes, HeldSegments, finish_seconds
@@ -124,6 +126,7 @@ class Consumer:
         """How long the records delivered from a revoked segment can be acknowledged."""
         self._cleanup_callbacks: list[Callable[[], None]] = []
         self._log = log.bind(topic=topic, subscription=subscription, consumer=self.name)
+        self._confirmations = Confirmations(self._requests.confirm, self._on_confirmed, self._log)
 
     def _new_feed(self, positions: Mapping[SegmentId, Offset]) -> RecordFeed:
         return RecordFeed(self._topic, self._kind, positions, self._spawn)
@@ -174,6 +177,7 @@ class Consumer:
         await self._register(max(0.0, deadline - asyncio.get_running_loop().time()))
         self._cleanup_callbacks.append(self._client.on_leader(self._shard, lambda _: self._registration_needed.set()))
         self._spawn(self._maintain_registration(), "membership")
+        self._spawn(self._confirmations.run(), "confirmations")
 
     async def __aexit__(self, exc_type: object, *_: object) -> None:
         """Flush acknowledgements and leave; a few seconds at most."""
@@ -377,17 +381,19 @@ class Consumer:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._interval_seconds):
                     await self._registration_needed.wait()
+            registers = self._registration_needed.is_set()
             try:
-                if self._registration_needed.is_set():
+                if registers:
                     self._registration_needed.clear()
                     await self._register()
                 else:
-                    await self._heartbeat_or_register()
+                    await self._heartbeat_unless_evicted()
             except NoLeaderError as error:
                 self._log.warning("consumer.no_leader", reason=str(error))
-                self._registration_needed.set()
+                if registers:
+                    self._registration_needed.set()
 
-    async def _heartbeat_or_register(self) -> None:
+    async def _heartbeat_unless_evicted(self) -> None:
         try:
             await self._heartbeat()
         except FencedError:
@@ -396,7 +402,7 @@ class Consumer:
             # Evicted while disconnected. The registration shows whether for good.
             self._log.warning("consumer.heartbeat_rejected", reason=str(error))
             self._apply_changes(self._held_segments.drop_all())
-            await self._register()
+            self._registration_needed.set()
 
     def _on_push(self, push: m.Push) -> None:
         if push.incarnation != self.incarnation or not self._feed.is_open:
@@ -425,7 +431,7 @@ class Consumer:
         for revocation in changes.finish:
             self._spawn(self._finish(revocation), f"finish-{revocation.segment}")
         for revocation in changes.confirm:
-            self._spawn(self._confirm(revocation), f"confirm-{revocation.segment}")
+            self._confirmations.add(revocation)
         for grant in changes.start:
             self._feed.begin(grant)
             segment_slice = slice_of(grant.segment, grant.first_bucket, grant.end_bucket)
@@ -451,14 +457,9 @@ class Consumer:
                 self._log.warning("segment.released_unacknowledged", segment=revocation.segment)
             await self._acknowledger.flush(max(1.0, deadline - loop.time()))
         if self._feed.holds(holding):
-            await self._confirm(revocation)
+            self._confirmations.add(revocation)
 
-    async def _confirm(self, revocation: m.Revocation) -> None:
-        try:
-            await self._requests.confirm(revocation)
-        except (NoLeaderError, RequestRejectedError) as error:
-            # The leader revokes the segment itself after its time limit.
-            self._log.warning("segment.confirm_failed", segment=revocation.segment, reason=str(error))
+    def _on_confirmed(self, revocation: m.Revocation) -> None:
         self._held_segments.confirmed(revocation)
         self._feed.drop(revocation.segment, revocation.generation)
 

@@ -120,12 +120,9 @@ class ConsumerRequests:
         assert isinstance(alive, m.HeartbeatReply), f"the leader replied to a heartbeat with {type(alive).__name__}"
         return alive
 
-    async def confirm(self, revocation: m.Revocation) -> None:
-        """Confirm that this member has stopped reading a segment."""
-        await self._client.request(
-            self._shard,
-            lambda: m.ConfirmRevoked(**self._member, segment=revocation.segment, generation=revocation.generation),
-        )
+    async def confirm(self, released: list[tuple[int, int]]) -> None:
+        """Confirm that this member has stopped reading segments; ``released``: (segment, generation) of each."""
+        await self._client.request(self._shard, lambda: m.ConfirmRevoked(**self._member, released=released))
 
     async def leave(self, timeout_seconds: float) -> None:
         """Give up the membership."""

@@ -22,6 +22,8 @@ MAX_BATCH_ACKNOWLEDGEMENTS = 1000
 """Limit for the acknowledgements of one batch. Each can concern every key bucket of a segment."""
 MAX_HELD_SEGMENTS = 10_000
 """Limit for the holdings that one heartbeat reports: more than a consumer can hold."""
+MAX_CONFIRMED_SEGMENTS = 250
+"""Limit for the revocations that one request confirms: each can be a release and a grant of the same turn."""
 MAX_CAPACITY_PERCENT = 1000
 """Limit for the capacity of one consumer. A program that can do more registers under several consumer names."""
 

@@ -16,6 +16,7 @@ from headgate.protocol.request_fields import (
     MAX_BATCH_ACKNOWLEDGEMENTS,
     MAX_BATCH_RECORDS,
     MAX_CAPACITY_PERCENT,
+    MAX_CONFIRMED_SEGMENTS,
     MAX_HELD_SEGMENTS,
     PROTOCOL_VERSION,
     Checkpoint,
@@ -197,10 +198,12 @@ class LeaveConsumer(ConsumerRequest, frozen=True, tag="leave"):
 
 
 class ConfirmRevoked(ConsumerRequest, frozen=True, tag="confirm_revoked"):
-    """Confirm a revocation: every delivered record of the segment is acknowledged or given up."""
+    """Confirm revocations: every delivered record of the segments is acknowledged or given up.
 
-    segment: Natural
-    generation: Natural
+    ``released``: (segment, generation) of each.
+    """
+
+    released: Annotated[list[tuple[Natural, Natural]], Meta(min_length=1, max_length=MAX_CONFIRMED_SEGMENTS)]
 
 
 class CreateTopic(RequestBody, frozen=True, tag="create_topic"):

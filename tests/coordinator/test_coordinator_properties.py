@@ -178,8 +178,7 @@ class CoordinatorModel:
                 subscription="billing",
                 consumer=consumer.consumer,
                 incarnation=consumer.incarnation,
-                segment=segment_of(held_slice),
-                generation=holding.generation,
+                released=[(segment_of(held_slice), holding.generation)],
             ),
             consumer.client_id,
         )

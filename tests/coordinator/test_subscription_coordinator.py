@@ -433,6 +433,28 @@ async def test_a_finished_handover_is_reported_with_its_duration(harness: Coordi
     assert [events.HandoverFinished(seconds=2.0, reason="confirmed")] == harness.observer.of(events.HandoverFinished)
 
 
+async def test_one_confirmation_of_several_revocations_is_one_change_of_the_assignment(
+    harness: CoordinatorHarness,
+) -> None:
+    """Each next owner gets one push for all of its segments. What is not revoked, or another's, changes nothing."""
+    harness.join("ada", "bob")
+    revoked = [(each.segment, each.generation) for each in harness.proposed(e.SegmentRevoked)]
+    pushes = len(harness.pushes)
+    before = len(harness.entries)
+
+    harness.confirm_together("bob", revoked)
+    harness.confirm_together("ada", [(0, 1), (99, 99), (revoked[0][0], revoked[0][1] + 1)])
+    assert before == len(harness.entries)
+    harness.confirm_together("ada", [*revoked, *revoked, (0, 1)])
+
+    assert {0: "ada", 1: "ada", 2: "bob", 3: "bob"} == harness.holders()
+    assert [("anonymous/client-bob", [2, 3])] == [
+        (client_id, [each.segment for each in push.granted]) for client_id, push in harness.pushes[pushes:]
+    ]
+    kinds = [type(each) for each in harness.entries[before:]]
+    assert kinds == [e.SegmentReleased] * 2 + [e.SegmentGranted] * 2
+
+
 async def test_a_hundred_joins_between_two_ticks_move_each_segment_at_most_once(lead: Lead) -> None:
     """A pending handover goes to the final owner, so reconciling once per join costs only time."""
     harness = lead(segments=200)

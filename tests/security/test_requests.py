@@ -119,7 +119,7 @@ ATTACKS = [
     forbidden("colleague", "acknowledges for a consumer", acknowledges),
     forbidden("colleague", "leaves for a consumer", as_the_consumer(m.LeaveConsumer)),
     forbidden("colleague", "reports that a consumer holds nothing", as_the_consumer(m.Heartbeat, held=[])),
-    forbidden("colleague", "confirms a revocation", as_the_consumer(m.ConfirmRevoked, segment=0, generation=1)),
+    forbidden("colleague", "confirms a revocation", as_the_consumer(m.ConfirmRevoked, released=[(0, 1)])),
     *(
         Attack(user, "names another client", asks(DELETES, named="admin-1"), "invalid", SENDER)
         for user in ("rival", "grafana")

@@ -102,7 +102,7 @@ class Program:
         """Confirm every revocation received so far."""
         for revocation in self.revoked:
             self.held.pop(revocation.segment, None)
-            await self.ask(m.ConfirmRevoked, segment=revocation.segment, generation=revocation.generation)
+            await self.ask(m.ConfirmRevoked, released=[(revocation.segment, revocation.generation)])
 
 
 async def described(ingest: IngestCluster, topic: str) -> m.SubscriptionDescription:

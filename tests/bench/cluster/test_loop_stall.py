@@ -25,6 +25,7 @@ def test_every_kind_of_request_has_a_case(monkeypatch: pytest.MonkeyPatch) -> No
 def test_the_cases_follow_the_limits_of_the_protocol() -> None:
     assert limit_of(m.ProduceBatch, "records") == m.MAX_BATCH_RECORDS
     assert limit_of(m.Heartbeat, "held") == m.MAX_HELD_SEGMENTS
+    assert limit_of(m.ConfirmRevoked, "released") == 250
 
 
 @pytest.mark.parametrize("kind", sorted(QUERIES, key=str), ids=lambda kind: kind.__name__)

@@ -183,7 +183,7 @@ async def test_another_user_sends_no_request_for_a_consumer() -> None:
             await rival.call(m.AcknowledgeBatch, **known, acknowledgements=[part]),
             await rival.call(m.Heartbeat, **known, held=[]),
             await rival.call(m.LeaveConsumer, **known),
-            await rival.call(m.ConfirmRevoked, **known, segment=grant.segment, generation=grant.generation),
+            await rival.call(m.ConfirmRevoked, **known, released=[(grant.segment, grant.generation)]),
         ]
         described = await owner.call(m.DescribeSubscription, topic="orders", subscription="billing")
 

@@ -34,7 +34,7 @@ VALID = [
         (m.RegisterConsumer, {**CONSUMER, "subscription_type": "STREAM", "start": "earliest"}),
         (m.Heartbeat, {**CONSUMER, "held": []}),
         (m.AcknowledgeBatch, {**CONSUMER, "acknowledgements": [m.Acknowledgement(0, 1, 0, 1)]}),
-        (m.ConfirmRevoked, {**CONSUMER, "segment": 0, "generation": 1}),
+        (m.ConfirmRevoked, {**CONSUMER, "released": [(0, 1)]}),
         (m.DescribeSubscription, {"topic": "orders", "subscription": "s"}),
         (m.ListSubscriptions, {}),
         (m.LeaveConsumer, CONSUMER),

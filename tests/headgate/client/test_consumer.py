@@ -353,7 +353,7 @@ async def test_a_revocation_is_confirmed_after_every_delivered_record_is_acknowl
         assert [] == leader.seen(m.ConfirmRevoked)
         await reader.acknowledge(first)
         await asyncio.sleep(0.5)
-        assert [(0, 1)] == [(c.segment, c.generation) for c in leader.seen(m.ConfirmRevoked)]
+        assert [[(0, 1)]] == [each.released for each in leader.seen(m.ConfirmRevoked)]
         kinds = [type(request.body) for request in leader.requests]
         assert kinds.index(m.AcknowledgeBatch) < kinds.index(m.ConfirmRevoked)
         assert [(0, 1, 1)] == acknowledged(cluster)
@@ -440,7 +440,38 @@ async def test_the_revocation_of_a_lost_grant_is_confirmed_at_once(cluster):
     async with cluster.leader() as leader, consumer(cluster):
         leader.push(registration(leader), revoked=[m.Revocation(segment=3, generation=7)])
         await asyncio.sleep(0.1)
-        assert [(3, 7)] == [(c.segment, c.generation) for c in leader.seen(m.ConfirmRevoked)]
+        assert [[(3, 7)]] == [each.released for each in leader.seen(m.ConfirmRevoked)]
+
+
+async def test_revocations_that_are_finished_together_are_confirmed_together(cluster):
+    grants = [grant(segment, generation=segment + 1) for segment in range(4)]
+    async with cluster.leader(grants=grants) as leader, consumer(cluster) as reader:
+        revoked = [m.Revocation(segment=each.segment, generation=each.generation) for each in grants]
+        leader.answers = False
+        leader.push(registration(leader), revoked=revoked[:2])
+        await asyncio.sleep(0.1)
+        # The first request is under way.
+        for each in revoked[2:]:
+            leader.push(registration(leader), revoked=[each])
+        await asyncio.sleep(0.1)
+        assert [[(0, 1), (1, 2)]] == [each.released for each in leader.seen(m.ConfirmRevoked)]
+        assert [0, 1, 2, 3] == reader.segments
+
+        leader.answers = True
+        await asyncio.sleep(5)
+
+        assert [(2, 3), (3, 4)] == leader.seen(m.ConfirmRevoked)[-1].released
+        assert {((0, 1), (1, 2)), ((2, 3), (3, 4))} == {tuple(each.released) for each in leader.seen(m.ConfirmRevoked)}
+        assert [] == reader.segments
+
+
+async def test_one_request_confirms_250_revocations_at_most(cluster):
+    async with cluster.leader() as leader, consumer(cluster):
+        leader.push(registration(leader), revoked=[m.Revocation(segment=n, generation=n + 1) for n in range(501)])
+        await asyncio.sleep(1)
+        confirmed = [each.released for each in leader.seen(m.ConfirmRevoked)]
+        assert [250, 250, 1] == [len(each) for each in confirmed]
+        assert [(n, n + 1) for n in range(501)] == [pair for each in confirmed for pair in each]
 
 
 async def test_a_segment_granted_again_at_a_higher_generation_is_read_again(cluster):

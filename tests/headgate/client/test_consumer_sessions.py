@@ -187,11 +187,26 @@ async def test_a_consumer_whose_heartbeat_is_refused_holds_nothing_until_it_is_r
         assert [] == reader.segments
 
 
-async def test_a_consumer_without_a_leader_registers_as_soon_as_one_replies(cluster, caplog):
+async def test_a_consumer_whose_heartbeat_has_no_reply_sends_another_one(cluster, caplog):
+    """The leader pushes what the heartbeat does not list. It is late, so a registration would cost it more."""
+    async with cluster.leader(grants=[grant()]) as leader, consumer(cluster):
+        leader.answers = False
+        await asyncio.sleep(60)
+        leader.requests.clear()
+        leader.answers = True
+        await asyncio.sleep(30)
+        assert [(0, 1)] == leader.seen(m.Heartbeat)[0].held
+        assert [] == leader.seen(m.RegisterConsumer)
+    assert "consumer.no_leader" in caplog.text
+
+
+async def test_a_registration_without_a_reply_is_repeated_until_a_leader_replies(cluster, caplog):
     """Its grants may have changed meanwhile, and a heartbeat does not list them."""
     async with cluster.leader() as leader, consumer(cluster) as reader:
         leader.answers = False
+        leader.announce()
         await asyncio.sleep(60)
+        assert [] == leader.seen(m.Heartbeat)
         leader.grants = [grant()]
         leader.requests.clear()
         leader.answers = True

@@ -184,7 +184,7 @@ async def test_a_leader_replies_to_every_request_as_the_table_says() -> None:
             m.AcknowledgeBatch,
             {**consumer, "acknowledgements": [m.Acknowledgement(**segment, first_offset=0, end_offset=1)]},
         ),
-        (m.ConfirmRevoked, {**consumer, **segment}),
+        (m.ConfirmRevoked, {**consumer, "released": [(segment["segment"], segment["generation"])]}),
         (m.DescribeSubscription, {"topic": "orders", "subscription": "s"}),
         (m.ListSubscriptions, {}),
         (m.DescribeBacklog, {"topic": "orders", "subscription": "s"}),

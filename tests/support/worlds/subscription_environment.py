@@ -261,9 +261,12 @@ class CoordinatorHarness:
     ) -> m.Done:
         if generation is None:
             generation = self.subscription.holdings[held].generation
-        segment = segment_of(held)
+        return self.confirm_together(consumer, [(segment_of(held), generation)], incarnation=incarnation)
+
+    def confirm_together(self, consumer: str, released: list[tuple[int, int]], *, incarnation: int = 1) -> m.Done:
+        """Confirm several revocations with one request."""
         return self.coordinator.confirm_revoked(
-            self._request(m.ConfirmRevoked, consumer, incarnation, segment=segment, generation=generation),
+            self._request(m.ConfirmRevoked, consumer, incarnation, released=released),
             f"anonymous/client-{consumer}",
         )
 
