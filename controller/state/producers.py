@@ -12,6 +12,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain, islice
 
+import msgspec
+
 from controller.state.dedup_window import FinishedBatch, FinishedBatches
 from headgate.model import entries as e
 from headgate.model.identifiers import ANONYMOUS
@@ -20,16 +22,19 @@ MAX_EARLIER_TOKENS = 8
 """Earlier open requests stored per producer, so that a delayed copy of one does not open the producer again."""
 
 
-@dataclass(slots=True)
-class ProducerState:
-    """The identity of one producer, and the end of its history."""
+class ProducerState(msgspec.Struct, gc=False):
+    """The identity of one producer, and the end of its history.
+
+    The garbage collector leaves it out: it refers to nothing that could refer to it, and a daemon has hundreds of
+    thousands, which block the loop while they are traversed.
+    """
 
     producer_id: int
     producer_epoch: int
     name: str | None
     token: str
     next_sequence: int = 0
-    finished: FinishedBatches = field(default_factory=FinishedBatches)
+    finished: FinishedBatches = msgspec.field(default_factory=FinishedBatches)
     """Empty for a named producer that has been idle for too long."""
     source_position: bytes | None = None
     earlier_tokens: tuple[str, ...] = ()

@@ -11,7 +11,7 @@ from typing import Final
 from controller.state.shard_state import ShardState
 
 PRODUCER_BYTES: Final = 1500
-"""With a few finished batches; 700 without any, 18,000 with a full window."""
+"""With a few finished batches; 500 without any, 18,000 with a full window."""
 SEGMENT_BYTES: Final = 600
 POSITION_BYTES: Final = 200
 """One segment of one subscription."""

@@ -1,5 +1,7 @@
 """Producers as the ledger's entries define them: names stay, anonymous producers and windows expire."""
 
+import gc
+import tracemalloc
 from collections.abc import Sequence
 
 import pytest
@@ -139,3 +141,17 @@ def test_named_producers_are_listed_from_a_name_on() -> None:
     after = {name: "".join(each.name or "" for each in producers.named_after(name)) for name in (None, "b", "bb", "d")}
 
     assert {None: "abcd", "b": "cd", "bb": "cd", "d": ""} == after, "bb: it was deleted between two pages"
+
+
+def test_an_identity_without_batches_takes_little_memory_and_is_left_out_by_the_garbage_collector() -> None:
+    """A daemon keeps hundreds of thousands. Those that have sent nothing yet are many after a start of all clients."""
+    count = 2000
+    producers_after([opened(1)])  # Imports and caches.
+    tracemalloc.start()
+    before, _ = tracemalloc.get_traced_memory()
+    known = producers_after([opened(number) for number in range(count)])
+    after, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert (after - before) / count < 800
+    assert not any(gc.is_tracked(each) for each in known.values())
