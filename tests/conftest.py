@@ -74,6 +74,8 @@ def pytest_fixture_setup(request: pytest.FixtureRequest) -> Iterator[Any]:
     result = yield
     if isinstance(result, asyncio.Runner) and request.node.get_closest_marker("looptime") is not None:
         set_virtual_time(result.get_loop(), on=True)
+        # Closing the loop waits for threads, with a limit since Python 3.12.
+        request.addfinalizer(lambda: set_virtual_time(result.get_loop(), on=False))
     return result
 
 
