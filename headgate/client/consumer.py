@@ -405,13 +405,11 @@ class Consumer:
             self._registration_needed.set()
 
     def _on_push(self, push: m.Push) -> None:
-        if push.incarnation != self.incarnation or not self._feed.is_open:
-            # Before the first registration: its reply lists these changes, or the leader repeats
-            # them.
+        if push.incarnation != self.incarnation:
             return
         if isinstance(push, m.AssignmentChanged):
             self._apply_changes(self._held_segments.changed(push))
-        elif isinstance(push, m.ConsumerFenced):
+        elif isinstance(push, m.ConsumerFenced) and self._feed.is_open:
             self._log.warning("consumer.fenced", reason=push.reason)
             known = self._client.leader(self._shard)
             if known is None or push.leader_epoch >= known.leader_epoch:

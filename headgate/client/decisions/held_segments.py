@@ -17,6 +17,8 @@ The rules, first match wins:
    one. A holding of one of its buckets at an earlier generation was fenced and is dropped.
 5. A revocation of a holding: finish it, once. If the revocation is final, stop at once.
 6. A revocation of a grant that never arrived is confirmed every time: the leader waits for it.
+7. Of pushes before the first `Registered`, or in its turn, revocations count after it, because another consumer waits
+   for them. Grants do not: the list has all of them, and may be newer.
 """
 
 from __future__ import annotations
@@ -34,6 +36,8 @@ confirmation."""
 
 HeldKey = tuple[int, int]
 """(segment, generation)."""
+MAX_EARLY_REVOCATIONS = 1000
+"""Before the first `Registered`. The leader repeats others with a heartbeat."""
 MAX_FENCED_REMEMBERED = 1000
 """Final revocations of grants that never arrived. A broker does not delay such a grant any
 longer."""
@@ -60,6 +64,8 @@ class HeldSegments:
         self.revoking: set[HeldKey] = set()
         """Holdings that are being finished."""
         self._highest_epoch = 0
+        self._early_revocations: list[tuple[int, Revocation]] | None = []
+        """(leader epoch, revocation) before the first list; None: there was one."""
         self._granted_since_registration: set[HeldKey] = set()
         self._by_segment: dict[int, dict[int, SegmentSlice]] = {}
         """Segment → generation → the slice that is held."""
@@ -75,6 +81,10 @@ class HeldSegments:
         changes = Changes()
         if not self._is_current(leader_epoch):
             return changes
+        early, self._early_revocations = self._early_revocations, None
+        for epoch, revocation in early or ():
+            if epoch == leader_epoch:
+                self._revoke(revocation, changes)
         listed = {_key(grant) for grant in reply.grants}
         for key in list(self.held):
             if key not in listed and key not in self.revoking and key not in self._granted_since_registration:
@@ -87,6 +97,10 @@ class HeldSegments:
         """Apply differences."""
         changes = Changes()
         if not self._is_current(push.leader_epoch):
+            return changes
+        if self._early_revocations is not None:
+            kept = push.revoked[: MAX_EARLY_REVOCATIONS - len(self._early_revocations)]
+            self._early_revocations += [(push.leader_epoch, each) for each in kept]
             return changes
         for revocation in push.revoked:
             self._revoke(revocation, changes)

@@ -217,6 +217,30 @@ async def test_a_registration_without_a_reply_is_repeated_until_a_leader_replies
     assert "consumer.no_leader" in caplog.text
 
 
+async def test_a_revocation_before_the_reply_to_the_registration_is_confirmed_at_once(cluster):
+    """Another consumer joined a moment later. A grant is not taken from such a push: the reply lists all of them."""
+    cluster.store_records(records("0"))
+    async with cluster.leader(grants=[grant(), grant(1)]) as leader:
+        leader.mute = True
+        reader = consumer(cluster)
+        entering = asyncio.create_task(reader.__aenter__())
+        await asyncio.sleep(0.5)
+        request = registration(leader)
+        leader.push(request, granted=[grant(2)], revoked=[m.Revocation(segment=0, generation=1)])
+        leader.push(request, granted=[grant(3)])
+        await asyncio.sleep(0.5)
+        assert [] == leader.seen(m.ConfirmRevoked)
+        leader.mute = False
+
+        await entering
+        await asyncio.sleep(0.5)
+
+        assert [[(0, 1)]] == [each.released for each in leader.seen(m.ConfirmRevoked)]
+        assert [] == leader.seen(m.Heartbeat)
+        assert [1] == reader.segments
+        await reader.__aexit__(None, None, None)
+
+
 async def test_what_a_consumer_drops_and_leaves_unacknowledged_is_logged(cluster, caplog):
     caplog.set_level("INFO", "headgate.client.consumer")
     cluster.store_records(records("0"))

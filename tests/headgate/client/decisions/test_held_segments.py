@@ -155,8 +155,12 @@ def bucket_range(first_bucket: int, end_bucket: int, generation: int) -> Grant:
     return replace(grant(0, generation), first_bucket=first_bucket, end_bucket=end_bucket)
 
 
-def revocation(first_bucket: int, end_bucket: int, generation: int, *, final: bool = False) -> Revocation:
-    return Revocation(segment=0, generation=generation, final=final, first_bucket=first_bucket, end_bucket=end_bucket)
+def revocation(
+    first_bucket: int, end_bucket: int, generation: int, *, final: bool = False, segment: int = 0
+) -> Revocation:
+    return Revocation(
+        segment=segment, generation=generation, final=final, first_bucket=first_bucket, end_bucket=end_bucket
+    )
 
 
 def test_two_bucket_ranges_of_one_segment_are_held_together():
@@ -201,12 +205,48 @@ def test_a_grant_that_was_fenced_before_it_arrived_is_ignored():
 
 
 def test_a_thousand_grants_that_were_fenced_before_they_arrived_are_remembered():
-    assignment = HeldSegments()
+    assignment = holding()
     for generation in range(1, 1002):
         assignment.changed(pushed(revoked=[revocation(0, 0, generation, final=True)]))
 
     assert Changes() == assignment.changed(pushed(granted=[grant(0, 2)])), "the first of the latest thousand"
     assert Changes(start=[grant(0, 1)]) == assignment.changed(pushed(granted=[grant(0, 1)]))
+
+
+def test_revocations_before_the_first_list_count_after_it_and_grants_do_not():
+    """A list of the same leader may be older or newer than such a push."""
+    assignment = HeldSegments()
+    pushes = [
+        pushed(granted=[grant(0, 1)]),
+        pushed(revoked=[revocation(0, 0, 2, segment=1), revocation(0, 0, 4, final=True, segment=2)]),
+    ]
+    assert [Changes(), Changes()] == [assignment.changed(each) for each in pushes]
+
+    changes = assignment.registered(*registered(grant(1, 2), grant(2, 5), grant(3, 6)))
+
+    assert Changes(confirm=[revocation(0, 0, 2, segment=1)], start=[grant(2, 5), grant(3, 6)]) == changes
+    assert {(2, 5), (3, 6)} == assignment.held.keys()
+    # They count once, and later pushes count at once.
+    last = revocation(0, 0, 6, segment=3)
+    assert Changes() == assignment.registered(*registered(grant(2, 5), grant(3, 6)))
+    assert Changes(finish=[last]) == assignment.changed(pushed(revoked=[last]))
+
+
+def test_an_early_revocation_of_an_earlier_leader_does_not_count():
+    assignment = HeldSegments()
+    assignment.changed(pushed(revoked=[revocation(0, 0, 1)]))
+
+    assert Changes(start=[grant(0, 1)]) == assignment.registered(*registered(grant(0, 1), epoch=2))
+
+
+def test_a_thousand_early_revocations_are_kept():
+    assignment = HeldSegments()
+    for segment in range(1100):
+        assignment.changed(pushed(revoked=[revocation(0, 0, 1, segment=segment)]))
+
+    changes = assignment.registered(*registered())
+
+    assert [revocation(0, 0, 1, segment=segment) for segment in range(1000)] == changes.confirm
 
 
 @pytest.mark.parametrize(
