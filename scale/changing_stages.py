@@ -105,7 +105,7 @@ async def restart_in_turn(trial: Trial) -> None:
 
 async def restart_all(trial: Trial) -> None:
     """Stop all daemons and start them again: every state is read from the object store."""
-    cluster = trial.cluster
+    cluster, epochs = trial.cluster, trial.leaders.epochs()
     began = time.perf_counter()
     codes = await asyncio.gather(*(cluster.stop(name) for name in cluster.names))
     trial.add("all daemons stopped", time.perf_counter() - began, "s")
@@ -114,7 +114,7 @@ async def restart_all(trial: Trial) -> None:
     await cluster.start_daemons()
     for name in cluster.names:
         await cluster.until_ready(name)
-    await trial.until_led()
+    await trial.until_led_again(epochs)  # The daemons have the same names as before.
     trial.add("all shards led from the object store", time.perf_counter() - began, "s")
     await until_held(trial)
     trial.add("consumers hold all segments", time.perf_counter() - began, "s")

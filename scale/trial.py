@@ -102,6 +102,10 @@ class Trial:
             LEADERS_SECONDS,
         )
 
+    async def until_led_again(self, epochs: Mapping[int, int]) -> None:
+        """Wait until the leader of a later term than ``epochs`` says has answered for every shard."""
+        await self.leaders.until_later(epochs, LEADERS_SECONDS)
+
     async def until_spread(self) -> None:
         """Wait until the daemons lead equally many shards."""
         await self.leaders.until(

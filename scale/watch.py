@@ -47,6 +47,19 @@ class LeaderView:
         known = self._client.leader(shard)
         return None if known is None else known.instance
 
+    def epochs(self) -> dict[int, int]:
+        """Return shard → number of the newest term of which a leader has answered, 0 if none has."""
+        known = {shard: self._client.leader(shard) for shard in range(self._shards)}
+        return {shard: 0 if each is None else each.leader_epoch for shard, each in known.items()}
+
+    async def until_later(self, epochs: Mapping[int, int], timeout_seconds: float) -> None:
+        """Wait until a leader of a later term than ``epochs`` says has answered for every shard."""
+
+        def later(_: Counter[str]) -> bool:
+            return all(self.epochs()[shard] > epoch for shard, epoch in epochs.items())
+
+        await self.until(later, "every shard has a leader of a later term", timeout_seconds)
+
     async def until(self, holds: Callable[[Counter[str]], bool], what: str, timeout_seconds: float) -> None:
         """Wait until ``holds`` of the shards per daemon. Raises HeadgateError, which names ``what``."""
         try:
