@@ -43,7 +43,7 @@ if TYPE_CHECKING:
         TopicInfo,
         UnprunedSegment,
     )
-    from headgate.client.cluster_values import (
+    from headgate.client.cluster.values import (
         ClusterInfo,
         ClusterTotals,
         ComponentInfo,
@@ -104,7 +104,7 @@ _EXPORTS = {
         "TopicInfo",
         "UnprunedSegment",
     ),
-    "client.cluster_values": (
+    "client.cluster.values": (
         "ClusterInfo",
         "ClusterTotals",
         "ComponentInfo",

@@ -26,7 +26,7 @@ from headgate.client.admin_values import (
     public_value,
 )
 from headgate.client.client_lease import ClientLease
-from headgate.client.cluster_requests import ClusterRequests
+from headgate.client.cluster.requests import ClusterRequests
 from headgate.client.connection import DEFAULT_TIMEOUT_SECONDS, Client
 from headgate.client.consumer_requests import subscription_type
 from headgate.client.source_listing import ExternalLayout

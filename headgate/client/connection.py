@@ -25,7 +25,6 @@ from headgate.backoff import BackoffSchedule
 from headgate.client.cluster_watch import ClusterWatch
 from headgate.client.decisions.command_deadline import CommandDeadline
 from headgate.client.decisions.session_types import RETRY_BACKOFF
-from headgate.client.handlers import Handlers
 from headgate.client.leader_watch import LeaderHandler, LeaderWatch
 from headgate.client.reply_dispatch import ReplyDispatch, ReplyHandler
 from headgate.client.request_attempts import RequestAttempts
@@ -39,6 +38,7 @@ from headgate.errors import (
     RequestRejectedError,
 )
 from headgate.event_log import get_logger
+from headgate.handlers import Handlers
 from headgate.protocol import messages as m
 from headgate.storage.object_store import Store, open_store
 from headgate.transport.mqtt import MqttTransport

@@ -6,7 +6,7 @@ import pytest
 
 from controller.cluster_reply import cluster_reply
 from headgate.client.admin_values import public_value
-from headgate.client.cluster_values import ClusterInfo, SubscriptionSummary
+from headgate.client.cluster.values import ClusterInfo, SubscriptionSummary
 from headgate.protocol import messages as m
 from headgate.protocol.paging import PAGE_BYTES
 from metrics.api.documents import ComponentDocument, DaemonDocument

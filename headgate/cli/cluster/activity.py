@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from headgate.client.cluster_values import ClusterInfo, SubscriptionSummary
+from headgate.client.cluster.values import ClusterInfo, SubscriptionSummary
 from headgate.model.duration import duration
 from headgate.protocol.backlog import TRACKED, Outlook, estimate_drain
 

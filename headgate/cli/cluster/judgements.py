@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Final
 
 from headgate.cli.cluster.finding import Finding, ok, problem, warning
-from headgate.client.cluster_values import ClusterInfo, DaemonInfo
+from headgate.client.cluster.values import ClusterInfo, DaemonInfo
 from headgate.model.duration import duration
 from headgate.protocol.codec import MAX_MESSAGE_BYTES
 from headgate.transport.broker_properties import BrokerProperties

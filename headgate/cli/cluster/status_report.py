@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from textwrap import wrap
 from typing import Final
 
-from headgate.client.cluster_values import ClusterInfo, DaemonInfo, ShardInfo, SubscriptionSummary
+from headgate.client.cluster.values import ClusterInfo, DaemonInfo, ShardInfo, SubscriptionSummary
 from headgate.model.duration import duration
 from headgate.protocol.backlog import records_text
 

@@ -19,7 +19,7 @@ from textual.widgets import DataTable, Footer, Input, Static
 
 from headgate.cli.cluster import activity
 from headgate.cli.cluster.activity import Activity, Order
-from headgate.client.cluster_values import ClusterInfo
+from headgate.client.cluster.values import ClusterInfo
 from headgate.errors import NoLeaderError
 from headgate.model.duration import duration
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headgate.client.cluster_values import (
+from headgate.client.cluster.values import (
     ClusterInfo,
     ClusterTotals,
     ComponentInfo,

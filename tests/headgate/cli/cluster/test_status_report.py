@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from headgate.cli.cluster.status_report import MAX_BLOCKED, MAX_DAEMONS, blocked_rows, led_shards, report_lines
-from headgate.client.cluster_values import ComponentInfo, ShardInfo
+from headgate.client.cluster.values import ComponentInfo, ShardInfo
 from tests.support.samples.cluster_overviews import NOW_MS, blocked, cluster, daemon, totals, unreachable
 
 STARTING = ComponentInfo(

@@ -13,7 +13,7 @@ from typing import Final
 
 from headgate.background import cancel_and_wait
 from headgate.client.admin_values import public_value
-from headgate.client.cluster_values import ClusterInfo, SubscriptionSummary
+from headgate.client.cluster.values import ClusterInfo, SubscriptionSummary
 from headgate.client.connection import Client
 from headgate.errors import NoLeaderError, ProtocolError
 from headgate.protocol import messages as m

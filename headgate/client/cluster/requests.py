@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Self
 
 from headgate.client.client_lease import ClientLease
-from headgate.client.cluster_query import describe_cluster
-from headgate.client.cluster_values import ClusterInfo
+from headgate.client.cluster.query import describe_cluster
+from headgate.client.cluster.values import ClusterInfo
 from headgate.client.connection import Client
 from headgate.errors import ConfigError, HeadgateError, NoLeaderError
 from headgate.protocol import messages as m

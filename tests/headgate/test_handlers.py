@@ -1,6 +1,6 @@
 """Handlers of an event."""
 
-from headgate.client.handlers import Handlers
+from headgate.handlers import Handlers
 
 
 def test_handlers_are_called_in_the_order_in_which_they_were_added() -> None:
