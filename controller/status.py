@@ -12,9 +12,9 @@ from controller.leader.shard_controller import ShardController
 from controller.state.topic import Topic
 from coordinator.decisions.gate import Gate, tracks_acknowledgements
 from coordinator.reporting.progress import unacknowledged
-from coordinator.reporting.steps import Steps, parts
 from coordinator.state.subscription import Subscription
 from coordinator.state.topic_view import TopicSnapshot
+from coordinator.steps import Steps, parts
 from coordinator.subscription_coordinator import SubscriptionCoordinator
 from headgate.client.admin_values import BacklogInfo, SegmentInfo, SubscriptionInfo, TopicInfo, public_value
 from headgate.model.layout import SegmentState

@@ -40,9 +40,9 @@ from coordinator.reporting.drain_rate import DrainRate
 from coordinator.reporting.explanation import ExplanationContext, explain
 from coordinator.reporting.idle_reasons import idle_reasons
 from coordinator.reporting.plan import plan_changes
-from coordinator.reporting.steps import Steps, complete
 from coordinator.state.subscription import RegisteredConsumer, Subscription
 from coordinator.state.topic_view import TopicSnapshot, TopicView
+from coordinator.steps import Steps, complete
 from headgate.errors import LayoutError
 from headgate.model import entries as e
 from headgate.model.bucket_ranges import SegmentSlice

@@ -137,8 +137,6 @@ class RequestLimitReached(Event, frozen=True):
 
 
 class DeviceRecordStored(Event, frozen=True):
-    """A record of an MQTT device became durable."""
-
     shard: int
 
 
@@ -441,8 +439,6 @@ class HttpLimitReached(Event, frozen=True):
 
 
 class HttpStreamsChanged(Event, frozen=True):
-    """The number of open status pages rose or fell by ``change``."""
-
     change: int
 
 
@@ -458,22 +454,25 @@ class CertificateRead(Event, frozen=True):
 
 
 class FileSystemMeasured(Event, frozen=True):
-    """The file system of the ledger, or of Spark's folder, has this much space for the daemon."""
-
     use: labels.FileSystemUse
     free_bytes: int
     size_bytes: int
 
 
 class HttpDenied(Event, frozen=True):
-    """A connection or a request over HTTP was refused."""
-
     reason: labels.HttpDenial
 
 
 class LoopLagMeasured(Event, frozen=True):
     """The event loop ran a timer ``seconds`` late."""
 
+    seconds: float
+
+
+class GarbageCollected(Event, frozen=True):
+    """The garbage collector looked at all objects, or at the new ones, while the loop waited for ``seconds``."""
+
+    scope: labels.CollectionScope
     seconds: float
 
 

@@ -391,6 +391,12 @@ PROCESS: Final = Row(
             ),
         ),
         Panel(
+            "Garbage collection",
+            "How long collections of cyclic garbage stop the event loop, by what they look at.",
+            units.Seconds,
+            quantiles("garbage_collection_seconds", by="scope"),
+        ),
+        Panel(
             "Memory",
             "Resident memory.",
             units.BytesIEC,

@@ -17,6 +17,7 @@ from controller.decisions.topic_commands import MAX_SEGMENTS
 from controller.snapshots.format import decode_steps, encode_snapshot
 from controller.state.shard_state import ShardState
 from coordinator.decisions.registration import MAX_CONSUMERS
+from coordinator.steps import complete
 from headgate.model import entries as e
 from headgate.model.hashing import KEY_BUCKETS
 from headgate.protocol import messages as m
@@ -122,13 +123,7 @@ def _copied(build: Callable[[], _World]) -> Callable[[], ShardState]:
 
     def copy() -> ShardState:
         chunk, data = encoded()
-        steps = decode_steps(data, shard=0, chunk=chunk)
-        while True:
-            try:
-                next(steps)
-            except StopIteration as stop:
-                state: ShardState = stop.value
-                return state
+        return complete(decode_steps(data, shard=0, chunk=chunk))
 
     return copy
 

@@ -30,10 +30,12 @@ import msgspec
 from bench.harness.benchmark import Benchmark, Effort, Measurement, run_alternating_async
 from bench.harness.workload import AT_MS, Shard, batches
 from controller.decisions.topic_commands import MAX_SEGMENTS
+from controller.leader.step_driver import StepDriver
 from controller.snapshots.format import decode_steps, encode_snapshot
 from controller.snapshots.restore import catch_up
 from controller.state.dedup_window import FinishedBatch
 from controller.state.shard_state import ShardState
+from coordinator.steps import complete
 from headgate.ledger import checksum
 from headgate.ledger.ledger import Ledger
 from headgate.ledger.paths import chunk_folder, chunk_name, snapshot_path
@@ -85,7 +87,7 @@ async def _measure(effort: Effort, folder: Path) -> Measurement:
     async def warm() -> float:
         followed = await _state_at_snapshot(young)
         began = time.perf_counter()
-        _, read = await catch_up(young.ledger, followed, _refuse)
+        _, read = await catch_up(young.ledger, followed, _refuse, StepDriver().complete)
         assert read == tail, "only the last chunks are read"
         return time.perf_counter() - began
 
@@ -113,7 +115,7 @@ async def _measure(effort: Effort, folder: Path) -> Measurement:
 
 
 async def _start_cold(stored: Stored, producers: int) -> None:
-    state, _ = await catch_up(stored.ledger, ShardState(0), _refuse)
+    state, _ = await catch_up(stored.ledger, ShardState(0), _refuse, StepDriver().complete)
     assert (state.chunk, len(state.producers)) == (stored.last_chunk, producers + 1), "all must be restored"
 
 
@@ -128,15 +130,8 @@ async def _read_and_decode(stored: Stored) -> None:
 
 
 async def _state_at_snapshot(stored: Stored) -> ShardState:
-    steps = decode_steps(
-        await stored.ledger.store.read(snapshot_path(0, stored.snapshot_chunk)), shard=0, chunk=stored.snapshot_chunk
-    )
-    while True:
-        try:
-            next(steps)
-        except StopIteration as done:
-            state: ShardState = done.value
-            return state
+    data = await stored.ledger.store.read(snapshot_path(0, stored.snapshot_chunk))
+    return complete(decode_steps(data, shard=0, chunk=stored.snapshot_chunk))
 
 
 async def _without_snapshot(effort: Effort, folder: Path) -> float:
@@ -152,7 +147,7 @@ async def _without_snapshot(effort: Effort, folder: Path) -> float:
     await summed.store.create(snapshot_path(0, chunks), snapshot)
 
     async def start(ledger: Ledger) -> None:
-        state, _ = await catch_up(ledger, ShardState(0), _refuse)
+        state, _ = await catch_up(ledger, ShardState(0), _refuse, StepDriver().complete)
         assert state.chunk == chunks, "all must be restored"
 
     sides = {"plain": lambda: start(plain), "summed": lambda: start(summed)}

@@ -16,9 +16,9 @@ from typing import Final
 
 from controller.state.shard_state import ShardState
 from coordinator.reporting.progress import unacknowledged
-from coordinator.reporting.steps import COST_PER_ITEM, Steps, parts
 from coordinator.state.subscription import Subscription
 from coordinator.state.topic_view import TopicSnapshot, TopicView
+from coordinator.steps import COST_PER_ITEM, Steps, parts
 from drain.protocol import BacklogResponse, BacklogRow, ExternalBacklogResponse
 from headgate.model.layout import SegmentState
 from headgate.protocol.backlog import (

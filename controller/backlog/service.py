@@ -17,7 +17,7 @@ import structlog
 from controller.backlog.external_query import external_queries
 from controller.backlog.merge import backlogs
 from controller.state.shard_state import ShardState
-from coordinator.reporting.steps import TakeSteps
+from coordinator.steps import TakeSteps
 from drain.protocol import BacklogResponse, DrainCheckError, ExternalBacklogQuery, ExternalBacklogResponse
 from headgate.background import cancel_and_wait
 from headgate.protocol import messages as m

@@ -16,6 +16,7 @@ from typing import Final
 
 from controller.snapshots.restore import catch_up
 from controller.state.shard_state import ShardState
+from coordinator.steps import complete_now
 from headgate.errors import LedgerError, ObjectMissingError
 from headgate.ledger.chunk_ranges import ChunkRange
 from headgate.ledger.compacted import check_object, manifest_path, manifest_ranges, read_manifest
@@ -50,7 +51,9 @@ async def check_shard(store: Store, shard: int, shards: int, on_progress: Callab
     found = CheckedShard(shard)
     ledger = Ledger(store, shard)
     try:
-        state, _ = await catch_up(ledger, ShardState(shard), lambda _: found.problems.append("a snapshot is damaged"))
+        state, _ = await catch_up(
+            ledger, ShardState(shard), lambda _: found.problems.append("a snapshot is damaged"), complete_now
+        )
     except LedgerError as error:
         found.problems.append(str(error))
     else:

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from controller.state.shard_state import ShardState
 from coordinator.decisions.refusal import Refusal
-from coordinator.reporting.steps import Steps
+from coordinator.steps import Steps
 from headgate.model import entries as e
 from headgate.protocol import messages as m
 

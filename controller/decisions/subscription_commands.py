@@ -17,8 +17,8 @@ from coordinator.decisions.refusal import Refusal
 from coordinator.decisions.registration import default_order, order_error, subscriptions_error
 from coordinator.decisions.seek import SeekTarget, seek_positions
 from coordinator.reporting.description import describe
-from coordinator.reporting.steps import complete
 from coordinator.state.subscription import Subscription
+from coordinator.steps import complete
 from headgate.model import entries as e
 from headgate.protocol import messages as m
 

@@ -30,7 +30,7 @@ from controller.decisions.topic_commands import MAX_SEGMENTS, describe, repeated
 from controller.state.shard_state import ShardState
 from controller.state.topic import SegmentTail, Topic
 from coordinator.decisions.refusal import Refusal
-from coordinator.reporting.steps import Steps
+from coordinator.steps import Steps
 from headgate.errors import LayoutError
 from headgate.model import entries as e
 from headgate.model.external_topic import OPAQUE_END_OFFSET, ExternalTopic, imported_segments, parse_hashes

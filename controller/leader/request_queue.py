@@ -16,7 +16,7 @@ from typing import Final
 from controller.decisions.handlers import Outcome, StepResult
 from controller.leader.step_driver import StepDriver
 from coordinator.decisions.refusal import Refusal
-from coordinator.reporting.steps import Steps
+from coordinator.steps import Steps
 
 MAX_WAITING_REQUESTS: Final = 64
 """Large requests that wait on one shard, the first one included. An import keeps a message of megabytes."""

@@ -31,6 +31,7 @@ from controller.leadership.transitions import Action, Event, Leadership, Role
 from controller.snapshots.restore import apply_new_chunks, catch_up, load_newest_snapshot
 from controller.state.shard_state import ShardState
 from controller.state.size import estimated_bytes
+from coordinator.steps import TakeSteps
 from headgate.backoff import Backoff
 from headgate.errors import ConfigError, LedgerError, ObjectExistsError, OutcomeUnknownError, StoreUnavailableError
 from headgate.ledger.ledger import Ledger
@@ -70,6 +71,9 @@ class Transfer:
 class ShardController:
     """Follows, contends for and leads one shard."""
 
+    terms_ended = 0
+    """How many terms of this daemon have ended in this shard."""
+
     def __init__(
         self,
         *,
@@ -83,6 +87,7 @@ class ShardController:
         observer: events.Observer,
         now_ms: Callable[[], int],
         require_ledger: Callable[[], Awaitable[None]],
+        take_steps: TakeSteps,
     ) -> None:
         """``shards``: how many the cluster has. ``new_leader``: builds a leader from a state with its term chunk."""
         self.shard = ledger.shard
@@ -110,6 +115,7 @@ class ShardController:
         self._observer = observer
         self._now_ms = now_ms
         self._require_ledger = require_ledger
+        self._take_steps = take_steps  # Those of decoding a snapshot. All shards of a daemon share it.
         self._log = log.bind(shard=self.shard)
         self._events: asyncio.Queue[Event] = asyncio.Queue()
         self._state = ShardState(self.shard)
@@ -305,13 +311,13 @@ class ShardController:
     async def _apply_new_chunks(self) -> int:
         """Apply new chunks by number; return how many."""
         if self._state.chunk == 0:
-            self._state = await load_newest_snapshot(self._ledger, self._report_unusable_snapshot)
+            self._state = await load_newest_snapshot(self._ledger, self._report_unusable_snapshot, self._take_steps)
         self._terms = None
         return self._record_progress(await apply_new_chunks(self._ledger, self._state), self._state)
 
     async def _catch_up(self, *, urgent: bool = False) -> int:
         """Apply all chunks up to the end of the ledger by a listing; return how many. ``urgent``: clients wait."""
-        reading = catch_up(self._ledger, self._state, self._report_unusable_snapshot, urgent=urgent)
+        reading = catch_up(self._ledger, self._state, self._report_unusable_snapshot, self._take_steps, urgent=urgent)
         refused, found = await asyncio.gather(self._require_ledger(), reading, return_exceptions=True)
         if refused is not None:
             self._state = ShardState(self.shard)  # It may include chunks of another ledger.
@@ -482,4 +488,6 @@ class ShardController:
                 ended.warning("term.ended", detail=self._end_detail)
             self._end_detail = None
             self.leader = None
+            self.terms_ended += 1
+        self._catching_up = self._serving = None  # A task refers to its leader, also when it is done.
         self.led_since = self._handed_over_at = None

@@ -1,6 +1,6 @@
 """Takes the steps of long work over turns of the event loop, so that no work stalls it.
 
-Work is a generator that yields the cost of each step before it begins it (`coordinator.reporting.steps`).
+Work is a generator that yields the cost of each step before it begins it (`coordinator.steps`).
 Steps are taken at once while the turn has done little; in most shards that is all of them. The rest
 waits for later turns, in which all waiting work takes one step after the other, in rotation. Between
 two turns the loop serves clients and other shards.
@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, TypeVar
 
-from coordinator.reporting.steps import Steps
+from coordinator.steps import Steps
 
 ResultT = TypeVar("ResultT")
 
@@ -130,6 +130,25 @@ class StepDriver:
     def _continue_later(self, cost: int, steps: Steps[None]) -> None:
         self._under_way.append((cost, steps))
         self._wake.set()
+
+
+class SerialSteps:
+    """Takes the steps of one work after the other, and not in rotation: each is complete earlier, and none later.
+
+    One for all shards of an event loop. The states that a daemon restores at its start are as many as its shards.
+    """
+
+    def __init__(self, budget: TurnBudget, on_complete: Callable[[], None]) -> None:
+        self._driver = StepDriver(budget)
+        self._on_complete = on_complete
+        self._turn = asyncio.Lock()
+
+    async def complete(self, steps: Steps[ResultT]) -> ResultT:
+        """Take ``steps`` after those of earlier calls, and return their result. What they raise is the caller's."""
+        async with self._turn:
+            result = await self._driver.complete(steps)
+            self._on_complete()
+            return result
 
 
 def _one_step(cost: int, work: Callable[[], None]) -> Steps[None]:

@@ -33,8 +33,8 @@ from coordinator.decisions.registration import (
     subscriptions_error,
 )
 from coordinator.ports import CoordinatorSettings, PushMessage
-from coordinator.reporting.steps import Steps
 from coordinator.state.subscription import Subscription
+from coordinator.steps import Steps
 from coordinator.subscription_coordinator import SubscriptionCoordinator
 from headgate.model import entries as e
 from headgate.protocol import messages as m

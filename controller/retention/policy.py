@@ -24,8 +24,8 @@ from functools import cache
 from types import MappingProxyType
 
 from coordinator.decisions.gate import tracks_acknowledgements
-from coordinator.reporting.steps import Steps
 from coordinator.state.subscription import Subscription
+from coordinator.steps import Steps
 from headgate.model.entries import SubscriptionType
 from headgate.model.layout import Layout, Segment, SegmentState
 

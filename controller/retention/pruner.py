@@ -30,7 +30,7 @@ from controller.settings.load import RetentionSettings
 from controller.state.shard_state import ShardState
 from controller.state.topic import Topic
 from coordinator.decisions.refusal import Refusal
-from coordinator.reporting.steps import Steps, TakeSteps
+from coordinator.steps import Steps, TakeSteps
 from headgate.backoff import Backoff, BackoffSchedule
 from headgate.errors import LedgerError, ObjectMissingError, StoreUnavailableError
 from headgate.model import entries as e

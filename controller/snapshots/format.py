@@ -6,7 +6,7 @@ No I/O. Raises SnapshotError for an unusable object, LedgerFormatError for an ol
    rejected: ignoring the field would lose state. A missing field takes its default, which must mean
    its absence. Where that is impossible, raise `FORMAT`.
 2. Damage is detected: a checksum covers every byte, and the header counts the parts.
-3. It is decoded part by part, some milliseconds each, so that a daemon can serve other shards.
+3. It is decoded in steps (`coordinator.steps`) of some milliseconds, so that a daemon can serve other shards meanwhile.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 import typing
 import zlib
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -27,6 +27,7 @@ from controller.state.producers import ProducerState
 from controller.state.shard_state import ShardState, Tombstone
 from controller.state.topic import Topic
 from coordinator.state.subscription import RemovedConsumer
+from coordinator.steps import Steps
 from headgate.errors import LedgerError
 from headgate.ledger import checksum
 from headgate.ledger.format_version import check_format
@@ -37,6 +38,8 @@ FORMAT: Final = 4
 PRODUCERS_PER_BLOCK: Final = 500
 BATCHES_PER_BLOCK: Final = 1000
 """Finished batches of those producers: 10 ms to decode if each batch has records in four segments."""
+BYTES_PER_COST: Final = 16
+"""Fewest compressed bytes that are decoded at the cost of one unit: producers without batches."""
 _COMPRESSION: Final = 1
 """The lowest level. State is repetitive, and higher levels save little more."""
 
@@ -127,11 +130,11 @@ def check_snapshot(data: bytes, *, shard: int, chunk: int) -> None:
     _decode_file(data, shard, chunk)
 
 
-def decode_steps(data: bytes, *, shard: int, chunk: int) -> Generator[None, None, ShardState]:
+def decode_steps(data: bytes, *, shard: int, chunk: int) -> Steps[ShardState]:
     """Decode ``data`` part by part and return the state at the end; raises SnapshotError."""
     where = snapshot_path(shard, chunk)
     file = _decode_file(data, shard, chunk)
-    yield
+    yield _cost(file.core)
     core = _decompress(file.core, _Core, where)
     state = ShardState(shard)
     state.chunk, state.time = chunk, LedgerTime(core.at_ms, core.skips)
@@ -146,19 +149,23 @@ def decode_steps(data: bytes, *, shard: int, chunk: int) -> Generator[None, None
     state.deleted_topics = core.deleted_topics
     state.commands.update(core.commands)
     for part in file.topics:
+        yield _cost(part)
         topic = _decompress(part, Topic, where)
         state.topics[topic.name] = state.topics_by_id[topic.topic_id] = topic
         state.subscriptions.update((each.subscription_id, each) for each in topic.subscriptions.values())
         state.usage.add_topic(topic)
-        yield
     for part in file.producers:
+        yield _cost(part)
         for producer in _decompress(part, list[ProducerState], where):
             state.producers.restore(producer)
-        yield
     decoded, stated = (len(state.topics), len(state.producers)), (core.topics, core.producers)
     if decoded != stated:
         raise SnapshotError(f"{where} has {decoded} topics and producers, and states {stated}")
     return state
+
+
+def _cost(part: bytes) -> int:
+    return len(part) // BYTES_PER_COST
 
 
 def _decode_file(data: bytes, shard: int, chunk: int) -> _File:

@@ -20,6 +20,7 @@ from typing import Final
 from controller.snapshots.format import encode_snapshot
 from controller.snapshots.restore import catch_up
 from controller.state.shard_state import ShardState
+from coordinator.steps import complete_now
 from headgate.command_parser import CommandParser
 from headgate.errors import ConfigError, HeadgateError, ObjectExistsError
 from headgate.ledger.ledger import Ledger
@@ -44,7 +45,7 @@ async def take_snapshot(ledger: Ledger, *, least_chunks: int, now_ms: int) -> in
     numbers = await ledger.numbers(after=max(last - 1, 0))
     if (numbers or not last) and max(numbers, default=0) - last < max(1, least_chunks):
         return None
-    state, _ = await catch_up(ledger, ShardState(ledger.shard), lambda _: None)
+    state, _ = await catch_up(ledger, ShardState(ledger.shard), lambda _: None, complete_now)
     data = encode_snapshot(state, written_at_ms=now_ms)
     # A chunk can be read before it is durable. A power failure must not leave a snapshot that is ahead of the ledger.
     await ledger.make_durable()

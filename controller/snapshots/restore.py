@@ -12,11 +12,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import aclosing
 
 import structlog
 
 from controller.snapshots.format import SnapshotError, decode_steps
+from controller.snapshots.read_ahead import read_in_order
 from controller.state.shard_state import ShardState
+from coordinator.steps import TakeSteps
 from headgate.background import cancel_and_wait
 from headgate.errors import LedgerError, ObjectMissingError
 from headgate.ledger.chunk import FORMAT
@@ -30,7 +33,7 @@ OnUnusableSnapshot = Callable[[int], None]
 log = structlog.get_logger(__name__)
 
 
-async def load_newest_snapshot(ledger: Ledger, on_unusable: OnUnusableSnapshot) -> ShardState:
+async def load_newest_snapshot(ledger: Ledger, on_unusable: OnUnusableSnapshot, take_steps: TakeSteps) -> ShardState:
     """Return the state of the newest usable snapshot; an empty one if there is none and the ledger begins at 1.
 
     Raises:
@@ -48,7 +51,7 @@ async def load_newest_snapshot(ledger: Ledger, on_unusable: OnUnusableSnapshot) 
                 "is written only after its chunk is durable; the ledger has lost its end, or is another one",
             )
         try:
-            return await _decode_cooperatively(await ledger.store.read(where), ledger.shard, number)
+            return await take_steps(decode_steps(await ledger.store.read(where), shard=ledger.shard, chunk=number))
         except (SnapshotError, ObjectMissingError) as error:
             # Missing: newer ones were written meanwhile, and it was deleted.
             on_unusable(ledger.shard)
@@ -68,14 +71,15 @@ async def load_newest_snapshot(ledger: Ledger, on_unusable: OnUnusableSnapshot) 
 async def apply_new_chunks(ledger: Ledger, state: ShardState) -> int:
     """Fold the chunks after ``state`` up to the first missing number; return how many."""
     read = 0
-    while (chunk := await ledger.read_or_none(state.chunk + 1)) is not None:
-        state.apply_all(chunk.entries, chunk=chunk.header.number, at_ms=chunk.header.at_ms)
-        read += 1
+    async with aclosing(read_in_order(ledger, state.chunk + 1)) as chunks:
+        async for chunk in chunks:
+            state.apply_all(chunk.entries, chunk=chunk.header.number, at_ms=chunk.header.at_ms)
+            read += 1
     return read
 
 
 async def catch_up(
-    ledger: Ledger, state: ShardState, on_unusable: OnUnusableSnapshot, *, urgent: bool = False
+    ledger: Ledger, state: ShardState, on_unusable: OnUnusableSnapshot, take_steps: TakeSteps, *, urgent: bool = False
 ) -> tuple[ShardState, int]:
     """Return the state at the end of the ledger, and how many chunks were read; continues from ``state`` if possible.
 
@@ -86,7 +90,7 @@ async def catch_up(
         StoreUnavailableError: the store is unreachable; ``state`` may include more chunks than before.
 
     """
-    current = state if state.chunk else await load_newest_snapshot(ledger, on_unusable)
+    current = state if state.chunk else await load_newest_snapshot(ledger, on_unusable, take_steps)
     read = 0
     while True:
         found, rest = await (_read_and_list(ledger, current) if urgent else _read_then_list(ledger, current))
@@ -97,7 +101,7 @@ async def catch_up(
                 raise _missing_chunk_error(ledger, missing)
             return current, read
         if not await ledger.exists(current.chunk + 1):
-            newer = await load_newest_snapshot(ledger, on_unusable)
+            newer = await load_newest_snapshot(ledger, on_unusable, take_steps)
             if newer.chunk <= current.chunk:
                 raise _missing_chunk_error(ledger, current.chunk + 1)
             current = newer
@@ -135,15 +139,3 @@ async def refuse_former_folder(ledger: Ledger) -> None:
 
 def _missing_chunk_error(ledger: Ledger, missing: int) -> LedgerError:
     return LedgerError(f"{chunk_folder(ledger.shard)}: chunk {missing} is missing; the ledger has a gap")
-
-
-async def _decode_cooperatively(data: bytes, shard: int, number: int) -> ShardState:
-    """Decode part by part, with other tasks of the loop in between."""
-    steps = decode_steps(data, shard=shard, chunk=number)
-    while True:
-        try:
-            next(steps)
-        except StopIteration as done:
-            state: ShardState = done.value
-            return state
-        await asyncio.sleep(0)

@@ -9,9 +9,9 @@ from coordinator.decisions.external_topics import external_grant
 from coordinator.decisions.gate import Gate
 from coordinator.reporting.idle_reasons import idle_reasons
 from coordinator.reporting.progress import segment_status, unacknowledged
-from coordinator.reporting.steps import Steps, encoding_cost, parts
 from coordinator.state.subscription import Holding, RegisteredConsumer, Subscription
 from coordinator.state.topic_view import TopicView
+from coordinator.steps import Steps, encoding_cost, parts
 from headgate.model.bucket_ranges import BucketRange, SegmentSlice, bucket_bounds, buckets_of, segment_of
 from headgate.model.hashing import KEY_BUCKETS
 from headgate.protocol import messages as m

@@ -18,9 +18,9 @@ from dataclasses import dataclass, field
 from coordinator.decisions.external_topics import remaining_at_source
 from coordinator.decisions.gate import Gate, is_gated, tracks_acknowledgements
 from coordinator.reporting.progress import segment_status, unacknowledged
-from coordinator.reporting.steps import Steps, encoding_cost, parts
 from coordinator.state.subscription import RegisteredConsumer, Subscription
 from coordinator.state.topic_view import TopicView
+from coordinator.steps import Steps, encoding_cost, parts
 from headgate.model.bucket_ranges import BucketRange, SegmentSlice, segment_of
 from headgate.model.duration import duration
 from headgate.model.layout import SegmentState

@@ -13,9 +13,9 @@ from collections.abc import Collection, Mapping
 
 from coordinator.balancing.balance import compute_target
 from coordinator.decisions.gate import compute_gate, drained_without_count, tracks_acknowledgements
-from coordinator.reporting.steps import Steps
 from coordinator.state.subscription import Subscription
 from coordinator.state.topic_view import TopicView
+from coordinator.steps import Steps
 from headgate.errors import LayoutError
 from headgate.model.bucket_ranges import SegmentSlice, bucket_bounds, segment_of
 from headgate.model.layout import Layout, SegmentState

@@ -7,7 +7,7 @@ from importlib.metadata import version
 from typing import Final, get_args
 
 from metrics import events
-from metrics.label_values import BrokerConnectionKind, HttpDenial, HttpLimit, StoreOperation
+from metrics.label_values import BrokerConnectionKind, CollectionScope, HttpDenial, HttpLimit, StoreOperation
 from metrics.metric_factory import MetricFactory
 
 LAG_BUCKETS: Final = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
@@ -61,6 +61,13 @@ def add_dependency_metrics(metrics: MetricFactory) -> None:
     metrics.on(events.CertificateRead, lambda event: expiry.labels(event.use).set(event.expires_at_seconds))
     _add_file_system_metrics(metrics)
     metrics.time(events.LoopLagMeasured, "loop_lag_seconds", "How late the event loop ran a timer.", LAG_BUCKETS)
+    metrics.time(
+        events.GarbageCollected,
+        "garbage_collection_seconds",
+        "Collections of cyclic garbage, during which the event loop waits, by what they look at.",
+        LAG_BUCKETS,
+        scope=get_args(CollectionScope),
+    )
     build = metrics.gauge("build_info", "Always 1. The labels name the versions.", version=None, python=None)
     build.child(version("headgate"), platform.python_version()).set(1)
 

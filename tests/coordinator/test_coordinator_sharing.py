@@ -4,7 +4,7 @@ import pytest
 
 from coordinator.balancing.affinity import preferred_owners_of
 from coordinator.reporting.idle_reasons import idle_reasons
-from coordinator.reporting.steps import complete
+from coordinator.steps import complete
 from headgate.model import entries as e
 from headgate.model.bucket_ranges import BucketRange
 from headgate.model.layout import Layout, Segment

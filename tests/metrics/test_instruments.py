@@ -72,6 +72,7 @@ def test_labels_are_bounded(registry, instruments):
         "quota",
         "connection",
         "change",
+        "scope",
         "le",
         "version",
         "python",

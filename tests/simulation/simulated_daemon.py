@@ -20,7 +20,7 @@ from controller.leader.leader import ShardLeader
 from controller.leader.shard_controller import ShardController
 from controller.leader.shard_spreader import ShardSpreader
 from controller.leader.standby_memory import StandbyMemory
-from controller.leader.step_driver import TurnBudget
+from controller.leader.step_driver import SerialSteps, TurnBudget
 from controller.leadership.election import ElectionEvent, Lost
 from controller.leadership.instance_record import InstanceRecord
 from controller.leadership.ledger_identity import LedgerIdentity
@@ -101,6 +101,7 @@ class SimulatedDaemon:
         """How far this machine's wall clock is set ahead."""
         self._clock = SteadyClock(now_ms(), now_ms())
         self._turn_budget = TurnBudget()
+        self._restoring = SerialSteps(self._turn_budget, lambda: None)
         self.standby = StandbyMemory(name, self.elections, lambda: simulation.standby_bytes)
         self.controllers = self._new_controllers(simulation.plan.shards)
         self.spreader = ShardSpreader(
@@ -146,6 +147,7 @@ class SimulatedDaemon:
                 observer=self,
                 now_ms=self.now_ms,
                 require_ledger=identity.require,
+                take_steps=self._restoring.complete,
             )
             for shard in range(shards)
         ]

@@ -14,7 +14,7 @@ import msgspec
 from controller.snapshots.format import decode_steps
 from controller.state.producers import Producers
 from controller.state.shard_state import ShardState
-from coordinator.reporting.steps import complete
+from coordinator.steps import complete
 from headgate.model.offset_ranges import OffsetRanges
 
 PLAIN = frozenset({bool, bytes, float, int, str, type(None)})

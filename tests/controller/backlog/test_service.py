@@ -16,7 +16,7 @@ from controller.backlog.service import (
     BacklogService,
 )
 from controller.leader.step_driver import StepDriver
-from coordinator.reporting.steps import complete
+from coordinator.steps import complete
 from drain.external.table_mapping import ExternalView
 from drain.protocol import BacklogResponse, BacklogRow, DrainCheckError, ExternalBacklogQuery, ExternalBacklogResponse
 from headgate.model import entries as e

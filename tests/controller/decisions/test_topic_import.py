@@ -12,7 +12,7 @@ from controller.decisions.handlers import Decision
 from controller.decisions.topic_import import import_topic
 from controller.snapshots.format import encode_snapshot
 from coordinator.decisions.refusal import Refusal
-from coordinator.reporting.steps import Steps
+from coordinator.steps import Steps
 from headgate.model import entries as e
 from headgate.model.layout import SegmentState
 from headgate.protocol import messages as m

@@ -14,7 +14,7 @@ from controller.leader.leader import ShardLeader
 from controller.leader.request_queue import MAX_WAITING_REQUESTS, RequestQueue
 from controller.leader.step_driver import MAX_COST_PER_TURN, StepDriver
 from coordinator.decisions.refusal import Refusal
-from coordinator.reporting.steps import Steps
+from coordinator.steps import Steps
 from headgate.protocol import messages as m
 from tests.support.worlds.one_shard import CLUSTER, OneShard
 

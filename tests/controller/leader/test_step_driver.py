@@ -10,8 +10,8 @@ from itertools import pairwise
 
 import pytest
 
-from controller.leader.step_driver import StepDriver, TurnBudget
-from coordinator.reporting.steps import Steps
+from controller.leader.step_driver import SerialSteps, StepDriver, TurnBudget
+from coordinator.steps import Steps
 
 pytestmark = pytest.mark.looptime
 
@@ -111,6 +111,39 @@ async def test_a_task_gets_the_result_of_its_steps() -> None:
     driver = StepDriver(TurnBudget(max_cost=10))
 
     assert "result" == await driver.complete(steps())
+
+
+async def test_serial_work_is_complete_in_order_with_one_step_in_a_turn() -> None:
+    done: list[str] = []
+    serial = SerialSteps(TurnBudget(max_cost=10), lambda: done.append("|"))
+    works = asyncio.gather(*(serial.complete(noted(done, name, 3, 10)) for name in "abc"))
+    counts = [0]
+    while not works.done():
+        await asyncio.sleep(0)
+        counts.append(len(done))
+
+    assert list("aaa|bbb|ccc|") == done
+    assert all(after - before <= 2 for before, after in pairwise(counts)), "one step, and that all are taken"
+
+
+async def test_serial_work_continues_after_work_that_was_cancelled_and_work_that_failed() -> None:
+    def failing() -> Steps[None]:
+        yield 10
+        raise ValueError
+
+    done: list[str] = []
+    serial = SerialSteps(TurnBudget(max_cost=10), lambda: done.append("|"))
+    cancelled = asyncio.create_task(serial.complete(noted(done, "a", 100, 10)))
+    failed = asyncio.create_task(serial.complete(failing()))
+    last = asyncio.create_task(serial.complete(noted(done, "b", 1, 10)))
+    await asyncio.sleep(0)
+    cancelled.cancel()
+    await asyncio.wait([cancelled, failed, last])
+
+    assert isinstance(failed.exception(), ValueError)
+    assert ["b", "|"] == done[-2:]
+    assert done.count("|") == 1
+    assert done.count("a") < 100
 
 
 async def test_who_was_cancelled_while_it_waited_spends_nothing() -> None:

@@ -1,6 +1,8 @@
 """Transfers of a shard from its leader to a successor, with real controllers and fake servers."""
 
 import asyncio
+import gc
+import weakref
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -48,6 +50,23 @@ async def test_a_transfer_makes_precisely_the_successor_the_leader_at_once() -> 
         await until(lambda: b.elections.queue(0) == SeenQueue("a", frozenset("bc"), fixed=True))
     assert await cluster.terms() == [(1, "a"), (2, "c"), (3, "a")]
     assert took < 0.2, "fifteen messages of up to 10 ms each, and some reads and writes of up to 2 ms"
+
+
+async def test_a_former_leader_and_its_state_are_freed() -> None:
+    """They refer to each other, so the garbage collector frees them; nothing of the daemon refers to them."""
+    cluster = Cluster()
+    client = BareClient(cluster.broker)
+    async with three(cluster) as (a, b, _):
+        await client.open()
+        leader, state = weakref.ref(a.leader), weakref.ref(a.leader.state)
+        assert await a.controller.start_transfer("b", "spread") is None
+        await until(lambda: b.leads)
+        await until(lambda: a.controller.following_epoch == 2)
+        gc.collect()
+
+        assert leader() is None
+        assert state() is None
+        assert a.controller.terms_ended == 1
 
 
 async def test_a_leader_serves_until_its_successor_has_read_the_ledger() -> None:

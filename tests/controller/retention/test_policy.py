@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from controller.retention.policy import PruneDecision, RetentionRules, decide_pruning
 from coordinator.decisions.gate import compute_gate
-from coordinator.reporting.steps import complete
 from coordinator.state.subscription import Subscription
+from coordinator.steps import complete
 from headgate.model.layout import Layout
 
 HOUR = 3_600_000

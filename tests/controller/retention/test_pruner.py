@@ -15,7 +15,7 @@ from controller.decisions.handlers import Decision
 from controller.leader.leader import ShardLeader
 from controller.settings.load import RetentionSettings
 from coordinator.decisions.refusal import Refusal
-from coordinator.reporting.steps import complete
+from coordinator.steps import complete
 from headgate.errors import StoreUnavailableError
 from headgate.ledger.compacted import CompactedObject, Manifest, create_manifest
 from headgate.protocol import messages as m

@@ -12,6 +12,7 @@ from controller.retention.trimmer import Trimmer
 from controller.snapshots.job import take_snapshot
 from controller.snapshots.restore import catch_up
 from controller.state.shard_state import ShardState
+from coordinator.steps import complete_now
 from headgate.ledger.chunk_ranges import ChunkRange
 from headgate.ledger.compacted import CompactedObject, Manifest, create_manifest
 from headgate.ledger.paths import snapshot_path
@@ -155,7 +156,7 @@ async def test_the_next_leader_finishes_a_trim() -> None:
     kept.store.fail_next("unavailable", "delete")
     await leader.trim_once()
     assert (1, 13) == (len(leader.observer.of(events.TrimFailed)), len(await kept.ledger.numbers()))
-    state, _ = await catch_up(kept.ledger, ShardState(0), kept.on_unusable)
+    state, _ = await catch_up(kept.ledger, ShardState(0), kept.on_unusable, complete_now)
     before = everything(state)
     after = TrimmingLeader(kept, state)
     await after.trimmer.trim_once()

@@ -12,9 +12,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from controller.leader.step_driver import MAX_COST_PER_TURN
 from controller.snapshots import format as snapshots
 from controller.snapshots.format import SnapshotError, decode_steps, encode_snapshot
-from controller.state.dedup_window import FinishedBatches
+from controller.state.dedup_window import FinishedBatch, FinishedBatches
 from controller.state.producers import ProducerState
 from controller.state.shard_state import ShardState
 from controller.state.topic import SegmentTail
@@ -171,8 +172,24 @@ def test_many_producers_are_decoded_in_several_steps() -> None:
     state.begin_chunk(1, 0)
     for number in range(snapshots.PRODUCERS_PER_BLOCK * 3):
         state.producers.restore(ProducerState(number, 0, None, "token"))
-    steps = 0
-    for _ in decode_steps(encode_snapshot(state, written_at_ms=0), shard=0, chunk=1):
-        steps += 1
+    costs = list(decode_steps(encode_snapshot(state, written_at_ms=0), shard=0, chunk=1))
 
-    assert steps == 1 + 3
+    assert len(costs) == 1 + 3
+
+
+def test_a_step_that_decodes_many_batches_costs_more_than_a_turn_has() -> None:
+    """So it is the only one of its turn; a step with identities alone shares a turn."""
+    costs = {}
+    for batches in (0, 2):
+        state, draws = ShardState(0), random.Random(1)
+        state.begin_chunk(1, 0)
+        for _ in range(snapshots.PRODUCERS_PER_BLOCK):
+            producer = ProducerState(draws.getrandbits(63), 0, None, f"token-{draws.random()}")
+            for sequence in range(batches):
+                placements = [e.Placement(segment, 0, draws.getrandbits(40), 7, 5) for segment in range(4)]
+                producer.finished.append(FinishedBatch(sequence, 2, 1, draws.randbytes(16), placements))
+            state.producers.restore(producer)
+        costs[batches] = max(decode_steps(encode_snapshot(state, written_at_ms=0), shard=0, chunk=1))
+
+    assert MAX_COST_PER_TURN / 20 < costs[0] < MAX_COST_PER_TURN / 2
+    assert MAX_COST_PER_TURN < costs[2]

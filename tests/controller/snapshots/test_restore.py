@@ -9,6 +9,7 @@ import pytest
 from controller.snapshots.job import RETAINED_SNAPSHOTS, take_snapshot
 from controller.snapshots.restore import catch_up, load_newest_snapshot
 from controller.state.shard_state import ShardState
+from coordinator.steps import ResultT, Steps, complete_now
 from headgate.errors import LedgerError, LedgerFormatError, StoreUnavailableError
 from headgate.ledger.ledger import Ledger
 from headgate.ledger.paths import chunk_folder, snapshot_path
@@ -28,6 +29,25 @@ async def test_a_restore_reads_the_newest_snapshot_and_the_chunks_after_it() -> 
     assert everything(ledger.state) == everything(state)
     assert 3 == read
     assert 0 == ledger.unusable
+
+
+async def test_a_snapshot_is_decoded_in_the_steps_of_the_caller() -> None:
+    ledger = LedgerInMemory(10)
+    await ledger.snapshot()
+    costs: list[int] = []
+
+    async def take_steps(steps: Steps[ResultT]) -> ResultT:
+        try:
+            while True:
+                costs.append(next(steps))
+        except StopIteration as stop:
+            result: ResultT = stop.value
+            return result
+
+    state, _ = await catch_up(ledger.ledger, ShardState(0), ledger.on_unusable, take_steps)
+
+    assert everything(ledger.state) == everything(state)
+    assert costs
 
 
 @pytest.mark.parametrize("broken", [b"", b"half", None], ids=["empty", "foreign", "truncated"])
@@ -71,7 +91,7 @@ async def test_a_snapshot_ahead_of_its_ledger_is_rejected() -> None:
     ledger.lose(8)
 
     with pytest.raises(LedgerError, match=r"000000000008\.snapshot is ahead of chunks/shard=0000: chunk 8 is missing"):
-        await load_newest_snapshot(ledger.ledger, ledger.on_unusable)
+        await load_newest_snapshot(ledger.ledger, ledger.on_unusable, complete_now)
 
 
 async def test_a_trimmed_ledger_restores_the_same_state() -> None:
@@ -119,7 +139,7 @@ async def test_a_follower_whose_next_chunk_was_trimmed_continues_from_a_snapshot
         ledger.grow()
     await ledger.snapshot()
     ledger.trim(9)
-    state, read = await catch_up(ledger.ledger, behind, ledger.on_unusable)
+    state, read = await catch_up(ledger.ledger, behind, ledger.on_unusable, complete_now)
 
     assert everything(ledger.state) == everything(state)
     assert 1 == read
@@ -137,7 +157,7 @@ async def test_the_end_of_a_ledger_is_read_and_listed_at_once_if_clients_wait() 
         for _ in range(new_chunks):
             ledger.grow()
         began = loop.time()
-        _, read = await catch_up(ledger.ledger, state, ledger.on_unusable, urgent=True)
+        _, read = await catch_up(ledger.ledger, state, ledger.on_unusable, complete_now, urgent=True)
         assert (read, loop.time() - began) == (new_chunks, pytest.approx(new_chunks + 1))
 
 
@@ -220,7 +240,7 @@ async def test_foreign_objects_among_the_chunks_are_skipped_and_reported_when_th
     for name in names:
         kept.store.objects[f"{chunk_folder(0)}/{name}"] = b""
         assert 2 == await ledger.newest()
-    await catch_up(ledger, ShardState(0), kept.on_unusable)
+    await catch_up(ledger, ShardState(0), kept.on_unusable, complete_now)
     for name in names:
         await ledger.numbers(after=1)
         del kept.store.objects[f"{chunk_folder(0)}/{name}"]

@@ -7,6 +7,7 @@ import tracemalloc
 from controller.snapshots.format import decode_steps, encode_snapshot
 from controller.state.shard_state import ShardState
 from controller.state.size import estimated_bytes
+from coordinator.steps import complete
 from headgate.model import entries as e
 
 PRODUCERS, SEGMENTS = 2000, 1000
@@ -37,13 +38,8 @@ def restored_bytes(state: ShardState) -> int:
     data = encode_snapshot(state, written_at_ms=0)
     tracemalloc.start()
     try:
-        steps = decode_steps(data, shard=0, chunk=state.chunk)
-        restored = None
-        while restored is None:
-            try:
-                next(steps)
-            except StopIteration as done:
-                restored = done.value
+        restored = complete(decode_steps(data, shard=0, chunk=state.chunk))
+        assert restored.chunk == state.chunk
         return tracemalloc.get_traced_memory()[0]
     finally:
         tracemalloc.stop()

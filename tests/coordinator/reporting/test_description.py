@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from coordinator.decisions.gate import compute_gate
 from coordinator.reporting.description import describe
-from coordinator.reporting.steps import complete
 from coordinator.state.subscription import Holding, RegisteredConsumer, Subscription
+from coordinator.steps import complete
 from headgate.model import entries as e
 from headgate.model.bucket_ranges import BucketRange
 from tests.support.worlds.imported_topic import imported_topic

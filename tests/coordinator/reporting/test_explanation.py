@@ -9,8 +9,8 @@ import pytest
 
 from coordinator.decisions.gate import compute_gate
 from coordinator.reporting.explanation import ExplanationContext, SegmentHolder, explain
-from coordinator.reporting.steps import complete
 from coordinator.state.subscription import RegisteredConsumer, Subscription
+from coordinator.steps import complete
 from headgate.model import entries as e
 from headgate.protocol import messages as m
 from tests.coordinator.conftest import Lead

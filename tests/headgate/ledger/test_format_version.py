@@ -14,6 +14,7 @@ from controller.snapshots import format as snapshot_format
 from controller.snapshots.job import take_snapshot
 from controller.snapshots.restore import catch_up, load_newest_snapshot
 from controller.state.shard_state import ShardState
+from coordinator.steps import complete_now
 from drain.backlog import compacted_facts
 from drain.backlog.compacted_facts import encode_range_facts, read_compacted_facts
 from drain.spark.chunks import LedgerChunks
@@ -80,7 +81,7 @@ def unusable(shard: int) -> None:
 
 async def restore(store: LocalStore) -> object:
     """Read the ledger as a daemon does when it starts."""
-    return await catch_up(Ledger(store, 0), ShardState(0), unusable)
+    return await catch_up(Ledger(store, 0), ShardState(0), unusable, complete_now)
 
 
 async def restore_without_snapshot(store: LocalStore) -> object:
@@ -174,6 +175,6 @@ async def test_a_newer_snapshot_is_passed_over(store: LocalStore) -> None:
     await rewrite(store, snapshot_path(0, 1), of_newer_format)
     passed_over: list[int] = []
 
-    state = await load_newest_snapshot(Ledger(store, 0), passed_over.append)
+    state = await load_newest_snapshot(Ledger(store, 0), passed_over.append, complete_now)
 
     assert ([0], 0) == (passed_over, state.chunk)

@@ -6,6 +6,7 @@ from controller.chunk_writer.builder import ChunkBuilder
 from controller.snapshots.job import take_snapshot
 from controller.snapshots.restore import catch_up
 from controller.state.shard_state import ShardState
+from coordinator.steps import complete_now
 from headgate.ledger.ledger import Ledger
 from headgate.ledger.paths import chunk_folder, chunk_name
 from headgate.model import entries as e
@@ -53,4 +54,4 @@ class LedgerInMemory:
         return number
 
     async def restored(self) -> tuple[ShardState, int]:
-        return await catch_up(self.ledger, ShardState(0), self.on_unusable)
+        return await catch_up(self.ledger, ShardState(0), self.on_unusable, complete_now)

@@ -19,6 +19,7 @@ from controller.leader.leader import ShardLeader
 from controller.leader.shard_controller import ShardController
 from controller.leader.shard_spreader import ShardSpreader
 from controller.leader.standby_memory import StandbyMemory
+from controller.leader.step_driver import SerialSteps, TurnBudget
 from controller.leadership.election import ElectionEvent, Lost
 from controller.leadership.instance_record import InstanceRecord
 from controller.leadership.ledger_identity import LedgerIdentity, identity_object
@@ -66,6 +67,7 @@ class Contender:
             self.store, url="memory:", node="/headgate/test/config", known=LEDGER_ID, claim=self.elections.claim_ledger
         )
         self.standby = StandbyMemory(name, self.elections, lambda: self.standby_bytes)
+        restoring = SerialSteps(TurnBudget(), lambda: None)
         self.controllers = [
             ShardController(
                 ledger=Ledger(self.store, shard),
@@ -78,6 +80,7 @@ class Contender:
                 observer=self.instruments,
                 now_ms=now_ms,
                 require_ledger=identity.require,
+                take_steps=restoring.complete,
             )
             for shard in range(contends_for)
         ]

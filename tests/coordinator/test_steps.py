@@ -6,8 +6,8 @@ import pytest
 
 from coordinator.decisions.gate import compute_gate
 from coordinator.reporting.explanation import ExplanationContext, explain
-from coordinator.reporting.steps import COST_PER_ITEM, ITEMS_PER_STEP, Steps, complete
 from coordinator.state.subscription import Subscription
+from coordinator.steps import COST_PER_ITEM, ITEMS_PER_STEP, Steps, complete
 from headgate.model import entries as e
 from headgate.protocol import messages as m
 from tests.coordinator.conftest import Lead

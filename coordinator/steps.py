@@ -1,7 +1,7 @@
-"""Reports about thousands of segments, computed in steps between which their leader serves others. Pure.
+"""Long work in steps, between which a daemon serves its clients and other shards. Pure.
 
-A step yields the cost of the next one before it begins it. The state may change between two steps, so
-a report reads snapshots that its first step takes.
+Reports about thousands of segments, and restored states. A step yields the cost of the next one before it begins it.
+The state may change between two steps, so a report reads copies that its first step takes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ ResultT = TypeVar("ResultT")
 ItemT = TypeVar("ItemT")
 
 Steps = Generator[int, None, ResultT]
-"""Yields costs, in segments or consumers to look at (about 2 µs each); returns the report."""
+"""Yields costs, in segments or consumers to look at (about 2 µs each); returns the result."""
 ITEMS_PER_STEP: Final = 128
 COST_PER_ITEM: Final = 8
 """Cost of describing or explaining a segment or consumer: about 16 µs."""
@@ -30,13 +30,18 @@ class TakeSteps(Protocol):
 
 
 def complete(steps: Steps[ResultT]) -> ResultT:
-    """Take all steps at once, and return the report."""
+    """Take all steps at once, and return the result."""
     while True:
         try:
             next(steps)
         except StopIteration as stop:
             result: ResultT = stop.value
             return result
+
+
+async def complete_now(steps: Steps[ResultT]) -> ResultT:
+    """Take all steps at once: `TakeSteps` where nothing else is served."""
+    return complete(steps)
 
 
 def parts(items: Sequence[ItemT]) -> Generator[tuple[int, Sequence[ItemT]], None, None]:
