@@ -11,6 +11,7 @@ import pytest
 from headgate.cli.cluster.top_screen import MAX_ROWS, TopScreen
 from headgate.errors import NoLeaderError, RequestRejectedError
 from tests.support.samples.cluster_overviews import NOW_MS, blocked, cluster, subscription
+from tests.support.waiting import until
 
 INTERVAL_SECONDS = 600.0
 """Longer than any test: after the first answer, tests ask themselves."""
@@ -47,6 +48,7 @@ async def shown(answers, order="lag", size=(80, 24)):
     screen = TopScreen(answers.ask, order=order, interval_seconds=INTERVAL_SECONDS)
     async with screen.run_test(size=size) as pilot:
         await answers.asked.wait()
+        await until(lambda: not screen.is_running or "asking" not in text_of(screen)[1])
         await pilot.pause()
         yield screen, pilot
 
