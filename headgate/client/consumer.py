@@ -372,6 +372,7 @@ class Consumer:
         self._feed.open(self._client.store, self._shard, topic_id)
 
     async def _heartbeat(self) -> m.HeartbeatReply:
+        self._held_segments.may_lack_grants = False
         alive = await self._requests.heartbeat(self._feed.generations())
         self._feed.head.advance(alive.head)
         return alive
@@ -379,7 +380,7 @@ class Consumer:
     async def _maintain_registration(self) -> None:
         while True:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._interval_seconds):
+                async with asyncio.timeout(0.0 if self._held_segments.may_lack_grants else self._interval_seconds):
                     await self._registration_needed.wait()
             registers = self._registration_needed.is_set()
             try:

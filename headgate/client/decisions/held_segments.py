@@ -18,7 +18,8 @@ The rules, first match wins:
 5. A revocation of a holding: finish it, once. If the revocation is final, stop at once.
 6. A revocation of a grant that never arrived is confirmed every time: the leader waits for it.
 7. Of pushes before the first `Registered`, or in its turn, revocations count after it, because another consumer waits
-   for them. Grants do not: the list has all of them, and may be newer.
+   for them. Grants do not: the list may be newer. It may be older, too, so if it lacks one of them, the consumer asks
+   with a heartbeat at once: the leader pushes again what is missing.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ confirmation."""
 
 HeldKey = tuple[int, int]
 """(segment, generation)."""
-MAX_EARLY_REVOCATIONS = 1000
-"""Before the first `Registered`. The leader repeats others with a heartbeat."""
+MAX_EARLY = 1000
+"""Revocations, and grants, before the first `Registered`. The leader repeats others with a heartbeat."""
 MAX_FENCED_REMEMBERED = 1000
 """Final revocations of grants that never arrived. A broker does not delay such a grant any
 longer."""
@@ -63,7 +64,11 @@ class HeldSegments:
         self.held: dict[HeldKey, Grant] = {}
         self.revoking: set[HeldKey] = set()
         """Holdings that are being finished."""
+        self.may_lack_grants = False
+        """A heartbeat is due at once (rule 7)."""
         self._highest_epoch = 0
+        self._early_grants: set[tuple[int, HeldKey]] = set()
+        """(leader epoch, holding) before the first list."""
         self._early_revocations: list[tuple[int, Revocation]] | None = []
         """(leader epoch, revocation) before the first list; None: there was one."""
         self._granted_since_registration: set[HeldKey] = set()
@@ -86,6 +91,8 @@ class HeldSegments:
             if epoch == leader_epoch:
                 self._revoke(revocation, changes)
         listed = {_key(grant) for grant in reply.grants}
+        self.may_lack_grants = any(epoch == leader_epoch and key not in listed for epoch, key in self._early_grants)
+        self._early_grants.clear()
         for key in list(self.held):
             if key not in listed and key not in self.revoking and key not in self._granted_since_registration:
                 self._drop(key, changes)
@@ -99,8 +106,10 @@ class HeldSegments:
         if not self._is_current(push.leader_epoch):
             return changes
         if self._early_revocations is not None:
-            kept = push.revoked[: MAX_EARLY_REVOCATIONS - len(self._early_revocations)]
+            kept = push.revoked[: MAX_EARLY - len(self._early_revocations)]
             self._early_revocations += [(push.leader_epoch, each) for each in kept]
+            new = push.granted[: MAX_EARLY - len(self._early_grants)]
+            self._early_grants.update((push.leader_epoch, _key(grant)) for grant in new)
             return changes
         for revocation in push.revoked:
             self._revoke(revocation, changes)

@@ -232,6 +232,39 @@ def test_revocations_before_the_first_list_count_after_it_and_grants_do_not():
     assert Changes(finish=[last]) == assignment.changed(pushed(revoked=[last]))
 
 
+@pytest.mark.parametrize(
+    ("early", "epoch", "listed", "asks"),
+    [
+        pytest.param([grant(0, 1)], 1, [], True, id="the list is older"),
+        pytest.param([grant(0, 1)], 1, [grant(0, 1)], False, id="listed"),
+        pytest.param([grant(0, 1), grant(1, 1)], 1, [grant(0, 1)], True, id="one is listed"),
+        pytest.param([grant(0, 1)], 2, [], False, id="of an earlier leader"),
+        pytest.param([], 1, [], False, id="none"),
+    ],
+)
+def test_a_list_without_an_early_grant_is_a_reason_to_ask(early, epoch, listed, asks):
+    """Rule 7."""
+    assignment = HeldSegments()
+    assignment.changed(pushed(granted=early))
+    assert not assignment.may_lack_grants
+
+    assignment.registered(*registered(*listed, epoch=epoch))
+
+    assert assignment.may_lack_grants == asks
+    assignment.registered(*registered(*listed, epoch=epoch))
+    assert not assignment.may_lack_grants, "the next list is complete"
+
+
+def test_a_thousand_early_grants_are_noticed():
+    assignment = HeldSegments()
+    for segment in range(1100):
+        assignment.changed(pushed(granted=[grant(segment, 1)]))
+
+    assignment.registered(*registered(*(grant(segment, 1) for segment in range(1000))))
+
+    assert not assignment.may_lack_grants
+
+
 def test_an_early_revocation_of_an_earlier_leader_does_not_count():
     assignment = HeldSegments()
     assignment.changed(pushed(revoked=[revocation(0, 0, 1)]))
