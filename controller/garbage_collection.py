@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gc
 import time
-from dataclasses import replace
 from typing import Final, Self
 
 import structlog
@@ -50,9 +49,11 @@ class GarbageCollection:
         """Collect what is due. ``terms_ended``: how many terms of this process have ended so far."""
         history = self._history
         if terms_ended > self._terms_ended:
+            history = self._history = CollectionHistory(
+                now if history.began_at is None else history.began_at,
+                history.ended_terms + terms_ended - self._terms_ended,
+            )
             self._terms_ended = terms_ended
-            first = now if history.first_ended_at is None else history.first_ended_at
-            history = self._history = replace(history, first_ended_at=first, last_ended_at=now)
         scope = due(history, gc.get_count()[2], now)
         if scope is None:
             return
@@ -64,7 +65,7 @@ class GarbageCollection:
         seconds = time.perf_counter() - began
         if scope == "all":
             self._history = CollectionHistory()
-        elif history.new_at is None:
-            self._history = replace(history, new_at=now)
+        elif history.began_at is None:
+            self._history = CollectionHistory(now)
         self._observer.observe(events.GarbageCollected(scope=scope, seconds=seconds))
         log.debug("garbage.collected", scope=scope, objects=found, seconds=round(seconds, 3))

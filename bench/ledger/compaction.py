@@ -25,9 +25,10 @@ from drain.spark.chunks import LedgerChunks
 from drain.spark.session import build_session
 from headgate.ledger.ledger import Ledger
 from headgate.protocol.messages import Grant
+from headgate.reading.chunk_cache import ChunkCache
 from headgate.reading.compacted_reader import CompactedRecords
 from headgate.reading.head import Head
-from headgate.reading.segment_reader import ChunkCache, SegmentReader
+from headgate.reading.segment_reader import SegmentReader
 from headgate.storage.object_store import LocalStore, Store
 
 CHUNKS, QUICK_CHUNKS = 2048, 256

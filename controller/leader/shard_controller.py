@@ -487,6 +487,7 @@ class ShardController:
             else:
                 ended.warning("term.ended", detail=self._end_detail)
             self._end_detail = None
+            self.leader.state.release()
             self.leader = None
             self.terms_ended += 1
         self._catching_up = self._serving = None  # A task refers to its leader, also when it is done.

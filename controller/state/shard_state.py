@@ -78,6 +78,11 @@ class ShardState:
         """Ledger time: the ``at_ms`` of the newest chunk."""
         return self.time.at_ms
 
+    def release(self) -> None:
+        """Free what is large. No entry is applied any more, and the state is shown as empty."""
+        self.topics, self.topics_by_id, self.subscriptions = {}, {}, {}
+        self.producers, self.usage = Producers(), Usage()
+
     def apply_all(self, entries: Iterable[e.AnyEntry], *, chunk: int, at_ms: int) -> None:
         """Apply the entries of a whole chunk."""
         self.begin_chunk(chunk, at_ms)

@@ -18,9 +18,10 @@ from headgate.ledger.ledger import Ledger
 from headgate.model.entries import SubscriptionType
 from headgate.model.identifiers import Generation, Offset, SegmentId
 from headgate.protocol.messages import Grant
+from headgate.reading.chunk_cache import ChunkCache
 from headgate.reading.compacted_reader import CompactedRecords
 from headgate.reading.head import Head
-from headgate.reading.segment_reader import ChunkCache, SegmentReader
+from headgate.reading.segment_reader import SegmentReader
 from headgate.storage.object_store import Store
 
 QUEUE_RECORDS: Final = 1000

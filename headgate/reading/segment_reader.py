@@ -13,111 +13,24 @@ durable before it delivers from it.
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from enum import Enum, auto
 from typing import Final
 
 from headgate.errors import LedgerError, ObjectMissingError, StoreUnavailableError
 from headgate.event_log import get_logger
-from headgate.ledger.ledger import Ledger
-from headgate.ledger.record_columns import RecordColumns
 from headgate.model.bucket_ranges import BucketRange, buckets_of, slice_of
 from headgate.model.hashing import key_bucket
 from headgate.model.offset_ranges import OffsetRanges
 from headgate.protocol.messages import Grant
+from headgate.reading.chunk_cache import ChunkCache
 from headgate.reading.compacted_reader import CompactedRecords, Rows
 from headgate.reading.head import POLL_SECONDS, Head
-from headgate.reading.tail_poll import TailPoll
 
 COMPACTION_RECHECK_SECONDS: Final = 30.0
 """How often a reader checks whether its missing next chunk was compacted, if the known head does not include it."""
-CACHE_BYTES: Final = 64 * 1024 * 1024
-CHUNK_OVERHEAD_BYTES: Final = 256
-RECORD_OVERHEAD_BYTES: Final = 160
-"""What Python's objects of a record take beside its key and value."""
 
 log = get_logger(__name__)
-
-
-class ChunkCache:
-    """Decoded chunks of one shard, restricted to the records of one topic."""
-
-    def __init__(self, ledger: Ledger, topic_id: int, budget_bytes: int = CACHE_BYTES) -> None:
-        self.loads = 0
-        self.tail = TailPoll(self._load_once)
-        self._ledger = ledger
-        self._topic_id = topic_id
-        self._budget_bytes = budget_bytes
-        self._bytes = 0
-        self._chunks: OrderedDict[int, tuple[int, dict[int, Rows]]] = OrderedDict()
-        self._loading: dict[int, asyncio.Task[dict[int, Rows]]] = {}
-
-    async def rows(self, number: int) -> dict[int, Rows]:
-        """Return segment → rows of chunk ``number``; raises what `Ledger.read_records` raises."""
-        cached = self._chunks.get(number)
-        if cached is not None:
-            self._chunks.move_to_end(number)
-            return cached[1]
-        # Shielded: cancelling one reader must not cancel the load for the others.
-        return await asyncio.shield(self._load_once(number))
-
-    async def make_durable(self) -> None:
-        """Return once all chunks are durable that were read; raises StoreUnavailableError."""
-        await self._ledger.make_durable()
-
-    async def close(self) -> None:
-        """Stop loading and polling."""
-        self.tail.close()
-        tasks = list(self._loading.values())
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
-
-    def _load_once(self, number: int) -> asyncio.Task[dict[int, Rows]]:
-        """Return the task that loads a chunk; there is one at a time."""
-        task = self._loading.get(number)
-        if task is None:
-            task = asyncio.get_running_loop().create_task(self._load(number), name=f"read-chunk-{number}")
-            self._loading[number] = task
-            task.add_done_callback(lambda done: self._loaded(number, done))
-        return task
-
-    def _loaded(self, number: int, task: asyncio.Task[dict[int, Rows]]) -> None:
-        del self._loading[number]
-        if not task.cancelled():
-            task.exception()  # Retrieved here in case all waiting readers were cancelled.
-
-    async def _load(self, number: int) -> dict[int, Rows]:
-        self.loads += 1
-        rows_by_segment = _rows_by_segment(await self._ledger.read_records(number), self._topic_id)
-        size = CHUNK_OVERHEAD_BYTES
-        for rows in rows_by_segment.values():
-            size += len(rows.keys) * RECORD_OVERHEAD_BYTES + sum(map(len, rows.keys)) + sum(map(len, rows.values))
-        self._chunks[number] = (size, rows_by_segment)
-        self._bytes += size
-        while self._bytes > self._budget_bytes and len(self._chunks) > 1:
-            _, (dropped, _) = self._chunks.popitem(last=False)
-            self._bytes -= dropped
-        return rows_by_segment
-
-
-def _rows_by_segment(records: RecordColumns, topic_id: int) -> dict[int, Rows]:
-    """Return segment → its records of one topic. Columns are picked as a whole: faster than record by record."""
-    indexes: dict[int, list[int]] = {}
-    for index, (topic, segment) in enumerate(zip(records.topic_id, records.segment, strict=True)):
-        if topic == topic_id:
-            indexes.setdefault(segment, []).append(index)
-    return {
-        segment: Rows(
-            [records.offset[index] for index in picked],
-            [records.timestamp_ms[index] for index in picked],
-            [records.key[index] for index in picked],
-            [records.value[index] for index in picked],
-        )
-        for segment, picked in indexes.items()
-    }
 
 
 Deliver = Callable[[int, int, bytes, bytes], Awaitable[None]]
@@ -180,7 +93,7 @@ class SegmentReader:
             if self.next_chunk > self._head.number and not await self._wait_at_tail():
                 continue
             try:
-                chunk = await self._cache.rows(self.next_chunk)
+                chunk = await self._cache.rows(self.next_chunk, self._head.number)
                 if self.next_chunk > self._head.number:
                     await self._cache.make_durable()
                     self._head.advance(self.next_chunk)

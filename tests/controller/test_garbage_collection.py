@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from controller.decisions.collection_pace import ALL_SECONDS, MAX_PROMOTIONS, TERM_SECONDS
+from controller.decisions.collection_pace import ALL_SECONDS, MAX_ENDED_TERMS, MAX_PROMOTIONS
 from controller.garbage_collection import NEVER, GarbageCollection
 from metrics import events
 from tests.support.fakes.recording_observer import RecordingObserver
@@ -70,26 +70,29 @@ def test_new_garbage_is_freed_and_what_lives_is_not_looked_at_again(
     assert not any(each is living for each in gc.get_objects()), "it is frozen"
 
 
-def test_a_frozen_term_is_freed_after_it_has_ended(garbage: GarbageCollection, observed: RecordingObserver) -> None:
+def test_frozen_terms_are_freed_after_they_have_ended(garbage: GarbageCollection, observed: RecordingObserver) -> None:
     term = Node()
     ended = weakref.ref(term)
     garbage.keep()
     del term
     promote()
-    garbage.collect_if_due(terms_ended=1, now=1.0)
+    garbage.collect_if_due(terms_ended=MAX_ENDED_TERMS - 1, now=1.0)
     assert ended() is not None, "new objects are collected, and it is none"
-    garbage.collect_if_due(terms_ended=1, now=1.0 + TERM_SECONDS)
+    garbage.collect_if_due(terms_ended=MAX_ENDED_TERMS, now=2.0)
 
     assert ended() is None
     assert scopes(observed) == ["new", "all"]
-    garbage.collect_if_due(terms_ended=1, now=1.0 + 9 * TERM_SECONDS)
-    assert scopes(observed) == ["new", "all"], "that term is dealt with"
+    for more in (0, MAX_ENDED_TERMS - 1, MAX_ENDED_TERMS):
+        garbage.collect_if_due(terms_ended=MAX_ENDED_TERMS + more, now=3.0)
+    assert scopes(observed) == ["new", "all", "all"], "each counts once"
 
 
-def test_terms_that_end_together_are_collected_once(garbage: GarbageCollection, observed: RecordingObserver) -> None:
-    for ended in range(1, 5):
-        garbage.collect_if_due(terms_ended=ended, now=5.0 * ended)
-    garbage.collect_if_due(terms_ended=4, now=20.0 + TERM_SECONDS)
+def test_one_ended_term_is_freed_within_an_hour(garbage: GarbageCollection, observed: RecordingObserver) -> None:
+    garbage.collect_if_due(terms_ended=1, now=5.0)
+    garbage.collect_if_due(terms_ended=2, now=1_000.0)
+    garbage.collect_if_due(terms_ended=2, now=4.0 + ALL_SECONDS)
+    assert scopes(observed) == []
+    garbage.collect_if_due(terms_ended=2, now=5.0 + ALL_SECONDS)
 
     assert scopes(observed) == ["all"]
 

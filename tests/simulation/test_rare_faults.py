@@ -15,7 +15,7 @@ from coordinator.decisions.gate import compute_gate
 from headgate.errors import LedgerError
 from headgate.ledger.ledger import Ledger
 from headgate.protocol import messages as m
-from headgate.reading.segment_reader import ChunkCache
+from headgate.reading.chunk_cache import ChunkCache
 from tests.simulation.broken_promise import InvariantViolationError
 from tests.simulation.failure import failure_of
 from tests.simulation.invariant_checker import InvariantChecker

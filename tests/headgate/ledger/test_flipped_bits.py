@@ -35,7 +35,7 @@ from headgate.ledger.compacted import (
 from headgate.ledger.ledger import Ledger
 from headgate.ledger.paths import chunk_path, snapshot_path
 from headgate.model import entries as e
-from headgate.reading.segment_reader import ChunkCache
+from headgate.reading.chunk_cache import ChunkCache
 from tests.support.fakes.object_store import FakeStore
 from tests.support.samples.compaction import compact
 from tests.support.samples.histories import History

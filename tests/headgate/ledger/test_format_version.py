@@ -28,9 +28,10 @@ from headgate.ledger.ledger import Ledger
 from headgate.ledger.paths import chunk_folder, chunk_name, snapshot_path
 from headgate.model import entries as e
 from headgate.protocol import messages as m
+from headgate.reading.chunk_cache import ChunkCache
 from headgate.reading.compacted_reader import CompactedRecords
 from headgate.reading.head import Head
-from headgate.reading.segment_reader import ChunkCache, SegmentReader
+from headgate.reading.segment_reader import SegmentReader
 from headgate.reading.time_lookup import first_chunk_at
 from headgate.storage.object_store import LocalStore
 from tests.support.samples.object_formats import of_newer_format, of_older_format

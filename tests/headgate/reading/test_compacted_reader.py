@@ -16,9 +16,10 @@ from headgate.ledger.compacted import Manifest, create_manifest, decode_compacte
 from headgate.ledger.ledger import Ledger
 from headgate.ledger.paths import chunk_folder, chunk_name
 from headgate.protocol import messages as m
+from headgate.reading.chunk_cache import ChunkCache
 from headgate.reading.compacted_reader import CompactedRecords, CompactedSlice
 from headgate.reading.head import POLL_SECONDS, Head
-from headgate.reading.segment_reader import ChunkCache, SegmentReader
+from headgate.reading.segment_reader import SegmentReader
 from tests.support.fakes.object_store import FakeStore
 from tests.support.fakes.scripted_leader import TOPIC_ID, ScriptedCluster
 from tests.support.samples.compaction import compact
@@ -262,11 +263,13 @@ async def test_each_outage_of_the_store_at_a_known_chunk_is_logged_once_and_wait
     ledger = CompactedLedger(2)
     running = asyncio.create_task(ledger.reader().run())
     for outages in (1, 2):
-        began = asyncio.get_running_loop().time()
-        ledger.store.fail_next("unavailable", "read", 3)
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        ledger.store.outage()
+        loop.call_later(3 * POLL_SECONDS, ledger.store.outage, False)
         ledger.grow()
         await until(lambda: len(ledger.delivered) == ledger.records)
-        assert asyncio.get_running_loop().time() - began >= 3 * POLL_SECONDS
+        assert loop.time() - began >= 3 * POLL_SECONDS
         logged = [each.msg.event for each in caplog.records if isinstance(each.msg, LogEvent)]
         assert logged == ["segment.unreadable"] * outages
     running.cancel()

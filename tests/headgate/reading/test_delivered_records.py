@@ -11,9 +11,10 @@ from controller.chunk_writer.builder import ChunkBuilder
 from headgate.ledger.ledger import Ledger
 from headgate.model.hashing import KEY_BUCKETS, key_bucket
 from headgate.protocol.messages import Grant
+from headgate.reading.chunk_cache import ChunkCache
 from headgate.reading.compacted_reader import CompactedRecords
 from headgate.reading.head import Head
-from headgate.reading.segment_reader import ChunkCache, OnSkipped, SegmentReader
+from headgate.reading.segment_reader import OnSkipped, SegmentReader
 from tests.support.fakes.object_store import FakeStore
 
 pytestmark = pytest.mark.looptime

@@ -1,4 +1,4 @@
-"""The cache of decoded chunks, and the head that readers wait for."""
+"""The cache of decoded chunks: each is loaded once, and those that exist ahead of their turn."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 from headgate.errors import ObjectMissingError
 from headgate.ledger.ledger import Ledger
 from headgate.protocol import messages as m
+from headgate.reading.chunk_cache import CACHE_BYTES, CHUNK_OVERHEAD_BYTES, MAX_DEPTH, MAX_LOADS, ChunkCache
 from headgate.reading.head import Head
-from headgate.reading.segment_reader import CACHE_BYTES, CHUNK_OVERHEAD_BYTES, ChunkCache
 from tests.support.fakes.scripted_leader import TOPIC_ID, ScriptedCluster
 
 pytestmark = pytest.mark.looptime
@@ -64,31 +64,6 @@ async def test_a_missing_chunk_is_not_cached():
         await cache.rows(1)
     cluster.store_records([m.Record(b"key", b"value", 1)])
     assert [0] == (await cache.rows(1))[0].offsets
-
-
-async def test_the_head_wakes_waiting_readers_and_never_falls():
-    head = Head()
-    waiting = asyncio.create_task(head.wait_for(3, 10))
-    await asyncio.sleep(1)
-    head.advance(2)
-    await asyncio.sleep(1)
-    assert not waiting.done()
-    head.advance(5)
-    head.advance(4)
-    await waiting
-    assert 5 == head.number
-    assert 2 == pytest.approx(asyncio.get_running_loop().time(), abs=0.1)
-
-
-async def test_an_announcement_of_the_known_head_wakes_no_reader() -> None:
-    head = Head()
-    head.advance(5)
-    waiting = asyncio.create_task(head.changed())
-    await asyncio.sleep(1)
-    head.advance(5)
-    await asyncio.sleep(1)
-    assert not waiting.done()
-    waiting.cancel()
 
 
 @pytest.mark.parametrize(("budget_bytes", "loads"), [(2 * CHUNK_OVERHEAD_BYTES, 2), (2 * CHUNK_OVERHEAD_BYTES - 1, 3)])
@@ -168,21 +143,83 @@ async def test_a_load_that_fails_after_all_readers_have_left_is_no_unhandled_err
     assert unhandled == []
 
 
-async def test_readers_that_wait_for_the_head_end_together_when_the_first_time_has_passed() -> None:
-    head = Head()
-    loop = asyncio.get_running_loop()
-    ended: list[float] = []
+DELAY_SECONDS = 0.04
 
-    async def wait(number: int, seconds: float) -> None:
-        await head.wait_for(number, seconds)
-        ended.append(loop.time())
 
-    await asyncio.gather(*(wait(1, seconds) for seconds in (3, 1, 2, 1)))
-    assert [1, 1, 1, 1] == pytest.approx(ended, abs=0.01)
+def slow_cache(chunks: int, budget_bytes: int = CACHE_BYTES) -> ChunkCache:
+    cluster = cluster_with(chunks)
+    cluster.store.latency_seconds = (DELAY_SECONDS, DELAY_SECONDS)
+    return ChunkCache(Ledger(cluster.store, 0), TOPIC_ID, budget_bytes)
 
-    ended.clear()
-    waiting = asyncio.gather(wait(1, 2), wait(2, 3))
+
+async def test_chunks_that_exist_are_loaded_ahead_and_once() -> None:
+    cache = slow_cache(400)
+    before = asyncio.get_running_loop().time()
+    for number in range(1, 401):
+        assert (await cache.rows(number, newest=400))[0].offsets == [number - 1]
+
+    assert asyncio.get_running_loop().time() - before < 400 * DELAY_SECONDS / 8
+    assert cache.loads == 400
+
+
+@pytest.mark.parametrize("newest", [0, 5])
+async def test_what_may_not_exist_is_not_loaded_ahead(newest: int) -> None:
+    """A reader at the tail would request it in vain with every chunk."""
+    cache = slow_cache(5)
+    for number in range(1, 6):
+        await cache.rows(number, newest=min(newest, number))
     await asyncio.sleep(1)
-    head.advance(1)
-    await waiting
-    assert [2, 4] == pytest.approx(ended, abs=0.01), "an advance leaves the time of the others as it is"
+
+    assert cache.loads == 5
+
+
+async def test_more_is_loaded_ahead_the_more_of_it_was_used() -> None:
+    cache = slow_cache(100)
+    loads = []
+    for number in range(1, 31):
+        await cache.rows(number, newest=100)
+        await asyncio.sleep(1)
+        loads.append(cache.loads - number)
+
+    assert loads == [min(number, MAX_DEPTH) for number in range(1, 31)]
+
+
+async def test_readers_at_too_many_places_load_nothing_ahead() -> None:
+    """What was loaded for one would be dropped before it is used."""
+    cache = slow_cache(400, budget_bytes=4 * CHUNK_BYTES)
+    for number in range(1, 51):
+        for first in (0, 100, 200, 300):
+            await cache.rows(first + number, newest=400)
+
+    assert cache.loads < 200 * 1.1
+
+
+async def test_a_limited_number_of_chunks_is_loaded_at_a_time() -> None:
+    cache = slow_cache(1000)
+    most = 0
+
+    async def read(first: int) -> None:
+        nonlocal most
+        for number in range(first, first + 50):
+            await cache.rows(number, newest=1000)
+            most = max(most, len(cache._loading))
+
+    await asyncio.gather(*(read(1 + 100 * each) for each in range(10)))
+
+    assert MAX_LOADS < most <= MAX_LOADS + 10, "and one of each reader"
+
+
+async def test_a_load_ahead_that_failed_is_repeated_in_its_turn_and_is_no_unhandled_error() -> None:
+    cluster = cluster_with(3)
+    cache = ChunkCache(Ledger(cluster.store, 0), TOPIC_ID)
+    unhandled: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: unhandled.append(context))
+    await cache.rows(1)
+    cluster.store.fail_next("unavailable", "read")
+    await cache.rows(1, newest=2)
+    await asyncio.sleep(1)
+    assert cache.loads == 2
+    gc.collect()
+
+    assert [1] == (await cache.rows(2))[0].offsets
+    assert unhandled == []
