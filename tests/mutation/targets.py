@@ -42,6 +42,7 @@ STATEFUL = (
     "headgate.client.consumer",
     "headgate.client.record_feed",
     "headgate.ledger.facts",
+    "headgate.reading.chunk_cache",
     "headgate.reading.head",
     "headgate.reading.segment_reader",
     "headgate.reading.tail_poll",

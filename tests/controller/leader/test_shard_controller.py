@@ -161,7 +161,7 @@ async def test_a_term_starts_with_the_state_of_the_previous_one() -> None:
         await client.open()
         await client.call(m.CreateTopic, topic="t", token="x", segments=2)
         await client.call(m.SplitSegment, topic="t", segment=0, token="y")
-        first = a.leader.state
+        first, topic = a.leader.state, a.leader.state.topics["t"]
         a.controller.post(Event.STOP_REQUESTED)
         await until(lambda: a.controller.leadership.role is Role.STOPPED)
     async with Contender(cluster, "b").running() as b:
@@ -169,7 +169,7 @@ async def test_a_term_starts_with_the_state_of_the_previous_one() -> None:
         second = b.leader.state
         await client.transport.__aexit__(None, None, None)
 
-    assert first.topics["t"].layout == second.topics["t"].layout
+    assert topic.layout == second.topics["t"].layout
     assert (first.next_id, dict(first.commands)) == (second.next_id, dict(second.commands))
 
 
