@@ -46,7 +46,7 @@ class ChunkCache:
         self._paused_until = 0
         """The number of loads at which chunks are loaded ahead again."""
 
-    async def rows(self, number: int, newest: int = 0) -> dict[int, Rows]:
+    async def rows(self, number: int, newest: int) -> dict[int, Rows]:
         """Return segment → rows of chunk ``number``; raises what `Ledger.read_records` raises.
 
         ``newest``: the last chunk that is known to exist; chunks up to it are loaded ahead.
@@ -54,13 +54,15 @@ class ChunkCache:
         if number in self._ahead:
             self._ahead.discard(number)
             self._depth = min(MAX_DEPTH, self._depth + 1)
-        self._load_ahead(number, newest)
         cached = self._chunks.get(number)
         if cached is not None:
             self._chunks.move_to_end(number)
+            self._load_ahead(number, newest)
             return cached[1]
+        loading = self._load_once(number)
+        self._load_ahead(number, newest)
         # Shielded: cancelling one reader must not cancel the load for the others.
-        return await asyncio.shield(self._load_once(number))
+        return await asyncio.shield(loading)
 
     async def make_durable(self) -> None:
         """Return once all chunks are durable that were read; raises StoreUnavailableError."""
@@ -76,9 +78,7 @@ class ChunkCache:
             await asyncio.wait(tasks)
 
     def _load_ahead(self, number: int, newest: int) -> None:
-        """Load chunk ``number`` if it is missing, and begin to load those after it."""
-        if number not in self._chunks:
-            self._load_once(number)
+        """Begin to load the chunks after ``number``, as far as they are missing."""
         if self.loads < self._paused_until:
             return
         for ahead in range(number + 1, min(newest, number + self._depth) + 1):
