@@ -27,7 +27,6 @@ import time
 import typing
 import urllib.request
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any, Final
@@ -47,6 +46,7 @@ from bench.harness.one_leader import (
     run_timed,
 )
 from controller.cluster_status import ClusterStatus
+from controller.garbage_collection import GarbageCollection
 from controller.peers import Peers
 from controller.state.shard_state import ShardState
 from controller.status import daemon_status
@@ -190,19 +190,9 @@ def _run(group: Group) -> dict[str, Stall]:
                 found[name] = clock.longest
         return found
 
-    with _collector_of_a_daemon():
-        return run_timed(main(), clock)
-
-
-@contextmanager
-def _collector_of_a_daemon() -> Iterator[None]:
-    """Let the garbage collector look only at what the leader creates, as `Daemon` does when a term starts."""
     gc.collect()
-    gc.freeze()
-    try:
-        yield
-    finally:
-        gc.unfreeze()
+    with GarbageCollection(NoopObserver()):
+        return run_timed(main(), clock)
 
 
 def _sent(case: worst.Case) -> Drive:
