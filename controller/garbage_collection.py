@@ -38,7 +38,7 @@ class GarbageCollection:
         return self
 
     def __exit__(self, *_: object) -> None:
-        gc.unfreeze()
+        """Leave what is frozen as it is: the process ends, and Python's last collections need not look at it."""
         gc.set_threshold(*self._thresholds)
 
     def keep(self) -> None:

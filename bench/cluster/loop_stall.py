@@ -191,8 +191,11 @@ def _run(group: Group) -> dict[str, Stall]:
         return found
 
     gc.collect()
-    with GarbageCollection(NoopObserver()):
-        return run_timed(main(), clock)
+    try:
+        with GarbageCollection(NoopObserver()):
+            return run_timed(main(), clock)
+    finally:
+        gc.unfreeze()
 
 
 def _sent(case: worst.Case) -> Drive:
