@@ -39,7 +39,7 @@ async def main(url: str) -> None:
     objects, last = await compacted.locate(0, 0, 1)
     offsets = [offset for item in objects async for rows in compacted.slices(item, 0) for offset in rows.offsets]
     for number in range(last + 1, await ledger.newest() + 1):
-        offsets += (await chunks.rows(number))[0].offsets
+        offsets += (await chunks.rows(number, number))[0].offsets
     segment = SegmentDescription(
         segment=0,
         first_hash=0,

@@ -158,7 +158,7 @@ async def test_a_consumer_stops_at_a_flipped_bit_of_a_chunk() -> None:
     for damaged in list(flips(data))[::100]:
         store.objects[chunk_path(3, 7)] = damaged
         with pytest.raises(LedgerError, match=chunk_path(3, 7)):
-            await ChunkCache(Ledger(store, 3), 1).rows(7)
+            await ChunkCache(Ledger(store, 3), 1).rows(7, 7)
 
 
 async def test_a_flipped_bit_of_a_manifest_or_of_what_it_names_is_noticed() -> None:
