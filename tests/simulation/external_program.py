@@ -3,7 +3,8 @@
 Its positions are offsets or opaque, and its segments have hashes or not. Before each listing, it imports some that are invalid.
 
 The readers check what headgate promises to them: no segment is read before all of its parents were finished, and no checkpoint
-is ahead of what was handled. At the end everything is read.
+is ahead of what was handled. At the end everything is read, but for segments whose retention ended before there was a
+subscription. Once there is one, `tests.simulation.invariant_checker` checks that only what was read is pruned.
 """
 
 from __future__ import annotations
@@ -63,13 +64,18 @@ class ExternalProgram:
         log: Callable[[str, str], None],
         fail: Callable[[BaseException], None],
         acknowledged: Callable[[str], int],
+        pruned: Callable[[str], bool],
     ) -> None:
-        """``fail`` ends the run. ``acknowledged``: name of a segment → the position that the ledger has of it."""
+        """``fail`` ends the run. ``acknowledged``: name of a segment → the position that the ledger has of it.
+
+        ``pruned``: name of a segment that was imported → whether the ledger has pruned it.
+        """
         self._rng = rng
         self._new_client = new_client
         self._log = log
         self._fail = fail
         self._acknowledged = acknowledged
+        self._pruned = pruned
         self._clients = 0
         self._positions: Positions = rng.choice(["opaque", "offsets"])
         self._hash_bits = rng.choice([0, HASH_BITS])
@@ -82,11 +88,21 @@ class ExternalProgram:
     @property
     def is_settled(self) -> bool:
         """Whether everything is read."""
-        return all(segment.is_read(self._positions) for segment in self.segments.values())
+        return not self._unread()
+
+    def _unread(self) -> list[str]:
+        return [
+            label
+            for label, segment in self.segments.items()
+            if not segment.is_read(self._positions) and not self._is_pruned(label)
+        ]
+
+    def _is_pruned(self, label: str) -> bool:
+        return label in self._imported and self._pruned(label)
 
     def check(self) -> None:
         """Raise InvariantViolationError unless everything is read."""
-        if left := [label for label, segment in self.segments.items() if not segment.is_read(self._positions)]:
+        if left := self._unread():
             raise InvariantViolationError(
                 f"{SUBSCRIPTION}: segments {left} of the external topic were not read to their end"
             )
@@ -145,7 +161,11 @@ class ExternalProgram:
         if self._imported:
             newest = listing[[*changed][-1]].parents[0]
             acknowledged = 0 if self._positions == "opaque" or changed[newest].sealed else self._acknowledged(newest)
-            read = [label for label, segment in changed.items() if segment.is_finished(self._positions)]
+            read = [
+                label
+                for label, segment in changed.items()
+                if segment.is_finished(self._positions) or self._is_pruned(label)
+            ]
             invalid = invalid_updates(list(listing.values()), self._imported, acknowledged, read)
             for what in self._rng.sample(sorted(invalid), min(3, len(invalid))):
                 await self._try_invalid(admin, TOPIC, what, invalid[what])
@@ -191,7 +211,11 @@ class ExternalProgram:
 
     async def _read_segment(self, granted: GrantedSegment) -> None:
         segment = self.segments[granted.label]
-        if early := [label for label in segment.parents if not self.segments[label].is_finished(self._positions)]:
+        if early := [
+            label
+            for label in segment.parents
+            if not self.segments[label].is_finished(self._positions) and not self._is_pruned(label)
+        ]:
             self._fail(InvariantViolationError(f"external segment {granted.label} is read before its parents {early}"))
         opaque = self._positions == "opaque"
         position = int(granted.checkpoint or 0) if opaque else granted.start_offset

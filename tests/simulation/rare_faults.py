@@ -29,6 +29,7 @@ from tests.simulation.simulated_daemon import CLUSTER
 from tests.support.fakes.broker import Message
 
 if TYPE_CHECKING:
+    from controller.state.topic import Topic
     from tests.simulation.simulated_daemon import SimulatedDaemon
     from tests.simulation.world import ClusterSimulation
 
@@ -197,16 +198,22 @@ class RareFaults:
         if self.external is not None:
             return
         world = self._world
-        self.external = ExternalProgram(rng, world.client, world.log, world.fail, self._acknowledged)
+        self.external = ExternalProgram(rng, world.client, world.log, world.fail, self._acknowledged, self._pruned)
         self.external_tasks.append(world.spawn(self.external.grow()))
         self.external_tasks += [world.spawn(self.external.read(f"reader-{number}")) for number in range(READERS)]
         world.log("source", "has an external topic")
 
     def _acknowledged(self, label: str) -> int:
-        topic = self._world.checker.states[shard_of(EXTERNAL, self._world.plan.shards)].topics[EXTERNAL]
+        topic = self._topic_of_source()
         segment = next((each for each in topic.layout.segments.values() if each.label == label), None)
         read = topic.subscriptions.get(SUBSCRIPTION)
         return 0 if segment is None or read is None else read.position(segment.segment_id)
+
+    def _pruned(self, label: str) -> bool:
+        return all(each.label != label for each in self._topic_of_source().layout.segments.values())
+
+    def _topic_of_source(self) -> Topic:
+        return self._world.checker.states[shard_of(EXTERNAL, self._world.plan.shards)].topics[EXTERNAL]
 
     @property
     def is_settled(self) -> bool:

@@ -225,6 +225,11 @@ def test_an_external_topic_is_read_to_its_end_and_children_after_their_parents()
     assert all(rows(story, "importer imported a, al, ar") for story in stories)
 
 
+def test_an_external_segment_may_be_pruned_before_there_is_a_subscription() -> None:
+    """The broker was away from the import until the segment's retention had passed."""
+    play(plan_of(2389971263))
+
+
 def test_an_external_child_that_is_read_before_its_parent_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Planted: the gate blocks nothing. Nothing else splits here."""
     monkeypatch.setattr(
