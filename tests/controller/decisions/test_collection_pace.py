@@ -11,6 +11,7 @@ NOW = 10_000.0
 
 def test_nothing_is_collected_while_nothing_happens() -> None:
     assert due(CollectionHistory(), 0, NOW) is None
+    assert CollectionHistory() == CollectionHistory(None, 0)
 
 
 @pytest.mark.parametrize(("promotions", "expected"), [(24, None), (25, "new"), (1_000, "new")])
