@@ -16,6 +16,9 @@ from controller.access.quotas import Limits
 from controller.access.rules import AccessRules, Act, Action, Right, Role
 from controller.cluster_config import ClusterConfig
 from controller.daemon import Daemon
+from controller.decisions.collection_pace import MAX_PROMOTIONS
+from controller.garbage_collection import NEVER
+from controller.leader.step_driver import MAX_COST_PER_TURN
 from controller.leadership.election import Connected, ElectionClientError, Refused
 from controller.leadership.ledger_identity import LedgerIdentity
 from controller.leadership.session_secret import SessionSecret
@@ -31,6 +34,7 @@ from controller.settings.load import (
     ZooKeeperSettings,
 )
 from controller.state.shard_state import ShardState
+from coordinator.steps import Steps
 from headgate.errors import ConfigError
 from headgate.ledger.ledger import Ledger
 from headgate.protocol import messages as m
@@ -38,6 +42,7 @@ from headgate.storage.object_store import LocalStore
 from tests.support.fakes.broker import FakeBroker
 from tests.support.fakes.object_store import FakeStore
 from tests.support.samples.secret_files import write_secret
+from tests.support.waiting import until
 
 NO_LEDGER = LedgerIdentity(
     FakeStore(), url="memory:", node="/headgate/test/config", known=None, claim=AsyncMock(side_effect=AssertionError)
@@ -66,6 +71,49 @@ async def test_the_restored_state_is_frozen_before_the_leader_is_created(tmp_pat
     (frozen,) = freeze_counts
 
     assert frozen > before + 1000, "all live objects are frozen, the state included"
+
+
+async def test_all_shards_restore_their_states_in_one_order(tmp_path: Path, settings: Settings) -> None:
+    """What each leaves is frozen as well."""
+    daemon: Any = Daemon(settings)
+    restored: list[int] = []
+
+    def steps(shard: int) -> Steps[None]:
+        for _ in range(3):
+            yield MAX_COST_PER_TURN
+            restored.append(shard)
+
+    controllers: list[Any] = [
+        daemon._controller(Ledger(LocalStore(tmp_path), shard), CONFIG, object(), object(), object(), object())
+        for shard in range(2)
+    ]
+    before = gc.get_freeze_count()
+    await asyncio.gather(*(each._take_steps(steps(each.shard)) for each in controllers))
+
+    assert restored == [0, 0, 0, 1, 1, 1]
+    assert gc.get_freeze_count() > before
+
+
+async def test_a_daemon_decides_when_old_garbage_is_collected(settings: Settings) -> None:
+    """With a ZooKeeper that is not there: it runs until it is stopped."""
+    daemon = Daemon(
+        settings.replace(
+            zookeeper=ZooKeeperSettings(hosts="127.0.0.1:1"),
+            http=HttpSettings(port=0),
+            drain=DrainSettings(spawn=False),
+        )
+    )
+    stop, before = asyncio.Event(), gc.get_threshold()
+    running = asyncio.create_task(daemon.run(stop))
+    await until(lambda: gc.get_threshold()[2] == NEVER)
+    for _ in range(MAX_PROMOTIONS):
+        gc.collect(1)
+    name = "headgate_garbage_collection_seconds_count"
+    await until(lambda: daemon.registry.get_sample_value(name, {"scope": "new"}))
+    stop.set()
+    await running
+
+    assert gc.get_threshold() == before
 
 
 def test_a_jump_of_the_clock_is_reported_and_not_followed(settings: Settings) -> None:
