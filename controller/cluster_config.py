@@ -97,7 +97,7 @@ async def require_format(store: Store) -> None:
     try:
         found = await shard_folders(store)
         ledger = Ledger(store, found[0] if found else 0)
-        numbers = await ledger.numbers()
+        _, numbers = await ledger.end()
         if numbers:
             await ledger.header(numbers[-1])
         else:

@@ -1,11 +1,11 @@
 """Time until a daemon without any state could lead a large shard, against only reading and decoding its snapshot.
 
-Ours: the newest snapshot is found, read and decoded into a ShardState, the chunks after it are applied, and the ledger
-is listed for gaps, as in every cold start. The other side: the same snapshot is read, its checksum compared, and its
+Ours: the newest snapshot is found, read and decoded into a ShardState, and the chunks after it are applied and listed,
+as in every start of a term. The other side: the same snapshot is read, its checksum compared, and its
 parts decompressed and decoded into plain lists and dicts. Beside it:
 
 * ``warm``: a follower that had the state before the last chunks, and reads only those;
-* ``aged``: the cold start again, of a ledger with many times as many chunks before the snapshot;
+* ``aged``, ``aged_warm``: both again, of a ledger with many times as many chunks before the snapshot;
 * ``no_snapshot``: a small shard from all its chunks, against the same shard from a snapshot.
 
 The state has producers with the last two batches each, and topics of the most segments. Starting the term adds one
@@ -50,7 +50,7 @@ TAIL, QUICK_TAIL = 50, 5
 """Chunks after the snapshot."""
 YOUNG, QUICK_YOUNG = 200, 20
 """Chunks before the snapshot."""
-AGED, QUICK_AGED = 20_000, 200
+AGED, QUICK_AGED = 100_000, 200
 """Chunks before the snapshot of the aged ledger."""
 SMALL, QUICK_SMALL = 400, 40
 """Chunks of the shard without a snapshot."""
@@ -84,18 +84,19 @@ async def _measure(effort: Effort, folder: Path) -> Measurement:
     aged = await _store(shard, folder / "aged", effort.pick(AGED, QUICK_AGED), tail, pending)
     del shard
 
-    async def warm() -> float:
-        followed = await _state_at_snapshot(young)
+    async def warm(stored: Stored) -> float:
+        followed = await _state_at_snapshot(stored)
         began = time.perf_counter()
-        _, read = await catch_up(young.ledger, followed, _refuse, StepDriver().complete)
+        _, read = await catch_up(stored.ledger, followed, _refuse, StepDriver().complete, urgent=True)
         assert read == tail, "only the last chunks are read"
         return time.perf_counter() - began
 
     sides = {
         "cold": lambda: _start_cold(young, producers),
         "read": lambda: _read_and_decode(young),
-        "warm": warm,
+        "warm": lambda: warm(young),
         "aged": lambda: _start_cold(aged, producers),
+        "aged_warm": lambda: warm(aged),
     }
     rounds = await run_alternating_async(sides, effort.pick(3, 2), effort.progress)
     measured = rounds.median_ratio("cold", "read")
@@ -109,13 +110,15 @@ async def _measure(effort: Effort, folder: Path) -> Measurement:
             "warm_ms": round(rounds.median_seconds("warm") * 1000, 1),
             "cold_over_warm": round(median(rounds.ratios("cold", "warm")), 1),
             "aged_over_young": round(median(rounds.ratios("aged", "cold")), 3),
+            "aged_warm_ms": round(rounds.median_seconds("aged_warm") * 1000, 1),
+            "aged_warm_over_warm": round(median(rounds.ratios("aged_warm", "warm")), 3),
             "no_snapshot_over_snapshot": round(await _without_snapshot(effort, folder), 1),
         },
     )
 
 
 async def _start_cold(stored: Stored, producers: int) -> None:
-    state, _ = await catch_up(stored.ledger, ShardState(0), _refuse, StepDriver().complete)
+    state, _ = await catch_up(stored.ledger, ShardState(0), _refuse, StepDriver().complete, urgent=True)
     assert (state.chunk, len(state.producers)) == (stored.last_chunk, producers + 1), "all must be restored"
 
 

@@ -189,10 +189,8 @@ class ShardLeader:
             rng=self._context.rng,
         )
 
-    def _trimmer(self) -> Trimmer | None:
+    def _trimmer(self) -> Trimmer:
         context = self._context
-        if context.trim_delay_seconds is None:
-            return None
         return Trimmer(
             context.ledger,
             self.state,
@@ -237,8 +235,7 @@ class ShardLeader:
                 tasks.create_task(self.pruner.run(), name=f"prune-{self._shard}")
                 tasks.create_task(self.backlogs.run(), name=f"backlogs-{self._shard}")
                 tasks.create_task(self._raise_handler_failure(), name=f"failure-{self._shard}")
-                if self.trimmer is not None:
-                    tasks.create_task(self.trimmer.run(), name=f"trim-{self._shard}")
+                tasks.create_task(self.trimmer.run(), name=f"trim-{self._shard}")
                 if self._context.open_session is not None:
                     opening = partial(self._context.open_session, self._shard, self._on_delivery)
                     tasks.create_task(self.devices.subscriptions.run(opening), name=f"devices-{self._shard}")

@@ -404,10 +404,10 @@ class ShardController:
         async with asyncio.timeout(WRITE_TIMEOUT_SECONDS):
             await self._ledger.append(number, data)
             # The numbers of trimmed chunks are free again. If this process was suspended after reading the end,
-            # this number may be one of them. But trimmed chunks are followed by later ones; the end is not.
-            if await self._ledger.numbers(after=number):
+            # this number may be one of them. But trimmed chunks are in a snapshot; the end is not.
+            if any(included >= number for included in await self._ledger.snapshots()):
                 self._state = ShardState(self.shard)
-                raise OutcomeUnknownError(f"chunk {number} was created, but later chunks exist")
+                raise OutcomeUnknownError(f"chunk {number} was created, but a snapshot includes that number")
         state.apply_all((entry,), chunk=number, at_ms=at_ms)
 
     # Leading
@@ -416,6 +416,8 @@ class ShardController:
         try:
             await leader.serve()
         except TermEndedError as error:
+            if error.event is Event.LEDGER_UNREADABLE:
+                self._fail(LedgerError(str(error)))
             self._end_detail = str(error)
             self.post(error.event)
 

@@ -104,6 +104,8 @@ TRANSITIONS: Transitions = {
         Event.OUTCOME_UNKNOWN: (Role.FOLLOWING, _STEP_DOWN),
         Event.STORE_UNREACHABLE: (Role.FOLLOWING, _STEP_DOWN),
         Event.BROKER_UNREACHABLE: (Role.FOLLOWING, _STEP_DOWN),
+        # An old chunk is missing, which is looked for during the term.
+        Event.LEDGER_UNREADABLE: (Role.FAILED, (Action.END_TERM, Action.WITHDRAW)),
         Event.TRANSFER_REQUESTED: (Role.LEADING, (Action.NOMINATE,)),
         Event.SUCCESSOR_READY: (
             Role.FOLLOWING,

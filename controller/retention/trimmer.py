@@ -1,20 +1,26 @@
 """Deletes a shard's old chunks, oldest first, up to the point that `trim_policy` decides.
 
-The point is committed first; chunks are deleted once that entry is durable. A later round, of this
-leader or the next, deletes what a failure left behind.
+1. The point is committed first; chunks are deleted once that entry is durable. A later round, of this
+   leader or the next, deletes what a failure left behind.
+2. All chunks are listed in the first round of a term, and then once an hour: hours of chunks are kept, and a store
+   lists a thousand per request. Meanwhile every number from the lowest on is taken to exist.
+3. If a chunk is missing that was not trimmed, the term ends, and no other daemon leads until it is back: its records
+   are lost to consumers. A new leader does not look before its term (`controller.snapshots.restore`).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 import structlog
 
-from controller.commit import GroupCommit
+from controller.commit import GroupCommit, TermEndedError
+from controller.leadership.transitions import Event
 from controller.retention.trim_policy import deletable, trim_point
 from controller.snapshots.format import SnapshotError, check_snapshot
+from controller.snapshots.restore import require_complete
 from controller.state.shard_state import ShardState
 from headgate.errors import LedgerError, ObjectMissingError, StoreUnavailableError
 from headgate.ledger.chunk_ranges import ChunkRange, compacted_through, ranges_to_read
@@ -26,6 +32,8 @@ from metrics import events
 from metrics.label_values import ObjectKind
 
 TRIM_INTERVAL_SECONDS: Final = 30.0
+LISTING_INTERVAL_SECONDS: Final = 3600.0
+"""Between two listings of all chunks in a term."""
 MAX_DELETIONS_PER_ROUND: Final = 2000
 """Bounds a round on a store that deletes slowly."""
 
@@ -33,7 +41,7 @@ log = structlog.get_logger(__name__)
 
 
 class Trimmer:
-    """Deletes old chunks of one shard during one term."""
+    """Deletes old chunks of one shard during one term, and looks whether the others exist."""
 
     def __init__(
         self,
@@ -41,50 +49,76 @@ class Trimmer:
         state: ShardState,
         commit: GroupCommit,
         *,
-        delay_seconds: float,
+        delay_seconds: float | None,
         observer: events.Observer,
         now_ms: Callable[[], int],
         interval_seconds: float = TRIM_INTERVAL_SECONDS,
     ) -> None:
-        """``state`` ends with the term chunk, so its trim point is durable."""
+        """``state`` ends with the term chunk, so its trim point is durable. ``delay_seconds``: None deletes nothing."""
         self._ledger = ledger
         self._state = state
         self._commit = commit
-        self._delay_ms = delay_seconds * 1000
+        self._delay_seconds = delay_seconds
         self._interval_seconds = interval_seconds
         self._observer = observer
         self._now_ms = now_ms
         self._below = state.trimmed_below
         """Durable trim point: chunks below it can be deleted."""
+        self._lowest = 1
+        """From here on, every chunk exists. Below it are the first chunks of terms."""
+        self._listed_at: float | None = None
         self._written_at: dict[ChunkRange, int] = {}
         self._sizes: dict[ChunkRange, tuple[int, int]] = {}
         self._readable: dict[int, bool] = {}
 
     async def run(self) -> None:
+        """Trim again and again; raises TermEndedError (rule 3)."""
         while True:
             await asyncio.sleep(self._interval_seconds)
             await self.trim_once()
 
     async def trim_once(self) -> None:
-        """Decide once, and delete up to the durable trim point."""
+        """Decide once, and delete up to the durable trim point; raises TermEndedError (rule 3)."""
         shard = self._ledger.shard
+        deleted = 0
         try:
-            await self._decide()
-            numbers = await self._ledger.numbers()
-            chunks = deletable(numbers, below=self._below, term_start_chunks=self._state.term_start_chunks)
-            self._observer.observe(events.ObjectsCounted(shard=shard, kind="chunk", count=len(numbers)))
-            for number in chunks[:MAX_DELETIONS_PER_ROUND]:
+            await self._list_if_due()
+            if self._delay_seconds is not None:
+                await self._decide(1000 * self._delay_seconds)
+            for number in self._deletable(range(self._lowest, self._below))[:MAX_DELETIONS_PER_ROUND]:
                 await self._ledger.delete(number)
+                deleted, self._lowest = deleted + 1, number + 1
                 self._observer.observe(events.ChunksDeleted(shard=shard, count=1))
+            self._count()
         except (StoreUnavailableError, LedgerError) as error:
             # No caller waits for this. A persistent fault is logged in every round.
             self._observer.observe(events.TrimFailed(shard=shard))
             log.warning("ledger.trim_failed", shard=shard, reason=str(error))
             return
-        if chunks:
-            log.info("ledger.trimmed", shard=shard, below=self._below, deleted=len(chunks[:MAX_DELETIONS_PER_ROUND]))
+        if deleted:
+            log.info("ledger.trimmed", shard=shard, below=self._below, deleted=deleted)
 
-    async def _decide(self) -> None:
+    async def _list_if_due(self) -> None:
+        now = asyncio.get_running_loop().time()
+        if self._listed_at is not None and now - self._listed_at < LISTING_INTERVAL_SECONDS:
+            return
+        numbers = await self._ledger.numbers()
+        try:
+            await require_complete(self._ledger, numbers, self._state.trimmed_below)
+        except LedgerError as error:
+            raise TermEndedError(Event.LEDGER_UNREADABLE, str(error)) from error
+        self._lowest = next(iter(self._deletable(numbers)), self._below)
+        self._listed_at = now
+
+    def _deletable(self, numbers: Iterable[int]) -> list[int]:
+        return deletable(numbers, below=self._below, term_start_chunks=self._state.term_start_chunks)
+
+    def _count(self) -> None:
+        fences = sum(number < self._lowest for number in self._state.term_start_chunks)
+        count = fences + self._commit.durable - self._lowest + 1
+        self._observer.observe(events.ObjectsCounted(shard=self._ledger.shard, kind="chunk", count=count))
+
+    async def _decide(self, delay_ms: float) -> None:
         """Propose a new trim point, if it is higher than the current one."""
         ledger, store = self._ledger, self._ledger.store
         snapshots = await ledger.snapshots()
@@ -100,7 +134,7 @@ class Trimmer:
         for known in set(self._written_at).difference(ranges):
             del self._written_at[known], self._sizes[known]
         self._report_objects(len(snapshots), ranges_to_read(self._written_at))
-        below = trim_point(snapshots, self._written_at.items(), now_ms=self._now_ms(), delay_ms=self._delay_ms)
+        below = trim_point(snapshots, self._written_at.items(), now_ms=self._now_ms(), delay_ms=delay_ms)
         if below > self._state.trimmed_below and await self._is_readable(snapshots[0]):
             self._commit.propose(e.LedgerTrimmed(below=below))
             self._commit.when_durable(self._commit.newest, lambda: self._set_trim_point(below))

@@ -40,9 +40,8 @@ async def take_snapshot(ledger: Ledger, *, least_chunks: int, now_ms: int) -> in
     None: fewer than ``least_chunks`` chunks since the last one. Raises what `catch_up` and
     `Store.create` raise, except ObjectExistsError: the snapshot has been written then.
     """
-    last = max(await ledger.snapshots(), default=0)
     # A listing is enough for a snapshot that is not due. Without the last one's own chunk the ledger has lost its end.
-    numbers = await ledger.numbers(after=max(last - 1, 0))
+    last, numbers = await ledger.end()
     if (numbers or not last) and max(numbers, default=0) - last < max(1, least_chunks):
         return None
     state, _ = await catch_up(ledger, ShardState(ledger.shard), lambda _: None, complete_now)

@@ -6,6 +6,9 @@
    would contradict replies that clients have received.
 3. A missing next number may be the end, a gap, or trimmed: a listing decides. Trimmed chunks are in
    a newer snapshot.
+4. All chunks that were not trimmed must exist, including those that a snapshot makes unnecessary here: consumers read
+   them. Hours of chunks are kept, and a store lists a thousand per request, so a new leader, for which clients wait,
+   lists only what follows its state; `controller.retention.trimmer` looks at the others while it serves.
 """
 
 from __future__ import annotations
@@ -83,7 +86,8 @@ async def catch_up(
 ) -> tuple[ShardState, int]:
     """Return the state at the end of the ledger, and how many chunks were read; continues from ``state`` if possible.
 
-    ``urgent``: list the chunks while they are read, which is a wasted request if one cannot be read.
+    ``urgent``: clients wait. Only the chunks after the state are listed (rule 4), while they are read, which is a
+    wasted request if one cannot be read.
 
     Raises:
         LedgerError: a chunk cannot be read, a chunk is missing, or a snapshot is ahead of the ledger.
@@ -96,14 +100,13 @@ async def catch_up(
         found, rest = await (_read_and_list(ledger, current) if urgent else _read_then_list(ledger, current))
         read += found
         if not rest or rest[-1] <= current.chunk:
-            # All chunks that were not trimmed must exist, including those that a snapshot makes unnecessary here.
-            if (missing := await _highest_missing(ledger, rest, current.trimmed_below)) is not None:
-                raise _missing_chunk_error(ledger, missing)
+            if not urgent:
+                await require_complete(ledger, rest, current.trimmed_below)
             return current, read
         if not await ledger.exists(current.chunk + 1):
             newer = await load_newest_snapshot(ledger, on_unusable, take_steps)
             if newer.chunk <= current.chunk:
-                raise _missing_chunk_error(ledger, current.chunk + 1)
+                raise missing_chunk_error(ledger, current.chunk + 1)
             current = newer
 
 
@@ -114,12 +117,21 @@ async def _read_then_list(ledger: Ledger, state: ShardState) -> tuple[int, list[
 
 
 async def _read_and_list(ledger: Ledger, state: ShardState) -> tuple[int, list[int]]:
-    """Do both at once. The listing may show chunks that are trimmed meanwhile."""
-    listing = asyncio.create_task(ledger.numbers(after=state.trimmed_below - 1))
+    """Do both at once, and return the numbers after ``state`` only."""
+    listing = asyncio.create_task(ledger.numbers(after=state.chunk))
     try:
         return await apply_new_chunks(ledger, state), await listing
     finally:
         await cancel_and_wait(listing)
+
+
+async def require_complete(ledger: Ledger, numbers: Sequence[int], trimmed_below: int) -> None:
+    """Raise LedgerError if a chunk is missing, from ``trimmed_below`` on, below the last of ``numbers``.
+
+    ``numbers``: the listed ones, which rise. Raises StoreUnavailableError too.
+    """
+    if (missing := await _highest_missing(ledger, numbers, trimmed_below)) is not None:
+        raise missing_chunk_error(ledger, missing)
 
 
 async def _highest_missing(ledger: Ledger, numbers: Sequence[int], first: int) -> int | None:
@@ -137,5 +149,6 @@ async def refuse_former_folder(ledger: Ledger) -> None:
         check_format(former, FORMAT - 1, FORMAT)
 
 
-def _missing_chunk_error(ledger: Ledger, missing: int) -> LedgerError:
+def missing_chunk_error(ledger: Ledger, missing: int) -> LedgerError:
+    """Return the error for a chunk that is missing although it was not trimmed."""
     return LedgerError(f"{chunk_folder(ledger.shard)}: chunk {missing} is missing; the ledger has a gap")

@@ -8,7 +8,10 @@ begins after the newest snapshot, chunks were lost and not trimmed.
 
 from __future__ import annotations
 
+import asyncio
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
+from typing import Final
 
 from headgate.errors import LedgerError, ObjectMissingError
 from headgate.ledger import chunk
@@ -24,15 +27,15 @@ from headgate.ledger.paths import (
 from headgate.ledger.record_columns import RecordColumns
 from headgate.storage.object_store import Store
 
+NAMES_PER_TURN: Final = 5000
+"""How many names of a listing are read in one turn of the event loop: about 3 ms. Hours of chunks may be listed."""
+
 
 def run_start(numbers: Sequence[int]) -> int:
     """Return the first number of the run without gaps at the end of ``numbers``, which rise."""
-    start = numbers[-1]
-    for number in reversed(numbers[:-1]):
-        if number != start - 1:
-            break
-        start = number
-    return start
+    behind_last = numbers[-1] - len(numbers) + 1
+    # Number minus index rises at each gap, and is that of the last number from the run's first on.
+    return numbers[bisect_left(range(len(numbers)), behind_last, key=lambda index: numbers[index] - index)]
 
 
 class Ledger:
@@ -66,25 +69,38 @@ class Ledger:
         """Return the highest number, 0 for an empty ledger.
 
         Raises:
-            LedgerError: a gap in the numbers that no snapshot covers.
+            LedgerError: a gap in the numbers that no snapshot covers, or a snapshot ahead of all chunks.
             StoreUnavailableError: the store is unreachable.
 
         """
-        numbers = await self.numbers()
-        if not numbers:
-            return 0
-        first = run_start(numbers)
-        if first > 1 and not any(number >= first - 1 for number in await self.snapshots()):
+        snapshot, numbers = await self.end()
+        folder = chunk_folder(self.shard)
+        if not numbers and snapshot:
+            raise LedgerError(f"{folder}: chunk {snapshot} is missing, and a snapshot includes it; the end is lost")
+        first = run_start(numbers) if numbers else 1
+        if first > snapshot + 1:
             raise LedgerError(
-                f"{chunk_folder(self.shard)}: chunk {first - 1} is missing, and no snapshot covers it; the ledger has "
-                "a gap, or its beginning was deleted by hand",
+                f"{folder}: chunk {first - 1} is missing, and no snapshot covers it; the ledger has a gap, or its "
+                "beginning was deleted by hand",
             )
-        return numbers[-1]
+        return max(numbers, default=0)
+
+    async def end(self) -> tuple[int, list[int]]:
+        """Return the number of the newest snapshot, 0 if there is none, and those of the chunks from it on, rising.
+
+        However many chunks are kept, a store lists few of them. Raises StoreUnavailableError.
+        """
+        snapshot = max(await self.snapshots(), default=0)
+        return snapshot, await self.numbers(after=max(snapshot - 1, 0))
 
     async def numbers(self, after: int = 0) -> list[int]:
         """Return the numbers of existing chunks above ``after``, rising; raises StoreUnavailableError."""
         names = await self.store.names(chunk_folder(self.shard), after=chunk_name(after))
-        numbers = chunk_numbers(names)
+        numbers: list[int] = []
+        for begin in range(0, len(names), NAMES_PER_TURN):
+            if begin:
+                await asyncio.sleep(0)
+            numbers += chunk_numbers(names[begin : begin + NAMES_PER_TURN])
         if len(numbers) < len(names) or self._foreign:
             self._report_foreign({name for name in names if chunk_number(name) is None}, complete=not after)
         return numbers

@@ -133,15 +133,15 @@ class LocalStore:
             raise StoreUnavailableError(f"cannot read {self._root / path}: {error.strerror or error}") from error
 
     def _names(self, prefix: str, after: str) -> list[str]:
-        return sorted(item.name for item in self._scan(prefix) if item.name > after and item.is_file())
+        return sorted(item.name for item in self._scan(prefix, after) if item.is_file())
 
     def _folders(self, prefix: str) -> list[str]:
         return sorted(item.name for item in self._scan(prefix) if item.is_dir())
 
-    def _scan(self, prefix: str) -> list[os.DirEntry[str]]:
+    def _scan(self, prefix: str, after: str = "") -> list[os.DirEntry[str]]:
         try:
             with os.scandir(self._root / prefix) as items:
-                return [item for item in items if not item.name.startswith(".")]
+                return [item for item in items if item.name > after and not item.name.startswith(".")]
         except FileNotFoundError:
             return []
         except OSError as error:

@@ -15,6 +15,7 @@ TERM_END_REASONS: Final = (
     "outcome_unknown",
     "store_unreachable",
     "broker_unreachable",
+    "ledger_unreadable",
     "stop_requested",
 )
 HANDOVER_BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)

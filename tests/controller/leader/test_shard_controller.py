@@ -262,6 +262,32 @@ async def test_a_follower_that_meets_a_hole_contends_only_when_it_is_filled() ->
     assert [(1, "a"), (2, "b")] == await cluster.terms()
 
 
+async def test_a_shard_with_a_lost_old_chunk_is_led_until_its_chunks_are_listed_and_when_it_is_back() -> None:
+    """A new leader does not look at chunks that its snapshot includes; consumers need them all the same."""
+    cluster = Cluster()
+    await _lead_and_stop(cluster, "a", 3)
+    await take_snapshot(cluster.ledger, least_chunks=1, now_ms=0)
+    lost = cluster.objects.pop(CHUNK_2)
+    with capture_logs() as logs:
+        async with Contender(cluster, "b").running() as b, Contender(cluster, "c").running() as c:
+            await until(lambda: b.leads or c.leads, 3)
+            await until(lambda: b.controller.fault is not None and c.controller.fault is not None, 120)
+            stored = set(cluster.objects)
+            await asyncio.sleep(600)
+            for each in (b, c):
+                assert each.controller.leadership.role is Role.FAILED
+                assert "chunks/shard=0000: chunk 2 is missing; the ledger has a gap" == each.controller.fault
+            assert stored == set(cluster.objects)
+
+            cluster.objects[CHUNK_2] = lost
+            await until(lambda: b.leads or c.leads, 61)
+            await asyncio.sleep(120)
+            assert [b.controller.fault, c.controller.fault] == [None, None]
+    assert {"chunks/shard=0000: chunk 2 is missing; the ledger has a gap"} == {
+        line["detail"] for line in logs if line["event"] == "term.ended" and line["reason"] == "ledger_unreadable"
+    }
+
+
 async def test_a_daemon_with_a_damaged_copy_leaves_the_shard_to_another() -> None:
     """The object itself is intact: the disk or the network of one daemon has the damage."""
 

@@ -9,6 +9,7 @@ ENDS = [
     Event.OUTCOME_UNKNOWN,
     Event.STORE_UNREACHABLE,
     Event.BROKER_UNREACHABLE,
+    Event.LEDGER_UNREADABLE,
     Event.STOP_REQUESTED,
 ]
 
@@ -123,11 +124,17 @@ def test_each_role_can_be_stopped(role: Role) -> None:
     assert Action.CONTEND not in actions
 
 
-def test_a_daemon_that_cannot_read_the_ledger_contends_only_when_it_can_again() -> None:
-    """Rule 6."""
-    failed, actions = Leadership(Role.CATCHING_UP, holds_lock=True).on(Event.LEDGER_UNREADABLE)
+@pytest.mark.parametrize(
+    ("role", "expected"),
+    [(Role.CATCHING_UP, (Action.WITHDRAW,)), (Role.LEADING, (Action.END_TERM, Action.WITHDRAW))],
+)
+def test_a_daemon_that_cannot_read_the_ledger_contends_only_when_it_can_again(
+    role: Role, expected: tuple[Action, ...]
+) -> None:
+    """Rule 6. A leader looks at its old chunks only during its term."""
+    failed, actions = Leadership(role, holds_lock=True).on(Event.LEDGER_UNREADABLE)
 
-    assert (Role.FAILED, False, (Action.WITHDRAW,)) == (failed.role, failed.holds_lock, actions)
+    assert (Role.FAILED, False, expected) == (failed.role, failed.holds_lock, actions)
     for event in Event:
         _, actions = failed.on(event)
         assert (Action.CONTEND in actions) == (event is Event.LEDGER_READABLE)

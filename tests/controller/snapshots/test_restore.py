@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from controller.snapshots.job import RETAINED_SNAPSHOTS, take_snapshot
 from controller.snapshots.restore import catch_up, load_newest_snapshot
 from controller.state.shard_state import ShardState
 from coordinator.steps import ResultT, Steps, complete_now
 from headgate.errors import LedgerError, LedgerFormatError, StoreUnavailableError
-from headgate.ledger.ledger import Ledger
-from headgate.ledger.paths import chunk_folder, snapshot_path
+from headgate.ledger.ledger import NAMES_PER_TURN, Ledger, run_start
+from headgate.ledger.paths import chunk_folder, chunk_name, snapshot_path
 from headgate.model import entries as e
 from tests.support.fakes.memory_ledger import LedgerInMemory
 from tests.support.fakes.object_store import FakeStore
@@ -161,6 +163,64 @@ async def test_the_end_of_a_ledger_is_read_and_listed_at_once_if_clients_wait() 
         assert (read, loop.time() - began) == (new_chunks, pytest.approx(new_chunks + 1))
 
 
+async def test_a_new_leader_lists_only_what_follows_its_state() -> None:
+    """Rule 4: hours of chunks are kept. A missing one among them is found by its trimmer."""
+    ledger = LedgerInMemory(9)
+    await ledger.snapshot()
+    followed, _ = await ledger.restored()
+    ledger.grow()
+    ledger.lose(8)
+    listed: list[str] = []
+
+    class Listed(FakeStore):
+        async def names(self, prefix: str, after: str = "") -> list[str]:
+            found = await super().names(prefix, after)
+            listed.extend(name for name in found if prefix == chunk_folder(0))
+            return found
+
+    kept = Ledger(Listed(objects=ledger.store.objects), 0)
+    for before in (ShardState(0), followed):
+        state, read = await catch_up(kept, before, ledger.on_unusable, complete_now, urgent=True)
+        assert (1, 10) == (read, state.chunk)
+
+    assert [chunk_name(10)] * 2 == listed
+
+
+@pytest.mark.parametrize("lost", [10, 11])
+async def test_a_new_leader_finds_a_gap_behind_its_state(lost: int) -> None:
+    """Rule 3: it must not write into one."""
+    ledger = LedgerInMemory(9)
+    await ledger.snapshot()
+    state, _ = await ledger.restored()
+    for _ in range(3):
+        ledger.grow()
+    ledger.lose(lost)
+
+    with pytest.raises(LedgerError, match=f"chunk {lost} is missing; the ledger has a gap"):
+        await catch_up(ledger.ledger, state, ledger.on_unusable, complete_now, urgent=True)
+
+
+async def test_a_long_listing_is_read_in_turns() -> None:
+    count = 2 * NAMES_PER_TURN + 1
+    names = {f"{chunk_folder(0)}/{chunk_name(number)}": b"" for number in range(1, count + 1)}
+    listing = asyncio.create_task(Ledger(FakeStore(objects=names), 0).numbers())
+    turns = 0
+    while not listing.done():
+        await asyncio.sleep(0)
+        turns += 1
+
+    assert list(range(1, count + 1)) == listing.result()
+    assert turns > 3
+
+
+@given(st.sets(st.integers(1, 60), min_size=1))
+def test_a_run_without_gaps_ends_a_listing(numbers: set[int]) -> None:
+    start = run_start(sorted(numbers))
+
+    assert numbers.issuperset(range(start, max(numbers) + 1))
+    assert start - 1 not in numbers
+
+
 async def test_a_snapshot_is_written_when_it_is_due_and_old_ones_are_deleted() -> None:
     ledger = LedgerInMemory(3)
     assert await take_snapshot(ledger.ledger, least_chunks=4, now_ms=0) is None
@@ -230,6 +290,9 @@ async def test_the_newest_number_requires_a_ledger_without_gaps() -> None:
     ledger.store.objects[snapshot_path(0, 5)] = b""
 
     assert 9 == await ledger.ledger.newest()
+    ledger.store.objects[snapshot_path(0, 10)] = b""
+    with pytest.raises(LedgerError, match="chunk 10 is missing, and a snapshot includes it"):
+        await ledger.ledger.newest()
 
 
 async def test_foreign_objects_among_the_chunks_are_skipped_and_reported_when_they_change() -> None:

@@ -1,0 +1,203 @@
+"""How a leader deletes old chunks, looks whether the others exist, and what the next leader does."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from controller.commit import GroupCommit, TermEndedError
+from controller.leadership.transitions import Event
+from controller.retention.trimmer import LISTING_INTERVAL_SECONDS, Trimmer
+from controller.snapshots.job import take_snapshot
+from controller.snapshots.restore import catch_up
+from controller.state.shard_state import ShardState
+from coordinator.steps import complete_now
+from headgate.ledger.compacted import CompactedObject, Manifest, create_manifest
+from headgate.ledger.paths import snapshot_path
+from headgate.model import entries as e
+from metrics import events
+from tests.support.fakes.memory_ledger import LedgerInMemory
+from tests.support.fakes.recording_observer import RecordingObserver
+from tests.support.whole_state import everything
+
+HOUR = 3_600_000
+
+
+class TrimmingLeader:
+    """A trimmer on a ledger of 12 chunks that is compacted to chunk 9, with a snapshot at 12."""
+
+    def __init__(self, kept: LedgerInMemory, state: ShardState) -> None:
+        self.kept = kept
+        self.observer = RecordingObserver()
+        self.now_ms = 10 * HOUR
+        self.commit = GroupCommit(
+            kept.ledger,
+            state,
+            now_ms=lambda: self.now_ms,
+            observer=self.observer,
+            write_timeout_seconds=5,
+            unreachable_seconds=5,
+            yields_to_contender=lambda: False,
+            on_durable=lambda _: None,
+            on_records=lambda *_: None,
+        )
+        self.state = state
+        self.trimmer = self.new_trimmer(delay_seconds=3600)
+
+    def new_trimmer(self, delay_seconds: float | None) -> Trimmer:
+        return Trimmer(
+            self.kept.ledger,
+            self.state,
+            self.commit,
+            delay_seconds=delay_seconds,
+            observer=self.observer,
+            now_ms=lambda: self.now_ms,
+        )
+
+    async def trim_once(self) -> None:
+        """Run a round, make its decision durable, and run another round."""
+        running = asyncio.create_task(self.commit.run())
+        await self.trimmer.trim_once()
+        await self.commit.flush()
+        await self.trimmer.trim_once()
+        running.cancel()
+
+
+async def compacted_ledger() -> tuple[LedgerInMemory, TrimmingLeader]:
+    kept = LedgerInMemory(12)
+    await kept.snapshot()
+    item = CompactedObject(
+        path="x",
+        topic_id=1,
+        segment=0,
+        first_offset=0,
+        end_offset=1,
+        size_bytes=70,
+        first_at_ms=0,
+        last_at_ms=0,
+        checksum=0,
+    )
+    await create_manifest(
+        kept.store,
+        Manifest(
+            shard=0,
+            first=1,
+            last=9,
+            level=0,
+            written_at_ms=0,
+            last_at_ms=0,
+            facts="f",
+            facts_checksum=0,
+            objects=[item],
+        ),
+    )
+    state, _ = await kept.restored()
+    return kept, TrimmingLeader(kept, state)
+
+
+async def test_chunks_are_deleted_once_the_trim_point_is_durable() -> None:
+    kept, leader = await compacted_ledger()
+    await leader.trimmer.trim_once()
+    assert 12 == len(await kept.ledger.numbers()), "the trim point is not durable yet"
+    await leader.trim_once()
+
+    assert [1, 6, 9, 10, 11, 12, 13] == await kept.ledger.numbers()
+    assert (await kept.ledger.read(13)).entries == (e.LedgerTrimmed(below=9),)
+    assert [events.ChunksDeleted(shard=0, count=1)] * 6 == leader.observer.of(events.ChunksDeleted)
+    assert [] == leader.observer.of(events.TrimFailed)
+    assert (
+        events.CompactionAdvanced(shard=0, chunk=9, size_bytes=70) == leader.observer.of(events.CompactionAdvanced)[-1]
+    )
+    counted = {event.kind: event.count for event in leader.observer.of(events.ObjectsCounted)}
+    assert {"chunk": 7, "snapshot": 1, "manifest": 1, "compacted": 1} == counted
+    restored, _ = await kept.restored()
+    assert 9 == restored.trimmed_below
+
+
+async def test_the_next_leader_finishes_a_trim() -> None:
+    kept, leader = await compacted_ledger()
+    kept.store.fail_next("unavailable", "delete")
+    await leader.trim_once()
+    assert (1, 13) == (len(leader.observer.of(events.TrimFailed)), len(await kept.ledger.numbers()))
+    state, _ = await catch_up(kept.ledger, ShardState(0), kept.on_unusable, complete_now)
+    before = everything(state)
+    after = TrimmingLeader(kept, state)
+    await after.trimmer.trim_once()
+
+    assert [1, 6, 9, 10, 11, 12, 13] == await kept.ledger.numbers()
+    assert before == everything(state), "no new entry is needed"
+
+
+async def test_a_damaged_snapshot_prevents_trimming() -> None:
+    kept, leader = await compacted_ledger()
+    path = snapshot_path(0, 12)
+    kept.store.objects[path] = kept.store.objects[path][:-9]
+    await leader.trim_once()
+
+    assert 12 == len(await kept.ledger.numbers())
+    assert [events.SnapshotRejected(shard=0)] == leader.observer.of(events.SnapshotRejected)
+
+
+async def test_a_damaged_manifest_prevents_trimming() -> None:
+    kept, leader = await compacted_ledger()
+    (path,) = (path for path in kept.store.objects if path.startswith("manifests/"))
+    kept.store.objects[path] = b"{"
+    await leader.trim_once()
+
+    assert (12, 2) == (len(await kept.ledger.numbers()), len(leader.observer.of(events.TrimFailed)))
+
+
+@pytest.mark.looptime
+async def test_chunks_are_listed_once_an_hour_and_meanwhile_counted_and_deleted_by_number() -> None:
+    kept, leader = await compacted_ledger()
+    await leader.trim_once()
+    kept.lose(6)  # The first chunk of a term: a listing would show that there is one fewer.
+    await leader.trim_once()
+    counted = [event.count for event in leader.observer.of(events.ObjectsCounted) if event.kind == "chunk"]
+    assert {7} == set(counted[1:])
+    await asyncio.sleep(LISTING_INTERVAL_SECONDS)
+    kept.lose(10)
+
+    with pytest.raises(TermEndedError, match="chunk 10 is missing; the ledger has a gap") as ended:
+        await leader.trimmer.trim_once()
+    assert Event.LEDGER_UNREADABLE is ended.value.event
+
+
+@pytest.mark.parametrize("deletes", [True, False])
+async def test_a_term_ends_in_its_first_round_if_an_old_chunk_is_missing(deletes: bool) -> None:
+    kept, leader = await compacted_ledger()
+    kept.lose(5)
+    trimmer = leader.trimmer if deletes else leader.new_trimmer(delay_seconds=None)
+
+    with pytest.raises(TermEndedError, match="chunk 5 is missing"):
+        await trimmer.trim_once()
+
+
+async def test_without_a_delay_nothing_is_deleted_and_everything_is_counted() -> None:
+    kept, leader = await compacted_ledger()
+    trimmer = leader.new_trimmer(delay_seconds=None)
+    await trimmer.trim_once()
+    await trimmer.trim_once()
+
+    assert list(range(1, 13)) == await kept.ledger.numbers()
+    assert [events.ObjectsCounted(shard=0, kind="chunk", count=12)] * 2 == leader.observer.of(events.ObjectsCounted)
+
+
+async def test_a_listing_that_fails_is_repeated_in_the_next_round() -> None:
+    kept, leader = await compacted_ledger()
+    trimmer = leader.new_trimmer(delay_seconds=None)
+    kept.store.fail_next("unavailable", "names")
+    await trimmer.trim_once()
+    assert 1 == len(leader.observer.of(events.TrimFailed))
+    kept.lose(5)
+
+    with pytest.raises(TermEndedError, match="chunk 5 is missing"):
+        await trimmer.trim_once()
+
+
+async def test_a_trimmed_ledger_can_be_snapshotted() -> None:
+    kept, leader = await compacted_ledger()
+    await leader.trim_once()
+
+    assert 13 == await take_snapshot(kept.ledger, least_chunks=1, now_ms=0)
