@@ -8,7 +8,8 @@ are models:
    and after its daemon has stopped leading.
 3. A daemon has one write in flight: its term chunk, or a chunk with a request. It replies when the write has succeeded.
 4. A daemon learns of everything by events, in the order in which they happened to it, and at any later time.
-5. A leader may be asked for a transfer to the other daemon, which confirms when it has prepared. The leader may give up,
+5. A daemon may find damage when it reads the ledger, or an old chunk missing while it leads.
+6. A leader may be asked for a transfer to the other daemon, which confirms when it has prepared. The leader may give up,
    and does so when it learns that the other daemon has left the queue.
 
 Promises: what was replied to is in the ledger, once and under the term that replied; the chunks of a term follow its
@@ -105,7 +106,7 @@ class LeadershipAndFencing:
             possible = {
                 "learns": bool(daemon.events),
                 "reads": daemon.reads,
-                "finds damage": daemon.reads and budget.unreadable > 0,
+                "finds damage": (leads or daemon.reads) and budget.unreadable > 0,
                 "can read again": daemon.unreadable,
                 "writes": leads and daemon.put is None and budget.requests > 0,
                 "takes effect": daemon.put is not None and daemon.stored is None,
@@ -174,7 +175,8 @@ class LeadershipAndFencing:
         match fault:
             case "finds damage":
                 self._spend("unreadable")
-                daemon.reads, daemon.unreadable = False, True
+                self._forget_write(daemon)
+                daemon.serving, daemon.reads, daemon.unreadable = False, False, True
                 daemon.events.append(Event.LEDGER_UNREADABLE)
             case "loses the result":
                 self._spend("lost_results")
