@@ -125,7 +125,10 @@ class BlockedSegment:
     blocked_seconds: float
     """From the split or merge to the grant."""
     release_seconds: float | None
-    """From the last required acknowledgement of its ancestors to the grant; None if none was required."""
+    """From the last required acknowledgement of its ancestors to the grant; None if none was required.
+
+    From its split or merge if that came later: its parents had been read to their ends, and nobody waited before.
+    """
 
 
 def blocked_segments(chunks: Iterable[Chunk], shard: int, topic: str, subscription: str) -> list[BlockedSegment]:
@@ -158,7 +161,7 @@ def blocked_segments(chunks: Iterable[Chunk], shard: int, topic: str, subscripti
                     segment_id,
                     segment.parents,
                     (granted[segment_id] - segment.created_at_ms) / 1000,
-                    None if last is None else max(0, granted[segment_id] - last) / 1000,
+                    None if last is None else (granted[segment_id] - max(last, segment.created_at_ms)) / 1000,
                 ),
             )
     return found

@@ -1,7 +1,8 @@
 """The bucket of a simulated cluster: it reports every write to the invariant checker, and its objects can be damaged.
 
 A damaged object stays damaged until `repair`, for every client of the bucket: a bad sector, or a file that another program
-has changed. The checker knows the object as it was written.
+has changed. A lost one is not there until then, and nothing may be written in its place. The checker knows the object
+as it was written.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ class CheckedObjects(dict[str, bytes]):
         """Path → what was written, of the objects that are damaged now."""
 
     def __setitem__(self, path: str, data: bytes) -> None:
-        before = self.get(path)
+        before = self.get(path, self._intact.get(path))
         super().__setitem__(path, data)
         self._checker.check_write(path, data, before=before)
 
@@ -33,9 +34,15 @@ class CheckedObjects(dict[str, bytes]):
         self.ever_damaged.add(path)
         super().__setitem__(path, data)
 
+    def hide(self, path: str) -> None:
+        """Let an object not be there until it is repaired."""
+        self._intact.setdefault(path, self[path])
+        self.ever_damaged.add(path)
+        super().pop(path)
+
     def pop(self, path: str, *default: Any) -> Any:
-        """Delete an object."""
-        if path in self:
+        """Delete an object, which may be lost."""
+        if path in self or path in self._intact:
             self._checker.check_deletion(path)
         return self.discard(path, *default)
 

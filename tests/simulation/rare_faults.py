@@ -102,7 +102,11 @@ class RareFaults:
         paths = rng.choice(found)
         path = rng.choice([paths[-1], rng.choice(paths)])
         data, how = damaged(objects[path], rng)
-        objects.damage(path, data)
+        if self._is_followed(path) and rng.random() < 0.4:
+            objects.hide(path)
+            how = "is lost"
+        else:
+            objects.damage(path, data)
         self._world.log("store", path, how)
         asyncio.get_running_loop().call_later(rng.uniform(5, 60), self._repair_objects)
         if rng.random() < 0.7:
@@ -115,6 +119,12 @@ class RareFaults:
     def _paths(self, kind: str) -> list[str]:
         objects = self._world.objects
         return sorted(path for path in objects.keys() - set(objects.damaged) if path.startswith(kind))
+
+    def _is_followed(self, path: str) -> bool:
+        """Return whether a later chunk exists. Without one, a lost chunk is a lost end, which nobody can notice."""
+        folder = path.rpartition("/")[0]
+        later = (each for each in self._world.objects if each > path and each.startswith(f"{folder}/"))
+        return path.startswith("chunks/") and any(True for _ in later)
 
     def _repair_objects(self) -> None:
         for daemon in self._world.daemons:

@@ -14,9 +14,11 @@ from controller.state.shard_state import ShardState
 from coordinator.decisions.gate import compute_gate
 from headgate.errors import LedgerError
 from headgate.ledger.ledger import Ledger
+from headgate.ledger.paths import chunk_path
 from headgate.protocol import messages as m
 from headgate.reading.chunk_cache import ChunkCache
 from tests.simulation.broken_promise import InvariantViolationError
+from tests.simulation.checked_objects import CheckedObjects
 from tests.simulation.failure import failure_of
 from tests.simulation.invariant_checker import InvariantChecker
 from tests.simulation.other_versions import UNKNOWN, later_version
@@ -92,6 +94,25 @@ def test_a_damaged_chunk_stops_its_shard_until_it_is_repaired_and_nothing_else_d
     for path in stopped:
         assert path.startswith(("chunks/", "snapshots/"))
         assert all(path in row for row in rows(stories[path], "cannot be read"))
+
+
+def test_a_lost_chunk_stops_its_shard_until_it_is_back() -> None:
+    stories = [play(plan_with("damaged_object", seed)) for seed in (3, 25)]
+
+    assert all(rows(story, "is lost") for story in stories)
+    for reason in ("no snapshot can replace it", "the ledger has a gap"):
+        assert any(reason in row for story in stories for row in rows(story, "cannot be read"))
+
+
+def test_an_object_in_place_of_a_lost_one_is_found() -> None:
+    objects = CheckedObjects(InvariantChecker())
+    path = chunk_path(0, 1)
+    dict.__setitem__(objects, path, b"as it was written")
+    objects.hide(path)
+    assert path not in objects
+
+    with pytest.raises(InvariantViolationError, match="chunk 1 of shard 0 was written twice"):
+        objects[path] = b"another"
 
 
 def test_readers_of_a_damaged_object_name_it() -> None:
