@@ -28,6 +28,7 @@ from scale.asking_stages import ask, measure_store
 from scale.building_stages import create_topics, join_consumers, open_producers, start_daemons, wait_for_spread
 from scale.changing_stages import kill_daemon, restart_all, restart_in_turn, transfer_shards
 from scale.cluster import TrialOptions
+from scale.draining_stages import drain_segments
 from scale.report import Report, shown
 from scale.sizes import FULL, planned_sizes
 from scale.trial import Say, Stage, play
@@ -38,6 +39,7 @@ STAGES: Final[Mapping[str, Stage]] = {
     "consumers": join_consumers,
     "spread": wait_for_spread,
     "producers": open_producers,
+    "drains": drain_segments,
     "answers": ask,
     "transfer": transfer_shards,
     "kill": kill_daemon,
