@@ -127,7 +127,7 @@ class BlockedSegment:
     release_seconds: float | None
     """From the last required acknowledgement of its ancestors to the grant; None if none was required.
 
-    From its split or merge if that came later: its parents had been read to their ends, and nobody waited before.
+    From its split or merge if that came later: its parents had been read to their ends, and no child waited before.
     """
 
 

@@ -1,8 +1,8 @@
-"""The stage that splits segments under their readers: how long their children wait, while Spark counts everything else too.
+"""The stage that splits segments under their readers: how long their children wait, while Spark counts all shards.
 
 Its topics are its own, one on most of the shards, and its consumers read and acknowledge, as those of the other topics
 do not. Each has read its only segment to the last record, which it does not acknowledge; the segment is split, and
-records are sent to its children. Then all consumers acknowledge at the same moment, and wait for a record of a child. In
+records are sent to its children. Then all consumers acknowledge at the same moment, and wait for one of a child. In
 the first round Spark has never counted most of the shards; in the second one it adds what is new.
 """
 
@@ -30,7 +30,7 @@ ROUNDS: Final = ("first", "second")
 async def drain_segments(trial: Trial) -> None:
     """Split a segment of each topic of this stage, and measure how long its children wait for their ancestor."""
     if not trial.cluster.options.spark:
-        return  # Nobody would say what is drained.
+        return  # No program would say what is drained.
     for name in ROUNDS:
         await _split_all(trial, name)
     trial.add_usage()

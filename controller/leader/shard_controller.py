@@ -16,7 +16,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
 
 import structlog
 
@@ -26,12 +25,13 @@ from controller.commit import TermEndedError
 from controller.leader.leader import ShardLeader
 from controller.leader.standby_memory import StandbyMemory
 from controller.leader.term_tail import TermTail
+from controller.leader.transfer import Transfer
 from controller.leadership.election import Elections
 from controller.leadership.transitions import Action, Event, Leadership, Role
 from controller.snapshots.restore import apply_new_chunks, catch_up, load_newest_snapshot
 from controller.state.shard_state import ShardState
 from controller.state.size import estimated_bytes
-from coordinator.steps import TakeSteps
+from coordinator.steps import ResultT, Steps, TakeSteps
 from headgate.backoff import Backoff
 from headgate.errors import ConfigError, LedgerError, ObjectExistsError, OutcomeUnknownError, StoreUnavailableError
 from headgate.ledger.ledger import Ledger
@@ -58,21 +58,12 @@ UNREADABLE_BACKOFF = Backoff(first_seconds=1.0, longest_seconds=60.0, jitter=0)
 log = structlog.get_logger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Transfer:
-    """A transfer in progress. ``done``: None if the lock was passed on, otherwise why it was not."""
-
-    successor: str
-    reason: TransferReason
-    timeout_seconds: float
-    done: asyncio.Future[str | None]
-
-
 class ShardController:
     """Follows, contends for and leads one shard."""
 
     terms_ended = 0
     """How many terms of this daemon have ended in this shard."""
+    _restoring = False  # Whether the decoding of the state has begun.
 
     def __init__(
         self,
@@ -145,6 +136,11 @@ class ShardController:
         """How long this daemon has not known the end of the ledger; 0 if it leads."""
         return 0.0 if self.leader is not None else asyncio.get_running_loop().time() - self.read_to_end_at
 
+    @property
+    def waits_to_restore(self) -> bool:
+        """Whether a term waits for a state whose decoding has not begun."""
+        return self.leadership.role is Role.CATCHING_UP and not self._state.chunk and not self._restoring
+
     def post(self, event: Event) -> None:
         """Queue ``event``; never blocks. Each external event is posted once, so the queue stays short."""
         self._events.put_nowait(event)
@@ -192,6 +188,7 @@ class ShardController:
     async def _perform(self, action: Action, event: Event, tasks: asyncio.TaskGroup) -> None:
         match action:
             case Action.CATCH_UP:
+                self._restoring = self._reading.locked()
                 self._catching_up = tasks.create_task(self._start_term(), name=f"catch-up-{self.shard}")
             case Action.SERVE:
                 assert self.leader is not None, "no leader to serve"
@@ -311,13 +308,13 @@ class ShardController:
     async def _apply_new_chunks(self) -> int:
         """Apply new chunks by number; return how many."""
         if self._state.chunk == 0:
-            self._state = await load_newest_snapshot(self._ledger, self._report_unusable_snapshot, self._take_steps)
+            self._state = await load_newest_snapshot(self._ledger, self._report_unusable_snapshot, self._decode)
         self._terms = None
         return self._record_progress(await apply_new_chunks(self._ledger, self._state), self._state)
 
     async def _catch_up(self, *, urgent: bool = False) -> int:
         """Apply all chunks up to the end of the ledger by a listing; return how many. ``urgent``: clients wait."""
-        reading = catch_up(self._ledger, self._state, self._report_unusable_snapshot, self._take_steps, urgent=urgent)
+        reading = catch_up(self._ledger, self._state, self._report_unusable_snapshot, self._decode, urgent=urgent)
         refused, found = await asyncio.gather(self._require_ledger(), reading, return_exceptions=True)
         if refused is not None:
             self._state = ShardState(self.shard)  # It may include chunks of another ledger.
@@ -327,6 +324,13 @@ class ShardController:
         self._state, read = found
         self._terms = None
         return self._record_progress(read, self._state)
+
+    async def _decode(self, steps: Steps[ResultT]) -> ResultT:
+        def begun() -> Steps[ResultT]:
+            self._restoring = True
+            return (yield from steps)
+
+        return await self._take_steps(begun())
 
     def _report_unusable_snapshot(self, shard: int) -> None:
         self._observer.observe(events.SnapshotRejected(shard=shard))

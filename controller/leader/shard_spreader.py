@@ -29,13 +29,14 @@ import structlog
 from controller.leader.shard_controller import TRANSFER_TIMEOUT_SECONDS, ShardController
 from controller.leader.standby_memory import StandbyMemory
 from controller.leadership.broker_contact import BrokerContact, broker_contact
+from controller.leadership.cold_start import left_to_others
 from controller.leadership.election import Elections, ElectionsUnreachableError, SeenQueue
 from controller.leadership.instance_record import InstanceRecord, encode_record, read_record
 from controller.leadership.shard_load import Arrivals, ShardLoads, shard_loads
 from controller.leadership.spread import LiveDaemon, Move, Plan, ShardQueue, plan, weights
 from controller.leadership.successors import Successors, successors
 from controller.leadership.transfer_pace import BUDGET_SECONDS, History, startable
-from controller.leadership.transitions import Role
+from controller.leadership.transitions import Event, Role
 from controller.settings.load import SpreadSettings
 from metrics import events
 
@@ -122,6 +123,7 @@ class ShardSpreader:
             await self._settle()
             if await self._look():
                 self._start_moves()
+                self._leave_terms()
             await asyncio.sleep(VIEW_INTERVAL_SECONDS)
 
     async def evacuate(self) -> None:
@@ -271,6 +273,15 @@ class ShardSpreader:
         settle_seconds = self._settings().settle_seconds
         for move in startable(moves, self._instance, history, now, settle_seconds=settle_seconds):
             self._start(move, now, timeout_seconds)
+
+    def _leave_terms(self) -> None:
+        """Leave shards to others before their terms, as after a start of all daemons."""
+        in_line = [each.shard for each in self._controllers if each.waits_to_restore]
+        if not in_line or not self._settings().enabled:
+            return
+        for shard in left_to_others(self._instance, in_line, self._seen_queues(), self._daemons):
+            log.info("term.left", shard=shard)
+            self._controllers[shard].post(Event.TERM_LEFT)
 
     def _choose_successors(
         self, daemons: list[LiveDaemon], queues: list[ShardQueue], led: Sequence[ShardController]

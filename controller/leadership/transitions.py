@@ -37,6 +37,8 @@ class Event(StrEnum):
     LOCK_LOST = "lock_lost"
     CONTACT_LOST = "contact_lost"
     CONTACT_REGAINED = "contact_regained"
+    TERM_LEFT = "term_left"
+    """The term has not begun, and another daemon can begin it earlier."""
     TERM_STARTED = "term_started"
     NUMBER_TAKEN = "number_taken"
     OUTCOME_UNKNOWN = "outcome_unknown"
@@ -97,6 +99,7 @@ TRANSITIONS: Transitions = {
         Event.OUTCOME_UNKNOWN: (Role.FOLLOWING, _RETRY),
         Event.STORE_UNREACHABLE: (Role.FOLLOWING, _RETRY),
         Event.LEDGER_UNREADABLE: (Role.FAILED, (Action.WITHDRAW,)),
+        Event.TERM_LEFT: (Role.FOLLOWING, _STEP_DOWN),
         Event.STOP_REQUESTED: (Role.STOPPED, (Action.END_TERM, Action.WITHDRAW)),
     },
     Role.LEADING: {

@@ -16,6 +16,7 @@ TERM_END_REASONS: Final = (
     "store_unreachable",
     "broker_unreachable",
     "ledger_unreadable",
+    "term_left",
     "stop_requested",
 )
 HANDOVER_BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)

@@ -9,7 +9,8 @@ are models:
 3. A daemon has one write in flight: its term chunk, or a chunk with a request. It replies when the write has succeeded.
 4. A daemon learns of everything by events, in the order in which they happened to it, and at any later time.
 5. A daemon may find damage when it reads the ledger, or an old chunk missing while it leads.
-6. A leader may be asked for a transfer to the other daemon, which confirms when it has prepared. The leader may give up,
+6. A daemon may leave its term to the other one before it has read the ledger.
+7. A leader may be asked for a transfer to the other daemon, which confirms when it has prepared. The leader may give up,
    and does so when it learns that the other daemon has left the queue.
 
 Promises: what was replied to is in the ledger, once and under the term that replied; the chunks of a term follow its
@@ -40,6 +41,7 @@ class Budget:
     lost_stores: int = 0
     lost_brokers: int = 0
     stops: int = 0
+    left_terms: int = 0
     transfers: int = 0
 
 
@@ -107,6 +109,7 @@ class LeadershipAndFencing:
                 "learns": bool(daemon.events),
                 "reads": daemon.reads,
                 "finds damage": (leads or daemon.reads) and budget.unreadable > 0,
+                "leaves its term": daemon.reads and budget.left_terms > 0 and len(self._queue) > 1,
                 "can read again": daemon.unreadable,
                 "writes": leads and daemon.put is None and budget.requests > 0,
                 "takes effect": daemon.put is not None and daemon.stored is None,
@@ -138,6 +141,9 @@ class LeadershipAndFencing:
                 daemon.head, newest = len(self._ledger), self._ledger[-1:]
                 daemon.epoch = newest[0].epoch + 1 if newest else 1
                 daemon.put = daemon.head + 1, Chunk(name, daemon.epoch, None)
+            case "leaves its term":
+                self._spend("left_terms")
+                daemon.events.append(Event.TERM_LEFT)
             case "can read again":
                 daemon.unreadable = False
                 daemon.events.append(Event.LEDGER_READABLE)
@@ -264,6 +270,8 @@ class LeadershipAndFencing:
             self._perform(action, name, daemon)
         if orderly and event in (Event.STOP_REQUESTED, Event.SUCCESSOR_READY) and in_flight in daemon.late:
             raise BrokenPromiseError(f"daemon {name} has discarded a request in a handover")
+        if event is Event.TERM_LEFT and before.role is Role.CATCHING_UP and (daemon.reads or self._queue[0] == name):
+            raise BrokenPromiseError(f"daemon {name} has not left its term to the daemon that waits")
         if event is Event.SUCCESSOR_LEFT and before.transferring and daemon.nominates:
             raise BrokenPromiseError(f"daemon {name} waits for a successor that has left the queue")
         if daemon.leadership.role is Role.STOPPED and daemon.in_term:

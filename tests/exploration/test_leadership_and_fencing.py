@@ -20,6 +20,7 @@ ENVIRONMENTS = {
     "a lost broker and a stop": Budget(expired_sessions=0, lost_results=0, lost_brokers=1, stops=1),
     "the store lost twice, and contact": Budget(expired_sessions=0, lost_results=0, lost_stores=2, lost_contacts=1),
     "a damaged object and a stop": Budget(expired_sessions=0, lost_results=0, unreadable=1, stops=1),
+    "a term that is left, and a lost result": Budget(expired_sessions=0, left_terms=1),
     "a transfer and an expired session": Budget(lost_results=0, transfers=1),
 }
 

@@ -23,6 +23,7 @@ PACKAGES = (
     "controller.*.policy",
     "controller.retention.trim_policy",
     "controller.leadership.broker_contact",
+    "controller.leadership.cold_start",
     "controller.leadership.instance_record",
     "controller.leadership.queue_order",
     "controller.leadership.session_secret",

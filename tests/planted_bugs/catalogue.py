@@ -37,6 +37,7 @@ RULED = (
     "controller.decisions.verdicts",
     "controller.leader",
     "controller.leadership.broker_contact",
+    "controller.leadership.cold_start",
     "controller.leadership.ledger_identity",
     "controller.leadership.queue_order",
     "controller.leadership.shard_load",

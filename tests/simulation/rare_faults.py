@@ -121,7 +121,7 @@ class RareFaults:
         return sorted(path for path in objects.keys() - set(objects.damaged) if path.startswith(kind))
 
     def _is_followed(self, path: str) -> bool:
-        """Return whether a later chunk exists. Without one, a lost chunk is a lost end, which nobody can notice."""
+        """Return whether a later chunk exists. Without one, a lost chunk is a lost end, which no program can notice."""
         folder = path.rpartition("/")[0]
         later = (each for each in self._world.objects if each > path and each.startswith(f"{folder}/"))
         return path.startswith("chunks/") and any(True for _ in later)

@@ -5,11 +5,15 @@ from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 
 import pytest
+from structlog.testing import capture_logs
 
 from controller.leader.shard_spreader import VIEW_INTERVAL_SECONDS
 from controller.leadership.broker_contact import LOST_SECONDS, STABLE_SECONDS
 from controller.leadership.instance_record import read_record
 from controller.settings.load import SpreadSettings
+from controller.snapshots.job import take_snapshot
+from coordinator.steps import ResultT, Steps, complete
+from headgate.ledger.ledger import Ledger
 from headgate.model import entries as e
 from headgate.model.hashing import shard_of
 from tests.support.waiting import never, until
@@ -67,6 +71,50 @@ async def test_a_second_and_a_third_daemon_get_their_shards_once_they_have_settl
 
     spread = [a.led, b.led, c.led]
     await never(lambda: spread != [a.led, b.led, c.led], 120)
+
+
+RESTORE_SECONDS = 10.0
+
+
+async def restores_slowly(daemon: Contender) -> None:
+    """Let it restore one state after the other, each in ten seconds."""
+    turn = asyncio.Lock()
+
+    async def take_steps(steps: Steps[ResultT]) -> ResultT:
+        async with turn:
+            next(steps)
+            await asyncio.sleep(RESTORE_SECONDS)
+            return complete(steps)
+
+    for controller in daemon.controllers:
+        controller._take_steps = take_steps
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+async def test_daemons_that_start_together_share_the_states_that_are_to_be_restored(
+    daemons: Daemons, stack: AsyncExitStack, enabled: bool
+) -> None:
+    """The first one gets all locks. Each state is restored once, and no daemon has to settle for it."""
+    first = await daemons.first()
+    for shard in range(SHARDS):
+        first.controllers[shard].leader.commit.barrier()
+        await first.controllers[shard].leader.commit.flush()
+        assert await take_snapshot(Ledger(first.store, shard), least_chunks=1, now_ms=0)
+    await first.stop()
+    daemons.settings = SpreadSettings(settle_seconds=600.0, enabled=enabled)
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    with capture_logs() as logs:
+        b, c = await daemons.start("b"), await daemons.start("c")
+        await restores_slowly(b)
+        await restores_slowly(c)
+        await until(lambda: len(b.led | c.led) == SHARDS, SHARDS * RESTORE_SECONDS + 20)
+
+    left = [line["shard"] for line in logs if line["event"] == "term.left"]
+    assert sorted(numbers(b, c)) == ([3, 3] if enabled else [0, 6])
+    assert len(set(left)) == len(left) == (3 if enabled else 0)
+    assert (loop.time() - began < 5 * RESTORE_SECONDS) == enabled
+    assert all(line["after"] != "failed" for line in logs if line["event"] == "leadership.changed")
 
 
 async def test_a_settled_daemon_that_queues_late_gets_its_shards(daemons: Daemons) -> None:
