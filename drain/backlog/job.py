@@ -17,9 +17,10 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Final
+from functools import partial
+from typing import Final, TypeVar
 
 import msgspec
 from pyspark.sql import SparkSession
@@ -40,6 +41,11 @@ from headgate.storage.object_store import Store, open_store
 MAX_CHUNKS_PER_JOB: Final = 4000
 """Most chunks counted in one Spark job (drain.backlog.job_size decides how many). This bounds the file list
 and the ranges in one task. 4000 small files take about 4 s, far above a job's fixed cost."""
+
+CONCURRENT_SHARDS: Final = 16
+"""Shards that are listed, read and published at the same time: a store that answers after 40 ms would need ten seconds
+for 64, one after the other."""
+FoundT = TypeVar("FoundT")
 
 Count = Callable[[Sequence[ChunkBatch]], Awaitable[Mapping[int, list[MergedRow]]]]
 """Aggregates chunks (drain.backlog.counting.aggregate_chunks); raises RunError."""
@@ -105,21 +111,26 @@ class BacklogJob:
         """
         outcome = RunOutcome()
         progress_by_shard: dict[int, _Progress] = {}
-        for shard in dict.fromkeys(shards):
-            try:
-                result = Result(shard, 0, ()) if full else await self._newest_result(shard)
-                if not result.watermark:
-                    result = await self._from_compacted(shard, publish=not full)
-                numbers = await self._chunks.newer_than(shard, result.watermark)
-                if up_to is not None and shard in up_to:
-                    numbers = range(numbers.start, min(numbers.stop, up_to[shard] + 1))
-                progress_by_shard[shard] = _Progress(result, numbers)
-                outcome.results[shard] = result
-            except HeadgateError as error:
-                outcome.failures[shard] = str(error)
+        begin = partial(self._begin, full=full, up_to=up_to or {})
+        for shard, progress in await _of_each(dict.fromkeys(shards), begin):
+            if isinstance(progress, str):
+                outcome.failures[shard] = progress
+            else:
+                progress_by_shard[shard], outcome.results[shard] = progress, progress.result
         while due := self._next_chunks(progress_by_shard):
             await self._count_batch(due, progress_by_shard, outcome, publish=not full)
         return outcome
+
+    async def _begin(self, shard: int, *, full: bool, up_to: Mapping[int, int]) -> _Progress | str:
+        """Return the last result of a shard and what to count after it, or why neither is known."""
+        try:
+            result = Result(shard, 0, ()) if full else await self._newest_result(shard)
+            if not result.watermark:
+                result = await self._from_compacted(shard, publish=not full)
+            numbers = await self._chunks.newer_than(shard, result.watermark)
+        except HeadgateError as error:
+            return str(error)
+        return _Progress(result, range(numbers.start, min(numbers.stop, up_to.get(shard, numbers.stop) + 1)))
 
     async def _from_compacted(self, shard: int, *, publish: bool) -> Result:
         """Return the result of the compacted chunks, which may be deleted; an empty one if there are none."""
@@ -158,14 +169,13 @@ class BacklogJob:
     ) -> None:
         batches: dict[int, ChunkBatch] = {}
         made_at_ms: dict[int, int] = {}
-        for shard, numbers in due.items():
-            try:
-                made_at_ms[shard], rows_of_chunks = await self._chunks.check(shard, numbers)
-            except (LedgerError, StoreError) as error:
-                outcome.failures[shard] = str(error)
+        for shard, checked in await _of_each(due, lambda shard: self._check(shard, due[shard])):
+            if isinstance(checked, str):
+                outcome.failures[shard] = checked
                 del progress_by_shard[shard]
             else:
-                paths = [self._chunks.source.path(shard, number) for number in numbers]
+                made_at_ms[shard], rows_of_chunks = checked
+                paths = [self._chunks.source.path(shard, number) for number in due[shard]]
                 batches[shard] = ChunkBatch(shard, paths, rows_of_chunks)
         began = asyncio.get_running_loop().time()
         merged, failures = await self._count_shards(batches)
@@ -179,21 +189,35 @@ class BacklogJob:
         for shard, reason in failures.items():
             outcome.failures[shard] = reason
             del progress_by_shard[shard]
+        results: dict[int, Result] = {}
         for shard, rows in merged.items():
-            progress, numbers_counted = progress_by_shard[shard], due[shard]
-            next_rows = merge_rows([*previous_rows(progress.result.rows), *rows])
-            result = Result(shard, numbers_counted[-1], next_rows, made_at_ms[shard])
-            try:
-                progress.result = await publish_result(self._results, result) if publish else result
-            except HeadgateError as error:
-                outcome.failures[shard] = str(error)
+            next_rows = merge_rows([*previous_rows(progress_by_shard[shard].result.rows), *rows])
+            results[shard] = Result(shard, due[shard][-1], next_rows, made_at_ms[shard])
+        for shard, result in await _of_each(results, lambda shard: self._publish(results[shard], publish=publish)):
+            if isinstance(result, str):
+                outcome.failures[shard] = result
                 del progress_by_shard[shard]
                 continue
-            progress.numbers = progress.numbers[len(numbers_counted) :]
-            outcome.results[shard] = progress.result
-            outcome.chunks += len(numbers_counted)
+            progress = progress_by_shard[shard]
+            progress.result, progress.numbers = result, progress.numbers[len(due[shard]) :]
+            outcome.results[shard] = result
+            outcome.chunks += len(due[shard])
             if publish:
-                self._last[shard] = progress.result
+                self._last[shard] = result
+
+    async def _check(self, shard: int, numbers: Sequence[int]) -> tuple[int, int | None] | str:
+        """Return what `LedgerChunks.check` returns, or why it does not."""
+        try:
+            return await self._chunks.check(shard, numbers)
+        except (LedgerError, StoreError) as error:
+            return str(error)
+
+    async def _publish(self, result: Result, *, publish: bool) -> Result | str:
+        """Return what was published for the watermark of ``result``, or why nothing was."""
+        try:
+            return await publish_result(self._results, result) if publish else result
+        except HeadgateError as error:
+            return str(error)
 
     async def _count_shards(self, batches: dict[int, ChunkBatch]) -> tuple[dict[int, list[MergedRow]], dict[int, str]]:
         """Return rows and failures by shard. A failed job is retried for each shard alone."""
@@ -214,6 +238,16 @@ class BacklogJob:
             merged |= rows
             failures |= failure
         return merged, failures
+
+
+async def _of_each(shards: Iterable[int], work: Callable[[int], Awaitable[FoundT]]) -> list[tuple[int, FoundT]]:
+    """Return shard and result of ``work`` for each shard, of which some are under way at the same time."""
+    every = list(shards)
+    found: list[tuple[int, FoundT]] = []
+    for first in range(0, len(every), CONCURRENT_SHARDS):
+        group = every[first : first + CONCURRENT_SHARDS]
+        found += zip(group, await asyncio.gather(*map(work, group)), strict=True)
+    return found
 
 
 async def differences(results: Store, outcome: RunOutcome) -> dict[int, str]:

@@ -33,7 +33,7 @@ from drain.protocol import (
 )
 from drain.spark.chunks import LedgerChunks
 from headgate.background import BackgroundService
-from headgate.errors import HeadgateError, LedgerError, StoreUnavailableError
+from headgate.errors import HeadgateError, StoreUnavailableError
 
 BATCHING_DELAY_SECONDS: Final = 0.02
 """From the first request to the run, if no run is under way. Requests made together then share one
@@ -41,8 +41,12 @@ run."""
 EAGER_COUNT_INTERVAL_SECONDS: Final = 2.0
 """How often an idle process checks whether a ledger has grown."""
 EAGER_COUNT_CHUNKS: Final = 64
-"""New chunks that are counted before the next request. A run over so many costs little more than
+"""New chunks of a shard that are counted before the next request. A run over so many costs little more than
 one over none."""
+EAGER_COUNT_CHUNKS_IN_ALL: Final = 200
+"""The same of all shards together: a request waits for a run over many shards with few new chunks each just as long.
+More are not read without a scan (drain.spark.small_chunk_reader)."""
+CONCURRENT_LOOKS: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +56,11 @@ class _IndexedResult:
     result: Result
     rows: tuple[Backlog, ...]
     by_subscription: dict[tuple[int, int], list[Backlog]]
+
+
+def least_new_chunks(shards: int) -> int:
+    """Return how many new chunks of one of ``shards`` are counted before the next request. Pure."""
+    return max(1, min(EAGER_COUNT_CHUNKS, EAGER_COUNT_CHUNKS_IN_ALL // shards))
 
 
 class RunCoalescer(BackgroundService):
@@ -203,18 +212,16 @@ class RunCoalescer(BackgroundService):
             waiting.set_result(outcome)
 
     async def _count_eagerly(self) -> None:
-        """Count the shards that were requested before and have grown a lot, so that the next request finds little new.
+        """Count the shards that were requested before if they have grown, so that the next request finds little new.
 
         An error here is ignored: the next request meets it again and reports it.
         """
-        grown = []
-        for shard, known in self._indexed.items():
-            try:
-                newer = await self._chunks.newer_than(shard, known.result.watermark)
-            except (LedgerError, StoreUnavailableError):
-                continue
-            if len(newer) >= EAGER_COUNT_CHUNKS:
-                grown.append(shard)
+        known = list(self._indexed)
+        grown: list[int] = []
+        for first in range(0, len(known), CONCURRENT_LOOKS):
+            group = known[first : first + CONCURRENT_LOOKS]
+            found = await asyncio.gather(*map(self._has_grown, group))
+            grown += [shard for shard, has_grown in zip(group, found, strict=True) if has_grown]
         if grown:
             try:
                 outcome = await self._job.run(grown)
@@ -224,6 +231,13 @@ class RunCoalescer(BackgroundService):
             for shard in grown:
                 if shard in outcome.results:
                     self._index(outcome.results[shard])
+
+    async def _has_grown(self, shard: int) -> bool:
+        chunks = least_new_chunks(len(self._indexed))
+        try:
+            return await self._chunks.exists(shard, self._indexed[shard].result.watermark + chunks)
+        except StoreUnavailableError:
+            return False
 
     def _index(self, result: Result) -> _IndexedResult:
         known = self._indexed.get(result.shard)

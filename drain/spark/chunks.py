@@ -19,10 +19,14 @@ from drain.spark.fact_source import FactSource, Reader, fact_source
 from drain.spark.small_chunk_reader import SMALL_READ_MAX_ROWS
 from headgate.errors import ConfigError, LedgerError
 from headgate.ledger.chunk import decode_header
+from headgate.ledger.ledger import Ledger
 from headgate.ledger.paths import CHUNKS_FOLDER, chunk_folder, chunk_name, chunk_numbers, chunk_path
 from headgate.storage.object_store import Store, open_store
 
 CONCURRENT_READS: Final = 16
+"""Of one shard."""
+MAX_READS: Final = 64
+"""Of all shards together."""
 _SHARD_FOLDER: Final = re.compile(r"shard=(\d{4,})")
 
 
@@ -39,6 +43,7 @@ class LedgerChunks:
         self.store: Store = open_store(ledger_url)
         self.source: FactSource = fact_source(ledger_url, reader, small_read_max_rows=small_read_max_rows)
         """How Spark reads the chunks."""
+        self._reads = asyncio.Semaphore(MAX_READS)
 
     async def shards(self) -> list[int]:
         """Return the shards that have a folder.
@@ -73,6 +78,10 @@ class LedgerChunks:
                 raise LedgerError(f"{chunk_path(shard, number)} is missing, and {chunk_name(found)} exists: a gap")
         return range(watermark + 1, first + len(numbers))
 
+    async def exists(self, shard: int, number: int) -> bool:
+        """Return whether a chunk exists, with one request instead of a listing; raises StoreUnavailableError."""
+        return await Ledger(self.store, shard).exists(number)
+
     async def check(self, shard: int, numbers: Sequence[int]) -> tuple[int, int | None]:
         """Check whole chunks; return ``at_ms`` of the last one, and their total number of rows.
 
@@ -93,6 +102,7 @@ class LedgerChunks:
         return at_ms, None if self.source.checks_objects else rows
 
     async def _check(self, shard: int, number: int) -> tuple[int, int]:
-        data = await self.store.read(chunk_path(shard, number))
+        async with self._reads:
+            data = await self.store.read(chunk_path(shard, number))
         header = decode_header(data, shard=shard, number=number)
         return header.at_ms, pq.read_metadata(pa.BufferReader(data)).num_rows

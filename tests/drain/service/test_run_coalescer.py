@@ -15,8 +15,8 @@ from drain.backlog.results import Result
 from drain.external.table_mapping import EntriesTable, ExternalTables, ExternalView
 from drain.external.topics import NOT_MAPPED, ExternalTopicCounter
 from drain.protocol import BacklogRequest, DrainedRequest, DrainQuery, ExternalBacklogQuery
-from drain.service.run_coalescer import EAGER_COUNT_CHUNKS, RunCoalescer
-from headgate.errors import HeadgateError, LedgerError
+from drain.service.run_coalescer import EAGER_COUNT_CHUNKS, EAGER_COUNT_CHUNKS_IN_ALL, RunCoalescer, least_new_chunks
+from headgate.errors import HeadgateError, StoreUnavailableError
 
 pytestmark = pytest.mark.looptime
 
@@ -40,10 +40,10 @@ class Ledger:
         results = {shard: Result(shard, self.length, self.rows) for shard in shards if shard not in self.failures}
         return RunOutcome(results=results, failures=self.failures)
 
-    async def newer_than(self, shard: int, watermark: int) -> range:
-        if isinstance(self.fault, LedgerError):
+    async def exists(self, shard: int, number: int) -> bool:
+        if isinstance(self.fault, StoreUnavailableError):
             raise self.fault
-        return range(watermark + 1, self.length + 1)
+        return number <= self.length
 
 
 def query(shard: int = 0) -> DrainedRequest:
@@ -122,7 +122,27 @@ async def test_a_requested_shard_is_counted_once_it_has_grown_enough(new_chunks:
     assert runs == ledger.runs
 
 
-@pytest.mark.parametrize("fault", [LedgerError("a gap"), JvmGoneError("gone")], ids=["bad ledger", "dead JVM"])
+async def test_many_shards_are_counted_once_they_have_grown_a_little() -> None:
+    """A request would have to wait for the chunks of all of them."""
+    ledger = Ledger()
+    async with RunCoalescer(ledger, ledger) as coalescer:
+        await asyncio.gather(*(coalescer.reply(query(shard)) for shard in range(50)))
+        ledger.length += EAGER_COUNT_CHUNKS_IN_ALL // 50 - 1
+        await asyncio.sleep(60)
+        assert 1 == len(ledger.runs)
+        ledger.length += 1
+        await asyncio.sleep(60)
+
+    assert [list(range(50))] * 2 == ledger.runs
+
+
+def test_the_number_of_chunks_that_are_left_for_the_next_request_is_bounded() -> None:
+    assert [64, 64, 50, 3, 1] == [least_new_chunks(shards) for shards in (1, 3, 4, 64, 1000)]
+
+
+@pytest.mark.parametrize(
+    "fault", [StoreUnavailableError("gone"), JvmGoneError("gone")], ids=["unreachable", "dead JVM"]
+)
 async def test_an_error_in_an_eager_count_is_left_to_the_next_request(fault: Exception) -> None:
     ledger = Ledger()
     async with opened(ledger) as coalescer:

@@ -1,0 +1,50 @@
+"""How long the store's answers delay a run over many shards. Without Spark: nothing is aggregated."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from controller.chunk_writer.builder import ChunkBuilder
+from drain.backlog.counting import ChunkBatch
+from drain.backlog.job import CONCURRENT_SHARDS, BacklogJob
+from drain.backlog.merge import MergedRow
+from drain.spark.chunks import LedgerChunks
+from headgate.ledger.paths import chunk_path
+from headgate.model import entries as e
+from tests.support.fakes.object_store import FakeStore
+
+pytestmark = pytest.mark.looptime
+SHARDS = 2 * CONCURRENT_SHARDS
+
+
+def chunk(shard: int) -> bytes:
+    builder = ChunkBuilder()
+    builder.add(e.TermStarted(leader_epoch=1, instance="a"))
+    return builder.encode(shard=shard, number=1, leader_epoch=1, at_ms=1)
+
+
+async def count_nothing(batches: Sequence[ChunkBatch]) -> Mapping[int, list[MergedRow]]:
+    return {batch.shard: [] for batch in batches}
+
+
+async def test_many_shards_are_listed_and_read_at_the_same_time(tmp_path: Path) -> None:
+    chunks = LedgerChunks(tmp_path.as_uri())
+    store = chunks.store = FakeStore(objects={chunk_path(shard, 1): chunk(shard) for shard in range(SHARDS)})
+    loop = asyncio.get_running_loop()
+    job = BacklogJob(chunks, count_nothing)
+    seconds: list[float] = []
+    for shards in (1, SHARDS):
+        store.latency_seconds = (1.0, 1.0)
+        began = loop.time()
+        outcome = await job.run(range(shards))
+        seconds.append(loop.time() - began)
+        assert dict.fromkeys(range(shards), 1) == {s: r.watermark for s, r in outcome.results.items()}
+        assert not outcome.failures
+        store.objects = {path: data for path, data in store.objects.items() if path.startswith("chunks")}
+        job = BacklogJob(chunks, count_nothing)
+
+    assert seconds == [6.0, 2 * 6.0], "as often as a shard needs, for each group of shards"
