@@ -29,7 +29,7 @@ from drain.backlog.aggregates import merged_row
 from drain.backlog.compacted_facts import read_compacted_facts
 from drain.backlog.counting import ChunkBatch, JvmGoneError, RunError, aggregate_chunks
 from drain.backlog.job_size import FIRST_CHUNKS, next_chunks
-from drain.backlog.merge import MergedRow, merge_rows, outstanding, previous_rows
+from drain.backlog.merge import MergedRow, merge_rows, next_result, outstanding
 from drain.backlog.results import Result, newest_result, publish_result, read_result, result_path, watermarks
 from drain.command_line import add_ledger_options, add_spark_options, run_command, spark_session
 from drain.spark.chunks import LedgerChunks
@@ -191,7 +191,7 @@ class BacklogJob:
             del progress_by_shard[shard]
         results: dict[int, Result] = {}
         for shard, rows in merged.items():
-            next_rows = merge_rows([*previous_rows(progress_by_shard[shard].result.rows), *rows])
+            next_rows = next_result(progress_by_shard[shard].result.rows, rows)
             results[shard] = Result(shard, due[shard][-1], next_rows, made_at_ms[shard])
         for shard, result in await _of_each(results, lambda shard: self._publish(results[shard], publish=publish)):
             if isinstance(result, str):

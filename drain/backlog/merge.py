@@ -108,14 +108,31 @@ def merge_rows(merge: Iterable[MergedRow]) -> tuple[StateRow, ...]:
 
     ``merge``: the rows of the previous result and the new ones; a key may have several rows.
     """
-    by_topic: dict[int, list[MergedRow]] = defaultdict(list)
+    items_of: dict[int, list[MergedRow]] = defaultdict(list)
     for item in merge:
-        by_topic[item.row.topic_id].append(item)
+        items_of[item.row.topic_id].append(item)
     rows: list[StateRow] = []
-    for _, items in sorted(by_topic.items()):
+    for _, items in sorted(items_of.items()):
         if not any(item.removed and item.row.subscription_id is None and item.row.segment is None for item in items):
             rows += _merge_topic(items)
     return tuple(rows)
+
+
+def next_result(previous: Iterable[StateRow], new: Sequence[MergedRow]) -> tuple[StateRow, ...]:
+    """Return what `merge_rows` returns for both; topics without new rows, which are most of a large shard, stay."""
+    changed = {item.row.topic_id for item in new}
+    rows = by_topic(previous)
+    merged = merge_rows([*previous_rows(row for topic in changed for row in rows.pop(topic, ())), *new])
+    rows |= by_topic(merged)
+    return tuple(row for topic in sorted(rows) for row in rows[topic])
+
+
+def by_topic(rows: Iterable[StateRow]) -> dict[int, list[StateRow]]:
+    """Return topic → its rows, in their order."""
+    found: dict[int, list[StateRow]] = defaultdict(list)
+    for row in rows:
+        found[row.topic_id].append(row)
+    return found
 
 
 def outstanding(rows: Sequence[StateRow]) -> tuple[Backlog, ...]:

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterable
-from dataclasses import dataclass
+import operator
+from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Final
 
 from drain.backlog.counting import JvmGoneError, RunError
 from drain.backlog.job import BacklogJob, RunOutcome
-from drain.backlog.merge import Backlog, drained, outstanding
+from drain.backlog.merge import Backlog, StateRow, by_topic, drained, outstanding
 from drain.backlog.rates import History, append_count, count_of, rates
 from drain.backlog.results import Result
 from drain.backlog.rows import backlog_rows
@@ -49,13 +49,40 @@ More are not read without a scan (drain.spark.small_chunk_reader)."""
 CONCURRENT_LOOKS: Final = 16
 
 
-@dataclass(frozen=True, slots=True)
 class _IndexedResult:
-    """One shard's result, indexed by subscription."""
+    """One shard's result, by topic. What is outstanding is computed for the topics that are asked for."""
 
-    result: Result
-    rows: tuple[Backlog, ...]
-    by_subscription: dict[tuple[int, int], list[Backlog]]
+    def __init__(self, result: Result, before: _IndexedResult | None) -> None:
+        """``before``: the one before it, whose rows this result has for the topics that have not changed."""
+        self.result = result
+        self._rows = by_topic(result.rows)
+        self._outstanding = {} if before is None else before.still_known(self._rows)
+
+    def still_known(self, rows: Mapping[int, Sequence[StateRow]]) -> dict[int, tuple[Backlog, ...]]:
+        """Return what is outstanding of the topics whose ``rows`` are those of this result, as far as it is known."""
+        return {
+            topic_id: known
+            for topic_id, known in self._outstanding.items()
+            if same_objects(self._rows.get(topic_id, ()), rows.get(topic_id, ()))
+        }
+
+    def of_subscription(self, topic_id: int, subscription_id: int) -> list[Backlog]:
+        """Return the backlog of a subscription; an empty list if it is unknown."""
+        return [each for each in self._of_topic(topic_id) if each.subscription_id == subscription_id]
+
+    def rows(self) -> list[Backlog]:
+        """Return the backlog of all subscriptions."""
+        return [each for topic_id in self._rows for each in self._of_topic(topic_id)]
+
+    def _of_topic(self, topic_id: int) -> tuple[Backlog, ...]:
+        if topic_id not in self._outstanding:
+            self._outstanding[topic_id] = outstanding(self._rows.get(topic_id, ()))
+        return self._outstanding[topic_id]
+
+
+def same_objects(first: Sequence[object], second: Sequence[object]) -> bool:
+    """Return whether both have the same objects, which is faster to tell than whether they have equal ones. Pure."""
+    return len(first) == len(second) and all(map(operator.is_, first, second))
 
 
 def least_new_chunks(shards: int) -> int:
@@ -117,7 +144,10 @@ class RunCoalescer(BackgroundService):
         # the request too.
         as_of_ms = {shard: max(result.at_ms, request.now_ms or 0) for shard, result in results.items()}
         external = {query.topic_key: query for query in request.external if query.shard in results}
-        rows = [row for result in results.values() for row in self._rows(result, as_of_ms[result.shard])]
+        rows: list[BacklogRow] = []
+        for result in results.values():
+            rows += self._rows(result, as_of_ms[result.shard])
+            await asyncio.sleep(0)  # A shard may have thousands of segments, and others wait to learn what is drained.
         return BacklogResponse(
             id=request.id,
             rows=[row for row in rows if (row.shard, row.topic_id) not in external],
@@ -137,7 +167,7 @@ class RunCoalescer(BackgroundService):
         return self._external.backlog(query, result, as_of_ms)
 
     def _rows(self, result: Result, as_of_ms: int) -> list[BacklogRow]:
-        rows = self._index(result).rows
+        rows = self._index(result).rows()
         history = append_count(self._count_history.get(result.shard, ()), count_of(as_of_ms, rows))
         self._count_history[result.shard] = history
         return backlog_rows(rows, shard=result.shard, watermark=result.watermark, rates=rates(history))
@@ -157,7 +187,7 @@ class RunCoalescer(BackgroundService):
             except HeadgateError as error:
                 return DrainedResponse(id=request.id, error=str(error))
         else:
-            backlogs = self._index(result).by_subscription.get((query.topic_id, query.subscription_id), [])
+            backlogs = self._index(result).of_subscription(query.topic_id, query.subscription_id)
         segments = drained(backlogs, query.seek_generation, query.segments)
         return DrainedResponse(id=request.id, drained=segments, watermark=result.watermark)
 
@@ -243,10 +273,5 @@ class RunCoalescer(BackgroundService):
         known = self._indexed.get(result.shard)
         if known is not None and known.result is result:
             return known
-        rows = outstanding(result.rows)
-        by_subscription: dict[tuple[int, int], list[Backlog]] = {}
-        for row in rows:
-            by_subscription.setdefault((row.topic_id, row.subscription_id), []).append(row)
-        indexed = _IndexedResult(result, rows, by_subscription)
-        self._indexed[result.shard] = indexed
+        indexed = self._indexed[result.shard] = _IndexedResult(result, known)
         return indexed

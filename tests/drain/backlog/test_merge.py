@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drain.backlog.merge import MergedRow, StateRow, drained, merge_rows, outstanding, previous_rows
+from drain.backlog.merge import MergedRow, StateRow, drained, merge_rows, next_result, outstanding, previous_rows
 from headgate.model.hashing import KEY_BUCKETS
 from headgate.model.offset_ranges import OffsetRanges
 
@@ -102,6 +102,26 @@ def test_facts_older_than_the_known_generation_do_not_count():
 
     assert positions(merge_rows([MergedRow(SEGMENT, present=True), known, late, current])) == {2: (4, ())}
     assert positions(merge_rows([MergedRow(SEGMENT, present=True), known, late])) == {}
+
+
+ROWS = st.builds(
+    StateRow,
+    topic_id=st.integers(1, 3),
+    subscription_id=st.sampled_from([None, 2, 3]),
+    segment=st.sampled_from([None, 0, 1]),
+    seek_generation=st.integers(0, 2),
+    position=st.integers(0, 5),
+    records=st.integers(0, 5),
+    end_offset=st.integers(0, 9),
+)
+NEW = st.lists(st.builds(MergedRow, ROWS, reset=st.booleans(), removed=st.booleans(), present=st.booleans()))
+
+
+@given(NEW, NEW)
+def test_topics_without_new_rows_are_not_merged_again(before, new):
+    previous = merge_rows(before)
+
+    assert next_result(previous, new) == merge_rows([*previous_rows(previous), *new])
 
 
 def test_a_result_without_new_facts_stays_as_it_is():

@@ -10,11 +10,12 @@ import pytest
 
 from drain.backlog.counting import JvmGoneError
 from drain.backlog.job import RunOutcome
-from drain.backlog.merge import StateRow, outstanding
+from drain.backlog.merge import Backlog, StateRow, outstanding
 from drain.backlog.results import Result
 from drain.external.table_mapping import EntriesTable, ExternalTables, ExternalView
 from drain.external.topics import NOT_MAPPED, ExternalTopicCounter
 from drain.protocol import BacklogRequest, DrainedRequest, DrainQuery, ExternalBacklogQuery
+from drain.service import run_coalescer
 from drain.service.run_coalescer import EAGER_COUNT_CHUNKS, EAGER_COUNT_CHUNKS_IN_ALL, RunCoalescer, least_new_chunks
 from headgate.errors import HeadgateError, StoreUnavailableError
 
@@ -175,6 +176,30 @@ async def test_an_idle_process_looks_every_two_seconds_whether_a_ledger_has_grow
         assert ledger.runs == [[0]]
         await asyncio.sleep(0.02)
         assert ledger.runs == [[0], [0]]
+
+
+async def test_what_is_outstanding_is_computed_again_only_for_topics_that_have_changed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    computed: list[set[int]] = []
+
+    def recorded(rows: Sequence[StateRow]) -> tuple[Backlog, ...]:
+        computed.append({row.topic_id for row in rows})
+        return outstanding(rows)
+
+    monkeypatch.setattr(run_coalescer, "outstanding", recorded)
+    ledger = Ledger()
+    segments = [StateRow(topic, None, 0, end_offset=4) for topic in (1, 2)]
+    subscriptions = [StateRow(topic, 2, None, subscription_type="STREAM") for topic in (1, 2)]
+    ledger.rows = (segments[0], subscriptions[0], segments[1], subscriptions[1])
+    async with RunCoalescer(ledger, ledger) as coalescer:
+        first = await coalescer.reply(BacklogRequest(id=1, shards=(0,)))
+        ledger.rows = (segments[0], subscriptions[0], replace(segments[1], records=3, end_offset=7), subscriptions[1])
+        second = await coalescer.reply(BacklogRequest(id=2, shards=(0,)))
+        third = await coalescer.reply(BacklogRequest(id=3, shards=(0,)))
+
+    assert [{1}, {2}, {2}] == computed
+    assert [[4, 4], [4, 7], [4, 7]] == [[row.records for row in each.rows] for each in (first, second, third)]
 
 
 async def test_a_subscription_is_answered_from_its_own_acknowledgements() -> None:
