@@ -7,7 +7,7 @@ or an object.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Final, NamedTuple
 
 from headgate.ledger.chunk_ranges import ChunkRange, compacted_through, ranges_to_read
@@ -83,8 +83,8 @@ class CompactedRecords:
                 ]
             return CompactedSlice(objects, compacted_through(self._ranges))
 
-    async def slices(self, item: CompactedObject, offset: int) -> AsyncIterator[Rows]:
-        """Yield the records of one object from ``offset`` on, at most SLICE_MAX_RECORDS at a time.
+    async def slices(self, item: CompactedObject, offset: int) -> AsyncGenerator[Rows]:
+        """Yield the records of one object from ``offset`` on, at most SLICE_MAX_RECORDS at a time. Close it.
 
         Raises:
             LedgerError: the object is damaged, or its records are not those that its manifest states.

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import aclosing
 from enum import Enum, auto
 from typing import Final
 
@@ -141,8 +142,9 @@ class SegmentReader:
                 if last < self.next_chunk:
                     break
                 for item in objects:
-                    async for rows in self._compacted.slices(item, self.next_offset):
-                        await self._deliver_rows(rows)
+                    async with aclosing(self._compacted.slices(item, self.next_offset)) as slices:
+                        async for rows in slices:
+                            await self._deliver_rows(rows)
             except (ObjectMissingError, StoreUnavailableError) as error:
                 # A fresh listing shows the wider range that replaced it, or the segment is being removed.
                 if fresh:

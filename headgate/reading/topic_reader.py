@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
+from contextlib import aclosing
 from typing import Final, NamedTuple
 
 from headgate.errors import LedgerError, ObjectMissingError, StoreUnavailableError
@@ -105,8 +106,9 @@ class TopicReader:
         while not self._is_complete():
             before = dict(self._next_offsets)
             try:
-                async for record in self._pass():
-                    yield record
+                async with aclosing(self._pass()) as records:
+                    async for record in records:
+                        yield record
             except ObjectMissingError:
                 # Compaction has just replaced it; the next plan has its successor.
                 await asyncio.sleep(POLL_SECONDS)
@@ -149,8 +151,9 @@ class TopicReader:
         while True:
             try:
                 if now() - planned_at >= COMPACTION_RECHECK_SECONDS:
-                    async for record in self._pass():
-                        yield record
+                    async with aclosing(self._pass()) as records:
+                        async for record in records:
+                            yield record
                     planned_at = now()
                 columns = await self._ledger.read_records(self._next_chunk)
                 if self._next_chunk > head.number:
@@ -211,9 +214,10 @@ class TopicReader:
         return _Plan(objects, after, numbers)
 
     async def _object_records(self, item: CompactedObject) -> AsyncGenerator[LedgerRecord]:
-        async for rows in self._compacted.slices(item, self._next_offsets.get(item.segment, 0)):
-            for offset, timestamp_ms, key, value in zip(*rows, strict=True):
-                yield LedgerRecord(item.segment, offset, timestamp_ms, key, value)
+        async with aclosing(self._compacted.slices(item, self._next_offsets.get(item.segment, 0))) as slices:
+            async for rows in slices:
+                for offset, timestamp_ms, key, value in zip(*rows, strict=True):
+                    yield LedgerRecord(item.segment, offset, timestamp_ms, key, value)
 
     async def _read_chunks(self, numbers: list[int]) -> list[RecordColumns]:
         return await asyncio.gather(*map(self._ledger.read_records, numbers))

@@ -237,6 +237,11 @@ def test_retained_messages_have_no_effect_on_later_leaders() -> None:
     assert sum(story.device_rejections["retained"] for story in stories) > 0
 
 
+def test_a_reader_that_is_revoked_while_it_delivers_compacted_records_leaves_nothing_open() -> None:
+    """asyncio would have closed its generator after the garbage collector found it."""
+    play(plan_of(912266250))
+
+
 # External topics
 
 

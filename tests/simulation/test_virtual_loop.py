@@ -1,11 +1,12 @@
 """The loop jumps from timer to timer, and keeps the order in which equal timers were set."""
 
 import asyncio
-from collections.abc import Iterator
+import gc
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from tests.simulation.virtual_loop import DeadlockError, EndlessTurnsError, VirtualLoop
+from tests.simulation.virtual_loop import DeadlockError, EndlessTurnsError, UnclosedGeneratorError, VirtualLoop
 
 
 @pytest.fixture
@@ -92,3 +93,18 @@ def test_timers_that_set_timers_without_an_end_raise(loop: VirtualLoop) -> None:
 
     with pytest.raises(EndlessTurnsError):
         loop.run_until_complete(asyncio.sleep(2))
+
+
+def test_a_generator_that_is_not_closed_fails_the_run(loop: VirtualLoop) -> None:
+    async def numbers() -> AsyncIterator[int]:
+        yield 1
+        yield 2
+
+    async def leave_early() -> None:
+        async for _ in numbers():
+            break
+        gc.collect()
+        await asyncio.sleep(1)
+
+    with pytest.raises(UnclosedGeneratorError, match="numbers was not closed"):
+        loop.run_until_complete(leave_early())
