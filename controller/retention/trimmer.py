@@ -1,6 +1,6 @@
-"""Deletes a shard's old chunks, oldest first, up to the point that `trim_policy` decides.
+"""Deletes a shard's old chunks up to the point that `trim_policy` decides, and looks whether all others exist.
 
-1. The point is committed first; chunks are deleted once that entry is durable. A later round, of this
+1. The point is committed first; chunks are deleted, oldest first, once that entry is durable. A later round, of this
    leader or the next, deletes what a failure left behind.
 2. All chunks are listed in the first round of a term, and then once an hour: hours of chunks are kept, and a store
    lists a thousand per request. Meanwhile every number from the lowest on is taken to exist.

@@ -106,7 +106,7 @@ async def catch_up(
         if not await ledger.exists(current.chunk + 1):
             newer = await load_newest_snapshot(ledger, on_unusable, take_steps)
             if newer.chunk <= current.chunk:
-                raise missing_chunk_error(ledger, current.chunk + 1)
+                raise _missing_chunk_error(ledger, current.chunk + 1)
             current = newer
 
 
@@ -131,7 +131,7 @@ async def require_complete(ledger: Ledger, numbers: Sequence[int], trimmed_below
     ``numbers``: the listed ones, which rise. Raises StoreUnavailableError too.
     """
     if (missing := await _highest_missing(ledger, numbers, trimmed_below)) is not None:
-        raise missing_chunk_error(ledger, missing)
+        raise _missing_chunk_error(ledger, missing)
 
 
 async def _highest_missing(ledger: Ledger, numbers: Sequence[int], first: int) -> int | None:
@@ -149,6 +149,5 @@ async def refuse_former_folder(ledger: Ledger) -> None:
         check_format(former, FORMAT - 1, FORMAT)
 
 
-def missing_chunk_error(ledger: Ledger, missing: int) -> LedgerError:
-    """Return the error for a chunk that is missing although it was not trimmed."""
+def _missing_chunk_error(ledger: Ledger, missing: int) -> LedgerError:
     return LedgerError(f"{chunk_folder(ledger.shard)}: chunk {missing} is missing; the ledger has a gap")

@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import Final
 
 FIRST_CHUNKS: Final = 200
-"""So many are read without a scan (drain.spark.small_chunk_reader)."""
+"""A small part of what is read without a scan (drain.spark.small_chunk_reader)."""
 FEWEST_CHUNKS: Final = 25
 QUICK_SECONDS: Final = 20.0
 """A third of the default time limit of a run."""

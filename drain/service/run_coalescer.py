@@ -45,8 +45,9 @@ EAGER_COUNT_CHUNKS: Final = 64
 one over none."""
 EAGER_COUNT_CHUNKS_IN_ALL: Final = 200
 """The same of all shards together: a request waits for a run over many shards with few new chunks each just as long.
-More are not read without a scan (drain.spark.small_chunk_reader)."""
+A warm run over so many takes 0.2 s on two cores."""
 CONCURRENT_LOOKS: Final = 16
+"""Shards whose growth is looked at together."""
 
 
 class _IndexedResult:
