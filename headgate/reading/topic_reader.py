@@ -214,10 +214,9 @@ class TopicReader:
         return _Plan(objects, after, numbers)
 
     async def _object_records(self, item: CompactedObject) -> AsyncGenerator[LedgerRecord]:
-        async with aclosing(self._compacted.slices(item, self._next_offsets.get(item.segment, 0))) as slices:
-            async for rows in slices:
-                for offset, timestamp_ms, key, value in zip(*rows, strict=True):
-                    yield LedgerRecord(item.segment, offset, timestamp_ms, key, value)
+        async for rows in self._compacted.slices(item, self._next_offsets.get(item.segment, 0)):
+            for offset, timestamp_ms, key, value in zip(*rows, strict=True):
+                yield LedgerRecord(item.segment, offset, timestamp_ms, key, value)
 
     async def _read_chunks(self, numbers: list[int]) -> list[RecordColumns]:
         return await asyncio.gather(*map(self._ledger.read_records, numbers))

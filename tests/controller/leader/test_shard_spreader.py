@@ -10,6 +10,7 @@ from structlog.testing import capture_logs
 from controller.leader.shard_spreader import VIEW_INTERVAL_SECONDS
 from controller.leadership.broker_contact import LOST_SECONDS, STABLE_SECONDS
 from controller.leadership.instance_record import read_record
+from controller.leadership.transitions import Role
 from controller.settings.load import SpreadSettings
 from controller.snapshots.job import take_snapshot
 from coordinator.steps import ResultT, Steps, complete
@@ -90,16 +91,46 @@ async def restores_slowly(daemon: Contender) -> None:
         controller._take_steps = take_steps
 
 
+async def snapshots_of_all(first: Contender) -> None:
+    for shard in range(SHARDS):
+        first.controllers[shard].leader.commit.barrier()
+        await first.controllers[shard].leader.commit.flush()
+        assert await take_snapshot(Ledger(first.store, shard), least_chunks=1, now_ms=0)
+
+
+async def test_a_state_that_is_being_restored_does_not_wait_for_it(daemons: Daemons) -> None:
+    """It would be restored a second time elsewhere."""
+    first = await daemons.first()
+    await snapshots_of_all(first)
+    await first.stop()
+    alone = await daemons.start("b")
+    await restores_slowly(alone)
+    await asyncio.sleep(RESTORE_SECONDS / 2)
+
+    assert SHARDS - 1 == sum(each.waits_to_restore for each in alone.controllers)
+
+
+async def test_a_state_that_is_being_restored_when_the_lock_is_acquired_does_not_wait_for_it(daemons: Daemons) -> None:
+    first = await daemons.first()
+    await snapshots_of_all(first)
+    follower = await daemons.start("b")
+    await restores_slowly(follower)
+    await asyncio.sleep(RESTORE_SECONDS / 2)
+    following = [each.shard for each in follower.controllers if each._reading.locked()]
+    assert following
+    daemons.cluster.zookeeper.expire_session("a")
+    await until(lambda: all(each.leadership.role is Role.CATCHING_UP for each in follower.controllers), 5)
+
+    assert not {each.shard for each in follower.controllers if each.waits_to_restore}.intersection(following)
+
+
 @pytest.mark.parametrize("enabled", [True, False])
 async def test_daemons_that_start_together_share_the_states_that_are_to_be_restored(
     daemons: Daemons, stack: AsyncExitStack, enabled: bool
 ) -> None:
     """The first one gets all locks. Each state is restored once, and no daemon has to settle for it."""
     first = await daemons.first()
-    for shard in range(SHARDS):
-        first.controllers[shard].leader.commit.barrier()
-        await first.controllers[shard].leader.commit.flush()
-        assert await take_snapshot(Ledger(first.store, shard), least_chunks=1, now_ms=0)
+    await snapshots_of_all(first)
     await first.stop()
     daemons.settings = SpreadSettings(settle_seconds=600.0, enabled=enabled)
     loop = asyncio.get_running_loop()

@@ -10,7 +10,7 @@ import pytest
 
 from controller.chunk_writer.builder import ChunkBuilder
 from drain.backlog.counting import ChunkBatch
-from drain.backlog.job import CONCURRENT_SHARDS, BacklogJob
+from drain.backlog.job import BacklogJob
 from drain.backlog.merge import MergedRow
 from drain.spark.chunks import LedgerChunks
 from headgate.ledger.paths import chunk_path
@@ -18,13 +18,27 @@ from headgate.model import entries as e
 from tests.support.fakes.object_store import FakeStore
 
 pytestmark = pytest.mark.looptime
-SHARDS = 2 * CONCURRENT_SHARDS
+SHARDS = 32
 
 
-def chunk(shard: int) -> bytes:
+class CountingStore(FakeStore):
+    """Knows how many reads were under way at the same time."""
+
+    reading = most = 0
+
+    async def read(self, path: str) -> bytes:
+        self.reading += 1
+        self.most = max(self.most, self.reading)
+        try:
+            return await super().read(path)
+        finally:
+            self.reading -= 1
+
+
+def chunk(shard: int, number: int = 1) -> bytes:
     builder = ChunkBuilder()
-    builder.add(e.TermStarted(leader_epoch=1, instance="a"))
-    return builder.encode(shard=shard, number=1, leader_epoch=1, at_ms=1)
+    builder.add(e.TermStarted(leader_epoch=number, instance="a"))
+    return builder.encode(shard=shard, number=number, leader_epoch=number, at_ms=1)
 
 
 async def count_nothing(batches: Sequence[ChunkBatch]) -> Mapping[int, list[MergedRow]]:
@@ -48,3 +62,12 @@ async def test_many_shards_are_listed_and_read_at_the_same_time(tmp_path: Path) 
         job = BacklogJob(chunks, count_nothing)
 
     assert seconds == [6.0, 2 * 6.0], "as often as a shard needs, for each group of shards"
+
+
+async def test_the_reads_of_all_shards_together_are_limited(tmp_path: Path) -> None:
+    chunks = LedgerChunks(tmp_path.as_uri())
+    objects = {chunk_path(shard, number): chunk(shard, number) for shard in range(10) for number in range(1, 11)}
+    store = chunks.store = CountingStore(objects=objects, latency_seconds=(1.0, 1.0))
+    await BacklogJob(chunks, count_nothing).run(range(10))
+
+    assert 64 == store.most

@@ -18,6 +18,7 @@ from drain.protocol import BacklogRequest, DrainedRequest, DrainQuery, ExternalB
 from drain.service import run_coalescer
 from drain.service.run_coalescer import EAGER_COUNT_CHUNKS, EAGER_COUNT_CHUNKS_IN_ALL, RunCoalescer, least_new_chunks
 from headgate.errors import HeadgateError, StoreUnavailableError
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.looptime
 
@@ -200,6 +201,27 @@ async def test_what_is_outstanding_is_computed_again_only_for_topics_that_have_c
 
     assert [{1}, {2}, {2}] == computed
     assert [[4, 4], [4, 7], [4, 7]] == [[row.records for row in each.rows] for each in (first, second, third)]
+
+
+async def test_others_have_turns_while_a_report_about_many_shards_is_made() -> None:
+    turns = 0
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    ledger = Ledger()
+    async with RunCoalescer(ledger, ledger) as coalescer:
+        await coalescer.reply(query())
+        report = asyncio.ensure_future(coalescer.reply(BacklogRequest(id=1, shards=tuple(range(50)))))
+        await until(lambda: len(ledger.runs) == 2)
+        counting = asyncio.ensure_future(others())
+        await report
+        counting.cancel()
+
+    assert turns > 40
 
 
 async def test_a_subscription_is_answered_from_its_own_acknowledgements() -> None:

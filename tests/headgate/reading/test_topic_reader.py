@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator
+from contextlib import aclosing
 
 import pytest
 from hypothesis import given, settings
@@ -245,3 +246,25 @@ async def test_an_unreachable_store_ends_a_read_of_stored_records():
 
     with pytest.raises(StoreUnavailableError):
         await places(reader(known).stored())
+
+
+@pytest.mark.parametrize("follows", [False, True])
+async def test_a_reader_that_is_left_early_closes_what_it_reads(follows: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise the garbage collector decides when."""
+    known = await written(*[(0,)] * 20)
+    await known.compact(known.state.chunk)
+    whole_pass, closed = TopicReader._pass, []
+
+    async def recorded(reader: TopicReader) -> AsyncGenerator[LedgerRecord]:
+        try:
+            async for record in whole_pass(reader):
+                yield record
+        finally:
+            closed.append(True)
+
+    monkeypatch.setattr(TopicReader, "_pass", recorded)
+    records = reader(known).follow(Head()) if follows else reader(known).stored()
+    async with aclosing(records):
+        await anext(records)
+
+    assert closed
