@@ -84,11 +84,16 @@ async def read_run(
 def timeline_of(
     run: RunEvidence, began_ns: int, ended_ns: int, operations: Sequence[Operation], children: Mapping[int, int]
 ) -> Timeline:
-    """Return when everything happened. ``children``: segment of the orders → when it was created."""
+    """Return when everything happened. ``children``: segment of the orders → when it was created.
+
+    A child without records is left out: a merge may follow while no producer is connected.
+    """
     streams = [each for each in _subscriptions(run, ORDERS) if each.kind is SubscriptionType.STREAM]
     first: dict[int, int] = {}
     for delivery in (delivery for each in streams for delivery in each.deliveries):
         first[delivery.segment] = min(delivery.at_ns, first.get(delivery.segment, delivery.at_ns))
+    (orders,) = (topic for topic in run.topics if topic.topic == ORDERS)
+    stored_ns = _first_stored(orders)
     return Timeline(
         began_ns=began_ns,
         ended_ns=ended_ns,
@@ -106,8 +111,23 @@ def timeline_of(
             for delivery in subscription.deliveries
         ),
         operations=operations,
-        children=[(made_ns, first.get(segment, ended_ns)) for segment, made_ns in sorted(children.items())],
+        children=[
+            (max(made_ns, stored_ns[segment]), first.get(segment, ended_ns))
+            for segment, made_ns in sorted(children.items())
+            if segment in stored_ns
+        ],
     )
+
+
+def _first_stored(topic: TopicEvidence) -> dict[int, int]:
+    """Return when the producer knew that the first record of each segment was stored."""
+    segments = {(record.key, record.counter): record.segment for record in topic.stored}
+    first: dict[int, int] = {}
+    for record in topic.sent:
+        segment = segments.get((record.key, record.counter))
+        if segment is not None and record.outcome == "committed":
+            first[segment] = min(record.done_ns, first.get(segment, record.done_ns))
+    return first
 
 
 def _subscriptions(run: RunEvidence, name: str) -> list[SubscriptionEvidence]:

@@ -187,7 +187,7 @@ def markdown(report: Report, chart_name: str) -> str:
         "",
         "Acknowledged, delivered and commands: what succeeded while the fault lasted. The outage is the longest",
         "time without an acknowledged record on the topic that had the longest one, until the next fault began.",
-        "Children waited: the longest time from a split or merge until a STREAM consumer got a record of a child.",
+        "Children waited: the longest time in which a STREAM consumer got no record of a child, after one was stored.",
         *_commands(report.commands),
         "",
         "| topic | sent | acknowledged | failed | unknown | stored | terms |",

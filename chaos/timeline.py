@@ -67,7 +67,7 @@ class Timeline:
     """When each delivery to a consumer was made, rising."""
     operations: Sequence[Operation] = field(default=())
     children: Sequence[tuple[int, int]] = field(default=())
-    """When a split or merge created each child, and when a consumer got the first of its records."""
+    """When a split or merge had created each child and a record of it was stored, and when a consumer got one."""
 
     @property
     def seconds(self) -> int:
@@ -94,7 +94,7 @@ class Timeline:
             },
             longest_latency_ms=max(latencies, default=0.0),
             children_wait_seconds=max(
-                ((got - made) / SECOND_NS for made, got in self.children if fault.began_ns <= made <= until_ns),
+                (max(0, got - made) / SECOND_NS for made, got in self.children if fault.began_ns <= made <= until_ns),
                 default=0.0,
             ),
         )
