@@ -16,7 +16,7 @@ from headgate.errors import HeadgateError
 
 VERSION: Final = 1
 MAX_LINE_BYTES: Final = 32 * 1024 * 1024
-"""The longest line: about 100 000 backlog rows."""
+"""The longest line: about 100 000 backlog rows. A longer reply is replaced by one that says so (`encode_reply`)."""
 MAX_OPEN_REQUESTS: Final = 10_000
 """Requests in flight on one connection: far above one per subscription of a large daemon."""
 MAX_EXTERNAL_BYTES: Final = MAX_LINE_BYTES // 4
@@ -63,7 +63,7 @@ class BacklogRow(msgspec.Struct, frozen=True, kw_only=True):
 
     shard: int
     watermark: int
-    """The last chunk that was counted."""
+    """The last chunk that was counted when the row changed last."""
     topic_id: int
     subscription_id: int
     segment: int
@@ -206,6 +206,19 @@ def fit_into_line(
 
 def encode_line(message: Request | Response) -> bytes:
     return _ENCODER.encode(message) + b"\n"
+
+
+def encode_reply(response: AnyResponse, limit_bytes: int = MAX_LINE_BYTES) -> bytes:
+    """Return ``response`` as a line. One that is too long would break the connection, so the line says that instead."""
+    line = encode_line(response)
+    if len(line) <= limit_bytes:
+        return line
+    reason = f"the reply has {len(line)} bytes, and a line has {limit_bytes} at most"
+    if isinstance(response, BacklogResponse):
+        reason = f"{len(response.rows)} backlogs are too many to report: {reason}"
+        failures = dict.fromkeys(response.watermarks, reason) | response.failures
+        return encode_line(BacklogResponse(id=response.id, rows=[], failures=failures))
+    return encode_line(FailureResponse(id=response.id, error=reason))
 
 
 def decode_request(line: bytes) -> AnyRequest:

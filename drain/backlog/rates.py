@@ -7,7 +7,8 @@
 3. A segment that the older count does not have started at 0. A new subscription, or one with a seek
    in between, has no rate.
 4. Counts more than `MAX_SPAN_MS` apart are not compared: a mean over hours is not a current rate.
-5. A full count does not repeat rates: they depend on when counts were made.
+
+A full count does not repeat rates: they depend on when counts were made.
 """
 
 from __future__ import annotations
@@ -41,21 +42,27 @@ class Counted:
 
 
 @dataclass(frozen=True, slots=True)
-class Count:
-    """The counts of all keys of a shard at one time."""
+class TopicCount:
+    """The counts of all keys of one topic. One object is kept for as long as the topic does not change."""
 
-    at_ms: int
     by_key: Mapping[BacklogKey, Counted]
+    seek_generations: Mapping[int, int]
+    """Subscription id → its seek generation."""
 
     def count_at(self, key: BacklogKey, seek_generation: int) -> Counted | None:
         """Return the count of ``key``: zeros for a new segment, None for a new subscription or another generation."""
-        found = self.by_key.get(key)
-        if found is not None:
-            return found if found.seek_generation == seek_generation else None
-        for (topic, subscription, _), other in self.by_key.items():
-            if (topic, subscription) == key[:2]:
-                return Counted(seek_generation, 0, 0) if other.seek_generation == seek_generation else None
-        return None
+        _, subscription_id, _ = key
+        if self.seek_generations.get(subscription_id) != seek_generation:
+            return None
+        return self.by_key.get(key) or Counted(seek_generation, 0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """The counts of some topics of a shard at one time."""
+
+    at_ms: int
+    by_topic: Mapping[int, TopicCount]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,29 +73,29 @@ class Rates:
     acknowledged_per_second: float
 
 
+UNCHANGED: Final = Rates(0.0, 0.0)
+
 History = tuple[Count, ...]
 """Counts of one shard, oldest first, at least `MIN_SPACING_MS` apart except for the newest."""
 
 
-def count_of(at_ms: int, backlogs: Iterable[Backlog]) -> Count:
-    """Return the count of the tracked keys in ``backlogs``."""
-    return Count(
-        at_ms,
-        {
-            (row.topic_id, row.subscription_id, row.segment): Counted(
-                row.seek_generation, row.end_offset, row.end_offset - row.records
-            )
-            for row in backlogs
-            if row.records is not None
-        },
-    )
+def topic_count(backlogs: Iterable[Backlog]) -> TopicCount:
+    """Return the count of the tracked keys in ``backlogs``, which are those of one topic."""
+    by_key: dict[BacklogKey, Counted] = {}
+    seek_generations: dict[int, int] = {}
+    for row in backlogs:
+        if row.records is not None:
+            key = (row.topic_id, row.subscription_id, row.segment)
+            by_key[key] = Counted(row.seek_generation, row.end_offset, row.end_offset - row.records)
+            seek_generations[row.subscription_id] = row.seek_generation
+    return TopicCount(by_key, seek_generations)
 
 
 def append_count(history: History, count: Count) -> History:
     """Return ``history`` with ``count`` added, without counts that no later rate needs."""
     if history and count.at_ms < history[-1].at_ms:
         # The clock of a new leader may be behind. Its count is newer all the same.
-        count = Count(history[-1].at_ms, count.by_key)
+        count = Count(history[-1].at_ms, count.by_topic)
     kept = history
     if len(history) > 1 and history[-1].at_ms - history[-2].at_ms < MIN_SPACING_MS:
         kept = history[:-1]
@@ -97,16 +104,20 @@ def append_count(history: History, count: Count) -> History:
     return kept[old[-1] :] if old else kept
 
 
-def rates(history: History) -> dict[BacklogKey, Rates]:
-    """Return the known rates at the newest count of ``history``."""
-    if not history:
-        return {}
-    newest = history[-1]
+def rates(history: History, topic_id: int) -> dict[BacklogKey, Rates]:
+    """Return the known rates of a topic at the newest count of ``history``."""
+    newest = history[-1].by_topic[topic_id]
+    earlier = [
+        (span_ms, count.by_topic[topic_id])
+        for count in history[:-1]
+        if MIN_SPAN_MS <= (span_ms := history[-1].at_ms - count.at_ms) <= MAX_SPAN_MS and topic_id in count.by_topic
+    ]
+    if earlier and earlier[0][1] is newest:
+        return dict.fromkeys(newest.by_key, UNCHANGED)
     found: dict[BacklogKey, Rates] = {}
     for key, counted in newest.by_key.items():
-        for earlier in history[:-1]:
-            span_ms = newest.at_ms - earlier.at_ms
-            before = earlier.count_at(key, counted.seek_generation) if MIN_SPAN_MS <= span_ms <= MAX_SPAN_MS else None
+        for span_ms, topic in earlier:
+            before = topic.count_at(key, counted.seek_generation)
             if before is not None:
                 found[key] = Rates(
                     max(0, counted.stored - before.stored) * 1000 / span_ms,

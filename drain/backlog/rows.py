@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict
 
 from drain.backlog.merge import Backlog
 from drain.backlog.rates import BacklogKey, Rates
@@ -27,10 +26,22 @@ def backlog_rows(
             BacklogRow(
                 shard=shard,
                 watermark=watermark,
+                topic_id=backlog.topic_id,
+                subscription_id=backlog.subscription_id,
+                segment=backlog.segment,
+                subscription_type=backlog.subscription_type,
+                seek_generation=backlog.seek_generation,
+                position=backlog.position,
+                end_offset=backlog.end_offset,
+                sealed=backlog.sealed,
+                records=backlog.records,
+                size_bytes=backlog.size_bytes,
+                holes=backlog.holes,
+                oldest_ms=backlog.oldest_ms,
                 drained=backlog.drained,
                 stored_per_second=None if rate is None else rate.stored_per_second,
                 acknowledged_per_second=None if rate is None else rate.acknowledged_per_second,
-                **asdict(backlog),
+                estimated=backlog.estimated,
             )
         )
     return rows

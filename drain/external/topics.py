@@ -20,7 +20,7 @@ from typing import Final
 
 from drain.backlog.counting import JvmGoneError
 from drain.backlog.merge import Backlog, StateRow
-from drain.backlog.rates import History, append_count, count_of, rates
+from drain.backlog.rates import Count, History, append_count, rates, topic_count
 from drain.backlog.results import Result
 from drain.external.backlog import backlog_from_ledger, backlog_response, unknown_reason
 from drain.external.table_mapping import ExternalTables, ExternalView
@@ -185,7 +185,7 @@ class ExternalTopicCounter:
         else:
             self._counted[query.topic_key] = _CountResult(
                 query,
-                append_count(history, count_of(due.as_of_ms, known)),
+                append_count(history, Count(due.as_of_ms, {query.topic_id: topic_count(known)})),
                 known=known,
                 reason=unknown_reason(known, due.tables, names),
                 as_of_ms=due.as_of_ms,
@@ -201,7 +201,7 @@ def _response(counted: _CountResult) -> ExternalBacklogResponse:
         counted.query,
         counted.known,
         counted.as_of_ms,
-        rates=rates(counted.history),
+        rates=rates(counted.history, counted.query.topic_id),
         reason=counted.reason,
         watermark=counted.watermark,
     )

@@ -11,13 +11,14 @@ import asyncio
 import contextlib
 import operator
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from types import TracebackType
 from typing import Final
 
 from drain.backlog.counting import JvmGoneError, RunError
 from drain.backlog.job import BacklogJob, RunOutcome
 from drain.backlog.merge import Backlog, StateRow, by_topic, drained, outstanding
-from drain.backlog.rates import History, append_count, count_of, rates
+from drain.backlog.rates import BacklogKey, Count, History, Rates, TopicCount, append_count, rates, topic_count
 from drain.backlog.results import Result
 from drain.backlog.rows import backlog_rows
 from drain.external.backlog import backlog_from_ledger
@@ -50,35 +51,49 @@ CONCURRENT_LOOKS: Final = 16
 """Shards whose growth is looked at together."""
 
 
+class _Topic:
+    """One topic of a shard's result, and what follows from its rows, computed when it is first asked for."""
+
+    def __init__(self, rows: Sequence[StateRow]) -> None:
+        self.rows = rows
+        self._reported: tuple[Mapping[BacklogKey, Rates], list[BacklogRow]] = {}, []
+
+    @cached_property
+    def backlogs(self) -> tuple[Backlog, ...]:
+        """The backlog of all subscriptions."""
+        return outstanding(self.rows)
+
+    @cached_property
+    def count(self) -> TopicCount:
+        return topic_count(self.backlogs)
+
+    def report(self, shard: int, watermark: int, known_rates: Mapping[BacklogKey, Rates]) -> list[BacklogRow]:
+        """Return the backlogs as rows of the protocol: those of the last report if the rates are the same."""
+        rates_before, rows = self._reported
+        if rates_before != known_rates or not rows:
+            rows = backlog_rows(self.backlogs, shard=shard, watermark=watermark, rates=known_rates)
+            self._reported = known_rates, rows
+        return rows
+
+
 class _IndexedResult:
-    """One shard's result, by topic. What is outstanding is computed for the topics that are asked for."""
+    """One shard's result, by topic."""
 
     def __init__(self, result: Result, before: _IndexedResult | None) -> None:
-        """``before``: the one before it, whose rows this result has for the topics that have not changed."""
+        """``before``: the one before it, whose topics this result keeps if they have not changed."""
         self.result = result
-        self._rows = by_topic(result.rows)
-        self._outstanding = {} if before is None else before.still_known(self._rows)
-
-    def still_known(self, rows: Mapping[int, Sequence[StateRow]]) -> dict[int, tuple[Backlog, ...]]:
-        """Return what is outstanding of the topics whose ``rows`` are those of this result, as far as it is known."""
-        return {
-            topic_id: known
-            for topic_id, known in self._outstanding.items()
-            if same_objects(self._rows.get(topic_id, ()), rows.get(topic_id, ()))
+        known: Mapping[int, _Topic] = {} if before is None else before.topics
+        self.topics: Mapping[int, _Topic] = {
+            topic_id: known[topic_id]
+            if topic_id in known and same_objects(known[topic_id].rows, rows)
+            else _Topic(rows)
+            for topic_id, rows in by_topic(result.rows).items()
         }
 
     def of_subscription(self, topic_id: int, subscription_id: int) -> list[Backlog]:
         """Return the backlog of a subscription; an empty list if it is unknown."""
-        return [each for each in self._of_topic(topic_id) if each.subscription_id == subscription_id]
-
-    def rows(self) -> list[Backlog]:
-        """Return the backlog of all subscriptions."""
-        return [each for topic_id in self._rows for each in self._of_topic(topic_id)]
-
-    def _of_topic(self, topic_id: int) -> tuple[Backlog, ...]:
-        if topic_id not in self._outstanding:
-            self._outstanding[topic_id] = outstanding(self._rows.get(topic_id, ()))
-        return self._outstanding[topic_id]
+        topic = self.topics.get(topic_id)
+        return [] if topic is None else [each for each in topic.backlogs if each.subscription_id == subscription_id]
 
 
 def same_objects(first: Sequence[object], second: Sequence[object]) -> bool:
@@ -168,10 +183,14 @@ class RunCoalescer(BackgroundService):
         return self._external.backlog(query, result, as_of_ms)
 
     def _rows(self, result: Result, as_of_ms: int) -> list[BacklogRow]:
-        rows = self._index(result).rows()
-        history = append_count(self._count_history.get(result.shard, ()), count_of(as_of_ms, rows))
-        self._count_history[result.shard] = history
-        return backlog_rows(rows, shard=result.shard, watermark=result.watermark, rates=rates(history))
+        topics = self._index(result).topics
+        count = Count(as_of_ms, {topic_id: topic.count for topic_id, topic in topics.items()})
+        history = self._count_history[result.shard] = append_count(self._count_history.get(result.shard, ()), count)
+        return [
+            row
+            for topic_id, topic in topics.items()
+            for row in topic.report(result.shard, result.watermark, rates(history, topic_id))
+        ]
 
     async def _drained(self, request: DrainedRequest) -> DrainedResponse:
         query = request.query

@@ -43,7 +43,7 @@ from drain.protocol import (
     Ping,
     Pong,
     decode_request,
-    encode_line,
+    encode_reply,
 )
 from drain.service.listener import DrainListener
 from drain.service.run_coalescer import RunCoalescer
@@ -93,7 +93,7 @@ class DrainServer:
         else:
             reply = await self._reply(request)
         # One write per line, so that the lines of concurrent tasks cannot interleave.
-        writer.write(encode_line(reply))
+        writer.write(encode_reply(reply))
         await writer.drain()
 
     async def _reply(self, request: AnyRequest) -> AnyResponse:

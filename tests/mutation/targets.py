@@ -34,7 +34,9 @@ PACKAGES = (
     "controller.leadership.successors",
     "controller.leadership.transfer_pace",
     "controller.leadership.transitions",
+    "drain.backlog.job_size",
     "drain.backlog.merge",
+    "drain.backlog.rates",
     "drain.compaction.policy",
 )
 STATEFUL = (

@@ -11,7 +11,7 @@ import pytest
 
 from drain.backlog.counting import ChunkBatch, RunError
 from drain.backlog.job import MAX_CHUNKS_PER_JOB, BacklogJob
-from drain.backlog.job_size import FEWEST_CHUNKS, FIRST_CHUNKS, QUICK_SECONDS, next_chunks
+from drain.backlog.job_size import FEWEST_CHUNKS, FIRST_CHUNKS, next_chunks
 from tests.support.fakes.object_store import FakeStore
 
 RUN_SECONDS = 60.0
@@ -20,12 +20,12 @@ RUN_SECONDS = 60.0
 @pytest.mark.parametrize(
     ("counted", "seconds", "failed", "expected"),
     [
-        pytest.param(400, QUICK_SECONDS, False, 800, id="quick"),
-        pytest.param(399, QUICK_SECONDS, False, 400, id="quick and not full"),
-        pytest.param(400, QUICK_SECONDS + 0.1, False, 400, id="slow"),
+        pytest.param(400, 20.0, False, 800, id="quick"),
+        pytest.param(399, 20.0, False, 400, id="quick and not full"),
+        pytest.param(400, 20.1, False, 400, id="slow"),
         pytest.param(400, 0.1, True, 200, id="failed"),
         pytest.param(100, 0.1, True, 50, id="failed and not full"),
-        pytest.param(10, 60.0, True, FEWEST_CHUNKS, id="few and failed"),
+        pytest.param(10, 60.0, True, 25, id="few and failed"),
     ],
 )
 def test_the_next_job_follows_from_the_last_one(counted: int, seconds: float, failed: bool, expected: int) -> None:

@@ -6,22 +6,30 @@ import pytest
 
 from drain.backlog.merge import StateRow, outstanding
 from drain.backlog.rates import (
-    MAX_SPAN_MS,
     MIN_SPACING_MS,
     WINDOW_MS,
     Count,
     Counted,
     Rates,
+    TopicCount,
     append_count,
-    count_of,
-    rates,
+    topic_count,
 )
+from drain.backlog.rates import rates as rates_of_topic
 
 KEY = (1, 2, 0)
 
 
+def rates(counts):
+    return rates_of_topic(counts, topic_id=1)
+
+
+def count_of(at_ms, by_key):
+    return Count(at_ms, {1: TopicCount(by_key, {key[1]: counted.seek_generation for key, counted in by_key.items()})})
+
+
 def count(at_ms, stored, acknowledged, generation=0, key=KEY):
-    return Count(at_ms, {key: Counted(generation, stored, acknowledged)})
+    return count_of(at_ms, {key: Counted(generation, stored, acknowledged)})
 
 
 def history(*counts):
@@ -47,20 +55,45 @@ def test_a_change_shows_within_a_minute():
 @pytest.mark.parametrize(
     "counts",
     [
-        pytest.param([], id="never counted"),
         pytest.param([count(0, 5, 5)], id="counted once"),
         pytest.param([count(0, 5, 5), count(1999, 9, 9)], id="counted just before"),
-        pytest.param([count(0, 5, 5), count(MAX_SPAN_MS + 1, 9, 9)], id="counted too long ago"),
+        pytest.param([count(0, 5, 5), count(600_001, 9, 9)], id="counted too long ago"),
         pytest.param([count(0, 5, 5), count(9000, 5, 1, generation=1)], id="a seek in between"),
         pytest.param([count(0, 5, 5, key=(1, 9, 0)), count(9000, 5, 1)], id="a new subscription"),
+        pytest.param([Count(0, {}), count(9000, 5, 1)], id="a new topic"),
     ],
 )
 def test_unknown_rates_are_left_out(counts):
     assert rates(history(*counts)) == {}
 
 
+@pytest.mark.parametrize("span_ms", [2000, 600_000])
+def test_the_shortest_and_the_longest_span_give_rates(span_ms):
+    assert rates(history(count(0, 5, 5), count(span_ms, 5 + span_ms, 5))) == {KEY: Rates(1000.0, 0.0)}
+
+
+def test_the_newest_count_that_is_a_minute_old_is_compared():
+    """And none that is younger, as long as there is one."""
+    counts = history(count(0, 0, 0), count(1000, 61, 0), count(30_000, 61, 0), count(60_999, 61, 0))
+    assert rates(counts) == {KEY: Rates(pytest.approx(1000 * 61 / 60_999), 0.0)}
+
+    counts = append_count(counts, count(61_000, 121, 0))
+    assert rates(counts) == {KEY: Rates(1.0, 0.0)}
+
+
+def test_a_topic_that_has_changed_within_the_minute_has_rates():
+    """The last counts of a topic that rests again are one object."""
+    rests = count(30_000, 60, 0).by_topic[1]
+    assert rates((count(0, 0, 0), Count(30_000, {1: rests}), Count(60_000, {1: rests}))) == {KEY: Rates(1.0, 0.0)}
+
+
+def test_counts_that_fell_have_a_rate_of_zero():
+    """A leader may count less than the one before it: what was pruned is gone."""
+    assert rates(history(count(0, 7, 7), count(5000, 4, 3))) == {KEY: Rates(0.0, 0.0)}
+
+
 def test_a_new_segment_started_at_zero():
-    counts = [count(0, 5, 5), Count(10_000, {KEY: Counted(0, 5, 5), (1, 2, 7): Counted(0, 40, 20)})]
+    counts = [count(0, 5, 5), count_of(10_000, {KEY: Counted(0, 5, 5), (1, 2, 7): Counted(0, 40, 20)})]
 
     assert rates(history(*counts))[1, 2, 7] == Rates(4.0, 2.0)
 
@@ -79,6 +112,11 @@ def test_the_history_is_bounded():
     assert rates(counts)[KEY].stored_per_second == pytest.approx(1000)
 
 
+def test_counts_less_than_a_second_apart_replace_each_other():
+    assert [each.at_ms for each in history(count(0, 0, 0), count(999, 1, 1), count(2000, 2, 2))] == [0, 2000]
+    assert [each.at_ms for each in history(count(0, 0, 0), count(1000, 1, 1), count(2000, 2, 2))] == [0, 1000, 2000]
+
+
 def test_a_leader_with_a_slow_clock_does_not_move_time_back():
     counts = history(count(0, 0, 0), count(10_000, 10, 10), count(7000, 20, 20))
 
@@ -93,4 +131,20 @@ def test_untracked_keys_have_no_rate():
     )
     rows = outstanding((segment, stream, StateRow(1, 2, 0, position=3), checkpoint))
 
-    assert count_of(7, rows) == Count(7, {KEY: Counted(0, 4, 3)})
+    assert topic_count(rows) == TopicCount({KEY: Counted(0, 4, 3)}, {2: 0})
+
+
+def test_each_topic_has_its_own_rates():
+    earlier, later = (Count(at, {1: count(at, at, 0).by_topic[1], 2: count(at, 0, 0).by_topic[1]}) for at in (0, 5000))
+
+    assert rates_of_topic((earlier, later), 1) == {KEY: Rates(1000.0, 0.0)}
+    assert rates_of_topic((earlier, later), 2) == {KEY: Rates(0.0, 0.0)}
+
+
+def test_the_rates_of_a_topic_that_has_not_changed_are_zero_for_all_its_keys():
+    unchanged = TopicCount({KEY: Counted(0, 4, 3), (1, 2, 7): Counted(0, 1, 1)}, {2: 0})
+
+    assert rates((Count(0, {1: unchanged}), Count(5000, {1: unchanged}))) == dict.fromkeys(
+        unchanged.by_key, Rates(0.0, 0.0)
+    )
+    assert rates((Count(0, {1: unchanged}), Count(1999, {1: unchanged}))) == {}

@@ -12,9 +12,10 @@ from drain.backlog.counting import JvmGoneError
 from drain.backlog.job import RunOutcome
 from drain.backlog.merge import Backlog, StateRow, outstanding
 from drain.backlog.results import Result
+from drain.backlog.rows import backlog_rows
 from drain.external.table_mapping import EntriesTable, ExternalTables, ExternalView
 from drain.external.topics import NOT_MAPPED, ExternalTopicCounter
-from drain.protocol import BacklogRequest, DrainedRequest, DrainQuery, ExternalBacklogQuery
+from drain.protocol import BacklogRequest, BacklogRow, DrainedRequest, DrainQuery, ExternalBacklogQuery
 from drain.service import run_coalescer
 from drain.service.run_coalescer import EAGER_COUNT_CHUNKS, EAGER_COUNT_CHUNKS_IN_ALL, RunCoalescer, least_new_chunks
 from headgate.errors import HeadgateError, StoreUnavailableError
@@ -139,7 +140,26 @@ async def test_many_shards_are_counted_once_they_have_grown_a_little() -> None:
 
 
 def test_the_number_of_chunks_that_are_left_for_the_next_request_is_bounded() -> None:
-    assert [64, 64, 50, 3, 1] == [least_new_chunks(shards) for shards in (1, 3, 4, 64, 1000)]
+    assert [64, 64, 50, 3, 2, 1] == [least_new_chunks(shards) for shards in (1, 3, 4, 64, 67, 1000)]
+
+
+async def test_an_idle_process_looks_at_sixteen_shards_together() -> None:
+    class Slow(Ledger):
+        looking = most = 0
+
+        async def exists(self, shard: int, number: int) -> bool:
+            self.looking += 1
+            self.most = max(self.most, self.looking)
+            await asyncio.sleep(0.1)
+            self.looking -= 1
+            return False
+
+    ledger = Slow()
+    async with RunCoalescer(ledger, ledger) as coalescer:
+        await asyncio.gather(*(coalescer.reply(query(shard)) for shard in range(40)))
+        await asyncio.sleep(3)
+
+    assert 16 == ledger.most
 
 
 @pytest.mark.parametrize(
@@ -152,6 +172,7 @@ async def test_an_error_in_an_eager_count_is_left_to_the_next_request(fault: Exc
         ledger.length += 1000
         await asyncio.sleep(10)
         assert not coalescer.worker.done()
+        assert bool(ledger.runs[1:]) == isinstance(fault, JvmGoneError)
         ledger.fault = None
         await coalescer.reply(query())
 
@@ -255,6 +276,41 @@ async def test_rates_follow_from_the_counts_of_two_runs() -> None:
             found += [(row.records, row.stored_per_second, row.acknowledged_per_second) for row in response.rows]
 
     assert found == [(4, None, None), (124, 2.0, 0.0)]
+
+
+async def test_the_rates_of_a_topic_that_no_longer_changes_fall_to_zero() -> None:
+    """Its rows are sent again only while nothing in them has changed."""
+    ledger = Ledger()
+    ledger.rows = STORED
+    grown = (replace(STORED[0], end_offset=124), STORED[1])
+    found = []
+    async with RunCoalescer(ledger, ledger) as coalescer:
+        for at_ms, rows in ((0, STORED), (60_000, grown), (120_000, grown), (180_000, grown)):
+            ledger.rows = rows
+            response = await coalescer.reply(BacklogRequest(id=1, shards=[0], now_ms=at_ms))
+            found += [(row.records, row.stored_per_second) for row in response.rows]
+
+    assert found == [(4, None), (124, 2.0), (124, 0.0), (124, 0.0)]
+
+
+async def test_rows_are_made_again_only_for_topics_that_have_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[set[int]] = []
+
+    def recorded(backlogs: Sequence[Backlog], **options: Any) -> list[BacklogRow]:
+        made.append({each.topic_id for each in backlogs})
+        return backlog_rows(backlogs, **options)
+
+    monkeypatch.setattr(run_coalescer, "backlog_rows", recorded)
+    ledger = Ledger()
+    resting = tuple(replace(row, topic_id=7) for row in STORED)
+    async with RunCoalescer(ledger, ledger) as coalescer:
+        for round_ in range(4):
+            ledger.rows = (replace(STORED[0], end_offset=4 + round_), STORED[1], *resting)
+            response = await coalescer.reply(BacklogRequest(id=1, shards=[0], now_ms=round_ * 15_000))
+            assert [(row.topic_id, row.end_offset) for row in response.rows] == [(1, 4 + round_), (7, 4)]
+
+    # Once more for the one that rests: its rates are unknown at first, and then 0.
+    assert made == [{1}, {7}, {1}, {7}, {1}, {1}]
 
 
 STORED = (StateRow(1, None, 0, end_offset=4), StateRow(1, 2, None, subscription_type="STREAM"))

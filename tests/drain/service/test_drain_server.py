@@ -1,0 +1,55 @@
+"""The server of the protocol, with a real socket and without Spark."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from drain.address import Address
+from drain.checker.checker import SparkDrainChecker
+from drain.protocol import (
+    MAX_LINE_BYTES,
+    BacklogRequest,
+    BacklogResponse,
+    DrainedRequest,
+    DrainedResponse,
+    DrainQuery,
+)
+from drain.service.listener import DrainListener
+from drain.service.service import DrainServer
+from tests.drain.test_protocol import ROW
+
+MANY = 1 + MAX_LINE_BYTES // len(msgspec.json.encode(ROW))
+"""Backlogs that do not fit into a line."""
+
+
+class Coalescer:
+    """Answers without counting."""
+
+    def __init__(self, rows: int) -> None:
+        self.rows = [ROW] * rows
+
+    async def reply(self, request: DrainedRequest | BacklogRequest) -> DrainedResponse | BacklogResponse:
+        if isinstance(request, DrainedRequest):
+            return DrainedResponse(id=request.id, drained=request.query.segments, watermark=9)
+        return BacklogResponse(id=request.id, rows=self.rows, failures={}, watermarks={3: 9}, as_of_ms={3: 1})
+
+
+@pytest.mark.parametrize(("rows", "is_reported"), [(3, True), (MANY, False)])
+async def test_a_report_that_is_too_long_for_a_line_leaves_the_connection_and_other_queries_alone(
+    tmp_path: Path, rows: int, is_reported: bool
+) -> None:
+    address = Address(path=tmp_path / "s")
+    server = DrainServer(Coalescer(rows), runner=None)
+    states: list[str] = []
+    async with (
+        DrainListener(address, server.serve),
+        SparkDrainChecker(str(address), on_state=lambda state, _: states.append(state)) as checker,
+    ):
+        report = await checker.backlog([3], 7)
+        drained = await checker.drained(DrainQuery(3, 1, 2, 0, frozenset({4}), 9))
+
+    assert (len(report.rows), bool(report.failures)) == ((rows, False) if is_reported else (0, True))
+    assert (drained, states) == (frozenset({4}), ["ready"])

@@ -1,0 +1,63 @@
+"""The limits of a line, in both directions."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from drain.protocol import (
+    BacklogResponse,
+    BacklogRow,
+    DrainedResponse,
+    FailureResponse,
+    decode_response,
+    encode_line,
+    encode_reply,
+)
+
+ROW = BacklogRow(
+    shard=3,
+    watermark=9,
+    topic_id=1,
+    subscription_id=2,
+    segment=0,
+    subscription_type="STREAM",
+    seek_generation=0,
+    position=4,
+    end_offset=4,
+    sealed=True,
+    records=0,
+    size_bytes=0,
+    holes=0,
+    drained=True,
+)
+REPORT = BacklogResponse(id=5, rows=[ROW] * 4, failures={8: "a gap"}, watermarks={3: 9, 4: 7}, as_of_ms={3: 1, 4: 1})
+
+
+@pytest.mark.parametrize("response", [REPORT, DrainedResponse(id=5, drained=frozenset(range(50)))])
+def test_a_reply_that_fits_is_sent_unchanged(response: BacklogResponse | DrainedResponse) -> None:
+    line = encode_line(response)
+
+    assert encode_reply(response, limit_bytes=len(line)) == line
+
+
+def test_a_report_that_does_not_fit_names_the_shards_that_it_was_about() -> None:
+    size = len(encode_line(REPORT))
+    reply = decode_response(encode_reply(REPORT, limit_bytes=size - 1))
+
+    reason = f"4 backlogs are too many to report: the reply has {size} bytes, and a line has {size - 1} at most"
+    assert reply == BacklogResponse(id=5, rows=[], failures={3: reason, 4: reason, 8: "a gap"})
+
+
+def test_another_reply_that_does_not_fit_is_a_failure_of_its_request() -> None:
+    response = DrainedResponse(id=5, drained=frozenset(range(50)))
+    size = len(encode_line(response))
+    reply = decode_response(encode_reply(response, limit_bytes=100))
+
+    assert reply == FailureResponse(id=5, error=f"the reply has {size} bytes, and a line has 100 at most")
+
+
+def test_a_row_without_rates_is_read_as_one_whose_rates_are_unknown() -> None:
+    row = msgspec.json.decode(msgspec.json.encode(ROW), type=BacklogRow)
+
+    assert (row.stored_per_second, row.acknowledged_per_second, row.oldest_ms) == (None, None, None)
