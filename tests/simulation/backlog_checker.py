@@ -2,18 +2,28 @@
 
 The model keeps the set of acknowledged records of each subscription. A reported count that is not
 called an estimate must be the number of the other records, so a drained segment must have none.
+
+Drain checks are answered from the facts of the chunks, by what the Spark process runs after Spark has
+aggregated them (drain.backlog.merge). Its backlogs must be those of the leaders.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from controller.state.shard_state import ShardState
 from coordinator.reporting.progress import unacknowledged
+from drain.backlog.aggregates import merged_rows
+from drain.backlog.merge import Backlog, StateRow, by_topic, drained, next_result, outstanding
+from drain.protocol import DrainQuery
+from headgate.ledger.facts import facts_of
 from headgate.model import entries as e
 from headgate.model.hashing import KEY_BUCKETS, key_bucket
 from tests.simulation.broken_promise import InvariantViolationError
+from tests.support.fakes.fact_counter import FactCounter
 
 Progress = tuple[int, int, int]
 """Shard, subscription, segment."""
@@ -32,12 +42,57 @@ class BacklogChecker:
     exact: int = 0
     """Number of exact counts that were checked."""
     estimated: int = 0
+    new_facts: dict[int, FactCounter] = field(default_factory=lambda: defaultdict(FactCounter))
+    """Shard → the facts that its next count adds to the last one."""
+    counted: dict[int, tuple[StateRow, ...]] = field(default_factory=lambda: defaultdict(tuple))
+    """Shard → the rows of its last count."""
+    drained: int = 0
+    """Number of segments that a drain check found drained."""
 
-    def record_stored(self, shard: int, topic_id: int, segment: int, offset: int, key: bytes) -> None:
-        self.buckets[shard, topic_id, segment][offset] = key_bucket(key, KEY_BUCKETS)
+    def record_stored(self, shard: int, row: Mapping[str, Any]) -> None:
+        """Follow one record: the columns of a chunk with their values."""
+        self.buckets[shard, row["topic_id"], row["segment"]][row["offset"]] = key_bucket(row["key"], KEY_BUCKETS)
+        self.new_facts[shard].add([row | {"shard": shard, "size_bytes": len(row["key"]) + len(row["value"])}])
+
+    def drained_segments(self, state: ShardState, query: DrainQuery) -> frozenset[int]:
+        """Return which segments of ``query`` are drained, counted to the newest chunk."""
+        shard = state.shard
+        new = merged_rows(self.new_facts[shard].take()).get(shard, [])
+        self.counted[shard] = next_result(self.counted[shard], new)
+        rows = by_topic(self.counted[shard]).get(query.topic_id, ())
+        backlogs = [each for each in outstanding(rows) if each.subscription_id == query.subscription_id]
+        self._compare(state, query, backlogs)
+        found = drained(backlogs, query.seek_generation, query.segments)
+        self.drained += len(found)
+        return found
+
+    def _compare(self, state: ShardState, query: DrainQuery, backlogs: list[Backlog]) -> None:
+        """Compare a count of the ledger with its fold."""
+        subscription = state.subscriptions.get(query.subscription_id)
+        topic = None if subscription is None else state.topics_by_id[subscription.topic_id]
+        segments = {} if topic is None else topic.layout.segments
+        if segments.keys() != {each.segment for each in backlogs}:
+            raise InvariantViolationError(
+                f"shard {state.shard}: segments {sorted(segments)} are counted as {[each.segment for each in backlogs]}"
+            )
+        for each in backlogs:
+            assert subscription is not None
+            assert topic is not None
+            known = unacknowledged(subscription, topic, each.segment)
+            # Of an external topic, the ledger has the acknowledgements only.
+            count = (each.records, each.estimated) if topic.external is None or known is not None else None
+            found = (each.position, each.sealed, count)
+            expected = (subscription.position(each.segment), segments[each.segment].end_offset is not None, known)
+            if found != expected:
+                raise InvariantViolationError(
+                    f"{subscription.name}: segment {each.segment} is counted as {found}, and its leader has {expected}"
+                )
 
     def entry_applied(self, state: ShardState, entry: e.AnyEntry) -> None:
         """Follow ``entry``, which ``state`` contains already, and check the counts that it changes."""
+        topic = state.topics_by_id.get(getattr(entry, "topic_id", -1))
+        facts = facts_of(entry, None if topic is None else topic.layout)
+        self.new_facts[state.shard].add(fact | {"shard": state.shard} for fact in facts)
         match entry:
             case e.SubscriptionCreated() | e.SubscriptionSeek():
                 for segment, position in entry.positions.items():

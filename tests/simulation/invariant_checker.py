@@ -241,7 +241,7 @@ class InvariantChecker:
             elif counter <= highest:
                 raise InvariantViolationError(f"{topic.name}: {row['key']!r} #{counter} stored after #{highest}")
             self.counters[topic.name, row["key"]] = max(counter, highest)
-            self.backlogs.record_stored(state.shard, row["topic_id"], row["segment"], row["offset"], row["key"])
+            self.backlogs.record_stored(state.shard, row)
             self.stored[topic.name].append(Stored(row["segment"], row["offset"], row["key"], row["value"]))
             self.records_by_offset[topic.name, row["segment"], row["offset"]] = (row["key"], row["value"])
 

@@ -478,23 +478,19 @@ class ClusterSimulation:
             self.log(name, "registers again")
 
     async def drained(self, query: DrainQuery) -> frozenset[int]:
-        """Answer drain checks like Spark: late, sometimes failing or hanging, never ahead of the ledger."""
+        """Answer drain checks like the Spark process: late, sometimes failing or hanging, never ahead of the ledger."""
         await asyncio.sleep(self.drain_rng.uniform(0.05, 1.0))
         luck = self.drain_rng.random()
         if 0.05 <= luck < 0.1:
             await asyncio.sleep(3600)
         state = self.checker.states[query.shard]
-        known = state.subscriptions.get(query.subscription_id)
-        if known is None or state.chunk < query.at_least_chunk:
+        if state.chunk < query.at_least_chunk:
             return frozenset()
-        layout = state.topics_by_id[known.topic_id].layout
-        found = frozenset(
-            segment
-            for segment in query.segments
-            if segment in layout.segments  # it may have been pruned since
-            and (end := layout.segments[segment].end_offset) is not None
-            and known.position(segment) >= end
-        )
+        try:
+            found = self.checker.backlogs.drained_segments(state, query)
+        except Exception as error:
+            self.fail(error)  # the poller takes it for a check that failed
+            raise
         if luck < (0.05 if found else 0.25):  # nothing waits for a check that finds nothing
             raise HeadgateError("the backlog run failed")
         return found

@@ -28,6 +28,7 @@ from drain.spark.fact_source import SparkFiles
 from drain.spark.schemas import FACTS, MERGED
 from drain.spark.spark_schemas import spark_schema
 from headgate.errors import HeadgateError
+from tests.support.fakes.fact_counter import FactCounter
 from tests.support.samples.ledgers import RandomLedger, WrittenLedger, counted_by_hand
 
 pytestmark = pytest.mark.spark
@@ -227,6 +228,28 @@ def test_every_plan_equals_counting_offset_by_offset(spark, seed):
         assert {key: covered(rows) for key, rows in by_key.items()} == expected
     assert without_empty(found[2]) == without_empty(found[3])
     assert len(found[2]) < len(found[0])
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_counter_of_the_simulator_agrees_with_the_plan(spark, seed):
+    """The simulator has no Spark: it counts facts one after the other (tests.support.fakes.fact_counter)."""
+    rows = [
+        *random_facts(seed),
+        fact("pruned", segment=1),
+        fact("unsubscribed", subscription_id=3),
+        fact("subscribed", subscription_id=4, subscription_type=""),
+        fact("topic_deleted", topic_id=9),
+        fact("renamed", segment=0),
+        {"shard": 0, "fact": None},
+        {"shard": 5, "fact": "record", "topic_id": 1, "segment": 0, "offset": 3, "size_bytes": 9, "timestamp_ms": 8},
+    ]
+    random.Random(seed).shuffle(rows)
+    counter = FactCounter()
+    counter.add(rows)
+
+    planned = aggregate_in_one_task(facts(spark, *rows)).toArrow().select(list(AGGREGATES))
+    assert in_order(counter.take().to_pylist()) == in_order(planned.to_pylist())
+    assert counter.take().num_rows == 0
 
 
 def test_ranges_are_joined_in_spark_only_if_a_task_has_too_many(spark):
