@@ -52,7 +52,13 @@ RULED = (
     "controller.scaling.policy",
     "controller.snapshots.restore",
     "controller.state",
+    "drain.backlog.job_size",
+    "drain.backlog.merge",
+    "drain.backlog.rates",
+    "drain.checker",
     "drain.compaction.policy",
+    "drain.external.backlog",
+    "drain.external.topics",
     "headgate.protocol.backlog",
 )
 """Modules and packages whose numbered rules must each have a bug."""

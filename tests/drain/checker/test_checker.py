@@ -62,6 +62,12 @@ async def test_the_drained_segments_among_those_in_the_query_are_returned(servic
         assert frozenset({1, 3}) == await checker.drained(query(1, 2, 3))
 
 
+async def test_segments_that_were_not_asked_about_are_left_out(service, tmp_path):
+    service.replacement_lines.append(encode_line(DrainedResponse(id=1, drained=frozenset({1, 7}), watermark=1)))
+    async with checker_at(tmp_path) as checker:
+        assert frozenset({1}) == await checker.drained(query(1, 2))
+
+
 async def test_queries_do_not_wait_for_each_other_and_share_one_connection(service, tmp_path):
     """Merging them into one run is the Spark process's task."""
     service.drained = frozenset({1})
