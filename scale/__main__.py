@@ -108,6 +108,13 @@ OPTIONS: Final = (
         "--settle-seconds", type=click.FloatRange(0, 600), default=5.0, show_default=True, help="[spread] of daemons."
     ),
     click.option(
+        "--rest-seconds",
+        type=click.FloatRange(0.1, 600),
+        default=15.0,
+        show_default=True,
+        help="To look at processes at rest.",
+    ),
+    click.option(
         "--snapshot-chunks", type=click.IntRange(1), default=200, show_default=True, help="[snapshots] of daemons."
     ),
     click.option(

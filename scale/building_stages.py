@@ -17,7 +17,6 @@ CREATING: Final = 32
 """Topics that are created at the same time."""
 SPLITS: Final = 100
 """At most one of each topic."""
-REST_SECONDS: Final = 15.0
 HOLD_SECONDS: Final = 300.0
 """Longest wait until the consumers hold all segments."""
 POLL_SECONDS: Final = 0.5
@@ -46,7 +45,7 @@ async def start_daemons(trial: Trial) -> None:
     trial.add("ZooKeeper nodes", numbers["nodes"])
     trial.add("ZooKeeper writes so far", numbers["writes"])
     trial.add_usage()
-    await _rest(trial, 5.0)
+    await _rest(trial)
 
 
 async def _until_spread(trial: Trial, began: float) -> float:
@@ -58,7 +57,7 @@ async def wait_for_spread(trial: Trial) -> None:
     """Wait until the daemons lead equally many shards, and look at what they need at rest then."""
     assert trial.spreading is not None, "after the stage that starts the daemons"
     trial.add("shards spread evenly, since the start", await trial.spreading, "s")
-    await _rest(trial, REST_SECONDS)
+    await _rest(trial)
 
 
 async def create_topics(trial: Trial) -> None:
@@ -119,7 +118,7 @@ async def open_producers(trial: Trial) -> None:
     grown = _memory(trial.cluster.usage()["daemon"]) - _memory(before["daemon"])
     trial.add("memory of all daemons per producer", grown / opened, "B")
     trial.add_usage()
-    await _rest(trial, REST_SECONDS)
+    await _rest(trial)
 
 
 async def until_held(trial: Trial) -> None:
@@ -140,10 +139,10 @@ async def until_held(trial: Trial) -> None:
         ) from None
 
 
-async def _rest(trial: Trial, seconds: float) -> None:
+async def _rest(trial: Trial) -> None:
     """Add what the processes need while nothing is asked of them but heartbeats."""
     before, began = trial.cluster.usage(), time.perf_counter()
-    await asyncio.sleep(seconds)
+    await asyncio.sleep(trial.cluster.options.rest_seconds)
     lasted = time.perf_counter() - began
     for kind, used in spent(before, trial.cluster.usage()).items():
         trial.add(f"processor at rest, all of {kind}", 100 * used / lasted, "%")

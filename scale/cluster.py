@@ -47,6 +47,8 @@ class TrialOptions:
     in_flight: int
     """Openings of producers that are under way at the same time, over all processes."""
     settle_seconds: float
+    rest_seconds: float
+    """How long processes are looked at while nothing but heartbeats is asked of them."""
     snapshot_chunks: int
     standby_bytes: int
     spark: bool
