@@ -89,6 +89,12 @@ def test_pages_have_every_subscription_once_and_the_overview_once():
     assert [page.overview is not None for page in pages] == [True] + [False] * (len(pages) - 1)
 
 
+def test_a_page_continues_behind_a_subscription_that_has_been_deleted_since_the_page_before():
+    rows = [subscription_summary("orders", name) for name in "ac"]
+
+    assert names(cluster_reply(m.DescribeCluster(after="orders/b"), overview(*rows))) == [("orders", "c")]
+
+
 def test_daemons_and_reasons_have_a_limit_and_all_daemons_are_counted():
     long = ComponentDocument(component="ledger", state="degraded", reason="x" * 9000)
     others = [part(f"d{number:03}", shards=(shard_document(role="following"),)) for number in range(150)]

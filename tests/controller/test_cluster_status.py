@@ -286,3 +286,66 @@ async def test_the_history_is_sampled_without_requests(peers):
 
     history = (await status.part()).daemon.history
     assert [later.at_ms - earlier.at_ms for earlier, later in pairwise(history)] == [SAMPLE_SECONDS * 1000] * 3
+
+
+class QuietPeers:
+    """Other daemons that know nothing. It counts how often they are asked."""
+
+    def __init__(self):
+        self.known = {}
+        self.asked = 0
+
+    async def parts(self):
+        self.asked += 1
+        return []
+
+
+@pytest.mark.looptime
+@pytest.mark.parametrize(("took_seconds", "pause_seconds"), [(0.0, 1.0), (0.2, 4.0)])
+async def test_own_summaries_are_collected_at_most_every_second_and_a_twentieth_of_the_time(
+    took_seconds, pause_seconds, monkeypatch
+):
+    clock = asyncio.get_running_loop().time
+    began = []
+
+    async def summaries(*_):
+        began.append(clock())
+        await asyncio.sleep(took_seconds)
+        return (), ()
+
+    monkeypatch.setattr("controller.cluster_status.summaries", summaries)
+    status = status_of(QuietPeers())
+    while clock() < 20:
+        await status.part()
+        await asyncio.sleep(0.05)
+
+    pauses = [later - earlier - took_seconds for earlier, later in pairwise(began)]
+    assert pauses
+    assert all(pause_seconds <= round(pause, 6) < pause_seconds + 0.1 for pause in pauses)
+
+
+@pytest.mark.looptime
+async def test_all_who_ask_within_a_second_share_one_question_to_the_other_daemons():
+    peers = QuietPeers()
+    status = status_of(peers)
+    await asyncio.gather(status.overview(), status.overview())
+    await asyncio.sleep(0.9)
+    await status.overview()
+    assert peers.asked == 1
+    await asyncio.sleep(0.2)
+    await status.overview()
+    assert peers.asked == 2
+
+
+@pytest.mark.looptime
+async def test_the_history_asks_no_other_daemon():
+    peers = QuietPeers()
+    status = status_of(peers)
+    clock = asyncio.get_running_loop().time
+    status._now_ms = lambda: NOW_MS + int(clock() * 1000)
+    sampling = asyncio.ensure_future(status.sample())
+    await asyncio.sleep(3.5 * SAMPLE_SECONDS)
+    sampling.cancel()
+
+    assert len((await status.part()).daemon.history) > 2
+    assert peers.asked == 0

@@ -87,6 +87,32 @@ async def test_messages_carry_the_leader_epoch_and_the_incarnation(harness: Coor
     )
 
 
+async def test_what_a_message_says_is_proposed_before_it(lead: Lead) -> None:
+    """The leader sends a message once all entries that were proposed before it are durable."""
+    harness = lead("ada", segments=2)
+    proposed: list[bool] = []
+
+    def on_push(_: str, message: m.Push) -> None:
+        known = harness.subscription.consumers.get(message.consumer)
+        if isinstance(message, m.ConsumerFenced):
+            proposed.append(known is None or known.incarnation != message.incarnation)
+        else:
+            granted = {(each.segment, each.generation) for each in message.granted}
+            proposed.append(granted <= {(s, held.generation) for s, held in harness.subscription.holdings.items()})
+
+    harness.on_push = on_push
+    harness.join("bob", "cyd")
+    harness.confirm_all()
+    harness.register("bob", incarnation=2)
+    evicted = m.EvictConsumer(topic="orders", subscription="billing", consumer="ada", token="t")
+    harness.coordinator.evict(evicted)
+    await harness.run(100)
+
+    assert {} == harness.subscription.consumers
+    assert {m.AssignmentChanged, m.ConsumerFenced} == {type(message) for _, message in harness.pushes}
+    assert all(proposed)
+
+
 async def test_registering_again_moves_nothing_and_returns_all_grants(harness: CoordinatorHarness) -> None:
     harness.register("ada")
     before = dict(harness.subscription.holdings)

@@ -62,6 +62,10 @@ def test_every_failure_lengthens_the_pause_up_to_the_longest(end: End):
     assert pauses == [1.0, 2.0, 4.0, 8.0, 8.0]
 
 
+def test_starting_never_ends():
+    assert POLICY.pause_seconds(Failures(in_a_row=10**6, slow_starts=10**6), 0.5) == 8.0
+
+
 def test_a_process_that_ends_early_does_not_change_the_limit_of_the_next_start():
     assert POLICY.start_timeout(failures_after(TOO_SLOW, DIED_STARTING, DIED_SOON)) == 200.0
 

@@ -96,11 +96,22 @@ def test_an_unlimited_rate_costs_nothing() -> None:
 
 def test_so_many_refusals_are_answered() -> None:
     spending, answered = Spending(), 0
-    while spending.may_answer_refusal(100.0):
-        spending, answered = spending.refusal(100.0), answered + 1
+    for _ in range(2 * int(MAX_REFUSALS_PER_SECOND)):
+        if spending.may_answer_refusal(100.0):
+            spending, answered = spending.refusal(100.0), answered + 1
 
     assert answered == pytest.approx(MAX_REFUSALS_PER_SECOND, abs=1)
+    assert not spending.may_answer_refusal(100.0)
     assert spending.may_answer_refusal(100.1)
+
+
+def test_a_refusal_adds_nothing_to_the_debt() -> None:
+    """A user whose every request is refused is accepted again once it has paid."""
+    refused = owing = spent(25)
+    for _ in range(100):
+        refused = refused.refusal(100.0)
+
+    assert refused.debt_seconds(100.0) == owing.debt_seconds(100.0)
 
 
 def test_the_text_says_what_is_exceeded_and_what_to_do() -> None:

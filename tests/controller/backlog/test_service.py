@@ -127,7 +127,16 @@ async def test_without_spark_the_leader_counts(harness):
         (found,) = await harness.describe()
 
     assert (found.counted_by, found.records, found.outlook) == ("leader", 6, "unknown")
-    assert (found.oldest_ms, found.stored_per_second) == (None, None)
+    assert (found.oldest_ms, found.stored_per_second, found.as_of_ms) == (None, None, 1000)
+
+
+async def test_a_subscription_that_is_newer_than_sparks_count_has_the_leaders(harness):
+    newer = harness.ledger.subscribe(harness.topic, "STREAM")
+    async with harness.open():
+        found = {each.subscription: each for each in await harness.describe()}
+
+    assert found[f"s{harness.spark.subscription}"].counted_by == "spark"
+    assert (found[f"s{newer}"].counted_by, found[f"s{newer}"].records) == ("leader", 10)
 
 
 async def test_a_hung_spark_process_does_not_delay_a_reply_beyond_the_limit(harness):

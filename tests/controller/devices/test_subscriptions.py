@@ -299,6 +299,35 @@ async def test_filters_follow_durable_creations_and_deletions_of_topics(devices:
         assert durable[topic_filter] >= chunk
 
 
+async def test_a_topic_created_while_an_earlier_change_waits_is_subscribed_to_once_its_own_chunk_is_durable(
+    devices: Devices,
+) -> None:
+    """With a store that takes a second: the chunk that the first topic waits for is older than the second one's."""
+    durable_at: dict[str, int] = {}
+
+    class RecordingSession(FakeDeviceSession):
+        async def add_subscriptions(self, topic_filters: Sequence[str], connection: int) -> bool:
+            durable_at.update(dict.fromkeys(topic_filters, leader.commit.durable))
+            return await super().add_subscriptions(topic_filters, connection)
+
+    devices.shard.open_session = lambda _, handler: RecordingSession(devices.broker, SESSION, handler)
+    async with devices.running(topic=None) as (leader, client):
+        devices.shard.store.latency_seconds = (1.0, 1.0)
+        client.send(m.CreateTopic, topic="first", token="a")
+        await asyncio.sleep(0.1)
+        waits_for = leader.commit.newest
+        await until(lambda: leader.commit.durable == waits_for - 1)
+        client.send(m.CreateTopic, topic="second", token="b")
+        await asyncio.sleep(0.1)
+        creation = leader.commit.newest
+        assert creation > waits_for
+        second = m.publish_filter(CLUSTER, "second")
+        await until(lambda: second in durable_at)
+
+    assert m.publish_filter(CLUSTER, "first") in durable_at
+    assert durable_at[second] >= creation
+
+
 async def test_a_broker_that_lost_its_sessions_gets_the_filters_again(devices: Devices) -> None:
     async with devices.running():
         devices.broker._sessions[SESSION].filters.clear()
@@ -346,6 +375,33 @@ async def test_a_sentinel_from_before_enabling_again_is_invalid(devices: Devices
         await session_closed(devices, leader)
 
     assert numbers(80) == list(dict.fromkeys(await devices.values()))
+
+
+async def test_no_sentinel_is_sent_before_the_broker_has_confirmed_that_the_topics_are_removed() -> None:
+    """The connection remains, and the broker rejects the first packet."""
+    devices = Devices()
+    sessions: list[Session] = []
+
+    class RejectedSession(Session):
+        async def remove_subscriptions(self, topic_filters: Sequence[str], connection: int) -> bool:
+            if self.removed:
+                return await super().remove_subscriptions(topic_filters, connection)
+            self.removed.append((list(topic_filters), connection))
+            return False
+
+    def open_session(_: int, handler: object) -> Session:
+        sessions.append(RejectedSession(devices, handler))
+        return sessions[-1]
+
+    devices.shard.open_session = open_session  # type: ignore[assignment]
+    async with devices.running() as (leader, _):
+        leader.devices.subscriptions.set_enabled(enabled=False)
+        await until(lambda: sessions[0].removed)
+        await asyncio.sleep(1)
+        assert {ORDERS, SENTINELS} == devices.broker.filters(SESSION)
+        assert [] == sessions[0].sentinels
+        await session_closed(devices, leader)
+        assert 1 == len(sessions[0].sentinels)
 
 
 async def test_a_sentinel_that_the_broker_dropped_is_sent_again(devices: Devices, opened: list[Session]) -> None:

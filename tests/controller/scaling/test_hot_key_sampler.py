@@ -42,10 +42,10 @@ def test_one_large_chunk_does_not_dominate() -> None:
     """A batch of thousands of records of one key counts no more than a small chunk."""
     samples = HotKeySampler()
     samples.sample(chunk(*[b"hot"] * 10_000))
-    for n in range(RETAINED_SAMPLES - MAX_SAMPLES_PER_CHUNK):
+    for n in range(MIN_SAMPLES):
         samples.sample(chunk(b"%d" % n))
 
-    assert samples.hottest_hash_fraction(1, 0) == MAX_SAMPLES_PER_CHUNK / RETAINED_SAMPLES
+    assert samples.hottest_hash_fraction(1, 0) == MAX_SAMPLES_PER_CHUNK / (MIN_SAMPLES + MAX_SAMPLES_PER_CHUNK)
 
 
 def test_old_samples_are_dropped() -> None:

@@ -32,6 +32,17 @@ async def test_a_leader_change_causes_no_duplicate_and_no_pause(cluster):
                 assert (0, 1, 3) == acknowledged(cluster)[-1]
 
 
+async def test_records_are_delivered_while_the_new_leader_does_not_accept_the_registration(cluster):
+    async with cluster.leader(grants=[grant()]) as old, consumer(cluster) as reader:
+        old.answers = False
+        async with cluster.leader(2, grants=[grant()]) as new:
+            new.refused["RegisterConsumer"] = "unavailable"
+            await asyncio.sleep(3)
+            assert new.seen(m.RegisterConsumer)
+            cluster.store_records(records("0"), new)
+            assert ["0"] == await take(reader, 1)
+
+
 async def test_a_segment_that_a_new_leader_does_not_list_is_dropped(cluster):
     cluster.store_records(records(*"01"))
     async with cluster.leader() as old:
@@ -98,6 +109,17 @@ async def test_a_consumer_whose_heartbeat_is_fenced_ends(cluster, caplog):
             async with asyncio.timeout(10):
                 await anext(reader)
     assert "consumer.failed" in caplog.text
+
+
+async def test_a_consumer_whose_acknowledgements_are_fenced_ends(cluster):
+    cluster.store_records(records("0"))
+    async with cluster.leader(grants=[grant()]) as leader, consumer(cluster) as reader:
+        leader.script.append("fenced")
+        await take(reader, 1, acknowledge=True)
+        with pytest.raises(FencedError):
+            async with asyncio.timeout(4):
+                await anext(reader)
+        assert [] == leader.seen(m.Heartbeat), "it was not the heartbeat that ended it"
 
 
 async def test_a_heartbeat_states_the_head(cluster):

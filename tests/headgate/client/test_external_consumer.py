@@ -151,6 +151,54 @@ async def test_a_handover_ends_the_running_call_first_and_loses_no_record() -> N
     assert 2 * RECORDS == len(source.read_order)
 
 
+async def test_a_segment_moves_as_soon_as_the_call_that_reads_it_has_ended() -> None:
+    """The call needs 3 s for that, far less than the time limit of a revocation."""
+    loop = asyncio.get_running_loop()
+    calls: list[tuple[str, str, float]] = []
+
+    async def read(segment: GrantedSegment) -> None:
+        calls.append(("begins", segment.label, loop.time()))
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(3)
+            calls.append(("ends", segment.label, loop.time()))
+
+    source = Source(closed="")
+    source.read = read  # type: ignore[method-assign]
+    async with world() as (cluster, admin):
+        await admin.import_topic("orders", layout(seg("a", 0, 7), seg("b", 8, 15)))
+        async with running(cluster, source, "one"):
+            await until(lambda: len(calls) == 2)
+            async with running(cluster, source, "two"):
+                await until(lambda: len(calls) == 4)
+                (ended, old, ended_at), (began, new, began_at) = calls[2:]
+
+    assert ("ends", "begins") == (ended, began)
+    assert old == new
+    assert began_at - ended_at < 2
+
+
+async def test_a_checkpoint_is_passed_on_unchanged() -> None:
+    checkpoint = " 49\t\u00e4\n "
+    found: list[str | None] = []
+
+    async def read(segment: GrantedSegment) -> None:
+        found.append(segment.checkpoint)
+        await segment.acknowledge(checkpoint=checkpoint)
+        await asyncio.Event().wait()
+
+    source = Source(closed="")
+    source.read = read  # type: ignore[method-assign]
+    async with world() as (cluster, admin):
+        await admin.import_topic("orders", layout(seg("a", 0, 15)))
+        for number in (1, 2):
+            async with running(cluster, source, f"reader-{number}"):
+                await until(lambda number=number: len(found) == number)
+
+    assert [None, checkpoint] == found
+
+
 async def test_checkpoints_and_grants_survive_a_leader_change() -> None:
     source = Source(closed="a")
     cluster = ExternalTopicShard()

@@ -21,6 +21,7 @@ from headgate.errors import (
 )
 from headgate.ledger.chunk import decode_records
 from headgate.ledger.paths import chunk_folder, chunk_name
+from headgate.model.hashing import shard_of
 from headgate.protocol import messages as m
 from tests.support.fakes.scripted_leader import TOPIC_ID, ScriptedCluster, send_all
 from tests.support.samples.record_rows import record_rows
@@ -68,6 +69,24 @@ async def test_offsets_follow_the_key_if_a_batch_spans_several_segments():
             found[row["key"]] = (row["segment"], row["offset"])
     assert [found[key] for key in keys] == [(place.segment, place.offset) for place in places]
     assert 4 == len({place.segment for place in places})
+
+
+async def test_programs_that_send_their_first_records_at_the_same_time_share_one_session(cluster):
+    """Otherwise each has an order of its own, and the sequences of two identities."""
+
+    async def send_some(name: int) -> None:
+        for n in range(5):
+            await producer.send("orders", b"key", b"%d-%d" % (name, n))
+
+    async with cluster.leader() as leader, Producer(cluster.client(), settings=ONE_A_BATCH) as producer:
+        leader.script.extend(["drop", "delay"])
+        await asyncio.gather(*(send_some(name) for name in range(3)))
+        await producer.flush()
+        assert 1 == len(leader.seen(m.OpenProducer))
+    for name in range(3):
+        assert [b"%d-%d" % (name, n) for n in range(5)] == [
+            value for value in cluster.stored if value.startswith(b"%d-" % name)
+        ]
 
 
 async def test_records_of_one_loop_turn_share_a_batch(cluster):
@@ -336,6 +355,23 @@ async def test_send_fails_at_once_with_when_full_fail(cluster):
             await producer.send("orders", b"key", b"x" * 50)
         with pytest.raises(DeliveryFailedError, match="buffer_bytes=300"):
             await producer.send("orders", b"key", b"x" * 50)
+
+
+async def test_a_shard_without_a_leader_leaves_the_others_their_part_of_the_buffer():
+    cluster = ScriptedCluster(shards=2)
+    ours, others = (next(f"t{n}" for n in range(100) if shard_of(f"t{n}", 2) == shard) for shard in (0, 1))
+    settings = ProducerSettings(
+        batch_bytes=1, buffer_bytes=300, guaranteed_bytes=100, delivery_timeout_seconds=10, when_full="fail"
+    )
+    async with cluster.leader(), Producer(cluster.client(), settings=settings) as producer:
+
+        async def fill() -> None:
+            for _ in range(100):
+                await producer.send(others, b"key", b"x" * 50)
+
+        with pytest.raises(DeliveryFailedError, match="the buffer is full"):
+            await fill()
+        assert 0 == (await producer.send_and_wait(ours, b"key", b"x" * 50)).offset
 
 
 async def test_waiting_for_buffer_space_is_bounded_by_the_delivery_timeout(cluster):

@@ -103,7 +103,8 @@ class ScriptedLeader:
             window=self.window,
         )
         self._retain(m.leader_topic(CLUSTER, self.shard), message)
-        self._retain(m.cluster_topic(CLUSTER), m.ClusterDescription(protocol=1, shards=1, ledger_url="file:///x"))
+        description = m.ClusterDescription(protocol=1, shards=self.cluster.shards, ledger_url="file:///x")
+        self._retain(m.cluster_topic(CLUSTER), description)
 
     @property
     def term_age_ms(self) -> int:
@@ -219,10 +220,11 @@ class ScriptedLeader:
 class ScriptedCluster:
     """A broker, a store, and the state that survives a leader."""
 
-    def __init__(self, *, segments: int = 1) -> None:
+    def __init__(self, *, segments: int = 1, shards: int = 1) -> None:
+        """``shards``: `leader` leads shard 0; the others have no leader."""
         self.broker = FakeBroker(random.Random(1))
         self.store = FakeStore()
-        self.segments = segments
+        self.segments, self.shards = segments, shards
         self.head = 0
         self.newest_epoch = 0
         """Of the newest term in the ledger."""
