@@ -2,8 +2,8 @@
 
 Splitting cannot separate records of one hash. Samples start empty in each term.
 
-1. A chunk gives at most `MAX_SAMPLES_PER_CHUNK` records per segment, spread over the chunk, so that
-   one batch does not count for the whole.
+1. A chunk gives at most `MAX_SAMPLES_PER_CHUNK` records per segment, the first ones after a place that
+   differs from chunk to chunk, so that one batch does not count for the whole.
 2. Only the newest `RETAINED_SAMPLES` samples of a segment count. Below `MIN_SAMPLES` the result is
    unknown.
 3. Samples of sealed segments are dropped.
