@@ -32,7 +32,7 @@ def test_the_simulator_finds_it_again(number: int) -> None:
 
 @pytest.mark.simulation
 def test_the_unchanged_program_is_not_reported() -> None:
-    bug = next(each for each in load() if not each.before.endswith("\n"))
-    harmless = PlantedBug(**{**vars(bug), "after": bug.before + " "})
+    bug = next(each for each in load() if each.before.endswith("\n"))
+    harmless = PlantedBug(**{**vars(bug), "after": bug.before + "\n"})
 
     assert simulate(harmless, range(1, 4)) is None

@@ -285,13 +285,25 @@ class LedgerRules:
         if any(isinstance(entry, e.TermStarted) for entry in entries):
             raise InvariantViolationError(f"chunk {number} of shard {shard} is the first of a term, and was deleted")
         self.deletions += 1
-        known = self._manifests.get(shard, {})
-        visible = [chunks for chunks, written in known.items() if at_ms - written >= 1000 * self.compaction_seconds]
-        through = compacted_through(ranges_to_read(visible))
+        through = self._compacted_long_enough(shard, at_ms)
         if number > through:
             raise InvariantViolationError(
                 f"chunk {number} of shard {shard} was deleted, and those up to {through} are compacted long enough"
             )
+
+    def _check_trimming(self, state: ShardState, entry: e.LedgerTrimmed) -> None:
+        """Check which chunks are given up: the deletion itself may come so much later that it fits by chance."""
+        through = self._compacted_long_enough(state.shard, state.at_ms)
+        if entry.below > through:
+            raise InvariantViolationError(
+                f"shard {state.shard} was trimmed below {entry.below}, and chunks up to {through} are compacted long enough"
+            )
+
+    def _compacted_long_enough(self, shard: int, at_ms: int) -> int:
+        """Return the last chunk up to which all are in manifests that readers have had time to see."""
+        known = self._manifests.get(shard, {})
+        visible = [chunks for chunks, written in known.items() if at_ms - written >= 1000 * self.compaction_seconds]
+        return compacted_through(ranges_to_read(visible))
 
 
 def needless_move(subscription: Subscription, grantable: int, holder: str) -> str | None:
@@ -396,6 +408,7 @@ _BEFORE: Mapping[type, Callable[[LedgerRules, ShardState, Any], None]] = {
     e.SegmentsPruned: LedgerRules._check_pruning,
     e.DataDeleted: LedgerRules._check_data_deletion,
     e.SegmentWeightsSet: lambda _, state, entry: LedgerRules._check_weights(state, entry),
+    e.LedgerTrimmed: LedgerRules._check_trimming,
     e.TermStarted: LedgerRules._record_term,
     e.ProducerOpened: LedgerRules._record_opening,
     e.RecordsStored: LedgerRules._record_batch,

@@ -243,3 +243,21 @@ async def test_chunks_are_deleted_after_their_compaction_and_never_the_first_of_
     checker.check_deletion(chunk_path(0, 2))
     checker.rules.compaction_seconds = 1.0
     refused("those up to 0 are compacted", lambda: checker.check_deletion(chunk_path(0, 2)))
+
+
+@pytest.mark.parametrize(("below", "delay_seconds", "fits"), [(3, 1.0, True), (3, 1.1, False), (4, 1.0, False)])
+async def test_a_ledger_is_trimmed_after_its_compaction(
+    ledger: CheckedLedger, below: int, delay_seconds: float, fits: bool
+) -> None:
+    """Each chunk is a second later than the one before."""
+    for _ in range(3):
+        ledger.barrier()
+    manifest = "manifests/shard=0000/000000000001-000000000003.json"
+    ledger.checker.rules.manifest_written(manifest, b'{"written_at_ms":4000}')
+    ledger.checker.rules.compaction_seconds = delay_seconds
+    ledger.add(e.LedgerTrimmed(below=below))
+
+    if fits:
+        ledger.commit()
+    else:
+        refused(f"was trimmed below {below}", ledger.commit)
