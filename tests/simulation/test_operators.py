@@ -81,3 +81,13 @@ def test_a_leader_and_its_successor_are_not_restarted_together_in_a_calm_world()
     assert plan.calm
 
     play(plan)
+
+
+@pytest.mark.simulation
+def test_clients_learn_at_once_of_two_leaders_within_half_a_second() -> None:
+    plan = plan_of(
+        466541162
+    )  # A drained daemon's shard was transferred again, and a send waited for the second question.
+    assert plan.calm
+
+    play(plan)

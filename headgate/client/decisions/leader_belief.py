@@ -11,6 +11,7 @@ So a client believes replies only:
    changed since the question: rule 2 proves that the present belief is false.
 4. A question is repeated until it is answered, with growing pauses.
 5. Reasons to ask that come closely together wait, a second at most: forged announcements cost little.
+   A later leader that replies ends such a series: leaders that follow each other are learned at once.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ class LeaderBelief:
         self._asked_number = 0
         self._asked_at = -math.inf
         self._in_a_row = 0
-        """Questions since it was calm."""
+        """Questions since it was calm, or since one was answered by a later leader."""
 
     def announced(self, announcement: m.LeaderAnnouncement, now: float) -> bool:
         """Consider an announcement (rule 1); return whether it is about the believed leader."""
@@ -93,6 +94,8 @@ class LeaderBelief:
             return False
         if question.number == self._number:
             self.ask_at = None
+        if leader.leader_epoch > believed_epoch:
+            self._in_a_row = 0
         changed = leader != self.leader
         self.leader = leader
         return changed
