@@ -245,11 +245,11 @@ async def test_chunks_are_deleted_after_their_compaction_and_never_the_first_of_
     refused("those up to 0 are compacted", lambda: checker.check_deletion(chunk_path(0, 2)))
 
 
-@pytest.mark.parametrize(("below", "delay_seconds", "fits"), [(3, 1.0, True), (3, 1.1, False), (4, 1.0, False)])
+@pytest.mark.parametrize(("below", "delay_seconds", "fits"), [(3, 1.0, True), (3, 1e9, False), (4, 1.0, False)])
 async def test_a_ledger_is_trimmed_after_its_compaction(
     ledger: CheckedLedger, below: int, delay_seconds: float, fits: bool
 ) -> None:
-    """Each chunk is a second later than the one before."""
+    """A delay that is over by the clock of the chunk, or by that of the world, is over."""
     for _ in range(3):
         ledger.barrier()
     manifest = "manifests/shard=0000/000000000001-000000000003.json"
