@@ -29,11 +29,12 @@ def test_there_are_many() -> None:
     assert len(BUGS) >= LEAST_BUGS
 
 
-@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.key)
-def test_each_patch_applies_to_the_code_and_changes_it(bug: PlantedBug) -> None:
-    source = (ROOT / bug.file).read_text()
+@pytest.mark.parametrize("path", sorted({bug.file for bug in BUGS}))
+def test_each_patch_applies_to_the_code_and_changes_it(path: str) -> None:
+    source = (ROOT / path).read_text()
+    unchanged = ast.dump(ast.parse(source))
 
-    assert ast.dump(bug.tree(source)) != ast.dump(ast.parse(source))
+    assert [] == [bug.key for bug in BUGS if bug.file == path and ast.dump(bug.tree(source)) == unchanged]
 
 
 @pytest.mark.parametrize("module", [name for package in RULED for name in modules_of(package, ROOT)])
