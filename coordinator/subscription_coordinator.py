@@ -9,7 +9,7 @@ state here (last heartbeats, pending polls) starts empty in each term.
    followed by one idempotent reconciliation.
 3. A registering consumer learns all its grants from the response, and from no other message.
 4. A new leader keeps grants, generations and running grace periods. Connected consumers get one
-   heartbeat window in which to be heard, and are sent nothing only because the leader is new.
+   heartbeat window in which to be heard. That the leader is new is no reason to send them anything.
 5. The gate follows the recorded type and order. The drain check is installed once a type that
    acknowledges is known. Without one, the gate of a STREAM still blocks its children.
 6. A lost message is sent again with the heartbeat that shows its absence.

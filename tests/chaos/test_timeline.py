@@ -50,6 +50,12 @@ def test_the_effect_of_a_fault_is_what_happened_until_the_next_one() -> None:
     assert round(effect.children_wait_seconds, 3) == 3.2
 
 
+def test_a_child_whose_record_arrives_before_its_producer_knows_it_is_stored_has_not_waited() -> None:
+    made = Timeline(BEGAN, at(6), {}, [], children=[(at(2), at(1.9))])
+
+    assert 0 == made.effect(FaultWindow("a", "", at(1), at(3)), until_ns=at(5)).children_wait_seconds
+
+
 def test_a_topic_that_never_answers_again_is_out_until_the_end() -> None:
     assert 3.0 == longest_gap_seconds([at(1)], at(0.5), at(4))
     assert 4.0 == longest_gap_seconds([], at(0), at(4))
