@@ -35,7 +35,7 @@ UNIT := not contract and not security and not simulation and not spark and not s
 WAITING := 4
 # The folders with tests of a tier, so that no process collects the others; tests/test_tiers.py refuses tests elsewhere.
 SIMULATION_TESTS := tests/controller/leader tests/controller/scaling tests/coordinator tests/exploration \
-  tests/headgate/client tests/mutation tests/planted_bugs tests/simulation
+  tests/headgate/client tests/mutation tests/simulation
 CONTRACT_TESTS := tests/contract tests/controller/local tests/controller/test_broker_connection.py tests/deploy \
   tests/headgate/transport
 # Tests start Spark some thirty times; with this archive of its classes, each start takes 4 s less of a processor.

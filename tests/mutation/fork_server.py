@@ -59,7 +59,7 @@ MIN_TICKS = 10
 
 
 class Fault(Protocol):
-    """A fault in one module: a mutant, or a planted bug."""
+    """A fault in one module: a mutant."""
 
     @property
     def module(self) -> str:
