@@ -24,6 +24,7 @@ from chaos.operator import Operator
 from chaos.schedule import PlannedFault
 from chaos.timeline import SECOND_NS, FaultWindow, Timeline
 from demo.checks import Violation
+from demo.patience import STALLED_SECONDS, Patience
 from headgate import Admin
 from headgate.background import cancel_and_wait
 from headgate.errors import HeadgateError
@@ -32,8 +33,6 @@ COMMAND_SECONDS: Final = 60.0
 """Deadline of the operator's commands."""
 RECOVERY_SECONDS: Final = 90.0
 """Longest wait after a fault until every topic accepts records."""
-DELIVERY_SECONDS: Final = 300.0
-"""Longest wait, after the last record, until every subscription has acknowledged everything."""
 WATCH_INTERVAL_SECONDS: Final = 0.25
 SEGMENTS: Final = 2
 RATE_SHARES: Final = {ORDERS: 1.0, PAYMENTS: 0.3, READINGS: 0.1}
@@ -185,7 +184,7 @@ async def _finish(stage: Stage, played: Played, say: Say) -> None:
             played.ended_programs.append(f"{name} ended with code {code} when it was stopped")
     played.ended_ns = time.monotonic_ns()
     say("waiting until everything is delivered")
-    deadline = loop.time() + DELIVERY_SECONDS
+    patience = Patience(loop.time())
     waiting = dict.fromkeys(sorted({(reader.topic, reader.subscription) for reader in READERS}), -1)
     while any(waiting.values()):
         try:
@@ -194,8 +193,8 @@ async def _finish(stage: Stage, played: Played, say: Say) -> None:
         except HeadgateError as error:
             played.note(f"the end: {error}")
             return
-        if loop.time() > deadline:
+        if patience.ended(loop.time(), dict(waiting)):
             names = ", ".join(f"{topic}/{name}: {count}" for (topic, name), count in waiting.items() if count)
-            played.note(f"not acknowledged {DELIVERY_SECONDS:g} s after the last record: {names}")
+            played.note(f"not acknowledged, and nothing changed for {STALLED_SECONDS:g} s: {names}")
             return
         await asyncio.sleep(WATCH_INTERVAL_SECONDS)

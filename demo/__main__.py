@@ -1,6 +1,7 @@
 """``python -m demo``: run the scenario on real servers, then check the result from the outside.
 
-Exit code 0 if every guarantee held, 1 if not, or if a step failed. ``--keep`` preserves the folder of the run.
+Exit code 0: every guarantee held. 1: one was broken, or a step failed. 3: none was broken, but some records were not
+delivered yet when nothing changed any more. The folder of the run is kept with ``--keep``, and unless the code is 0.
 """
 
 from __future__ import annotations
@@ -28,9 +29,11 @@ from headgate.errors import ConfigError, HeadgateError
 from headgate.ledger.ledger import Ledger
 from headgate.storage.object_store import open_store
 
+EXIT_VIOLATION, EXIT_UNFINISHED = 1, 3
 
-async def run_demo(folder: Path, *, rate: int, seconds: float, as_json: bool) -> bool:
-    """Run the scenario and check it; return whether every guarantee held."""
+
+async def run_demo(folder: Path, *, rate: int, seconds: float, as_json: bool) -> int:
+    """Run the scenario and check it; return the exit code."""
     console = Console(stderr=as_json)
     run = Run()
     cluster = DemoCluster(folder)
@@ -65,9 +68,11 @@ async def run_demo(folder: Path, *, rate: int, seconds: float, as_json: bool) ->
     )
     show(findings, console)
     if as_json:
-        report = findings.summary | {"steps": run.steps, "violations": msgspec.to_builtins(findings.violations)}
-        sys.stdout.write(json.dumps(report) + "\n")
-    return not findings.violations
+        found = {"violations": msgspec.to_builtins(findings.violations), "unfinished": findings.unfinished}
+        sys.stdout.write(json.dumps(findings.summary | {"steps": run.steps} | found) + "\n")
+    if findings.violations:
+        return EXIT_VIOLATION
+    return EXIT_UNFINISHED if findings.unfinished else 0
 
 
 def _duration(_: click.Context, parameter: click.Parameter, value: float) -> float:
@@ -90,21 +95,20 @@ def main(rate: int, seconds: float, keep: bool, as_json: bool) -> None:
     # The view shows the progress. Lost connections are part of the scenario.
     configure_logging(LogSettings(level="error"), sys.stderr)
     folder = Path(tempfile.mkdtemp(prefix="headgate-demo-"))
-    passed = False
+    code = EXIT_VIOLATION
     try:
-        passed = asyncio.run(run_demo(folder, rate=rate, seconds=seconds, as_json=as_json))
+        code = asyncio.run(run_demo(folder, rate=rate, seconds=seconds, as_json=as_json))
     except HeadgateError as error:
         sys.stderr.write(f"demo: {error}\n")
-        keep = True
     except KeyboardInterrupt:
         sys.stderr.write("demo: interrupted\n")
         sys.exit(130)
     finally:
-        if keep:
+        if keep or code:
             sys.stderr.write(f"demo: the folder of this run is {folder}\n")
         else:
             shutil.rmtree(folder, ignore_errors=True)
-    sys.exit(0 if passed else 1)
+    sys.exit(code)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from demo.cluster import TOPIC, DemoCluster
+from demo.patience import Patience
 from headgate import Admin, SegmentId, SubscriptionType, TopicInfo
 from headgate.errors import HeadgateError, NoLeaderError
 from headgate.model.hashing import shard_of
@@ -22,8 +23,24 @@ SUBSCRIPTIONS = {
     QUEUE: SubscriptionType.QUEUE,
     CHECKPOINT: SubscriptionType.CHECKPOINT,
 }
-DELIVERY_SECONDS = 45.0
-"""Longest wait, after the last record, until every subscription has received everything."""
+COMMAND_SECONDS = 120.0
+"""Longest wait for one command: on a busy machine a change of leaders takes a part of it."""
+WAIT_REPORT_SECONDS = 30.0
+"""Interval between two lines that say what has not been delivered yet."""
+SHOWN_REASONS = 3
+"""Sentences of an explanation that are shown per subscription."""
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """What a subscription has not received yet, and why."""
+
+    records: int
+    reasons: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        why = f": {' '.join(self.reasons[:SHOWN_REASONS])}" if self.reasons else ""
+        return f"{self.records:,} record{'s' * (self.records != 1)}{why}"
 
 
 @dataclass
@@ -34,6 +51,8 @@ class Run:
     """Every consumer that was started → its subscription."""
     killed_leader_at_ms: int | None = None
     steps: list[str] = field(default_factory=list)
+    waiting: dict[str, Waiting] = field(default_factory=dict)
+    """Subscription → what it had not received when nothing changed any more. Empty if everything was delivered."""
     layout: TopicInfo | None = None
 
 
@@ -44,7 +63,7 @@ async def run_scenario(cluster: DemoCluster, run: Run, *, rate: int, seconds: fl
     """Run the scenario. Raises HeadgateError if a step fails, or a process ends unexpectedly."""
     await cluster.start_daemon("daemon-1")
     await cluster.start_daemon("daemon-2")
-    async with Admin(cluster.client_config()) as admin:
+    async with Admin(cluster.client_config(), timeout_seconds=COMMAND_SECONDS) as admin:
         report_step("waiting for leaders")
         run.layout = await admin.create_topic(TOPIC, segments=2)
         report_step(f"topic {TOPIC!r} created with 2 segments")
@@ -68,7 +87,7 @@ async def run_scenario(cluster: DemoCluster, run: Run, *, rate: int, seconds: fl
         if await cluster.stop("producer") != 0:
             raise HeadgateError(f"the producer failed; its log is {cluster.log_path('producer')}")
         report_step("waiting until everything has been delivered")
-        await _wait_until_delivered(cluster, run, admin)
+        await _wait_until_delivered(cluster, run, admin, report_step)
     for name in [name for name in cluster.programs if name in run.consumers]:
         if await cluster.stop(name) != 0:
             raise HeadgateError(f"consumer {name} failed; its log is {cluster.log_path(name)}")
@@ -145,22 +164,31 @@ async def _sleep_until(cluster: DemoCluster, at: float) -> None:
         await asyncio.sleep(min(left, 0.5))
 
 
-async def _wait_until_delivered(cluster: DemoCluster, run: Run, admin: Admin) -> None:
-    """Wait until every record is acknowledged or received; after the time limit the checks report the rest."""
+async def _wait_until_delivered(cluster: DemoCluster, run: Run, admin: Admin, report_step: ReportStep) -> None:
+    """Wait until every record is acknowledged or received, or nothing changes any more; `demo.patience`."""
     loop = asyncio.get_running_loop()
-    deadline = loop.time() + DELIVERY_SECONDS
-    while loop.time() < deadline:
+    patience, report_at = Patience(loop.time()), loop.time() + WAIT_REPORT_SECONDS
+    while True:
         if ended := cluster.exited_programs():
             raise HeadgateError(f"{', '.join(ended)} ended unexpectedly; see {cluster.log_path(ended[0])}")
-        waiting = 0
-        for name in (STREAM, QUEUE):
-            description = await admin.describe_subscription(TOPIC, name)
-            waiting += sum(part.next_offset - part.acknowledged_offset for part in description.segments)
         run.layout = await admin.describe_topic(TOPIC)
         stored = sum(segment.next_offset for segment in run.layout.segments)
         archived = sum(1 for _ in cluster.output_path("archive-1").open("rb"))
-        if waiting == 0 and archived >= stored:
+        run.waiting = {CHECKPOINT: Waiting(stored - archived)} if archived < stored else {}
+        observed: list[object] = [stored, archived]
+        for name in (STREAM, QUEUE):
+            segments = (await admin.explain(TOPIC, name)).segments
+            observed += [(part.segment, part.status, part.consumers, part.backlog_records) for part in segments]
+            behind = [part for part in segments if part.backlog_records]
+            if behind:
+                reasons = tuple(sentence for part in behind for sentence in part.sentences)
+                run.waiting[name] = Waiting(sum(part.backlog_records or 0 for part in behind), reasons)
+        if not run.waiting or patience.ended(loop.time(), observed):
             return
+        if loop.time() >= report_at:
+            report_at = loop.time() + WAIT_REPORT_SECONDS
+            for name, waiting in run.waiting.items():
+                report_step(f"not delivered to {name} yet: {waiting}")
         await asyncio.sleep(0.5)
 
 

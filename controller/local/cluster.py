@@ -37,8 +37,9 @@ from headgate.ledger.ledger import Ledger
 from headgate.model.entries import TermStarted
 from headgate.storage.object_store import open_store
 
-STOP_SECONDS = 20.0
-"""Longest wait for a process to end after SIGTERM; in this time a daemon hands over its shards."""
+STOP_SECONDS = 120.0
+"""Longest wait for a process to end after SIGTERM; in this time a daemon hands over its shards. On an idle machine it
+takes a second, on a busy one many times as long."""
 SPARK_START_SECONDS = 600.0
 """Longest wait for Spark: about 8 s on an idle machine, 20 s of one core on a busy one. Its supervisor
 restarts it earlier than that."""
