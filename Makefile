@@ -33,6 +33,7 @@ UNIT_WORKERS = $(shell expr $$(nproc) + 1)
 UNIT := not contract and not security and not simulation and not spark and not system
 # Processes for tests of real servers, which wait between bursts. Of two cores, starts of Spark use the rest.
 WAITING := 4
+NEWEST_PYTHON := 3.13
 # The folders with tests of a tier, so that no process collects the others; tests/test_tiers.py refuses tests elsewhere.
 SIMULATION_TESTS := tests/controller/leader tests/controller/scaling tests/coordinator tests/exploration \
   tests/headgate/client tests/mutation tests/simulation
@@ -48,8 +49,8 @@ SBOM ?= dist/headgate.cdx.json
 # Keep compiled modules, also those with rewritten assertions, for the processes that follow.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo chaos scale test test-tls check lint format unit contract simulate docs performance constraints deb deb-test \
-  sbom clean
+.PHONY: help setup demo chaos scale test tiers client-newest test-tls check lint format unit contract simulate docs \
+  performance constraints deb deb-test sbom clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -96,7 +97,11 @@ chaos: $(STAMP) ## Break a cluster of real processes for MINUTES (default 10), a
 scale: $(STAMP) ## Measure a large cluster with generated clients; SCALE (default 0.01) multiplies its full size
 	$(BIN)/python -m scale --scale $(SCALE)
 
-test: $(DOCS_STAMP) ## Run all tests, the fastest first; starts every server they need
+test: ## Install what the tests need, then lint, then all tests, the fastest first; starts every server they need
+	@tests/install-servers </dev/null
+	@$(MAKE) --no-print-directory lint tiers client-newest
+
+tiers: $(DOCS_STAMP)
 	$(BIN)/pytest -q -n $(UNIT_WORKERS) --dist worksteal --hypothesis-profile thorough -m "$(UNIT)"
 	$(BIN)/pytest -q -n auto --hypothesis-profile thorough -m "simulation" $(SIMULATION_TESTS)
 	@$(MAKE) --no-print-directory -j 2 --output-sync=target contract $(SPARK_CLASSES)
@@ -104,6 +109,12 @@ test: $(DOCS_STAMP) ## Run all tests, the fastest first; starts every server the
 	$(BIN)/pytest -q -n 2 --dist loadfile -m "spark and not system" tests/drain
 	@$(MAKE) --no-print-directory -j 2 --output-sync=target engine-standalone engine-connect
 	$(BIN)/pytest -n $(WAITING) --dist loadfile --no-loadscope-reorder -m "system" --tls half $(SYSTEM_TESTS)
+
+# The client's unit tests on the newest Python, if this machine has it: half a minute. `nox` runs all on every Python.
+client-newest: $(DOCS_STAMP)
+	@for folder in $$(compgen -G "$$HOME/.pyenv/versions/$(NEWEST_PYTHON)*/bin" || true); do PATH="$$folder:$$PATH"; done; \
+	if "python$(NEWEST_PYTHON)" --version >/dev/null 2>&1; then $(BIN)/nox --session "client-$(NEWEST_PYTHON)" </dev/null; \
+	else echo "Python $(NEWEST_PYTHON) is missing: the client's tests on it are left out"; fi
 
 test-tls: $(DOCS_STAMP) $(SPARK_CLASSES) ## Run all system tests with TLS, users and passwords; `make test` runs half of them so
 	$(BIN)/pytest -n $(WAITING) --dist loadfile --no-loadscope-reorder -m "system" --tls all $(SYSTEM_TESTS)

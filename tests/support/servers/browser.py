@@ -35,7 +35,7 @@ def find_browser() -> str | None:
 
 
 needs_browser = pytest.mark.skipif(
-    find_browser() is None, reason="Chromium is missing: 'apt install chromium'; .ci/run installs it"
+    find_browser() is None, reason="Chromium is missing: 'apt install chromium'; tests/install-servers installs it"
 )
 
 
