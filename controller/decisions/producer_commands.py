@@ -26,15 +26,18 @@ def open_producer(
     id of another producer could end its session, or have its batches answered as duplicates.
 
     * A name, an id or a token of another user's producer: forbidden.
-    * A known token: the same identity again, as long as it is new. Once it has stored a batch or
-      has been opened again, the request is a delayed copy: fenced. Its batch 0 would be answered as
-      a duplicate and not be stored.
+    * A known token: the same reply again, as long as the identity is new. Once it has stored a
+      batch or has been opened again, the request is a delayed copy: fenced. Its batch 0 would be
+      answered as a duplicate and not be stored.
     * A name: its next incarnation, which fences the previous one.
     * An id, alone or with a name, at its current epoch: the next epoch. An id that is not the
       name's, or any other epoch: fenced, because its sender is a stale producer.
     * An id that the shard no longer knows, or with a name that it does not know: forgotten, unless
       the request accepts a new identity.
     * An unknown name, no name and no id, or no epochs left: a new id at epoch 0.
+
+    An opening closes the previous epoch. The reply names the sequence that it reached: every batch below is
+    stored, and no other batch of it ever will be. None of that is known of a forgotten producer.
     """
     opened = state.producers.opened_by(request.token)
     known = opened or _producer_of(request, state)
@@ -166,6 +169,7 @@ def _identity(producer_id: int) -> Answer:
             producer_epoch=producer.producer_epoch,
             source_position=producer.source_position,
             created=producer.new,
+            previous_next_sequence=producer.previous_next_sequence,
         )
 
     return answer

@@ -34,6 +34,9 @@ class ProducerState(msgspec.Struct, gc=False):
     name: str | None
     token: str
     next_sequence: int = 0
+    previous_next_sequence: int | None = None
+    """Sequence that the epoch before the present one reached: all below it is stored, and nothing else ever will be.
+    None: there was none."""
     finished: FinishedBatches = msgspec.field(default_factory=FinishedBatches)
     """Empty for a named producer that has been idle for too long."""
     source_position: bytes | None = None
@@ -123,6 +126,7 @@ class Producers(Mapping[int, ProducerState]):
                 entry.producer_epoch,
                 entry.name if before is None else entry.name or before.name,
                 entry.token,
+                previous_next_sequence=None if before is None else before.next_sequence,
                 source_position=None if before is None else before.source_position,
                 earlier_tokens=() if before is None else (*before.earlier_tokens, before.token)[-MAX_EARLIER_TOKENS:],
                 last_chunk=chunk,
@@ -138,6 +142,7 @@ class Producers(Mapping[int, ProducerState]):
         producer = self[producer_id]
         if producer_epoch > producer.producer_epoch:
             # The client raised its own epoch after a gap: a new incarnation with its own sequence.
+            producer.previous_next_sequence = producer.next_sequence
             producer.producer_epoch, producer.next_sequence = producer_epoch, 0
             producer.finished.clear()
         assert batch.sequence == producer.next_sequence, f"sequence {batch.sequence} is not the next one"

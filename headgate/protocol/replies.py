@@ -78,13 +78,15 @@ class ProducerIdentity(ReplyBody, frozen=True, tag="producer_identity"):
     """Reply to `OpenProducer`.
 
     ``source_position`` is the last one committed under the producer's name. ``created``: the
-    request created the producer; False: it continued one.
+    request created the producer; False: it continued one, whose previous epoch ended before sequence
+    ``previous_next_sequence``. Its batches below are stored, and the others never will be.
     """
 
     producer_id: int
     producer_epoch: int
     source_position: bytes | None = None
     created: bool = False
+    previous_next_sequence: int | None = None
 
 
 class ProducerDescription(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -265,6 +265,38 @@ def test_an_epoch_above_the_current_one_is_fenced(shard: Shard) -> None:
     assert "fenced" == shard.rejected("b", producer_id=1, producer_epoch=7)
 
 
+# What an opening proves
+
+
+@pytest.mark.parametrize("restarts", [False, True], ids=["one term", "from a snapshot"])
+@pytest.mark.parametrize("name", [None, "loader"], ids=["anonymous", "named"])
+def test_each_reply_names_the_sequence_that_the_previous_epoch_reached(shard: Shard, name, restarts) -> None:
+    """Also in a repeated reply, although the epoch that it speaks of has ended."""
+    assert shard.identity("a", name=name).previous_next_sequence is None
+    shard.store(1, 0, 0)
+    shard.store(1, 0, 1)
+    for _ in range(2):
+        assert 2 == shard.identity("b", name=name, producer_id=1, producer_epoch=0).previous_next_sequence
+        assert ["fenced"] * 3 == [shard.batch_verdict(1, 0, sequence) for sequence in range(3)]
+        if restarts:
+            shard.restart()
+    assert 0 == shard.identity("c", name=name, producer_id=1, producer_epoch=1).previous_next_sequence
+
+
+def test_a_reply_with_a_new_id_says_of_a_known_producer_what_it_reached_and_of_a_forgotten_one_nothing(
+    shard: Shard,
+) -> None:
+    shard.exhaust("a")
+    shard.store(1, LAST_PRODUCER_EPOCH)
+    replaced = shard.identity("b", producer_id=1, producer_epoch=LAST_PRODUCER_EPOCH)
+    shard.store(2)
+    shard.apply(e.ProducersExpired(producer_ids=[2]))
+    forgotten = shard.identity("c", producer_id=2, producer_epoch=0, accept_new=True)
+
+    assert (2, 1) == (replaced.producer_id, replaced.previous_next_sequence)
+    assert (3, None) == (forgotten.producer_id, forgotten.previous_next_sequence)
+
+
 # New, continued or unknown producers
 
 
