@@ -15,7 +15,8 @@ shared `EventLoopThread`, so heartbeats continue while the program computes. Met
 from any thread.
 
 An exception that leaves the ``with`` block discards what a producer has not sent. An object that is
-never closed is closed when the interpreter exits. Ctrl-C cancels the waiting call.
+never closed is closed when the interpreter exits. Ctrl-C cancels the waiting call. A forked child
+process cannot use its parent's objects, because it has no copy of their thread: every call raises.
 
 A call costs some 0.1 ms. For throughput use `Producer.send` and `Consumer.get_many`, or asyncio.
 """
@@ -25,6 +26,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import functools
+import os
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from types import TracebackType
@@ -58,6 +60,7 @@ class EventLoopThread:
         self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
         self._loop = self._runner.get_loop()
         self._closed = False
+        self._process_id = os.getpid()
         self._thread = threading.Thread(target=self._run_loop, name="headgate-sync", daemon=True)
         self._thread.start()
 
@@ -72,10 +75,27 @@ class EventLoopThread:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    @property
+    def forked(self) -> bool:
+        """Whether this is a copy in a forked child process, where its thread does not run."""
+        return os.getpid() != self._process_id
+
+    def require_own_process(self) -> None:
+        """Raise HeadgateError in a forked child process."""
+        if self.forked:
+            raise HeadgateError(
+                f"this object belongs to process {self._process_id} and cannot be used in its forked child "
+                f"{os.getpid()}: create it after the fork, e.g. in Celery's worker_process_init or gunicorn's post_fork"
+            )
+
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Return the result of ``coroutine``. Ctrl-C cancels it. Raises HeadgateError if closed."""
-        if self._closed:
+        """Return the result of ``coroutine``. Ctrl-C cancels it.
+
+        Raises HeadgateError: this is closed, or belongs to the process that this one was forked from.
+        """
+        if self._closed or self.forked:
             coroutine.close()
+            self.require_own_process()
             raise HeadgateError("this object is closed; create another one")
         future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
         try:
@@ -85,6 +105,7 @@ class EventLoopThread:
 
     def close(self) -> None:
         """Cancel what still runs, and end the thread. A second call does nothing."""
+        self.require_own_process()
         if self._closed:
             return
         self._closed = True
@@ -117,7 +138,7 @@ class _Facade(Generic[ClientT]):
         except BaseException:
             self._stop_loop()
             raise
-        atexit.register(self._close)
+        atexit.register(self._close_at_exit)
 
     def __enter__(self) -> Self:
         return self
@@ -128,16 +149,21 @@ class _Facade(Generic[ClientT]):
         """Close, as the asyncio client does when its block ends in the same way."""
         self._close(exc_type, exc, traceback)
 
+    def _close_at_exit(self) -> None:
+        if not self._loop.forked:
+            self._close()
+
     def _close(
         self,
         exc_type: type[BaseException] | None = None,
         exc: BaseException | None = None,
         traceback: TracebackType | None = None,
     ) -> None:
+        self._loop.require_own_process()
         if self._closed:
             return
         self._closed = True
-        atexit.unregister(self._close)
+        atexit.unregister(self._close_at_exit)
         try:
             self._loop.run(self._client.__aexit__(exc_type, exc, traceback))
         finally:
@@ -187,6 +213,7 @@ class Delivery:
 
     def done(self) -> bool:
         """Return whether the outcome is known."""
+        self._loop.require_own_process()
         return self._delivery.done()
 
     def result(self, timeout_seconds: float | None = None) -> RecordMetadata:
@@ -246,10 +273,12 @@ class Producer(_Facade[producer.Producer]):
     @property
     def source_position(self) -> bytes | None:
         """See `headgate.Producer.source_position`."""
+        self._loop.require_own_process()
         return self._client.source_position
 
     def report(self) -> CloseReport:
         """Return the outcomes so far, in records."""
+        self._loop.require_own_process()
         return self._client.report()
 
     def close(self, timeout_seconds: float | None = None) -> CloseReport:

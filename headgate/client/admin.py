@@ -29,9 +29,10 @@ from headgate.client.client_lease import ClientLease
 from headgate.client.cluster.requests import ClusterRequests
 from headgate.client.connection import DEFAULT_TIMEOUT_SECONDS, Client
 from headgate.client.consumer_requests import subscription_type
+from headgate.client.reply_dispatch import body_of
 from headgate.client.source_listing import ExternalLayout
 from headgate.config import ClientConfig
-from headgate.errors import ConfigError, HeadgateError, RequestRejectedError
+from headgate.errors import ConfigError, RequestRejectedError
 from headgate.ledger.ledger import Ledger
 from headgate.model.entries import Order, SubscriptionType
 from headgate.model.hashing import shard_of
@@ -460,11 +461,7 @@ class Admin(ClusterRequests):
     async def _request(self, shard: int, request: m.AnyRequestBody, kind: type[ReplyT]) -> ReplyT:
         """Return the body of the reply to ``request``, which must be of type ``kind``."""
         if isinstance(request, m.AnyCommand):
-            reply = (await self._client.command(shard, request, self._timeout_seconds)).body
+            reply = await self._client.command(shard, request, self._timeout_seconds)
         else:
-            reply = (await self._client.request(shard, lambda: request, self._timeout_seconds)).body
-        if not isinstance(reply, kind):
-            raise HeadgateError(
-                f"the leader of shard {shard} answered {type(reply).__name__} instead of {kind.__name__}",
-            )
-        return reply
+            reply = await self._client.request(shard, lambda: request, self._timeout_seconds)
+        return body_of(reply, kind, f"the leader of shard {shard}")

@@ -275,9 +275,15 @@ class Consumer:
         `rejected`.
 
         Raises:
+            TypeError: ``record`` is no record of a consumer.
             HeadgateError: the subscription is of type CHECKPOINT.
 
         """
+        if not isinstance(record, ConsumedRecord):
+            raise TypeError(
+                f"acknowledge: {record!r:.60} is of type {type(record).__name__}; give one ConsumedRecord, as the "
+                "iterator or get_many() returned it"
+            )
         if self._kind == SubscriptionType.CHECKPOINT:
             raise HeadgateError(
                 "a CHECKPOINT consumer does not acknowledge: store its positions, and pass them to the next consumer"

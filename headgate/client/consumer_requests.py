@@ -13,6 +13,7 @@ from typing import TypedDict, get_args
 from headgate.arguments import require_choice
 from headgate.client.connection import Client
 from headgate.client.program import host_name, library_version
+from headgate.client.reply_dispatch import body_of
 from headgate.errors import ConfigError
 from headgate.model.entries import Balance, Order, SubscriptionType
 from headgate.model.identifiers import Offset, SegmentId
@@ -107,22 +108,20 @@ class ConsumerRequests:
             ),
             timeout_seconds,
         )
-        registered = reply.body
-        assert isinstance(registered, m.Registered), (
-            f"the leader replied to a registration with {type(registered).__name__}"
-        )
-        return registered, reply.leader_epoch
+        return body_of(reply, m.Registered, self._leader), reply.leader_epoch
 
     async def heartbeat(self, held: list[tuple[int, int]]) -> m.HeartbeatReply:
         """Say that this member is alive; ``held``: (segment, generation) of all it holds."""
         reply = await self._client.request(self._shard, lambda: m.Heartbeat(**self._member, held=held))
-        alive = reply.body
-        assert isinstance(alive, m.HeartbeatReply), f"the leader replied to a heartbeat with {type(alive).__name__}"
-        return alive
+        return body_of(reply, m.HeartbeatReply, self._leader)
 
     async def confirm(self, released: list[tuple[int, int]]) -> None:
         """Confirm that this member has stopped reading segments; ``released``: (segment, generation) of each."""
         await self._client.request(self._shard, lambda: m.ConfirmRevoked(**self._member, released=released))
+
+    @property
+    def _leader(self) -> str:
+        return f"the leader of shard {self._shard}"
 
     async def leave(self, timeout_seconds: float) -> None:
         """Give up the membership."""

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeVar
 
 import msgspec
 
+from headgate.errors import ProtocolError
 from headgate.protocol import messages as m
+
+BodyT = TypeVar("BodyT", bound=m.ReplyBody)
 
 ReplyHandler = Callable[[m.Reply], None]
 PushHandler = Callable[[m.Push], None]
@@ -64,3 +68,13 @@ class ReplyDispatch:
             return
         if not isinstance(message, m.MessagePart):
             self.dispatch(message)
+
+
+def body_of(reply: m.Reply, kind: type[BodyT], sender: str) -> BodyT:
+    """Return the body of ``reply``, which has to be of type ``kind``. Raises ProtocolError: it names ``sender``."""
+    if not isinstance(reply.body, kind):
+        raise ProtocolError(
+            f"{sender} answered {type(reply.body).__name__} instead of {kind.__name__}: update the older of this "
+            "program's library and the daemons"
+        )
+    return reply.body

@@ -159,6 +159,38 @@ admin = Recorded(cluster.client("a"), loop=loop)
     assert (0, "closed", "") == (found.returncode, found.stdout.splitlines()[-1], found.stderr)
 
 
+def test_every_call_in_a_forked_child_says_that_the_object_belongs_to_its_parent():
+    """Celery and `gunicorn --preload` fork after the program has created its clients."""
+    program = """
+import os
+import sys
+from headgate import HeadgateError
+from headgate.sync import Admin, Consumer, EventLoopThread, Producer
+from tests.support.fakes.scripted_leader import ScriptedCluster, ScriptedLeader
+cluster, loop = ScriptedCluster(), EventLoopThread()
+loop.run(ScriptedLeader(cluster, 0, 1).start())
+admin, producer = Admin(cluster.client("a"), loop=loop), Producer(cluster.client("p"), loop=loop)
+consumer = Consumer(cluster.client("c"), loop=loop, topic="orders", subscription="billing")
+delivery = producer.send("orders", b"key", b"0")
+calls = (
+    admin.list_topics, admin.close, lambda: producer.send("orders", b"key", b"1"), producer.flush, producer.report,
+    producer.close, lambda: producer.source_position, delivery.done, delivery.result, consumer.get_many,
+    lambda: next(consumer), lambda: consumer.positions, lambda: consumer.segments, consumer.close, loop.close,
+)
+child = os.fork()
+if child:
+    sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+for call in calls:
+    try:
+        call()
+    except HeadgateError as error:
+        print("create it after the fork" in str(error), flush=True)
+"""
+    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", program]  # Python 3.12 warns of any such fork.
+    found = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (0, ["True"] * 15, "") == (found.returncode, found.stdout.splitlines(), found.stderr)
+
+
 @pytest.mark.parametrize(
     ("blocking", "coroutines"), [(Producer, headgate.Producer), (Consumer, headgate.Consumer), (Admin, headgate.Admin)]
 )

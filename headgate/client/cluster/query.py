@@ -15,6 +15,7 @@ from headgate.background import cancel_and_wait
 from headgate.client.admin_values import public_value
 from headgate.client.cluster.values import ClusterInfo, SubscriptionSummary
 from headgate.client.connection import Client
+from headgate.client.reply_dispatch import body_of
 from headgate.errors import NoLeaderError, ProtocolError
 from headgate.protocol import messages as m
 
@@ -91,10 +92,7 @@ def _answer(asked: dict[str, asyncio.Task[m.Reply]]) -> m.ClusterReply | None:
         del asked[instance]
         if isinstance(task.exception(), NoLeaderError):
             continue
-        body = task.result().body
-        if not isinstance(body, m.ClusterReply):
-            raise ProtocolError(f"daemon {instance!r} answered {type(body).__name__} instead of ClusterReply")
-        return body
+        return body_of(task.result(), m.ClusterReply, f"daemon {instance!r}")
     return None
 
 

@@ -163,6 +163,13 @@ async def test_a_checkpoint_consumer_resumes_at_its_own_positions(cluster):
             await reader.acknowledge(record)
 
 
+@pytest.mark.parametrize("given", ["x", 3, None, []], ids=["text", "an offset", "nothing", "a list"])
+async def test_only_a_record_can_be_acknowledged(given, cluster):
+    async with cluster.leader(grants=[grant()]), consumer(cluster) as reader:
+        with pytest.raises(TypeError, match="give one ConsumedRecord"):
+            await reader.acknowledge(given)
+
+
 async def test_positions_are_accepted_only_for_checkpoint():
     with pytest.raises(ConfigError, match="CHECKPOINT"):
         consumer(ScriptedCluster(), positions={0: 1})

@@ -5,7 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from headgate.client.reply_dispatch import ReplyDispatch
+from headgate.client.reply_dispatch import ReplyDispatch, body_of
+from headgate.errors import ProtocolError
 from headgate.protocol import messages as m
 from headgate.protocol.parts import split_message
 
@@ -63,3 +64,9 @@ def test_parts_that_make_no_message_are_reported_and_ignored(dispatch, undecodab
     for part in parts(b"\xc1"):
         dispatch.dispatch(part)
     assert ["parts"] == [kind for kind, _ in undecodable]
+
+
+def test_a_reply_of_another_kind_is_an_error_that_names_both_kinds_and_the_sender():
+    assert body_of(reply(7), m.Rejected, "the leader of shard 0") == reply(7).body
+    with pytest.raises(ProtocolError, match="the leader of shard 0 answered Rejected instead of Registered"):
+        body_of(reply(7), m.Registered, "the leader of shard 0")
