@@ -67,6 +67,7 @@ from controller.zookeeper_session import ZooKeeperSession, elections_root, zooke
 from headgate.ledger.compacted import delete_compacted_segments
 from headgate.ledger.ledger import Ledger
 from headgate.ledger.paths import chunk_folder
+from headgate.model.entries import TERM_ID_BITS
 from headgate.protocol import messages as m
 from headgate.storage.object_store import Store, open_store
 from headgate.transport.port import Transport
@@ -358,6 +359,7 @@ class Daemon:
             reaches_broker=lambda: transport.connected,
             observer=self.instruments,
             now_ms=self._now_ms,
+            new_term_id=partial(secrets.randbits, TERM_ID_BITS),
             require_ledger=config.ledger.require,
             take_steps=self._restoring.complete,
         )

@@ -51,6 +51,10 @@ class OutcomeUnknownError(StoreError):
     """
 
 
+class NotDurableError(OutcomeUnknownError):
+    """A write happened, and the disk failed to make it durable. Reading it back proves nothing: the cache answers."""
+
+
 class LedgerError(HeadgateError):
     """An object of the ledger is damaged, foreign, missing, or not the one that its name states. The text names it.
 

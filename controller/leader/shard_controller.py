@@ -77,6 +77,7 @@ class ShardController:
         reaches_broker: Callable[[], bool],
         observer: events.Observer,
         now_ms: Callable[[], int],
+        new_term_id: Callable[[], int],
         require_ledger: Callable[[], Awaitable[None]],
         take_steps: TakeSteps,
     ) -> None:
@@ -105,6 +106,7 @@ class ShardController:
         self._reaches_broker = reaches_broker
         self._observer = observer
         self._now_ms = now_ms
+        self._new_term_id = new_term_id
         self._require_ledger = require_ledger
         self._take_steps = take_steps  # Those of decoding a snapshot. All shards of a daemon share it.
         self._log = log.bind(shard=self.shard)
@@ -113,7 +115,8 @@ class ShardController:
         self._terms: TermTail | None = None
         """Follows the ledger while the state is not in memory."""
         self._reading = asyncio.Lock()
-        self._serving: asyncio.Task[None] | None = None
+        self._serving: asyncio.Task[str | None] | None = None
+        """Serves the term. Its result says why the term failed; None if it has not."""
         self._catching_up: asyncio.Task[None] | None = None
         self._preparing: asyncio.Task[None] | None = None
         self._transfer_limit: asyncio.TimerHandle | None = None
@@ -123,8 +126,6 @@ class ShardController:
         """Attempts to start a term since the last successful one."""
         self._unreadable = 0
         """How often in a row the ledger could not be read."""
-        self._end_detail: str | None = None
-        """Why the current term failed; None if it has not."""
 
     @property
     def keeps_state(self) -> bool:
@@ -400,7 +401,7 @@ class ShardController:
 
     async def _write_term_chunk(self) -> None:
         state = self._state
-        entry = e.TermStarted(leader_epoch=state.leader_epoch + 1, instance=self._instance)
+        entry = e.TermStarted(leader_epoch=state.leader_epoch + 1, instance=self._instance, term_id=self._new_term_id())
         builder = ChunkBuilder()
         builder.add(entry)
         number, at_ms = state.chunk + 1, max(state.at_ms, self._now_ms())
@@ -416,14 +417,15 @@ class ShardController:
 
     # Leading
 
-    async def _serve(self, leader: ShardLeader) -> None:
+    async def _serve(self, leader: ShardLeader) -> str | None:
         try:
             await leader.serve()
         except TermEndedError as error:
             if error.event is Event.LEDGER_UNREADABLE:
                 self._fail(LedgerError(str(error)))
-            self._end_detail = str(error)
             self.post(error.event)
+            return str(error)
+        return None
 
     async def _hand_over(self) -> None:
         assert self.leader is not None, "no leader to hand over"
@@ -488,11 +490,12 @@ class ShardController:
         if self.leader is not None:
             self._observer.observe(events.TermEnded(shard=self.shard, reason=reason))
             ended = self._log.bind(leader_epoch=self.leader.leader_epoch, reason=reason)
-            if self._end_detail is None:
+            serving = self._serving
+            detail = None if serving is None or serving.cancelled() else serving.result()
+            if detail is None:
                 ended.info("term.ended")
             else:
-                ended.warning("term.ended", detail=self._end_detail)
-            self._end_detail = None
+                ended.warning("term.ended", detail=detail)
             self.leader.state.release()
             self.leader = None
             self.terms_ended += 1

@@ -3,7 +3,8 @@
 An event that a state does not list has no effect.
 
 1. The lock decides which daemon may try. Creating the term chunk makes it the leader.
-2. A taken number or an unknown outcome ends the term: the state in memory may be wrong.
+2. A number taken by another's chunk, or an unknown outcome, ends the term: the state in memory may be wrong. A chunk
+   of its own is recognized by its bytes (`headgate.ledger.ledger.Ledger.append`).
 3. A broker or store that stays unreachable ends the term: another daemon may be able to serve.
 4. Losing ZooKeeper does not end it: each reply waits for a put-if-absent, which fails if a newer
    term exists. Without contact or lock the leader pauses between commits, so that a contender can

@@ -1,7 +1,7 @@
 """The numbered chunks of a shard: the only source of truth.
 
 Numbers begin at 1 and have no gaps. Appending is put-if-absent under the next number: the commit
-and the fence. Chunks may be deleted, oldest first, once a snapshot includes them, except the first
+and the fence (`Ledger.append`). Chunks may be deleted, oldest first, once a snapshot includes them, except the first
 of every term (docs/decisions/fencing-after-trim.md). The rest end in a run without gaps; if it
 begins after the newest snapshot, chunks were lost and not trimmed.
 """
@@ -13,7 +13,14 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from headgate.errors import LedgerError, ObjectMissingError
+from headgate.errors import (
+    LedgerError,
+    NotDurableError,
+    ObjectExistsError,
+    ObjectMissingError,
+    OutcomeUnknownError,
+    StoreError,
+)
 from headgate.ledger import chunk
 from headgate.ledger.parquet_columns import Columns
 from headgate.ledger.paths import (
@@ -50,8 +57,31 @@ class Ledger:
         self._foreign: set[str] = set()
 
     async def append(self, number: int, data: bytes) -> None:
-        """Create chunk ``number``; raises what `Store.create` raises."""
-        await self.store.create(self._path(number), data)
+        """Create chunk ``number``; raises what `Store.create` raises.
+
+        **Own chunks.** If the store reports that the number is taken, or cannot report the outcome, the stored chunk is
+        read. Equal bytes were written by this call, so the commit has succeeded:
+
+        1. A term chunk contains a random id, drawn for one attempt to start a term. Only that attempt can write it.
+        2. So one attempt has this leader epoch, and every chunk contains the epoch. A leader has one chunk in flight,
+           so it writes other bytes only under other numbers.
+        3. If no chunk is there, or it cannot be read, nothing is known: the request may still arrive.
+        """
+        path = self._path(number)
+        try:
+            await self.store.create(path, data)
+        except NotDurableError:
+            raise
+        except (ObjectExistsError, OutcomeUnknownError) as error:
+            try:
+                stored = await self.store.read(path)
+            except ObjectMissingError:
+                raise error from None
+            except StoreError as unread:
+                raise OutcomeUnknownError(f"unknown whether {path} was written: {error}; {unread}") from error
+            if stored != data:
+                raise ObjectExistsError(f"{path} exists, with other content") from error
+            await self.make_durable()
 
     async def make_durable(self) -> None:
         """Return once every chunk is durable that was read or listed so far; raises StoreUnavailableError."""

@@ -21,7 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from headgate.errors import ObjectExistsError, OutcomeUnknownError, StoreUnavailableError
+from headgate.errors import NotDurableError, ObjectExistsError, StoreUnavailableError
 from headgate.storage.write_threads import WriteThreads
 
 MAX_PREPARED_FILES: Final = 32
@@ -68,7 +68,7 @@ class LocalWriter:
                 os.fsync(folder_handle)
             except OSError as error:
                 reason = f"cannot sync the folder of {folder}/{name}: {error.strerror or error}"
-                raise OutcomeUnknownError(reason) from error
+                raise NotDurableError(reason) from error
         finally:
             os.close(folder_handle)
 

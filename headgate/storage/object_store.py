@@ -35,7 +35,7 @@ _SHARD_DIRECTORY_DEPTH = 2
 RETRIES: Final[Any] = {"max_retries": 3, "retry_timeout": timedelta(seconds=8)}
 """How often obstore repeats a request to a busy bucket; its default of three minutes exceeds every
 time limit here. A repeated creation may find its own first attempt and report that the object
-exists. For a chunk this ends the leader term, as an unknown outcome does."""
+exists; `headgate.ledger.ledger.Ledger.append` recognizes its own chunk."""
 
 
 class Store(Protocol):
@@ -45,9 +45,11 @@ class Store(Protocol):
         """Write ``data`` at ``path`` if there is no object; return once it is durable.
 
         Raises:
-            ObjectExistsError: the object already exists.
+            ObjectExistsError: the object already exists. A bucket, or a disk in the network, may have repeated the
+                request, and found the object that its first attempt created.
             StoreUnavailableError: nothing was written.
             OutcomeUnknownError: it may or may not have been written.
+            NotDurableError: it was written, and a power failure may remove it.
 
         """
 

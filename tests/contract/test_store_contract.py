@@ -7,11 +7,14 @@ import itertools
 import random
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 
 import obstore.store
 import pytest
 
 from headgate.errors import ObjectExistsError, ObjectMissingError, OutcomeUnknownError, StoreUnavailableError
+from headgate.ledger.ledger import Ledger
+from headgate.ledger.paths import chunk_path
 from headgate.storage.object_store import LocalStore, RemoteStore, Store, open_store
 from tests.support.fakes.object_store import FakeStore
 from tests.support.servers.s3_server import BUCKET, SECRET, S3Server, s3_server
@@ -156,6 +159,24 @@ async def test_a_bucket_with_many_objects_is_listed_to_its_end(s3: S3Server, pre
     s3.fill(f"{prefix}/a/{n:04d}" for n in range(1_100))
 
     assert await store_on_s3.names("a", after="0049") == [f"{n:04d}" for n in range(50, 1_100)]
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize("times", [1, 5], ids=["once", "more often than obstore retries"])
+@pytest.mark.parametrize("failure", ["500", "cut"])
+async def test_a_chunk_that_a_bucket_stores_without_saying_so_is_recognized(
+    s3: S3Server, store_on_s3: Store, failure: Literal["500", "cut"], times: int
+) -> None:
+    ledger = Ledger(store_on_s3, 0)
+    s3.failures += [failure] * times
+    try:
+        await ledger.append(1, b"own")
+    finally:
+        s3.failures.clear()
+
+    with pytest.raises(ObjectExistsError, match="other content"):
+        await ledger.append(1, b"another's")
+    assert await store_on_s3.read(chunk_path(0, 1)) == b"own"
 
 
 @pytest.mark.contract

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -15,6 +16,7 @@ from controller.commit import EMPTY_CHUNK_INTERVAL_SECONDS as INTERVAL_SECONDS
 from controller.commit import MAX_WAITING_BARRIERS, RETRY_SECONDS, YIELD_SECONDS, GroupCommit, TermEndedError
 from controller.leadership.transitions import Event
 from controller.state.shard_state import ShardState
+from headgate.errors import NotDurableError
 from headgate.ledger.ledger import Ledger
 from headgate.model import entries as e
 from metrics import events
@@ -184,11 +186,31 @@ async def test_a_taken_number_ends_the_term_without_a_reply() -> None:
     assert [] == shard.sent
 
 
-@pytest.mark.parametrize("fault", ["unknown_written", "unknown_lost"])
-async def test_an_unknown_outcome_ends_the_term_without_a_reply(fault: Any) -> None:
-    """The chunk may or may not have been written; this leader must not guess."""
+@pytest.mark.parametrize("fault", ["unknown_written", "repeated"])
+async def test_a_leader_recognizes_the_chunk_that_it_has_written_itself(fault: Any) -> None:
+    """A bucket that stores the chunk and cuts the connection ended every term at its first commit."""
     shard = Shard()
-    shard.store.fail_next(fault)
+    shard.store.fail_next(fault, times=2)
+    async with asyncio.timeout(60), running(shard):
+        shard.create("a")
+        await shard.commit.flush()
+        shard.create("b")
+        await shard.commit.flush()
+
+    assert ["a", "b"] == shard.sent
+    assert 2 == shard.store.calls["make_durable"]
+
+
+@pytest.mark.parametrize("cause", ["not written", "unreadable", "not durable"])
+async def test_an_unknown_outcome_ends_the_term_without_a_reply(cause: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The chunk may or may not have been written, or may be lost in a power failure; this leader must not guess."""
+    shard = Shard()
+    shard.store.fail_next("unknown_lost" if cause == "not written" else "unknown_written")
+    if cause == "unreadable":
+        shard.store.fail_next("unavailable", "read")
+    elif cause == "not durable":
+        monkeypatch.setattr(shard.store, "create", AsyncMock(side_effect=NotDurableError("cannot sync")))
+        monkeypatch.setattr(shard.store, "read", AsyncMock(side_effect=AssertionError("the cache proves nothing")))
     async with running(shard) as task:
         shard.create("a")
         assert Event.OUTCOME_UNKNOWN is await ended(task)

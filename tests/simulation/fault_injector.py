@@ -256,7 +256,7 @@ class FaultInjector:
 
     async def _store_trouble(self, _: Admin, rng: random.Random) -> None:
         leader = self._leader(rng)
-        fault: Any = rng.choice(["unavailable", "unknown_written", "unknown_lost"])
+        fault: Any = rng.choice(["unavailable", "unknown_written", "unknown_lost", "repeated"])
         self._world.log(leader.name, f"its next write is {fault}")
         leader.store.fail_next(fault)
 

@@ -220,6 +220,7 @@ async def test_a_commit_with_unknown_outcome_gets_no_reply_and_the_next_leader_f
             await created(client)
             identity = await opened(client)
             shard.store.fail_next("unknown_written")
+            shard.store.fail_next("unavailable", "read")
             lost = client.send(m.ProduceBatch, **batch(identity, 0))
             await asyncio.sleep(5)
             assert lost not in client.replies

@@ -12,6 +12,7 @@ from controller.chunk_writer.builder import ChunkBuilder
 from controller.leadership.transitions import Event, Role
 from controller.snapshots.job import take_snapshot
 from headgate.errors import ConfigError
+from headgate.ledger import chunk
 from headgate.ledger.paths import chunk_folder, chunk_path
 from headgate.model import entries as e
 from headgate.model.hashing import shard_of
@@ -85,16 +86,35 @@ async def test_a_partitioned_leader_is_replaced_and_notices_within_two_seconds()
     assert [(1, "a"), (2, "b")] == await cluster.terms()
 
 
-@pytest.mark.parametrize("fault", ["unknown_written", "unknown_lost"])
+@pytest.mark.parametrize("fault", ["unknown_written", "unknown_lost", "repeated"])
 async def test_a_term_chunk_of_unknown_outcome_is_resolved_by_reading(fault: Any) -> None:
-    """Whether the chunk exists or not, the next attempt starts at the end of the ledger."""
+    """The attempt recognizes its own chunk. If there is none, the next attempt starts at the end of the ledger."""
     cluster = Cluster()
     contender = Contender(cluster, "a")
     contender.store.fail_next(fault)
     async with contender.running():
         await until(lambda: contender.leads, 30)
-    epochs = [epoch for epoch, _ in await cluster.terms()]
-    assert ([1, 2] if fault == "unknown_written" else [1]) == epochs
+    assert [(1, "a")] == await cluster.terms()
+
+
+async def test_a_term_chunk_of_an_earlier_process_of_the_same_name_is_not_its_own() -> None:
+    """Both attempts have the same number, epoch, instance and time, and differ in the random id of the attempt."""
+    cluster = Cluster()
+    contender = Contender(cluster, "a")
+    create = contender.store.create
+
+    async def after_a_late_copy(path: str, data: bytes) -> None:
+        if path == chunk_path(0, 1):
+            at_ms = chunk.decode(data, shard=0, number=1).header.at_ms
+            builder = ChunkBuilder()
+            builder.add(e.TermStarted(leader_epoch=1, instance="a", term_id=5))
+            cluster.objects[path] = builder.encode(shard=0, number=1, leader_epoch=1, at_ms=at_ms)
+        await create(path, data)
+
+    contender.store.create = after_a_late_copy  # type: ignore[method-assign]
+    async with contender.running():
+        await until(lambda: contender.leads, 30)
+    assert [(1, "a"), (2, "a")] == await cluster.terms()
 
 
 async def test_a_term_does_not_continue_with_what_the_last_one_had_not_stored() -> None:

@@ -8,6 +8,7 @@ The faults of a write:
 ``unavailable``      StoreUnavailableError, nothing was written
 ``unknown_written``  OutcomeUnknownError, and the object was written
 ``unknown_lost``     OutcomeUnknownError, and it was not written
+``repeated``         the client repeats the request without having seen the first answer: ObjectExistsError
 
 All other operations have only ``unavailable``. `damaged_reads` is the disk or the network of one client: the
 object itself stays intact.
@@ -24,9 +25,9 @@ from typing import Literal, TypeVar, get_args
 from headgate.errors import ObjectExistsError, ObjectMissingError, OutcomeUnknownError, StoreUnavailableError
 
 Operation = Literal["create", "read", "names", "delete", "make_durable"]
-Fault = Literal["unavailable", "unknown_written", "unknown_lost"]
+Fault = Literal["unavailable", "unknown_written", "unknown_lost", "repeated"]
 FoundT = TypeVar("FoundT")
-FAULTS: tuple[Fault, ...] = ("unavailable", "unknown_written", "unknown_lost")
+FAULTS: tuple[Fault, ...] = ("unavailable", "unknown_written", "unknown_lost", "repeated")
 _POSSIBLE: dict[Operation, tuple[Fault, ...]] = dict.fromkeys(get_args(Operation), FAULTS[:1]) | {"create": FAULTS}
 
 
@@ -89,7 +90,7 @@ class FakeStore:
         await self._delay()
         if fault == "unknown_written":
             raise OutcomeUnknownError(f"unknown whether {path} was written")
-        if exists:
+        if exists or fault == "repeated":
             raise ObjectExistsError(f"{path} already exists")
 
     async def read(self, path: str) -> bytes:

@@ -8,10 +8,11 @@ accepts any credentials. Clients find it through environment variables, see `env
 from __future__ import annotations
 
 import contextlib
+import socket
 import threading
 import urllib.request
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, Literal
 
 from werkzeug.serving import WSGIRequestHandler, make_server
 
@@ -35,6 +36,8 @@ class S3Server:
 
         self.requests: list[tuple[str, str]] = []
         """(method, path) of each request, in order."""
+        self.failures: list[Literal["500", "cut"]] = []
+        """The server performs the next writes, and answers each with 500, or cuts its connection."""
         self._app = DomainDispatcherApplication(create_backend_app)
         self._objects = s3_backends[DEFAULT_ACCOUNT_ID]["aws"]
         self._one_at_a_time = threading.Lock()
@@ -76,7 +79,15 @@ class S3Server:
     def _answer(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         with self._one_at_a_time:
             self.requests.append((environ["REQUEST_METHOD"], environ["PATH_INFO"]))
-            return list(self._app(environ, start_response))
+            if environ["REQUEST_METHOD"] != "PUT" or not self.failures:
+                return list(self._app(environ, start_response))
+            failure = self.failures.pop(0)
+            list(self._app(environ, lambda *_: lambda _: None))
+        if failure == "cut":
+            environ["werkzeug.socket"].shutdown(socket.SHUT_RDWR)
+            raise ConnectionAbortedError
+        start_response("500 Internal Server Error", [])
+        return []
 
 
 @contextlib.contextmanager

@@ -79,6 +79,7 @@ class Contender:
                 reaches_broker=lambda: self.transport.connected,
                 observer=self.instruments,
                 now_ms=now_ms,
+                new_term_id=partial(random.Random(name).getrandbits, 63),
                 require_ledger=identity.require,
                 take_steps=restoring.complete,
             )
