@@ -16,7 +16,7 @@ import structlog
 
 from coordinator.balancing import handover
 from coordinator.balancing.balance import compute_target
-from coordinator.decisions.gate import Gate, compute_gate
+from coordinator.decisions.gate import Gate, blocked_since_ms, compute_gate
 from coordinator.ports import DoLater, LedgerPort, PushMessage
 from coordinator.reporting.description import build_grant
 from coordinator.reporting.explanation import SegmentHolder
@@ -80,9 +80,8 @@ class AssignmentReconciler:
         self._in_handover: dict[SegmentSlice, tuple[float, e.ReleaseReason]] = {}
         """Slice between two holders → when its revocation started, and why it was released."""
         self._gate: Gate | None = None
+        self._blocked_since_ms: int | None = None
         self._reported_blocked = 0
-        self._blocked_since: dict[int, float] = {}
-        self._oldest_block: float | None = None
         self._held_by_consumer: dict[str, list[SegmentSlice]] | None = None
         """Consumer → the slices it holds, revoked ones included; None after a change."""
 
@@ -95,15 +94,13 @@ class AssignmentReconciler:
             subscription, layout = self._subscription, self._topic.layout
             self._gate = compute_gate(layout, subscription.drained, subscription.type, subscription.order)
             self._report_blocked(len(self._gate.blocked))
-            now = self._clock()
-            self._blocked_since = {segment: self._blocked_since.get(segment, now) for segment in self._gate.blocked}
-            self._oldest_block = min(self._blocked_since.values(), default=None)
+            self._blocked_since_ms = blocked_since_ms(layout, self._gate.blocked, subscription.gated_since_ms)
         return self._gate
 
     @property
-    def longest_blocked_seconds(self) -> float:
-        """How long this leader has seen the longest blocked segment blocked."""
-        return 0.0 if not self.gate.blocked or self._oldest_block is None else self._clock() - self._oldest_block
+    def blocked_since_ms(self) -> int | None:
+        """Ledger time since which the longest blocked segment is blocked; None: none is."""
+        return self._blocked_since_ms if self.gate.blocked else None
 
     @property
     def unfinished_segments(self) -> list[int]:
@@ -135,6 +132,7 @@ class AssignmentReconciler:
                 consumer=holding.consumer,
                 segment_slice=segment_slice,
                 waited_seconds=None if since is None else now - since,
+                revoked_at_ms=holding.revoked_at_ms,
                 next_owner=self._next_owner.get(segment_slice),
             )
             held.setdefault(segment_of(segment_slice), []).append(each)

@@ -145,8 +145,9 @@ class SubscriptionCoordinator:
 
     @property
     def longest_blocked_seconds(self) -> float:
-        """How long this leader has seen the longest blocked segment blocked."""
-        return self._reconciler.longest_blocked_seconds
+        """How long the longest blocked segment has been blocked, whoever led meanwhile; 0: none is."""
+        since_ms = self._reconciler.blocked_since_ms
+        return 0.0 if since_ms is None else max(0, self._now_ms() - since_ms) / 1000
 
     @property
     def connected_consumers(self) -> int:

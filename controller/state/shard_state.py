@@ -179,8 +179,7 @@ class ShardState:
 
     def _subscription_created(self, entry: e.SubscriptionCreated) -> None:
         topic = self.topics_by_id[entry.topic_id]
-        subscription = Subscription.created(entry, topic.name)
-        subscription.unused_since_ms = self.at_ms
+        subscription = Subscription.created(entry, topic.name, self.at_ms)
         subscription.removed_consumers = self.deleted_members.of(topic.name, entry.subscription)
         topic.subscriptions[entry.subscription] = subscription
         self.subscriptions[entry.subscription_id] = subscription

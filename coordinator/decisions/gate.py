@@ -11,6 +11,8 @@ The rules, in order of precedence:
 5. A blocked segment names the nearest undrained ancestors that block it, nearest first, then by id.
 6. A sealed segment that ends at or before the start position is drained at once: no record of it
    was ever due, so there is nothing to count.
+7. A segment is blocked since it was created, or since the subscription was created, moved or reordered, if
+   that came later. All of it is in the ledger, so a new leader tells the same time.
 """
 
 from __future__ import annotations
@@ -111,6 +113,15 @@ class _Blocked(Mapping[int, tuple[int, ...]]):
 
     def __len__(self) -> int:
         return len(self._blocked)
+
+
+def blocked_since_ms(layout: Layout, blocked: Iterable[int], gated_since_ms: int) -> int | None:
+    """Return since when the longest of the ``blocked`` segments is blocked (rule 7); None: there is none.
+
+    ``gated_since_ms``: as in `coordinator.state.subscription.Subscription`. Times are ledger times.
+    """
+    oldest_ms = min((layout.segments[segment].created_at_ms for segment in blocked), default=None)
+    return None if oldest_ms is None else max(oldest_ms, gated_since_ms)
 
 
 def undrained_sealed(layout: Layout, drained: AbstractSet[int]) -> frozenset[int]:

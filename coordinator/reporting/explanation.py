@@ -35,7 +35,9 @@ class SegmentHolder:
     consumer: str
     segment_slice: SegmentSlice
     waited_seconds: float | None = None
-    """Seconds since the revocation; None while the grant is valid."""
+    """Seconds that this leader has waited for its confirmation; None while the grant is valid."""
+    revoked_at_ms: int | None = None
+    """Ledger time of the revocation, which an earlier leader may have written."""
     next_owner: str | None = None
     """The next owner of a revoked slice, if it is known."""
 
@@ -166,7 +168,7 @@ class _Explainer:
             consumers=[each.consumer for each in held],
             blocked_by=blocking,
             waiting_for=None if waiting is None else waiting.consumer,
-            waiting_seconds=None if waiting is None else waiting.waited_seconds,
+            waiting_seconds=None if waiting is None else self._revoked_seconds(waiting),
             next_poll_seconds=self._context.next_poll_seconds if blocking else None,
         )
 
@@ -197,11 +199,15 @@ class _Explainer:
                 move = f"is moving from {name} to {held.next_owner}"
             left = duration(max(0.0, self._context.revoke_timeout_seconds - held.waited_seconds))
             return (
-                f"{title} {move}: revoked {duration(held.waited_seconds)} ago, not yet confirmed by {name}, "
+                f"{title} {move}: revoked {duration(self._revoked_seconds(held))} ago, not yet confirmed by {name}, "
                 f"which is fenced in {left}."
             )
         grace = self._grace_period(name)
         return f"{title} is read by {name}{f', which {grace}' if grace else ''}: {self._remaining(held.segment_slice)}."
+
+    def _revoked_seconds(self, held: SegmentHolder) -> float:
+        assert held.revoked_at_ms is not None, f"{held.segment_slice} was not revoked"
+        return max(0, self._context.now_ms - held.revoked_at_ms) / 1000
 
     def _grace_period(self, name: str) -> str | None:
         """Describe the running grace period of a disconnected consumer."""

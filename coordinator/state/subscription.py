@@ -140,6 +140,8 @@ class Subscription:
     """Segment → its weight, once measured. Used when balancing by load."""
     unused_since_ms: int | None = None
     """Since when there has been no consumer; None while there is one."""
+    gated_since_ms: int = 0
+    """Ledger time of the creation, the last seek or the last change of the order: no segment is blocked for longer."""
     user: str = ANONYMOUS
     """Who created it."""
     _slices_by_generation: dict[int, SegmentSlice] = field(init=False, repr=False, compare=False)
@@ -154,8 +156,8 @@ class Subscription:
         self._held_ranges = {held for held in self.holdings if isinstance(held, BucketRange)}
 
     @classmethod
-    def created(cls, entry: e.SubscriptionCreated, topic: str) -> Subscription:
-        """Return the subscription that ``entry`` creates."""
+    def created(cls, entry: e.SubscriptionCreated, topic: str, at_ms: int = 0) -> Subscription:
+        """Return the subscription that ``entry``, in a chunk of ledger time ``at_ms``, creates."""
         return cls(
             topic_id=entry.topic_id,
             topic=topic,
@@ -167,6 +169,8 @@ class Subscription:
             positions=dict(entry.positions),
             start_positions=dict(entry.positions),
             user=entry.user,
+            unused_since_ms=at_ms,
+            gated_since_ms=at_ms,
         )
 
     def snapshot(self) -> Subscription:
@@ -262,12 +266,15 @@ class Subscription:
                 for segment_slice in self.held_by(entry.consumer):
                     self._release(segment_slice)
             case e.SubscriptionConfigured():
+                if (self.type, self.order) != (entry.subscription_type, entry.order):
+                    self.gated_since_ms = at_ms
                 self.type, self.order, self.balance = entry.subscription_type, entry.order, entry.balance
             case e.SegmentWeightsSet():
                 self.weights.update(entry.weights)
             case e.SubscriptionSeek():
                 moves = tuple((s, self.position(s), to) for s, to in sorted(entry.positions.items()))
                 self.seek_generation, self.last_seek = entry.seek_generation, LastSeek(entry.token, moves)
+                self.gated_since_ms = at_ms
                 self._forget_progress(entry.positions)
                 self.positions = self.positions | entry.positions
                 self.start_positions = self.start_positions | entry.positions

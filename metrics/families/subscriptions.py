@@ -73,7 +73,7 @@ def _add_consumer_metrics(metrics: MetricFactory) -> None:
 def _add_blocked_segment_metrics(metrics: MetricFactory) -> None:
     blocked = metrics.gauge("segments_blocked", "Segments blocked until their ancestors are drained.").child()
     longest = metrics.gauge(
-        "segments_blocked_longest_seconds", "How long the longest blocked segment has been seen blocked."
+        "segments_blocked_longest_seconds", "How long the longest blocked segment has been blocked."
     ).child()
     metrics.on(events.BlockedSegmentsChanged, lambda event: blocked.inc(event.change))
 

@@ -429,7 +429,17 @@ async def test_a_returning_consumer_does_not_undo_a_later_change_of_order(harnes
     assert {0, 1, 2} == set(harness.holders())
 
 
-async def test_the_longest_blocked_segment_is_timed_from_its_first_gate(harness: CoordinatorHarness) -> None:
+async def test_a_new_leader_tells_the_same_time_since_a_segment_is_blocked(harness: CoordinatorHarness) -> None:
+    """An alert above half an hour would otherwise never fire where leaders change more often."""
+    harness.checker.reports_nothing_drained = True
+    await harness.run_with_heartbeats(30)
+    await harness.coordinator.close()
+    harness.lead()
+
+    assert 30 == round(harness.coordinator.longest_blocked_seconds)
+
+
+async def test_the_longest_blocked_segment_is_timed_from_its_creation(harness: CoordinatorHarness) -> None:
     """Blocked times of different segments, or of one segment at different times, do not add up."""
     harness.checker.reports_nothing_drained = True
     await harness.run_with_heartbeats(30)

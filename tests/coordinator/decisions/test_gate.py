@@ -8,6 +8,7 @@ from hypothesis import given
 from coordinator.decisions.gate import (
     MAX_NAMED_BLOCKERS,
     Gate,
+    blocked_since_ms,
     compute_gate,
     drained_without_count,
     is_gated,
@@ -166,6 +167,15 @@ def test_rule_6_sealed_segments_that_end_at_the_start_position_need_no_count() -
     assert [0, 2] == drained_without_count(layout, frozenset(), "QUEUE", {0: 5, 1: 6, 3: 3})
     assert [2] == drained_without_count(layout, {0}, "STREAM", {0: 5})
     assert [] == drained_without_count(layout, {0}, "CHECKPOINT", {0: 5})
+
+
+def test_rule_7_a_segment_is_blocked_since_its_creation_or_the_last_change_of_the_subscription() -> None:
+    layout = Layout.initial(1, 0).split(0, 5, 100).split(1, 0, 200)
+
+    assert 200 == blocked_since_ms(layout, [3, 4], gated_since_ms=50)
+    assert 100 == blocked_since_ms(layout, [2, 3], gated_since_ms=50)
+    assert 150 == blocked_since_ms(layout, [2, 3], gated_since_ms=150)
+    assert blocked_since_ms(layout, [], gated_since_ms=50) is None
 
 
 @given(layouts_and_drained())

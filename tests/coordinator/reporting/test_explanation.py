@@ -113,10 +113,11 @@ def test_a_grace_period_is_the_rest_of_what_was_agreed(disconnected_ms: int, tim
 
 
 def test_a_revoked_segment_without_a_next_owner_is_being_released() -> None:
-    late = SegmentHolder(consumer="ada", segment_slice=0, waited_seconds=45)
+    """An earlier leader may have revoked it. Each leader gives the holder its full time."""
+    late = SegmentHolder(consumer="ada", segment_slice=0, waited_seconds=20, revoked_at_ms=5_000)
 
-    assert sentence_of_a_held_segment(external_subscription(), held={0: [late]}) == (
-        "Segment 0 (a) is being released by ada: revoked 45 s ago, not yet confirmed by ada, which is fenced in 0.0 s."
+    assert sentence_of_a_held_segment(external_subscription(), held={0: [late]}, now_ms=50_000) == (
+        "Segment 0 (a) is being released by ada: revoked 45 s ago, not yet confirmed by ada, which is fenced in 10 s."
     )
 
 
