@@ -130,7 +130,7 @@ SUBSCRIPTIONS: Final = Row(
         ),
         Panel(
             "Longest blocked segment",
-            "How long the longest blocked segment has been seen blocked.",
+            "How long the longest blocked segment has been blocked.",
             units.Seconds,
             (highest("segments_blocked_longest_seconds", "instance"),),
         ),
