@@ -382,7 +382,7 @@ CASES: Final[dict[type[m.RequestBody], dict[str, Case]]] = {
         "rejected": Case(wide, _rejected_acknowledgements),
         "shared": Case(shared, _shared_acknowledgements),
     },
-    m.OpenProducer: {"new": Case(plain, _asked(m.OpenProducer, token="1", name=name_of(1)))},  # noqa: S106
+    m.OpenProducer: {"new": Case(plain, _asked(m.OpenProducer, token="1", name=name_of(1), incarnation=1))},  # noqa: S106
     m.ListProducers: {"named": Case(producers, _asked(m.ListProducers))},
     m.DescribeProducer: {"named": Case(producers, _asked(m.DescribeProducer, producer=name_of(0)))},
     m.DeleteProducer: {"named": Case(producers, _asked(m.DeleteProducer, producer=name_of(0), token="1"))},  # noqa: S106

@@ -26,10 +26,14 @@ def open_producer(
     id of another producer could end its session, or have its batches answered as duplicates.
 
     * A name, an id or a token of another user's producer: forbidden.
-    * A known token: the same reply again, as long as the identity is new. Once it has stored a
-      batch or has been opened again, the request is a delayed copy: fenced. Its batch 0 would be
-      answered as a duplicate and not be stored.
-    * A name: its next incarnation, which fences the previous one.
+    * The token of the last opening: the same reply again, as long as the identity is new. Once it has stored a
+      batch, the request is a delayed copy: fenced. Its batch 0 would be answered as a duplicate and not
+      be stored.
+    * A name at a higher incarnation than the stored one: the next epoch, which fences the previous
+      program. A lower incarnation is an older program or a delayed copy: fenced, on every shard. So is
+      the stored one without an id: the program that holds the name opens further epochs by its id.
+    * A name that was deleted while this incarnation or a later one held it: forgotten. A delayed copy
+      would create the name again.
     * An id, alone or with a name, at its current epoch: the next epoch. An id that is not the
       name's, or any other epoch: fenced, because its sender is a stale producer.
     * An id that the shard no longer knows, or with a name that it does not know: forgotten, unless
@@ -48,6 +52,8 @@ def open_producer(
     if known is None:
         if request.producer_id is not None and not request.accept_new:
             return _refuse("forgotten", _forgotten_reason(request))
+        if (refusal := _refused_deleted(request, state)) is not None:
+            return refusal
         if request.name is not None and state.producers.named >= max_named_producers:
             return _refuse(
                 "invalid",
@@ -56,6 +62,8 @@ def open_producer(
                 "the limit",
             )
         return _opened(new_id, 0, user, request)
+    if (refusal := _refused_incarnation(request, known)) is not None:
+        return refusal
     current = known.producer_id, known.producer_epoch
     if request.producer_id is not None and (request.producer_id, request.producer_epoch) != current:
         return _refuse(
@@ -126,13 +134,39 @@ def _repeated(request: m.OpenProducer, opened: ProducerState) -> Decision | Refu
         return _refuse(
             "invalid", f"the token of this request has opened another producer than {request.name!r}: use a new token"
         )
-    if request.token != opened.token or opened.next_sequence > 0:
+    if opened.next_sequence > 0:
         return _refuse(
             "fenced",
             f"this open request of producer {opened.producer_id} is outdated: the producer is at epoch "
             f"{opened.producer_epoch}, sequence {opened.next_sequence}",
         )
     return Decision((), _identity(opened.producer_id))
+
+
+def _refused_incarnation(request: m.OpenProducer, known: ProducerState) -> Refusal | None:
+    """Refuse an older program than the one that holds the name, and copies of what the holder itself has sent."""
+    if request.incarnation is None or request.incarnation > known.incarnation:
+        return None
+    if request.incarnation == known.incarnation and request.producer_id is not None:
+        return None
+    return _refuse(
+        "fenced",
+        f"producer {request.name!r} belongs to a program of incarnation {known.incarnation}, this one has incarnation "
+        f"{request.incarnation}: it started earlier, or the clock of its machine is slow",
+    )
+
+
+def _refused_deleted(request: m.OpenProducer, state: ShardState) -> Refusal | None:
+    if request.name is None or request.incarnation is None:
+        return None
+    deleted = state.producers.deleted_incarnation(request.name, state.at_ms)
+    if request.incarnation > deleted:
+        return None
+    return _refuse(
+        "forgotten",
+        f"producer {request.name!r} was deleted while incarnation {deleted} held it, and this program has incarnation "
+        f"{request.incarnation}: it started before that, or the clock of its machine is slow",
+    )
 
 
 def _forgotten_reason(request: m.OpenProducer) -> str:
@@ -156,6 +190,7 @@ def _opened(
         token=request.token,
         user=user,
         name=request.name,
+        incarnation=request.incarnation or 0,
         replaced_id=replaced_id,
     )
     return Decision((entry,), _identity(producer_id))

@@ -23,7 +23,7 @@ import msgspec
 from controller.state.dedup_window import FinishedBatch, FinishedBatches
 from controller.state.deleted_members import DeletedMembers
 from controller.state.ledger_time import LedgerTime
-from controller.state.producers import ProducerState
+from controller.state.producers import DeletedName, ProducerState
 from controller.state.shard_state import ShardState, Tombstone
 from controller.state.topic import Topic
 from coordinator.state.subscription import RemovedConsumer
@@ -76,6 +76,8 @@ class _Core(msgspec.Struct, kw_only=True):
     """(topic id, segment, chunk, at_ms), in order."""
     deleted_members: list[tuple[str, str, RemovedConsumer]] = []
     """See `DeletedMembers.members`."""
+    deleted_producers: list[DeletedName] = []
+    """See `Producers.deleted`."""
     deleted_topics: list[str] = []
     """See `ShardState.deleted_topics`."""
     commands: list[tuple[str, int]]
@@ -111,6 +113,7 @@ def encode_snapshot(state: ShardState, *, written_at_ms: int) -> bytes:
             for (topic_id, segment), tombstone in state.tombstones.items()
         ],
         deleted_members=state.deleted_members.members,
+        deleted_producers=state.producers.deleted,
         deleted_topics=state.deleted_topics,
         commands=list(state.commands.items()),
         topics=len(state.topics),
@@ -146,6 +149,7 @@ def decode_steps(data: bytes, *, shard: int, chunk: int) -> Steps[ShardState]:
         (topic_id, segment): Tombstone(chunk, at_ms) for topic_id, segment, chunk, at_ms in core.tombstones
     }
     state.deleted_members = DeletedMembers(core.deleted_members)
+    state.producers.deleted = core.deleted_producers
     state.deleted_topics = core.deleted_topics
     state.commands.update(core.commands)
     for part in file.topics:

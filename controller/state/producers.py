@@ -11,6 +11,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain, islice
+from typing import Final
 
 import msgspec
 
@@ -18,8 +19,10 @@ from controller.state.dedup_window import FinishedBatch, FinishedBatches
 from headgate.model import entries as e
 from headgate.model.identifiers import ANONYMOUS
 
-MAX_EARLIER_TOKENS = 8
-"""Earlier open requests stored per producer, so that a delayed copy of one does not open the producer again."""
+DELETED_NAME_RETENTION_MS: Final = 600_000
+"""How long a deleted name is remembered: much longer than a broker can delay a message."""
+MAX_DELETED_NAMES: Final = 10_000
+"""Per shard; beyond it, the earliest are forgotten. About 100 bytes each."""
 
 
 class ProducerState(msgspec.Struct, gc=False):
@@ -40,17 +43,23 @@ class ProducerState(msgspec.Struct, gc=False):
     finished: FinishedBatches = msgspec.field(default_factory=FinishedBatches)
     """Empty for a named producer that has been idle for too long."""
     source_position: bytes | None = None
-    earlier_tokens: tuple[str, ...] = ()
-    """Tokens of earlier incarnations, newest last."""
+    incarnation: int = 0
+    """Of the program that holds the name; rises with each start. 0 for an anonymous producer."""
+    new: bool = True
+    """Whether its present epoch is the first one, so that the producer did not exist before."""
     last_chunk: int = 0
     last_at_ms: int = 0
     user: str = ANONYMOUS
     """Who opened it. Only this user can use it."""
 
-    @property
-    def new(self) -> bool:
-        """Whether the producer did not exist before its present incarnation."""
-        return not self.earlier_tokens
+
+class DeletedName(msgspec.Struct, frozen=True):
+    """A name that a command deleted. A late copy of a request that opened it must not bring it back."""
+
+    name: str
+    incarnation: int
+    """Of the last program that held it. One of a later start may open the name anew."""
+    at_ms: int
 
 
 @dataclass(slots=True)
@@ -73,7 +82,9 @@ class Producers(Mapping[int, ProducerState]):
         self._names: dict[str, int] = {}
         self._ordered_names: list[str] = []
         self._tokens: dict[str, int] = {}
-        """Tokens of all incarnations that are stored → producer id."""
+        """Token of the last opening → producer id."""
+        self.deleted: list[DeletedName] = []
+        """Latest last."""
         self._of_users: dict[str, _ProducersOfUser] = {}
 
     def __getitem__(self, producer_id: int) -> ProducerState:
@@ -109,9 +120,15 @@ class Producers(Mapping[int, ProducerState]):
         return None if producer_id is None else self[producer_id]
 
     def opened_by(self, token: str) -> ProducerState | None:
-        """Return the producer that ``token`` opened, at its present epoch or one of the last before it."""
+        """Return the producer that ``token`` opened last."""
         producer_id = self._tokens.get(token)
         return None if producer_id is None else self[producer_id]
+
+    def deleted_incarnation(self, name: str, at_ms: int) -> int:
+        """Return the incarnation up to which ``name`` cannot be opened at ``at_ms``, because it was deleted; or -1."""
+        earliest_ms = at_ms - DELETED_NAME_RETENTION_MS
+        found = (each.incarnation for each in self.deleted if each.name == name and each.at_ms > earliest_ms)
+        return max(found, default=-1)
 
     def named_after(self, name: str | None) -> Iterator[ProducerState]:
         """Iterate over named producers by name, from the first one after ``name`` on."""
@@ -128,7 +145,8 @@ class Producers(Mapping[int, ProducerState]):
                 entry.token,
                 previous_next_sequence=None if before is None else before.next_sequence,
                 source_position=None if before is None else before.source_position,
-                earlier_tokens=() if before is None else (*before.earlier_tokens, before.token)[-MAX_EARLIER_TOKENS:],
+                incarnation=entry.incarnation if before is None else max(entry.incarnation, before.incarnation),
+                new=before is None,
                 last_chunk=chunk,
                 last_at_ms=at_ms,
                 user=entry.user,
@@ -159,6 +177,14 @@ class Producers(Mapping[int, ProducerState]):
             self.with_window[producer_id] = producer
             self.with_window.move_to_end(producer_id)
 
+    def delete(self, producer_id: int, at_ms: int) -> None:
+        """Remove a named producer for good, and remember its name for a while."""
+        producer = self.remove(producer_id)
+        assert producer is not None, f"producer {producer_id} does not exist"
+        assert producer.name is not None, "a command deletes a named producer"
+        kept = [each for each in self.deleted if each.at_ms > at_ms - DELETED_NAME_RETENTION_MS]
+        self.deleted = [*kept, DeletedName(producer.name, producer.incarnation, at_ms)][-MAX_DELETED_NAMES:]
+
     def expire(self, entry: e.ProducersExpired) -> None:
         for producer_id in entry.producer_ids:
             self.remove(producer_id)
@@ -181,18 +207,15 @@ class Producers(Mapping[int, ProducerState]):
             self._names[producer.name] = producer.producer_id
             insort(self._ordered_names, producer.name)
         self._tokens[producer.token] = producer.producer_id
-        for token in producer.earlier_tokens:
-            self._tokens[token] = producer.producer_id
 
     def remove(self, producer_id: int) -> ProducerState | None:
-        """Remove a producer with its name and its tokens, and return it."""
+        """Remove a producer with its name and its token, and return it."""
         producer = self.get(producer_id)
         if producer is None:
             return None
         for group in self._groups():
             group.pop(producer_id, None)
-        for token in (*producer.earlier_tokens, producer.token):
-            self._tokens.pop(token, None)
+        self._tokens.pop(producer.token, None)
         of_user = self._of_users[producer.user]
         if producer.name is None:
             del of_user.anonymous[producer_id]

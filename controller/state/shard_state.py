@@ -118,7 +118,7 @@ class ShardState:
             case e.ProducersExpired():
                 self.producers.expire(entry)
             case e.ProducerDeleted():
-                self.producers.remove(entry.producer_id)
+                self.producers.delete(entry.producer_id, self.at_ms)
             case e.SubscriptionCreated():
                 self._subscription_created(entry)
             case e.ConsumerRegistered() | e.ConsumerRemoved():

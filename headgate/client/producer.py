@@ -6,7 +6,9 @@
    including waiting for buffer space and retries. It is never reset, and a record never expires
    early because it shares a batch with an older one. Outcomes are committed, not stored, or unknown.
 4. A shard cannot use up the buffer of another one: each has a guaranteed minimum.
-5. A record with a source position seals the other topics' batches of its shard, so that positions
+5. A named producer that a newer program has replaced on one shard, or that was deleted there, ends on
+   all shards.
+6. A record with a source position seals the other topics' batches of its shard, so that positions
    are committed in the order in which they were sent.
 """
 
@@ -21,7 +23,7 @@ from headgate.arguments import require_seconds
 from headgate.client.byte_budget import ByteBudget
 from headgate.client.client_lease import ClientLease
 from headgate.client.connection import DEFAULT_TIMEOUT_SECONDS, Client
-from headgate.client.decisions.session_types import Outcome
+from headgate.client.decisions.session_types import NamedProgram, Outcome
 from headgate.client.producer_settings import ProducerSettings
 from headgate.client.record_batch import RECORD_OVERHEAD_BYTES, Delivery, RecordBatch, RecordMetadata
 from headgate.client.shard_batches import ShardBatches
@@ -83,7 +85,7 @@ class Producer:
         """
         self._lease = ClientLease(config, "producer")
         self._client = self._lease.client
-        self._name = None if name is None else m.require_name("producer", name)
+        self._program = None if name is None else NamedProgram(m.require_name("producer", name), self._client.now_ms())
         self._settings = settings or ProducerSettings()
         self._connect_timeout_seconds = require_seconds("connect_timeout_seconds", connect_timeout_seconds)
         self._budget = ByteBudget(self._settings.buffer_bytes, self._settings.guaranteed_bytes)
@@ -227,7 +229,11 @@ class Producer:
                 async with asyncio.timeout(timeout_seconds):
                     await self.flush()
             except TimeoutError:
-                log.warning("producer.close_timed_out", batches=len(self._pending), name=self._name)
+                log.warning(
+                    "producer.close_timed_out",
+                    batches=len(self._pending),
+                    producer=None if self._program is None else self._program.name,
+                )
             finally:
                 for batches in self._shard_batches.values():
                     batches.close()
@@ -308,13 +314,15 @@ class Producer:
                 batches = ShardBatches(
                     self._client,
                     shard,
-                    name=self._name,
+                    program=self._program,
                     settings=self._settings,
                     pending=self._pending,
                     on_outcome=self._on_outcome,
+                    on_end=self._end_all,
                 )
                 await batches.session.start()
                 self._shard_batches[shard] = batches
+                self._end_all()
         self._batches_of_topic[topic] = batches
         return batches
 
@@ -332,6 +340,14 @@ class Producer:
                 f"not stored: no buffer space for shard {shard} within delivery_timeout_seconds="
                 f"{self._settings.delivery_timeout_seconds:g}",
             ) from None
+
+    def _end_all(self) -> None:
+        """Apply rule 5: end every session as the first one did that was fenced or forgotten."""
+        ends = (batches.session.end for batches in self._shard_batches.values())
+        end = next((end for end in ends if end is not None), None)
+        if end is not None and self._program is not None:
+            for batches in self._shard_batches.values():
+                batches.session.end_as(end)
 
     def _on_outcome(self, shard: int, batch: RecordBatch, outcome: Outcome, records: int, released_bytes: int) -> None:
         self._counts[outcome] += records

@@ -1,6 +1,6 @@
 """The open batches of one shard, and when each is handed to the session that sends it.
 
-It applies rules 2, 3 and 5 of `headgate.client.producer`: a batch is sealed when it is full, has
+It applies rules 2, 3 and 6 of `headgate.client.producer`: a batch is sealed when it is full, has
 lingered, contains an expired record, or precedes a source position of another topic.
 """
 
@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import partial
 
 from headgate.client.connection import Client
-from headgate.client.decisions.session_types import Outcome
+from headgate.client.decisions.session_types import NamedProgram, Outcome
 from headgate.client.producer_settings import ProducerSettings
 from headgate.client.record_batch import Delivery, RecordBatch
 from headgate.client.shard_session import ShardSession
@@ -26,19 +26,21 @@ class ShardBatches:
         client: Client,
         shard: int,
         *,
-        name: str | None,
+        program: NamedProgram | None,
         settings: ProducerSettings,
         pending: set[RecordBatch],
         on_outcome: Callable[[int, RecordBatch, Outcome, int, int], None],
+        on_end: Callable[[], None],
     ) -> None:
         self.shard = shard
         self.session = ShardSession(
             client,
             shard,
-            name=name,
+            program=program,
             max_in_flight=settings.max_in_flight,
             request_timeout_seconds=settings.request_timeout_seconds,
             on_progress=self._offer_lingered,
+            on_end=on_end,
         )
         self._settings = settings
         self._pending = pending

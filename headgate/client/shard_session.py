@@ -18,7 +18,9 @@ from headgate.client.decisions.session_types import (
     ForgetRequests,
     Identified,
     IdentityRejected,
+    NamedProgram,
     OpenIdentity,
+    Outcome,
     Resolve,
     Sendable,
     SendBatch,
@@ -38,18 +40,24 @@ class ShardSession:
         client: Client,
         shard: int,
         *,
-        name: str | None = None,
+        program: NamedProgram | None = None,
         max_in_flight: int,
         request_timeout_seconds: float,
         on_progress: Callable[[], None] = lambda: None,
+        on_end: Callable[[], None] = lambda: None,
     ) -> None:
-        """``on_progress`` is called after every event: the session may be ready for a batch."""
+        """Describe the session.
+
+        ``program`` None: an anonymous producer. ``on_progress`` is called after every event: the session may be
+        ready for a batch. ``on_end`` is called once, if the session was fenced or forgotten.
+        """
         self.shard = shard
         self.source_position: bytes | None = None
         self.created = False
         self.sent_batches = 0
         self._client = client
-        self._name = name
+        self._program = program
+        self._on_end = on_end
         self._on_progress = on_progress
         self._identified = False
         self._fenced = False
@@ -59,13 +67,13 @@ class ShardSession:
         self._closed = False
         self._loop = asyncio.get_running_loop()
         self._session = ProducerSession(
-            named=name is not None,
+            named=program is not None,
             max_in_flight=max_in_flight,
             request_timeout_seconds=request_timeout_seconds,
             request_ids=client.request_ids,
             tokens=_tokens(client),
         )
-        self._log = log.bind(shard=shard, producer=name)
+        self._log = log.bind(shard=shard, producer=None if program is None else program.name)
 
     async def start(self) -> None:
         """Follow the leader and the connection."""
@@ -78,6 +86,11 @@ class ShardSession:
         if known is not None:
             self._on_leader(known)
         await self._client.watch_leader(self.shard)
+
+    def end_as(self, end: tuple[Outcome, str]) -> None:
+        """End as the session of another shard did, which has reported it."""
+        self._fenced = True
+        self._perform(self._session.end_as(end))
 
     def close(self, reason: str = "the producer was closed") -> None:
         """Resolve every batch that has no outcome yet, and stop."""
@@ -96,6 +109,11 @@ class ShardSession:
     def session(self) -> ProducerSession:
         """The decisions, for tests and statistics."""
         return self._session
+
+    @property
+    def end(self) -> tuple[Outcome, str] | None:
+        """Why it ended before it was closed: FENCED or FORGOTTEN, and the leader's reason."""
+        return self._session.end if self._fenced else None
 
     @property
     def ready_for_batch(self) -> bool:
@@ -198,6 +216,7 @@ class ShardSession:
             self._fenced = True
             outcome, reason = self._session.end
             self._log.error("producer.fenced", verdict=outcome.value, reason=reason)
+            self._on_end()
         self._set_timer()
         if commands:
             self._on_progress()
@@ -216,11 +235,12 @@ class ShardSession:
         self._client.replies.expect(command.request_id, partial(self._on_reply, command.request_id))
         body = m.OpenProducer(
             token=command.token,
-            name=self._name,
+            name=None if self._program is None else self._program.name,
+            incarnation=None if self._program is None else self._program.incarnation,
             producer_id=command.producer_id,
             producer_epoch=command.producer_epoch,
             # Rule 12: only a name has a position that another identity would not resume from.
-            accept_new=command.producer_id is not None and self._name is None,
+            accept_new=command.producer_id is not None and self._program is None,
         )
         return self._client.send(self.shard, command.request_id, command.leader_epoch, body)
 

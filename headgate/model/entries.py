@@ -70,8 +70,8 @@ class TermStarted(Entry, frozen=True, tag="term_started"):
 class ProducerOpened(Entry, frozen=True, tag="producer_opened"):
     """A producer got an identity or its next epoch. A repeated request with the same ``token`` gets the same reply.
 
-    ``user``: who opened it. ``replaced_id``: its earlier id, which has no epochs left. Its name and its history
-    continue under the new one.
+    ``user``: who opened it. ``incarnation``, with a name: that of the program, which fences all lower ones.
+    ``replaced_id``: its earlier id, which has no epochs left. Its name and its history continue under the new one.
     """
 
     producer_id: int
@@ -79,6 +79,7 @@ class ProducerOpened(Entry, frozen=True, tag="producer_opened"):
     token: str
     user: str = ANONYMOUS
     name: str | None = None
+    incarnation: int = 0
     replaced_id: int | None = None
 
 

@@ -121,18 +121,23 @@ class OpenProducer(RequestBody, frozen=True, tag="open_producer"):
     """Request a producer identity, or the next epoch of (``producer_id``, ``producer_epoch``) or of ``name``.
 
     The same ``token`` gets the same reply until the identity is used, so a lost reply is harmless.
+    ``incarnation``, required with a name: it rises with each start of the program. The highest one
+    holds the name; a lower one is fenced, and one that held the name when it was deleted is forgotten.
     ``accept_new``: if the shard no longer knows ``producer_id``, open a new identity instead of
     rejecting the request as ``forgotten``.
     """
 
     token: Token
     name: Name | None = None
+    incarnation: Natural | None = None
     producer_id: Natural | None = None
     producer_epoch: Epoch = 0
     accept_new: bool = False
 
     def __post_init__(self) -> None:
         _require_id_of_epoch(self.producer_id, self.producer_epoch)
+        if (self.name is None) != (self.incarnation is None):
+            raise ValueError("name and incarnation: both, or neither for an anonymous producer")
 
 
 class ListProducers(ListRequest, frozen=True, tag="list_producers"):

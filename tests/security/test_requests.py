@@ -83,7 +83,9 @@ ATTACKS = [
         "fences another producer",
         lambda scene: m.OpenProducer(token=TOKEN, producer_id=scene.producer_id, producer_epoch=0),
     ),
-    forbidden("rival", "opens the producer of another", lambda _: m.OpenProducer(token=TOKEN, name=PRODUCER)),
+    forbidden(
+        "rival", "opens the producer of another", lambda _: m.OpenProducer(token=TOKEN, name=PRODUCER, incarnation=1)
+    ),
     forbidden("rival", "repeats the token of another", lambda scene: m.OpenProducer(token=scene.producer_token)),
     *(
         forbidden(user, "deletes a named producer", lambda _: m.DeleteProducer(producer=PRODUCER, token=TOKEN))

@@ -344,7 +344,12 @@ class RuleBreaker:
         return reply is not None and isinstance(reply.body, m.Registered)
 
     async def _open(self, name: str | None = "rules", user: str = ANONYMOUS) -> m.ProducerIdentity | None:
-        reply = await self._ask(m.OpenProducer(token=self._token(), name=name), user=user)
+        reply = await self._ask(
+            m.OpenProducer(
+                token=self._token(), name=name, incarnation=None if name is None else next(self._request_ids)
+            ),
+            user=user,
+        )
         return reply.body if reply is not None and isinstance(reply.body, m.ProducerIdentity) else None
 
     async def _refuse(self, what: str, body: m.AnyRequestBody, **envelope: Any) -> None:

@@ -30,7 +30,8 @@ The rules ("E" is the combined table of other systems' rules, KIP-91 and KIP-360
     the leader assigns epochs.
 10. An unanswered request for an identity is repeated with the same token, so a lost reply costs no
     further epoch.
-11. ``fenced`` ends the session. Nothing is renumbered silently.
+11. ``fenced`` ends the session, and those of the same program on all other shards. Nothing is
+    renumbered silently.
 12. ``forgotten`` means that the leader no longer knows this producer. A named one was deleted, and
     its source position with it: that ends the session. An anonymous one continues, because its
     outcomes stay true. If every copy of the probe has been rejected, the batches are renumbered
@@ -263,6 +264,13 @@ class ProducerSession:
             self._on(Event.ATTEMPT_FAILED, _Occurrence(now, jitter))
         return self._advance(now)
 
+    def end_as(self, end: tuple[Outcome, str]) -> list[Command]:
+        """End as the session of another shard did; rule 11. It has no effect on a session that has ended."""
+        outcome, reason = end
+        verdict: m.Verdict = "forgotten" if outcome is Outcome.FORGOTTEN else "fenced"
+        self._on(Event.FENCED, _Occurrence(reason=reason, verdict=verdict))
+        return self._pop_commands()
+
     def abandon(self, reason: str) -> list[Command]:
         """Close: batches that were sent are unknown, the rest is not stored."""
         self._on(Event.CLOSE_REQUESTED, _Occurrence(reason=reason))
@@ -305,7 +313,7 @@ class ProducerSession:
             case Action.FENCE_ALL:
                 outcome = Outcome.FORGOTTEN if occurrence.verdict == "forgotten" else Outcome.FENCED
                 self._end = outcome, occurrence.reason
-                if self._identity.token is not None:
+                if self._identity.token is not None or self._identity.wanted:
                     self._commands.append(IdentityRejected(occurrence.verdict, occurrence.reason))
                 self._batches.resolve_all(outcome, outcome, occurrence.reason)
             case Action.ABANDON_ALL:

@@ -74,7 +74,7 @@ class Event(StrEnum):
     BUMP_DUE = "bump_due"
     """The numbering has a gap, and nothing is in flight."""
     FENCED = "fenced"
-    """A newer incarnation runs, or the named producer was deleted."""
+    """A newer incarnation runs, or the named producer was deleted, as the leader of this or of another shard says."""
     CLOSE_REQUESTED = "close_requested"
 
 
@@ -101,12 +101,15 @@ class Action(StrEnum):
 
 
 _CLOSE: dict[Event, tuple[Phase, tuple[Action, ...]]] = {Event.CLOSE_REQUESTED: (Phase.CLOSED, (Action.ABANDON_ALL,))}
+_END: dict[Event, tuple[Phase, tuple[Action, ...]]] = {
+    Event.FENCED: (Phase.FENCED, (Action.FENCE_ALL,)),
+    **_CLOSE,
+}
 _END_OF_ATTEMPT: dict[Event, tuple[Phase, tuple[Action, ...]]] = {
     Event.CONNECTION_LOST: (Phase.WAITING, ()),
     Event.LEADER_CHANGED: (Phase.WAITING, ()),
     Event.ATTEMPT_FAILED: (Phase.BACKING_OFF, (Action.SCHEDULE_RETRY,)),
-    Event.FENCED: (Phase.FENCED, (Action.FENCE_ALL,)),
-    **_CLOSE,
+    **_END,
 }
 
 PHASES: dict[Phase, dict[Event, tuple[Phase, tuple[Action, ...]]]] = {
@@ -115,13 +118,13 @@ PHASES: dict[Phase, dict[Event, tuple[Phase, tuple[Action, ...]]]] = {
         Event.READY_TO_SEND: (Phase.PROBING, (Action.BEGIN_ATTEMPT,)),
         # The answer to a request of an earlier attempt: the same token, so the same identity.
         Event.IDENTITY_GRANTED: (Phase.WAITING, (Action.ADOPT_IDENTITY,)),
-        **_CLOSE,
+        **_END,
     },
     Phase.BACKING_OFF: {
         Event.PAUSE_OVER: (Phase.WAITING, ()),
         Event.LEADER_CHANGED: (Phase.WAITING, ()),
         Event.IDENTITY_GRANTED: (Phase.BACKING_OFF, (Action.ADOPT_IDENTITY,)),
-        **_CLOSE,
+        **_END,
     },
     Phase.OPENING: {
         Event.IDENTITY_GRANTED: (Phase.PROBING, (Action.ADOPT_IDENTITY,)),

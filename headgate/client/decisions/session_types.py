@@ -66,6 +66,15 @@ class Sendable(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class NamedProgram:
+    """A producer's name, and which of the programs that used it this one is."""
+
+    name: str
+    incarnation: int
+    """Rises with each start; the highest one holds the name."""
+
+
+@dataclass(frozen=True, slots=True)
 class SendBatch:
     """Send ``batch`` once."""
 

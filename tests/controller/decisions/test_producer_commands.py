@@ -7,6 +7,7 @@ import pytest
 
 from controller.access.rules import OPEN
 from controller.decisions import producer_commands
+from controller.decisions.handlers import Decision
 from controller.decisions.producer_commands import (
     delete_producer,
     describe_producer,
@@ -15,7 +16,7 @@ from controller.decisions.producer_commands import (
 )
 from controller.decisions.verdicts import judge_batch
 from controller.snapshots.format import encode_snapshot
-from controller.state.producers import MAX_EARLIER_TOKENS
+from controller.state.producers import DELETED_NAME_RETENTION_MS
 from coordinator.decisions.refusal import Refusal
 from headgate.model import entries as e
 from headgate.model.identifiers import ANONYMOUS
@@ -39,13 +40,17 @@ class Shard(CommandShard):
         self.last_id = 0
 
     def identity(self, token: str, **kwargs: Any) -> m.ProducerIdentity:
-        request = m.OpenProducer(token=token, **kwargs)
-        reply = self.do(
-            open_producer(request, self.state, user=ANONYMOUS, new_id=self.last_id + 1, max_named_producers=LIMIT)
-        )
+        reply = self.do(self.outcome(token, **kwargs))
         assert isinstance(reply, m.ProducerIdentity)
         self.last_id = max(self.last_id, reply.producer_id)
         return reply
+
+    def outcome(self, token: str, *, name: str | None = None, **kwargs: Any) -> Decision | Refusal:
+        """Decide a request; the first letter of a token stands for the incarnation of its program."""
+        if name is not None:
+            kwargs.setdefault("incarnation", ord(token[0]))
+        request = m.OpenProducer(token=token, name=name, **kwargs)
+        return open_producer(request, self.state, user=ANONYMOUS, new_id=self.last_id + 1, max_named_producers=LIMIT)
 
     def open(self, token: str, **kwargs: Any) -> tuple[int, int]:
         reply = self.identity(token, **kwargs)
@@ -83,13 +88,7 @@ class Shard(CommandShard):
         return self.refusal(token, **kwargs).verdict
 
     def refusal(self, token: str, **kwargs: Any) -> Refusal:
-        outcome = open_producer(
-            m.OpenProducer(token=token, **kwargs),
-            self.state,
-            user=ANONYMOUS,
-            new_id=self.last_id + 1,
-            max_named_producers=LIMIT,
-        )
+        outcome = self.outcome(token, **kwargs)
         assert isinstance(outcome, Refusal)
         assert outcome.after_barrier
         return outcome
@@ -175,24 +174,65 @@ def test_a_delayed_copy_of_an_open_request_does_not_fence_a_later_incarnation(sh
     assert (1, 2) == shard.open("c", name="loader")
 
 
-def test_a_delayed_copy_of_an_anonymous_open_request_is_fenced(shard: Shard) -> None:
-    """Its identity has been opened at the next epoch since."""
+def test_a_delayed_copy_of_an_anonymous_opening_leaves_the_running_producer_alone(shard: Shard) -> None:
+    """A copy of a further epoch is fenced; one of the first opens an identity that nobody uses."""
     shard.open("a")
     shard.open("b", producer_id=1, producer_epoch=0)
+    shard.open("c", producer_id=1, producer_epoch=1)
     shard.restart()
 
-    assert "fenced" == shard.rejected("a")
-    assert (1, 1) == shard.open("b")
+    assert "fenced" == shard.rejected("b", producer_id=1, producer_epoch=0)
+    assert (2, 0) == shard.open("a")
+    assert (1, 2) == shard.open("c")
 
 
-def test_the_number_of_stored_open_tokens_is_limited(shard: Shard) -> None:
-    """An even older copy counts as a new open request: memory is limited, and such late copies do not occur."""
-    tokens = [f"t{n}" for n in range(MAX_EARLIER_TOKENS + 2)]
-    for token in tokens:
-        shard.open(token, name="loader")
+def test_a_copy_of_an_opening_is_fenced_however_late_it_arrives(shard: Shard) -> None:
+    """The copy of the first opening, and those of each later epoch, by the program itself and by ten others."""
+    copies: list[dict[str, Any]] = []
+    for letter in "abcdefghij":
+        copies.append({"token": letter, "name": "loader"})
+        producer_id, epoch = shard.open(**copies[-1])
+        copies.append({"token": letter * 2, "name": "loader", "producer_id": producer_id, "producer_epoch": epoch})
+        shard.open(**copies[-1])
+    shard.store(1, epoch=19)
+    shard.restart()
 
-    assert "fenced" == shard.rejected(tokens[1], name="loader")
-    assert (1, len(tokens)) == shard.open(tokens[0], name="loader")
+    assert {"fenced"} == {shard.rejected(**copy) for copy in copies}
+    assert "Accept" == shard.batch_verdict(1, 19, 1), "the running program is not disturbed"
+
+
+@pytest.mark.parametrize("opened_first", [True, False], ids=["the newer opened first", "the older opened first"])
+def test_the_program_that_started_later_holds_the_name(shard: Shard, opened_first: bool) -> None:
+    """Whichever arrives first: the older program's first record for a shard must not fence the newer one there."""
+    if not opened_first:
+        shard.open("older", name="loader", incarnation=7)
+    identity = shard.open("newer", name="loader", incarnation=8)
+
+    refused = shard.refusal("other", name="loader", incarnation=7)
+    assert ("fenced", True) == (refused.verdict, "incarnation 8" in refused.reason)
+    assert "fenced" == shard.rejected("same", name="loader", incarnation=8), "of the same millisecond"
+    assert "Accept" == shard.batch_verdict(*identity, 0)
+
+
+def test_a_copy_of_an_opening_does_not_bring_a_deleted_name_back(shard: Shard) -> None:
+    """The next program would read "not created, no position"; it is one that started after the deleted one."""
+    shard.open("a", name="loader")
+    shard.open("b", name="loader")
+    shard.do(delete_producer(m.DeleteProducer(producer="loader", token="gone"), shard.state))
+    shard.restart()
+
+    assert ["forgotten"] * 2 == [shard.rejected(token, name="loader") for token in "ab"]
+    later = shard.identity("c", name="loader")
+    assert (2, True) == (later.producer_id, later.created)
+
+
+def test_a_deleted_name_is_free_once_no_copy_can_arrive(shard: Shard) -> None:
+    """A machine whose clock is slow is not shut out for good."""
+    shard.open("b", name="loader")
+    shard.do(delete_producer(m.DeleteProducer(producer="loader", token="gone"), shard.state))
+    shard.state.begin_chunk(shard.state.chunk + 1, 1 + DELETED_NAME_RETENTION_MS)
+
+    assert shard.identity("a", name="loader").created
 
 
 # New ids

@@ -203,6 +203,6 @@ def test_a_producer_in_use_does_not_give_way(shard: CommandShard, producers: int
 
 
 def test_a_producer_of_another_user_does_not_give_way(shard: CommandShard) -> None:
-    shard.apply(opened(11, user="rival"), e.ProducerDeleted(producer_id=10, token="x"))
+    shard.apply(opened(11, user="rival"), e.ProducersExpired(producer_ids=[10]))
 
     assert isinstance(within(shard, opened(13), 0, age_ms=TEN_MINUTES_MS), Refusal)

@@ -25,7 +25,7 @@ VALID = [
         (m.ProduceBatch, {"topic": "orders", "records": [m.Record(b"k", b"v", 0)], "producer_id": 2, "sequence": 0}),
         (m.ProduceBatch, {"topic": "orders", "records": [m.Record(b"k", b"v", 0)] * 3, "source_position": b"7"}),
         (m.OpenProducer, {"token": "2"}),
-        (m.OpenProducer, {"token": "3", "name": "loader", "producer_id": 2}),
+        (m.OpenProducer, {"token": "3", "name": "loader", "incarnation": 1, "producer_id": 2}),
         (m.ListProducers, {"after": "a"}),
         (m.TransferShard, {"daemon": "b", "token": "8"}),
         (m.SetMaintenance, {"daemon": "b", "on": True, "token": "9"}),

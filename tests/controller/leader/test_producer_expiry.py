@@ -128,8 +128,8 @@ async def test_the_producer_table_survives_a_change_of_leader() -> None:
                 identity = await opened(client, token)
                 for sequence in range(3):
                     await client.call(m.ProduceBatch, **batch(identity, sequence, source_position=token.encode()))
-            for token in "xyz":
-                await client.call(m.OpenProducer, token=token, name="loader")
+            for incarnation, token in enumerate("xyz"):
+                await client.call(m.OpenProducer, token=token, name="loader", incarnation=incarnation)
             await client.call(
                 m.OpenProducer, token="bump", producer_id=identity.producer_id, producer_epoch=identity.producer_epoch
             )

@@ -89,7 +89,7 @@ def _collect_values(value: Any, values: dict[str, set[str]]) -> None:
     if isinstance(value, Mapping):
         value = [*value.keys(), *value.values()]
     if isinstance(value, ShardState):
-        value = [value.topics, dict(value.producers)]
+        value = [value.topics, dict(value.producers), value.producers.deleted]
     if isinstance(value, list | tuple | FinishedBatches):
         for item in value:
             _collect_values(item, values)

@@ -6,12 +6,11 @@ from collections.abc import Sequence
 
 import pytest
 
-from controller.state.producers import Producers
+from controller.state.producers import MAX_DELETED_NAMES, DeletedName, Producers
 from controller.state.shard_state import ShardState
 from headgate.model import entries as e
 from tests.support.whole_state import everything
 
-MAX_EARLIER_TOKENS = 8
 CREATED = e.TopicCreated(topic_id=1, topic="orders", segments=1, token="create")
 
 
@@ -112,27 +111,34 @@ def test_an_expired_window_leaves_everything_else() -> None:
     assert [2] == list(producers_after(used, expired, [stored(2, 1, offset=1)]).with_window)
 
 
-def test_a_deleted_producer_leaves_nothing() -> None:
+def test_a_deleted_producer_leaves_only_its_name_for_a_while() -> None:
     """Its name can be opened again, and then has no history."""
     used = [opened(2, name="loader"), stored(2, 0, position=b"7"), opened(2, epoch=1, name="loader")]
     deleted = [e.ProducerDeleted(producer_id=2, token="gone")]
 
-    assert everything(producers_after()) == everything(producers_after(used, deleted))
+    left = producers_after(used, deleted)
+    assert [DeletedName("loader", 0, 3000)] == left.deleted
+    left.deleted = []
+    assert everything(producers_after()) == everything(left)
     again = producers_after(used, deleted, [opened(5, name="loader")]).of_name("loader")
     assert again is not None
     assert (None, True) == (again.source_position, again.new)
 
 
-def test_tokens_of_earlier_open_requests_are_replayed_from_the_ledger() -> None:
-    """Therefore a successor recognizes a delayed copy too. Older ones are forgotten."""
-    tokens = [f"t{n}" for n in range(MAX_EARLIER_TOKENS + 3)]
-    producers = producers_after(*([opened(2, epoch=n, token=token)] for n, token in enumerate(tokens)))
+def test_the_memory_of_deleted_names_is_bounded() -> None:
+    """By time, and by number: the latest ones stay."""
+    minute, names = 60_000, MAX_DELETED_NAMES + 1
+    state = ShardState(0)
+    state.apply_all([CREATED], chunk=1, at_ms=0)
+    for number in range(names):
+        lives = [opened(number, name=f"n{number}"), e.ProducerDeleted(producer_id=number, token=str(number))]
+        state.apply_all(lives, chunk=number + 2, at_ms=minute)
+    assert (MAX_DELETED_NAMES, "n1") == (len(state.producers.deleted), state.producers.deleted[0].name)
+    assert [0, -1] == [state.producers.deleted_incarnation("n5", minutes * minute) for minutes in (10, 11)]
+    lives = [opened(1, name="last"), e.ProducerDeleted(producer_id=1, token="last")]
+    state.apply_all(lives, chunk=names + 2, at_ms=11 * minute)
 
-    assert tokens[-1] == producers[2].token
-    assert tuple(tokens[-1 - MAX_EARLIER_TOKENS : -1]) == producers[2].earlier_tokens
-    assert tokens[-1 - MAX_EARLIER_TOKENS :] == [
-        token for token in tokens if producers.opened_by(token) is producers[2]
-    ]
+    assert [DeletedName("last", 0, 11 * minute)] == state.producers.deleted
 
 
 def test_named_producers_are_listed_from_a_name_on() -> None:

@@ -23,7 +23,7 @@ from headgate.ledger.chunk import decode_records
 from headgate.ledger.paths import chunk_folder, chunk_name
 from headgate.model.hashing import shard_of
 from headgate.protocol import messages as m
-from tests.support.fakes.scripted_leader import TOPIC_ID, ScriptedCluster, send_all
+from tests.support.fakes.scripted_leader import TOPIC_ID, ScriptedCluster, ScriptedLeader, send_all
 from tests.support.samples.record_rows import record_rows
 
 pytestmark = pytest.mark.looptime
@@ -283,6 +283,42 @@ async def test_a_producer_whose_name_was_deleted_raises_on_every_path(cluster):
             await producer.open("orders")
         assert 2 == producer.report().rejected
     assert [] == cluster.stored
+
+
+@pytest.mark.parametrize("verdict", ["fenced", "forgotten"])
+async def test_a_named_producer_that_ends_on_one_shard_ends_on_all(verdict):
+    """On the others too it is the older program, or has lost its position; it must not go on half alive."""
+    cluster = ScriptedCluster(shards=3)
+    topics = [next(f"t{n}" for n in range(100) if shard_of(f"t{n}", 3) == shard) for shard in range(3)]
+    other = ScriptedLeader(cluster, 1, 1)
+    await other.start()
+    async with cluster.leader() as leader, Producer(cluster.client(), name="loader") as producer:
+        leader.script.extend(["accept", "drop"])
+        await producer.send_and_wait(topics[0], b"key", b"stored")
+        in_flight = await producer.send(topics[0], b"key", b"no reply")
+        unsent = asyncio.create_task(producer.open(topics[2]))
+        other.script.append(verdict)
+        for send in (producer.send_and_wait(topics[1], b"key", b"value"), in_flight, unsent):
+            with pytest.raises(RequestRejectedError, match=f"scripted {verdict}") as caught:
+                await send
+            assert verdict == caught.value.verdict
+        for topic in topics:
+            with pytest.raises(RequestRejectedError, match=f"scripted {verdict}"):
+                await producer.send_and_wait(topic, b"key", b"later")
+    await other.transport.__aexit__(None, None, None)
+
+
+async def test_anonymous_producers_of_two_shards_end_independently():
+    cluster = ScriptedCluster(shards=2)
+    topics = [next(f"t{n}" for n in range(100) if shard_of(f"t{n}", 2) == shard) for shard in range(2)]
+    other = ScriptedLeader(cluster, 1, 1)
+    await other.start()
+    async with cluster.leader(), Producer(cluster.client()) as producer:
+        other.script.append("fenced")
+        with pytest.raises(FencedError):
+            await producer.send_and_wait(topics[1], b"key", b"value")
+        await producer.send_and_wait(topics[0], b"key", b"value")
+    await other.transport.__aexit__(None, None, None)
 
 
 async def test_an_identity_that_is_refused_raises_at_open(cluster):

@@ -19,7 +19,6 @@ from controller.decisions.topic_commands import MAX_SEGMENTS
 from controller.decisions.verdicts import Accept, Batch, Duplicate, Judgement, judge_batch, judge_term
 from controller.leader.request_decoding import MAX_SEARCHED_BYTES, Malformed, read_request
 from controller.state.dedup_window import WINDOW
-from controller.state.producers import MAX_EARLIER_TOKENS
 from controller.state.shard_state import MAX_REMEMBERED_COMMANDS, ShardState
 from coordinator.assignment_reconciler import MAX_REPEATED_GRANTS
 from coordinator.decisions.refusal import Refusal
@@ -112,7 +111,6 @@ def test_the_limits_match_the_code() -> None:
         "reply": m.MAX_REPLY_BYTES,
         "record": m.MAX_RECORD_BYTES,
         "window": WINDOW,
-        "tokens": MAX_EARLIER_TOKENS,
         "segments": MAX_SEGMENTS,
         "subscriptions": MAX_SUBSCRIPTIONS,
         "consumers": MAX_CONSUMERS,
@@ -172,7 +170,7 @@ async def test_a_leader_replies_to_every_request_as_the_table_says() -> None:
     conversation = [
         (m.DescribeLeader, {}),
         (m.CreateTopic, {"topic": "orders", "token": "1", "segments": 2}),
-        (m.OpenProducer, {"token": "2", "name": "loader"}),
+        (m.OpenProducer, {"token": "2", "name": "loader", "incarnation": 1}),
         (m.ListProducers, {}),
         (m.DescribeProducer, {"producer": "loader"}),
         (m.DeleteProducer, {"producer": "loader", "token": "9"}),

@@ -85,6 +85,7 @@ class History(RandomLedger):
                 producer_epoch=epoch,
                 token=self.token(),
                 name=name,
+                incarnation=0 if name is None else self.state.chunk,
                 replaced_id=replaced,
                 user=f"u{identity % 2}",
             )
@@ -94,7 +95,7 @@ class History(RandomLedger):
         """Expire what was used first; or delete a named producer."""
         producers = self.state.producers
         named = next(producers.named_after(None), None)
-        if named is not None and self.rng.random() < 0.2:
+        if named is not None and self.rng.random() < 0.5:
             self.add(e.ProducerDeleted(producer_id=named.producer_id, token=self.token()))
         else:
             oldest, windows = list(producers.anonymous)[:1], list(producers.with_window)[:1]
