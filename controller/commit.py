@@ -276,6 +276,7 @@ class GroupCommit:
             number=number,
             leader_epoch=self._state.leader_epoch,
             at_ms=pending.at_ms,
+            term_id=self._state.terms.newest_id,
         )
         # A thread would delay a small chunk, and a large one would delay heartbeats and other shards.
         data = await asyncio.to_thread(encode) if pending.builder.is_large else encode()

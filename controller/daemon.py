@@ -67,7 +67,6 @@ from controller.zookeeper_session import ZooKeeperSession, elections_root, zooke
 from headgate.ledger.compacted import delete_compacted_segments
 from headgate.ledger.ledger import Ledger
 from headgate.ledger.paths import chunk_folder
-from headgate.model.entries import TERM_ID_BITS
 from headgate.protocol import messages as m
 from headgate.storage.object_store import Store, open_store
 from headgate.transport.port import Transport
@@ -80,11 +79,10 @@ from metrics.systemd import SystemdNotifier
 
 TICK_INTERVAL_SECONDS = 0.25
 """Liveness and the watchdog depend on this tick."""
-PRODUCER_ID_BITS = 63
-"""As many as msgpack and Parquet store as a signed number."""
+ID_BITS = 63
+"""Of producers and terms: as many as msgpack and Parquet store as a signed number."""
 GAUGE_INTERVAL_SECONDS = 5.0
 """Pause between two updates of the gauges that show the state."""
-
 MAX_LOGGED_NAMES = 10
 
 LeaderType = Callable[[ShardState, LeaderContext, Callable[[], bool]], ShardLeader]
@@ -338,7 +336,7 @@ class Daemon:
                 drain_problem=self._drain.problem,
                 now_ms=self._now_ms,
                 rng=self._rng,
-                new_producer_id=partial(secrets.randbits, PRODUCER_ID_BITS),
+                new_producer_id=partial(secrets.randbits, ID_BITS),
                 open_session=self._broker.device_session,
                 trim_delay_seconds=settings.compaction.delete_delay_seconds if settings.compaction.enabled else None,
                 turn_budget=self._turn_budget,
@@ -359,7 +357,7 @@ class Daemon:
             reaches_broker=lambda: transport.connected,
             observer=self.instruments,
             now_ms=self._now_ms,
-            new_term_id=partial(secrets.randbits, TERM_ID_BITS),
+            new_term_id=partial(secrets.randbits, ID_BITS),
             require_ledger=config.ledger.require,
             take_steps=self._restoring.complete,
         )

@@ -79,8 +79,20 @@ class ChunkBuilder:
             or sum(map(len, self.records.value)) >= LARGE_VALUE_BYTES
         )
 
-    def encode(self, *, shard: int, number: int, leader_epoch: int, at_ms: int) -> bytes:
-        """Return the chunk as Parquet bytes with a checksum (headgate.ledger.checksum)."""
+    def encode(
+        self,
+        *,
+        shard: int,
+        number: int,
+        leader_epoch: int,
+        at_ms: int,
+        term_id: int = 0,
+        previous_term_id: int | None = None,
+    ) -> bytes:
+        """Return the chunk as Parquet bytes with a checksum (headgate.ledger.checksum).
+
+        ``previous_term_id`` None: the term continues.
+        """
         header = ChunkHeader(
             format=FORMAT,
             shard=shard,
@@ -89,6 +101,8 @@ class ChunkBuilder:
             at_ms=at_ms,
             entries=len(self.entries),
             records=len(self.records),
+            term_id=term_id,
+            previous_term_id=term_id if previous_term_id is None else previous_term_id,
         )
         size_bytes = [len(key) + len(value) for key, value in zip(self.records.key, self.records.value, strict=True)]
         bodies = self._bodies

@@ -16,14 +16,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
+from functools import partial
 
 import structlog
 
 from controller.backup.check import misplaced
-from controller.chunk_writer.builder import ChunkBuilder
 from controller.commit import TermEndedError
 from controller.leader.leader import ShardLeader
 from controller.leader.standby_memory import StandbyMemory
+from controller.leader.term_chunk import first_chunk
 from controller.leader.term_tail import TermTail
 from controller.leader.transfer import Transfer
 from controller.leadership.election import Elections
@@ -35,7 +36,6 @@ from coordinator.steps import ResultT, Steps, TakeSteps
 from headgate.backoff import Backoff
 from headgate.errors import ConfigError, LedgerError, ObjectExistsError, OutcomeUnknownError, StoreUnavailableError
 from headgate.ledger.ledger import Ledger
-from headgate.model import entries as e
 from metrics import events
 from metrics.label_values import TransferReason
 
@@ -81,7 +81,10 @@ class ShardController:
         require_ledger: Callable[[], Awaitable[None]],
         take_steps: TakeSteps,
     ) -> None:
-        """``shards``: how many the cluster has. ``new_leader``: builds a leader from a state with its term chunk."""
+        """``shards``: how many the cluster has. ``new_leader``: builds a leader from a state with its term chunk.
+
+        ``new_term_id`` draws 63 random bits.
+        """
         self.shard = ledger.shard
         self.leadership = Leadership()
         self.leader: ShardLeader | None = None
@@ -105,8 +108,7 @@ class ShardController:
         self._standby = standby
         self._reaches_broker = reaches_broker
         self._observer = observer
-        self._now_ms = now_ms
-        self._new_term_id = new_term_id
+        self._first_chunk = partial(first_chunk, instance=instance, now_ms=now_ms, new_term_id=new_term_id)
         self._require_ledger = require_ledger
         self._take_steps = take_steps  # Those of decoding a snapshot. All shards of a daemon share it.
         self._log = log.bind(shard=self.shard)
@@ -400,20 +402,15 @@ class ShardController:
                 self.post(Event.TERM_STARTED)
 
     async def _write_term_chunk(self) -> None:
-        state = self._state
-        entry = e.TermStarted(leader_epoch=state.leader_epoch + 1, instance=self._instance, term_id=self._new_term_id())
-        builder = ChunkBuilder()
-        builder.add(entry)
-        number, at_ms = state.chunk + 1, max(state.at_ms, self._now_ms())
-        data = builder.encode(shard=self.shard, number=number, leader_epoch=entry.leader_epoch, at_ms=at_ms)
+        chunk = self._first_chunk(self._state)
         async with asyncio.timeout(WRITE_TIMEOUT_SECONDS):
-            await self._ledger.append(number, data)
+            await self._ledger.append(chunk.number, chunk.data)
             # The numbers of trimmed chunks are free again. If this process was suspended after reading the end,
             # this number may be one of them. But trimmed chunks are in a snapshot; the end is not.
-            if any(included >= number for included in await self._ledger.snapshots()):
+            if any(included >= chunk.number for included in await self._ledger.snapshots()):
                 self._state = ShardState(self.shard)
-                raise OutcomeUnknownError(f"chunk {number} was created, but a snapshot includes that number")
-        state.apply_all((entry,), chunk=number, at_ms=at_ms)
+                raise OutcomeUnknownError(f"chunk {chunk.number} was created, but a snapshot includes that number")
+        self._state.apply_all((chunk.entry,), chunk=chunk.number, at_ms=chunk.at_ms)
 
     # Leading
 

@@ -111,10 +111,10 @@ class Trimmer:
         self._listed_at = now
 
     def _deletable(self, numbers: Iterable[int]) -> list[int]:
-        return deletable(numbers, below=self._below, term_start_chunks=self._state.term_start_chunks)
+        return deletable(numbers, below=self._below, term_start_chunks=self._state.terms.start_chunks)
 
     def _count(self) -> None:
-        fences = sum(number < self._lowest for number in self._state.term_start_chunks)
+        fences = sum(number < self._lowest for number in self._state.terms.start_chunks)
         count = fences + self._commit.durable - self._lowest + 1
         self._observer.observe(events.ObjectsCounted(shard=self._ledger.shard, kind="chunk", count=count))
 

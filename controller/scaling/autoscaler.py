@@ -114,7 +114,7 @@ class Autoscaler:
                 ),
                 default=0,
             ),
-            term_started_at_ms=self._state.term_started_at_ms,
+            term_started_at_ms=self._state.terms.started_at_ms,
         )
 
     def _execute(self, topic: Topic, plan: ScalingDecision) -> None:

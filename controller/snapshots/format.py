@@ -25,6 +25,7 @@ from controller.state.deleted_members import DeletedMembers
 from controller.state.ledger_time import LedgerTime
 from controller.state.producers import DeletedName, ProducerState
 from controller.state.shard_state import ShardState, Tombstone
+from controller.state.terms import Terms
 from controller.state.topic import Topic
 from coordinator.state.subscription import RemovedConsumer
 from coordinator.steps import Steps
@@ -68,10 +69,11 @@ class _Core(msgspec.Struct, kw_only=True):
     """See `LedgerTime.skips`."""
     leader_epoch: int
     leader_instance: str
-    term_started_at_ms: int = 0
+    term_started_at_ms: int
     next_id: int
     trimmed_below: int = 1
     term_start_chunks: list[int]
+    term_ids: list[int]
     tombstones: list[tuple[int, int, int, int]] = []
     """(topic id, segment, chunk, at_ms), in order."""
     deleted_members: list[tuple[str, str, RemovedConsumer]] = []
@@ -104,10 +106,11 @@ def encode_snapshot(state: ShardState, *, written_at_ms: int) -> bytes:
         skips=state.time.skips,
         leader_epoch=state.leader_epoch,
         leader_instance=state.leader_instance,
-        term_started_at_ms=state.term_started_at_ms,
+        term_started_at_ms=state.terms.started_at_ms,
         next_id=state.next_id,
         trimmed_below=state.trimmed_below,
-        term_start_chunks=state.term_start_chunks,
+        term_start_chunks=state.terms.start_chunks,
+        term_ids=state.terms.ids,
         tombstones=[
             (topic_id, segment, tombstone.chunk, tombstone.at_ms)
             for (topic_id, segment), tombstone in state.tombstones.items()
@@ -142,9 +145,8 @@ def decode_steps(data: bytes, *, shard: int, chunk: int) -> Steps[ShardState]:
     state = ShardState(shard)
     state.chunk, state.time = chunk, LedgerTime(core.at_ms, core.skips)
     state.leader_epoch, state.leader_instance = core.leader_epoch, core.leader_instance
-    state.term_started_at_ms = core.term_started_at_ms
     state.next_id, state.trimmed_below = core.next_id, core.trimmed_below
-    state.term_start_chunks = core.term_start_chunks
+    state.terms = Terms(core.term_start_chunks, core.term_ids, core.term_started_at_ms)
     state.tombstones = {
         (topic_id, segment): Tombstone(chunk, at_ms) for topic_id, segment, chunk, at_ms in core.tombstones
     }

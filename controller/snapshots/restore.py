@@ -6,7 +6,9 @@
    would contradict replies that clients have received.
 3. A missing next number may be the end, a gap, or trimmed: a listing decides. Trimmed chunks are in
    a newer snapshot.
-4. All chunks that were not trimmed must exist, including those that a snapshot makes unnecessary here: consumers read
+4. Chunks name the term that wrote them and the term before (`controller.state.terms`). A state in memory that the
+   ledger does not continue is discarded: the ledger was put back to an older state.
+5. All chunks that were not trimmed must exist, including those that a snapshot makes unnecessary here: consumers read
    them. Hours of chunks are kept, and a store lists a thousand per request, so a new leader, for which clients wait,
    lists only what follows its state; `controller.retention.trimmer` looks at the others while it serves.
 """
@@ -24,7 +26,7 @@ from controller.snapshots.read_ahead import read_in_order
 from controller.state.shard_state import ShardState
 from coordinator.steps import TakeSteps
 from headgate.background import cancel_and_wait
-from headgate.errors import LedgerError, ObjectMissingError
+from headgate.errors import LedgerError, LedgerFormatError, ObjectMissingError
 from headgate.ledger.chunk import FORMAT
 from headgate.ledger.format_version import check_format
 from headgate.ledger.ledger import Ledger, run_start
@@ -34,6 +36,10 @@ OnUnusableSnapshot = Callable[[int], None]
 """Called with the shard of an unusable snapshot."""
 
 log = structlog.get_logger(__name__)
+
+
+class OtherHistoryError(LedgerError):
+    """The chunks of the ledger do not continue the state."""
 
 
 async def load_newest_snapshot(ledger: Ledger, on_unusable: OnUnusableSnapshot, take_steps: TakeSteps) -> ShardState:
@@ -72,10 +78,15 @@ async def load_newest_snapshot(ledger: Ledger, on_unusable: OnUnusableSnapshot, 
 
 
 async def apply_new_chunks(ledger: Ledger, state: ShardState) -> int:
-    """Fold the chunks after ``state`` up to the first missing number; return how many."""
+    """Fold the chunks after ``state`` up to the first missing number; return how many.
+
+    Raises OtherHistoryError if a chunk does not continue the state (rule 4), and LedgerError if one cannot be read.
+    """
     read = 0
     async with aclosing(read_in_order(ledger, state.chunk + 1)) as chunks:
         async for chunk in chunks:
+            if chunk.header.previous_term_id != state.terms.newest_id:
+                raise _other_history(ledger, state, chunk.header.number)
             state.apply_all(chunk.entries, chunk=chunk.header.number, at_ms=chunk.header.at_ms)
             read += 1
     return read
@@ -97,7 +108,14 @@ async def catch_up(
     current = state if state.chunk else await load_newest_snapshot(ledger, on_unusable, take_steps)
     read = 0
     while True:
-        found, rest = await (_read_and_list(ledger, current) if urgent else _read_then_list(ledger, current))
+        try:
+            found, rest = await (_read_and_list(ledger, current) if urgent else _read_then_list(ledger, current))
+        except OtherHistoryError as error:
+            if current is not state:
+                raise
+            log.warning("state.discarded", shard=ledger.shard, chunk=state.chunk, reason=str(error))
+            current = await load_newest_snapshot(ledger, on_unusable, take_steps)
+            continue
         read += found
         if not rest or rest[-1] <= current.chunk:
             if not urgent:
@@ -112,17 +130,45 @@ async def catch_up(
 
 async def _read_then_list(ledger: Ledger, state: ShardState) -> tuple[int, list[int]]:
     """Apply new chunks; return how many, and the numbers of all that were not trimmed."""
+    chunk, written = state.chunk, await _wrote_end(ledger, state)
     read = await apply_new_chunks(ledger, state)
-    return read, await ledger.numbers(after=state.trimmed_below - 1)
+    numbers = await ledger.numbers(after=state.trimmed_below - 1)
+    if not written and not (numbers and numbers[-1] > chunk):
+        raise _other_history(ledger, state, chunk)
+    return read, numbers
 
 
 async def _read_and_list(ledger: Ledger, state: ShardState) -> tuple[int, list[int]]:
-    """Do both at once, and return the numbers after ``state`` only."""
+    """Do all at once, and return the numbers after ``state`` only."""
     listing = asyncio.create_task(ledger.numbers(after=state.chunk))
+    checking = asyncio.create_task(_wrote_end(ledger, state))
     try:
-        return await apply_new_chunks(ledger, state), await listing
+        chunk, read, numbers = state.chunk, await apply_new_chunks(ledger, state), await listing
+        if not await checking and not numbers:
+            raise _other_history(ledger, state, chunk)
+        return read, numbers
     finally:
         await cancel_and_wait(listing)
+        await cancel_and_wait(checking)
+
+
+async def _wrote_end(ledger: Ledger, state: ShardState) -> bool:
+    """Return whether the newest chunk of ``state`` exists; it may have been trimmed if later ones do.
+
+    Raises OtherHistoryError: another term wrote it.
+    """
+    chunk, term_id = state.chunk, state.terms.newest_id
+    if not chunk:
+        return True
+    try:
+        header = await ledger.header_or_none(chunk)
+    except LedgerFormatError:
+        raise
+    except LedgerError:
+        return True  # It was folded before it was damaged. The next chunk names its term.
+    if header is not None and header.term_id != term_id:
+        raise _other_history(ledger, state, chunk)
+    return header is not None
 
 
 async def require_complete(ledger: Ledger, numbers: Sequence[int], trimmed_below: int) -> None:
@@ -147,6 +193,13 @@ async def refuse_former_folder(ledger: Ledger) -> None:
     former = f"{FORMER_CHUNKS_FOLDER}/shard={ledger.shard:04d}"
     if await ledger.store.names(former):
         check_format(former, FORMAT - 1, FORMAT)
+
+
+def _other_history(ledger: Ledger, state: ShardState, chunk: int) -> OtherHistoryError:
+    return OtherHistoryError(
+        f"{chunk_folder(ledger.shard)}: chunk {chunk} does not continue the state after chunk {state.chunk}, which is "
+        "of another history: the ledger was put back to an older state, or holds objects of two backups"
+    )
 
 
 def _missing_chunk_error(ledger: Ledger, missing: int) -> LedgerError:

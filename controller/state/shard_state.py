@@ -15,6 +15,7 @@ from controller.state.dedup_window import FinishedBatch
 from controller.state.deleted_members import DeletedMembers
 from controller.state.ledger_time import LedgerTime
 from controller.state.producers import Producers
+from controller.state.terms import Terms
 from controller.state.topic import SegmentTail, Topic
 from controller.state.traffic import Traffic
 from controller.state.usage import Usage
@@ -53,11 +54,8 @@ class ShardState:
         self.leader_epoch = 0
         self.leader_instance = ""
         self.trimmed_below = 1
-        """Chunks below this number are deleted or about to be, except `term_start_chunks`."""
-        self.term_start_chunks: list[int] = []
-        """The first chunk of every term, ascending; members permanently (docs/decisions/fencing-after-trim.md)."""
-        self.term_started_at_ms = 0
-        """Ledger time of the newest term chunk."""
+        """Chunks below this number are deleted or about to be, except the first ones of `terms`."""
+        self.terms = Terms()
         self.next_id = 1
         """The next topic or subscription id. One counter, so that a shard never uses an id twice."""
         self.topics: dict[str, Topic] = {}
@@ -109,8 +107,7 @@ class ShardState:
                 self._batch_finished(entry, None, entry.rejected, None)
             case e.TermStarted():
                 self.leader_epoch, self.leader_instance = entry.leader_epoch, entry.instance
-                self.term_start_chunks.append(self.chunk)
-                self.term_started_at_ms = self.at_ms
+                self.terms.begin(entry, self.chunk, self.at_ms)
             case e.LedgerTrimmed():
                 self.trimmed_below = max(self.trimmed_below, entry.below)
             case e.ProducerOpened():

@@ -57,6 +57,10 @@ class ChunkHeader(msgspec.Struct, frozen=True, kw_only=True):
     at_ms: int
     entries: int
     records: int
+    term_id: int = 0
+    """Id of the term that wrote the chunk (`headgate.model.entries.TermStarted`)."""
+    previous_term_id: int = 0
+    """Id of the term that wrote the chunk before: another one if a term begins here, 0 if this is chunk 1."""
 
 
 @dataclass(frozen=True, slots=True)

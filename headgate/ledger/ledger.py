@@ -63,8 +63,8 @@ class Ledger:
         read. Equal bytes were written by this call, so the commit has succeeded:
 
         1. A term chunk contains a random id, drawn for one attempt to start a term. Only that attempt can write it.
-        2. So one attempt has this leader epoch, and every chunk contains the epoch. A leader has one chunk in flight,
-           so it writes other bytes only under other numbers.
+        2. Every chunk contains the id of its term. A leader has one chunk in flight, so it writes other bytes only
+           under other numbers.
         3. If no chunk is there, or it cannot be read, nothing is known: the request may still arrive.
         """
         path = self._path(number)

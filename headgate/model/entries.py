@@ -8,7 +8,7 @@ never reused on a shard, so nothing of a deleted topic applies to a later one of
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Final, Literal
+from typing import Literal
 
 import msgspec
 
@@ -42,9 +42,6 @@ class SubscriptionType(StrEnum):
         return cls.__members__.get(value.upper()) if isinstance(value, str) else None
 
 
-TERM_ID_BITS: Final = 63
-
-
 class Entry(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", omit_defaults=True):
     """One decided fact."""
 
@@ -59,7 +56,8 @@ class SubscriptionEntry(Entry, frozen=True):
 class TermStarted(Entry, frozen=True, tag="term_started"):
     """First entry of a leader term. Creating its chunk makes ``instance`` the leader.
 
-    ``term_id``: `TERM_ID_BITS` random bits, drawn for each attempt to start a term.
+    ``term_id``: 63 random bits, drawn for each attempt to start a term. They also tell this term from one of the same
+    epoch that was lost when the ledger was put back to an older state.
     """
 
     leader_epoch: int

@@ -71,24 +71,21 @@ class _ChunkMemory:
         self._written: dict[int, Callable[[], bytes]] = {}
         """Identity of an object → its Parquet."""
 
-    def keep(self, builder: ChunkBuilder, *, shard: int, number: int, leader_epoch: int, at_ms: int) -> bytes:
+    def keep(self, builder: ChunkBuilder, **fields: int) -> bytes:
         """Keep what is in ``builder``, and return a short object in its place."""
-        data = b"chunk %d/%d of epoch %d" % (shard, number, leader_epoch)
+        shard, number = fields["shard"], fields["number"]
+        data = b"chunk %d/%d of epoch %d" % (shard, number, fields["leader_epoch"])
         header = chunk.ChunkHeader(
             format=chunk.FORMAT,
-            shard=shard,
-            number=number,
-            leader_epoch=leader_epoch,
-            at_ms=at_ms,
             entries=len(builder.entries),
             records=len(builder.records),
+            **{"previous_term_id": fields.get("term_id", 0)} | fields,
         )
         known, bodies, records = self._known, list(builder._bodies), RecordColumns()
         records.extend(builder.records)
         known["decode_header"][id(data), shard, number] = data, header
         known["decode_records"][id(data), shard, number] = data, records
         known["read_bodies"][id(data), chunk_path(shard, number), header.entries] = data, bodies
-        fields = {"shard": shard, "number": number, "leader_epoch": leader_epoch, "at_ms": at_ms}
         self._written[id(data)] = partial(self._encode, builder, **fields)
         return data
 

@@ -146,7 +146,7 @@ class SimulatedDaemon:
                 reaches_broker=lambda: self.transport.connected,
                 observer=self,
                 now_ms=self.now_ms,
-                new_term_id=partial(self.simulation.leader_rng.getrandbits, 63),
+                new_term_id=partial(self.simulation.term_rng.getrandbits, 63),
                 require_ledger=identity.require,
                 take_steps=self._restoring.complete,
             )

@@ -121,6 +121,7 @@ class ClusterSimulation:
         self.maintenance_rng = plan.rng("maintenance")
         self.drain_rng = plan.rng("drain")
         self.leader_rng = plan.rng("leaders")
+        self.term_rng = plan.rng("terms")
         self.main_shard = shard_of(TOPIC, plan.shards)
         self.others = {
             f"{OTHER}-{part[6:]}": topic_on(int(part[6:]), plan.shards)

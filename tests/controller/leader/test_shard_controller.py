@@ -392,7 +392,7 @@ async def test_a_term_starts_from_a_snapshot_if_the_first_chunks_were_trimmed() 
     _delete(cluster, *range(2, 7))
     async with Contender(cluster, "c").running() as c:
         await until(lambda: c.leads, 20)
-        assert [1, 8, 10] == c.leader.state.term_start_chunks
+        assert [1, 8, 10] == c.leader.state.terms.start_chunks
 
 
 async def test_a_term_chunk_with_a_trimmed_number_starts_no_term() -> None:
@@ -424,8 +424,8 @@ async def test_a_term_chunk_with_a_trimmed_number_starts_no_term() -> None:
         await until(lambda: late.leads, 30)
 
         assert wanted == ["chunks/shard=0000/000000000002.parquet"]
-        assert 8 < late.leader.state.term_start_chunks[-1], "the term chunk is after the end of the ledger"
-        assert 2 not in late.leader.state.term_start_chunks
+        assert 8 < late.leader.state.terms.start_chunks[-1], "the term chunk is after the end of the ledger"
+        assert 2 not in late.leader.state.terms.start_chunks
 
 
 async def test_a_term_chunk_with_a_trimmed_number_before_the_start_of_a_term_is_not_read_by_its_writer() -> None:
@@ -459,7 +459,7 @@ async def test_a_term_chunk_with_a_trimmed_number_before_the_start_of_a_term_is_
             await until(lambda: late.leads, 30)
 
             assert wanted == ["chunks/shard=0000/000000000002.parquet"]
-            assert [1, 3, 5] == late.leader.state.term_start_chunks
+            assert [1, 3, 5] == late.leader.state.terms.start_chunks
             assert ["orders"] == list(late.leader.state.topics)
     assert "ledger.unreadable" not in [line["event"] for line in logs]
 

@@ -147,6 +147,38 @@ async def test_a_follower_whose_next_chunk_was_trimmed_continues_from_a_snapshot
     assert 1 == read
 
 
+@pytest.mark.parametrize("urgent", [False, True])
+@pytest.mark.parametrize("length", [7, 8, 9, 10, 11, 13])
+async def test_a_state_is_discarded_if_the_ledger_was_put_back_under_it(length: int, urgent: bool) -> None:
+    """Rule 4. The next term has the epoch of a lost one, and its chunks may be fewer or more than those that were lost."""
+    ledger = LedgerInMemory(7)
+    backup = dict(ledger.store.objects)
+    for epoch in (8, 9):
+        ledger.grow(e.TermStarted(leader_epoch=epoch, instance="a", term_id=epoch))
+    followed, _ = await ledger.restored()
+    assert 9 == followed.chunk
+    present = LedgerInMemory(7, FakeStore(objects=backup))
+    while present.state.chunk < length:
+        present.grow(e.TermStarted(leader_epoch=8, instance="a", term_id=88))
+
+    state, _ = await catch_up(present.ledger, followed, present.on_unusable, complete_now, urgent=urgent)
+
+    assert everything(present.state) == everything(state)
+
+
+async def test_a_snapshot_of_another_history_than_the_chunks_is_an_error() -> None:
+    ledger = LedgerInMemory(7)
+    backup = dict(ledger.store.objects)
+    ledger.grow(e.TermStarted(leader_epoch=8, instance="a", term_id=8))
+    path = snapshot_path(0, await ledger.snapshot())
+    present = LedgerInMemory(7, FakeStore(objects=backup))
+    present.grow(e.TermStarted(leader_epoch=8, instance="a", term_id=88))
+    present.store.objects[path] = ledger.store.objects[path]
+
+    with pytest.raises(LedgerError, match="is of another history: the ledger was put back to an older state"):
+        await present.restored()
+
+
 @pytest.mark.looptime
 async def test_the_end_of_a_ledger_is_read_and_listed_at_once_if_clients_wait() -> None:
     """Clients wait for it while a shard changes its leader."""

@@ -231,7 +231,7 @@ def test_a_new_subscription_counts_as_unused() -> None:
 def test_only_a_term_entry_starts_a_term() -> None:
     term = [e.TermStarted(leader_epoch=1, instance="a")]
 
-    assert state_after([CREATED], term, [e.LedgerTrimmed(below=2)], [OPENED]).term_started_at_ms == 2000
+    assert state_after([CREATED], term, [e.LedgerTrimmed(below=2)], [OPENED]).terms.started_at_ms == 2000
 
 
 def test_consumers_of_a_deleted_subscription_are_stored_by_its_name_for_a_limited_time() -> None:

@@ -16,8 +16,8 @@ from tests.support.fakes.object_store import FakeStore
 class LedgerInMemory:
     """A ledger of one shard with its expected state: terms start at 1 and 6, every other chunk has one command."""
 
-    def __init__(self, chunks: int = 0) -> None:
-        self.store = FakeStore()
+    def __init__(self, chunks: int = 0, store: FakeStore | None = None) -> None:
+        self.store = FakeStore() if store is None else store
         self.ledger = Ledger(self.store, 0)
         self.state = ShardState(0)
         self.unusable = 0
@@ -27,19 +27,27 @@ class LedgerInMemory:
     def grow(self, *entries: e.AnyEntry) -> None:
         number = self.state.chunk + 1
         if not entries and number in {1, 6}:
-            entries = (e.TermStarted(leader_epoch=number, instance="a"),)
+            entries = (e.TermStarted(leader_epoch=number, instance="a", term_id=number),)
         builder = ChunkBuilder()
         for entry in entries or (e.ProducerOpened(producer_id=number, producer_epoch=0, token=str(number)),):
             builder.add(entry)
+        previous_term_id = self.state.terms.newest_id
         self.state.apply_all(builder.entries, chunk=number, at_ms=number)
-        data = builder.encode(shard=0, number=number, leader_epoch=1, at_ms=number)
+        data = builder.encode(
+            shard=0,
+            number=number,
+            leader_epoch=1,
+            at_ms=number,
+            term_id=self.state.terms.newest_id,
+            previous_term_id=previous_term_id,
+        )
         self.store.objects[f"{chunk_folder(0)}/{chunk_name(number)}"] = data
 
     def trim(self, below: int) -> None:
         """Write the entry and delete chunks, as a leader does."""
         self.grow(e.LedgerTrimmed(below=below))
         for number in range(1, below):
-            if number not in self.state.term_start_chunks:
+            if number not in self.state.terms.start_chunks:
                 self.lose(number)
 
     def lose(self, number: int) -> None:

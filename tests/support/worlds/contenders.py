@@ -79,7 +79,7 @@ class Contender:
                 reaches_broker=lambda: self.transport.connected,
                 observer=self.instruments,
                 now_ms=now_ms,
-                new_term_id=partial(random.Random(name).getrandbits, 63),
+                new_term_id=partial(cluster.rng.getrandbits, 63),
                 require_ledger=identity.require,
                 take_steps=restoring.complete,
             )
@@ -178,6 +178,7 @@ class Cluster:
 
     def __init__(self) -> None:
         self.objects: dict[str, bytes] = {IDENTITY_PATH: identity_object(LEDGER_ID)}
+        self.rng = random.Random(1)
         self.broker = FakeBroker()
         self.zookeeper = FakeZooKeeper(session_timeout_seconds=6)
         self.ledger = Ledger(FakeStore(objects=self.objects), 0)
