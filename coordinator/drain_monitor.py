@@ -6,24 +6,30 @@
 3. A result counts only at the seek generation at which its check started.
 4. A drain check is installed once and never removed. Without one, only a segment that needs no
    count becomes drained.
+5. A segment is recorded only if the leader's own acknowledgements agree (coordinator.decisions.two_witnesses).
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from typing import Final
 
 import structlog
 
 from coordinator.decisions.gate import drained_without_count, tracks_acknowledgements, undrained_sealed
+from coordinator.decisions.two_witnesses import DrainClaim, contradiction
 from coordinator.drain_poller import DrainPoller
 from coordinator.ports import CoordinatorSettings, DrainCheck, LedgerPort
 from coordinator.state.subscription import Subscription
 from coordinator.state.topic_view import TopicView
 from headgate.model import entries as e
 from metrics import events
+from metrics.label_values import PollOutcome
+
+CONTRADICTED_REMEDY: Final = "check which ledger the Spark process counts: headgate doctor --daemon-config FILE"
 
 log = structlog.get_logger(__name__)
 
@@ -56,6 +62,8 @@ class DrainMonitor:
         self._end_reached_at: dict[int, float] = {}
         """Sealed segment, not recorded as drained → when this leader saw its last acknowledgement."""
         self._checked_seek_generation = subscription.seek_generation
+        self.contradicted: Mapping[int, str] = {}
+        """Segment → what contradicts the last check's claim that it is drained."""
         self._poller: DrainPoller | None = None
 
     @property
@@ -83,7 +91,7 @@ class DrainMonitor:
         self._poller = DrainPoller(
             pending=self._undrained,
             check=partial(self._check, drain_check),
-            on_drained=self.record,
+            on_answer=self.record,
             on_poll=lambda outcome: self._observer.observe(events.DrainPollCompleted(outcome=outcome)),
             min_seconds=self._settings.poll_min_seconds,
             max_seconds=self._settings.poll_max_seconds,
@@ -116,8 +124,9 @@ class DrainMonitor:
             self._poller.poll_now()
 
     def positions_changed(self) -> None:
-        """Forget the ends that were reached before a seek."""
+        """Forget what was known about the positions before a seek."""
         self._end_reached_at.clear()
+        self.contradicted = {}
 
     def raise_failure(self) -> None:
         """Raise what a bug in the reaction to a result raised."""
@@ -129,13 +138,28 @@ class DrainMonitor:
         if self._poller is not None:
             await self._poller.close()
 
-    def record(self, found: frozenset[int]) -> None:
-        """Propose the segments ``found`` by the last check, as far as they are sealed and not yet recorded."""
+    def record(self, claims: Mapping[int, DrainClaim]) -> PollOutcome:
+        """Propose the sealed, unrecorded segments in the last check's ``claims`` that the leader agrees with."""
         if self._checked_seek_generation != self._subscription.seek_generation:
-            return
-        segments = sorted(found & undrained_sealed(self._topic.layout, self._subscription.drained))
-        if not segments:
-            return
+            return "waiting"
+        segments = sorted(claims.keys() & undrained_sealed(self._topic.layout, self._subscription.drained))
+        contradicted = self._contradicted(segments, claims)
+        agreed = [segment for segment in segments if segment not in contradicted]
+        if agreed:
+            self._record(agreed)
+        return "contradicted" if contradicted else "drained" if agreed else "waiting"
+
+    def _contradicted(self, segments: Iterable[int], claims: Mapping[int, DrainClaim]) -> Mapping[int, str]:
+        """Return the claims that the leader vetoes; report each once while it stays the same."""
+        judged = {each: contradiction(self._subscription, self._topic, each, claims[each]) for each in segments}
+        found = {segment: reason for segment, reason in judged.items() if reason is not None}
+        for segment, reason in found.items():
+            if self.contradicted.get(segment) != reason:
+                self._log.error("drain_check.contradicted", segment=segment, reason=reason, remedy=CONTRADICTED_REMEDY)
+        self.contradicted = found
+        return found
+
+    def _record(self, segments: list[int]) -> None:
         waited_seconds = self._loop.time() - max(self._end_reached_at.get(each, self._started_at) for each in segments)
         self._propose(segments)
         self._log.info("segments.drained", segments=segments, waited_seconds=round(waited_seconds, 3))
@@ -167,7 +191,7 @@ class DrainMonitor:
             )
         )
 
-    async def _check(self, drain_check: DrainCheck, segments: frozenset[int]) -> frozenset[int]:
+    async def _check(self, drain_check: DrainCheck, segments: frozenset[int]) -> Mapping[int, DrainClaim]:
         # The result holds for the current positions: a seek before it arrives invalidates it.
         self._checked_seek_generation = self._subscription.seek_generation
         return await drain_check(self._subscription, segments)

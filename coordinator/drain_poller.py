@@ -12,7 +12,9 @@
 6. `close` cancels the running check and waits for it. After it, nothing is checked, started or
    reported.
 
-The check is external, so its failures never end the term. An exception in `on_drained` is a bug:
+7. Claims that the owner contradicts are no progress: the pause grows.
+
+The check is external, so its failures never end the term. An exception in `on_answer` is a bug:
 the poller stops, and `raise_failure` raises it to the owner.
 """
 
@@ -20,10 +22,11 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 
 import structlog
 
+from coordinator.decisions.two_witnesses import DrainClaim
 from headgate.backoff import Backoff, BackoffSchedule
 from metrics.label_values import PollOutcome
 
@@ -42,8 +45,8 @@ class DrainPoller:
         self,
         *,
         pending: Callable[[], frozenset[int]],
-        check: Callable[[frozenset[int]], Awaitable[frozenset[int]]],
-        on_drained: Callable[[frozenset[int]], None],
+        check: Callable[[frozenset[int]], Awaitable[Mapping[int, DrainClaim]]],
+        on_answer: Callable[[Mapping[int, DrainClaim]], PollOutcome],
         on_poll: Callable[[PollOutcome], None],
         min_seconds: float,
         max_seconds: float,
@@ -53,12 +56,12 @@ class DrainPoller:
     ) -> None:
         """Create an idle poller; `reset` or `poll_now` starts it.
 
-        ``pending`` returns the segments to check now. ``on_drained`` receives the drained ones, if
-        any. ``on_poll`` receives the outcome of each poll.
+        ``pending`` returns the segments to check now. ``on_answer`` receives the claims
+        of each answered check, and returns what came of them. ``on_poll`` receives the outcome of each poll.
         """
         self._pending = pending
         self._check = check
-        self._on_drained = on_drained
+        self._on_answer = on_answer
         self._on_poll = on_poll
         self._check_timeout_seconds = check_timeout_seconds
         self._schedule = BackoffSchedule(
@@ -74,7 +77,7 @@ class DrainPoller:
         """End of the current sleep; None if there is none."""
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        self._check_task: asyncio.Task[frozenset[int]] | None = None
+        self._check_task: asyncio.Task[Mapping[int, DrainClaim]] | None = None
         self.problem: str | None = None
         """Why the last check failed; None after one that was answered."""
 
@@ -163,17 +166,18 @@ class DrainPoller:
         return False
 
     async def _poll(self, segments: frozenset[int]) -> None:
-        outcome, drained = await self._check_with_timeout(segments)
+        outcome, claims = await self._check_with_timeout(segments)
         if self._closed:
             return
-        self._on_poll(outcome)
-        if drained:
+        if outcome == "waiting":
+            outcome = self._on_answer(claims)
+        if outcome == "drained":
             self._schedule.reset()
-            self._on_drained(drained)
+        self._on_poll(outcome)
 
-    async def _check_with_timeout(self, segments: frozenset[int]) -> tuple[PollOutcome, frozenset[int]]:
+    async def _check_with_timeout(self, segments: frozenset[int]) -> tuple[PollOutcome, Mapping[int, DrainClaim]]:
         if self._check_task is not None and not self._check_task.done():
-            return "stuck", frozenset()
+            return "stuck", {}
         # A separate task handles checks that raise before their first await like all others.
         check_task = asyncio.get_running_loop().create_task(self._run_check(segments), name=f"drain-check-{self._name}")
         self._check_task = check_task
@@ -184,20 +188,19 @@ class DrainPoller:
             await asyncio.wait({check_task}, timeout=CANCEL_TIMEOUT_SECONDS)
             log.warning("drain_poll.timed_out", poller=self._name, seconds=self._check_timeout_seconds)
             self.problem = f"the last one had no answer within {self._check_timeout_seconds:g} s"
-            return "timed_out", frozenset()
+            return "timed_out", {}
         if check_task.cancelled() or (error := check_task.exception()) is not None:
             self.problem = "the last one was cancelled" if check_task.cancelled() else str(error) or repr(error)
             log.warning("drain_poll.failed", poller=self._name, reason=self.problem)
-            return "failed", frozenset()
+            return "failed", {}
         self.problem = None
-        drained = check_task.result() & segments
-        return ("drained" if drained else "waiting"), drained
+        return "waiting", {each: claim for each, claim in check_task.result().items() if each in segments}
 
-    async def _run_check(self, segments: frozenset[int]) -> frozenset[int]:
+    async def _run_check(self, segments: frozenset[int]) -> Mapping[int, DrainClaim]:
         return await self._check(segments)
 
 
-def _retrieve_exception(check_task: asyncio.Task[frozenset[int]]) -> None:
+def _retrieve_exception(check_task: asyncio.Task[Mapping[int, DrainClaim]]) -> None:
     """Retrieve the exception of an abandoned check, so that the event loop does not log it."""
     if not check_task.cancelled():
         check_task.exception()

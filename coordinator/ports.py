@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
 from coordinator.balancing.weights import CHANGE_INTERVAL_SECONDS, SAMPLE_INTERVAL_SECONDS
 from coordinator.decisions.sessions import MISSED_HEARTBEATS
+from coordinator.decisions.two_witnesses import DrainClaim
 from coordinator.state.subscription import Subscription
 from headgate.model import entries as e
 from headgate.protocol import messages as m
@@ -68,8 +69,8 @@ class DoLater(Protocol):
 class DrainCheck(Protocol):
     """Finds out which sealed segments a subscription has drained."""
 
-    async def __call__(self, subscription: Subscription, segments: frozenset[int], /) -> frozenset[int]:
-        """Return those of the sealed ``segments`` that are drained at the current seek generation.
+    async def __call__(self, subscription: Subscription, segments: frozenset[int], /) -> Mapping[int, DrainClaim]:
+        """Return a claim for each of the sealed ``segments`` that is drained at the current seek generation.
 
         A segment that is missing from the result is not drained yet. If the check raises or hangs,
         none is.

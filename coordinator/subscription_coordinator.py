@@ -190,6 +190,7 @@ class SubscriptionCoordinator:
             has_drain_checker=self._drain.installed,
             next_poll_seconds=self._drain.next_poll_seconds,
             drain_problem=drain_problem or self._drain.problem,
+            contradicted=self._drain.contradicted,
             rates=self._drain_rate.rates(),
             idle=idle_reasons(self._subscription, self.gate),
         )

@@ -155,7 +155,10 @@ class Pong(Response, frozen=True, kw_only=True, tag="pong"):
 class DrainedResponse(Response, frozen=True, kw_only=True, tag="drained", omit_defaults=True):
     """The drained segments of the query; with ``error``, a shard or table was not counted."""
 
-    drained: frozenset[int] = frozenset()
+    drained: dict[int, int] = {}
+    """Segment → the end to which it was counted."""
+    from_tables: bool = False
+    """Acknowledgements in a table of an external topic count too."""
     watermark: int = 0
     error: str | None = None
 

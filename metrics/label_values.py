@@ -11,9 +11,9 @@ BrokerConnectionKind = Literal["daemon", "devices"]
 MalformedReason = Literal["too_large", "not_msgpack", "invalid", "protocol", "sender", "presence"]
 DeviceRejectionReason = Literal["unknown_topic", "external_topic", "empty_key", "too_large", "retained"]
 ZooKeeperState = Literal["connecting", "connected", "suspended", "lost"]
-PollOutcome = Literal["drained", "waiting", "failed", "timed_out", "stuck"]
-"""At least one segment is drained; none is; the check raised; the check exceeded its time limit;
-the previous check is still running although it was cancelled."""
+PollOutcome = Literal["drained", "waiting", "contradicted", "failed", "timed_out", "stuck"]
+"""At least one segment is drained; none is; the leader contradicts a claim; the check raised; the
+check exceeded its time limit; the previous check is still running although it was cancelled."""
 WeightChange = Literal["initial", "increased", "decreased"]
 StoreOperation = Literal["create", "read", "list", "delete"]
 LayoutChangeKind = Literal["split", "merge"]

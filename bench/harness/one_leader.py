@@ -26,7 +26,7 @@ from controller.settings.load import IngestSettings, RetentionSettings, ScalingS
 from controller.state.shard_state import ShardState
 from controller.status import summaries
 from coordinator.ports import CoordinatorSettings
-from drain.protocol import DrainQuery
+from drain.protocol import DrainedResponse, DrainQuery
 from headgate.errors import ObjectExistsError, ObjectMissingError
 from headgate.ledger.ledger import Ledger
 from headgate.protocol import messages as m
@@ -201,9 +201,9 @@ class MemoryTransport:
 class NothingDrained:
     """See `DrainChecker`."""
 
-    async def drained(self, _: DrainQuery) -> frozenset[int]:
+    async def drained(self, _: DrainQuery) -> DrainedResponse:
         """Return no segment."""
-        return frozenset()
+        return DrainedResponse(id=0)
 
 
 class NoOtherDaemon:

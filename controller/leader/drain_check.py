@@ -8,19 +8,21 @@ published results.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import Protocol
 
 from controller.backlog.external_query import external_view
 from controller.commit import GroupCommit
 from controller.state.shard_state import ShardState
+from coordinator.decisions.two_witnesses import DrainClaim
 from coordinator.state.subscription import Subscription
-from drain.protocol import DrainQuery
+from drain.protocol import DrainCheckError, DrainedResponse, DrainQuery
 
 
 class DrainChecker(Protocol):
     """Counts from the stored ledger: `SparkDrainChecker` or `ResultsChecker`."""
 
-    async def drained(self, query: DrainQuery) -> frozenset[int]:
+    async def drained(self, query: DrainQuery) -> DrainedResponse:
         """Return the drained segments of ``query``; may raise, which means "not yet"."""
 
 
@@ -32,14 +34,14 @@ class LedgerDrainCheck:
         self._commit = commit
         self._checker = checker
 
-    async def __call__(self, subscription: Subscription, segments: frozenset[int], /) -> frozenset[int]:
+    async def __call__(self, subscription: Subscription, segments: frozenset[int], /) -> Mapping[int, DrainClaim]:
         """See `coordinator.ports.DrainCheck`."""
         # The newest acknowledgement may be in the open chunk. The checker reads durable chunks only.
         chunk = self._commit.newest
         durable = asyncio.Event()
         self._commit.when_durable(chunk, durable.set)
         await durable.wait()
-        return await self._checker.drained(
+        answer = await self._checker.drained(
             DrainQuery(
                 shard=self._state.shard,
                 topic_id=subscription.topic_id,
@@ -50,3 +52,9 @@ class LedgerDrainCheck:
                 external=external_view(self._state.topics_by_id[subscription.topic_id], [subscription]),
             )
         )
+        if answer.watermark > self._commit.newest:
+            raise DrainCheckError(
+                f"shard {self._state.shard} was counted to chunk {answer.watermark}, and this leader has written "
+                f"{self._commit.newest}: another leader writes this ledger, or another ledger was counted"
+            )
+        return {segment: DrainClaim(end, answer.from_tables) for segment, end in answer.drained.items()}

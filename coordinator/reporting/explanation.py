@@ -57,6 +57,8 @@ class ExplanationContext:
     """Seconds until the next drain check: 0 while one is running, None if none is scheduled."""
     drain_problem: str | None = None
     """Why drain checks are not answered; None: nothing is known to be wrong."""
+    contradicted: Mapping[int, str] = field(default_factory=dict)
+    """Segment → why the leader does not believe the drain check that calls it drained."""
     rates: Mapping[int, float] = field(default_factory=dict)
     """Segment → acknowledged records per second, if measured."""
     idle: Mapping[str, str] = field(default_factory=dict)
@@ -258,6 +260,8 @@ class _Explainer:
 
     def _ancestor(self, ancestor: m.BlockingAncestor) -> str:
         title = self._title(ancestor.segment)
+        if reason := self._context.contradicted.get(ancestor.segment):
+            return f"{title} does not open: {reason}. Check which ledger the Spark process counts (headgate doctor)."
         if ancestor.state == SegmentState.ACTIVE:
             return f"{title} is active: it still receives records and cannot be drained yet."
         if ancestor.backlog_records == 0:

@@ -254,10 +254,13 @@ def _backlog(subscription: StateRow, segment: StateRow, progress: Sequence[State
     )
 
 
-def drained(backlog: Iterable[Backlog], seek_generation: int, segments: frozenset[int]) -> frozenset[int]:
-    """Return those of ``segments`` that are drained at ``seek_generation``, given one subscription's backlog."""
-    return frozenset(
-        item.segment
+def drained(backlog: Iterable[Backlog], seek_generation: int, segments: frozenset[int]) -> dict[int, int]:
+    """Return those of ``segments`` that are drained at ``seek_generation``, given one subscription's backlog.
+
+    Each has the end to which it was counted.
+    """
+    return {
+        item.segment: item.end_offset
         for item in backlog
         if item.segment in segments and item.drained and item.seek_generation == seek_generation
-    )
+    }

@@ -100,8 +100,8 @@ class SparkDrainChecker(BackgroundService):
         if self._connection is not None:
             self._connection.close()
 
-    async def drained(self, query: DrainQuery) -> frozenset[int]:
-        """Return the drained segments among those in ``query``.
+    async def drained(self, query: DrainQuery) -> DrainedResponse:
+        """Return which of the segments in ``query`` are drained.
 
         Raises:
             DrainCheckError: no reply in time, an error, or a reply that is based on too old a chunk.
@@ -116,7 +116,7 @@ class SparkDrainChecker(BackgroundService):
             raise DrainCheckError(
                 f"shard {query.shard} was counted to chunk {response.watermark}, needed is {query.at_least_chunk}"
             )
-        return response.drained & query.segments
+        return response
 
     async def backlog(
         self, shards: Iterable[int], now_ms: int, external: Iterable[ExternalBacklogQuery] = ()

@@ -23,7 +23,7 @@ from drain.backlog.merge import Backlog, drained, outstanding
 from drain.backlog.results import Result, ResultError, newest_result
 from drain.backlog.rows import backlog_rows
 from drain.external.backlog import backlog_from_ledger
-from drain.protocol import BacklogResponse, DrainCheckError, DrainQuery, ExternalBacklogQuery
+from drain.protocol import BacklogResponse, DrainCheckError, DrainedResponse, DrainQuery, ExternalBacklogQuery
 from headgate.background import BackgroundService
 from headgate.errors import StoreError
 from headgate.storage.object_store import Store
@@ -82,8 +82,8 @@ class ResultsChecker(BackgroundService):
         self._set_state()
         return self
 
-    async def drained(self, query: DrainQuery) -> frozenset[int]:
-        """Return the drained segments among those in ``query``; raises DrainCheckError if there is no result."""
+    async def drained(self, query: DrainQuery) -> DrainedResponse:
+        """Return which of the segments in ``query`` are drained; raises DrainCheckError if there is no result."""
         shard = self._shard_state(query.shard)
         shard.wanted_chunk = max(shard.wanted_chunk, query.at_least_chunk)
         await shard.polled.wait()
@@ -93,7 +93,8 @@ class ResultsChecker(BackgroundService):
         rows = [
             row for row in shard.rows if (row.topic_id, row.subscription_id) == (query.topic_id, query.subscription_id)
         ]
-        return drained(rows, query.seek_generation, query.segments)
+        found = drained(rows, query.seek_generation, query.segments)
+        return DrainedResponse(id=0, drained=found, watermark=shard.watermark)
 
     async def backlog(
         self,

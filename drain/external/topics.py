@@ -94,6 +94,11 @@ class ExternalTopicCounter:
             return False
         return not view.opaque or self._tables[view.topic].acknowledgements is not None
 
+    def has_acknowledgements(self, query: DrainQuery) -> bool:
+        """Return whether acknowledgements in a table decide ``query``."""
+        tables = None if query.external is None else self._tables.get(query.external.topic)
+        return tables is not None and tables.acknowledgements is not None
+
     async def rows(self, query: DrainQuery, result: Result) -> tuple[Backlog, ...]:
         """Return the backlog of the subscription in ``query``; raises TableError, RunError or JvmGoneError."""
         view = query.external

@@ -199,6 +199,7 @@ class RunCoalescer(BackgroundService):
             return DrainedResponse(id=request.id, error=failure)
         result = outcome.results[query.shard]
         backlogs: Iterable[Backlog]
+        from_tables = self._external is not None and self._external.has_acknowledgements(query)
         if self._external is not None and self._external.needs_tables(query):
             try:
                 backlogs = await self._external.rows(query, result)
@@ -209,7 +210,7 @@ class RunCoalescer(BackgroundService):
         else:
             backlogs = self._index(result).of_subscription(query.topic_id, query.subscription_id)
         segments = drained(backlogs, query.seek_generation, query.segments)
-        return DrainedResponse(id=request.id, drained=segments, watermark=result.watermark)
+        return DrainedResponse(id=request.id, drained=segments, from_tables=from_tables, watermark=result.watermark)
 
     async def _await_run(self, shards: Iterable[int]) -> RunOutcome:
         self._pending_shards.update(shards)

@@ -81,7 +81,7 @@ async def test_a_daemon_that_is_who_it_should_be_gets_replies(kind: str, way: st
         listening(kind, address, secret) as bound,
         SparkDrainChecker(str(bound), secret_file=file, rng=random.Random(1)) as checker,
     ):
-        assert await checker.drained(QUERY) == frozenset()
+        assert (await checker.drained(QUERY)).drained == {}
         assert (await checker.backlog([0], 7)).rows == []
 
 
@@ -115,7 +115,7 @@ async def test_another_secret_is_a_state_a_metric_and_no_reply(kind: str, tmp_pa
 
         write_secret(file, SECRET)
         await until(lambda: states[-1][0] == "ready")
-        assert await checker.drained(QUERY) == frozenset()
+        assert (await checker.drained(QUERY)).drained == {}
 
 
 async def test_an_unusable_file_of_the_secret_is_a_state(kind: str, tmp_path: Path) -> None:

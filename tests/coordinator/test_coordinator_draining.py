@@ -5,10 +5,11 @@ import asyncio
 import pytest
 from structlog.testing import capture_logs
 
+from coordinator.decisions.two_witnesses import DrainClaim
 from coordinator.state.subscription import Subscription
 from headgate.model import entries as e
 from headgate.protocol import messages as m
-from metrics.events import SegmentsDrained
+from metrics.events import DrainPollCompleted, SegmentsDrained
 from tests.coordinator.conftest import Lead
 from tests.support.worlds.subscription_environment import CoordinatorHarness
 
@@ -211,9 +212,9 @@ async def test_without_a_drain_check_children_stay_blocked_until_one_is_installe
 
     checks = []
 
-    async def never(subscription: Subscription, segments: frozenset[int]) -> frozenset[int]:
+    async def never(subscription: Subscription, segments: frozenset[int]) -> dict[int, DrainClaim]:
         checks.append(segments)
-        return frozenset()
+        return {}
 
     harness.coordinator.install_drain_checker(None)
     harness.coordinator.install_drain_checker(harness.checker)
@@ -294,9 +295,48 @@ async def test_a_checker_that_misses_a_drained_segment_only_delays_its_children(
 
 async def test_a_result_for_a_segment_that_is_not_sealed_is_ignored(harness: CoordinatorHarness) -> None:
     """The coordinator does not rely on the poller for this."""
-    harness.coordinator._drain.record(frozenset({1, 2, 77}))
+    harness.coordinator._drain.record({1: DrainClaim(0), 2: DrainClaim(0), 77: DrainClaim(0)})
 
     assert [] == harness.proposed(e.SegmentsDrained)
+
+
+# Two witnesses
+
+
+async def test_a_claim_that_the_leader_contradicts_opens_nothing_and_is_reported_once(
+    harness: CoordinatorHarness,
+) -> None:
+    """As of a Spark process that counts another ledger, in which everything was acknowledged."""
+    harness.checker.claims = {0: DrainClaim(5)}
+    harness.acknowledge("ada", 0, 2)
+    with capture_logs() as logs:
+        await harness.run_with_heartbeats(100)
+
+    assert [] == harness.proposed(e.SegmentsDrained)
+    assert {0: "ada"} == harness.holders()
+    (logged,) = [entry for entry in logs if entry["log_level"] == "error"]
+    assert ("drain_check.contradicted", "orders", "billing", 0) == tuple(
+        logged[name] for name in ("event", "topic", "subscription", "segment")
+    )
+    assert logged["reason"] == "Spark says that it is drained to 5; this leader knows 2 of 5 as acknowledged"
+    polls = len(harness.checker.checks)
+    assert polls < 10, "a contradiction is no progress: pauses grow"
+    assert {"contradicted"} == {event.outcome for event in harness.observer.of(DrainPollCompleted)}
+
+    harness.acknowledge("ada", 0, 5)
+    await harness.run(0.1)
+    assert {1: "ada", 2: "ada"} == harness.holders()
+
+
+async def test_a_contradicted_claim_does_not_hold_up_the_others_of_its_answer(lead: Lead) -> None:
+    harness = lead("ada", records=5, segments=2)
+    harness.split(0)
+    harness.split(1)
+    harness.checker.claims = {1: DrainClaim(5)}
+    harness.acknowledge("ada", 0, 5)
+    await harness.run(0.1)
+
+    assert [[0]] == [entry.segments for entry in harness.proposed(e.SegmentsDrained)]
 
 
 async def test_after_close_nothing_is_polled_or_proposed(harness: CoordinatorHarness) -> None:

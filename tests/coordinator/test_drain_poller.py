@@ -4,12 +4,14 @@ import asyncio
 import contextlib
 import gc
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 
 import pytest
 from structlog.testing import capture_logs
 
+from coordinator.decisions.two_witnesses import DrainClaim
 from coordinator.drain_poller import DrainPoller
+from metrics.label_values import PollOutcome
 
 pytestmark = pytest.mark.looptime
 
@@ -19,6 +21,10 @@ NOTHING: frozenset[int] = frozenset()
 class NoJitter(random.Random):
     def random(self) -> float:
         return 1.0
+
+
+async def claims_about(segments: Awaitable[frozenset[int]]) -> dict[int, DrainClaim]:
+    return dict.fromkeys(await segments, DrainClaim(5))
 
 
 class PollerHarness:
@@ -33,7 +39,7 @@ class PollerHarness:
         self.poller = DrainPoller(
             pending=lambda: self.pending,
             check=self.check,
-            on_drained=self.on_drained,
+            on_answer=self.on_answer,
             on_poll=self.outcomes.append,
             min_seconds=min_seconds,
             max_seconds=900,
@@ -42,16 +48,18 @@ class PollerHarness:
             name="orders/billing",
         )
 
-    def check(self, segments: frozenset[int]) -> Awaitable[frozenset[int]]:
+    def check(self, segments: frozenset[int]) -> Awaitable[dict[int, DrainClaim]]:
         self.checked_at.append(asyncio.get_running_loop().time())
-        return self.result(segments)
+        return claims_about(self.result(segments))
 
     async def nothing(self, segments: frozenset[int]) -> frozenset[int]:
         return NOTHING
 
-    def on_drained(self, segments: frozenset[int]) -> None:
-        self.drained.append(segments)
-        self.pending -= segments
+    def on_answer(self, claims: Mapping[int, DrainClaim]) -> PollOutcome:
+        if claims:
+            self.drained.append(frozenset(claims))
+            self.pending -= claims.keys()
+        return "drained" if claims else "waiting"
 
 
 @pytest.fixture
@@ -192,35 +200,24 @@ async def test_rule_4_one_check_at_a_time(harness: PollerHarness) -> None:
     assert ["waiting"] * 4 == harness.outcomes
 
 
-async def test_rule_4_a_check_that_raises_at_once_means_not_drained_yet(harness: PollerHarness) -> None:
-    def result(segments: frozenset[int]) -> Awaitable[frozenset[int]]:
-        raise ConnectionRefusedError("connection refused")
-
-    harness.result = result
-    harness.poller.reset()
-    with capture_logs() as logs:
-        await asyncio.sleep(7)
-
-    assert [2, 6] == harness.checked_at
-    assert ["failed", "failed"] == harness.outcomes
-    assert "connection refused" == harness.poller.problem
-    assert [("drain_poll.failed", "connection refused")] * 2 == [(each["event"], each["reason"]) for each in logs]
-
-
-@pytest.mark.parametrize("error", [ValueError("a bug in the checker"), asyncio.CancelledError()])
-async def test_rule_4_a_check_that_raises_later_means_not_drained_yet(
-    harness: PollerHarness, error: BaseException
-) -> None:
+@pytest.mark.parametrize("error", [ConnectionRefusedError("refused"), ValueError("a bug"), asyncio.CancelledError()])
+@pytest.mark.parametrize("seconds", [0, 1])
+async def test_rule_4_a_check_that_raises_means_not_drained_yet(harness, error: BaseException, seconds: int) -> None:
     async def result(segments: frozenset[int]) -> frozenset[int]:
-        await asyncio.sleep(1)
+        if seconds:
+            await asyncio.sleep(seconds)
         raise error
 
     harness.result = result
     harness.poller.reset()
-    await asyncio.sleep(9)
+    with capture_logs() as logs:
+        await asyncio.sleep(9)
 
     assert ["failed", "failed"] == harness.outcomes
     assert [] == harness.drained
+    problem = str(error) or "the last one was cancelled"
+    assert problem == harness.poller.problem
+    assert [("drain_poll.failed", problem)] * 2 == [(each["event"], each["reason"]) for each in logs]
 
 
 async def test_rule_4_a_check_that_hangs_times_out_and_is_repeated(harness: PollerHarness) -> None:
@@ -432,13 +429,13 @@ async def test_close_is_idempotent_and_allowed_before_the_start(harness: PollerH
     assert not harness.poller.running
 
 
-async def test_an_exception_in_on_drained_reaches_the_owner(harness: PollerHarness) -> None:
+async def test_an_exception_in_on_answer_reaches_the_owner(harness: PollerHarness) -> None:
     """It does not count as a failed check, and polling stops."""
 
-    def on_drained(segments: frozenset[int]) -> None:
+    def on_answer(claims: Mapping[int, DrainClaim]) -> PollOutcome:
         raise AssertionError("a bug")
 
-    harness.poller._on_drained = on_drained
+    harness.poller._on_answer = on_answer
     harness.result = lambda segments: asyncio.sleep(0, segments)
     harness.poller.raise_failure()
     harness.poller.poll_now()

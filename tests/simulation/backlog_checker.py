@@ -10,7 +10,7 @@ aggregated them (drain.backlog.merge). Its backlogs must be those of the leaders
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -48,14 +48,16 @@ class BacklogChecker:
     """Shard → the rows of its last count."""
     drained: int = 0
     """Number of segments that a drain check found drained."""
+    claimed_falsely: int = 0
+    """Number of segments that a drain check called drained although they are not."""
 
     def record_stored(self, shard: int, row: Mapping[str, Any]) -> None:
         """Follow one record: the columns of a chunk with their values."""
         self.buckets[shard, row["topic_id"], row["segment"]][row["offset"]] = key_bucket(row["key"], KEY_BUCKETS)
         self.new_facts[shard].add([row | {"shard": shard, "size_bytes": len(row["key"]) + len(row["value"])}])
 
-    def drained_segments(self, state: ShardState, query: DrainQuery) -> frozenset[int]:
-        """Return which segments of ``query`` are drained, counted to the newest chunk."""
+    def drained_segments(self, state: ShardState, query: DrainQuery) -> dict[int, int]:
+        """Return which segments of ``query`` are drained, and to which end, counted to the newest chunk."""
         shard = state.shard
         new = merged_rows(self.new_facts[shard].take()).get(shard, [])
         self.counted[shard] = next_result(self.counted[shard], new)
@@ -64,6 +66,14 @@ class BacklogChecker:
         self._compare(state, query, backlogs)
         found = drained(backlogs, query.seek_generation, query.segments)
         self.drained += len(found)
+        return found
+
+    def false_claims(self, state: ShardState, query: DrainQuery, drained: Container[int]) -> dict[int, int]:
+        """Return what a Spark process of another ledger says about the other sealed segments: they are drained."""
+        topic = state.topics_by_id.get(query.topic_id)
+        others = {} if topic is None else {s: topic.layout.segments.get(s) for s in query.segments if s not in drained}
+        found = {s: each.end_offset for s, each in others.items() if each is not None and each.end_offset is not None}
+        self.claimed_falsely += len(found)
         return found
 
     def _compare(self, state: ShardState, query: DrainQuery, backlogs: list[Backlog]) -> None:

@@ -28,7 +28,7 @@ async def ledger(tmp_path: Path) -> CheckedLedger:
 
 def drained(ledger: CheckedLedger, seek_generation: int = 0) -> frozenset[int]:
     query = DrainQuery(0, ledger.orders, ledger.billing, seek_generation, SEALED, 1)
-    return ledger.checker.backlogs.drained_segments(ledger.checker.states[0], query)
+    return frozenset(ledger.checker.backlogs.drained_segments(ledger.checker.states[0], query))
 
 
 async def test_a_segment_that_was_read_to_its_end_is_drained(ledger: CheckedLedger) -> None:

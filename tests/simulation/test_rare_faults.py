@@ -10,6 +10,7 @@ import pytest
 import controller.leader.shard_controller
 import controller.snapshots.restore
 import coordinator.assignment_reconciler
+import coordinator.drain_monitor
 from controller.state.shard_state import ShardState
 from coordinator.decisions.gate import compute_gate
 from headgate.errors import LedgerError
@@ -265,6 +266,19 @@ def test_an_external_child_that_is_read_before_its_parent_is_found(monkeypatch: 
     )
 
     assert "before its" in first_violation(lambda seed: plan_of_one("external_topic", seed))
+
+
+# A Spark process that counts another ledger
+
+
+def test_a_false_answer_of_a_drain_check_opens_no_gate_because_of_the_veto_of_the_leader(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plan = plan_of(26, SPARSE)
+    assert play(plan).backlogs.claimed_falsely
+    monkeypatch.setattr(coordinator.drain_monitor, "contradiction", lambda *_: None)
+
+    assert "counts as drained at" in first_violation(lambda seed: plan_of(seed, SPARSE), first=26)
 
 
 def plan_with_program(program: str, seed: int) -> Plan:

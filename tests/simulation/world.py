@@ -25,7 +25,7 @@ from prometheus_client import CollectorRegistry
 from controller.settings.load import IngestSettings, RetentionSettings, ScalingSettings
 from controller.snapshots.job import take_snapshot
 from controller.state.shard_state import ShardState
-from drain.protocol import DrainQuery
+from drain.protocol import DrainedResponse, DrainQuery
 from headgate import Admin, Consumer, Delivery, Producer
 from headgate.client.connection import Client
 from headgate.client.producer_settings import ProducerSettings
@@ -478,15 +478,15 @@ class ClusterSimulation:
                             await consumer.acknowledge(record)
             self.log(name, "registers again")
 
-    async def drained(self, query: DrainQuery) -> frozenset[int]:
-        """Answer drain checks like the Spark process: late, sometimes failing or hanging, never ahead of the ledger."""
+    async def drained(self, query: DrainQuery) -> DrainedResponse:
+        """Answer like the Spark process: late, failing, hanging, or falsely, as one of another ledger."""
         await asyncio.sleep(self.drain_rng.uniform(0.05, 1.0))
         luck = self.drain_rng.random()
         if 0.05 <= luck < 0.1:
             await asyncio.sleep(3600)
         state = self.checker.states[query.shard]
         if state.chunk < query.at_least_chunk:
-            return frozenset()
+            return DrainedResponse(id=0)
         try:
             found = self.checker.backlogs.drained_segments(state, query)
         except Exception as error:
@@ -494,4 +494,6 @@ class ClusterSimulation:
             raise
         if luck < (0.05 if found else 0.25):  # nothing waits for a check that finds nothing
             raise HeadgateError("the backlog run failed")
-        return found
+        if luck >= 0.95:
+            found |= self.checker.backlogs.false_claims(state, query, found)
+        return DrainedResponse(id=0, drained=found, watermark=state.chunk)

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from coordinator.decisions.gate import compute_gate
+from coordinator.decisions.two_witnesses import DrainClaim
 from coordinator.reporting.explanation import ExplanationContext, SegmentHolder, explain
 from coordinator.state.subscription import RegisteredConsumer, Subscription
 from coordinator.steps import complete
@@ -211,6 +212,21 @@ async def test_the_failure_of_the_last_drain_check_is_named_until_one_is_answere
     harness.checker.failure = None
     await harness.run(5)
     assert explain_all(harness).summary[-1].startswith("The next drain check runs in")
+
+
+async def test_a_drain_check_that_the_leader_contradicts_is_named_until_it_no_longer_does(lead: Lead) -> None:
+    harness = lead("ada", records=3)
+    harness.split(0)
+    harness.checker.claims = {0: DrainClaim(3)}
+    await harness.run(3)
+    assert explain_all(harness).segments[1].sentences[1] == (
+        "Segment 0 (0000-ffff) does not open: Spark says that it is drained to 3; this leader knows 0 of 3 as "
+        "acknowledged. Check which ledger the Spark process counts (headgate doctor)."
+    )
+
+    harness.checker.claims = {}
+    await harness.run(5)
+    assert "is read by ada" in explain_all(harness).segments[1].sentences[1]
 
 
 async def test_a_stream_without_a_drain_check_says_that_segments_stay_blocked(lead: Lead) -> None:

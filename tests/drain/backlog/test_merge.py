@@ -219,8 +219,8 @@ def test_drained_returns_requested_segments_at_the_requested_generation():
         (SEGMENT, replace(SEGMENT, segment=1), STREAM, *(replace(PROGRESS, segment=n, position=10) for n in (0, 1)))
     )
 
-    assert frozenset({1}) == drained(rows, 0, frozenset({1, 2}))
-    assert frozenset() == drained(rows, 1, frozenset({1, 2}))
+    assert {1: 10} == drained(rows, 0, frozenset({1, 2}))
+    assert {} == drained(rows, 1, frozenset({1, 2}))
 
 
 def in_buckets(first, end, **changes):

@@ -75,7 +75,7 @@ def test_tables_give_the_backlog_and_the_drained_segments(spark, tmp_path: Path,
     found = counted(spark, tables(tmp_path, entry_rows(), acks, form))
 
     assert {0: (0, 0, None, True), 1: (2, 14, 2001, False), 2: (0, 0, None, False)} == by_segment(found)
-    assert frozenset({0}) == drained(found, 3, frozenset({0, 1}))
+    assert {0} == drained(found, 3, frozenset({0, 1})).keys()
     assert {3} == {row.seek_generation for row in found}
 
 

@@ -72,7 +72,7 @@ class FakeDrainService:
         if isinstance(request, Ping):
             return Pong(id=request.id, runs=0)
         assert isinstance(request, DrainedRequest)
-        drained = request.query.segments & self.drained
+        drained = dict.fromkeys(request.query.segments & self.drained, 4)
         return DrainedResponse(id=request.id, drained=drained, watermark=self.watermark, error=self.error)
 
     async def hang_up(self) -> None:

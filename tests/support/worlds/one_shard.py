@@ -23,7 +23,7 @@ from controller.settings.load import IngestSettings, RetentionSettings, ScalingS
 from controller.state.shard_state import ShardState
 from controller.status import summaries
 from coordinator.ports import CoordinatorSettings
-from drain.protocol import DrainQuery
+from drain.protocol import DrainedResponse, DrainQuery
 from headgate.ledger.compacted import delete_compacted_segments
 from headgate.ledger.ledger import Ledger
 from headgate.model import entries as e
@@ -142,7 +142,6 @@ class OneShard:
         self.ingest = ingest or IngestSettings()
         self.scaling = scaling or ScalingSettings()
         self.retention = retention or RetentionSettings()
-        self.drained_segments: frozenset[int] = frozenset()
         self.drain_problem: str | None = None
         """Why drain checks are not answered, as the daemon says it."""
         self.yields_to_contender = False
@@ -154,9 +153,9 @@ class OneShard:
     def now_ms(self) -> int:
         return now_ms() + self.clock_ahead_ms
 
-    async def drained(self, query: DrainQuery) -> frozenset[int]:
-        """Report what the test declares as drained, in place of the Spark process."""
-        return query.segments & self.drained_segments
+    async def drained(self, query: DrainQuery) -> DrainedResponse:
+        """Report nothing as drained, in place of the Spark process."""
+        return DrainedResponse(id=0, watermark=query.at_least_chunk)
 
     async def begin(self, instance: str = "a", transport: Any = None) -> ShardLeader:
         """Read the ledger, write the next term chunk, and return its leader."""

@@ -15,6 +15,7 @@ from controller.state.shard_state import ShardState
 from controller.state.topic import Topic
 from coordinator.decisions.gate import is_gated
 from coordinator.decisions.refusal import Refusal
+from coordinator.decisions.two_witnesses import DrainClaim
 from coordinator.ports import CoordinatorSettings
 from coordinator.state.subscription import Subscription
 from coordinator.subscription_coordinator import SubscriptionCoordinator
@@ -310,15 +311,18 @@ class FakeDrainChecker:
         self.reports_nothing_drained = False
         self.failure: str | None = None
         """What every check raises; None: they are answered."""
+        self.claims: dict[int, DrainClaim] = {}
+        """What every check says in addition, true or false."""
 
-    async def __call__(self, subscription: Subscription, segments: frozenset[int]) -> frozenset[int]:
+    async def __call__(self, subscription: Subscription, segments: frozenset[int]) -> dict[int, DrainClaim]:
         self.checks.append((asyncio.get_running_loop().time(), segments))
         await asyncio.sleep(0.05)
         if self.failure is not None:
             raise DrainCheckError(self.failure)
-        layout = self.harness.topic.layout
-        drained = frozenset(s for s in segments if subscription.position(s) >= layout.segments[s].end_offset)
-        return frozenset() if self.reports_nothing_drained else drained
+        if self.reports_nothing_drained:
+            return {}
+        ends = {each: self.harness.topic.layout.segments[each].end_offset for each in segments}
+        return {s: DrainClaim(end) for s, end in ends.items() if subscription.position(s) >= end} | self.claims
 
     @property
     def checked_at(self) -> list[float]:
