@@ -276,20 +276,28 @@ class ShardController:
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + TRANSFER_TIMEOUT_SECONDS
-        confirmed = False
-        while loop.time() < deadline:
-            async with self._reading:
-                if self.leadership.role is not Role.FOLLOWING or self.leader is not None or self.fault is not None:
-                    return
-                try:
+        problem: str | None = "the ledger was not read in time"
+        try:
+            while loop.time() < deadline:
+                async with self._reading:
+                    if self.fault is not None:
+                        problem = self.fault
+                        return
+                    if self.leadership.role is not Role.FOLLOWING or self.leader is not None:
+                        problem = None
+                        return
                     await self._apply_new_chunks()
-                except (StoreUnavailableError, LedgerError) as error:
-                    self._log.warning("transfer.not_prepared", reason=str(error))
-                    return
-            if not confirmed and self._reaches_broker():
-                confirmed = True
-                self._elections.confirm(self.shard)
-            await asyncio.sleep(PREPARE_INTERVAL_SECONDS)
+                if problem is not None and self._reaches_broker():
+                    problem = None
+                    self._elections.confirm(self.shard)
+                elif problem is not None:
+                    problem = "the broker is not connected"
+                await asyncio.sleep(PREPARE_INTERVAL_SECONDS)
+        except (StoreUnavailableError, LedgerError) as error:
+            problem = str(error)
+        finally:  # Also when the leader withdraws the nomination: its log refers to this line.
+            if problem is not None:
+                self._log.warning("transfer.not_prepared", reason=problem)
 
     def _stop_preparing(self) -> None:
         if self._preparing is not None:

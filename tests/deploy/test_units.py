@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from controller.leader.shard_controller import HANDOVER_TIMEOUT_SECONDS
+from controller.leader.shard_spreader import EVACUATION_SECONDS
 from controller.settings.load import load_settings
 from drain.service.service import STOP_SECONDS
 from metrics.http_listener import CLOSE_SECONDS
@@ -21,6 +22,8 @@ DEPLOY = Path(__file__).parents[2] / "deploy"
 UNITS = ("headgate.service", "headgate-backlog.service", "headgate-backlog-once.service")
 TIMER = "headgate-backlog-once.timer"
 HIGHEST_EXPOSURE = 1.5
+LONGEST_SILENCE_SECONDS = 86.0
+"""Measured between two ticks of a start on an overloaded machine."""
 
 needs_systemd_analyze = pytest.mark.skipif(
     shutil.which("systemd-analyze") is None,
@@ -104,13 +107,13 @@ def test_time_limits_exceed_the_times_of_the_program():
     daemon, backlog = (directives(unit) for unit in UNITS[:2])
     settings = load_settings(DEPLOY / "headgate.toml")
     locks, broker, child = settings.zookeeper.session_timeout_seconds, 2, 5
-    longest_stop = (
+    longest_stop = EVACUATION_SECONDS + (
         HANDOVER_TIMEOUT_SECONDS + settings.ingest.write_timeout_seconds + locks + broker + CLOSE_SECONDS + child
     )
 
     assert float(daemon["TimeoutStopSec"][0]) >= longest_stop
     assert float(backlog["TimeoutStopSec"][0]) >= STOP_SECONDS + 1
-    assert float(daemon["WatchdogSec"][0]) == START_EXTENSION_SECONDS == float(daemon["TimeoutStartSec"][0])
+    assert float(daemon["TimeoutStartSec"][0]) == START_EXTENSION_SECONDS >= 3 * LONGEST_SILENCE_SECONDS
 
 
 def test_the_example_settings_match_the_units():

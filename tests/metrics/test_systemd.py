@@ -40,7 +40,7 @@ def test_the_messages_of_a_start_and_a_stop(manager, notifier):
     notifier.stopping()
 
     assert received(manager) == [
-        "EXTEND_TIMEOUT_USEC=30000000",
+        "EXTEND_TIMEOUT_USEC=300000000",
         "WATCHDOG=1",
         "READY=1\nSTATUS=contending for 4 shards",
         "WATCHDOG=1",

@@ -292,6 +292,20 @@ async def test_a_successor_that_cannot_read_the_ledger_does_not_confirm() -> Non
     assert await cluster.terms() == [(1, "a")]
 
 
+async def test_a_successor_without_the_broker_says_why_it_did_not_confirm() -> None:
+    """The leader withdraws the nomination first, and its log refers to the successor's."""
+    cluster = Cluster()
+    async with three(cluster) as (a, b, _):
+        cluster.broker.cut("daemon-b")
+        await until(lambda: not b.transport.connected)
+
+        with capture_logs() as logs:
+            assert await a.controller.start_transfer("b", "spread", 1.0) is not None
+            await until(lambda: any(line["event"] == "transfer.not_prepared" for line in logs))
+
+    assert ["the broker is not connected"] == [x["reason"] for x in logs if x["event"] == "transfer.not_prepared"]
+
+
 async def test_a_daemon_that_stops_while_it_prepares_does_not_wait_for_the_store() -> None:
     async with three(Cluster()) as (a, b, _):
         b.store.freeze()
