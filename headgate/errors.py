@@ -63,6 +63,10 @@ class LedgerError(HeadgateError):
     """
 
 
+class ForeignObjectError(LedgerError):
+    """An object has the name of one of the ledger, and is no file, or too large. It was not read. The text names it."""
+
+
 class LedgerFormatError(LedgerError):
     """An object of the ledger was written by another version.
 

@@ -22,7 +22,7 @@ from controller.retention.trim_policy import deletable, trim_point
 from controller.snapshots.format import SnapshotError, check_snapshot
 from controller.snapshots.restore import require_complete
 from controller.state.shard_state import ShardState
-from headgate.errors import LedgerError, ObjectMissingError, StoreUnavailableError
+from headgate.errors import ForeignObjectError, LedgerError, ObjectMissingError, StoreUnavailableError
 from headgate.ledger.chunk_ranges import ChunkRange, compacted_through, ranges_to_read
 from headgate.ledger.compacted import manifest_ranges, read_manifest
 from headgate.ledger.ledger import Ledger
@@ -168,7 +168,7 @@ class Trimmer:
                 await asyncio.to_thread(check_snapshot, data, shard=shard, chunk=number)
             except ObjectMissingError:
                 return False  # Replaced by newer snapshots.
-            except SnapshotError as error:
+            except (SnapshotError, ForeignObjectError) as error:
                 self._observer.observe(events.SnapshotRejected(shard=shard))
                 log.warning("snapshot.unusable", shard=shard, chunk=number, reason=str(error))
                 self._readable = {number: False}

@@ -18,6 +18,7 @@ from headgate.arguments import HIGHEST_PORT, SHORTEST_SECONDS
 from headgate.errors import ConfigError
 from headgate.protocol.messages import MAX_MESSAGE_BYTES
 from headgate.secret_file import read_secret
+from headgate.storage.size_limits import MAX_CHUNK_BYTES
 
 MAX_SHARDS = 1024
 
@@ -282,7 +283,7 @@ class IngestSettings(Section, frozen=True, kw_only=True):
     pipelining: bool = True
     """Let producers keep several batches in flight. False: one at a time, a safeguard against
     faulty clients. SIGHUP applies a change at once."""
-    queue_bytes: Annotated[int, Meta(ge=MAX_MESSAGE_BYTES, le=2**40)] = 64 * 1024 * 1024
+    queue_bytes: Annotated[int, Meta(ge=MAX_MESSAGE_BYTES, le=MAX_CHUNK_BYTES // 2)] = 64 * 1024 * 1024
     """Bytes of accepted batches per shard that may wait for the store; above it, batches are
     rejected as "unavailable". Default: 64 MiB."""
     write_timeout_seconds: Seconds = 10.0

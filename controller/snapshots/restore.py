@@ -26,7 +26,7 @@ from controller.snapshots.read_ahead import read_in_order
 from controller.state.shard_state import ShardState
 from coordinator.steps import TakeSteps
 from headgate.background import cancel_and_wait
-from headgate.errors import LedgerError, LedgerFormatError, ObjectMissingError
+from headgate.errors import ForeignObjectError, LedgerError, LedgerFormatError, ObjectMissingError
 from headgate.ledger.chunk import FORMAT
 from headgate.ledger.format_version import check_format
 from headgate.ledger.ledger import Ledger, run_start
@@ -61,7 +61,7 @@ async def load_newest_snapshot(ledger: Ledger, on_unusable: OnUnusableSnapshot, 
             )
         try:
             return await take_steps(decode_steps(await ledger.store.read(where), shard=ledger.shard, chunk=number))
-        except (SnapshotError, ObjectMissingError) as error:
+        except (SnapshotError, ForeignObjectError, ObjectMissingError) as error:
             # Missing: newer ones were written meanwhile, and it was deleted.
             on_unusable(ledger.shard)
             log.warning("snapshot.unusable", shard=ledger.shard, chunk=number, reason=str(error))

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from drain.backlog.merge import StateRow
 from drain.spark.schemas import STATE
-from headgate.errors import LedgerError, ObjectExistsError
+from headgate.errors import ForeignObjectError, LedgerError, ObjectExistsError
 from headgate.ledger.checksum import seal_parquet
 from headgate.ledger.paths import chunk_name, chunk_numbers
 from headgate.ledger.sealed_parquet import check_sealed
@@ -84,7 +84,11 @@ async def watermarks(store: Store, shard: int, after: int = 0) -> list[int]:
 
 async def read_result(store: Store, shard: int, watermark: int) -> Result:
     """Return one result; raises ResultError, ObjectMissingError or StoreUnavailableError."""
-    return decode_result(await store.read(result_path(shard, watermark)), shard=shard, watermark=watermark)
+    try:
+        data = await store.read(result_path(shard, watermark))
+    except ForeignObjectError as error:
+        raise ResultError(str(error)) from None
+    return decode_result(data, shard=shard, watermark=watermark)
 
 
 async def publish_result(store: Store, result: Result) -> Result:

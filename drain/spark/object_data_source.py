@@ -42,6 +42,8 @@ from headgate.ledger.checksum import ChecksumError, NoChecksumError, verify_parq
 NAME: Final = "headgate_objects"
 _METADATA_KEY: Final = b"headgate"
 _FORMAT: Final = 3
+_MAX_CHUNK_BYTES: Final = 512 * 1024 * 1024
+"""As in headgate.storage.size_limits, which workers do not have."""
 _CHUNK_PATH: Final = re.compile(r"shard=(\d+)/(\d+)\.parquet$")
 
 
@@ -161,6 +163,8 @@ def _prefetch(store: Any, paths: Sequence[str], schema: pa.Schema, limits: ReadL
 def _table(store: Any, path: str, schema: pa.Schema, small_object_bytes: int, one_large: Lock) -> pa.Table:
     try:
         found = obstore.get(store, path)
+        if found.meta["size"] > _MAX_CHUNK_BYTES:
+            raise ObjectError(f"{path} has {found.meta['size']} bytes, and a chunk has at most {_MAX_CHUNK_BYTES}")
         large = found.meta["size"] > small_object_bytes
         with one_large if large else nullcontext():
             if large:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from headgate.errors import (
+    ForeignObjectError,
     LedgerError,
     NotDurableError,
     ObjectExistsError,
@@ -77,6 +78,8 @@ class Ledger:
                 stored = await self.store.read(path)
             except ObjectMissingError:
                 raise error from None
+            except ForeignObjectError as other:
+                raise ObjectExistsError(str(other)) from error
             except StoreError as unread:
                 raise OutcomeUnknownError(f"unknown whether {path} was written: {error}; {unread}") from error
             if stored != data:
@@ -88,11 +91,13 @@ class Ledger:
         await self.store.make_durable(chunk_folder(self.shard))
 
     async def exists(self, number: int) -> bool:
-        """Return whether chunk ``number`` exists; raises StoreUnavailableError."""
+        """Return whether an object has the name of chunk ``number``; raises StoreUnavailableError."""
         try:
             await self.store.read(self._path(number))
         except ObjectMissingError:
             return False
+        except ForeignObjectError:
+            return True
         return True
 
     async def newest(self) -> int:

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import os
 import re
+import stat
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -22,12 +23,14 @@ import obstore.store
 
 from headgate.errors import (
     ConfigError,
+    ForeignObjectError,
     ObjectExistsError,
     ObjectMissingError,
     OutcomeUnknownError,
     StoreUnavailableError,
 )
 from headgate.storage.local_writer import LocalWriter
+from headgate.storage.size_limits import check_size
 
 _SHARD_DIRECTORY_DEPTH = 2
 """Folders up to ``compacted/shard=0003`` are kept when empty: a writer may be about to use them."""
@@ -50,11 +53,12 @@ class Store(Protocol):
             StoreUnavailableError: nothing was written.
             OutcomeUnknownError: it may or may not have been written.
             NotDurableError: it was written, and a power failure may remove it.
+            ForeignObjectError: it is too large to be read again (headgate.storage.size_limits); nothing was written.
 
         """
 
     async def read(self, path: str) -> bytes:
-        """Return the object; raises ObjectMissingError or StoreUnavailableError."""
+        """Return the object; raises ObjectMissingError, StoreUnavailableError or ForeignObjectError."""
 
     async def names(self, prefix: str, after: str = "") -> list[str]:
         """Return the names of the objects in the folder ``prefix`` greater than ``after``, sorted.
@@ -88,6 +92,7 @@ class LocalStore:
 
     async def create(self, path: str, data: bytes) -> None:
         """See `Store.create`."""
+        check_size(path, len(data))
         await self._writer.create(path, data)
 
     async def read(self, path: str) -> bytes:
@@ -128,7 +133,13 @@ class LocalStore:
 
     def _read(self, path: str) -> bytes:
         try:
-            return (self._root / path).read_bytes()
+            # Before it is opened: a pipe would block, and a device may react.
+            found = (self._root / path).stat()
+            if not stat.S_ISREG(found.st_mode):
+                raise ForeignObjectError(f"{path} is not a regular file in {self._root}: remove it")
+            check_size(path, found.st_size)
+            with (self._root / path).open("rb") as file:
+                return file.read(found.st_size)
         except FileNotFoundError:
             raise ObjectMissingError(f"{self._root / path} does not exist") from None
         except OSError as error:
@@ -182,6 +193,7 @@ class RemoteStore:
 
     async def create(self, path: str, data: bytes) -> None:
         """See `Store.create`. After any failure but "exists" the outcome is unknown: the request may have arrived."""
+        check_size(path, len(data))
         try:
             await obstore.put_async(self._bucket, path, data, mode="create", use_multipart=False)
         except obstore.exceptions.AlreadyExistsError:
@@ -193,6 +205,7 @@ class RemoteStore:
         """See `Store.read`."""
         try:
             response = await obstore.get_async(self._bucket, path)
+            check_size(path, response.meta["size"])
             return bytes(await response.bytes_async())
         except (obstore.exceptions.NotFoundError, FileNotFoundError):
             raise ObjectMissingError(f"{path} does not exist") from None

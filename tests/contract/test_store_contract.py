@@ -12,10 +12,18 @@ from typing import Literal
 import obstore.store
 import pytest
 
-from headgate.errors import ObjectExistsError, ObjectMissingError, OutcomeUnknownError, StoreUnavailableError
+from headgate.errors import (
+    ForeignObjectError,
+    ObjectExistsError,
+    ObjectMissingError,
+    OutcomeUnknownError,
+    StoreUnavailableError,
+)
 from headgate.ledger.ledger import Ledger
-from headgate.ledger.paths import chunk_path
+from headgate.ledger.paths import IDENTITY_PATH, chunk_path
+from headgate.storage import size_limits
 from headgate.storage.object_store import LocalStore, RemoteStore, Store, open_store
+from headgate.storage.size_limits import max_bytes
 from tests.support.fakes.object_store import FakeStore
 from tests.support.servers.s3_server import BUCKET, SECRET, S3Server, s3_server
 
@@ -69,6 +77,22 @@ async def test_an_object_is_read_as_it_was_created(store: Store, data: bytes) ->
     await store.create("chunks/shard=0001/000000000001.parquet", data)
 
     assert await store.read("chunks/shard=0001/000000000001.parquet") == data
+
+
+async def test_an_object_that_is_too_large_for_its_place_is_neither_written_nor_read(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    large = b"x" * (max_bytes(IDENTITY_PATH) + 1)
+    with pytest.raises(ForeignObjectError, match=f"^{IDENTITY_PATH} has {len(large)} bytes"):
+        await store.create(IDENTITY_PATH, large)
+    with pytest.raises(ObjectMissingError):
+        await store.read(IDENTITY_PATH)
+
+    with monkeypatch.context() as unlimited:
+        unlimited.setitem(size_limits.MAX_BYTES, IDENTITY_PATH, len(large))
+        await store.create(IDENTITY_PATH, large)
+    with pytest.raises(ForeignObjectError, match=f"^{IDENTITY_PATH} has {len(large)} bytes"):
+        await store.read(IDENTITY_PATH)
 
 
 async def test_an_object_is_never_replaced(store: Store) -> None:

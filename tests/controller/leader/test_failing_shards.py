@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 
 from controller.leadership.transitions import Role
 from controller.status import daemon_status
-from headgate.ledger.paths import chunk_folder
+from headgate.ledger.paths import chunk_folder, chunk_path
 from metrics import events
 from tests.support.fakes.object_store import FakeStore, Fault, Operation
 from tests.support.waiting import until
@@ -134,3 +134,36 @@ def assert_reported(daemon: Contender, path: str) -> None:
     assert daemon.registry.get_sample_value("headgate_object_store_errors_total", {"operation": "read"}) or (
         daemon.registry.get_sample_value("headgate_object_store_errors_total", {"operation": "create"})
     )
+
+
+async def test_an_endless_object_as_the_next_chunk_fails_only_its_shard() -> None:
+    cluster = Cluster()
+    daemon = contender(cluster, "a")
+    async with daemon.running():
+        await until(lambda: len(daemon.led) == SHARDS)
+        before = {each.shard: each.terms_ended for each in daemon.controllers}
+        leader = daemon.controllers[DAMAGED].leader
+        assert leader is not None
+        path = chunk_path(DAMAGED, leader.commit.durable + 1)
+        daemon.store.endless.add(path)
+        leader.commit.barrier()
+        await until(lambda: daemon.controllers[DAMAGED].leadership.role is Role.FAILED)
+        fault = daemon.controllers[DAMAGED].fault
+
+        daemon.store.endless.clear()
+        await until(lambda: len(daemon.led) == SHARDS, 120)
+
+    assert fault is not None
+    assert fault.startswith(f"{path} is not a regular file")
+    ended = {each.shard for each in daemon.controllers if each.terms_ended > before[each.shard]}
+    assert {DAMAGED} == ended
+
+
+async def test_an_idle_leader_notices_an_endless_object_as_the_next_chunk() -> None:
+    cluster = Cluster()
+    daemon = contender(cluster, "a")
+    async with daemon.running():
+        await until(lambda: len(daemon.led) == SHARDS)
+        daemon.store.endless.add(chunk_path(DAMAGED, 2))
+        await until(lambda: daemon.controllers[DAMAGED].leadership.role is Role.FAILED, 60)
+        assert set(range(SHARDS)) - {DAMAGED} == daemon.led

@@ -3,6 +3,7 @@ objects."""
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -23,6 +24,7 @@ from drain.spark.schemas import FACT_COLUMNS, FACTS
 from drain.spark.spark_schemas import spark_schema
 from headgate.ledger import checksum
 from headgate.storage.object_store import open_store
+from headgate.storage.size_limits import MAX_CHUNK_BYTES
 from tests.support.samples.damaged_files import corrupt, truncate
 from tests.support.samples.ledgers import RandomLedger, WrittenLedger
 from tests.support.samples.object_formats import of_older_format, sealed
@@ -79,6 +81,10 @@ def misplaced(path: Path) -> None:
     shutil.copy(path.with_name("000000000001.parquet"), path)
 
 
+def huge(path: Path) -> None:
+    os.truncate(path, MAX_CHUNK_BYTES + 1)
+
+
 def of_an_older_version(path: Path) -> None:
     path.write_bytes(of_older_format(path.read_bytes()))
 
@@ -90,10 +96,11 @@ def of_an_older_version(path: Path) -> None:
         (truncate, "Parquet"),
         (corrupt, "is damaged: .* checksum"),
         (foreign, "headgate did not write"),
+        (huge, f"has {MAX_CHUNK_BYTES + 1} bytes, and a chunk has at most {MAX_CHUNK_BYTES}$"),
         (misplaced, "states that it is chunk 1 of shard 3"),
         (Path.unlink, "not found"),
     ],
-    ids=["older", "truncated", "corrupted", "foreign", "misplaced", "missing"],
+    ids=["older", "truncated", "corrupted", "foreign", "huge", "misplaced", "missing"],
 )
 def test_an_invalid_object_fails_with_its_name(ledger, damage, reason):
     damage(ledger.path(2))

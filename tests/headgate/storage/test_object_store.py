@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from headgate.errors import ObjectExistsError, StoreUnavailableError
+from headgate.errors import ForeignObjectError, ObjectExistsError, StoreUnavailableError
 from headgate.storage.object_store import LocalStore
+from headgate.storage.size_limits import MAX_CHUNK_BYTES
 
 
 async def test_an_unusable_folder_fails_every_operation_until_it_is_repaired(tmp_path: Path):
@@ -89,3 +90,23 @@ async def test_a_folder_that_cannot_be_made_durable_is_named(tmp_path: Path, mon
 
     with pytest.raises(StoreUnavailableError, match=f"cannot sync {tmp_path}/shard: Input/output error"):
         await store.make_durable("shard")
+
+
+@pytest.mark.parametrize("kind", ["a link to a device", "a pipe", "a folder", "a huge file"])
+async def test_what_is_no_object_is_refused_before_it_is_read(tmp_path: Path, kind: str):
+    """A link to /dev/zero as the next chunk took 17 GB of memory, and with it the leaders of all other shards."""
+    place = tmp_path / "chunks" / "shard=0000" / "000000000007.parquet"
+    place.parent.mkdir(parents=True)
+    match kind:
+        case "a pipe":
+            os.mkfifo(place)
+        case "a folder":
+            place.mkdir()
+        case "a huge file":
+            with place.open("wb") as file:
+                file.truncate(MAX_CHUNK_BYTES + 1)
+        case _:
+            place.symlink_to("/dev/zero")
+
+    with pytest.raises(ForeignObjectError, match=r"^chunks/shard=0000/000000000007\.parquet (is not|has)"):
+        await LocalStore(tmp_path).read("chunks/shard=0000/000000000007.parquet")

@@ -22,7 +22,14 @@ from collections import deque
 from collections.abc import Callable
 from typing import Literal, TypeVar, get_args
 
-from headgate.errors import ObjectExistsError, ObjectMissingError, OutcomeUnknownError, StoreUnavailableError
+from headgate.errors import (
+    ForeignObjectError,
+    ObjectExistsError,
+    ObjectMissingError,
+    OutcomeUnknownError,
+    StoreUnavailableError,
+)
+from headgate.storage.size_limits import check_size
 
 Operation = Literal["create", "read", "names", "delete", "make_durable"]
 Fault = Literal["unavailable", "unknown_written", "unknown_lost", "repeated"]
@@ -48,6 +55,8 @@ class FakeStore:
         self.objects: dict[str, bytes] = {} if objects is None else objects
         self.latency_seconds = latency_seconds
         self.probabilities: dict[Fault, float] = dict.fromkeys(FAULTS, 0.0)
+        self.endless: set[str] = set()
+        """Names under which there is a link to a device instead of an object."""
         self.damaged_reads = 0.0
         """Probability that a read returns data with one flipped bit."""
         self.calls: dict[Operation, int] = dict.fromkeys(get_args(Operation), 0)
@@ -80,11 +89,12 @@ class FakeStore:
 
     async def create(self, path: str, data: bytes) -> None:
         """See `Store.create`."""
+        check_size(path, len(data))
         fault = await self._begin("create", path)
         if fault == "unknown_lost":
             await self._delay()
             raise OutcomeUnknownError(f"unknown whether {path} was written")
-        exists = path in self.objects
+        exists = path in self.objects or path in self.endless
         if not exists:
             self.objects[path] = bytes(data)
         await self._delay()
@@ -96,8 +106,11 @@ class FakeStore:
     async def read(self, path: str) -> bytes:
         """See `Store.read`."""
         data = await self._answer("read", path, lambda: self.objects.get(path))
+        if path in self.endless:
+            raise ForeignObjectError(f"{path} is not a regular file: remove it")
         if data is None:
             raise ObjectMissingError(f"{path} does not exist")
+        check_size(path, len(data))
         if data and self.damaged_reads and self._rng.random() < self.damaged_reads:
             at = self._rng.randrange(len(data))
             return data[:at] + bytes([data[at] ^ 1 << self._rng.randrange(8)]) + data[at + 1 :]
