@@ -10,12 +10,13 @@ import structlog
 
 from controller.backup.copy import shard_folders
 from controller.leadership.election import Elections
-from controller.leadership.ledger_identity import LedgerIdentity, is_ledger_id
+from controller.leadership.ledger_identity import LedgerIdentity
 from controller.leadership.session_secret import SessionSecret
 from controller.settings.load import Settings
 from controller.settings.sections import MAX_SHARDS
 from controller.snapshots.restore import refuse_former_folder
 from headgate.errors import ConfigError, LedgerError, LedgerFormatError, ObjectMissingError, StoreUnavailableError
+from headgate.ledger.identity import is_ledger_id
 from headgate.ledger.ledger import Ledger
 from headgate.storage.object_store import Store
 

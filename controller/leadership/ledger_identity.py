@@ -12,46 +12,24 @@ The ledger has a random id in one object, and the cluster's node in ZooKeeper ha
 
 from __future__ import annotations
 
-import re
 import secrets
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Final
 
-import msgspec
 import structlog
 
 from headgate.errors import (
     ConfigError,
     LedgerError,
     ObjectExistsError,
-    ObjectMissingError,
     OutcomeUnknownError,
     StoreUnavailableError,
 )
-from headgate.ledger import checksum
-from headgate.ledger.format_version import check_json_format
+from headgate.ledger.identity import identity_object, read_ledger_id
 from headgate.ledger.paths import IDENTITY_PATH
 from headgate.storage.object_store import Store
 
-IDENTITY_FORMAT: Final = 1
-_ID = re.compile(r"[0-9a-f]{32}")
-
 log = structlog.get_logger(__name__)
-
-
-class _Identity(msgspec.Struct):
-    format: int
-    ledger_id: str
-
-
-def is_ledger_id(value: object) -> bool:
-    return isinstance(value, str) and _ID.fullmatch(value) is not None
-
-
-def identity_object(ledger_id: str) -> bytes:
-    """Return the content of the object at `IDENTITY_PATH`."""
-    return checksum.seal_json(msgspec.json.encode(_Identity(IDENTITY_FORMAT, ledger_id)))
 
 
 class LedgerIdentity:
@@ -67,6 +45,11 @@ class LedgerIdentity:
         self._known = known
         self._claim = claim
 
+    @property
+    def ledger_id(self) -> str | None:
+        """The cluster's id; None before `require` has returned once."""
+        return self._known
+
     async def require(self) -> None:
         """Return if the store has the cluster's ledger.
 
@@ -76,7 +59,7 @@ class LedgerIdentity:
             StoreUnavailableError: the store is unreachable.
 
         """
-        found = await self._read()
+        found = await read_ledger_id(self._store, self._url)
         if self._known is None:
             found = found or await self._create()
             # Readers see an object a moment before it is durable, and ZooKeeper must not know it longer.
@@ -95,21 +78,6 @@ class LedgerIdentity:
                 "cluster's. If it was moved while all daemons are stopped, remove ledger_id from that node"
             )
 
-    async def _read(self) -> str | None:
-        """Return the id of the ledger; None: it has none."""
-        try:
-            raw = await self._store.read(IDENTITY_PATH)
-        except ObjectMissingError:
-            return None
-        try:
-            checksum.verify_json(raw)
-            check_json_format(IDENTITY_PATH, raw, IDENTITY_FORMAT)
-            return msgspec.json.decode(raw, type=_Identity).ledger_id
-        except (checksum.ChecksumError, msgspec.DecodeError) as error:
-            raise LedgerError(
-                f"{IDENTITY_PATH} of {self._url} is damaged: {error}; replace it with an intact copy"
-            ) from error
-
     async def _create(self) -> str:
         wanted = secrets.token_hex(16)
         with suppress(ObjectExistsError):
@@ -119,7 +87,7 @@ class LedgerIdentity:
                 # The next attempt reads what was written.
                 raise StoreUnavailableError(str(error)) from error
             log.info("ledger.identified", ledger_id=wanted, url=self._url)
-        found = await self._read()
+        found = await read_ledger_id(self._store, self._url)
         if found is None:
             raise StoreUnavailableError(f"{IDENTITY_PATH} of {self._url} was created and is missing")
         return found

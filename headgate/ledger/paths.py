@@ -9,7 +9,7 @@ from typing import Final
 CHUNKS_FOLDER: Final = "chunks"
 """The folder of all shards' chunks."""
 IDENTITY_PATH: Final = "ledger.json"
-"""The random id of the ledger (controller.leadership.ledger_identity)."""
+"""The random id of the ledger (headgate.ledger.identity)."""
 FORMER_CHUNKS_FOLDER: Final = "ledger"
 """The same folder up to format 2."""
 _CHUNK_NAME: Final = re.compile(r"([0-9]{12})\.parquet")

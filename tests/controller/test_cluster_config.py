@@ -12,10 +12,11 @@ from structlog.testing import capture_logs
 
 from controller.chunk_writer.builder import ChunkBuilder
 from controller.cluster_config import ClusterConfig, join_cluster, require_format, require_shards
-from controller.leadership.ledger_identity import LedgerIdentity, identity_object
+from controller.leadership.ledger_identity import LedgerIdentity
 from controller.leadership.session_secret import SessionSecret
 from controller.settings.load import ClusterSettings, LedgerSettings, Settings
 from headgate.errors import ConfigError, LedgerError, LedgerFormatError
+from headgate.ledger.identity import identity_object
 from headgate.ledger.paths import IDENTITY_PATH, chunk_folder, chunk_name, chunk_path
 from headgate.model import entries as e
 from headgate.protocol import messages as m

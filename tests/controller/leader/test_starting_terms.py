@@ -10,9 +10,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from controller.chunk_writer.builder import ChunkBuilder
-from controller.leadership.ledger_identity import identity_object
 from controller.leadership.transitions import Event, Role
 from headgate.errors import ConfigError
+from headgate.ledger.identity import identity_object
 from headgate.ledger.paths import IDENTITY_PATH, chunk_path
 from headgate.model import entries as e
 from headgate.protocol import messages as m

@@ -6,10 +6,11 @@ import asyncio
 
 import pytest
 
-from controller.leadership.ledger_identity import LedgerIdentity, identity_object
+from controller.leadership.ledger_identity import LedgerIdentity
 from controller.leadership.transitions import Event, Role
 from headgate.errors import ConfigError, LedgerError, LedgerFormatError, StoreUnavailableError
 from headgate.ledger.checksum import seal_json
+from headgate.ledger.identity import identity_object
 from headgate.ledger.paths import IDENTITY_PATH
 from tests.support.fakes.object_store import FakeStore, Fault
 from tests.support.waiting import until

@@ -22,12 +22,13 @@ from controller.leader.standby_memory import StandbyMemory
 from controller.leader.step_driver import SerialSteps, TurnBudget
 from controller.leadership.election import ElectionEvent, Lost
 from controller.leadership.instance_record import InstanceRecord
-from controller.leadership.ledger_identity import LedgerIdentity, identity_object
+from controller.leadership.ledger_identity import LedgerIdentity
 from controller.leadership.shard_leaders import ShardLeaders
 from controller.leadership.transitions import Event, Role
 from controller.settings.load import IngestSettings, RetentionSettings, ScalingSettings, SpreadSettings
 from controller.state.shard_state import ShardState
 from headgate.ledger.compacted import delete_compacted_segments
+from headgate.ledger.identity import identity_object
 from headgate.ledger.ledger import Ledger
 from headgate.ledger.paths import IDENTITY_PATH
 from headgate.model import entries as e
