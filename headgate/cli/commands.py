@@ -20,9 +20,8 @@ CommandTable = Mapping[str, tuple[str, str]]
 """Name → (module, one line of help). The module defines the command under its name, with ``_`` for ``-``."""
 
 COMMANDS: Final[CommandTable] = {
-    "status": ("headgate.cli.cluster.status", "Show daemons, leaders, what is degraded and what is blocked."),
+    "status": ("headgate.cli.cluster.status", "Show daemons, leaders, what is degraded, and the subscriptions."),
     "doctor": ("headgate.cli.cluster.doctor", "Check what clients and daemons need, and say what to do."),
-    "top": ("headgate.cli.cluster.top", "Show rates and backlogs of all subscriptions, live."),
     "topic": ("headgate.cli.topics.topic", "Create, import, inspect, change, copy and delete topics."),
     "produce": ("headgate.cli.records.produce", "Write lines to a topic: newline-delimited JSON, or any text."),
     "shard": ("headgate.cli.cluster.shard", "List shards with their leaders, and transfer one to another daemon."),

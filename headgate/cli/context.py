@@ -153,10 +153,6 @@ class CommandContext:
         """Whether a person sees questions and can answer them."""
         return sys.stdin.isatty() and sys.stderr.isatty()
 
-    def can_draw(self) -> bool:
-        """Whether a person sees a screen and can press keys."""
-        return sys.stdin.isatty() and sys.stdout.isatty()
-
     def standard_input(self) -> int:
         """Return the file descriptor of standard input."""
         return sys.stdin.fileno()
@@ -184,6 +180,24 @@ class CommandContext:
         return process.returncode, "".join(jvm_output)
 
     # Running
+
+    async def pause(self, seconds: float) -> None:
+        """Wait between two answers of a watched view."""
+        import asyncio  # noqa: PLC0415
+
+        await asyncio.sleep(seconds)
+
+    def run_until_interrupted(self, main: Coroutine[Any, Any, None]) -> None:
+        """Run ``main``, which Ctrl-C ends: that is no failure."""
+        import signal  # noqa: PLC0415
+
+        from headgate.cli.terminal.interrupted import InterruptedBySignalError  # noqa: PLC0415
+
+        try:
+            self.run(main)
+        except InterruptedBySignalError as interrupted:
+            if interrupted.number != signal.SIGINT:
+                raise
 
     def start_logs(self) -> None:
         """Send logs to standard error."""

@@ -37,7 +37,7 @@ RUN_BY = {
     "run --config": "deploy/test_secure_deployment.py",
     # They start a node, or a process without end.
     "drain serve": "drain/service/test_service.py",
-    "top": "system/test_top.py",
+    "status --watch": "system/test_status_watch.py",
     "up --data": "controller/cli/test_up.py",
     "up --external": "controller/cli/test_up.py",
     "up --results": "controller/cli/test_up.py",
@@ -59,7 +59,7 @@ RUN_BY = {
     "produce --name": "system/test_named_producers.py",
     "producer delete": "system/test_named_producers.py",
     "producer list": "system/test_named_producers.py",
-    "subscription create": "system/test_top.py",
+    "subscription create": "system/test_status_watch.py",
     "subscription describe": "system/test_shared_subscription.py",
     "subscription describe --json": "system/test_shared_subscription.py",
     "subscription list": "system/test_one_node.py",

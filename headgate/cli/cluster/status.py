@@ -1,34 +1,93 @@
-"""`headgate status`: the whole cluster on one screen."""
+"""`headgate status`: the whole cluster on one screen, once or again and again."""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
 
 import click
 
 from headgate.cli.context import CommandContext, with_context
 from headgate.cli.terminal.output import examples, json_option, print_json, print_table
+from headgate.cli.terminal.seconds_type import Seconds
 
-TIMEOUT_SECONDS = 4.0
+if TYPE_CHECKING:
+    from headgate.client.cluster.values import ClusterInfo
+
+TIMEOUT_SECONDS: Final = 4.0
 """A person who looks because something is broken must not wait: with its start, the command ends within 5 seconds."""
+SHORTEST_INTERVAL_SECONDS: Final = 0.5
+"""A daemon collects at most once a second."""
 
 
-@click.command(epilog=examples("headgate status", "headgate status --json", "headgate status --timeout 30"))
+@click.command(
+    epilog=examples(
+        "headgate status", "headgate status --watch", "headgate status --json", "headgate status --timeout 30"
+    )
+)
+@click.option(
+    "--watch",
+    "interval_seconds",
+    type=Seconds(SHORTEST_INTERVAL_SECONDS),
+    is_flag=False,
+    flag_value="2",
+    metavar="[SECONDS]",
+    help="Show it again after each pause of SECONDS (2) until Ctrl-C.",
+)
 @json_option
 @with_context
-def status(context: CommandContext, as_json: bool) -> None:
-    """Show daemons, leaders, what is degraded and what is blocked.
+def status(context: CommandContext, interval_seconds: float | None, as_json: bool) -> None:
+    """Show daemons, leaders, what is degraded, and the subscriptions.
 
-    One daemon answers for the cluster and asks the others; "unreachable" are those that do not answer it. "since" is
-    how long the present leader has seen a segment blocked, so it starts again with a change of leader. Spark counts the
-    acknowledged records/s, leaders the other numbers.
+    One daemon answers for the cluster and asks the others; "unreachable" are those that do not answer it.
+    Subscriptions that have been blocked longest come first, then those with the largest backlog. The time for which a
+    segment is blocked starts again with a change of leader. Spark counts the acknowledged records/s, leaders the other
+    numbers. "drained in" is backlog ÷ (acked/s - in/s), or "never" if the backlog does not shrink.
+
+    With --watch, a terminal is drawn again in place, and each answer has its time. With --json too, each answer is one
+    line. While no leader answers, --watch says so on standard error.
 
     Waits 4 seconds for an answer, unless --timeout says otherwise. Exit code 1 if no leader answers: the error says
     which shards have none.
     """
     context.reply_timeout_seconds = TIMEOUT_SECONDS
-    found = context.ask(lambda admin: admin.describe_cluster(blocked=not as_json))
+    if interval_seconds is not None:
+        context.run_until_interrupted(_watch(context, interval_seconds, as_json=as_json))
+        return
+    found = context.ask(lambda admin: admin.describe_cluster())
     if as_json:
         print_json(found)
-        return
+    else:
+        _print(found)
+
+
+async def _watch(context: CommandContext, interval_seconds: float, *, as_json: bool) -> None:
+    import msgspec  # noqa: PLC0415
+
+    from headgate.cli.cluster.status_report import time_line  # noqa: PLC0415
+    from headgate.errors import NoLeaderError  # noqa: PLC0415
+
+    answered = False
+    async with context.open_admin() as admin:
+        while True:
+            try:
+                found = await admin.describe_cluster()
+            except NoLeaderError as error:
+                # One may appear again. A cluster that never answered is an error.
+                if not answered:
+                    raise
+                click.echo(f"no answer: {error}", err=True)
+            else:
+                answered = True
+                if as_json:
+                    click.echo(msgspec.json.encode(found))
+                else:
+                    click.clear()
+                    click.echo(time_line(found))
+                    _print(found)
+            await context.pause(interval_seconds)
+
+
+def _print(found: ClusterInfo) -> None:
     # Only here: it needs the values of the client, and `headgate --help` nothing.
     from headgate.cli.cluster import status_report as report  # noqa: PLC0415
 
@@ -36,6 +95,7 @@ def status(context: CommandContext, as_json: bool) -> None:
         click.echo(line)
     if found.subscriptions:
         click.echo("")
-        print_table(report.BLOCKED_COLUMNS, report.blocked_rows(found.subscriptions, found.as_of_ms))
-        if len(found.subscriptions) > report.MAX_BLOCKED:
-            click.echo(f"and {len(found.subscriptions) - report.MAX_BLOCKED} more; see --json")
+        rows = report.subscription_rows(found.subscriptions, found.as_of_ms)
+        print_table(report.COLUMNS, rows, numbers=report.NUMBERS, drop=report.DROP)
+        if len(found.subscriptions) > len(rows):
+            click.echo(f"and {len(found.subscriptions) - len(rows)} more; see --json")

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from textwrap import wrap
 from typing import Final
 
+from headgate.cli.terminal.rates import NONE, UNKNOWN, outlook_text, rate_text
 from headgate.client.cluster.values import ClusterInfo, DaemonInfo, ShardInfo, SubscriptionSummary
 from headgate.model.duration import duration
 from headgate.protocol.backlog import records_text
@@ -17,10 +18,12 @@ from headgate.protocol.backlog import records_text
 WIDTH: Final = 80
 MAX_DAEMONS: Final = 6
 MAX_DEGRADED: Final = 6
-MAX_BLOCKED: Final = 8
+MAX_SUBSCRIPTIONS: Final = 8
 """What is shown of each; the rest is counted."""
-BLOCKED_COLUMNS: Final = ("topic", "subscription", "blocked", "since", "waits for")
-UNKNOWN: Final = "?"
+COLUMNS: Final = ("topic", "subscription", "consumers", "in/s", "acked/s", "backlog", "drained in", "blocked")
+NUMBERS: Final = COLUMNS[2:7]
+DROP: Final = ("consumers", "in/s", "acked/s")
+"""What a narrow terminal does not show, in this order."""
 _WORST_FIRST: Final = ("unreachable", "not_ready", "degraded", "ready")
 
 
@@ -29,19 +32,43 @@ def report_lines(cluster: ClusterInfo) -> list[str]:
     return [*_wrapped(_headline(cluster), "  "), "", *_daemons(cluster), *_degraded(cluster), "", *_totals(cluster)]
 
 
-def blocked_rows(subscriptions: Iterable[SubscriptionSummary], as_of_ms: int) -> list[list[str]]:
-    """Return the cells of `BLOCKED_COLUMNS` for the subscriptions that have been blocked longest."""
-    ordered = sorted(subscriptions, key=lambda each: (each.blocked_since_ms or as_of_ms, each.topic, each.subscription))
+def time_line(cluster: ClusterInfo) -> str:
+    """Return when the cluster was like this, and which daemon says so: ``22:31:05 UTC, by vm-1``."""
+    seconds = cluster.as_of_ms // 1000 % 86_400
+    return f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02} UTC, by {cluster.daemon}"
+
+
+def subscription_rows(subscriptions: Iterable[SubscriptionSummary], as_of_ms: int) -> list[list[str]]:
+    """Return the cells of `COLUMNS`: first those that have been blocked longest, then the largest backlogs."""
+
+    def urgency(each: SubscriptionSummary) -> tuple[bool, int, int, str, str]:
+        since_ms = each.blocked_since_ms or as_of_ms
+        return not each.blocked_segments, since_ms, -(each.backlog_records or 0), each.topic, each.subscription
+
+    return [_cells(each, as_of_ms) for each in sorted(subscriptions, key=urgency)[:MAX_SUBSCRIPTIONS]]
+
+
+def _cells(row: SubscriptionSummary, as_of_ms: int) -> list[str]:
+    tracked = row.outlook != "not_tracked"
+    away = f" +{row.disconnected_consumers} away" if row.disconnected_consumers else ""
     return [
-        [
-            each.topic,
-            each.subscription,
-            _plural(each.blocked_segments, "segment"),
-            UNKNOWN if each.blocked_since_ms is None else duration(max(0, as_of_ms - each.blocked_since_ms) / 1000),
-            _blockers(each),
-        ]
-        for each in ordered[:MAX_BLOCKED]
+        row.topic,
+        row.subscription,
+        f"{row.connected_consumers}{away}",
+        rate_text(row.stored_per_second),
+        rate_text(row.acknowledged_per_second) if tracked else NONE,
+        _records(row.backlog_records) if tracked else NONE,
+        outlook_text(row.outlook, row.drained_in_seconds),
+        _blocked(row, as_of_ms),
     ]
+
+
+def _blocked(row: SubscriptionSummary, as_of_ms: int) -> str:
+    if not row.blocked_segments:
+        return NONE
+    seconds = None if row.blocked_since_ms is None else max(0, as_of_ms - row.blocked_since_ms) / 1000
+    waited = UNKNOWN if seconds is None else duration(seconds)
+    return f"{_plural(row.blocked_segments, 'segment')} for {waited} by {_blockers(row)}"
 
 
 def led_shards(shards: Iterable[ShardInfo]) -> str:
@@ -116,9 +143,12 @@ def _totals(cluster: ClusterInfo) -> Iterator[str]:
         f"{_plural(totals.connected_consumers, 'consumer')}"
         + (f", {totals.disconnected_consumers} away" if totals.disconnected_consumers else "")
     )
-    backlog = UNKNOWN if totals.backlog_records is None else records_text(totals.backlog_records, False)
-    acknowledged = UNKNOWN if totals.acknowledged_per_second is None else f"{totals.acknowledged_per_second:.1f}"
-    yield f"{totals.stored_per_second:.1f} records/s in, {acknowledged}/s acknowledged, backlog {backlog} records"
+    stored, acknowledged = rate_text(totals.stored_per_second), rate_text(totals.acknowledged_per_second)
+    yield f"{stored} records/s in, {acknowledged}/s acknowledged, backlog {_records(totals.backlog_records)} records"
+
+
+def _records(number: int | None) -> str:
+    return UNKNOWN if number is None else records_text(number, False)
 
 
 def _blockers(row: SubscriptionSummary) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from headgate.cli.terminal.rates import outlook_text, rate_text
 from headgate.cli.topics.segment_tree import format_bytes
 from headgate.client.admin_values import BacklogInfo, SegmentBacklogInfo
 from headgate.model.duration import duration
@@ -25,8 +26,6 @@ STALE_SECONDS: Final = 5.0
 """The age of older counts is shown."""
 NOTES: Final = 5
 """Maximum number of external topics for which the reason of a missing value is shown."""
-
-_OUTLOOKS: Final[dict[Outlook, str]] = {"empty": "-", "never": "never", "unknown": "?", "not_tracked": "-"}
 
 
 def subscription_row(backlog: BacklogInfo) -> list[str]:
@@ -56,9 +55,9 @@ def _cells(
         records_text(backlog.records, backlog.estimated),
         "-" if backlog.size_bytes is None else format_bytes(backlog.size_bytes),
         oldest,
-        _rate(backlog.stored_per_second),
-        _rate(backlog.acknowledged_per_second),
-        duration(seconds) if outlook == "shrinking" and seconds is not None else _OUTLOOKS.get(outlook, "?"),
+        rate_text(backlog.stored_per_second),
+        rate_text(backlog.acknowledged_per_second),
+        outlook_text(outlook, seconds),
     ]
 
 
@@ -108,9 +107,3 @@ def sparkline(values: Sequence[int]) -> str:
     shown = values[-SPARKS:]
     highest = max(shown, default=0)
     return "".join(BARS[0 if highest == 0 else value * (len(BARS) - 1) // highest] for value in shown)
-
-
-def _rate(per_second: float | None) -> str:
-    if per_second is None:
-        return "?"
-    return f"{per_second:.1f}" if per_second < 100 else f"{per_second:,.0f}".replace(",", " ")  # noqa: PLR2004

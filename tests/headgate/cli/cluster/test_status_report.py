@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
-from headgate.cli.cluster.status_report import MAX_BLOCKED, MAX_DAEMONS, blocked_rows, led_shards, report_lines
+from dataclasses import replace
+
+from headgate.cli.cluster.status_report import (
+    MAX_DAEMONS,
+    MAX_SUBSCRIPTIONS,
+    led_shards,
+    report_lines,
+    subscription_rows,
+    time_line,
+)
 from headgate.client.cluster.values import ComponentInfo, ShardInfo
-from tests.support.samples.cluster_overviews import NOW_MS, blocked, cluster, daemon, totals, unreachable
+from tests.support.samples.cluster_overviews import NOW_MS, blocked, cluster, daemon, subscription, totals, unreachable
 
 STARTING = ComponentInfo(
     component="drain",
@@ -82,9 +91,11 @@ def test_neighboring_shards_of_one_term_are_a_range():
     assert led_shards(led(1)[:1] + led(1, 1, 1)[2:]) == "0 (term 1), 2 (term 1)"
 
 
-def test_the_longest_blocked_come_first_with_what_they_wait_for():
-    rows = blocked_rows(
+def test_the_longest_blocked_come_first_and_then_the_largest_backlogs():
+    rows = subscription_rows(
         [
+            subscription("small", disconnected_consumers=1, backlog_records=7),
+            subscription("large", outlook="never", drained_in_seconds=None, acknowledged_per_second=150.4),
             blocked("a", seconds=5),
             blocked("b", seconds=7200, segments=(0, 4)),
             blocked("c", blocking_segments=(), blocked_since_ms=None),
@@ -93,10 +104,31 @@ def test_the_longest_blocked_come_first_with_what_they_wait_for():
         NOW_MS,
     )
 
-    assert rows == [
-        ["orders", "b", "2 segments", "2 h", "segments 0, 4"],
-        ["orders", "d", "2 segments", "60 s", "segments 0, 1, 2, 3, 4, …"],
-        ["orders", "a", "2 segments", "5 s", "segment 0"],
-        ["orders", "c", "2 segments", "?", "?"],
+    assert [(row[1], row[-1]) for row in rows] == [
+        ("b", "2 segments for 2 h by segments 0, 4"),
+        ("d", "2 segments for 60 s by segments 0, 1, 2, 3, 4, …"),
+        ("a", "2 segments for 5 s by segment 0"),
+        ("c", "2 segments for ? by ?"),
+        ("large", "-"),
+        ("small", "-"),
     ]
-    assert len(blocked_rows([blocked(str(n)) for n in range(50)], NOW_MS)) == MAX_BLOCKED
+    assert rows[-2:] == [
+        ["orders", "large", "2", "20.0", "150", "1 200", "never", "-"],
+        ["orders", "small", "2 +1 away", "20.0", "25.0", "7", "4 min", "-"],
+    ]
+    assert len(subscription_rows([blocked(str(n)) for n in range(50)], NOW_MS)) == MAX_SUBSCRIPTIONS
+
+
+def test_what_is_not_known_and_what_does_not_exist():
+    unknown = {"stored_per_second": None, "acknowledged_per_second": None, "backlog_records": None}
+    rows = subscription_rows(
+        [subscription("a", outlook="unknown", **unknown), subscription("b", outlook="not_tracked", **unknown)], NOW_MS
+    )
+
+    assert [row[3:7] for row in rows] == [["?", "?", "?", "?"], ["?", "-", "-", "-"]]
+
+
+def test_the_time_of_an_answer():
+    later = replace(cluster(), as_of_ms=86_400_000 * 365 + 80_999_123)
+
+    assert time_line(later) == "22:29:59 UTC, by vm-1"

@@ -1,0 +1,27 @@
+"""Format rates, and when a backlog will be drained: ``?`` is not known yet, ``-`` does not exist. Pure."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from headgate.model.duration import duration
+from headgate.protocol.backlog import Outlook
+
+UNKNOWN: Final = "?"
+NONE: Final = "-"
+_EXACT_BELOW: Final = 100
+_OUTLOOKS: Final[dict[Outlook, str]] = {"empty": NONE, "never": "never", "not_tracked": NONE}
+
+
+def rate_text(per_second: float | None) -> str:
+    """Return ``0.3`` or ``1 234``."""
+    if per_second is None:
+        return UNKNOWN
+    return f"{per_second:.1f}" if per_second < _EXACT_BELOW else f"{per_second:,.0f}".replace(",", " ")
+
+
+def outlook_text(outlook: Outlook, drained_in_seconds: float | None) -> str:
+    """Return ``4 min``, or ``never`` for a backlog that does not shrink."""
+    if outlook == "shrinking" and drained_in_seconds is not None:
+        return duration(drained_in_seconds)
+    return _OUTLOOKS.get(outlook, UNKNOWN)
