@@ -36,7 +36,7 @@ WAITING := 4
 NEWEST_PYTHON := 3.13
 # The folders with tests of a tier, so that no process collects the others; tests/test_tiers.py refuses tests elsewhere.
 SIMULATION_TESTS := tests/controller/leader tests/controller/scaling tests/coordinator tests/exploration \
-  tests/headgate/client tests/mutation tests/simulation
+  tests/headgate/client tests/simulation
 CONTRACT_TESTS := tests/contract tests/controller/local tests/controller/test_broker_connection.py tests/deploy \
   tests/headgate/transport
 # Tests start Spark some thirty times; with this archive of its classes, each start takes 4 s less of a processor.
@@ -49,7 +49,7 @@ SBOM ?= dist/headgate.cdx.json
 # Keep compiled modules, also those with rewritten assertions, for the processes that follow.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo chaos scale test tiers client-newest test-tls check lint format unit contract simulate docs \
+.PHONY: help setup demo chaos scale test tiers client-newest test-tls check lint format unit contract simulate mutation docs \
   performance constraints deb deb-test sbom clean
 
 help: ## List the targets
@@ -174,9 +174,13 @@ docs: $(DOCS_STAMP) ## Build the site into build/docs; a broken link or an undoc
 performance: $(TEST_STAMP) ## Run every benchmark, and write docs/performance.md and its charts; on a quiet machine
 	$(BIN)/python -m bench --all --write docs/performance
 
+mutation: $(TEST_STAMP) ## Mutate the pure packages, and list what no unit test notices; ONLY='coordinator.decisions.gate*' for some
+	$(BIN)/mutmut run $(ONLY)
+	$(BIN)/mutmut results
+
 simulate: $(TEST_STAMP) ## Simulate SEEDS clusters in virtual time (default 50)
 	$(BIN)/python -m tests.simulation --seeds 1 $(SEEDS)
 
 clean: ## Remove everything that can be created again; data folders stay
-	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .nox
+	rm -rf $(VENV) build dist mutants *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .nox
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

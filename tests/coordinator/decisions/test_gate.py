@@ -167,6 +167,10 @@ def test_rule_6_sealed_segments_that_end_at_the_start_position_need_no_count() -
     assert [0, 2] == drained_without_count(layout, frozenset(), "QUEUE", {0: 5, 1: 6, 3: 3})
     assert [2] == drained_without_count(layout, {0}, "STREAM", {0: 5})
     assert [] == drained_without_count(layout, {0}, "CHECKPOINT", {0: 5})
+    assert [1] == drained_without_count(layout, {0, 2}, "QUEUE", {1: 7})
+    assert [] == drained_without_count(Layout.initial(1, 0).split(0, 1, 0), frozenset(), "STREAM", {}), (
+        "one record is due"
+    )
 
 
 def test_rule_7_a_segment_is_blocked_since_its_creation_or_the_last_change_of_the_subscription() -> None:
