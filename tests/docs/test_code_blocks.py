@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.documents.code_blocks import FENCE, ROOT, RUNNABLE, Block, blocks, matches
+from tests.support.documents.code_blocks import FENCE, ROOT, RUNNABLE, Block, blocks
 from tests.support.servers.programs import TEST_SECONDS
 
 ATTRIBUTES = {"no-run", "file", "exit", "terminal"}
@@ -36,54 +36,6 @@ EXCERPTS = {"an excerpt", "needs a ledger"}
 """Reasons of blocks that use names which they do not define, so that types cannot be checked."""
 BLOCKS = [block for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))) for block in blocks(path)]
 PROGRAMS = [block for block in BLOCKS if block.language == "python"]
-
-
-def test_blocks_have_languages_attributes_and_lines(tmp_path: Path) -> None:
-    document = tmp_path / "x.md"
-    document.write_text(
-        '# X\n\n```bash no-run="needs systemd"\nsystemctl stop x\n```\n\n```\ntext\n```\n\n```{toctree}\nx\n```\n'
-        '```python file="a b.py"\npass\n```\n'
-        "1. Step\n\n   ```console\n   $ one\n     two\n   ```\n"
-    )
-
-    assert blocks(document) == [
-        Block("x.md", 3, "bash", {"no-run": "needs systemd"}, "systemctl stop x\n"),
-        Block("x.md", 7, "", {}, "text\n"),
-        Block("x.md", 14, "python", {"file": "a b.py"}, "pass\n"),
-        Block("x.md", 19, "console", {}, "$ one\n  two\n"),
-    ]
-    assert [False, False, True, True] == [block.runs for block in blocks(document)]
-
-
-def test_a_command_continues_after_a_backslash() -> None:
-    block = Block("x.md", 1, "console", {}, "$ one \\\n  two\nout\n$ three\n")
-
-    assert [("one \\\n  two", "out\n"), ("three", "")] == block.commands()
-
-
-@pytest.mark.parametrize(
-    ("documented", "output"),
-    [
-        ("a\nb\n", "a\nb\n"),
-        ("a ... c\n", "a b c\n"),
-        ("a\n...\nd\n", "a\nb\nc\nd\n"),
-        ("...\n", ""),
-        ("a\n", "a  \n"),
-        ("at 127.0.0.1:1883\n", "at 127.0.0.1:40021\n"),
-    ],
-    ids=["equal", "text in a line", "lines", "no lines", "spaces at the end", "another port"],
-)
-def test_output_matches(documented: str, output: str) -> None:
-    assert matches(documented, output)
-
-
-@pytest.mark.parametrize(
-    ("documented", "output"),
-    [("a\n", "a\nb\n"), ("a\nb\n", "a\n"), ("a.c\n", "abc\n"), ("a ... c\n", "a\nc\n")],
-    ids=["more", "less", "a point is a point", "another line"],
-)
-def test_other_output_does_not_match(documented: str, output: str) -> None:
-    assert not matches(documented, output)
 
 
 def test_attributes_and_reasons_are_known() -> None:
