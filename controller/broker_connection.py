@@ -11,6 +11,7 @@ import ssl
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from typing import Final
 
 import structlog
 
@@ -19,11 +20,17 @@ from controller.leadership.session_secret import SessionSecret
 from controller.settings.broker_files import broker_warnings, read_broker_tls
 from controller.settings.load import Settings
 from headgate.protocol import messages as m
+from headgate.transport.broker_properties import LARGEST_PACKET_BYTES, BrokerProperties
 from headgate.transport.broker_tls import broker_tls
 from headgate.transport.mqtt import MqttTransport
 from headgate.transport.mqtt_persistent_session import MqttPersistentSession
 from headgate.transport.mqtt_timing import MqttTiming
 from metrics import events
+
+WITHOUT_MQTT5: Final = (
+    "the broker speaks no MQTT 5: a user can displace messages of others with many retained messages, "
+    "no device gets a confirmation, and clients learn no limit of packets"
+)
 
 log = structlog.get_logger(__name__)
 
@@ -34,6 +41,22 @@ def daemon_timing(ping_seconds: int) -> MqttTiming:
     return MqttTiming(
         keepalive_seconds=max(MqttTiming().keepalive_seconds, 2 * ping_seconds), ping_seconds=ping_seconds
     )
+
+
+def log_broker_limits(properties: BrokerProperties | None) -> None:
+    """Log what the broker does not accept although headgate allows it; ``properties`` None: it speaks no MQTT 5."""
+    if properties is None:
+        log.warning("broker.without_mqtt5", consequence=WITHOUT_MQTT5, remedy="use mosquitto from version 2.0")
+        return
+    limit_bytes = properties.maximum_packet_bytes
+    if limit_bytes is not None and limit_bytes < LARGEST_PACKET_BYTES:
+        log.warning(
+            "broker.limits_packets",
+            limit_bytes=limit_bytes,
+            needed_bytes=LARGEST_PACKET_BYTES,
+            consequence="larger records and replies are refused before they are sent",
+            remedy="raise the limit of the broker; mosquitto: max_packet_size 5242880",
+        )
 
 
 class BrokerConnection:
@@ -65,7 +88,7 @@ class BrokerConnection:
         for advice in broker_warnings(broker):
             log.warning("broker.insecure", advice=advice)
         client_id = m.daemon_client_id(self._settings.cluster.name, instance)
-        return MqttTransport(
+        transport = MqttTransport(
             broker.host,
             broker.port,
             client_id,
@@ -77,6 +100,8 @@ class BrokerConnection:
             rng=self._rng,
             timing=daemon_timing(broker.ping_seconds),
         )
+        transport.on_connection(lambda connected: log_broker_limits(transport.broker) if connected else None)
+        return transport
 
     def device_session(self, shard: int, handler: Callable[[Delivery], None]) -> DeviceSession:
         """Return the device session of one shard. Its name is the same on every daemon."""

@@ -30,7 +30,7 @@ from drain.protocol import DrainedResponse, DrainQuery
 from headgate.errors import ObjectExistsError, ObjectMissingError
 from headgate.ledger.ledger import Ledger
 from headgate.protocol import messages as m
-from headgate.transport.port import MessageHandler
+from headgate.transport.port import MessageHandler, max_payload_bytes
 from metrics.api.documents import DaemonDocument, DaemonShardDocument
 from metrics.api.overview import DaemonPart, Overview, merged
 from metrics.events import Observer
@@ -180,6 +180,10 @@ class MemoryTransport:
     async def unsubscribe(self, topic_filter: str) -> None:
         """See `Transport.unsubscribe`."""
         self._handlers.pop(topic_filter, None)
+
+    def max_payload_bytes(self, topic: str) -> int:
+        """See `Transport.max_payload_bytes`."""
+        return max_payload_bytes(topic, None)
 
     def publish(self, topic: str, payload: bytes, **_: bool) -> bool:
         """See `Transport.publish`."""

@@ -2,7 +2,7 @@
 
 Each message takes the route of a batch without a producer id. The broker delivers unacknowledged
 messages to the next leader: at least once, in the broker's order. Duplicates are not detected: MQTT
-3.1.1 has no identifier for that.
+has no identifier for that.
 
 1. No message is acknowledged before the chunk that contains it is durable.
 2. A message that cannot be stored (empty key, too large, a copy of a retained message) is counted,

@@ -8,6 +8,7 @@ for trials only; install mosquitto for anything else. Limits of amqtt:
 * A second connection of a client does not end the first one.
 * A new connection gets copies of the retained messages that the filters of any client match.
 * A client may take over the session of another user that has its client id.
+* It would misread a CONNECT of MQTT 5, and never answer it. `read_any_connect` lets it refuse the version.
 * Messages that wait for a session are lost, so records that MQTT devices publish while no daemon leads are lost.
 """
 
@@ -18,12 +19,16 @@ import logging
 import signal
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 from amqtt.broker import Broker
+from amqtt.mqtt.connect import ConnectPayload, ConnectVariableHeader
+from amqtt.mqtt.packet import MQTTFixedHeader
 
 from controller.local.reserved_port import LOOPBACK
+
+MQTT_3_1_1: Final = 4
 
 
 class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,8 +54,22 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
         return {"listeners": {"default": listener}, "plugins": access}
 
 
+_read_connect = ConnectPayload.from_stream
+
+
+async def read_any_connect(
+    reader: asyncio.StreamReader, fixed_header: MQTTFixedHeader | None, variable_header: ConnectVariableHeader
+) -> ConnectPayload:
+    """Read what follows the header of a CONNECT; return nothing of another version, which amqtt refuses next."""
+    if variable_header.proto_level == MQTT_3_1_1:
+        return await _read_connect(reader, fixed_header, variable_header)
+    variable_header.flags = 0
+    return ConnectPayload(client_id="of another version")
+
+
 async def serve(config: BrokerConfig) -> None:
     """Serve until SIGTERM."""
+    ConnectPayload.from_stream = read_any_connect
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     broker = Broker(config.for_amqtt())

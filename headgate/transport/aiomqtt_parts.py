@@ -6,11 +6,17 @@ The parts are private, so aiomqtt is pinned below 3, and tests check them.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, Final, TypeVar
 
 import aiomqtt  # noqa: TID251 - see headgate.transport.mqtt
 from paho.mqtt.client import Client as PahoClient
+from paho.mqtt.enums import MQTTErrorCode
+from paho.mqtt.exception import MQTTException
+from paho.mqtt.properties import Properties
+
+from headgate.transport.broker_properties import BrokerProperties
+from headgate.transport.mqtt_packets import ArrivedMessage, decode_publish
 
 T = TypeVar("T")
 
@@ -30,7 +36,38 @@ def paho_of(client: aiomqtt.Client) -> PahoClient:
 
 def ping_after(client: aiomqtt.Client, seconds: int) -> None:
     """Ping earlier than the keepalive that the broker knows. paho has no setting for it."""
-    paho_of(client)._keepalive = seconds  # noqa: SLF001
+    paho = paho_of(client)
+    paho._keepalive = min(seconds, paho._keepalive)  # noqa: SLF001 - a broker may ask for less in its answer
+
+
+def on_acceptance(client: aiomqtt.Client, handler: Callable[[Properties], None]) -> None:
+    """Pass what the broker says of itself when it accepts the connection to ``handler``; aiomqtt discards it."""
+    paho = paho_of(client)
+    on_connect = paho.on_connect
+    assert on_connect is not None, "set by aiomqtt"
+
+    def on_connack(*arguments: Any) -> None:
+        if not arguments[3].is_failure:
+            handler(arguments[4])
+        on_connect(*arguments)
+
+    paho.on_connect = on_connack
+
+
+def on_arrival(client: aiomqtt.Client, handler: Callable[[PahoClient, ArrivedMessage], None], *, mqtt5: bool) -> None:
+    """Pass each message to ``handler``, which acknowledges it; for paho's own decoding see `mqtt_packets`."""
+    paho = paho_of(client)
+
+    def handle_publish() -> MQTTErrorCode:
+        packet = paho._in_packet  # noqa: SLF001
+        try:
+            message = decode_publish(packet["command"], packet["packet"], mqtt5=mqtt5)
+        except (ValueError, IndexError, KeyError, MQTTException):
+            return MQTTErrorCode.MQTT_ERR_PROTOCOL
+        handler(paho, message)
+        return MQTTErrorCode.MQTT_ERR_SUCCESS
+
+    paho._handle_publish = handle_publish  # type: ignore[method-assign]  # noqa: SLF001
 
 
 def mark_errors_as_retrieved(client: aiomqtt.Client) -> None:
@@ -96,3 +133,15 @@ async def close_socket(client: aiomqtt.Client) -> None:
     if misc is not None:
         misc.cancel()
         await asyncio.wait({misc})
+
+
+def broker_properties(properties: Properties | None, answer_seconds: float = 0.0) -> BrokerProperties:
+    """Return what the ``properties`` of a CONNACK say."""
+    found: dict[str, Any] = {} if properties is None else properties.json()  # type: ignore[no-untyped-call]
+    return BrokerProperties(
+        answer_seconds=answer_seconds,
+        maximum_packet_bytes=found.get("MaximumPacketSize"),
+        maximum_qos=found.get("MaximumQoS", 2),
+        retains=bool(found.get("RetainAvailable", 1)),
+        wildcards=bool(found.get("WildcardSubscriptionAvailable", 1)),
+    )

@@ -1,6 +1,6 @@
 """Connects to a broker once, with MQTT 5, and returns what it accepts.
 
-The clients speak MQTT 3.1.1, in which a broker does not say that. Nothing is published or subscribed.
+Nothing is published or subscribed.
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 
 from headgate.errors import TransportError
+from headgate.transport.aiomqtt_parts import ENDED_EARLY, broker_properties
 from headgate.transport.broker_properties import BrokerProperties
 from headgate.transport.broker_tls import BrokerTls, TlsSockets, tls_problem
+from headgate.transport.connection_loss import UNSUPPORTED_VERSION
 
 STEP_SECONDS: Final = 0.1
 
@@ -30,11 +32,13 @@ def read_broker_properties(
     password: str | None,
     tls: BrokerTls | None,
     timeout_seconds: float,
-) -> BrokerProperties:
+) -> BrokerProperties | None:
     """Connect, read what the broker accepts, and disconnect. Blocks for at most ``timeout_seconds``, and TCP's.
 
+    None: it speaks no MQTT 5.
+
     Raises:
-        TransportError: the broker does not answer, refuses the connection, or speaks no MQTT 5.
+        TransportError: the broker does not answer, or refuses the connection.
         ConfigError: a certificate is unusable.
 
     """
@@ -57,7 +61,7 @@ def read_broker_properties(
         client.connect(host, port)
         while not answers and time.monotonic() - began < timeout_seconds:
             if client.loop(STEP_SECONDS) and not answers:
-                raise TransportError("it closed the connection: it speaks no MQTT 5")
+                raise TransportError(ENDED_EARLY)
         seconds = time.monotonic() - began
         client.disconnect()
     except OSError as error:
@@ -66,17 +70,8 @@ def read_broker_properties(
     if not answers:
         raise TransportError(f"it did not answer within {timeout_seconds:g} s")
     code, properties = answers[0]
+    if code.value == UNSUPPORTED_VERSION:
+        return None
     if code.is_failure:
-        raise TransportError(f"it refuses a connection with MQTT 5: {code}")
-    return _properties(properties, seconds)
-
-
-def _properties(properties: Properties | None, seconds: float) -> BrokerProperties:
-    found: dict[str, Any] = {} if properties is None else properties.json()  # type: ignore[no-untyped-call]
-    return BrokerProperties(
-        answer_seconds=seconds,
-        maximum_packet_bytes=found.get("MaximumPacketSize"),
-        maximum_qos=found.get("MaximumQoS", 2),
-        retains=bool(found.get("RetainAvailable", 1)),
-        wildcards=bool(found.get("WildcardSubscriptionAvailable", 1)),
-    )
+        raise TransportError(f"it refuses the connection: {code}")
+    return broker_properties(properties, seconds)

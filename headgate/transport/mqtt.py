@@ -6,6 +6,9 @@
   MQTT 3.1.1 gives no reason, and mosquitto 2.0.11 does not give one in MQTT 5 either.
 * Nothing is stored while the broker is unreachable, nothing is sent twice, and delivery is not
   promised. Ordinary messages go at QoS 0, because a PUBACK does not prove delivery either.
+* It speaks MQTT 5, and 3.1.1 to a broker that refuses 5. With MQTT 5 the broker sends copies of retained
+  messages only to filters that expect them: otherwise a client could fill the queue of a subscriber with
+  what it had retained before, and the broker would drop what others publish meanwhile.
 * Retained messages go at QoS 1: no client would request them again if a busy broker dropped them.
   They do not survive a reconnection: publish them again when a handler receives ``True``.
 * Outgoing messages are bounded in bytes and number. Incoming ones are not queued: the loop reads
@@ -27,36 +30,38 @@ import logging
 import random
 import socket
 from collections.abc import Callable, Sequence
-from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, cast
 
 import aiomqtt  # noqa: TID251 - this and headgate.transport.mqtt_persistent_session are the modules that speak to the broker
-from aiomqtt.exceptions import MqttConnectError  # noqa: TID251
 from paho.mqtt.client import Client as PahoClient
-from paho.mqtt.client import MQTTMessage
-from paho.mqtt.matcher import MQTTMatcher
-from paho.mqtt.reasoncodes import ReasonCode
+from paho.mqtt.properties import Properties
+from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from headgate.backoff import BackoffSchedule
 from headgate.errors import ConfigError, TransportError
 from headgate.event_log import get_logger
 from headgate.transport.aiomqtt_parts import (
-    ENDED_EARLY,
     answer_unless_lost,
-    cause_of,
+    broker_properties,
     close_socket,
     end_wait_for_answer,
     mark_errors_as_retrieved,
+    on_acceptance,
+    on_arrival,
     paho_of,
     ping_after,
     raise_if_lost,
     report_early_end,
     wait_until_lost,
 )
-from headgate.transport.broker_tls import BrokerTls, TlsSockets, is_end_of_connection, tls_problem
+from headgate.transport.broker_properties import BrokerProperties
+from headgate.transport.broker_tls import BrokerTls, TlsSockets
+from headgate.transport.connection_loss import Cause, loss_reason, refuses_version
+from headgate.transport.message_router import MessageRouter
+from headgate.transport.mqtt_packets import ArrivedMessage
 from headgate.transport.mqtt_timing import MqttTiming
 from headgate.transport.outgoing_messages import OutgoingMessages
-from headgate.transport.port import MAX_PAYLOAD_BYTES, MessageHandler
+from headgate.transport.port import MessageHandler, max_payload_bytes
 from headgate.transport.reconnection import RECONNECT_BACKOFF, EarlyLosses
 
 if TYPE_CHECKING:
@@ -67,9 +72,6 @@ TAKEN_OVER_AFTER_LOSSES: Final = 3
 MAX_OUTGOING_BYTES: Final = 64 * 1024 * 1024
 MAX_OUTGOING_MESSAGES: Final = 20_000
 FILTERS_PER_PACKET: Final = 100
-UNSPECIFIED_ERROR: Final = 128
-SERVER_UNAVAILABLE: Final = 136
-"""Reason codes of MQTT 5, in which paho gives those of 3.1.1 too."""
 
 PAHO_LOGGER: Final = logging.getLogger("headgate.transport.paho")
 PAHO_LOGGER.setLevel(logging.CRITICAL)
@@ -78,19 +80,8 @@ PAHO_LOGGER.setLevel(logging.CRITICAL)
 log = get_logger(__name__)
 
 
-class Cause(Enum):
-    """Why there is no connection."""
-
-    OUTAGE = auto()
-    """It was lost, or nothing answers: it will come back."""
-    DOUBT = auto()
-    """It was refused, or the broker is just starting."""
-    REFUSAL = auto()
-    """It was refused, and waiting does not help."""
-
-
 class MqttTransport:
-    """One connection to an MQTT 3.1.1 broker; see `headgate.transport.port.Transport`.
+    """One connection to an MQTT broker; see `headgate.transport.port.Transport`.
 
     ``will`` is (topic, payload, retain): the broker publishes it if this client disappears without closing.
 
@@ -123,8 +114,6 @@ class MqttTransport:
         max_outgoing_messages: int = MAX_OUTGOING_MESSAGES,
         on_taken_over: Callable[[], None] = lambda: None,
     ) -> None:
-        self.ignored_retained_messages = 0
-        """Copies of retained messages that arrived for filters which do not expect any."""
         self.unreachable_reason: str | None = None
         """See `Transport.unreachable_reason`."""
         self._host = host
@@ -140,10 +129,9 @@ class MqttTransport:
         self._rng = rng or random.Random()  # noqa: S311 - jitter
         self._timing = timing or MqttTiming()
         self._on_taken_over = on_taken_over
-        self._handlers: dict[str, tuple[MessageHandler, bool]] = {}
-        """Filter → its handler, and whether it expects retained messages."""
-        self._matcher = MQTTMatcher()
-        """The same handlers. One lookup finds those of a topic, independent of the number of filters."""
+        self.router = MessageRouter()
+        self.broker: BrokerProperties | None = None
+        """What the broker says of itself. None: it speaks no MQTT 5, or was not reached yet."""
         self._watchers: list[Callable[[bool], None]] = []
         self._refusal_handlers: list[Callable[[str], None]] = []
         self._outgoing = OutgoingMessages(max_outgoing_bytes, max_outgoing_messages)
@@ -178,7 +166,7 @@ class MqttTransport:
 
         Raises TransportError: the broker rejects this filter.
         """
-        self._handlers[topic_filter] = self._matcher[topic_filter] = handler, retained
+        self.router.add(topic_filter, handler, retained=retained)
         client = self._client
         if client is None:
             return
@@ -190,7 +178,7 @@ class MqttTransport:
 
     async def unsubscribe(self, topic_filter: str) -> None:
         """See `Transport.unsubscribe`."""
-        self._remove_handler(topic_filter)
+        self.router.remove(topic_filter)
         client = self._client
         if client is None:
             return
@@ -199,10 +187,14 @@ class MqttTransport:
         except aiomqtt.MqttError:
             self._signal_connection_lost(client)
 
+    def max_payload_bytes(self, topic: str) -> int:
+        """See `Transport.max_payload_bytes`."""
+        return max_payload_bytes(topic, None if self.broker is None else self.broker.maximum_packet_bytes)
+
     def publish(self, topic: str, payload: bytes, *, retain: bool = False) -> bool:
         """See `Transport.publish`."""
-        if len(payload) > MAX_PAYLOAD_BYTES:
-            self._log.error("message.too_large", topic=topic, size_bytes=len(payload), limit_bytes=MAX_PAYLOAD_BYTES)
+        if len(payload) > (limit_bytes := self.max_payload_bytes(topic)):
+            self._log.error("message.too_large", topic=topic, size_bytes=len(payload), limit_bytes=limit_bytes)
             return False
         if not self._connected or self._client is None or not self._outgoing.has_capacity(len(payload)):
             return False
@@ -250,8 +242,9 @@ class MqttTransport:
         early_losses = EarlyLosses(self._rng)
         outage_logged = False
         refusals: set[str] = set()
+        mqtt5 = True
         while not self._closing.is_set():
-            client = self._new_client()
+            client = self._new_client(mqtt5=mqtt5)
             accepted_at: float | None = None
             ended_by_broker = False
             try:
@@ -263,25 +256,26 @@ class MqttTransport:
                 raise_if_lost(client)
                 outage_logged = False
                 refusals.clear()
-                self.unreachable_reason = None
-                self._log.info("broker.connected")
-                self._notify_watchers(connected=True)
+                self._report_connection(mqtt5=mqtt5)
                 if not self._closing.is_set():
                     await self._wait_until_lost_or_closing(client)
                 await self._disconnect(client)
             except (aiomqtt.MqttError, TransportError, ConfigError) as error:
                 if accepted_at is None and self._closing.is_set():
                     continue
+                if mqtt5 and refuses_version(error):
+                    mqtt5 = False
+                    continue
+                mqtt5 = True  # The next broker at this address may be a newer one.
                 ended_by_broker = not paho_of(client).is_connected()
-                self.unreachable_reason, cause = self._loss_reason(error)
+                self.unreachable_reason, cause = loss_reason(error, self._tls, self._sockets, self._username)
                 # A refusal that follows another loss is logged too: pauses do not end it, an operator does.
                 if not outage_logged or (cause is not Cause.OUTAGE and self.unreachable_reason not in refusals):
                     self._log.warning("broker.unreachable", reason=self.unreachable_reason)
                     outage_logged = True
                     refusals.add(self.unreachable_reason)
                 if cause is Cause.REFUSAL:
-                    for handler in self._refusal_handlers:
-                        handler(self.unreachable_reason)
+                    self._notify_of_refusal(self.unreachable_reason)
             finally:
                 self._detach()
                 await close_socket(client)
@@ -292,9 +286,21 @@ class MqttTransport:
                 pause_seconds = early_losses.pause_after(loop.time() - accepted_at)
                 if early_losses.in_a_row >= TAKEN_OVER_AFTER_LOSSES:
                     self._report_taken_over(early_losses.in_a_row)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(pause_seconds):
-                    await self._closing.wait()
+            await self._wait_for_closing(pause_seconds)
+
+    def _notify_of_refusal(self, reason: str) -> None:
+        for handler in self._refusal_handlers:
+            handler(reason)
+
+    async def _wait_for_closing(self, seconds: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._closing.wait()
+
+    def _report_connection(self, *, mqtt5: bool) -> None:
+        self._log.info("broker.connected", protocol="MQTT 5" if mqtt5 else "MQTT 3.1.1")
+        self.unreachable_reason = None
+        self._notify_watchers(connected=True)
 
     def _report_taken_over(self, losses: int) -> None:
         self._on_taken_over()
@@ -306,13 +312,16 @@ class MqttTransport:
                 remedy="give each program a client id of its own",
             )
 
-    def _new_client(self) -> aiomqtt.Client:
+    def _new_client(self, *, mqtt5: bool) -> aiomqtt.Client:
+        session: dict[str, Any] = {"clean_session": self.clean_session}
+        if mqtt5:
+            session = {"clean_start": self.clean_session, "properties": self.session_properties()}
         client = aiomqtt.Client(
             self._host,
             self._port,
             identifier=self._client_id + self._secret_suffix,
-            protocol=aiomqtt.ProtocolVersion.V311,
-            clean_session=self.clean_session,
+            protocol=aiomqtt.ProtocolVersion.V5 if mqtt5 else aiomqtt.ProtocolVersion.V311,
+            **session,
             will=self._will,
             keepalive=self._timing.keepalive_seconds,
             timeout=self._timing.connect_timeout_seconds,
@@ -324,10 +333,21 @@ class MqttTransport:
         paho = paho_of(client)
         mark_errors_as_retrieved(client)
         report_early_end(client)
+        if mqtt5:
+            on_acceptance(client, self._on_acceptance)
+        else:
+            self.broker = None
+        on_arrival(client, self._on_message, mqtt5=mqtt5)
         paho.connect_timeout = self._timing.connect_timeout_seconds
-        paho.on_message = self._on_message
         paho.on_socket_register_write = self._on_write_pending
         return client
+
+    def session_properties(self) -> Properties | None:
+        """Return what a connection with MQTT 5 asks for; None: the session ends with it."""
+        return None
+
+    def _on_acceptance(self, properties: Properties) -> None:
+        self.broker = broker_properties(properties)
 
     async def _prepare(self, client: aiomqtt.Client) -> None:
         """Read password and certificates, so that each connection uses the newest ones. Raises ConfigError."""
@@ -342,25 +362,6 @@ class MqttTransport:
             # paho only calls `wrap_socket` and reads `check_hostname`.
             paho_of(client).tls_set_context(cast("ssl.SSLContext", self._sockets))
         self._attempt = client
-
-    def _loss_reason(self, error: Exception) -> tuple[str, Cause]:
-        """Return why a connection was lost."""
-        cause = cause_of(error)
-        if isinstance(error, ConfigError):
-            return str(error), Cause.REFUSAL
-        if self._tls is not None and self._sockets is not None and (failure := self._sockets.failure(cause)):
-            kind = Cause.DOUBT if is_end_of_connection(failure) else Cause.REFUSAL
-            return tls_problem(failure, self._tls), kind
-        if isinstance(cause, MqttConnectError):
-            user = "a client without user name" if self._username is None else f"user {self._username}"
-            temporary = isinstance(cause.rc, ReasonCode) and cause.rc.value == SERVER_UNAVAILABLE
-            return f"the broker refuses {user}: {cause.rc}", Cause.DOUBT if temporary else Cause.REFUSAL
-        if str(cause) == ENDED_EARLY and self._tls is None:
-            return f"{ENDED_EARLY}; if this port uses TLS, set tls = true", Cause.OUTAGE
-        code = getattr(cause, "rc", None)
-        # paho calls a connection that the broker closed an unspecified error.
-        closed = isinstance(code, ReasonCode) and code.value == UNSPECIFIED_ERROR
-        return "the broker closed the connection" if closed else str(cause), Cause.OUTAGE
 
     def _attach(self, client: aiomqtt.Client) -> None:
         if self._timing.ping_seconds is not None:
@@ -386,14 +387,15 @@ class MqttTransport:
             self._connection_lost.set()
 
     async def _subscribe_all(self, client: aiomqtt.Client) -> None:
-        filters = list(self._handlers)
+        filters = self.router.filters
         for first in range(0, len(filters), FILTERS_PER_PACKET):
             await self._request_subscriptions(client, filters[first : first + FILTERS_PER_PACKET])
 
     async def _request_subscriptions(self, client: aiomqtt.Client, filters: list[str]) -> None:
-        request = client.subscribe(
-            [(name, self.qos) for name in filters], timeout=self._timing.subscribe_timeout_seconds
-        )
+        options: list[Any] = [(name, self.qos) for name in filters]
+        if self.broker is not None:
+            options = [(name, self._subscribe_options(name)) for name in filters]
+        request = client.subscribe(options, timeout=self._timing.subscribe_timeout_seconds)
         codes: Sequence[Any] = await answer_unless_lost(client, request)
         if len(codes) != len(filters):
             raise TransportError(f"the broker answers {len(codes)} of {len(filters)} subscriptions")
@@ -402,6 +404,15 @@ class MqttTransport:
             raise TransportError(
                 f"the broker rejects the subscription to {', '.join(rejected)}: check its access rules"
             )
+
+    def _subscribe_options(self, topic_filter: str) -> SubscribeOptions:
+        retained = self.router.expects_retained(topic_filter)
+        return SubscribeOptions(
+            self.qos,
+            retainHandling=SubscribeOptions.RETAIN_SEND_ON_SUBSCRIBE
+            if retained
+            else SubscribeOptions.RETAIN_DO_NOT_SEND,
+        )
 
     async def _wait_until_lost_or_closing(self, client: aiomqtt.Client) -> None:
         """Return when closing; raises MqttError or TransportError once the connection is lost."""
@@ -426,7 +437,7 @@ class MqttTransport:
         unread input resets the connection, and the peer drops what it has not read.
         """
         # A persistent session must keep its subscriptions, so it unsubscribes from a filter that does not exist.
-        filters = (list(self._handlers) if self.clean_session else []) or ["nothing"]
+        filters = (self.router.filters if self.clean_session else []) or ["nothing"]
         await client.unsubscribe(filters[:FILTERS_PER_PACKET], timeout=self._timing.close_timeout_seconds)
         client.timeout = self._timing.close_timeout_seconds
         await client.__aexit__(None, None, None)
@@ -449,24 +460,14 @@ class MqttTransport:
 
     # Incoming messages
 
-    def _on_message(self, _client: PahoClient, _userdata: object, message: MQTTMessage) -> None:
+    def _on_message(self, _paho: PahoClient, message: ArrivedMessage) -> None:
         """Call the handlers in a later turn: the loop then reports an error in one, and the connection stays open."""
         loop = asyncio.get_running_loop()
-        topic, payload = message.topic, bytes(message.payload)
-        for handler, expects_retained in self._matcher.iter_match(topic):
-            if message.retain and not expects_retained:
-                self._ignore_retained(topic)
-            else:
-                loop.call_soon(handler, topic, payload)
-
-    def _ignore_retained(self, topic: str) -> None:
-        self.ignored_retained_messages += 1
-        if self.ignored_retained_messages == 1:
-            self._log.warning("message.retained_ignored", topic=topic, remedy="clear it at the broker")
-
-    def _remove_handler(self, topic_filter: str) -> None:
-        if self._handlers.pop(topic_filter, None) is not None:
-            del self._matcher[topic_filter]
+        ignored = self.router.ignored_retained
+        for handler in self.router.handlers_of(message.topic, retained=message.retained):
+            loop.call_soon(handler, message.topic, message.payload)
+        if not ignored and self.router.ignored_retained:
+            self._log.warning("message.retained_ignored", topic=message.topic, remedy="clear it at the broker")
 
 
 def _report_unexpected_error(task: asyncio.Task[None]) -> None:

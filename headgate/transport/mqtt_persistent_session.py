@@ -8,8 +8,8 @@ acknowledged to the broker only when its consumer acknowledges it.
    may belong to another message.
 3. Filters are added and removed on the connection that the caller names, or not at all: another
    client may have used the session since. So a reconnection does not subscribe automatically.
-4. Nothing is read while more than ``max_unacknowledged_bytes`` are unacknowledged. The broker
-   bounds their number (mosquitto: ``max_inflight_messages``).
+4. Nothing is read while more than ``max_unacknowledged_bytes`` are unacknowledged, and with MQTT 5 the broker
+   sends at most `MAX_UNACKNOWLEDGED_MESSAGES` (with 3.1.1 as many as it likes; mosquitto: ``max_inflight_messages``).
 5. Closing leaves the session and its subscriptions at the broker.
 """
 
@@ -23,12 +23,14 @@ from typing import Any, ClassVar, Final
 
 import aiomqtt  # noqa: TID251 - this and headgate.transport.mqtt are the modules that speak to the broker
 from paho.mqtt.client import Client as PahoClient
-from paho.mqtt.client import MQTTMessage
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
 
 from headgate.errors import TransportError
 from headgate.transport.aiomqtt_parts import paho_of
 from headgate.transport.broker_tls import BrokerTls
 from headgate.transport.mqtt import FILTERS_PER_PACKET, MqttTransport
+from headgate.transport.mqtt_packets import ArrivedMessage
 from headgate.transport.mqtt_timing import MqttTiming
 from headgate.transport.tls_socket import TlsSocket
 
@@ -37,19 +39,23 @@ KEEPALIVE_SECONDS: Final = 30
 CONFIRMATION_TIMEOUT_SECONDS: Final = 60.0
 """For the broker's answer to a change of filters: deliveries before it may have to be stored first.
 A dead broker is detected sooner."""
+MAX_UNACKNOWLEDGED_MESSAGES: Final = 1000
+NEVER: Final = 2**32 - 1
+"""As the time after which a session without a connection ends (MQTT 5)."""
 DEFAULT_MAX_UNACKNOWLEDGED_BYTES: Final = 16 * 1024 * 1024
 
 
 class MqttDelivery:
     """One message that the broker counts as in flight until it is acknowledged."""
 
-    __slots__ = ("_acknowledge", "payload", "retained", "topic")
+    __slots__ = ("_acknowledge", "correlation_data", "payload", "response_topic", "retained", "topic")
 
-    def __init__(self, topic: str, payload: bytes, retained: bool, acknowledge: Callable[[], None]) -> None:
-        self.topic = topic
-        self.payload = payload
-        self.retained = retained
-        """Whether it is a copy of a retained message, sent because of a subscription and not a publication."""
+    def __init__(self, message: ArrivedMessage, acknowledge: Callable[[], None]) -> None:
+        self.topic = message.topic
+        self.payload = message.payload
+        self.retained = message.retained
+        self.response_topic = message.response_topic
+        self.correlation_data = message.correlation_data
         self._acknowledge = acknowledge
 
     def acknowledge(self) -> None:
@@ -58,7 +64,7 @@ class MqttDelivery:
 
 
 class MqttPersistentSession(MqttTransport):
-    """One persistent session at an MQTT 3.1.1 broker."""
+    """One persistent session at an MQTT broker."""
 
     clean_session: ClassVar[bool] = False
     qos: ClassVar[int] = 1
@@ -179,18 +185,24 @@ class MqttPersistentSession(MqttTransport):
         super()._detach()
         self._lost.set()
 
-    def _new_client(self) -> aiomqtt.Client:
-        client = super()._new_client()
+    def session_properties(self) -> Properties:
+        """See `MqttTransport.session_properties`."""
+        found = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
+        found.SessionExpiryInterval = NEVER
+        found.ReceiveMaximum = MAX_UNACKNOWLEDGED_MESSAGES
+        return found
+
+    def _new_client(self, *, mqtt5: bool) -> aiomqtt.Client:
+        client = super()._new_client(mqtt5=mqtt5)
         paho = paho_of(client)
         paho.manual_ack_set(on=True)
         self._paused_client = None
         return client
 
-    def _on_message(self, paho: PahoClient, _userdata: object, message: MQTTMessage) -> None:
+    def _on_message(self, paho: PahoClient, message: ArrivedMessage) -> None:
         if self._closing.is_set():
             return  # Not acknowledged: the next connection receives it.
-        payload = bytes(message.payload)
-        size, mid, qos = len(payload), message.mid, message.qos
+        size, mid, qos = len(message.payload), message.number, message.qos
         acknowledged = False
 
         def acknowledge() -> None:
@@ -207,8 +219,7 @@ class MqttPersistentSession(MqttTransport):
         self._unacknowledged_bytes += size
         if self._unacknowledged_bytes > self._max_unacknowledged_bytes:
             self._pause_reading(paho)
-        delivery = MqttDelivery(message.topic, payload, message.retain, acknowledge)
-        asyncio.get_running_loop().call_soon(self._handler, delivery)
+        asyncio.get_running_loop().call_soon(self._handler, MqttDelivery(message, acknowledge))
 
     def _pause_reading(self, paho: PahoClient) -> None:
         sock = paho.socket()

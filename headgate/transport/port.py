@@ -11,6 +11,8 @@ from typing import Final, Protocol, Self
 
 MAX_PAYLOAD_BYTES: Final = 4 * 1024 * 1024
 """A larger message is never sent: a broker with a lower limit closes the connection, again at each attempt."""
+HEADER_BYTES: Final = 16
+"""At least what a packet has besides its topic and payload, without properties of MQTT 5."""
 MessageHandler = Callable[[str, bytes], None]
 """Called on the loop with (topic, payload), in the order of arrival. Must not block and must not raise."""
 
@@ -53,11 +55,17 @@ class Transport(Protocol):
     async def unsubscribe(self, topic_filter: str) -> None:
         """Stop delivering messages of ``topic_filter``."""
 
+    def max_payload_bytes(self, topic: str) -> int:
+        """Return the largest payload to ``topic``: `MAX_PAYLOAD_BYTES`, or less if the broker accepts less.
+
+        A broker that speaks MQTT 5 says so at each connection.
+        """
+
     def publish(self, topic: str, payload: bytes, *, retain: bool = False) -> bool:
         """Send a message without waiting.
 
         False if the broker is unreachable, too much is waiting, or ``payload`` exceeds
-        `MAX_PAYLOAD_BYTES`.
+        `max_payload_bytes`.
         """
 
     async def __aenter__(self) -> Self:
@@ -65,3 +73,10 @@ class Transport(Protocol):
 
     async def __aexit__(self, *_: object) -> None:
         """Disconnect and close."""
+
+
+def max_payload_bytes(topic: str, max_packet_bytes: int | None) -> int:
+    """Return the largest payload to ``topic`` at a broker that accepts packets of ``max_packet_bytes``; None: any."""
+    if max_packet_bytes is None:
+        return MAX_PAYLOAD_BYTES
+    return max(0, min(MAX_PAYLOAD_BYTES, max_packet_bytes - HEADER_BYTES - len(topic.encode())))

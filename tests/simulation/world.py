@@ -108,6 +108,7 @@ class ClusterSimulation:
         self.checker = checker
         self.objects, own_kind = objects_of(plan, checker)
         self.broker = FakeBroker(plan.rng("broker"))
+        self.broker.mqtt5 = plan.seed % 4 != 0  # Others copy retained messages to each subscription.
         self.zookeeper = FakeZooKeeper(plan.rng("zookeeper"), session_timeout_seconds=6)
         self.zookeeper.service_state.config = {}
         self.store_kind = own_kind if store_kind is FakeStore else store_kind
@@ -175,6 +176,7 @@ class ClusterSimulation:
             shard=shard,
             switch_probability=device_switches,
         )
+        self.device_clients.broker.mqtt5 = self.broker.mqtt5
         self.faulty_client = FaultyClient(plan.rng("faulty"), self.broker, CLUSTER, shard) if changed_batches else None
         self.forger = Forger(plan, self.broker, CLUSTER, shard, self.checker) if forges else None
         self.import_program = (

@@ -38,7 +38,6 @@ async def client_findings(context: CommandContext) -> list[Finding]:
     found = [ok("configuration", f"{file}: cluster {config.cluster}")]
     found += _certificates(config)
     broker, cluster = await asyncio.gather(_broker(config, context), _cluster(config, context))
-    # Without MQTT 5 a broker does not say what it accepts, but clients and daemons need only 3.1.1.
     if isinstance(broker, TransportError):
         unknown = "it does not say what it accepts"
         if any(each.check == "leaders" for each in cluster):

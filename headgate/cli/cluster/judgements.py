@@ -13,15 +13,12 @@ from typing import Final
 from headgate.cli.cluster.finding import Finding, ok, problem, warning
 from headgate.client.cluster.values import ClusterInfo, DaemonInfo
 from headgate.model.duration import duration
-from headgate.protocol.codec import MAX_MESSAGE_BYTES
-from headgate.transport.broker_properties import BrokerProperties
+from headgate.transport.broker_properties import LARGEST_PACKET_BYTES, BrokerProperties
 
 CLOCK_WARNING_SECONDS: Final = 5.0
 CLOCK_PROBLEM_SECONDS: Final = 60.0
 CLOCK_STEP_SECONDS: Final = 0.5
 """While the checks run, wall clock and monotonic clock advance alike; time synchronization slews by less."""
-TOPIC_BYTES: Final = 1024
-"""For the topic and the header of the largest message."""
 CERTIFICATE_WARNING_DAYS: Final = 14
 """As the alert."""
 _DAY_SECONDS: Final = 86_400
@@ -29,14 +26,22 @@ SLOW_SECONDS: Final = 1.0
 """An answer of broker or store that takes longer is slow: both usually take milliseconds."""
 
 
-def judge_broker(name: str, properties: BrokerProperties) -> list[Finding]:
-    """Return what the broker at ``name`` says of itself when a client connects with MQTT 5."""
-    needed = MAX_MESSAGE_BYTES + TOPIC_BYTES
+def judge_broker(name: str, properties: BrokerProperties | None) -> list[Finding]:
+    """Return what the broker at ``name`` says of itself when a client connects with MQTT 5; None: it refuses that."""
+    if properties is None:
+        return [
+            warning(
+                "broker",
+                f"{name} speaks no MQTT 5: a user can displace messages of others with many retained messages, "
+                "devices get no confirmations, and the broker does not say what it accepts",
+                "use mosquitto from version 2.0; see that this broker accepts packets of 5 MB and QoS 1",
+            )
+        ]
     packets = properties.maximum_packet_bytes
-    if packets is not None and packets < needed:
+    if packets is not None and packets < LARGEST_PACKET_BYTES:
         limit = problem(
             "packet size",
-            f"the broker accepts packets of {packets} bytes, and messages have up to {needed}",
+            f"the broker accepts packets of {packets} bytes, and messages have up to {LARGEST_PACKET_BYTES}",
             "raise the limit of the broker; mosquitto: max_packet_size 5242880",
         )
     else:

@@ -114,6 +114,7 @@ async def test_after_a_handover_begins_messages_go_to_the_next_leader(devices: D
 async def test_a_message_that_cannot_be_stored_is_counted_and_acknowledged(
     devices: Devices, name: str, payload: bytes, retain: bool, reason: str
 ) -> None:
+    devices.broker.mqtt5 = not retain
     async with devices.shard.leader() as leader, devices.shard.client() as client:
         if retain:
             devices.publish(name, payload, retain=True)  # Before the subscription, which delivers a copy.
@@ -136,8 +137,10 @@ async def test_the_largest_record_is_stored(devices: Devices) -> None:
     assert [m.MAX_RECORD_BYTES - 3] == [len(value) for value in await devices.values()]
 
 
-async def test_a_retained_message_is_stored_once_across_leaders(devices: Devices) -> None:
-    """Each subscription, so each leader, gets a copy of it."""
+@pytest.mark.parametrize("mqtt5", [True, False])
+async def test_a_retained_message_is_stored_once_across_leaders(devices: Devices, mqtt5: bool) -> None:
+    """Without MQTT 5, each subscription, so each leader, gets a copy of it."""
+    devices.broker.mqtt5 = mqtt5
     async with devices.running():
         devices.publish("orders/a", b"1", retain=True)
         await devices.all_acknowledged()

@@ -13,7 +13,7 @@ from headgate.transport.broker_properties import BrokerProperties
 from tests.support.servers.scripted_broker import connack, scripted_broker
 
 
-async def probe(port: int, seconds: float = 60.0) -> BrokerProperties:
+async def probe(port: int, seconds: float = 60.0) -> BrokerProperties | None:
     return await asyncio.to_thread(
         read_broker_properties,
         "127.0.0.1",
@@ -30,6 +30,7 @@ async def test_what_is_absent_has_the_default_of_the_standard() -> None:
     async with scripted_broker(connack()) as port:
         found = await probe(port)
 
+    assert found is not None
     assert (found.maximum_packet_bytes, found.maximum_qos, found.retains, found.wildcards) == (None, 2, True, True)
     assert found.answer_seconds > 0
 
@@ -39,17 +40,23 @@ async def test_limits_are_read() -> None:
     async with scripted_broker(connack(properties=limits)) as port:
         found = await probe(port)
 
+    assert found is not None
     assert (found.maximum_packet_bytes, found.maximum_qos, found.retains, found.wildcards) == (2**20, 0, False, False)
+
+
+async def test_a_broker_without_mqtt5_says_nothing() -> None:
+    async with scripted_broker(b"\x20\x02\x00\x01") as port:
+        assert await probe(port) is None
 
 
 @pytest.mark.parametrize(
     ("answer", "seconds", "message"),
     [
-        (connack(0x86), 60, "refuses a connection with MQTT 5: Bad user name or password"),
-        (None, 60, "it closed the connection: it speaks no MQTT 5"),
+        (connack(0x86), 60, "it refuses the connection: Bad user name or password"),
+        (None, 60, "the broker closed the connection before it answered"),
         (b"", 0.3, r"did not answer within 0.3 s"),
     ],
-    ids=["a wrong password", "an old broker", "a hung broker"],
+    ids=["a wrong password", "a broker that ends", "a hung broker"],
 )
 async def test_a_failure_says_what_the_broker_did(answer: bytes | None, seconds: float, message: str) -> None:
     async with scripted_broker(answer) as port:

@@ -10,16 +10,16 @@ from headgate.tls import server_context
 from headgate.transport.mqtt_persistent_session import MqttDelivery, MqttPersistentSession
 from headgate.transport.mqtt_timing import MqttTiming
 from tests.support.samples.client_configs import client_config
+from tests.support.servers.scripted_broker import connack
 from tests.support.servers.tls_broker import encrypted
 from tests.support.waiting import until
 
-CONNACK, PINGRESP = b"\x20\x02\x00\x00", b"\xd0\x00"
 SIZE = 50
 
 
 def publication(number: int) -> bytes:
-    """Return PUBLISH at QoS 1 with ``SIZE`` bytes."""
-    variable = b"\x00\x01t" + number.to_bytes(2, "big")
+    """Return PUBLISH of MQTT 5 at QoS 1 with ``SIZE`` bytes."""
+    variable = b"\x00\x01t" + number.to_bytes(2, "big") + b"\x00"
     return bytes([0x32, len(variable) + SIZE]) + variable + b"%d" % number * SIZE
 
 
@@ -32,7 +32,7 @@ async def test_a_paused_session_resumes_with_messages_of_one_record(tmp_path: Pa
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(1000)
-        writer.write(CONNACK)
+        writer.write(connack())
         writer.write(publication(1))
         await paused.wait()
         writer.write(b"".join(publication(number) for number in range(2, 6)))

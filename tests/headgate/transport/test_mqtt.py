@@ -14,7 +14,7 @@ from pathlib import Path
 import aiomqtt  # noqa: TID251 - its private parts are what is tested
 import paho.mqtt.client
 import pytest
-from paho.mqtt.client import CallbackAPIVersion, MQTTMessage
+from paho.mqtt.client import CallbackAPIVersion
 from paho.mqtt.client import Client as PahoClient
 
 from bench.harness.tcp_proxy import Proxy
@@ -23,8 +23,10 @@ from headgate.errors import TransportError
 from headgate.event_log import LogEvent
 from headgate.transport import mqtt
 from headgate.transport.mqtt import MqttTransport
+from headgate.transport.mqtt_packets import ArrivedMessage
 from headgate.transport.mqtt_timing import MqttTiming
 from tests.support.fakes.broker import FakeBroker, FakeTransport
+from tests.support.servers.scripted_broker import connack
 from tests.support.waiting import until
 
 
@@ -135,9 +137,8 @@ async def test_a_handler_receives_messages_that_its_filter_matches(
         if isinstance(transport, FakeTransport):
             transport.receive(topic, b"payload", retained=False)
             return
-        message = MQTTMessage(topic=topic.encode())
-        message.payload = b"payload"
-        transport._on_message(PahoClient(CallbackAPIVersion.VERSION2), None, message)
+        message = ArrivedMessage(topic, b"payload", qos=0, retained=False, number=0)
+        transport._on_message(PahoClient(CallbackAPIVersion.VERSION2), message)
 
     transport = MqttTransport("no-broker.invalid", 1, "a") if kind == "mqtt" else FakeBroker().transport("a")
     await transport.subscribe("other", lambda topic, _: others.append(topic))
@@ -162,7 +163,9 @@ async def test_the_private_attributes_of_aiomqtt_and_paho_exist(transport: MqttT
 
     assert isinstance(client, paho.mqtt.client.Client)
     assert callable(client._sock_close)
-    assert client.on_message == transport._on_message
+    assert callable(PahoClient._handle_publish)
+    assert {"command", "packet"} <= set(client._in_packet)
+    assert isinstance(client._keepalive, int)
     assert isinstance(transport._client._misc_task, asyncio.Task)
     found = client.socket()
     assert isinstance(found, socket.socket)
@@ -463,7 +466,7 @@ async def test_a_broker_that_closes_while_a_client_subscribes_is_noticed_at_once
 
     async def close_after_connack(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(1)
-        writer.write(b"\x20\x02\x00\x00")
+        writer.write(connack())
         await reader.readuntil(b"answers")
         writer.close()
 
@@ -475,3 +478,39 @@ async def test_a_broker_that_closes_while_a_client_subscribes_is_noticed_at_once
             await until(lambda: a.unreachable_reason is not None)
 
     assert a.unreachable_reason == "the broker closed the connection"
+
+
+@pytest.mark.contract
+async def test_the_broker_sends_retained_messages_only_to_filters_that_expect_them(broker: EmbeddedBroker) -> None:
+    """It need not store them for the others: they would displace messages there, which is how a client did harm."""
+    async with MqttTransport(broker.host, broker.port, "a") as a, MqttTransport(broker.host, broker.port, "b") as b:
+        await until(lambda: a.connected and b.connected)
+        assert a.publish("x/1", b"retained", retain=True)
+        got: list[bytes] = []
+        await a.subscribe("x/1", lambda _, payload: got.append(payload), retained=True)
+        await until(lambda: got == [b"retained"])
+        await b.subscribe("x/#", lambda _, payload: got.append(payload))
+        assert a.publish("x/2", b"new")
+        await until(lambda: got == [b"retained", b"new"])
+
+    assert b.router.ignored_retained == 0
+
+
+async def test_a_broker_that_refuses_mqtt5_is_spoken_to_with_mqtt_3_1_1() -> None:
+    versions: list[int] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        version = (await reader.readuntil(b"MQTT") + await reader.readexactly(1))[-1]
+        versions.append(version)
+        writer.write(b"\x20\x02\x00\x00" if version == 4 else b"\x20\x02\x00\x01")
+        while await reader.read(1000):
+            pass
+        writer.close()
+
+    timing = MqttTiming(close_timeout_seconds=0.1)
+    async with (
+        await asyncio.start_server(serve, "127.0.0.1", 0) as server,
+        MqttTransport("127.0.0.1", server.sockets[0].getsockname()[1], "a", timing=timing) as a,
+    ):
+        await until(lambda: a.connected)
+        assert (versions, a.broker) == ([5, 4], None)

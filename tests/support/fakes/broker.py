@@ -9,7 +9,9 @@ It behaves like real brokers:
 * Messages in flight when a connection ends are lost, in both directions.
 * A connection that ends without DISCONNECT publishes its will. A second connection of the same client id ends the first,
   which publishes its will too.
-* Retained messages survive everything, `stop` included, and are delivered again with each subscription.
+* Retained messages survive everything, `stop` included, and are delivered again with each subscription that asks for
+  them, as in MQTT 5. Without `mqtt5`, with each subscription.
+* A packet above `max_packet_bytes` ends the connection of its sender. The clients know that limit while connected.
 * A frozen client (`pause`) stays connected: its messages are queued and arrive when it continues.
 
 Retained messages are never lost or duplicated: they use QoS 1, over a connection that either works or ends.
@@ -27,7 +29,7 @@ from typing import Self
 from paho.mqtt.client import topic_matches_sub
 from paho.mqtt.matcher import MQTTMatcher
 
-from headgate.transport.port import MAX_PAYLOAD_BYTES, MessageHandler
+from headgate.transport.port import MessageHandler, max_payload_bytes
 
 
 @dataclass(slots=True)
@@ -65,6 +67,10 @@ class FakeBroker:
         self.running = True
         self.refusal: str | None = None
         """Why new connections are refused; None: they are accepted."""
+        self.mqtt5 = True
+        """Whether it speaks MQTT 5."""
+        self.max_packet_bytes: int | None = None
+        """The largest packet that it accepts, and says that it accepts; None: no limit."""
         self.spies: list[Callable[[Message], None]] = []
         """Called with every message that reaches the broker."""
         self.rewrite: Callable[[Message], Message | None] | None = None
@@ -148,6 +154,10 @@ class FakeBroker:
 
     def route(self, message: Message) -> None:
         """Route a message that has arrived."""
+        size = len(message.payload) + len(message.topic)
+        if self.max_packet_bytes is not None and size > self.max_packet_bytes:
+            self.drop(message.sender)
+            return
         if self.rewrite is not None:
             rewritten = self.rewrite(message)
             if rewritten is None:
@@ -320,9 +330,13 @@ class FakeTransport:
             self._matched.clear()
         await self._confirmed(lambda link: link.remove_filter(topic_filter))
 
+    def max_payload_bytes(self, topic: str) -> int:
+        """See `Transport.max_payload_bytes`."""
+        return max_payload_bytes(topic, self._broker.max_packet_bytes if self._broker.mqtt5 else None)
+
     def publish(self, topic: str, payload: bytes, *, retain: bool = False) -> bool:
         """See `Transport.publish`."""
-        if self._link is None or len(payload) > MAX_PAYLOAD_BYTES:
+        if self._link is None or len(payload) > self.max_payload_bytes(topic):
             return False
         self._link.submit(Message(topic, bytes(payload), retain, self.client_id))
         return True
@@ -389,8 +403,10 @@ class FakeTransport:
         self._notify_connection(connected=True)
 
     def _add_subscription(self, link: _Link, topic_filter: str) -> None:
-        """Add a subscription at the broker, which delivers retained messages."""
+        """Add a subscription at the broker, which delivers retained messages if it asks for them."""
         link.add_filter(topic_filter)
+        if self._broker.mqtt5 and not self._handlers[topic_filter][1]:
+            return
         for topic, payload in sorted(self._broker.retained.items()):
             if topic_matches_sub(topic_filter, topic):
                 link.deliver(topic, payload, lossy=False, retained=True)

@@ -3,7 +3,8 @@
 It behaves like mosquitto. A session survives its connections and the broker's outages, and messages that match its
 filters wait for it. At most ``window`` deliveries are in flight; unacknowledged ones are delivered again, first and in
 order, on the next connection. A second connection of the same client id ends the first. Deliveries take
-``delay_seconds``, through the loop's ``call_later``.
+``delay_seconds``, through the loop's ``call_later``. It speaks MQTT 5, so a session gets no copies of retained
+messages; without ``mqtt5`` it gets them with each subscription. Beyond ``max_queued`` it drops messages silently.
 """
 
 from __future__ import annotations
@@ -38,8 +39,20 @@ class _PersistentSession:
 class FakeDeviceBroker:
     """Stores messages of devices for sessions."""
 
-    def __init__(self, *, window: int = 1000, delay_seconds: float = 0.001, reconnect_seconds: float = 0.2) -> None:
+    def __init__(
+        self,
+        *,
+        window: int = 1000,
+        max_queued: int = 100_000,
+        mqtt5: bool = True,
+        delay_seconds: float = 0.001,
+        reconnect_seconds: float = 0.2,
+    ) -> None:
         self.running = True
+        self.max_queued = max_queued
+        self.mqtt5 = mqtt5
+        self.dropped = 0
+        """Messages that exceeded ``max_queued``; their senders got a PUBACK."""
         self.window = window
         self.delay_seconds = delay_seconds
         self.reconnect_seconds = reconnect_seconds
@@ -101,13 +114,18 @@ class FakeDeviceBroker:
         return broker_session.link
 
     def subscribe(self, broker_session: _PersistentSession, topic_filter: str) -> None:
-        """Add a filter and deliver retained messages, even if the filter exists."""
+        """Add a filter; without MQTT 5 deliver retained messages, even if the filter exists."""
         broker_session.filters.add(topic_filter)
+        if self.mqtt5:
+            return
         for topic, payload in sorted(self._retained.items()):
             if topic_matches_sub(topic_filter, topic):
                 self._enqueue(broker_session, Published(topic, payload, retained=True))
 
     def _enqueue(self, broker_session: _PersistentSession, message: Published) -> None:
+        if len(broker_session.waiting) >= self.max_queued:
+            self.dropped += 1
+            return
         broker_session.waiting.append(message)
         if broker_session.link is not None:
             broker_session.link.fill()

@@ -78,6 +78,9 @@ class FaultInjectingTransport:
     async def unsubscribe(self, topic_filter: str) -> None:
         await self._inner.unsubscribe(topic_filter)
 
+    def max_payload_bytes(self, topic: str) -> int:
+        return self._inner.max_payload_bytes(topic)
+
     def publish(self, topic: str, payload: bytes, *, retain: bool = False) -> bool:
         if "/requests/" not in topic:
             return self._inner.publish(topic, payload, retain=retain)

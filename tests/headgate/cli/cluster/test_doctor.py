@@ -52,13 +52,20 @@ async def test_a_cluster_in_which_all_is_well(configured, context):
     ) | {"clock": "problem"}, "the clock of the sample is in 2023"
 
 
-async def test_a_broker_that_says_nothing_of_itself_is_a_warning_if_the_cluster_answers(configured, context):
-    async with scripted_broker(None) as port:
+@pytest.mark.parametrize(
+    ("answer", "text"),
+    [(None, "it does not say what it accepts"), (b"\x20\x02\x00\x01", "speaks no MQTT 5")],
+    ids=["it closes the connection", "it refuses MQTT 5"],
+)
+async def test_a_broker_that_says_nothing_of_itself_is_a_warning_if_the_cluster_answers(
+    configured, context, answer, text
+):
+    async with scripted_broker(answer) as port:
         configured(port)
         found = await client_findings(context)
 
     (broker,) = [each for each in found if each.check == "broker"]
-    assert (broker.level, "speaks no MQTT 5" in broker.text) == ("warning", True)
+    assert (broker.level, text in broker.text) == ("warning", True)
 
 
 async def test_a_cluster_that_does_not_answer_is_a_problem_and_the_store_is_not_judged(configured, context):

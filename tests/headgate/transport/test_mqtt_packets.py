@@ -1,0 +1,58 @@
+"""Messages are decoded as paho decodes them."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from paho.mqtt import _packet
+from paho.mqtt.enums import MQTTProtocolVersion
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
+
+from headgate.transport.mqtt_packets import decode_publish
+
+
+def packet(topic: str, payload: bytes, qos: int, response: tuple[str, bytes] | None, *, mqtt5: bool) -> bytes:
+    """Return what follows the fixed header."""
+    properties = Properties(PacketTypes.PUBLISH)
+    if response is not None:
+        properties.ResponseTopic, properties.CorrelationData = response
+    name = topic.encode()
+    number = b"\x12\x34" if qos else b""
+    return len(name).to_bytes(2, "big") + name + number + (properties.pack() if mqtt5 else b"") + payload
+
+
+@given(
+    topic=st.text(st.characters(blacklist_categories=["Cs"]), min_size=1, max_size=300),
+    payload=st.binary(max_size=300),
+    qos=st.sampled_from([0, 1]),
+    retained=st.booleans(),
+    mqtt5=st.booleans(),
+    response=st.none() | st.tuples(st.just("replies/1"), st.binary(max_size=300)),
+)
+def test_a_message_is_what_paho_reads(
+    topic: str, payload: bytes, qos: int, retained: bool, mqtt5: bool, response: tuple[str, bytes] | None
+) -> None:
+    body = packet(topic, payload, qos, response, mqtt5=mqtt5)
+    command = 0x30 | qos << 1 | retained
+    version = MQTTProtocolVersion.MQTTv5 if mqtt5 else MQTTProtocolVersion.MQTTv311
+    expected = _packet.decode_publish(command, body, version)
+
+    found = decode_publish(command, bytearray(body), mqtt5=mqtt5)
+
+    assert (found.topic.encode(), found.payload, found.qos, found.retained, found.number) == (
+        expected.topic,
+        expected.payload,
+        expected.qos,
+        expected.retain,
+        expected.mid,
+    )
+    assert found.response_topic == getattr(expected.properties, "ResponseTopic", None)
+    assert found.correlation_data == getattr(expected.properties, "CorrelationData", None)
+
+
+@pytest.mark.parametrize("body", [b"", b"\x00", b"\x00\x01t", b"\x00\x01\xff\x00", b"\x00\x01t\x05\x63"])
+def test_a_malformed_packet_is_an_error(body: bytes) -> None:
+    with pytest.raises((ValueError, IndexError, KeyError)):
+        decode_publish(0x30, body, mqtt5=True)
