@@ -178,22 +178,21 @@ class Daemon:
         notifier: SystemdNotifier,
     ) -> None:
         settings = self.settings
-        drain_checker = await self._drain.start(stack)
+        await self._drain.start(stack)
         elections = self._zookeeper.elections(self.instance, self._on_election)
         await stack.enter_async_context(elections)
         stack.callback(tasks.create_task(elections.watch(), name="zookeeper-client").cancel)
         config = await join_cluster(elections, settings, f"{elections_root(settings)}/config", store, stop)
         if config is None:
             return
+        drain_checker = await self._drain.connect(stack, lambda: config.ledger.ledger_id)
         secret = config.session_secret
         self._peers.token_for = lambda receiver: secret.http_token(receiver, self._now_ms())
         self._http.is_peer = lambda token: secret.accepts_http_token(token, self.instance, self._now_ms())
         self._cluster_status.elections = elections
         shards = config.shards
         self._description = m.ClusterDescription(
-            protocol=m.PROTOCOL_VERSION,
-            shards=shards,
-            ledger_url=settings.ledger.url,
+            protocol=m.PROTOCOL_VERSION, shards=shards, ledger_url=settings.ledger.url
         )
         transport = self._transport = self._broker.transport(self.instance, config.session_secret)
         transport.on_connection(self._on_broker)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from drain.backlog.counting import JvmGoneError
+from drain.spark.chunks import MustRestartError
 from drain.spark.fact_source import READERS
 from drain.spark.master import DEFAULT_MASTER, VALID_MASTERS, conf_pair
 from drain.spark.session import build_session, submitted_session
@@ -71,7 +71,7 @@ def run_command(command: Coroutine[None, None, int], *, as_json: bool = False) -
     """
     try:
         return asyncio.run(command)
-    except (ConfigError, JvmGoneError, StoreError) as error:
+    except (ConfigError, MustRestartError, StoreError) as error:
         line = error_line(str(error), EXIT_WRONG_USAGE, as_json=True) if as_json else f"error: {error}"
         print(line, file=sys.stderr)  # noqa: T201 - a command prints to its terminal
         return EXIT_WRONG_USAGE

@@ -6,7 +6,7 @@ new version if leaving it out keeps its earlier meaning. Imports no Spark.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final, Literal
 
 import msgspec
@@ -25,16 +25,51 @@ out."""
 MAX_REASON_LENGTH: Final = 1000
 """Longest text about a table, in characters: its path, its faults and an example of each."""
 
-Failure = Literal["unreachable", "timed_out", "failed", "invalid", "denied"]
+Failure = Literal["unreachable", "timed_out", "failed", "invalid", "denied", "wrong_ledger"]
 
 
 class DrainCheckError(HeadgateError):
     """The query failed. The caller treats the segments as not drained yet, and asks again."""
 
     def __init__(self, text: str, failure: Failure = "failed") -> None:
-        """``failure``: no connection, no reply in time, an error reply, an invalid reply, or not the expected peer."""
+        """``failure``: why there is no usable reply.
+
+        No connection, no reply in time, an error reply, an invalid reply, not the expected peer, or another ledger.
+        """
         super().__init__(text)
         self.failure: Failure = failure
+
+
+class CountedLedger(msgspec.Struct, frozen=True):
+    """The ledger that a Spark process, or a published result, has counted."""
+
+    ledger_id: str = ""
+    """Content of its ``ledger.json``; empty if it has none."""
+    url: str = ""
+    """Where it, or the result, is stored. Without credentials."""
+
+
+RequireLedger = Callable[[CountedLedger], None]
+"""Raises DrainCheckError unless the ledger is that of the daemon."""
+
+
+def any_ledger(_: CountedLedger) -> None:
+    """Accept every ledger: for a program that has none of its own."""
+
+
+def wrong_ledger(own: CountedLedger, counted: CountedLedger) -> str | None:
+    """Return why an answer about ``counted`` says nothing about ``own``; None if they are the same ledger. Pure."""
+    if own.ledger_id and counted.ledger_id == own.ledger_id:
+        return None
+    return (
+        f"{counted.url} was counted, a ledger with {_described(counted)}, and this daemon's ledger is {own.url} with "
+        f"{_described(own)}: start the Spark service, or the backlog job, with the daemon's URL (HEADGATE_LEDGER or "
+        "--ledger)"
+    )
+
+
+def _described(ledger: CountedLedger) -> str:
+    return f"the id {ledger.ledger_id}" if ledger.ledger_id else "no id"
 
 
 class DrainQuery(msgspec.Struct, frozen=True):
@@ -150,6 +185,8 @@ class Response(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
 
 class Pong(Response, frozen=True, kw_only=True, tag="pong"):
     runs: int
+    ledger: CountedLedger | None = None
+    """What this process counts; None while it cannot read that, because the store is unreachable."""
 
 
 class DrainedResponse(Response, frozen=True, kw_only=True, tag="drained", omit_defaults=True):
@@ -161,6 +198,7 @@ class DrainedResponse(Response, frozen=True, kw_only=True, tag="drained", omit_d
     """Acknowledgements in a table of an external topic count too."""
     watermark: int = 0
     error: str | None = None
+    ledger: CountedLedger = CountedLedger()
 
 
 class BacklogResponse(Response, frozen=True, kw_only=True, tag="backlog"):
@@ -173,6 +211,7 @@ class BacklogResponse(Response, frozen=True, kw_only=True, tag="backlog"):
     """Shard → the time that its rows hold for."""
     external: list[ExternalBacklogResponse] = []
     """The external topics in the request, except those of shards that could not be counted."""
+    ledger: CountedLedger = CountedLedger()
 
 
 class FailureResponse(Response, frozen=True, kw_only=True, tag="failed"):
@@ -220,7 +259,7 @@ def encode_reply(response: AnyResponse, limit_bytes: int = MAX_LINE_BYTES) -> by
     if isinstance(response, BacklogResponse):
         reason = f"{len(response.rows)} backlogs are too many to report: {reason}"
         failures = dict.fromkeys(response.watermarks, reason) | response.failures
-        return encode_line(BacklogResponse(id=response.id, rows=[], failures=failures))
+        return encode_line(BacklogResponse(id=response.id, rows=[], failures=failures, ledger=response.ledger))
     return encode_line(FailureResponse(id=response.id, error=reason))
 
 

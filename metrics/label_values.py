@@ -26,7 +26,7 @@ RequestLimit = Literal["cluster_overviews", "operator_commands"]
 """Requests that wait for other daemons: those for an overview of the cluster; transfers and maintenance."""
 TransferOutcome = Literal["completed", "abandoned"]
 DrainState = Literal["off", "starting", "ready", "degraded"]
-DrainFailure = Literal["unreachable", "timed_out", "failed", "invalid", "denied"]
+DrainFailure = Literal["unreachable", "timed_out", "failed", "invalid", "denied", "wrong_ledger"]
 CollectionScope = Literal["new", "all"]
 FileSystemUse = Literal["ledger", "drain"]
 CertificateUse = Literal["http", "broker", "zookeeper"]

@@ -19,6 +19,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
+from controller.cli.counted_ledger import counted_ledger
 from controller.cli.run import check_files, read_settings
 from controller.file_systems import measured_folders
 from controller.leadership.election import Connected, ElectionEvent, Refused
@@ -67,6 +68,7 @@ async def daemon_findings(path: Path, timeout_seconds: float) -> list[Finding]:
     found.append(await _zookeeper(settings, timeout_seconds))
     found += await _broker(settings, timeout_seconds)
     found += await _store(settings)
+    found += await counted_ledger(settings, timeout_seconds)
     return found
 
 

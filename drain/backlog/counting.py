@@ -21,6 +21,7 @@ from pyspark.sql import DataFrame, SparkSession
 from drain.backlog import plans as backlog
 from drain.backlog.aggregates import merged_rows
 from drain.backlog.merge import MergedRow
+from drain.spark.chunks import MustRestartError
 from drain.spark.engines import ENGINE_ERRORS, is_gone
 from drain.spark.fact_source import FactSource
 from headgate.errors import HeadgateError
@@ -38,8 +39,8 @@ class RunError(HeadgateError):
     """A Spark run failed; the previous result remains."""
 
 
-class JvmGoneError(RunError):
-    """The JVM or Connect server is gone. A session cannot be restored, so the process exits."""
+class JvmGoneError(RunError, MustRestartError):
+    """The JVM or Connect server is gone. A session cannot be restored."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ import argparse
 import asyncio
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Final, TypeVar
 
@@ -30,9 +30,19 @@ from drain.backlog.compacted_facts import read_compacted_facts
 from drain.backlog.counting import ChunkBatch, JvmGoneError, RunError, aggregate_chunks
 from drain.backlog.job_size import FIRST_CHUNKS, next_chunks
 from drain.backlog.merge import MergedRow, merge_rows, next_result, outstanding
-from drain.backlog.results import Result, newest_result, publish_result, read_result, result_path, watermarks
+from drain.backlog.results import (
+    ForeignResultError,
+    Result,
+    delete_results,
+    newest_of_ledger,
+    publish_result,
+    read_result,
+    result_path,
+    watermarks,
+)
 from drain.command_line import add_ledger_options, add_spark_options, run_command, spark_session
-from drain.spark.chunks import LedgerChunks
+from drain.protocol import CountedLedger
+from drain.spark.chunks import LedgerChunks, MustRestartError
 from drain.spark.small_chunk_reader import SMALL_READ_MAX_ROWS
 from headgate.command_parser import CommandParser
 from headgate.errors import HeadgateError, LedgerError, ObjectMissingError, StoreError
@@ -58,6 +68,8 @@ class RunOutcome:
     """Shard → the object and the reason; its previous result remains."""
     chunks: int = 0
     """Number of new chunks that were counted."""
+    ledger: CountedLedger = field(default_factory=CountedLedger)
+    """What was counted."""
 
 
 @dataclass(slots=True)
@@ -106,12 +118,19 @@ class BacklogJob:
         ``up_to``: shard → the last chunk to count; other shards are counted to their end.
 
         Raises:
-            JvmGoneError: the JVM is gone. Every other error is in the outcome, under its shard.
+            MustRestartError: the JVM is gone, or the ledger was replaced. Every other error is in the outcome, under
+                its shard.
 
         """
-        outcome = RunOutcome()
+        try:
+            ledger = await self._chunks.identify()
+        except MustRestartError:
+            raise
+        except HeadgateError as error:
+            return RunOutcome(failures=dict.fromkeys(shards, str(error)))
+        outcome = RunOutcome(ledger=ledger)
         progress_by_shard: dict[int, _Progress] = {}
-        begin = partial(self._begin, full=full, up_to=up_to or {})
+        begin = partial(self._begin, ledger, full=full, up_to=up_to or {})
         for shard, progress in await _of_each(dict.fromkeys(shards), begin):
             if isinstance(progress, str):
                 outcome.failures[shard] = progress
@@ -121,33 +140,45 @@ class BacklogJob:
             await self._count_batch(due, progress_by_shard, outcome, publish=not full)
         return outcome
 
-    async def _begin(self, shard: int, *, full: bool, up_to: Mapping[int, int]) -> _Progress | str:
+    async def _begin(
+        self, ledger: CountedLedger, shard: int, *, full: bool, up_to: Mapping[int, int]
+    ) -> _Progress | str:
         """Return the last result of a shard and what to count after it, or why neither is known."""
         try:
-            result = Result(shard, 0, ()) if full else await self._newest_result(shard)
+            result = Result(shard, 0, (), 0, ledger.ledger_id)
+            if not full:
+                result = await self._newest_result(shard, ledger)
             if not result.watermark:
-                result = await self._from_compacted(shard, publish=not full)
+                result = await self._from_compacted(result, publish=not full)
             numbers = await self._chunks.newer_than(shard, result.watermark)
         except HeadgateError as error:
             return str(error)
         return _Progress(result, range(numbers.start, min(numbers.stop, up_to.get(shard, numbers.stop) + 1)))
 
-    async def _from_compacted(self, shard: int, *, publish: bool) -> Result:
-        """Return the result of the compacted chunks, which may be deleted; an empty one if there are none."""
-        compacted = await read_compacted_facts(self._chunks.store, shard)
+    async def _from_compacted(self, empty: Result, *, publish: bool) -> Result:
+        """Return the result of the compacted chunks, which may be deleted; ``empty`` if there are none."""
+        compacted = await read_compacted_facts(self._chunks.store, empty.shard)
         if compacted is None:
-            return Result(shard, 0, ())
+            return empty
         rows = merge_rows(merged_row(row) for row in compacted.table.to_pylist())
-        result = Result(shard, compacted.last, rows, compacted.last_at_ms)
+        result = replace(empty, watermark=compacted.last, rows=rows, at_ms=compacted.last_at_ms)
         return await publish_result(self._chunks.store, result) if publish else result
 
-    async def _newest_result(self, shard: int) -> Result:
+    async def _newest_result(self, shard: int, ledger: CountedLedger) -> Result:
         """Return the newest result; the one in memory if it is still the newest, which saves reading it."""
         last = self._last.get(shard)
-        if last is None or not last.watermark:
-            return await newest_result(self._results, shard)
-        newest = await watermarks(self._results, shard, after=last.watermark - 1)
-        return last if newest == [last.watermark] else await newest_result(self._results, shard)
+        if last is not None and last.watermark and last.ledger_id == ledger.ledger_id:
+            newest = await watermarks(self._results, shard, after=last.watermark - 1)
+            if newest == [last.watermark]:
+                return last
+        try:
+            return await newest_of_ledger(self._results, shard, ledger)
+        except ForeignResultError:
+            if self._results is not self._chunks.store:
+                raise
+            # Results beside a ledger that was restored or copied: no other cluster uses them.
+            await delete_results(self._results, shard)
+            return Result(shard, 0, (), 0, ledger.ledger_id)
 
     def _next_chunks(self, progress_by_shard: dict[int, _Progress]) -> dict[int, range]:
         """Return the chunks of the next Spark job by shard; capacity that one shard leaves goes to the next one."""
@@ -192,7 +223,9 @@ class BacklogJob:
         results: dict[int, Result] = {}
         for shard, rows in merged.items():
             next_rows = next_result(progress_by_shard[shard].result.rows, rows)
-            results[shard] = Result(shard, due[shard][-1], next_rows, made_at_ms[shard])
+            results[shard] = replace(
+                progress_by_shard[shard].result, watermark=due[shard][-1], rows=next_rows, at_ms=made_at_ms[shard]
+            )
         for shard, result in await _of_each(results, lambda shard: self._publish(results[shard], publish=publish)):
             if isinstance(result, str):
                 outcome.failures[shard] = result

@@ -2,11 +2,12 @@
 
 If two runs reach the same watermark, put-if-absent lets one create the object, and the other reads
 it: a result follows from the ledger alone. The last few are kept for runs that started from them.
+Each names the ledger that it counts, and is merged with no other.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import msgspec
@@ -14,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from drain.backlog.merge import StateRow
+from drain.protocol import CountedLedger
 from drain.spark.schemas import STATE
 from headgate.errors import ForeignObjectError, LedgerError, ObjectExistsError
 from headgate.ledger.checksum import seal_parquet
@@ -34,8 +36,13 @@ class ResultError(LedgerError):
     """A published result is unusable; the text names it. A count from chunk 1 needs no result."""
 
 
+class ForeignResultError(ResultError):
+    """The newest published result counts another ledger."""
+
+
 class _Header(msgspec.Struct, frozen=True, kw_only=True):
     format: int
+    ledger_id: str
     shard: int
     watermark: int
     at_ms: int = 0
@@ -50,6 +57,8 @@ class Result:
     rows: tuple[StateRow, ...]
     at_ms: int = 0
     """The time of that chunk by its leader's clock."""
+    ledger_id: str = ""
+    """Of the ledger that was counted; empty if it had none."""
 
 
 def result_folder(shard: int) -> str:
@@ -72,6 +81,30 @@ async def newest_result(store: Store, shard: int) -> Result:
     """
     found = await watermarks(store, shard)
     return await read_result(store, shard, found[-1]) if found else Result(shard, 0, ())
+
+
+async def newest_of_ledger(store: Store, shard: int, ledger: CountedLedger) -> Result:
+    """Return the newest result of ``shard`` of ``ledger``; an empty one with watermark 0 if there is none.
+
+    Raises:
+        ForeignResultError: the newest one counts another ledger.
+        ResultError, StoreUnavailableError: see `newest_result`.
+
+    """
+    found = await newest_result(store, shard)
+    if found.watermark and found.ledger_id != ledger.ledger_id:
+        raise ForeignResultError(
+            f"{result_path(shard, found.watermark)} counts the ledger {found.ledger_id or 'without an id'}, and "
+            f"{ledger.url} is {ledger.ledger_id or 'without an id'}: publish elsewhere (--out), or move "
+            f"{result_folder(shard)} away"
+        )
+    return found if found.watermark else replace(found, ledger_id=ledger.ledger_id)
+
+
+async def delete_results(store: Store, shard: int) -> None:
+    """Delete all results of ``shard``; raises StoreError."""
+    for watermark in await watermarks(store, shard):
+        await store.delete(result_path(shard, watermark))
 
 
 async def watermarks(store: Store, shard: int, after: int = 0) -> list[int]:
@@ -103,7 +136,12 @@ async def publish_result(store: Store, result: Result) -> Result:
     try:
         await store.create(result_path(result.shard, result.watermark), encode_result(result))
     except ObjectExistsError:
-        return await read_result(store, result.shard, result.watermark)
+        stored = await read_result(store, result.shard, result.watermark)
+        if stored.ledger_id != result.ledger_id:
+            raise ForeignResultError(
+                f"{result_path(result.shard, result.watermark)} counts another ledger, {stored.ledger_id}"
+            ) from None
+        return stored
     for watermark in (await watermarks(store, result.shard))[:-RETAINED_RESULTS]:
         await store.delete(result_path(result.shard, watermark))
     return result
@@ -111,7 +149,13 @@ async def publish_result(store: Store, result: Result) -> Result:
 
 def encode_result(result: Result) -> bytes:
     """Return ``result`` as Parquet bytes; equal results give equal bytes."""
-    header = _Header(format=FORMAT, shard=result.shard, watermark=result.watermark, at_ms=result.at_ms)
+    header = _Header(
+        format=FORMAT,
+        ledger_id=result.ledger_id,
+        shard=result.shard,
+        watermark=result.watermark,
+        at_ms=result.at_ms,
+    )
     schema = STATE.with_metadata({_METADATA_KEY: msgspec.json.encode(header)})
     sink = pa.BufferOutputStream()
     pq.write_table(state_table(result.shard, result.rows, schema), sink, compression="snappy")
@@ -133,7 +177,8 @@ def decode_result(data: bytes, *, shard: int, watermark: int) -> Result:
         raise ResultError(f"{where} has other columns than a result; {recount}")
     if (header.shard, header.watermark) != (shard, watermark):
         raise ResultError(f"{where} says that it is result {header.watermark} of shard {header.shard}")
-    return Result(shard, watermark, tuple(state_row(row) for row in table.to_pylist()), header.at_ms)
+    rows = tuple(state_row(row) for row in table.to_pylist())
+    return Result(shard, watermark, rows, header.at_ms, header.ledger_id)
 
 
 def state_table(shard: int, rows: tuple[StateRow, ...], schema: pa.Schema = STATE) -> pa.Table:

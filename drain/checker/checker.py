@@ -4,6 +4,7 @@
    those who would ask pause for much longer after failures. The state is `ready` once the process answers a ping.
 2. Every failure raises DrainCheckError, which callers treat as "not drained yet": a broken checker keeps gates
    closed and never opens one.
+3. An answer about another ledger is a failure, whatever it says.
 
 Imports no Spark.
 """
@@ -15,10 +16,10 @@ import random
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import TracebackType
-from typing import Final
+from typing import Final, TypeVar
 
 from drain.address import Address
-from drain.checker.connection import Connection, R
+from drain.checker.connection import Connection
 from drain.protocol import (
     MAX_EXTERNAL_BYTES,
     MAX_OPEN_REQUESTS,
@@ -31,6 +32,8 @@ from drain.protocol import (
     ExternalBacklogQuery,
     Ping,
     Pong,
+    RequireLedger,
+    any_ledger,
     fit_into_line,
 )
 from headgate.background import BackgroundService
@@ -39,6 +42,8 @@ from headgate.errors import ConfigError
 from metrics import events
 from metrics.label_values import DrainState
 from metrics.noop_observer import NoopObserver
+
+AnswerT = TypeVar("AnswerT", DrainedResponse, BacklogResponse)
 
 __all__ = ["DrainCheckError", "DrainQuery", "SparkDrainChecker"]
 
@@ -65,6 +70,7 @@ class SparkDrainChecker(BackgroundService):
         rng: random.Random | None = None,
         reconnect: Backoff = RECONNECT_BACKOFF,
         max_external_bytes: int = MAX_EXTERNAL_BYTES,
+        require_ledger: RequireLedger = any_ledger,
     ) -> None:
         """Bound a query by ``timeout_seconds``, connecting included, and the names of its external topics by bytes.
 
@@ -80,6 +86,7 @@ class SparkDrainChecker(BackgroundService):
         self._rng = rng or random.Random()  # noqa: S311 - jitter
         self._reconnect = reconnect
         self._max_external_bytes = max_external_bytes
+        self._require_ledger = require_ledger
         self._open_requests = 0
         self._connection: Connection | None = None
         self._connection_waiters: list[asyncio.Future[Connection]] = []
@@ -140,7 +147,7 @@ class SparkDrainChecker(BackgroundService):
             self._observer.observe(events.DrainCheckFailed(reason="failed"))
         return response
 
-    async def _request(self, request: DrainedRequest | BacklogRequest, response_type: type[R]) -> R:
+    async def _request(self, request: DrainedRequest | BacklogRequest, response_type: type[AnswerT]) -> AnswerT:
         assert self._task is not None, "enter the drain checker before the first query"
         if self._open_requests >= MAX_OPEN_REQUESTS:
             self._observer.observe(events.DrainCheckFailed(reason="failed"))
@@ -151,7 +158,7 @@ class SparkDrainChecker(BackgroundService):
         finally:
             self._open_requests -= 1
 
-    async def _send(self, request: DrainedRequest | BacklogRequest, response_type: type[R]) -> R:
+    async def _send(self, request: DrainedRequest | BacklogRequest, response_type: type[AnswerT]) -> AnswerT:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._timeout_seconds
         connection: Connection | None = None
@@ -159,6 +166,7 @@ class SparkDrainChecker(BackgroundService):
             connection = await self._connected(deadline)
             sent_at = loop.time()
             response = await connection.request(request, response_type, deadline - sent_at)
+            self._require_ledger(response.ledger)
         except DrainCheckError as error:
             if self._task is not None:
                 self._drop_if_broken(connection)
@@ -207,7 +215,9 @@ class SparkDrainChecker(BackgroundService):
     async def _ping(self, connection: Connection) -> None:
         """Report the process as ready once it answers. A process that is suspended accepts connections too."""
         try:
-            await connection.request(Ping(), Pong, self._timeout_seconds)
+            pong = await connection.request(Ping(), Pong, self._timeout_seconds)
+            if pong.ledger is not None:
+                self._require_ledger(pong.ledger)
         except DrainCheckError as error:
             self._drop_if_broken(connection)
             self._on_failure(error)

@@ -5,7 +5,7 @@ It polls for the results of a job that cron, Airflow or `spark-submit` runs (``h
 1. A segment that is drained at a seek generation stays drained at it: ends of sealed segments are
    final, and acknowledgements are never taken back. So any result may answer a query. Other
    segments are not drained *yet*; ``on_result`` announces newer results.
-2. A result that cannot be read is ignored; the last readable one stays in use.
+2. A result that cannot be read, or counts another ledger, is ignored; the last usable one stays in use.
 3. Tables of external topics are not read; a reply says so where a value is unknown.
 4. If a query needs a newer chunk and no newer result appears for ``stale_seconds``, the job has
    stopped. The state becomes ``degraded`` with the shard and its watermark. Gates stay closed.
@@ -23,7 +23,16 @@ from drain.backlog.merge import Backlog, drained, outstanding
 from drain.backlog.results import Result, ResultError, newest_result
 from drain.backlog.rows import backlog_rows
 from drain.external.backlog import backlog_from_ledger
-from drain.protocol import BacklogResponse, DrainCheckError, DrainedResponse, DrainQuery, ExternalBacklogQuery
+from drain.protocol import (
+    BacklogResponse,
+    CountedLedger,
+    DrainCheckError,
+    DrainedResponse,
+    DrainQuery,
+    ExternalBacklogQuery,
+    RequireLedger,
+    any_ledger,
+)
 from headgate.background import BackgroundService
 from headgate.errors import StoreError
 from headgate.storage.object_store import Store
@@ -66,6 +75,8 @@ class ResultsChecker(BackgroundService):
         poll_interval_seconds: float = POLL_INTERVAL_SECONDS,
         on_state: Callable[[DrainState, str], None] | None = None,
         on_result: Callable[[], None] | None = None,
+        url: str = "",
+        require_ledger: RequireLedger = any_ledger,
     ) -> None:
         """``on_result`` is called when any shard has a newer result, ``on_state`` with a state and its reason."""
         self._store = store
@@ -73,6 +84,8 @@ class ResultsChecker(BackgroundService):
         self._poll_interval_seconds = poll_interval_seconds
         self._on_state = on_state
         self._on_result = on_result
+        self._url = url
+        self._require_ledger = require_ledger
         self._shards: dict[int, _ShardState] = {}
         self._wake_up = asyncio.Event()
         self._state: tuple[DrainState, str] | None = None
@@ -142,7 +155,9 @@ class ResultsChecker(BackgroundService):
         """Read the newest result of one shard; return whether it is newer than the last one."""
         try:
             result = await newest_result(self._store, number)
-        except (StoreError, ResultError) as error:
+            if result.watermark:
+                self._require_ledger(CountedLedger(result.ledger_id, self._url))
+        except (StoreError, ResultError, DrainCheckError) as error:
             shard.fault = str(error)
             result = None
         else:

@@ -37,10 +37,11 @@ from drain.backlog import plans as backlog_plans
 from drain.backlog.aggregates import merged_table
 from drain.backlog.compacted_facts import encode_range_facts, read_range_facts
 from drain.backlog.counting import RunError
-from drain.backlog.results import newest_result
+from drain.backlog.results import newest_of_ledger
 from drain.command_line import add_ledger_options, add_spark_options, run_command, seconds, spark_session
 from drain.compaction import plans
 from drain.compaction.policy import PlannedCompaction, next_compaction
+from drain.protocol import CountedLedger
 from drain.spark.chunks import LedgerChunks
 from drain.spark.fact_source import hadoop_url
 from drain.spark.schemas import FACTS, MERGED
@@ -58,6 +59,7 @@ from headgate.ledger.compacted import (
     manifest_ranges,
     read_manifest,
 )
+from headgate.ledger.identity import read_ledger_id
 from headgate.ledger.ledger import Ledger
 from headgate.ledger.paths import CHUNKS_FOLDER, chunk_folder, chunk_name
 from headgate.storage.object_store import Store, open_store
@@ -106,7 +108,7 @@ class CompactionJob:
         self.store: Store = open_store(ledger_url)
         parts = urlsplit(ledger_url)
         self._folder = Path(unquote(parts.path)) if parts.scheme == "file" else None
-        self._root = hadoop_url(ledger_url)
+        self._url, self._root = ledger_url, hadoop_url(ledger_url)
         self._session = session
         self._settings = settings
         self._now_ms = now_ms
@@ -147,7 +149,8 @@ class CompactionJob:
         """Write the next range that is due and return its manifest, or None. Raises like `run`."""
         ranges = ranges_to_read(await manifest_ranges(self.store, shard))
         covering = [await self._manifest(shard, each) for each in ranges]
-        result = await newest_result(self.store, shard)
+        ledger = CountedLedger(await read_ledger_id(self.store, self._url) or "", self._url)
+        result = await newest_of_ledger(self.store, shard, ledger)
         planned = self._next([(manifest.range, manifest.level) for manifest in covering], result.watermark)
         if planned is None:
             return None

@@ -12,8 +12,8 @@ import sys
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from drain.backlog.counting import JvmGoneError
 from drain.compaction.job import CompactionJob, summary_line
+from drain.spark.chunks import MustRestartError
 from headgate.errors import HeadgateError
 
 CHECK_INTERVAL_SECONDS: Final = 30.0
@@ -42,7 +42,7 @@ class CompactionScheduler:
         self._failures = 0
 
     async def run(self) -> None:
-        """Check until cancelled. Returns if the JVM is gone, which counting reports."""
+        """Check until cancelled. Returns if this process must restart, which counting reports."""
         checks = 0
         while True:
             pause = min(
@@ -51,13 +51,13 @@ class CompactionScheduler:
             await asyncio.sleep(pause * self._rng.uniform(0.5, 1.5))
             try:
                 failed = await self.check(sweep=checks % CHECKS_PER_SWEEP == 0)
-            except JvmGoneError:
+            except MustRestartError:
                 return
             self._failures = min(self._failures + 1, 10) if failed else 0
             checks += 1
 
     async def check(self, *, sweep: bool) -> bool:
-        """Compact every range that is due; return whether anything failed. Raises JvmGoneError."""
+        """Compact every range that is due; return whether anything failed. Raises MustRestartError."""
         try:
             shards = await self._shards()
         except HeadgateError:
@@ -71,7 +71,7 @@ class CompactionScheduler:
                         print(summary_line(manifest), flush=True)  # noqa: T201 - the process's log
                 if sweep:
                     await self._job.sweep(shard)
-            except JvmGoneError:
+            except MustRestartError:
                 raise
             except HeadgateError as error:
                 print(f"error: compaction of shard {shard}: {error}", file=sys.stderr)  # noqa: T201

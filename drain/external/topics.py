@@ -18,13 +18,13 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from drain.backlog.counting import JvmGoneError
 from drain.backlog.merge import Backlog, StateRow
 from drain.backlog.rates import Count, History, append_count, rates, topic_count
 from drain.backlog.results import Result
 from drain.external.backlog import backlog_from_ledger, backlog_response, unknown_reason
 from drain.external.table_mapping import ExternalTables, ExternalView
 from drain.protocol import MAX_REASON_LENGTH, DrainQuery, ExternalBacklogQuery, ExternalBacklogResponse
+from drain.spark.chunks import MustRestartError
 from headgate.errors import HeadgateError
 
 MAX_RESULT_AGE_SECONDS: Final = 1.0
@@ -82,7 +82,7 @@ class ExternalTopicCounter:
         """Topics in the order of their turns; at most one entry per topic."""
         self._wake_up = asyncio.Event()
         self._counted: dict[tuple[int, int], _CountResult] = {}
-        self._gone: JvmGoneError | None = None
+        self._gone: MustRestartError | None = None
         self._drain_count = asyncio.Lock()
 
     # Drain queries
@@ -100,7 +100,7 @@ class ExternalTopicCounter:
         return tables is not None and tables.acknowledgements is not None
 
     async def rows(self, query: DrainQuery, result: Result) -> tuple[Backlog, ...]:
-        """Return the backlog of the subscription in ``query``; raises TableError, RunError or JvmGoneError."""
+        """Return the backlog of the subscription in ``query``; raises TableError, RunError or MustRestartError."""
         view = query.external
         assert view is not None, "a query without names"
         rows = _of_topic(result, query.topic_id)
@@ -117,7 +117,7 @@ class ExternalTopicCounter:
         """Return the last count, and trigger another one; ``as_of_ms``: the time that ``result`` holds for.
 
         Raises:
-            JvmGoneError: a count has found the JVM gone.
+            MustRestartError: a count has found the JVM gone.
 
         """
         if self._gone is not None:
@@ -143,7 +143,7 @@ class ExternalTopicCounter:
                     del known[shard, topic_id]
 
     async def work(self, newest: NewestResult) -> None:
-        """Count requested topics until cancelled, or until the JVM is gone; the next query then raises JvmGoneError."""
+        """Count requested topics until cancelled, or until this process must restart; the next query then says so."""
         loop = asyncio.get_running_loop()
         while True:
             await self._wake_up.wait()
@@ -154,7 +154,7 @@ class ExternalTopicCounter:
             due = self._due.pop(next(iter(self._due)))
             try:
                 await self._refresh_and_count(due, newest)
-            except JvmGoneError as error:
+            except MustRestartError as error:
                 self._gone = error
                 return
             await asyncio.sleep(self._idle_factor * (loop.time() - began))
@@ -164,7 +164,7 @@ class ExternalTopicCounter:
         if waited_seconds > MAX_RESULT_AGE_SECONDS:
             try:
                 result = await newest(due.query.shard)
-            except JvmGoneError:
+            except MustRestartError:
                 raise
             except HeadgateError:
                 # Not an error of the tables: queries of the shard report it.
@@ -181,7 +181,7 @@ class ExternalTopicCounter:
             return
         try:
             known = await self._count(due.tables, names, rows, query.shard)
-        except JvmGoneError:
+        except MustRestartError:
             raise
         except HeadgateError as error:
             where = f"external.{names.topic}"

@@ -15,7 +15,7 @@ from functools import cached_property
 from types import TracebackType
 from typing import Final
 
-from drain.backlog.counting import JvmGoneError, RunError
+from drain.backlog.counting import RunError
 from drain.backlog.job import BacklogJob, RunOutcome
 from drain.backlog.merge import Backlog, StateRow, by_topic, drained, outstanding
 from drain.backlog.rates import BacklogKey, Count, History, Rates, TopicCount, append_count, rates, topic_count
@@ -32,7 +32,7 @@ from drain.protocol import (
     ExternalBacklogQuery,
     ExternalBacklogResponse,
 )
-from drain.spark.chunks import LedgerChunks
+from drain.spark.chunks import LedgerChunks, MustRestartError
 from headgate.background import BackgroundService
 from headgate.errors import HeadgateError, StoreUnavailableError
 
@@ -137,7 +137,7 @@ class RunCoalescer(BackgroundService):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        with contextlib.suppress(JvmGoneError):
+        with contextlib.suppress(MustRestartError):
             await super().__aexit__(kind, error, trace)
         if self._next_run is not None:
             self._next_run.cancel()
@@ -149,7 +149,7 @@ class RunCoalescer(BackgroundService):
         return self._task
 
     async def reply(self, request: DrainedRequest | BacklogRequest) -> DrainedResponse | BacklogResponse:
-        """Return the reply to ``request``, from a run that began after this call; raises JvmGoneError."""
+        """Return the reply to ``request``, from a run that began after this call; raises MustRestartError."""
         if isinstance(request, DrainedRequest):
             return await self._drained(request)
         shards = await self._chunks.shards() if request.shards is None else request.shards
@@ -174,6 +174,7 @@ class RunCoalescer(BackgroundService):
                 self._external_backlog(query, results[query.shard], as_of_ms[query.shard])
                 for query in external.values()
             ],
+            ledger=outcome.ledger,
         )
 
     def _external_backlog(self, query: ExternalBacklogQuery, result: Result, as_of_ms: int) -> ExternalBacklogResponse:
@@ -196,21 +197,27 @@ class RunCoalescer(BackgroundService):
         query = request.query
         outcome = await self._await_run([query.shard])
         if (failure := outcome.failures.get(query.shard)) is not None:
-            return DrainedResponse(id=request.id, error=failure)
+            return DrainedResponse(id=request.id, error=failure, ledger=outcome.ledger)
         result = outcome.results[query.shard]
         backlogs: Iterable[Backlog]
         from_tables = self._external is not None and self._external.has_acknowledgements(query)
         if self._external is not None and self._external.needs_tables(query):
             try:
                 backlogs = await self._external.rows(query, result)
-            except JvmGoneError:
+            except MustRestartError:
                 raise
             except HeadgateError as error:
-                return DrainedResponse(id=request.id, error=str(error))
+                return DrainedResponse(id=request.id, error=str(error), ledger=outcome.ledger)
         else:
             backlogs = self._index(result).of_subscription(query.topic_id, query.subscription_id)
         segments = drained(backlogs, query.seek_generation, query.segments)
-        return DrainedResponse(id=request.id, drained=segments, from_tables=from_tables, watermark=result.watermark)
+        return DrainedResponse(
+            id=request.id,
+            drained=segments,
+            from_tables=from_tables,
+            watermark=result.watermark,
+            ledger=outcome.ledger,
+        )
 
     async def _await_run(self, shards: Iterable[int]) -> RunOutcome:
         self._pending_shards.update(shards)
@@ -227,7 +234,7 @@ class RunCoalescer(BackgroundService):
                 tasks.create_task(self._external.work(self._newest_result), name="table counts")
 
     async def _newest_result(self, shard: int) -> Result:
-        """Return the result of ``shard``, counted now; raises RunError or JvmGoneError."""
+        """Return the result of ``shard``, counted now; raises RunError or MustRestartError."""
         outcome = await self._await_run([shard])
         if (failure := outcome.failures.get(shard)) is not None:
             raise RunError(failure)
@@ -253,7 +260,7 @@ class RunCoalescer(BackgroundService):
             assert waiting is not None, "woken up without a request"
             try:
                 outcome = await self._job.run(shards)
-            except JvmGoneError as error:
+            except MustRestartError as error:
                 waiting.set_exception(error)
                 continue
             except asyncio.CancelledError:
@@ -276,7 +283,7 @@ class RunCoalescer(BackgroundService):
         if grown:
             try:
                 outcome = await self._job.run(grown)
-            except JvmGoneError:
+            except MustRestartError:
                 return
             self.runs += 1
             for shard in grown:

@@ -1,7 +1,7 @@
 """The Spark process: keeps one warm Spark session and serves requests over a local socket.
 
-If the JVM dies or hangs, the process exits with code 1 and its supervisor restarts it. SIGTERM
-cancels the current run, stops Spark and exits with code 0.
+If the JVM dies or hangs, or another ledger appears at its URL, the process exits with code 1 and its
+supervisor restarts it. SIGTERM cancels the current run, stops Spark and exits with code 0.
 
     headgate drain serve --ledger file:///var/lib/headgate/ledger --listen unix:/run/headgate/drain.sock
 
@@ -26,7 +26,6 @@ from pyspark.sql import SparkSession
 
 from drain.address import Address
 from drain.authentication import read_drain_secret
-from drain.backlog.counting import JvmGoneError
 from drain.backlog.job import BacklogJob
 from drain.command_line import add_spark_options, seconds
 from drain.compaction.job import CompactionJob, CompactionSettings, wall_clock_ms
@@ -39,6 +38,7 @@ from drain.protocol import (
     AnyRequest,
     AnyResponse,
     BacklogRequest,
+    CountedLedger,
     FailureResponse,
     Ping,
     Pong,
@@ -49,13 +49,13 @@ from drain.service.listener import DrainListener
 from drain.service.run_coalescer import RunCoalescer
 from drain.service.runner import SparkRunner
 from drain.service.warmup import warm_up
-from drain.spark.chunks import LedgerChunks
+from drain.spark.chunks import LedgerChunks, MustRestartError
 from drain.spark.engines import ENGINE_ERRORS
 from drain.spark.master import engine_of
 from drain.spark.session import build_session
 from headgate.background import cancel_and_wait
 from headgate.command_parser import CommandParser
-from headgate.errors import ConfigError, HeadgateError
+from headgate.errors import ConfigError, HeadgateError, LedgerError, StoreError
 
 STOP_SECONDS: Final = 8.0
 """Longest time for stopping Spark. After that the process exits, and the JVM with it."""
@@ -64,11 +64,12 @@ STOP_SECONDS: Final = 8.0
 class DrainServer:
     """Reads requests and writes replies; drain.service.run_coalescer handles them."""
 
-    def __init__(self, coalescer: RunCoalescer, runner: SparkRunner) -> None:
+    def __init__(self, coalescer: RunCoalescer, runner: SparkRunner, chunks: LedgerChunks) -> None:
         self._coalescer = coalescer
         self._runner = runner
-        self.jvm_gone: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        """Set to the reason when the JVM is found dead."""
+        self._chunks = chunks
+        self.must_restart: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        """Set to the reason when the JVM is found dead, or another ledger at the URL."""
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serve one connection. At MAX_OPEN_REQUESTS, reading pauses until one completes."""
@@ -104,18 +105,25 @@ class DrainServer:
         try:
             if isinstance(request, Ping):
                 await self._runner.ping()
-                return Pong(id=request.id, runs=self._coalescer.runs)
+                return Pong(id=request.id, runs=self._coalescer.runs, ledger=await self._ledger())
             return await self._coalescer.reply(request)
-        except JvmGoneError as error:
-            if not self.jvm_gone.done():
-                self.jvm_gone.set_result(str(error))
+        except MustRestartError as error:
+            if not self.must_restart.done():
+                self.must_restart.set_result(str(error))
             return FailureResponse(id=request.id, error=str(error))
         except HeadgateError as error:
             return FailureResponse(id=request.id, error=str(error))
 
+    async def _ledger(self) -> CountedLedger | None:
+        """Return what this process counts; None while the store is unreachable, which is no fault of this process."""
+        try:
+            return await self._chunks.identify()
+        except (LedgerError, StoreError):
+            return None
+
 
 async def serve(arguments: argparse.Namespace, session: SparkSession, stopping: asyncio.Event) -> int:
-    """Serve until ``stopping`` is set (returns 0) or the JVM is gone (returns 1)."""
+    """Serve until ``stopping`` is set (returns 0) or it must restart (returns 1)."""
     chunks = LedgerChunks(arguments.ledger, arguments.reader)
     runner = SparkRunner(session, chunks.source, run_timeout_seconds=arguments.run_timeout_seconds)
     async with contextlib.AsyncExitStack() as stack:
@@ -128,21 +136,21 @@ async def serve(arguments: argparse.Namespace, session: SparkSession, stopping: 
         coalescer = await stack.enter_async_context(
             RunCoalescer(BacklogJob(chunks, runner.count), chunks, external=external)
         )
-        server = DrainServer(coalescer, runner)
+        server = DrainServer(coalescer, runner, chunks)
         listener = await stack.enter_async_context(
             DrainListener(arguments.address, server.serve, secret=arguments.secret)
         )
         print(f"ready {listener.address}", flush=True)  # noqa: T201 - the readiness line
         stopped: asyncio.Future[object] = asyncio.ensure_future(stopping.wait())
-        ends: set[asyncio.Future[Any]] = {stopped, server.jvm_gone, coalescer.worker}
+        ends: set[asyncio.Future[Any]] = {stopped, server.must_restart, coalescer.worker}
         compacting = asyncio.create_task(_run_compaction(arguments, session, chunks, coalescer), name="compaction")
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         await cancel_and_wait(compacting)
         stopped.cancel()
         if coalescer.worker.done():
             coalescer.worker.result()  # Only a bug ends it: exit with its traceback.
-        if server.jvm_gone.done():
-            print(f"error: {server.jvm_gone.result()}", file=sys.stderr)  # noqa: T201
+        if server.must_restart.done():
+            print(f"error: {server.must_restart.result()}", file=sys.stderr)  # noqa: T201
             return 1
     return 0
 
@@ -276,7 +284,7 @@ def _address_and_secret(arguments: argparse.Namespace) -> tuple[Address, bytes |
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Serve until a signal. 0: stopped by a signal; 1: the JVM is gone; 2: invalid setting."""
+    """Serve until a signal. 0: stopped by a signal; 1: it must restart; 2: invalid setting."""
     arguments = parsed(argv)
     with tempfile.TemporaryDirectory(prefix="headgate-drain-", ignore_cleanup_errors=True) as scratch:
         arguments.folder = Path(arguments.folder or scratch).absolute()

@@ -15,12 +15,14 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from drain.protocol import CountedLedger
 from drain.spark.fact_source import FactSource, Reader, fact_source
 from drain.spark.small_chunk_reader import SMALL_READ_MAX_ROWS
-from headgate.errors import ConfigError, LedgerError
+from headgate.errors import ConfigError, HeadgateError, LedgerError
 from headgate.ledger.chunk import decode_header
+from headgate.ledger.identity import read_ledger_id
 from headgate.ledger.ledger import Ledger
-from headgate.ledger.paths import CHUNKS_FOLDER, chunk_folder, chunk_name, chunk_numbers, chunk_path
+from headgate.ledger.paths import CHUNKS_FOLDER, IDENTITY_PATH, chunk_folder, chunk_name, chunk_numbers, chunk_path
 from headgate.storage.object_store import Store, open_store
 
 CONCURRENT_READS: Final = 16
@@ -28,6 +30,14 @@ CONCURRENT_READS: Final = 16
 MAX_READS: Final = 64
 """Of all shards together."""
 _SHARD_FOLDER: Final = re.compile(r"shard=(\d{4,})")
+
+
+class MustRestartError(HeadgateError):
+    """What this process remembers is of no use any more, so it ends, and is started again."""
+
+
+class LedgerReplacedError(MustRestartError):
+    """Another ledger is stored at the URL."""
 
 
 class LedgerChunks:
@@ -44,6 +54,25 @@ class LedgerChunks:
         self.source: FactSource = fact_source(ledger_url, reader, small_read_max_rows=small_read_max_rows)
         """How Spark reads the chunks."""
         self._reads = asyncio.Semaphore(MAX_READS)
+        self._ledger = CountedLedger(url=ledger_url)
+
+    async def identify(self) -> CountedLedger:
+        """Return the ledger that is stored at the URL now.
+
+        Raises:
+            LedgerReplacedError: it is another one than before. What was counted must not be merged with it.
+            LedgerError: its id is unusable, or has disappeared.
+            StoreUnavailableError: the store is unreachable.
+
+        """
+        url, before = self._ledger.url, self._ledger.ledger_id
+        found = await read_ledger_id(self.store, url)
+        if before and found is None:
+            raise LedgerError(f"{url} has no object {IDENTITY_PATH} any more: mount the ledger with the id {before}")
+        if before and found != before:
+            raise LedgerReplacedError(f"{url} is another ledger now: its id was {before}, and is {found}")
+        self._ledger = CountedLedger(found or "", url)
+        return self._ledger
 
     async def shards(self) -> list[int]:
         """Return the shards that have a folder.
@@ -69,14 +98,17 @@ class LedgerChunks:
         """
         first = max(1, watermark)
         numbers = chunk_numbers(await self.store.names(chunk_folder(shard), after=chunk_name(first - 1)))
-        if watermark and not numbers:
-            raise LedgerError(
-                f"{chunk_folder(shard)}/{chunk_name(watermark)} is counted but missing: is this another ledger?"
-            )
-        for number, found in enumerate(numbers, start=first):
-            if found != number:
-                raise LedgerError(f"{chunk_path(shard, number)} is missing, and {chunk_name(found)} exists: a gap")
-        return range(watermark + 1, first + len(numbers))
+        listed = set(numbers)
+        end = numbers[-1] + 1 if numbers else first + (watermark > 0)
+        for number in range(first, end):
+            # A listing may leave out an object that is created meanwhile.
+            if number in listed or await self.exists(shard, number):
+                continue
+            if number == watermark:
+                raise LedgerError(f"{chunk_path(shard, number)} is counted but missing: is this another ledger?")
+            following = min(each for each in numbers if each > number)
+            raise LedgerError(f"{chunk_path(shard, number)} is missing, and {chunk_name(following)} exists: a gap")
+        return range(watermark + 1, end)
 
     async def exists(self, shard: int, number: int) -> bool:
         """Return whether a chunk exists, with one request instead of a listing; raises StoreUnavailableError."""

@@ -24,7 +24,7 @@ def add_drain_metrics(metrics: MetricFactory) -> None:
         events.DrainCheckFailed,
         "drain_check_failures",
         "Queries that the drain service did not answer, by reason. denied: it has another secret or user than this "
-        "daemon.",
+        "daemon. wrong_ledger: it counts another ledger.",
         reason=get_args(DrainFailure),
     )
     metrics.gauge_of(

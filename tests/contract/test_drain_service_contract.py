@@ -14,7 +14,7 @@ from drain.address import Address
 from drain.backlog.job import RunOutcome
 from drain.backlog.results import Result
 from drain.checker.checker import SparkDrainChecker
-from drain.protocol import DrainCheckError, DrainQuery
+from drain.protocol import CountedLedger, DrainCheckError, DrainQuery
 from drain.service.listener import DrainListener
 from drain.service.run_coalescer import RunCoalescer
 from drain.service.service import DrainServer
@@ -31,7 +31,7 @@ RECONNECT = Backoff(first_seconds=0.01, longest_seconds=0.01)
 QUERY = DrainQuery(0, 1, 2, 0, frozenset({1}), 100)
 
 
-class CountedLedger:
+class HundredChunks:
     """An empty ledger of 100 chunks, and a job that counts it on an engine that answers."""
 
     async def ping(self) -> None:
@@ -39,6 +39,9 @@ class CountedLedger:
 
     async def run(self, shards: Sequence[int]) -> RunOutcome:
         return RunOutcome(results={shard: Result(shard, 100, ()) for shard in shards}, failures={})
+
+    async def identify(self) -> CountedLedger:
+        return CountedLedger("a" * 32, "file:///ledger")
 
     async def newer_than(self, shard: int, watermark: int) -> range:
         return range(watermark + 1, 101)
@@ -53,9 +56,9 @@ async def listening(kind: str, address: Address, secret: bytes | None) -> AsyncI
             yield listener.address
         await fake.hang_up()
         return
-    counted: Any = CountedLedger()
+    counted: Any = HundredChunks()
     async with RunCoalescer(counted, counted) as coalescer:
-        server = DrainServer(coalescer, counted)
+        server = DrainServer(coalescer, counted, counted)
         async with DrainListener(address, server.serve, secret=secret) as listener:
             yield listener.address
 

@@ -8,11 +8,13 @@ import pytest
 from drain.protocol import (
     BacklogResponse,
     BacklogRow,
+    CountedLedger,
     DrainedResponse,
     FailureResponse,
     decode_response,
     encode_line,
     encode_reply,
+    wrong_ledger,
 )
 
 ROW = BacklogRow(
@@ -55,6 +57,17 @@ def test_another_reply_that_does_not_fit_is_a_failure_of_its_request() -> None:
     reply = decode_response(encode_reply(response, limit_bytes=100))
 
     assert reply == FailureResponse(id=5, error=f"the reply has {size} bytes, and a line has 100 at most")
+
+
+def test_only_the_same_id_is_the_same_ledger() -> None:
+    own, other = CountedLedger("a" * 32, "file:///new"), CountedLedger("b" * 32, "file:///old")
+
+    assert wrong_ledger(own, CountedLedger("a" * 32, "s3://the-same/by-another-name")) is None
+    reason = wrong_ledger(own, other)
+    assert reason is not None
+    assert all(part in reason for part in ("a" * 32, "b" * 32, "file:///new", "file:///old", "HEADGATE_LEDGER"))
+    assert "file:///old was counted, a ledger with no id" in str(wrong_ledger(own, CountedLedger(url="file:///old")))
+    assert wrong_ledger(CountedLedger(), CountedLedger()) is not None, "ledgers without an id cannot be compared"
 
 
 def test_a_row_without_rates_is_read_as_one_whose_rates_are_unknown() -> None:

@@ -61,7 +61,7 @@ async def test_many_shards_are_listed_and_read_at_the_same_time(tmp_path: Path) 
         store.objects = {path: data for path, data in store.objects.items() if path.startswith("chunks")}
         job = BacklogJob(chunks, count_nothing)
 
-    assert seconds == [6.0, 2 * 6.0], "as often as a shard needs, for each group of shards"
+    assert seconds == [1 + 6.0, 1 + 2 * 6.0], "once for the id, and as often as a shard needs for each group of shards"
 
 
 async def test_the_reads_of_all_shards_together_are_limited(tmp_path: Path) -> None:

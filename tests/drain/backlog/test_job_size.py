@@ -12,6 +12,7 @@ import pytest
 from drain.backlog.counting import ChunkBatch, RunError
 from drain.backlog.job import MAX_CHUNKS_PER_JOB, BacklogJob
 from drain.backlog.job_size import FEWEST_CHUNKS, FIRST_CHUNKS, next_chunks
+from drain.protocol import CountedLedger
 from tests.support.fakes.object_store import FakeStore
 
 RUN_SECONDS = 60.0
@@ -48,6 +49,9 @@ class Machine:
         self._length = length
         self._seconds_per_chunk = seconds_per_chunk
         self._seconds_per_job = seconds_per_job
+
+    async def identify(self) -> CountedLedger:
+        return CountedLedger()
 
     async def newer_than(self, _: int, watermark: int) -> range:
         return range(watermark + 1, self._length + 1)

@@ -13,7 +13,7 @@ from drain.backlog.merge import StateRow
 from drain.backlog.results import Result, publish_result, result_path
 from drain.checker.results_checker import TABLES_NOT_READ, ResultsChecker
 from drain.external.table_mapping import ExternalView
-from drain.protocol import DrainCheckError, DrainQuery, ExternalBacklogQuery
+from drain.protocol import CountedLedger, DrainCheckError, DrainQuery, ExternalBacklogQuery
 from tests.support.fakes.object_store import FakeStore
 from tests.support.samples.ledgers import RandomLedger, counted_by_hand
 
@@ -46,13 +46,36 @@ class CheckerFixture:
             stale_seconds=STALE_SECONDS,
             on_state=lambda *state: self.states.append(state),
             on_result=self._count,
+            url="file:///results",
         )
 
     def _count(self) -> None:
         self.results += 1
 
-    async def publish(self, watermark: int, position: int, **more: int) -> None:
-        await publish_result(self.store, Result(0, watermark, rows(position, **more)))
+    async def publish(self, watermark: int, position: int, *, ledger_id: str = "", **more: int) -> None:
+        await publish_result(self.store, Result(0, watermark, rows(position, **more), ledger_id=ledger_id))
+
+
+async def test_results_of_another_ledger_are_refused_and_the_last_own_one_stays_in_use():
+    fixture = CheckerFixture()
+
+    def require(counted: CountedLedger) -> None:
+        if counted.ledger_id != "own":
+            raise DrainCheckError(f"{counted.url} counts {counted.ledger_id}", "wrong_ledger")
+
+    fixture.checker._require_ledger = require
+    await fixture.publish(3, 4, ledger_id="other")
+    async with fixture.checker as checker:
+        with pytest.raises(DrainCheckError, match="counts other"):
+            await checker.drained(query(3))
+        assert fixture.states[-1] == ("degraded", "file:///results counts other")
+        await fixture.publish(4, 4, ledger_id="own")
+        await asyncio.sleep(6)
+        assert (await checker.drained(query(3))).drained == {0: 4}
+        await fixture.publish(5, 0, ledger_id="other")
+        await asyncio.sleep(6)
+
+        assert (await checker.drained(query(3))).watermark == 4
 
 
 async def test_a_drained_segment_is_reported_however_far_the_ledger_has_grown():

@@ -42,7 +42,7 @@ async def test_a_report_that_is_too_long_for_a_line_leaves_the_connection_and_ot
     tmp_path: Path, rows: int, is_reported: bool
 ) -> None:
     address = Address(path=tmp_path / "s")
-    server = DrainServer(Coalescer(rows), runner=None)
+    server = DrainServer(Coalescer(rows), runner=None, chunks=None)
     states: list[str] = []
     async with (
         DrainListener(address, server.serve),

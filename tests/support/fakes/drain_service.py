@@ -7,6 +7,7 @@ import asyncio
 from drain.protocol import (
     BacklogRequest,
     BacklogResponse,
+    CountedLedger,
     DrainedRequest,
     DrainedResponse,
     ExternalBacklogResponse,
@@ -24,6 +25,7 @@ class FakeDrainService:
         self.drained: frozenset[int] = frozenset()
         self.watermark = 100
         self.error: str | None = None
+        self.ledger = CountedLedger("a" * 32, "file:///ledger")
         self.requests: list[object] = []
         self.connections = 0
         self._idle = asyncio.Event()
@@ -68,12 +70,16 @@ class FakeDrainService:
     def _reply(self, request):
         if isinstance(request, BacklogRequest):
             external = [ExternalBacklogResponse(shard=each.shard, topic_id=each.topic_id) for each in request.external]
-            return BacklogResponse(id=request.id, rows=[], failures={3: "a reason"}, external=external)
+            return BacklogResponse(
+                id=request.id, rows=[], failures={3: "a reason"}, external=external, ledger=self.ledger
+            )
         if isinstance(request, Ping):
-            return Pong(id=request.id, runs=0)
+            return Pong(id=request.id, runs=0, ledger=self.ledger)
         assert isinstance(request, DrainedRequest)
         drained = dict.fromkeys(request.query.segments & self.drained, 4)
-        return DrainedResponse(id=request.id, drained=drained, watermark=self.watermark, error=self.error)
+        return DrainedResponse(
+            id=request.id, drained=drained, watermark=self.watermark, error=self.error, ledger=self.ledger
+        )
 
     async def hang_up(self) -> None:
         """End all connections."""
