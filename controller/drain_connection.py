@@ -65,6 +65,7 @@ class DrainConnection:
         self._observer = observer
         self._rng = rng
         self._recheck = recheck
+        self._supervisor: DrainSupervisor | None = None
         self._checker: SparkDrainChecker | ResultsChecker | None = None
 
     async def start(self, stack: AsyncExitStack) -> None:
@@ -72,7 +73,6 @@ class DrainConnection:
         settings = self._settings.drain
         if settings.results is not None:
             return
-        secret_file = None if settings.secret_file is None else Path(settings.secret_file)
         if settings.spawn:
             if ledger_unreachable_from_executors(self._settings):
                 log.warning(
@@ -80,8 +80,7 @@ class DrainConnection:
                 )
             command = service_command(
                 ledger_url=self._settings.ledger.url,
-                socket=settings.socket,
-                secret_file=settings.secret_file,
+                socket=self._settings.drain_socket,
                 folder=Path(settings.folder),
                 master=settings.master,
                 reader=settings.reader,
@@ -91,10 +90,9 @@ class DrainConnection:
                 external=settings.external,
                 compaction_arguments=compaction_arguments(self._settings.compaction),
             )
-            supervisor = DrainSupervisor(
+            supervisor = self._supervisor = DrainSupervisor(
                 command=command,
-                socket=settings.socket,
-                secret_file=secret_file,
+                socket=self._settings.drain_socket,
                 folder=Path(settings.folder),
                 on_state=self._on_state,
                 on_restart=lambda: self._observer.observe(events.DrainServiceRestarted()),
@@ -108,7 +106,7 @@ class DrainConnection:
 
         ``ledger_id``: of the cluster's ledger; None while this daemon does not know it.
         """
-        settings = self._settings.drain
+        settings, supervisor = self._settings.drain, self._supervisor
         require_ledger = partial(self._require_ledger, ledger_id)
         if settings.results is not None:
             results = self._checker = await stack.enter_async_context(
@@ -116,8 +114,8 @@ class DrainConnection:
             )
             return results
         checker = SparkDrainChecker(
-            settings.socket,
-            secret_file=None if settings.secret_file is None else Path(settings.secret_file),
+            self._settings.drain_socket,
+            pid=None if supervisor is None else lambda: supervisor.pid,
             timeout_seconds=settings.run_timeout_seconds,
             # The supervisor reports the state of a spawned process. For another one, only its
             # replies show it.

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Final
 
 from controller.settings.load import Settings
-from drain.address import Address
 from drain.backlog.results import newest_result
 from drain.checker.connection import Connection
 from drain.protocol import CountedLedger, DrainCheckError, Ping, Pong, wrong_ledger
@@ -47,8 +46,7 @@ async def counted_ledger(settings: Settings, timeout_seconds: float) -> list[Fin
 
 
 async def _of_process(settings: Settings, timeout_seconds: float) -> CountedLedger | None:
-    secret_file = None if settings.drain.secret_file is None else Path(settings.drain.secret_file)
-    connection = await Connection.open(Address.parse(settings.drain.socket), timeout_seconds, secret_file)
+    connection = await Connection.open(Path(settings.drain_socket), timeout_seconds)
     try:
         return (await connection.request(Ping(), Pong, timeout_seconds)).ledger
     finally:

@@ -104,7 +104,7 @@ def _spark(settings: Settings) -> list[Finding]:
     if drain.results is not None:
         return [ok("Spark", f"not needed here: results are read from {drain.results}")]
     if not drain.spawn:
-        return [ok("Spark", f"not started by this daemon: another program serves {drain.socket}")]
+        return [ok("Spark", f"not started by this daemon: another program serves {settings.drain_socket}")]
     if importlib.util.find_spec("pyspark") is None:
         remedy = "python3 -m pip install 'headgate-daemon[spark]'"
         return [problem("Spark", "pyspark is not installed, so nothing counts backlogs", remedy)]

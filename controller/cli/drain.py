@@ -21,7 +21,7 @@ PROGRAMS = {
 
 @click.group(
     epilog=examples(
-        "headgate drain serve --ledger file:///var/lib/headgate/ledger --listen unix:/run/headgate/drain.sock",
+        "headgate drain serve --ledger file:///var/lib/headgate/ledger --listen /run/headgate/drain.sock",
         "headgate drain job --ledger s3://bucket/headgate --out s3://bucket/headgate",
         "headgate drain compact --ledger s3://bucket/headgate",
     ),

@@ -26,7 +26,6 @@ from controller.settings.listeners import http_warnings
 from controller.settings.load import Settings, load_settings
 from controller.settings.zookeeper_files import check_zookeeper_files
 from controller.settings.zookeeper_problems import zookeeper_warnings
-from drain.authentication import read_drain_secret
 from headgate.cli.terminal.interrupted import InterruptedBySignalError
 from headgate.cli.terminal.machine_faults import machine_fault
 from headgate.cli.terminal.output import examples, json_option, print_json, print_table
@@ -63,8 +62,6 @@ def check_files(settings: Settings) -> None:
     check_broker_files(settings.broker)
     check_zookeeper_files(settings.zookeeper)
     read_http_access(settings.http)
-    if settings.drain.secret_file is not None:
-        read_drain_secret(settings.drain.secret_file, "$.drain.secret_file")
 
 
 async def run_daemon(daemon: Daemon, load_new_settings: Callable[[], Settings]) -> None:

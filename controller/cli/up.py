@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import platform
-import secrets
 import sys
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
@@ -25,8 +24,6 @@ from controller.cli import run as cli_run
 from controller.cli.context import DaemonContext, pass_daemon_context
 from controller.cli.spark_report import SparkReport
 from controller.local.data_folder import DataFolder, NodeState, reserve_port
-from controller.local.private_file import write_private_file
-from controller.local.reserved_port import LOOPBACK
 from controller.local.security import LocalSecurity
 from controller.local.servers import LocalServers
 from controller.settings.load import (
@@ -39,8 +36,8 @@ from controller.settings.load import (
     load_settings,
 )
 from controller.settings.write import client_toml, settings_toml
-from drain.address import SOCKET_PATH_BYTES
 from drain.external.table_mapping import read_tables
+from drain.socket_path import own_socket
 from headgate.background import cancel_and_wait
 from headgate.cli.terminal.interrupted import InterruptedBySignalError
 from headgate.cli.terminal.output import examples
@@ -259,19 +256,12 @@ class _Node:
 
     def _settings(self, servers: LocalServers) -> Settings:
         path = self._folder.path
-        socket = f"unix:{path / 'drain' / 'drain.sock'}"
-        if len(socket.removeprefix("unix:").encode()) > SOCKET_PATH_BYTES:
-            socket = f"tcp:{LOOPBACK}:{self._port('drain', 0, 0, 0)}"
         (path / "drain").mkdir(exist_ok=True)
-        secret_file = None
-        if socket.startswith("tcp:"):
-            secret_file = str(write_private_file(path / "drain" / "secret", f"{secrets.token_hex()}\n"))
         (path / "ledger").mkdir(exist_ok=True)
         return servers.settings(
             instance=self._instance,
             drain=DrainSettings(
-                socket=socket,
-                secret_file=secret_file,
+                socket=str(own_socket(path / "drain", self._cluster.name, self._instance)),
                 folder=str(path / "drain"),
                 results=self._results,
                 external=None if self._external is None else str(self._external),

@@ -106,7 +106,7 @@ class LocalCluster:
         self.session_seconds = session_seconds
         self.ledger_url = ledger_url or (self.folder / "store").as_uri()
         self.client_config_path = self.folder / "client.toml"
-        self.drain_socket = f"unix:{self.folder / 'drain.sock'}"
+        self.drain_socket = str(self.folder / "drain.sock")
         self.environ = dict(environ or {})
         self.sections = sections
         self.daemons: dict[str, LocalDaemon] = {}

@@ -43,8 +43,8 @@ from controller.settings.sections import (
     ZooKeeperSettings,
 )
 from controller.settings.zookeeper_problems import zookeeper_problems
-from drain.address import Address
 from drain.external.table_mapping import read_tables
+from drain.socket_path import own_socket, socket_path
 from drain.spark.master import conf_problem, engine_of, is_on_this_machine
 from headgate.errors import ConfigError, InvalidNameError
 from headgate.named_file import with_located_files
@@ -121,6 +121,11 @@ class Settings(Section, frozen=True, kw_only=True):
     log: LogSettings = LogSettings()
     """Logs."""
 
+    @property
+    def drain_socket(self) -> str:
+        """Path of the Spark process' socket. Without a setting, no other daemon of this machine has the same."""
+        return self.drain.socket or str(own_socket(Path(self.drain.folder), self.cluster.name, self.instance.name))
+
     def replace(self, **sections: msgspec.Struct) -> Self:
         """Return a copy with some sections replaced."""
         return msgspec.structs.replace(self, **sections)
@@ -165,7 +170,7 @@ def load_settings(path: Path, *, default_instance: str = "headgate", credentials
         zookeeper=with_located_files(settings.zookeeper, ("password_file", *FILES), path.parent, credentials),
         http=with_located_files(settings.http, HTTP_FILES, path.parent, credentials),
     )
-    drain = with_located_files(settings.drain, ("secret_file",), path.parent, credentials)
+    drain = settings.drain
     drain = msgspec.structs.replace(drain, folder=str((path.parent / drain.folder).absolute()))
     if drain.external is not None:
         tables = (path.parent / drain.external).absolute()
@@ -252,8 +257,12 @@ def _scaling_problems(scaling: ScalingSettings) -> list[tuple[str, str]]:
 def _drain_problems(drain: DrainSettings) -> list[tuple[str, str]]:
     found: list[tuple[str, str]] = []
     try:
-        if (unsafe := Address.parse(drain.socket).problem(drain.secret_file)) is not None:
-            found.append((f"drain.{unsafe[0]}", unsafe[1]))
+        if drain.socket is not None:
+            socket_path(drain.socket)
+        elif not drain.spawn and drain.results is None:
+            found.append(
+                ("drain.socket", "is not set; with spawn = false, name the one on which the Spark process listens")
+            )
     except ConfigError as error:
         found.append(("drain.socket", str(error)))
     try:

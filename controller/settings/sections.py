@@ -177,15 +177,9 @@ class LedgerSettings(Section, frozen=True, kw_only=True):
 class DrainSettings(Section, frozen=True, kw_only=True):
     """``[drain]``: the Spark process that counts backlogs."""
 
-    socket: str = "unix:/run/headgate/drain.sock"
-    """Address of the Spark process: ``unix:/absolute/path`` or ``tcp:127.0.0.1:port``. systemd
-    creates the folder of the default. Only the same user, and root, can connect to a Unix socket. TCP
-    needs ``secret_file``, and is limited to loopback, because it has no TLS."""
-    secret_file: Text | None = None
-    """File with a secret of at least 32 characters, which daemon and Spark process prove to each other
-    over TCP. Only its owner and group may have access. Relative paths are looked up like
-    ``broker.password_file``. A new secret applies to new connections; restart a Spark process that is
-    started by other means. Default: none, for a Unix socket."""
+    socket: str | None = None
+    """Path of the Unix socket of the Spark process. Only the same user, and root, can connect. Default with
+    ``spawn``: one in ``folder`` that no other daemon has. Required without."""
     spawn: bool = True
     """Start the Spark process, and restart it when it dies. False: it is started by other means."""
     master: Text = DEFAULT_MASTER

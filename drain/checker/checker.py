@@ -14,11 +14,9 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from types import TracebackType
 from typing import Final, TypeVar
 
-from drain.address import Address
 from drain.checker.connection import Connection
 from drain.protocol import (
     MAX_EXTERNAL_BYTES,
@@ -36,9 +34,9 @@ from drain.protocol import (
     any_ledger,
     fit_into_line,
 )
+from drain.socket_path import socket_path
 from headgate.background import BackgroundService
 from headgate.backoff import Backoff
-from headgate.errors import ConfigError
 from metrics import events
 from metrics.label_values import DrainState
 from metrics.noop_observer import NoopObserver
@@ -63,7 +61,7 @@ class SparkDrainChecker(BackgroundService):
         self,
         socket: str,
         *,
-        secret_file: Path | None = None,
+        pid: Callable[[], int | None] | None = None,
         timeout_seconds: float = 60.0,
         on_state: Callable[[DrainState, str], None] | None = None,
         observer: events.Observer | None = None,
@@ -74,13 +72,12 @@ class SparkDrainChecker(BackgroundService):
     ) -> None:
         """Bound a query by ``timeout_seconds``, connecting included, and the names of its external topics by bytes.
 
-        ``secret_file`` is required for TCP. Raises ConfigError if the address is invalid or unsafe.
+        ``pid``: returns the only process that may answer, None while it does not run. Raises ConfigError if
+        ``socket`` is no path of one.
         """
         self._observer = observer or NoopObserver()
-        self._address = Address.parse(socket)
-        if (found := self._address.problem(secret_file)) is not None:
-            raise ConfigError(f"$.drain.{found[0]}: {found[1]}")
-        self._secret_file = secret_file
+        self._path = socket_path(socket)
+        self._pid = pid
         self._timeout_seconds = timeout_seconds
         self._on_state = on_state
         self._rng = rng or random.Random()  # noqa: S311 - jitter
@@ -174,7 +171,7 @@ class SparkDrainChecker(BackgroundService):
             raise
         self._failed_attempts = 0
         self._observer.observe(events.DrainCheckCompleted(seconds=loop.time() - sent_at))
-        self._set_state("ready", f"{self._address} answers")
+        self._set_state("ready", f"{self._path} answers")
         return response
 
     async def _connected(self, deadline: float) -> Connection:
@@ -189,7 +186,7 @@ class SparkDrainChecker(BackgroundService):
                 return await waiter
         except TimeoutError as error:
             raise DrainCheckError(
-                f"no answer from {self._address} within {self._timeout_seconds:g} s", "timed_out"
+                f"no answer from {self._path} within {self._timeout_seconds:g} s", "timed_out"
             ) from error
         finally:
             self._connection_waiters.remove(waiter)
@@ -200,7 +197,7 @@ class SparkDrainChecker(BackgroundService):
             if self._failed_attempts:
                 await asyncio.sleep(self._reconnect.seconds(self._failed_attempts - 1, self._rng.random()))
             try:
-                connection = self._connection = await Connection.open(self._address, CONNECT_SECONDS, self._secret_file)
+                connection = self._connection = await self._open()
             except DrainCheckError as error:
                 self._failed_attempts += 1
                 self._on_failure(error)
@@ -211,6 +208,12 @@ class SparkDrainChecker(BackgroundService):
                     waiter.set_result(connection)
             if self._state == "degraded":
                 await self._ping(connection)
+
+    async def _open(self) -> Connection:
+        pid = None if self._pid is None else self._pid()
+        if pid is None and self._pid is not None:
+            raise DrainCheckError("the Spark process does not run", "unreachable")
+        return await Connection.open(self._path, CONNECT_SECONDS, pid)
 
     async def _ping(self, connection: Connection) -> None:
         """Report the process as ready once it answers. A process that is suspended accepts connections too."""
@@ -223,7 +226,7 @@ class SparkDrainChecker(BackgroundService):
             self._on_failure(error)
         else:
             self._failed_attempts = 0
-            self._set_state("ready", f"{self._address} answers")
+            self._set_state("ready", f"{self._path} answers")
 
     def _drop_if_broken(self, connection: Connection | None) -> None:
         """Let `_run` replace the connection, if it is the current one and unusable."""

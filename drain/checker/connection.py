@@ -9,14 +9,12 @@ import asyncio
 import contextlib
 import itertools
 import socket
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
 
-from drain.address import Address
-from drain.authentication import AuthenticationError, check_peer, prove, read_drain_secret, trusted_users
+from drain.peer import PeerRefusedError, check_peer, trusted_users
 from drain.protocol import (
     MAX_LINE_BYTES,
     AnyRequest,
@@ -27,7 +25,6 @@ from drain.protocol import (
     decode_response,
     encode_line,
 )
-from headgate.errors import ConfigError
 
 R = TypeVar("R", bound=Response)
 
@@ -35,9 +32,9 @@ R = TypeVar("R", bound=Response)
 class Connection:
     """An open connection. Any number of requests may be in flight."""
 
-    def __init__(self, address: Address, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(self, path: Path, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         loop = asyncio.get_running_loop()
-        self._address = address
+        self._path = path
         self._reader = reader
         self._writer = writer
         self._ids = itertools.count(1)
@@ -48,22 +45,22 @@ class Connection:
         self._receiver = loop.create_task(self._receive_loop(), name="drain replies")
 
     @classmethod
-    async def open(cls, address: Address, timeout_seconds: float, secret_file: Path | None = None) -> Connection:
-        """Connect, and check who the peer is; raises DrainCheckError if that fails, or takes too long."""
+    async def open(cls, path: Path, timeout_seconds: float, pid: int | None = None) -> Connection:
+        """Connect, and check who the peer is; raises DrainCheckError if that fails, or takes too long.
+
+        ``pid``: the only process that may listen at ``path``; None: any one of this user, or root.
+        """
         try:
             async with asyncio.timeout(timeout_seconds):
-                connection = await authenticated_socket(address, secret_file)
+                connection = await _connected(path, pid)
                 streams = await asyncio.open_connection(sock=connection, limit=MAX_LINE_BYTES)
         except TimeoutError as error:
-            raise DrainCheckError(f"no connection to {address} within {timeout_seconds:g} s", "unreachable") from error
+            raise DrainCheckError(f"no connection to {path} within {timeout_seconds:g} s", "unreachable") from error
         except OSError as error:
-            raise DrainCheckError(f"cannot connect to {address}: {error.strerror or error}", "unreachable") from error
-        except AuthenticationError as error:
-            where = "" if secret_file is None else f"; compare drain.secret_file {secret_file} of both"
-            raise DrainCheckError(f"refused to use the process at {address}: {error}{where}", "denied") from None
-        except ConfigError as error:
-            raise DrainCheckError(str(error), "denied") from None
-        return cls(address, *streams)
+            raise DrainCheckError(f"cannot connect to {path}: {error.strerror or error}", "unreachable") from error
+        except PeerRefusedError as error:
+            raise DrainCheckError(f"refused to use the process at {path}: {error}", "denied") from None
+        return cls(path, *streams)
 
     @property
     def broken(self) -> bool:
@@ -94,7 +91,7 @@ class Connection:
                     await self._writer.drain()
                 response = await reply
         except TimeoutError as error:
-            late = DrainCheckError(f"no answer from {self._address} within {timeout_seconds:.3g} s", "timed_out")
+            late = DrainCheckError(f"no answer from {self._path} within {timeout_seconds:.3g} s", "timed_out")
             if self._received_at < sent_at:
                 self._fail(late)
             raise late from error
@@ -103,28 +100,28 @@ class Connection:
         if isinstance(response, FailureResponse):
             raise DrainCheckError(response.error)
         if not isinstance(response, response_type):
-            invalid = DrainCheckError(f"{self._address} sent a reply of another type than requested", "invalid")
+            invalid = DrainCheckError(f"{self._path} sent a reply of another type than requested", "invalid")
             self._fail(invalid)
             raise invalid
         return response
 
     def close(self) -> None:
         """Close at once. Requests in flight fail."""
-        self._fail(DrainCheckError(f"the connection to {self._address} was closed", "unreachable"))
+        self._fail(DrainCheckError(f"the connection to {self._path} was closed", "unreachable"))
 
     async def _receive_loop(self) -> None:
         try:
             while (line := await self._reader.readline()).endswith(b"\n"):
                 self._received_at = asyncio.get_running_loop().time()
                 self._deliver(decode_response(line))
-            self._fail(DrainCheckError(f"{self._address} closed the connection before it answered", "unreachable"))
+            self._fail(DrainCheckError(f"{self._path} closed the connection before it answered", "unreachable"))
         except DrainCheckError as error:
             self._fail(error)
         except msgspec.DecodeError as error:
-            self._fail(DrainCheckError(f"{self._address} does not speak this protocol: {error}", "invalid"))
+            self._fail(DrainCheckError(f"{self._path} does not speak this protocol: {error}", "invalid"))
         except (OSError, ValueError) as error:
             # A line beyond the limit raises ValueError.
-            self._fail(DrainCheckError(f"the connection to {self._address} broke: {error}", "unreachable"))
+            self._fail(DrainCheckError(f"the connection to {self._path} broke: {error}", "unreachable"))
 
     def _deliver(self, response: AnyResponse) -> None:
         reply = self._in_flight.get(response.id)
@@ -136,7 +133,7 @@ class Connection:
         elif isinstance(response, FailureResponse):
             raise DrainCheckError(response.error)
         else:
-            raise DrainCheckError(f"{self._address} answered request {response.id}, which was not sent", "invalid")
+            raise DrainCheckError(f"{self._path} answered request {response.id}, which was not sent", "invalid")
 
     def _fail(self, error: DrainCheckError) -> None:
         if self._error is not None:
@@ -148,33 +145,13 @@ class Connection:
         self._writer.transport.abort()
 
 
-async def authenticated_socket(address: Address, secret_file: Path | None) -> socket.socket:
-    """Return a connection to a peer that is who it should be. Raises OSError, AuthenticationError or ConfigError."""
-    # Read for each connection, so that the secret can be replaced.
-    secret = None if secret_file is None else read_drain_secret(secret_file, "$.drain.secret_file")
-    connection = await _connected(address)
-    try:
-        if secret is None:
-            check_peer(connection, trusted_users())
-        else:
-            await prove(connection, secret)
-    except BaseException:
-        connection.close()
-        raise
-    return connection
-
-
-async def _connected(address: Address) -> socket.socket:
-    loop = asyncio.get_running_loop()
-    found: Sequence[tuple[int, tuple[object, ...] | str]] = [(socket.AF_UNIX, str(address.path))]
-    if address.path is None:
-        infos = await loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
-        found = [(family, target) for family, *_, target in infos]
-    family, target = found[0]
-    connection = socket.socket(family, socket.SOCK_STREAM)
+async def _connected(path: Path, pid: int | None) -> socket.socket:
+    """Return a connection to a trusted peer. Raises OSError or PeerRefusedError."""
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         connection.setblocking(False)
-        await loop.sock_connect(connection, target)
+        await asyncio.get_running_loop().sock_connect(connection, str(path))
+        check_peer(connection, trusted_users(), pid)
     except BaseException:
         connection.close()
         raise

@@ -2,7 +2,8 @@
 
 headgate.restart_policy decides how long a start may take and when the next one follows. Here a sign of
 life is a longer log. The process and its JVM share a process group, and the kernel kills them when
-the daemon ends. A ping without a reply in time counts as a crash. The state for readiness is
+the daemon ends. A ping without a reply in time counts as a crash. Only the
+process that was started here is believed, by its process id. The state for readiness is
 ``starting``, ``ready`` or ``degraded``. Imports no Spark.
 """
 
@@ -16,9 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
 
-from drain.address import Address
 from drain.checker.connection import Connection
 from drain.protocol import DrainCheckError, Ping, Pong
+from drain.socket_path import socket_path
 from headgate.background import BackgroundService
 from headgate.child_process import ChildProcess
 from headgate.restart_policy import MAX_EXTENSION, Failures, RestartPolicy
@@ -48,7 +49,6 @@ def service_command(
     *,
     ledger_url: str,
     socket: str,
-    secret_file: str | None = None,
     folder: Path,
     master: str = "local[*]",
     driver_memory: str = "1g",
@@ -63,7 +63,6 @@ def service_command(
         *(sys.executable, "-m", "drain.service.program"),
         *("--ledger", ledger_url),
         *("--listen", socket),
-        *(("--secret-file", secret_file) if secret_file is not None else ()),
         *("--master", master),
         *("--folder", str(folder)),
         *("--driver-memory", driver_memory),
@@ -96,7 +95,6 @@ class DrainSupervisor(BackgroundService):
         *,
         command: Sequence[str],
         socket: str,
-        secret_file: Path | None = None,
         folder: Path,
         on_state: Callable[[DrainState, str], None] | None = None,
         on_restart: Callable[[], None] | None = None,
@@ -105,8 +103,7 @@ class DrainSupervisor(BackgroundService):
         rng: random.Random | None = None,
     ) -> None:
         """``on_state`` is called with a state and its reason, ``on_restart`` at every start except the first."""
-        self._address = Address.parse(socket)
-        self._secret_file = secret_file
+        self._path = socket_path(socket)
         self._folder = folder
         self._log_path = folder / LOG_NAME
         self._command = command
@@ -167,6 +164,7 @@ class DrainSupervisor(BackgroundService):
             # With its group, because the JVM may outlast the process that started it.
             await process.stop(stop_seconds, whole_group=True)
             await asyncio.gather(ended, watching, return_exceptions=True)
+            self._path.unlink(missing_ok=True)
             self.pid = None
 
     async def _watch(self, ready: asyncio.Future[float]) -> str:
@@ -183,7 +181,7 @@ class DrainSupervisor(BackgroundService):
                 f"without a line in {self._log_path}, {timeout * MAX_EXTENSION:g} s in total)"
             )
         ready.set_result(loop.time())
-        self._set_state("ready", f"{self._address} answers")
+        self._set_state("ready", f"{self._path} answers")
         try:
             while True:
                 await asyncio.sleep(self._times.ping_interval)
@@ -202,9 +200,9 @@ class DrainSupervisor(BackgroundService):
                 log_bytes, last_sign_at = grown, loop.time()
             limit.reschedule(self._policy.start_deadline(self._failures, started_at, last_sign_at))
             try:
-                connection = await Connection.open(self._address, self._times.ping, self._secret_file)
+                connection = await Connection.open(self._path, self._times.ping, self.pid)
             except DrainCheckError as error:
-                # The process does not listen yet, or is another one.
+                # The process does not listen yet, or another one does.
                 if error.failure == "denied":
                     self._set_state("degraded", str(error))
                 await asyncio.sleep(self._times.retry)

@@ -3,9 +3,9 @@
 If the JVM dies or hangs, or another ledger appears at its URL, the process exits with code 1 and its
 supervisor restarts it. SIGTERM cancels the current run, stops Spark and exits with code 0.
 
-    headgate drain serve --ledger file:///var/lib/headgate/ledger --listen unix:/run/headgate/drain.sock
+    headgate drain serve --ledger file:///var/lib/headgate/ledger --listen /run/headgate/drain.sock
 
-It prints one line when it is ready: ``ready unix:/run/headgate/drain.sock``.
+It prints one line when it is ready: ``ready /run/headgate/drain.sock``.
 """
 
 from __future__ import annotations
@@ -24,8 +24,6 @@ from typing import Any, Final
 import msgspec
 from pyspark.sql import SparkSession
 
-from drain.address import Address
-from drain.authentication import read_drain_secret
 from drain.backlog.job import BacklogJob
 from drain.command_line import add_spark_options, seconds
 from drain.compaction.job import CompactionJob, CompactionSettings, wall_clock_ms
@@ -49,6 +47,7 @@ from drain.service.listener import DrainListener
 from drain.service.run_coalescer import RunCoalescer
 from drain.service.runner import SparkRunner
 from drain.service.warmup import warm_up
+from drain.socket_path import socket_path
 from drain.spark.chunks import LedgerChunks, MustRestartError
 from drain.spark.engines import ENGINE_ERRORS
 from drain.spark.master import engine_of
@@ -137,10 +136,8 @@ async def serve(arguments: argparse.Namespace, session: SparkSession, stopping: 
             RunCoalescer(BacklogJob(chunks, runner.count), chunks, external=external)
         )
         server = DrainServer(coalescer, runner, chunks)
-        listener = await stack.enter_async_context(
-            DrainListener(arguments.address, server.serve, secret=arguments.secret)
-        )
-        print(f"ready {listener.address}", flush=True)  # noqa: T201 - the readiness line
+        await stack.enter_async_context(DrainListener(arguments.socket, server.serve))
+        print(f"ready {arguments.socket}", flush=True)  # noqa: T201 - the readiness line
         stopped: asyncio.Future[object] = asyncio.ensure_future(stopping.wait())
         ends: set[asyncio.Future[Any]] = {stopped, server.must_restart, coalescer.worker}
         compacting = asyncio.create_task(_run_compaction(arguments, session, chunks, coalescer), name="compaction")
@@ -230,12 +227,10 @@ def parsed(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = CommandParser(
         "headgate drain serve",
         "Count the backlog of a ledger when daemons ask.",
-        "--ledger file:///var/lib/headgate/ledger --listen unix:/run/headgate/drain.sock",
-        "--ledger s3://bucket/headgate --listen tcp:127.0.0.1:7077 --secret-file /etc/headgate/drain",
+        "--ledger file:///var/lib/headgate/ledger --listen /run/headgate/drain.sock",
     )
     parser.add_argument("--ledger", required=True, help="URL of the ledger, e.g. file:///var/lib/headgate/ledger")
-    parser.add_argument("--listen", required=True, help="unix:/absolute/path or tcp:127.0.0.1:port (0: any free port)")
-    parser.add_argument("--secret-file", type=Path, help="file with the secret that TCP requires of both processes")
+    parser.add_argument("--listen", required=True, help="path of the Unix socket on which daemons ask")
     add_spark_options(parser)
     parser.add_argument("--driver-memory", default="1g", help="heap size of the JVM (default: %(default)s)")
     parser.add_argument(
@@ -270,17 +265,11 @@ def parsed(argv: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def _address_and_secret(arguments: argparse.Namespace) -> tuple[Address, bytes | None]:
-    """Return where to listen, and the secret that TCP requires. Raises ConfigError."""
-    secret_file = arguments.secret_file
+def _socket(listen: str) -> Path:
     try:
-        address = Address.parse(arguments.listen, any_port=True)
+        return socket_path(listen)
     except ConfigError as error:
         raise ConfigError(f"--listen: {error}") from None
-    if (found := address.problem(secret_file)) is not None:
-        option = {"socket": "--listen", "secret_file": "--secret-file"}[found[0]]
-        raise ConfigError(f"{option}: {found[1]}")
-    return address, None if secret_file is None else read_drain_secret(secret_file, "--secret-file")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -290,7 +279,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         arguments.folder = Path(arguments.folder or scratch).absolute()
         arguments.folder.mkdir(parents=True, exist_ok=True)
         try:
-            arguments.address, arguments.secret = _address_and_secret(arguments)
+            arguments.socket = _socket(arguments.listen)
             arguments.tables = read_tables(arguments.external) if arguments.external else {}
             return asyncio.run(_run(arguments))
         except (ConfigError, OSError) as error:

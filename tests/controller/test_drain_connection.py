@@ -11,7 +11,6 @@ from prometheus_client import CollectorRegistry
 
 from controller.drain_connection import DrainConnection
 from controller.settings.load import DrainSettings, LedgerSettings, Settings
-from drain.address import Address
 from drain.protocol import CountedLedger, DrainCheckError, DrainQuery, wrong_ledger
 from drain.service.listener import DrainListener
 from metrics.instruments import Instruments
@@ -44,13 +43,13 @@ async def test_a_drain_service_of_another_ledger_degrades_the_daemon_until_it_co
     rechecks: list[None] = []
     fake = FakeDrainService()
     fake.ledger, fake.drained = OTHER, frozenset({1})
-    socket = f"unix:{tmp_path / 's'}"
+    socket = str(tmp_path / "s")
     settings = Settings(ledger=LedgerSettings(url=OWN.url), drain=DrainSettings(socket=socket, spawn=False))
     registry = CollectorRegistry()
     drain = DrainConnection(settings, Instruments(registry), random.Random(1), lambda: rechecks.append(None))
     known: list[str | None] = [None]
     question = DrainQuery(0, 1, 2, 0, frozenset({1}), 0)
-    async with DrainListener(Address.parse(socket), fake.serve), AsyncExitStack() as stack:
+    async with DrainListener(Path(socket), fake.serve), AsyncExitStack() as stack:
         await drain.start(stack)
         checker = await drain.connect(stack, lambda: known[0])
         with pytest.raises(DrainCheckError, match="this daemon's ledger is file:///new with no id"):

@@ -125,7 +125,7 @@ def test_the_example_settings_match_the_units():
     assert not settings.drain.spawn
     assert environment["HEADGATE_DRAIN_SOCKET"] == settings.drain.socket
     assert environment["HEADGATE_LEDGER"] == settings.ledger.url
-    assert settings.drain.socket == f"unix:/run/{backlog['RuntimeDirectory'][0]}/drain.sock"
+    assert settings.drain.socket == f"/run/{backlog['RuntimeDirectory'][0]}/drain.sock"
     assert f"/var/lib/{backlog['StateDirectory'][0].split()[0]}" in backlog["ExecStart"][0]
     for unit in UNITS[1:]:
         assert "headgate/ledger" in directives(unit)["StateDirectory"][0].split(), "results are written to the ledger"

@@ -1,12 +1,10 @@
 """The options of drain/: durations, and addresses that are refused."""
 
 import argparse
-from pathlib import Path
 
 import pytest
 
 from drain.command_line import run_command, seconds
-from drain.service.service import main
 from headgate.errors import StoreError
 
 
@@ -19,25 +17,6 @@ def test_a_duration_is_a_number_of_seconds_up_to_a_year(text: str, expected: flo
 def test_anything_else_is_an_error_of_the_option(text: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError, match=text):
         seconds(text)
-
-
-@pytest.mark.parametrize(
-    ("options", "problem"),
-    [
-        (["--listen", "tcp:127.0.0.1:0"], "error: --secret-file: is not set, and every user of this machine"),
-        (["--listen", "tcp:0.0.0.0:0", "--secret-file", "s"], "error: --listen: tcp:0.0.0.0:0 is not loopback"),
-        (["--listen", "unix:/s", "--secret-file", "s"], "error: --secret-file: is set, and socket unix:/s is no TCP"),
-        (["--listen", "tcp:127.0.0.1:0", "--secret-file", "/nowhere/s"], "error: --secret-file: cannot read /nowhere"),
-    ],
-    ids=["no secret", "a network", "a secret without use", "no file"],
-)
-def test_the_service_does_not_start_where_other_users_could_connect(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], problem: str
-) -> None:
-    assert main(["--ledger", tmp_path.as_uri(), "--folder", str(tmp_path), *options]) == 2
-    error = capsys.readouterr().err
-    assert error.startswith(problem)
-    assert error.count("\n") == 1
 
 
 @pytest.mark.parametrize(

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import re
 
 import pytest
 
-from drain.address import Address
-from drain.protocol import BacklogRequest, encode_line
-from drain.service.listener import DrainListener
 from headgate.model import entries as e
 from headgate.protocol import messages as m
-from tests.support.fakes.drain_service import FakeDrainService
 from tests.support.servers.programs import TEST_SECONDS
 from tests.support.waiting import until
 from tests.support.worlds.security_scene import Attack, DaemonLog, Metric, Scene
@@ -102,20 +96,3 @@ ATTACKS = [
 @pytest.mark.parametrize("attack", ATTACKS, ids=str)
 async def test_what_exceeds_a_limit_has_no_effect(scene: Scene, attack: Attack) -> None:
     await scene.attacked(attack)
-
-
-async def test_the_spark_process_answers_no_stranger(capfd: pytest.CaptureFixture[str]) -> None:
-    """Over TCP, a peer that does not prove the shared secret gets no reply, and its request is not read."""
-    spark = FakeDrainService()
-    async with DrainListener(Address(host="127.0.0.1", port=0), spark.serve, secret=SECRET) as listener:
-        reader, writer = await asyncio.open_connection(listener.address.host, listener.address.port)
-        writer.write(encode_line(BacklogRequest(shards=[0])) * 10)
-        # Its unread input resets the connection.
-        with contextlib.suppress(ConnectionResetError):
-            await reader.read()
-        writer.close()
-        with contextlib.suppress(ConnectionResetError):
-            await writer.wait_closed()
-
-    assert (1, []) == (listener.refused, spark.requests)
-    assert "refused a connection" in capfd.readouterr().err

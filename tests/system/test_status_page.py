@@ -16,7 +16,10 @@ from typing import Any
 
 import pytest
 
+from drain.protocol import CountedLedger
 from headgate import Consumer, Producer, SubscriptionType
+from headgate.ledger.identity import read_ledger_id
+from headgate.storage.object_store import open_store
 from metrics.http_access import HttpAccess
 from metrics.http_tokens import Tokens
 from metrics.page.units import count
@@ -295,8 +298,9 @@ async def test_the_page_of_a_daemon_follows_a_split_a_drain_and_a_killed_leader(
     )
 
     spark = FakeDrainService()
-    spark.watermark = 10**6
-    async with await asyncio.start_unix_server(spark.serve, path=cluster.drain_socket.removeprefix("unix:")):
+    ledger_id = await read_ledger_id(open_store(cluster.ledger_url), cluster.ledger_url)
+    spark.watermark, spark.ledger = None, CountedLedger(ledger_id or "", cluster.ledger_url)
+    async with await asyncio.start_unix_server(spark.serve, path=cluster.drain_socket):
         shop.let_acknowledge(120)
         await browser.until(f"!document.getElementById('problems').innerText.includes('drain of {leader}')")
         if pytestconfig.getoption("screenshots"):

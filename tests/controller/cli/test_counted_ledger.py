@@ -8,7 +8,6 @@ import pytest
 
 from controller.cli.counted_ledger import counted_ledger
 from controller.settings.load import DrainSettings, LedgerSettings, Settings
-from drain.address import Address
 from drain.backlog.results import Result, publish_result
 from drain.protocol import CountedLedger
 from drain.service.listener import DrainListener
@@ -24,7 +23,7 @@ async def settings_of(folder: Path, **drain: object) -> Settings:
     """Return the settings of a daemon whose ledger has the id `OWN`."""
     url = (folder / "ledger").as_uri()
     await open_store(url).create(IDENTITY_PATH, identity_object(OWN))
-    socket = f"unix:{folder / 's'}"
+    socket = str(folder / "s")
     return Settings(ledger=LedgerSettings(url=url), drain=DrainSettings(**{"socket": socket, "spawn": False, **drain}))
 
 
@@ -44,7 +43,7 @@ async def test_the_spark_process_is_asked_which_ledger_it_counts(
     settings = await settings_of(tmp_path)
     fake = FakeDrainService()
     fake.ledger = counted
-    async with DrainListener(Address.parse(settings.drain.socket), fake.serve):
+    async with DrainListener(Path(settings.drain_socket), fake.serve):
         (found,) = await counted_ledger(settings, 5.0)
         await fake.hang_up()
 

@@ -84,7 +84,7 @@ async def test_the_folder_of_the_ledger_is_used_and_left_empty(tmp_path: Path, l
 
 
 async def test_a_ledger_that_does_not_exist_is_not_created(tmp_path: Path) -> None:
-    settings = settings_of(tmp_path, "[drain]\nspawn = false\n")
+    settings = settings_of(tmp_path, '[drain]\nspawn = false\nsocket = "/s"\n')
 
     assert await doctor._store(settings) == []
     assert [(each.check, each.level) for each in doctor._folders(settings)] == [
@@ -105,7 +105,7 @@ def test_folders_that_all_users_can_write_to_are_a_problem(tmp_path: Path, ledge
     ("more", "text"),
     [
         ('results = "file:///results"', "not needed here: results are read from file:///results"),
-        ("spawn = false", "not started by this daemon"),
+        ('spawn = false\nsocket = "/s"', "not started by this daemon"),
     ],
     ids=["results", "another program"],
 )

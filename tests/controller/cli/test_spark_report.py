@@ -10,8 +10,8 @@ def test_the_first_readiness_is_printed_once_with_the_time_it_took():
 
     assert report.line("off", "no reply yet", 100.0) is None
     assert report.line("starting", "the Spark process is starting", 101.0) is None
-    assert report.line("ready", "unix:/s answers", 112.0) == "Spark: ready after 12 s"
-    assert report.line("ready", "unix:/s answers", 113.0) is None
+    assert report.line("ready", "/s answers", 112.0) == "Spark: ready after 12 s"
+    assert report.line("ready", "/s answers", 113.0) is None
 
 
 def test_the_loss_is_printed_once_and_the_return_with_the_time_since_the_loss():

@@ -12,7 +12,7 @@ import structlog
 
 from controller.local.data_folder import DataFolder
 from controller.settings.load import load_settings
-from drain.authentication import read_drain_secret
+from drain.socket_path import socket_path
 from headgate.errors import HeadgateError
 from tests.headgate.cli.conftest import Invoke
 from tests.support.fakes.node_recorder import ANY_PORTS, LEDGER, NodeRecorder
@@ -149,15 +149,14 @@ def test_a_failed_daemon_stops_the_servers_and_the_command(invoke: Invoke, recor
     assert recorder.events[-2:] == ["broker down", "zookeeper down"]
 
 
-def test_a_folder_with_a_long_name_uses_a_tcp_socket(invoke: Invoke, recorder: NodeRecorder, tmp_path: Path):
+def test_a_folder_with_a_long_name_has_a_socket_elsewhere(invoke: Invoke, recorder: NodeRecorder, tmp_path: Path):
     deep = tmp_path / ("x" * 100)
 
     invoke("up", "--data", str(deep), *ANY_PORTS)
 
     drain = recorder.settings[0].drain
-    assert drain.socket.startswith("tcp:127.0.0.1:")
-    assert drain.secret_file is not None
-    assert len(read_drain_secret(drain.secret_file, "x")) == 64
+    assert drain.socket is not None
+    assert not socket_path(drain.socket).is_relative_to(deep)
 
 
 def test_further_daemons_get_their_own_configuration_and_stop_before_the_servers(

@@ -62,7 +62,7 @@ async def test_the_broker_is_the_one_asked_for(tmp_path: Path, kind: str) -> Non
 
 
 async def test_any_section_can_be_replaced(tmp_path: Path) -> None:
-    sections = {"drain": DrainSettings(socket="unix:/other"), "instance": InstanceSettings(name="other")}
+    sections = {"drain": DrainSettings(socket="/other"), "instance": InstanceSettings(name="other")}
     async with LocalCluster(tmp_path, **sections) as cluster:
         settings = cluster.settings("one")
 

@@ -90,13 +90,9 @@ def test_only_the_ledger_has_no_default():
         (LEDGER + "[zookeeper]\nsession_timeout_seconds = 0.5\n", "$.zookeeper.session_timeout_seconds", "from 2"),
         (LEDGER + '[log]\nlevel = "loud"\n', "$.log.level", '"debug" or "error" or "info" or "warning"'),
         (LEDGER + '[log]\nformat = "xml"\n', "$.log.format", '"auto" or "json" or "text"'),
-        (LEDGER + '[drain]\nsocket = "/run/x"\n', "$.drain.socket", "unix:/absolute/path or tcp:127.0.0.1:port"),
-        (LEDGER + '[drain]\nsocket = "unix:x"\n', "$.drain.socket", "unix:/absolute/path"),
-        (LEDGER + '[drain]\nsocket = "tcp:localhost:0"\n', "$.drain.socket", "tcp:127.0.0.1:port"),
-        (LEDGER + f'[drain]\nsocket = "unix:/{"x" * 107}"\n', "$.drain.socket", "108 bytes"),
-        (LEDGER + '[drain]\nsocket = "tcp:127.0.0.1:7"\n', "$.drain.secret_file", "openssl rand -hex 32"),
-        (LEDGER + '[drain]\nsocket = "tcp:10.0.0.1:7"\nsecret_file = "s"\n', "$.drain.socket", "not loopback"),
-        (LEDGER + '[drain]\nsecret_file = "s"\n', "$.drain.secret_file", "no TCP port"),
+        (LEDGER + '[drain]\nsocket = "tcp:127.0.0.1:7"\n', "$.drain.socket", "no absolute path of a Unix socket"),
+        (LEDGER + "[drain]\nspawn = false\n", "$.drain.socket", "name the one on which the Spark process listens"),
+        (LEDGER + f'[drain]\nsocket = "/{"x" * 107}"\n', "$.drain.socket", "108 bytes"),
         (LEDGER + '[drain]\ndriver_memory = "big"\n', "$.drain.driver_memory", "text that matches"),
         (LEDGER + "[drain]\npoll_min_seconds = 10\npoll_max_seconds = 5\n", "$.drain.poll_min_seconds", "above"),
         (
@@ -176,13 +172,6 @@ def test_relative_paths_are_relative_to_the_settings_file(tmp_path: Path):
 
     assert settings.broker.password() == "pass word"
     assert settings.drain.folder == str(tmp_path / "d")
-
-
-def test_the_file_of_the_drain_secret_is_looked_up_like_a_password(tmp_path: Path):
-    path = tmp_path / "x.toml"
-    path.write_text(LEDGER + '[drain]\nsocket = "tcp:127.0.0.1:7"\nsecret_file = "secret"\n')
-
-    assert load_settings(path).drain.secret_file == str(tmp_path / "secret")
 
 
 def test_the_tables_of_external_topics_are_read_with_the_settings(tmp_path: Path):

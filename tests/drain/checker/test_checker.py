@@ -10,7 +10,6 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from drain.address import Address
 from drain.checker.checker import SparkDrainChecker
 from drain.external.table_mapping import ExternalView
 from drain.protocol import (
@@ -42,14 +41,14 @@ async def service(tmp_path):
 
 @asynccontextmanager
 async def started(fake, tmp_path):
-    async with DrainListener(Address(path=tmp_path / "s"), fake.serve):
+    async with DrainListener(tmp_path / "s", fake.serve):
         yield
         fake.may_answer.set()
     await fake.hang_up()
 
 
 def checker_at(tmp_path, **settings):
-    return SparkDrainChecker(f"unix:{tmp_path / 's'}", rng=random.Random(1), **settings)
+    return SparkDrainChecker(str(tmp_path / "s"), rng=random.Random(1), **settings)
 
 
 def query(*segments: int, shard: int = 0, at_least_chunk: int = 0) -> DrainQuery:

