@@ -41,6 +41,7 @@ if TYPE_CHECKING:
         SubscriptionInfo,
         TopicImportResult,
         TopicInfo,
+        TopicPosition,
         UnprunedSegment,
     )
     from headgate.client.cluster.values import (
@@ -102,6 +103,7 @@ _EXPORTS = {
         "SubscriptionInfo",
         "TopicImportResult",
         "TopicInfo",
+        "TopicPosition",
         "UnprunedSegment",
     ),
     "client.cluster.values": (
@@ -197,6 +199,7 @@ __all__ = [
     "SubscriptionType",
     "TopicImportResult",
     "TopicInfo",
+    "TopicPosition",
     "UnprunedSegment",
     "load_client_config",
     "read_layout",

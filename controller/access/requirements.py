@@ -60,6 +60,7 @@ _ACTS: Final[dict[type[m.RequestBody], Callable[[Any], Act | None]]] = {
     m.CreateSubscription: _on_subscription(Action.CONSUME),  # as a registration, which creates one
     m.SeekSubscription: _on_subscription(Action.CONSUME),
     m.ListTopics: _on_all_topics,
+    m.DescribePosition: _on_topic(Action.PRODUCE),
     m.ListProducers: _on_all_topics,
     m.DescribeProducer: _on_all_topics,
     m.DeleteProducer: lambda _: Act(Action.ADMINISTER, on_all_topics=True),

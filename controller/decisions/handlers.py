@@ -37,6 +37,13 @@ class AfterChunk:
 
 
 @dataclass(frozen=True, slots=True)
+class AfterBarrier:
+    """Reply with ``body`` after a barrier, which proves that no other leader knows better."""
+
+    body: m.AnyReplyBody
+
+
+@dataclass(frozen=True, slots=True)
 class Deferred:
     """Reply later: ``start`` gets a function that sends the body or the refusal, and calls it once.
 
@@ -61,7 +68,7 @@ class Stepwise:
     steps: Steps[StepResult]
 
 
-Outcome = m.AnyReplyBody | Decision | AfterChunk | Deferred | Stepwise | Refusal
+Outcome = m.AnyReplyBody | Decision | AfterChunk | AfterBarrier | Deferred | Stepwise | Refusal
 Handler = Callable[[m.Request, ShardState], Outcome]
 Registration = tuple[type[m.RequestBody], Handler]
 BodyT = TypeVar("BodyT", bound=m.RequestBody)

@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from controller.decisions.handlers import Answer, Decision, Registration, command, done, handler
+from controller.decisions.handlers import (
+    AfterBarrier,
+    Answer,
+    Decision,
+    Registration,
+    command,
+    done,
+    handler,
+    user_command,
+)
+from controller.decisions.lookup import find_topic
 from controller.state.producers import ProducerState
 from controller.state.shard_state import ShardState
 from coordinator.decisions.refusal import Refusal
@@ -26,9 +36,9 @@ def open_producer(
     id of another producer could end its session, or have its batches answered as duplicates.
 
     * A name, an id or a token of another user's producer: forbidden.
-    * The token of the last opening: the same reply again, as long as the identity is new. Once it has stored a
-      batch, the request is a delayed copy: fenced. Its batch 0 would be answered as a duplicate and not
-      be stored.
+    * The token of a producer's first or last opening: the same reply again, as long as the identity is
+      new. Once it has stored a batch or has been opened again, the request is a delayed copy: fenced. Its
+      batch 0 would be answered as a duplicate and not be stored.
     * A name at a higher incarnation than the stored one: the next epoch, which fences the previous
       program. A lower incarnation is an older program or a delayed copy: fenced, on every shard. So is
       the stored one without an id: the program that holds the name opens further epochs by its id.
@@ -76,9 +86,27 @@ def open_producer(
     return _opened(known.producer_id, known.producer_epoch + 1, user, request)
 
 
+def describe_position(request: m.DescribePosition, state: ShardState, user: str) -> AfterBarrier | Refusal:
+    """Return how far a named producer has read its source into one topic.
+
+    After a barrier: a deposed leader may not know the latest position, and what follows an older one would be stored
+    again.
+    """
+    producer = state.producers.of_name(request.producer)
+    if producer is None:
+        return _unknown_name(request.producer)
+    if producer.user != user:
+        return _refuse("forbidden", f"producer {request.producer!r} belongs to another user")
+    topic = find_topic(request.topic, state)
+    if isinstance(topic, Refusal):
+        return topic
+    position = producer.source_positions.get(topic.topic_id)
+    return AfterBarrier(m.SourcePosition(topic_id=topic.topic_id, position=position))
+
+
 def list_producers(request: m.ListProducers, state: ShardState) -> Decision:
     """Return one page of the named producers, by name."""
-    described = (_description(producer, state.shard) for producer in state.producers.named_after(request.after))
+    described = (_description(producer, state) for producer in state.producers.named_after(request.after))
     page, following = cut_page(((each.producer,), each) for each in described)
     return Decision((), lambda _: m.ProducerList(producers=page, next=following))
 
@@ -88,12 +116,12 @@ def describe_producer(request: m.DescribeProducer, state: ShardState) -> Decisio
     producer = state.producers.of_name(request.producer)
     if producer is None:
         return _unknown_name(request.producer)
-    body = m.ProducerReply(producer=_description(producer, state.shard))
+    body = m.ProducerReply(producer=_description(producer, state))
     return Decision((), lambda _: body)
 
 
 def delete_producer(request: m.DeleteProducer, state: ShardState) -> Decision | Refusal:
-    """Delete a named producer with its source position. Its id is never used again, so its sender is shut out."""
+    """Delete a named producer with its source positions. Its id is never used again, so its sender is shut out."""
     if request.token in state.commands:
         return Decision((), done)
     producer = state.producers.of_name(request.producer)
@@ -116,6 +144,7 @@ def commands(max_named_producers: int, new_id: Callable[[], int], state: ShardSt
 
     return (
         handler(m.OpenProducer, open_for),
+        user_command(m.DescribePosition, describe_position),
         command(m.ListProducers, list_producers),
         command(m.DescribeProducer, describe_producer),
         command(m.DeleteProducer, delete_producer),
@@ -134,7 +163,7 @@ def _repeated(request: m.OpenProducer, opened: ProducerState) -> Decision | Refu
         return _refuse(
             "invalid", f"the token of this request has opened another producer than {request.name!r}: use a new token"
         )
-    if opened.next_sequence > 0:
+    if request.token != opened.token or opened.next_sequence > 0:
         return _refuse(
             "fenced",
             f"this open request of producer {opened.producer_id} is outdated: the producer is at epoch "
@@ -202,7 +231,6 @@ def _identity(producer_id: int) -> Answer:
         return m.ProducerIdentity(
             producer_id=producer_id,
             producer_epoch=producer.producer_epoch,
-            source_position=producer.source_position,
             created=producer.new,
             previous_next_sequence=producer.previous_next_sequence,
         )
@@ -210,16 +238,19 @@ def _identity(producer_id: int) -> Answer:
     return answer
 
 
-def _description(producer: ProducerState, shard: int) -> m.ProducerDescription:
+def _description(producer: ProducerState, state: ShardState) -> m.ProducerDescription:
     assert producer.name is not None, "only named producers are described"
     return m.ProducerDescription(
         producer=producer.name,
-        shard=shard,
+        shard=state.shard,
         producer_id=producer.producer_id,
         producer_epoch=producer.producer_epoch,
         next_sequence=producer.next_sequence,
         last_used_at_ms=producer.last_at_ms,
-        source_position=producer.source_position,
+        positions=[
+            m.TopicPosition(topic=state.topics_by_id[topic_id].name, topic_id=topic_id, position=position)
+            for topic_id, position in producer.source_positions.items()
+        ],
     )
 
 

@@ -15,17 +15,18 @@ in this order, which is that of the table in docs/protocol.md:
 10. a sequence in the window, finished or in flight → ``committed``, ``duplicate``
 11. the user has no right to it → ``forbidden``, after a barrier
 12. the topic or subscription does not exist → ``invalid``, after a barrier
-13. records for an external topic → ``invalid``, after a barrier
+13. records for an external topic or another ``topic_id``, or a position not kept → ``invalid``, after a barrier
 14. a record is too large → ``invalid``
 15. 128 batches are in flight, or too many bytes wait → ``unavailable``
 16. anything else → ``committed``
 
 A producer of another user counts as unknown (row 4): ids are random, and nothing shows that one was
 guessed. A repetition is answered although its user has lost the right (row 11): "not stored" would be
-untrue. A batch without a producer skips rows 4 to 10. A repetition is recognized before its topic is looked up,
-because the topic may have been deleted since. An unknown producer is refused at sequence 0 too, which
-may be a delayed copy. Row 9 compares digests: an equal number of records would report another batch as
-stored. Of a batch older than the window (row 8) no digest is left.
+untrue. A topic that was created again has another id, and a name has positions in at most 1000 topics
+(row 13). A batch without a producer skips rows 4 to 10. A repetition is recognized before its topic is
+looked up, because the topic may have been deleted since. An unknown producer is refused at sequence 0
+too, which may be a delayed copy. Row 9 compares digests: an equal number of records would report another
+batch as stored. Of a batch older than the window (row 8) no digest is left.
 
 Refusals that end a producer's session, or depend on the state, wait for a barrier: a deposed leader
 judges on an outdated state (Redpanda #12712).
@@ -40,7 +41,7 @@ from controller.access.rules import AccessRules
 from controller.decisions.lookup import find_subscription
 from controller.decisions.placement import oversized_reason
 from controller.state.dedup_window import WINDOW, FinishedBatch
-from controller.state.producers import ProducerState
+from controller.state.producers import MAX_SOURCE_POSITIONS, ProducerState
 from controller.state.shard_state import ShardState
 from coordinator.decisions.refusal import Refusal
 from headgate.model import entries as e
@@ -104,6 +105,7 @@ def judge_batch(batch: Batch, state: ShardState, durable: int, *, user: str, rul
         or _judge_sequence(batch, batch.sequence, producer)
         or refuse_access(rules, user, batch)
         or _refused_content(batch, state)
+        or _refused_position(batch, state, producer)
         or _refused_window(batch, producer, durable)
         or Accept()
     )
@@ -149,11 +151,32 @@ def _refused_content(batch: Batch, state: ShardState) -> Refusal | None:
         return found if isinstance(found, Refusal) else None
     topic = state.topics.get(batch.topic)
     if topic is None:
-        return _refuse("invalid", f"there is no topic {batch.topic!r}; create it first")
+        return _refuse("invalid", f"there is no topic {batch.topic!r}: check its name, or create it")
     if topic.external is not None:
         return _refuse("invalid", f"topic {batch.topic!r} is external: produce to its source")
+    if batch.topic_id not in (None, topic.topic_id):
+        return _refuse(
+            "invalid",
+            f"topic {batch.topic!r} was deleted and created again: it has id {topic.topic_id}, and the batch is for id "
+            f"{batch.topic_id}; open it again to learn the position in it",
+        )
     reason = oversized_reason(batch)
     return None if reason is None else Refusal("invalid", reason)
+
+
+def _refused_position(batch: Batch, state: ShardState, producer: ProducerState) -> Refusal | None:
+    """Row 13: return the refusal of a source position that could not be kept."""
+    if isinstance(batch, m.AcknowledgeBatch) or batch.source_position is None:
+        return None
+    if producer.name is None:
+        return _refuse("invalid", "a source position belongs to a producer with a name: open it under one")
+    known = producer.source_positions
+    if len(known) >= MAX_SOURCE_POSITIONS and state.topics[batch.topic].topic_id not in known:
+        return _refuse(
+            "invalid",
+            f"producer {producer.name!r} has positions in {len(known)} topics already: use another name for others",
+        )
+    return None
 
 
 def _refused_window(batch: Batch, producer: ProducerState, durable: int) -> Refusal | None:

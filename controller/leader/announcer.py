@@ -10,14 +10,13 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable
-from functools import partial
 from typing import Final
 
 import msgspec
 import structlog
 
 from controller.commit import GroupCommit
-from controller.decisions.handlers import AfterChunk, Deferred, Outcome
+from controller.decisions.handlers import AfterBarrier, AfterChunk, Outcome
 from controller.state.dedup_window import WINDOW
 from headgate.protocol import messages as m
 from headgate.report_limit import ReportLimit
@@ -75,7 +74,7 @@ class Announcer:
         body = m.LeaderReply(instance=leader.instance, pipelining=leader.pipelining, window=leader.window)
         if request.heard_epoch <= leader.leader_epoch:
             return AfterChunk(self._commit.durable, body)
-        return Deferred(lambda answer: self._commit.after_barrier(partial(answer, body)))
+        return AfterBarrier(body)
 
     def seen(self, payload: bytes) -> None:
         """Consider what was published as the announcement of this shard."""

@@ -20,7 +20,16 @@ from controller.backlog.service import BacklogService
 from controller.commit import GroupCommit, TermEndedError
 from controller.decisions import producer_commands, producer_expiry, subscription_commands, topic_commands, topic_import
 from controller.decisions.deadline import judge_deadline
-from controller.decisions.handlers import AfterChunk, Decision, Deferred, Handler, Outcome, Stepwise, handler
+from controller.decisions.handlers import (
+    AfterBarrier,
+    AfterChunk,
+    Decision,
+    Deferred,
+    Handler,
+    Outcome,
+    Stepwise,
+    handler,
+)
 from controller.decisions.placement import route_batch
 from controller.decisions.quota import keep_within_quotas
 from controller.decisions.tick_pace import TICK_INTERVAL_SECONDS, tick_pause_seconds
@@ -356,6 +365,8 @@ class ShardLeader:
                 self._outbox.refuse(request, outcome)
             case AfterChunk(chunk, body):
                 self._outbox.reply(request, body, chunk)
+            case AfterBarrier(body):
+                self.commit.after_barrier(partial(self._outbox.answer, request, body))
             case Deferred(start, chunk):
                 start(partial(self._outbox.answer, request, chunk=chunk))
             case Stepwise(steps):

@@ -19,6 +19,8 @@ from controller.state.dedup_window import FinishedBatch, FinishedBatches
 from headgate.model import entries as e
 from headgate.model.identifiers import ANONYMOUS
 
+MAX_SOURCE_POSITIONS: Final = 1000
+"""Topics in which one name can have a position: as many as a user may have by default, 1 MB."""
 DELETED_NAME_RETENTION_MS: Final = 600_000
 """How long a deleted name is remembered: much longer than a broker can delay a message."""
 MAX_DELETED_NAMES: Final = 10_000
@@ -42,15 +44,26 @@ class ProducerState(msgspec.Struct, gc=False):
     None: there was none."""
     finished: FinishedBatches = msgspec.field(default_factory=FinishedBatches)
     """Empty for a named producer that has been idle for too long."""
-    source_position: bytes | None = None
+    source_positions: dict[int, bytes] = {}
+    """Topic id → how far a named producer has read its source, for topics that exist."""
     incarnation: int = 0
     """Of the program that holds the name; rises with each start. 0 for an anonymous producer."""
-    new: bool = True
-    """Whether its present epoch is the first one, so that the producer did not exist before."""
+    first_token: str | None = None
+    """Token of the opening that created the producer; None: ``token``, because it has not been opened again."""
     last_chunk: int = 0
     last_at_ms: int = 0
     user: str = ANONYMOUS
     """Who opened it. Only this user can use it."""
+
+    @property
+    def tokens(self) -> tuple[str, ...]:
+        """By which a repeated opening is recognized."""
+        return (self.token,) if self.first_token is None else (self.first_token, self.token)
+
+    @property
+    def new(self) -> bool:
+        """Whether the producer did not exist before its present epoch."""
+        return self.first_token is None
 
 
 class DeletedName(msgspec.Struct, frozen=True):
@@ -82,7 +95,7 @@ class Producers(Mapping[int, ProducerState]):
         self._names: dict[str, int] = {}
         self._ordered_names: list[str] = []
         self._tokens: dict[str, int] = {}
-        """Token of the last opening → producer id."""
+        """Tokens of the first and of the last opening → producer id."""
         self.deleted: list[DeletedName] = []
         """Latest last."""
         self._of_users: dict[str, _ProducersOfUser] = {}
@@ -120,7 +133,7 @@ class Producers(Mapping[int, ProducerState]):
         return None if producer_id is None else self[producer_id]
 
     def opened_by(self, token: str) -> ProducerState | None:
-        """Return the producer that ``token`` opened last."""
+        """Return the producer whose first or last opening had ``token``."""
         producer_id = self._tokens.get(token)
         return None if producer_id is None else self[producer_id]
 
@@ -144,9 +157,9 @@ class Producers(Mapping[int, ProducerState]):
                 entry.name if before is None else entry.name or before.name,
                 entry.token,
                 previous_next_sequence=None if before is None else before.next_sequence,
-                source_position=None if before is None else before.source_position,
+                source_positions={} if before is None else before.source_positions,
                 incarnation=entry.incarnation if before is None else max(entry.incarnation, before.incarnation),
-                new=before is None,
+                first_token=None if before is None else before.first_token or before.token,
                 last_chunk=chunk,
                 last_at_ms=at_ms,
                 user=entry.user,
@@ -168,7 +181,8 @@ class Producers(Mapping[int, ProducerState]):
         producer.finished.append(batch)
         producer.last_chunk, producer.last_at_ms = batch.chunk, at_ms
         if source_position is not None:
-            producer.source_position = source_position
+            assert batch.topic_id is not None, "records belong to a topic"
+            producer.source_positions[batch.topic_id] = source_position
         if producer.name is None:
             self.anonymous.move_to_end(producer_id)
             self._of_users[producer.user].anonymous.move_to_end(producer_id)
@@ -184,6 +198,11 @@ class Producers(Mapping[int, ProducerState]):
         assert producer.name is not None, "a command deletes a named producer"
         kept = [each for each in self.deleted if each.at_ms > at_ms - DELETED_NAME_RETENTION_MS]
         self.deleted = [*kept, DeletedName(producer.name, producer.incarnation, at_ms)][-MAX_DELETED_NAMES:]
+
+    def drop_positions(self, topic_id: int) -> None:
+        """Forget the positions in a topic, which is deleted: one that is created again under its name has others."""
+        for producer_id in self._names.values():
+            self[producer_id].source_positions.pop(topic_id, None)
 
     def expire(self, entry: e.ProducersExpired) -> None:
         for producer_id in entry.producer_ids:
@@ -206,16 +225,18 @@ class Producers(Mapping[int, ProducerState]):
             group[producer.producer_id] = producer
             self._names[producer.name] = producer.producer_id
             insort(self._ordered_names, producer.name)
-        self._tokens[producer.token] = producer.producer_id
+        for token in producer.tokens:
+            self._tokens[token] = producer.producer_id
 
     def remove(self, producer_id: int) -> ProducerState | None:
-        """Remove a producer with its name and its token, and return it."""
+        """Remove a producer with its name and its tokens, and return it."""
         producer = self.get(producer_id)
         if producer is None:
             return None
         for group in self._groups():
             group.pop(producer_id, None)
-        self._tokens.pop(producer.token, None)
+        for token in producer.tokens:
+            self._tokens.pop(token, None)
         of_user = self._of_users[producer.user]
         if producer.name is None:
             del of_user.anonymous[producer_id]

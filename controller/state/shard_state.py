@@ -225,6 +225,7 @@ class ShardState:
 
     def _topic_deleted(self, topic: Topic) -> None:
         self.usage.add_topic(topic, -1)
+        self.producers.drop_positions(topic.topic_id)
         del self.topics[topic.name], self.topics_by_id[topic.topic_id]
         self.deleted_topics = [*self.deleted_topics, topic.name][-MAX_DELETED_TOPICS:]
         for subscription in topic.subscriptions.values():

@@ -128,6 +128,17 @@ class PruneResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TopicPosition:
+    """How far a named producer has read its source into one topic."""
+
+    topic: str
+    topic_id: int
+    """Never used again: a topic that is deleted and created again has no positions."""
+    position: bytes
+    """As the program has stored it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerInfo:
     """A named producer on one shard. It has an identity of its own on each shard that it was opened on."""
 
@@ -141,8 +152,8 @@ class ProducerInfo:
     """Number of its next batch since it was opened last."""
     last_used_at_ms: int
     """When it was opened or stored a batch last."""
-    source_position: bytes | None
-    """How far it has read its source; None: it has never stored a position."""
+    positions: list[TopicPosition]
+    """How far it has read its source, for each topic in which it has stored a position."""
 
 
 # Subscriptions

@@ -26,6 +26,7 @@ from headgate.client.connection import DEFAULT_TIMEOUT_SECONDS, Client
 from headgate.client.decisions.session_types import NamedProgram, Outcome
 from headgate.client.producer_settings import ProducerSettings
 from headgate.client.record_batch import RECORD_OVERHEAD_BYTES, Delivery, RecordBatch, RecordMetadata
+from headgate.client.reply_dispatch import body_of
 from headgate.client.shard_batches import ShardBatches
 from headgate.client.shard_session import ShardSession
 from headgate.config import ClientConfig
@@ -74,8 +75,8 @@ class Producer:
 
         Args:
             config: the cluster, or a client that is connected to it.
-            name: makes the producer resumable: its `source_position` survives a restart, and of two
-                producers with one name the older is fenced.
+            name: makes the producer resumable: its `source_position` in each topic survives a restart, and of
+                two producers with one name the older is fenced.
             settings: None: the defaults.
             connect_timeout_seconds: how long entering may take.
 
@@ -97,7 +98,8 @@ class Producer:
         self._pending: set[RecordBatch] = set()
         self._bytes_since_yield = 0
         self._closed = False
-        self._last_opened: ShardBatches | None = None
+        self._opened: tuple[bool, bytes | None] = False, None
+        """By the last `open`: whether it created the producer, and the position."""
 
     async def __aenter__(self) -> Self:
         """Connect.
@@ -132,7 +134,8 @@ class Producer:
             key: records with the same key stay in order.
             value: the content.
             timestamp_ms: milliseconds since 1970; None: now.
-            source_position: for a named producer, how far it has read its source, at most 1 KiB.
+            source_position: for a named producer, how far it has read its source, at most 1 KiB. `open` the
+                topic first: it returns where to continue.
 
         Raises:
             RequestRejectedError: the record is too large, or its timestamp or source position is
@@ -144,7 +147,8 @@ class Producer:
         """
         started_at = asyncio.get_running_loop().time()
         batches = self._batches_of_topic.get(topic) or await self._open_shard(topic)
-        size_bytes = self._checked_size(topic, key, value, timestamp_ms, source_position)
+        size_bytes = self._checked_size(topic, key, value, timestamp_ms)
+        position = None if source_position is None else self._checked_position(topic, source_position)
         if batches.starts_new_batch(topic, size_bytes):
             # One turn of the loop reads one reply, so a caller that sends without a pause gets one
             # turn per batch. Otherwise most of the window stays unused until the buffer is full.
@@ -156,7 +160,7 @@ class Producer:
             self._budget.release(batches.shard, size_bytes)
             raise HeadgateError("this producer is closed")
         at_ms = self._client.now_ms() if timestamp_ms is None else timestamp_ms
-        delivery = batches.add(topic, m.Record(key, value, at_ms), size_bytes, source_position, started_at)
+        delivery = batches.add(topic, m.Record(key, value, at_ms), size_bytes, position, started_at)
         self._bytes_since_yield += size_bytes
         if self._bytes_since_yield >= YIELD_BYTES:
             self._bytes_since_yield = 0
@@ -184,29 +188,36 @@ class Producer:
         return await delivery
 
     async def open(self, topic: str) -> None:
-        """Get the identity on the shard of ``topic``, and with it the `source_position`.
+        """Get the identity on the shard of ``topic``; with a name, read the `source_position` in this topic.
 
         Raises:
             NoLeaderError: no leader granted one within the delivery timeout.
             FencedError: a newer producer of the same name is running.
             ForgottenError: the named producer was deleted after this one had opened it.
             RequestRejectedError: the leader refused it for good, for example because the shard has
-                ``max_named_producers`` names.
+                ``max_named_producers`` names, or the topic of a named producer does not exist.
 
         """
         batches = await self._open_shard(topic)
-        await batches.session.open(self._settings.delivery_timeout_seconds)
-        self._last_opened = batches
+        timeout_seconds = self._settings.delivery_timeout_seconds
+        await batches.session.open(timeout_seconds)
+        position = None
+        if self._program is not None:
+            question = m.DescribePosition(producer=self._program.name, topic=topic)
+            reply = await self._client.request(batches.shard, lambda: question, timeout_seconds)
+            known = body_of(reply, m.SourcePosition, f"the leader of shard {batches.shard}")
+            position, batches.topic_ids[topic] = known.position, known.topic_id
+        self._opened = batches.session.created, position
 
     @property
     def source_position(self) -> bytes | None:
-        """The last source position committed under this name when `open` returned."""
-        return None if self._last_opened is None else self._last_opened.session.source_position
+        """The last source position that was committed under this name in the topic, when the last `open` returned."""
+        return self._opened[1]
 
     @property
     def created(self) -> bool:
         """Whether the last `open` created the producer. False: it continued a name, or nothing was opened yet."""
-        return self._last_opened is not None and self._last_opened.session.created
+        return self._opened[0]
 
     async def flush(self) -> None:
         """Wait until every record sent so far has an outcome. Bounded by the delivery timeout."""
@@ -278,7 +289,6 @@ class Producer:
         key: bytes,
         value: bytes,
         timestamp_ms: int | None,
-        source_position: bytes | None,
     ) -> int:
         """Return the bytes that a record takes of the budget. Reject an invalid one before it spoils its batch."""
         if type(key) is not bytes or type(value) is not bytes:
@@ -294,12 +304,23 @@ class Producer:
             raise RequestRejectedError(
                 "invalid", f"topic {topic!r}: timestamp_ms={timestamp_ms} is not between 0 and 2**63"
             )
-        if source_position is not None and len(source_position) > MAX_SOURCE_POSITION_BYTES:
+        return size + RECORD_OVERHEAD_BYTES
+
+    def _checked_position(self, topic: str, position: bytes) -> tuple[bytes, int]:
+        """Return a source position, and the id of the topic that it is in."""
+        if len(position) > MAX_SOURCE_POSITION_BYTES:
             raise RequestRejectedError(
                 "invalid",
-                f"a source position of {len(source_position)} bytes is above the limit of {MAX_SOURCE_POSITION_BYTES}",
+                f"a source position of {len(position)} bytes is above the limit of {MAX_SOURCE_POSITION_BYTES}",
             )
-        return size + RECORD_OVERHEAD_BYTES
+        topic_id = self._batches_of_topic[topic].topic_ids.get(topic)
+        if topic_id is None:
+            raise RequestRejectedError(
+                "invalid",
+                f"topic {topic!r} was not opened: give the producer a name, and call open(topic) before the first "
+                "source position, to learn where to continue",
+            )
+        return position, topic_id
 
     async def _open_shard(self, topic: str) -> ShardBatches:
         if self._closed:

@@ -69,6 +69,7 @@ class RecordBatch:
         "size_bytes",
         "source_position",
         "topic",
+        "topic_id",
     )
 
     def __init__(
@@ -83,6 +84,8 @@ class RecordBatch:
         self.records: list[m.Record] = []
         self.size_bytes = 0
         self.source_position: bytes | None = None
+        self.topic_id: int | None = None
+        """Of the topic that the source position is in."""
         self.outcome: Outcome | None = None
         self.reply: m.Committed | None = None
         self.completion: asyncio.Future[HeadgateError | None] = asyncio.get_running_loop().create_future()
@@ -109,7 +112,7 @@ class RecordBatch:
         """Return whether a record can follow: one that waited long for buffer space expires before earlier ones."""
         return deadline > self._group_deadline - DEADLINE_RESOLUTION_SECONDS
 
-    def add(self, record: m.Record, size_bytes: int, source_position: bytes | None, deadline: float) -> Delivery:
+    def add(self, record: m.Record, size_bytes: int, position: tuple[bytes, int] | None, deadline: float) -> Delivery:
         """Append ``record``, whose outcome must be known at the loop time ``deadline``; returns its delivery."""
         self.records.append(record)
         if self.deadlines and deadline < self._group_deadline + DEADLINE_RESOLUTION_SECONDS:
@@ -120,8 +123,8 @@ class RecordBatch:
             self.deadlines.append(deadline)
             self._group_ends.append(len(self.records))
         self.size_bytes += size_bytes
-        if source_position is not None:
-            self.source_position = source_position
+        if position is not None:
+            self.source_position, self.topic_id = position
         return Delivery(self, len(self.records) - 1)
 
     def request(
@@ -138,6 +141,7 @@ class RecordBatch:
             producer_epoch=producer_epoch,
             sequence=sequence,
             source_position=self.source_position,
+            topic_id=self.topic_id,
         )
 
     def expire(self, due: float, outcome: Outcome, reason: str) -> None:

@@ -33,6 +33,8 @@ class ShardBatches:
         on_end: Callable[[], None],
     ) -> None:
         self.shard = shard
+        self.topic_ids: dict[str, int] = {}
+        """Of the topics that a named producer has opened."""
         self.session = ShardSession(
             client,
             shard,
@@ -65,14 +67,15 @@ class ShardBatches:
         topic: str,
         record: m.Record,
         size_bytes: int,
-        source_position: bytes | None,
+        position: tuple[bytes, int] | None,
         started_at: float,
     ) -> Delivery:
         """Add a record to its topic's open batch.
 
-        ``started_at``: loop time at which `send` was called.
+        ``position``: a source position, and the id of the topic that it is in. ``started_at``: loop time at which
+        `send` was called.
         """
-        if source_position is not None:
+        if position is not None:
             for other in [name for name in self._open if name != topic]:
                 self._seal(other)
         deadline = started_at + self._settings.delivery_timeout_seconds
@@ -85,7 +88,7 @@ class ShardBatches:
         if batch is None:
             batch = self._open_batch(topic)
             self._watch_deadline(deadline)
-        delivery = batch.add(record, size_bytes, source_position, deadline)
+        delivery = batch.add(record, size_bytes, position, deadline)
         if batch.size_bytes >= self._settings.batch_bytes:
             self._filled = True
             self._seal(topic)

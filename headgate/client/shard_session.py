@@ -52,7 +52,6 @@ class ShardSession:
         ready for a batch. ``on_end`` is called once, if the session was fenced or forgotten.
         """
         self.shard = shard
-        self.source_position: bytes | None = None
         self.created = False
         self.sent_batches = 0
         self._client = client
@@ -202,8 +201,8 @@ class ShardSession:
                 case ForgetRequests(request_ids):
                     for request_id in request_ids:
                         self._client.replies.forget(request_id)
-                case Identified(source_position, created):
-                    self._on_identified(source_position, created)
+                case Identified(created):
+                    self._on_identified(created)
                 case IdentityRejected(verdict, reason):
                     self._on_identity_rejected(verdict, reason)
         if self._closed:
@@ -244,8 +243,7 @@ class ShardSession:
         )
         return self._client.send(self.shard, command.request_id, command.leader_epoch, body)
 
-    def _on_identified(self, source_position: bytes | None, created: bool) -> None:
-        self.source_position = source_position
+    def _on_identified(self, created: bool) -> None:
         if not self._identified:
             self._identified, self.created = True, created
         for waiting in self._open_waiters:

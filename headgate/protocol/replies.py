@@ -77,16 +77,29 @@ class LeaderReply(ReplyBody, frozen=True, tag="leader"):
 class ProducerIdentity(ReplyBody, frozen=True, tag="producer_identity"):
     """Reply to `OpenProducer`.
 
-    ``source_position`` is the last one committed under the producer's name. ``created``: the
-    request created the producer; False: it continued one, whose previous epoch ended before sequence
+    ``created``: the request created the producer; False: it continued one, whose previous epoch ended before sequence
     ``previous_next_sequence``. Its batches below are stored, and the others never will be.
     """
 
     producer_id: int
     producer_epoch: int
-    source_position: bytes | None = None
     created: bool = False
     previous_next_sequence: int | None = None
+
+
+class SourcePosition(ReplyBody, frozen=True, tag="source_position"):
+    """Reply to `DescribePosition`. ``position``: the last one committed in this topic; None: there is none."""
+
+    topic_id: int
+    position: bytes | None = None
+
+
+class TopicPosition(msgspec.Struct, frozen=True, kw_only=True):
+    """How far a named producer has read its source into one topic."""
+
+    topic: str
+    topic_id: int
+    position: bytes
 
 
 class ProducerDescription(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -98,7 +111,7 @@ class ProducerDescription(msgspec.Struct, frozen=True, kw_only=True, omit_defaul
     producer_epoch: int
     next_sequence: int
     last_used_at_ms: int
-    source_position: bytes | None = None
+    positions: list[TopicPosition] = []
 
 
 class ProducerReply(ReplyBody, frozen=True, tag="producer"):
@@ -447,6 +460,7 @@ AnyReplyBody = (
     | Rejected
     | LeaderReply
     | ProducerIdentity
+    | SourcePosition
     | ProducerReply
     | ProducerList
     | Registered

@@ -74,6 +74,8 @@ class ProduceBatch(RequestBody, frozen=True, tag="produce"):
     """Store records of one topic. A retry carries the same records under the same sequence.
 
     ``producer_id`` and ``sequence``: both, or neither for a batch that may be stored twice.
+    ``source_position``, of a named producer only: how far it has read its source with these records. It
+    requires ``topic_id``: a position in another topic of that name would skip records.
     """
 
     topic: Name
@@ -82,8 +84,13 @@ class ProduceBatch(RequestBody, frozen=True, tag="produce"):
     producer_epoch: Epoch = 0
     sequence: Natural | None = None
     source_position: Annotated[bytes, Meta(max_length=1024)] | None = None
+    topic_id: Natural | None = None
 
     def __post_init__(self) -> None:
+        if self.source_position is not None and self.producer_id is None:
+            raise ValueError("source_position without producer_id: it belongs to a producer with a name")
+        if self.source_position is not None and self.topic_id is None:
+            raise ValueError("source_position without topic_id: ask for the position in the topic first")
         _require_whole_identity(self.producer_id, self.producer_epoch, self.sequence)
 
 
@@ -140,6 +147,13 @@ class OpenProducer(RequestBody, frozen=True, tag="open_producer"):
             raise ValueError("name and incarnation: both, or neither for an anonymous producer")
 
 
+class DescribePosition(RequestBody, frozen=True, tag="describe_position"):
+    """Ask how far a named producer has read its source into one topic. Open the name first: then it does not change."""
+
+    producer: Name
+    topic: Name
+
+
 class ListProducers(ListRequest, frozen=True, tag="list_producers"):
     """List the named producers of one shard by name."""
 
@@ -151,7 +165,7 @@ class DescribeProducer(RequestBody, frozen=True, tag="describe_producer"):
 
 
 class DeleteProducer(RequestBody, frozen=True, tag="delete_producer"):
-    """Delete a named producer of one shard, with its source position. Its sender is shut out."""
+    """Delete a named producer of one shard, with its source positions. Its sender is shut out."""
 
     producer: Name
     token: Token
@@ -332,6 +346,7 @@ AnyRequestBody = (
     | ProduceBatch
     | AcknowledgeBatch
     | OpenProducer
+    | DescribePosition
     | ListProducers
     | DescribeProducer
     | DeleteProducer

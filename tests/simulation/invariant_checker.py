@@ -99,8 +99,8 @@ class InvariantChecker:
     """Quota → how often a leader refused a request for it."""
     device_rejections: Counter[str] = field(default_factory=Counter)
     """Reason → how many messages of devices a leader did not store."""
-    source_positions: dict[tuple[int, str], bytes] = field(default_factory=dict)
-    """(shard, producer name) → the last source position stored under it."""
+    source_positions: dict[tuple[int, str, int], bytes] = field(default_factory=dict)
+    """(shard, producer name, topic id) → the last source position stored under them."""
     open_tokens: dict[str, int] = field(default_factory=dict)
     """Token of an open request → the producer that it opened, as long as the producer exists."""
     producers_removed: int = 0
@@ -367,15 +367,16 @@ class InvariantChecker:
         if entry.producer_id is not None and entry.source_position is not None:
             name = state.producers[entry.producer_id].name
             if name is not None:
-                self.source_positions[state.shard, name] = entry.source_position
+                self.source_positions[state.shard, name, entry.topic_id] = entry.source_position
 
     def _check_names(self, state: ShardState) -> None:
-        """Check that every name still has its last position: no simulated command deletes one."""
-        for (shard, name), position in self.source_positions.items():
+        """Check that every name still has its last position in each topic, until the topic is deleted."""
+        for (shard, name, topic_id), position in self.source_positions.items():
             if shard != state.shard:
                 continue
             known = state.producers.of_name(name)
-            if known is None or known.source_position != position:
+            expected = position if topic_id in state.topics_by_id else None
+            if known is None or known.source_positions.get(topic_id) != expected:
                 raise InvariantViolationError(f"producer {name!r} has lost its source position {position!r}")
 
     def _check_created_subscriptions(self, entries: Iterable[e.AnyEntry]) -> None:

@@ -56,7 +56,7 @@ def parse_exported(line: Line) -> KeyedRecord | BadLine:
         return BadLine(line.number, f"is not a line of 'headgate topic export': {error}")
     if len(key) + len(value) > MAX_RECORD_BYTES:
         return BadLine(line.number, f"has a key and a value above {MAX_RECORD_BYTES} bytes, the maximum record size")
-    return KeyedRecord(line.number, line.end_offset, key, value, found.timestamp, line=line.text)
+    return KeyedRecord(line.number, line.end_offset, key, value, found.timestamp, line.digest)
 
 
 def _text(data: bytes) -> tuple[str, _Encoding]:

@@ -10,12 +10,14 @@ Rules:
 
 from __future__ import annotations
 
+import asyncio
 import os
 import stat
 import sys
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
+from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,7 +27,7 @@ from headgate.cli.context import CommandContext
 from headgate.cli.records import ndjson as lines
 from headgate.cli.records.produce_progress import OutcomeCounts, ProgressLine
 from headgate.cli.records.sending import REPORTED, OutgoingRecord, RecordSender
-from headgate.cli.terminal.async_stdio import read_blocks
+from headgate.cli.terminal.async_stdio import READ_BLOCK_BYTES, read_blocks
 from headgate.cli.terminal.output import print_json
 from headgate.errors import HeadgateError
 from headgate.protocol.messages import MAX_RECORD_BYTES
@@ -42,6 +44,17 @@ class LineParser:
     max_line_bytes: int = MAX_RECORD_BYTES
     advice: str = "correct the line, or skip invalid lines with --skip-bad-lines"
     """What to do about a line that is no record."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Beginning:
+    """Where a run begins to read its source."""
+
+    offset: int = 0
+    number: int = 0
+    """Lines before it."""
+    hasher: blake2b | None = None
+    """Of the bytes before it; None: the producer has no name."""
 
 
 def require_one_regular_file(sources: Sequence[Path]) -> None:
@@ -91,13 +104,13 @@ class LineImport:
         """Send all lines and wait for all outcomes. Raises HeadgateError if an invalid line or a failure stopped it."""
         await self._context.require_topic(self._topic)
         async with self._context.open_producer(name=self._name) as producer:
-            resumed = await self._resume(producer)
+            beginning = await self._resume(producer)
             self.began = True
-            await self._sender.run(producer, self._outgoing(resumed))
+            await self._sender.run(producer, self._outgoing(beginning))
 
-    async def _outgoing(self, resumed: lines.SourcePosition | None) -> AsyncGenerator[OutgoingRecord, None]:
+    async def _outgoing(self, beginning: _Beginning) -> AsyncGenerator[OutgoingRecord, None]:
         for source in self._sources:
-            async with aclosing(self._records(source, resumed)) as records:
+            async with aclosing(self._records(source, beginning)) as records:
                 async for record in records:
                     yield OutgoingRecord(
                         f"{_display_name(source)}:{record.number}",
@@ -109,12 +122,10 @@ class LineImport:
             if self._sender.stop is not None:
                 return
 
-    async def _records(
-        self, source: Path, resumed: lines.SourcePosition | None
-    ) -> AsyncGenerator[lines.KeyedRecord, None]:
+    async def _records(self, source: Path, beginning: _Beginning) -> AsyncGenerator[lines.KeyedRecord, None]:
         """Yield the records of ``source``; skip invalid lines or stop at them."""
         try:
-            async with aclosing(self._lines(source, resumed)) as found:
+            async with aclosing(self._lines(source, beginning)) as found:
                 async for line in found:
                     self._progress.advance_to(line.end_offset)
                     record = self._record(source, line)
@@ -140,32 +151,38 @@ class LineImport:
             self._progress.print_line(f"headgate: skipped {problem}")
         return None
 
-    async def _resume(self, producer: Producer) -> lines.SourcePosition | None:
-        """Return the position of this named producer in its file, or None to start at the beginning."""
+    async def _resume(self, producer: Producer) -> _Beginning:
+        """Return where this named producer continues in its file."""
         if self._name is None:
-            return None
+            return _Beginning()
         await producer.open(self._topic)
         if producer.source_position is None:
-            return None
+            return _Beginning(hasher=lines.new_hasher())
         position = lines.decode_position(producer.source_position)
         source = self._sources[0]
-        if position is None or not self._matches_position(source, position):
+        found = None if position is None else await asyncio.to_thread(_beginning, source, position)
+        if position is None or found is None:
+            read = "another source" if position is None else f"{position.end_offset} bytes, {position.number} lines"
             raise HeadgateError(
-                f"{source} is not the file that producer {self._name!r} has read before (line "
-                f"{'?' if position is None else position.number} differs); give the same file or another --name, or "
-                f"delete the producer: headgate producer delete {self._name}",
+                f"{source} does not begin with what producer {self._name!r} has stored in topic {self._topic!r} "
+                f"({read}); give the same file or another --name, or delete the producer: headgate producer delete "
+                f"{self._name}",
             )
         click.echo(f"headgate: {source}: {position.number} lines are already stored; continuing after them", err=True)
-        return position
+        return found
 
-    async def _lines(self, source: Path, resumed: lines.SourcePosition | None) -> AsyncGenerator[lines.Line, None]:
-        """Yield the lines of ``source`` after ``resumed``. Raises OSError."""
-        start, number = (0, 0) if resumed is None else (resumed.end_offset, resumed.number)
-        splitter = lines.LineSplitter(offset=start, number=number, max_line_bytes=self._parser.max_line_bytes)
+    async def _lines(self, source: Path, beginning: _Beginning) -> AsyncGenerator[lines.Line, None]:
+        """Yield the lines of ``source`` from ``beginning`` on. Raises OSError."""
+        splitter = lines.LineSplitter(
+            offset=beginning.offset,
+            number=beginning.number,
+            max_line_bytes=self._parser.max_line_bytes,
+            hasher=beginning.hasher,
+        )
         file = self._context.standard_input() if str(source) == "-" else os.open(source, os.O_RDONLY)
         try:
-            if start:
-                os.lseek(file, start, os.SEEK_SET)
+            if beginning.offset:
+                os.lseek(file, beginning.offset, os.SEEK_SET)
             async with aclosing(read_blocks(file)) as blocks:
                 async for block in blocks:
                     for line in splitter.feed(block):
@@ -186,13 +203,22 @@ class LineImport:
             total += status.st_size
         return total
 
-    def _matches_position(self, source: Path, position: lines.SourcePosition) -> bool:
-        """Whether ``source`` still contains the line at ``position``."""
-        with source.open("rb") as file:
-            start = max(0, position.end_offset - self._parser.max_line_bytes - 4)
-            file.seek(start)
-            tail = file.read(position.end_offset - start)
-        return start + len(tail) == position.end_offset and lines.ends_with_line(tail, position)
+
+def _beginning(source: Path, position: lines.SourcePosition) -> _Beginning | None:
+    """Return where ``source`` continues after ``position``; None if it has other bytes before it. Raises OSError.
+
+    A last line that had no line end may have got one since. If it has grown otherwise, it is another line.
+    """
+    hasher, last, rest = lines.new_hasher(), b"", position.end_offset
+    with source.open("rb") as file:
+        while rest and (block := file.read(min(rest, READ_BLOCK_BYTES))):
+            hasher.update(block)
+            last, rest = block[-1:], rest - len(block)
+        following = b"" if last == b"\n" else file.read(1)
+    if rest or hasher.digest() != position.digest or following not in (b"", b"\n"):
+        return None
+    hasher.update(following)
+    return _Beginning(position.end_offset + len(following), position.number, hasher)
 
 
 def _display_name(source: Path) -> str:

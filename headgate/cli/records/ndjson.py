@@ -38,6 +38,8 @@ class Line:
     end_offset: int
     """Offset of the first byte after the line and its line end."""
     text: bytes | None
+    digest: bytes = b""
+    """Of everything up to ``end_offset``, for a named producer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +60,8 @@ class KeyedRecord:
     value: bytes
     timestamp_ms: int | None = None
     """Milliseconds since 1970; None: when it is sent."""
-    line: bytes | None = None
-    """The whole line; None: it is the value."""
+    digest: bytes = b""
+    """See `Line`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +81,16 @@ class LineFormat:
 class LineSplitter:
     """Splits a stream of bytes into lines, in order; buffers at most one line and one block."""
 
-    def __init__(self, *, offset: int = 0, number: int = 0, max_line_bytes: int = MAX_RECORD_BYTES) -> None:
-        """Start at byte ``offset``, after line ``number``."""
+    def __init__(
+        self,
+        *,
+        offset: int = 0,
+        number: int = 0,
+        max_line_bytes: int = MAX_RECORD_BYTES,
+        hasher: blake2b | None = None,
+    ) -> None:
+        """Start at byte ``offset``, after line ``number``. ``hasher`` of what precedes, if lines need a digest."""
+        self._hasher = hasher
         self._offset = offset
         self._number = number
         self._max_line_bytes = max_line_bytes
@@ -93,9 +103,13 @@ class LineSplitter:
         for part in parts[:-1]:
             self._buffer(part)
             self._offset += len(part) + 1
+            if self._hasher is not None:
+                self._hasher.update(part + b"\n")
             yield from self._complete()
         self._buffer(parts[-1])
         self._offset += len(parts[-1])
+        if self._hasher is not None:
+            self._hasher.update(parts[-1])
 
     def end(self) -> Iterator[Line]:
         """Yield the last line if it has no line end."""
@@ -116,10 +130,11 @@ class LineSplitter:
             text = text.removeprefix(_BYTE_ORDER_MARK)
         overlong, self._is_too_long = self._is_too_long, False
         self._partial_line.clear()
+        digest = b"" if self._hasher is None else self._hasher.copy().digest()
         if overlong:
-            yield Line(self._number, self._offset, None)
+            yield Line(self._number, self._offset, None, digest)
         elif text.strip():
-            yield Line(self._number, self._offset, text)
+            yield Line(self._number, self._offset, text, digest)
 
 
 def keyed_record(line: Line, form: LineFormat) -> KeyedRecord | BadLine:
@@ -147,14 +162,14 @@ def keyed_record(line: Line, form: LineFormat) -> KeyedRecord | BadLine:
     assert key is not None, "one of the three is given"
     if len(key) + len(line.text) > MAX_RECORD_BYTES:
         return BadLine(line.number, f"and its key exceed {MAX_RECORD_BYTES} bytes, the maximum record size")
-    return KeyedRecord(line.number, line.end_offset, key, line.text, timestamp_ms)
+    return KeyedRecord(line.number, line.end_offset, key, line.text, timestamp_ms, line.digest)
 
 
 def _separated(line: Line, text: bytes, separator: bytes) -> KeyedRecord | BadLine:
     key, found, value = text.partition(separator)
     if not found:
         return BadLine(line.number, f"has no key separator {separator.decode(errors='replace')!r}")
-    return KeyedRecord(line.number, line.end_offset, key, value, line=text)
+    return KeyedRecord(line.number, line.end_offset, key, value, digest=line.digest)
 
 
 class _MissingKeyError(Exception):
@@ -212,7 +227,7 @@ def _reason(error: Exception) -> str:
 class SourcePosition(msgspec.Struct, frozen=True, array_like=True):
     """How far a named producer has read its file. The ledger stores it with the records, in a few dozen bytes.
 
-    ``digest`` identifies the last line before ``end_offset``, so that another file under the same name is detected.
+    ``digest``, of everything before ``end_offset``, names the input: any other file has other bytes there.
     """
 
     end_offset: int
@@ -225,8 +240,7 @@ _POSITION = msgspec.msgpack.Decoder(SourcePosition)
 
 def encode_position(record: KeyedRecord) -> bytes:
     """Return the position after ``record``."""
-    line = record.value if record.line is None else record.line
-    return msgspec.msgpack.encode(SourcePosition(record.end_offset, record.number, line_digest(line)))
+    return msgspec.msgpack.encode(SourcePosition(record.end_offset, record.number, record.digest))
 
 
 def decode_position(data: bytes) -> SourcePosition | None:
@@ -237,12 +251,6 @@ def decode_position(data: bytes) -> SourcePosition | None:
         return None
 
 
-def line_digest(text: bytes) -> bytes:
-    """Return a short digest of one line without its line end."""
-    return blake2b(text, digest_size=8).digest()
-
-
-def ends_with_line(tail: bytes, position: SourcePosition) -> bool:
-    """Whether ``tail``, the bytes of a file up to ``position.end_offset``, ends with the line of ``position``."""
-    last = tail.removesuffix(b"\n").rpartition(b"\n")[2].removesuffix(b"\r")
-    return line_digest(last) == position.digest or line_digest(last.removeprefix(_BYTE_ORDER_MARK)) == position.digest
+def new_hasher() -> blake2b:
+    """Return what computes the digest of a position from the bytes before it."""
+    return blake2b(digest_size=16)

@@ -10,7 +10,7 @@ from headgate.cli.completion import complete_producer
 from headgate.cli.context import CommandContext, with_context
 from headgate.cli.records.ndjson import decode_position
 from headgate.cli.terminal.confirmation import ask_first, dry_run_option, require_consent, yes_option
-from headgate.cli.terminal.iso_time import utc_minute
+from headgate.cli.terminal.iso_time import utc_day, utc_minute
 from headgate.cli.terminal.output import examples, json_option, print_json, print_table
 from headgate.cli.topics.copy_position import unfinished_segments
 
@@ -54,8 +54,12 @@ def list_(context: CommandContext, as_json: bool) -> None:
         click.echo("no named producers; this creates one: headgate produce --name NAME", err=True)
         return
     print_table(
-        ("producer", "shard", "last used (UTC)", "position"),
-        [(each.producer, str(each.shard), _last_used(each), position_text(each.source_position)) for each in found],
+        ("producer", "shard", "last used", "topic", "position"),
+        [
+            (each.producer, str(each.shard), utc_day(each.last_used_at_ms), *position)
+            for each in found
+            for position in _positions(each)
+        ],
         numbers=("shard",),
     )
 
@@ -71,9 +75,9 @@ def list_(context: CommandContext, as_json: bool) -> None:
 @json_option
 @with_context
 def describe(context: CommandContext, name: str, as_json: bool) -> None:
-    """Show the identity and the position of the producer NAME on each shard that it has written to.
+    """Show the identity of the producer NAME on each shard, and its position in each topic that it has written to.
 
-    With --json, its position is the bytes that it has stored, as base64.
+    With --json, a position is the bytes that it has stored, as base64.
     """
     found = context.ask(lambda admin: admin.describe_producer(name))
     if as_json:
@@ -84,19 +88,24 @@ def describe(context: CommandContext, name: str, as_json: bool) -> None:
 
 def _print_producer(found: list[ProducerInfo], *, err: bool = False) -> None:
     print_table(
-        ("shard", "id", "epoch", "batches", "last used (UTC)", "position"),
+        ("shard", "id", "epoch", "batches", "last used (UTC)"),
         [
             (
                 str(each.shard),
                 str(each.producer_id),
                 str(each.producer_epoch),
                 str(each.next_sequence),
-                _last_used(each),
-                position_text(each.source_position),
+                utc_minute(each.last_used_at_ms),
             )
             for each in found
         ],
         numbers=("shard", "id", "epoch", "batches"),
+        err=err,
+    )
+    print_table(
+        ("shard", "topic", "position"),
+        [(str(each.shard), *position) for each in found for position in _positions(each)],
+        numbers=("shard",),
         err=err,
     )
 
@@ -137,14 +146,13 @@ def delete(context: CommandContext, name: str, dry_run: bool, yes: bool, as_json
         click.echo(f"dry run: producer {name} was not deleted" if dry_run else f"producer {name} deleted", err=True)
 
 
-def _last_used(producer: ProducerInfo) -> str:
-    return utc_minute(producer.last_used_at_ms)
+def _positions(producer: ProducerInfo) -> list[tuple[str, str]]:
+    """Return each topic with the position in it."""
+    return [(each.topic, position_text(each.position)) for each in producer.positions] or [("-", "-")]
 
 
-def position_text(position: bytes | None) -> str:
+def position_text(position: bytes) -> str:
     """Return a source position for people: of a file, of a copy, short printable text, or a size."""
-    if position is None:
-        return "-"
     line = decode_position(position)
     if line is not None:
         return f"line {line.number}"

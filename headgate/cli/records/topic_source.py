@@ -14,6 +14,7 @@ from headgate.client.admin import Admin
 from headgate.client.connection import DEFAULT_TIMEOUT_SECONDS, Client
 from headgate.errors import HeadgateError, NoLeaderError, ProtocolError, RequestRejectedError
 from headgate.event_log import get_logger
+from headgate.ledger.identity import read_ledger_id
 from headgate.ledger.ledger import Ledger
 from headgate.model.hashing import shard_of
 from headgate.protocol import messages as m
@@ -33,6 +34,7 @@ class TopicSource:
 
     description: m.TopicDescription
     ledger: Ledger
+    ledger_id: str
     newest_chunk: int
     """The newest chunk before the description was asked for. Records that it does not count are not older."""
     describe: Callable[[], Awaitable[m.TopicDescription]]
@@ -88,6 +90,7 @@ async def open_topic_source(
         shard = shard_of(topic, await client.shards(timeout_seconds))
         ledger = Ledger(client.store, shard)
         newest_chunk = await ledger.newest()
+        ledger_id = await read_ledger_id(client.store, "the ledger") or ""
         try:
             description = await describe()
         except RequestRejectedError as error:
@@ -99,6 +102,6 @@ async def open_topic_source(
             )
         remove = await client.watch_head(shard, lambda announced: head.advance(announced.head))
         try:
-            yield TopicSource(description, ledger, max(1, newest_chunk), describe, head)
+            yield TopicSource(description, ledger, ledger_id, max(1, newest_chunk), describe, head)
         finally:
             remove()

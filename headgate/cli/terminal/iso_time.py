@@ -22,6 +22,11 @@ def iso_time_ms(text: str) -> int:
     return at_ms
 
 
+def utc_day(at_ms: int) -> str:
+    """Return a day in UTC for a narrow table."""
+    return utc_minute(at_ms)[:10]
+
+
 def utc_minute(at_ms: int) -> str:
     """Return a time in UTC for a table."""
     return f"{datetime.fromtimestamp(at_ms / 1000, UTC):%Y-%m-%d %H:%M}"

@@ -2,7 +2,8 @@
 
 Rules:
 
-1. A position names the source by the id of its topic: a topic that was created again has other records.
+1. A position names the ledger, and source and target by shard and id of their topics: a topic that was created
+   again has other records, and an id is used once per shard.
 2. It lists the segments that are not copied to their final end, with the offset to continue at. Other segments up to
    the newest one are complete: they were sealed, or have been pruned since. So its size depends on the active segments,
    and not on the age of the topic.
@@ -13,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 import msgspec
 
@@ -24,13 +25,26 @@ MAX_POSITION_BYTES: Final = 1024
 """Limit of the protocol for a source position."""
 
 
+class CopyTarget(Protocol):
+    """What names the topic that records are copied to."""
+
+    @property
+    def topic(self) -> str: ...
+    @property
+    def topic_id(self) -> int: ...
+    @property
+    def shard(self) -> int: ...
+
+
 class CopyPositionError(ValueError):
     """The copy cannot continue, or could not be resumed later. The text says why."""
 
 
 class _Position(msgspec.Struct, frozen=True, array_like=True):
     kind: str
-    topic_id: int
+    ledger_id: bytes
+    topics: tuple[int, int, int, int]
+    """Shard and id of the source, then of the target."""
     newest: int
     """The highest segment when the position was stored."""
     segments: list[int]
@@ -47,11 +61,12 @@ _DECODER = msgspec.msgpack.Decoder(_Position)
 class CopyProgress:
     """The positions of one run."""
 
-    def __init__(self, topic: TopicDescription, stored: bytes | None) -> None:
+    def __init__(self, ledger_id: str, topic: TopicDescription, target: CopyTarget, stored: bytes | None) -> None:
         """Continue at the position that is ``stored`` by the producer, or begin; raises CopyPositionError."""
-        self._topic_id = topic.topic_id
+        self._ledger_id = bytes.fromhex(ledger_id)
+        self._topics = topic.shard, topic.topic_id, target.shard, target.topic_id
         ends = {each.segment: each.next_offset for each in topic.segments}
-        self.starts = _starts(topic, ends, stored)
+        self.starts = _starts(topic, ends, self._position_in(topic, target, stored))
         """Segment → the first offset to copy; complete segments are left out."""
         self.records = sum(ends[segment] - offset for segment, offset in self.starts.items())
         """How many records this run copies."""
@@ -77,7 +92,26 @@ class CopyProgress:
 
     def _encoded(self, unfinished: Mapping[int, int]) -> bytes:
         differences = [later - earlier for earlier, later in pairwise([0, *unfinished])]
-        return _ENCODER.encode(_Position(_KIND, self._topic_id, self._newest, differences, list(unfinished.values())))
+        offsets = list(unfinished.values())
+        return _ENCODER.encode(_Position(_KIND, self._ledger_id, self._topics, self._newest, differences, offsets))
+
+    def _position_in(self, topic: TopicDescription, target: CopyTarget, stored: bytes | None) -> _Position | None:
+        """Return the position in ``stored``; None to begin. Raises CopyPositionError if it is of something else."""
+        if stored is None:
+            return None
+        position = _decoded(stored)
+        if position is None:
+            raise CopyPositionError("its producer has read another source before, which is no topic")
+        if (position.ledger_id, position.topics) == (self._ledger_id, self._topics):
+            return position
+        source_shard, source_id, target_shard, target_id = position.topics
+        raise CopyPositionError(
+            f"its position in ledger {position.ledger_id.hex()} is of a copy from topic id {source_id} of shard "
+            f"{source_shard} to topic id {target_id} of shard {target_shard}; in this ledger {self._ledger_id.hex()}, "
+            f"{topic.topic!r} has id {topic.topic_id} of shard {topic.shard}, and {target.topic!r} id "
+            f"{target.topic_id} of shard {target.shard}: it is another topic, or was created again; choose another "
+            "--name"
+        )
 
 
 def unfinished_segments(stored: bytes) -> int | None:
@@ -86,15 +120,10 @@ def unfinished_segments(stored: bytes) -> int | None:
     return None if position is None else len(position.segments)
 
 
-def _starts(topic: TopicDescription, ends: Mapping[int, int], stored: bytes | None) -> dict[int, int]:
+def _starts(topic: TopicDescription, ends: Mapping[int, int], position: _Position | None) -> dict[int, int]:
     """Return the first offset to copy of each segment that is not complete, by segment."""
-    if stored is None:
-        return dict.fromkeys(sorted(ends), 0)
-    position = _decoded(stored)
     if position is None:
-        raise CopyPositionError("its producer has read another source before, which is no topic")
-    if position.topic_id != topic.topic_id:
-        raise CopyPositionError(f"its producer has copied another topic before, or an earlier {topic.topic!r}")
+        return dict.fromkeys(sorted(ends), 0)
     starts = {segment: 0 for segment in ends if segment > position.newest}
     segment = 0
     for difference, offset in zip(position.segments, position.offsets, strict=True):

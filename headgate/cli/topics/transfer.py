@@ -33,7 +33,7 @@ from headgate.cli.topics.copy_position import CopyPositionError, CopyProgress
 from headgate.errors import HeadgateError, RequestRejectedError
 
 if TYPE_CHECKING:
-    from headgate import Admin
+    from headgate import Admin, TopicInfo
     from headgate.protocol.messages import TopicDescription
     from headgate.reading.topic_reader import TopicReader
 
@@ -95,19 +95,21 @@ class _Copy:
         from headgate.reading.topic_reader import TopicReader  # noqa: PLC0415 - not needed to print help
 
         async with self._context.open_topic(self._source) as source:
-            await _require_target(self._context, self._target, name=self._name, append=self._append)
+            target = await _require_target(self._context, self._target, name=self._name, append=self._append)
             async with self._context.open_producer(name=self._name) as producer:
                 await producer.open(self._target)
-                positions = self._positions(source.description, producer.source_position)
+                positions = self._positions(source.ledger_id, source.description, target, producer.source_position)
                 progress = ProgressLine(self.counts.progress, positions.records, sys.stderr)
                 sender = RecordSender(self._target, self.counts, progress, ends_at_failure=True)
                 reader = TopicReader(source.ledger, source.description, starts=positions.starts)
                 self.began = True
                 await sender.run(producer, self._outgoing(reader, positions, progress))
 
-    def _positions(self, source: TopicDescription, stored: bytes | None) -> CopyProgress:
+    def _positions(
+        self, ledger_id: str, source: TopicDescription, target: TopicInfo, stored: bytes | None
+    ) -> CopyProgress:
         try:
-            positions = CopyProgress(source, stored)
+            positions = CopyProgress(ledger_id, source, target, stored)
         except CopyPositionError as error:
             raise HeadgateError(f"producer {self._name} cannot continue: {error}") from None
         if stored is not None:
@@ -131,8 +133,8 @@ class _Copy:
                 )
 
 
-async def _require_target(context: CommandContext, topic: str, *, name: str | None, append: bool) -> None:
-    """Raise HeadgateError if ``topic`` cannot take the records, or has others and they may not be mixed.
+async def _require_target(context: CommandContext, topic: str, *, name: str | None, append: bool) -> TopicInfo:
+    """Return ``topic``. Raise HeadgateError if it cannot take the records, or has others and they may not be mixed.
 
     A topic that the producer ``name`` has written to before has the earlier part of the same records.
     """
@@ -144,17 +146,25 @@ async def _require_target(context: CommandContext, topic: str, *, name: str | No
         if described.external is not None:
             raise HeadgateError(f"topic {topic!r} is external: its records are stored elsewhere")
         records = sum(segment.next_offset for segment in described.segments)
-        if records and not append and not await _has_position(admin, name):
+        if records and not append and not await _has_position(admin, name, described):
             raise HeadgateError(
                 f"topic {topic} has {records} records: add --append to add others, or choose an empty topic"
             )
+        return described
 
 
-async def _has_position(admin: Admin, name: str | None) -> bool:
+async def _has_position(admin: Admin, name: str | None, topic: TopicInfo) -> bool:
+    """Return whether the producer has written to this topic: not to an earlier one of its name."""
     if name is None:
         return False
     try:
-        return any(each.source_position is not None for each in await admin.describe_producer(name))
+        found = await admin.describe_producer(name)
+        return any(
+            position.topic_id == topic.topic_id
+            for each in found
+            if each.shard == topic.shard
+            for position in each.positions
+        )
     except RequestRejectedError as error:
         if error.verdict != "invalid":
             raise

@@ -383,7 +383,7 @@ class ProducerSession:
         self._identity.producer = (granted.producer_id, granted.producer_epoch)
         self._identity.next_sequence = 0
         self._forget_identity_requests()
-        self._commands.append(Identified(granted.source_position, granted.created))
+        self._commands.append(Identified(granted.created))
 
     def _forget_identity_requests(self) -> None:
         self._identity.token = None

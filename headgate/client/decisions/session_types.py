@@ -129,7 +129,6 @@ class ForgetRequests:
 class Identified:
     """The leader granted an identity. ``created``: the producer did not exist before."""
 
-    source_position: bytes | None
     created: bool
 
 

@@ -7,9 +7,10 @@ import pytest
 
 from controller.access.rules import OPEN
 from controller.decisions import producer_commands
-from controller.decisions.handlers import Decision
+from controller.decisions.handlers import AfterBarrier, Decision
 from controller.decisions.producer_commands import (
     delete_producer,
+    describe_position,
     describe_producer,
     list_producers,
     open_producer,
@@ -55,6 +56,9 @@ class Shard(CommandShard):
     def open(self, token: str, **kwargs: Any) -> tuple[int, int]:
         reply = self.identity(token, **kwargs)
         return reply.producer_id, reply.producer_epoch
+
+    def position(self, name: str, topic: str = "orders", user: str = ANONYMOUS) -> AfterBarrier | Refusal:
+        return describe_position(m.DescribePosition(producer=name, topic=topic), self.state, user)
 
     def exhaust(self, token: str, name: str | None = None) -> None:
         """Open producer 1 at its last epoch."""
@@ -174,15 +178,14 @@ def test_a_delayed_copy_of_an_open_request_does_not_fence_a_later_incarnation(sh
     assert (1, 2) == shard.open("c", name="loader")
 
 
-def test_a_delayed_copy_of_an_anonymous_opening_leaves_the_running_producer_alone(shard: Shard) -> None:
-    """A copy of a further epoch is fenced; one of the first opens an identity that nobody uses."""
+def test_a_delayed_copy_of_an_anonymous_open_request_is_fenced(shard: Shard) -> None:
+    """Its identity has been opened at a further epoch since; a copy that names none must not get a new one."""
     shard.open("a")
     shard.open("b", producer_id=1, producer_epoch=0)
     shard.open("c", producer_id=1, producer_epoch=1)
     shard.restart()
 
-    assert "fenced" == shard.rejected("b", producer_id=1, producer_epoch=0)
-    assert (2, 0) == shard.open("a")
+    assert ["fenced", "fenced"] == [shard.rejected("a"), shard.rejected("b", producer_id=1, producer_epoch=0)]
     assert (1, 2) == shard.open("c")
 
 
@@ -263,12 +266,9 @@ def test_an_exhausted_id_is_replaced_and_shut_out(shard: Shard, name: str | None
     reply = shard.identity("b", **old)
     shard.restart()
 
-    assert (2, 0, b"line 7", False) == (
-        reply.producer_id,
-        reply.producer_epoch,
-        reply.source_position,
-        reply.created,
-    )
+    assert (2, 0, False) == (reply.producer_id, reply.producer_epoch, reply.created)
+    if name is not None:
+        assert AfterBarrier(m.SourcePosition(topic_id=0, position=b"line 7")) == shard.position(name)
     assert (2, 0) == shard.open("b", **old)
     assert ["forgotten"] * 3 == [shard.batch_verdict(1, LAST_PRODUCER_EPOCH, sequence) for sequence in range(3)]
     assert "Accept" == shard.batch_verdict(2, 0, 0)
@@ -289,13 +289,36 @@ def test_an_id_that_does_not_belong_to_the_name_is_fenced(shard: Shard) -> None:
     assert [0, 0] == [producer.producer_epoch for producer in shard.state.producers.values()]
 
 
-def test_opening_a_name_returns_its_source_position(shard: Shard) -> None:
+def test_a_name_keeps_a_position_for_each_topic(shard: Shard) -> None:
+    """Also in a topic of the same shard, and not in one that is created again. The reply waits for a barrier."""
+    shard.apply(e.TopicCreated(topic_id=1, topic="returns", segments=1, token="create"))
     shard.open("a", name="loader")
     shard.store(1, position=b"line 7")
     shard.restart()
-    reply = shard.identity("b", name="loader")
+    shard.open("b", name="loader")
 
-    assert (1, b"line 7") == (reply.producer_epoch, reply.source_position)
+    assert AfterBarrier(m.SourcePosition(topic_id=0, position=b"line 7")) == shard.position("loader")
+    assert AfterBarrier(m.SourcePosition(topic_id=1)) == shard.position("loader", "returns")
+    shard.apply(e.TopicDeleted(topic_id=0, token="gone"))
+    missing = shard.position("loader")
+    assert isinstance(missing, Refusal)
+    assert "there is no topic 'orders'" in missing.reason
+    assert {} == shard.state.producers[1].source_positions
+    shard.apply(e.TopicCreated(topic_id=2, topic="orders", segments=1, token="again"))
+    assert AfterBarrier(m.SourcePosition(topic_id=2)) == shard.position("loader")
+
+
+@pytest.mark.parametrize(
+    ("name", "user", "verdict"), [("loader", "rival", "forbidden"), ("other", ANONYMOUS, "invalid")]
+)
+def test_a_position_of_another_user_or_of_an_unknown_name_is_refused(
+    shard: Shard, name: str, user: str, verdict: str
+) -> None:
+    shard.open("a", name="loader")
+
+    refused = shard.position(name, user=user)
+    assert isinstance(refused, Refusal)
+    assert (verdict, True) == (refused.verdict, refused.after_barrier)
 
 
 def test_an_epoch_above_the_current_one_is_fenced(shard: Shard) -> None:
@@ -399,7 +422,8 @@ def test_a_deleted_producer_is_shut_out_and_its_name_can_be_opened_again(shard: 
     assert "forgotten" == shard.batch_verdict(1, 0, 1)
     assert "forgotten" == shard.rejected("b", name="loader", producer_id=1, producer_epoch=0)
     reply = shard.identity("c", name="loader")
-    assert (2, None, True) == (reply.producer_id, reply.source_position, reply.created)
+    assert (2, True) == (reply.producer_id, reply.created)
+    assert AfterBarrier(m.SourcePosition(topic_id=0)) == shard.position("loader")
     assert m.Done() == shard.do(delete_producer(deletion, shard.state)), "a late copy"
     assert shard.state.producers.of_name("loader") is not None, "the late copy deletes nothing"
 
@@ -416,7 +440,7 @@ def test_a_named_producer_is_described(shard: Shard) -> None:
             producer_epoch=0,
             next_sequence=1,
             last_used_at_ms=1,
-            source_position=b"line 7",
+            positions=[m.TopicPosition(topic="orders", topic_id=0, position=b"line 7")],
         )
     ) == shard.do(describe_producer(m.DescribeProducer(producer="loader"), shard.state))
 
@@ -454,6 +478,6 @@ def test_named_producers_are_listed_page_by_page(shard: Shard) -> None:
 
 
 def test_every_producer_command_has_a_handler() -> None:
-    assert {m.OpenProducer, m.ListProducers, m.DescribeProducer, m.DeleteProducer} == {
+    assert {m.OpenProducer, m.DescribePosition, m.ListProducers, m.DescribeProducer, m.DeleteProducer} == {
         kind for kind, _ in producer_commands.commands(LIMIT, lambda: 1, Shard().state)
     }

@@ -23,9 +23,20 @@ VALID = [
     m.encode(m.Request(request_id=9, client_id="client", leader_epoch=1, body=kind(**fields)))
     for kind, fields in (
         (m.ProduceBatch, {"topic": "orders", "records": [m.Record(b"k", b"v", 0)], "producer_id": 2, "sequence": 0}),
-        (m.ProduceBatch, {"topic": "orders", "records": [m.Record(b"k", b"v", 0)] * 3, "source_position": b"7"}),
+        (
+            m.ProduceBatch,
+            {
+                "topic": "orders",
+                "records": [m.Record(b"k", b"v", 0)] * 3,
+                "producer_id": 2,
+                "sequence": 0,
+                "source_position": b"7",
+                "topic_id": 1,
+            },
+        ),
         (m.OpenProducer, {"token": "2"}),
         (m.OpenProducer, {"token": "3", "name": "loader", "incarnation": 1, "producer_id": 2}),
+        (m.DescribePosition, {"producer": "loader", "topic": "orders"}),
         (m.ListProducers, {"after": "a"}),
         (m.TransferShard, {"daemon": "b", "token": "8"}),
         (m.SetMaintenance, {"daemon": "b", "on": True, "token": "9"}),

@@ -127,9 +127,10 @@ async def test_the_producer_table_survives_a_change_of_leader() -> None:
             for token in "abcd":
                 identity = await opened(client, token)
                 for sequence in range(3):
-                    await client.call(m.ProduceBatch, **batch(identity, sequence, source_position=token.encode()))
+                    await client.call(m.ProduceBatch, **batch(identity, sequence))
             for incarnation, token in enumerate("xyz"):
-                await client.call(m.OpenProducer, token=token, name="loader", incarnation=incarnation)
+                loader = await client.call(m.OpenProducer, token=token, name="loader", incarnation=incarnation)
+            await client.call(m.ProduceBatch, **batch(loader, 0, source_position=b"7", topic_id=1))
             await client.call(
                 m.OpenProducer, token="bump", producer_id=identity.producer_id, producer_epoch=identity.producer_epoch
             )

@@ -46,7 +46,7 @@ def test_opening_an_identity_restarts_its_sequence_and_keeps_its_source_position
         [opened(2, name="loader")], [stored(2, 0, position=b"7")], [opened(2, epoch=1, name="loader")]
     )
 
-    assert (1, 0, b"7") == (producers[2].producer_epoch, producers[2].next_sequence, producers[2].source_position)
+    assert (1, 0, {1: b"7"}) == (producers[2].producer_epoch, producers[2].next_sequence, producers[2].source_positions)
     assert not producers[2].finished
 
 
@@ -60,7 +60,7 @@ def test_a_name_that_gets_a_new_id_keeps_its_source_position() -> None:
 
     assert {9} == set(producers)
     assert producers.of_name("loader") is producers[9]
-    assert b"7" == producers[9].source_position
+    assert {1: b"7"} == producers[9].source_positions
 
 
 @pytest.mark.parametrize("use", [stored(2, 0), opened(2, epoch=1)], ids=["a batch", "opening again"])
@@ -100,12 +100,12 @@ def test_an_expired_window_leaves_everything_else() -> None:
     expired = [e.ProducersExpired(producer_ids=[], windows=[2])]
     producers = producers_after(used, expired)
 
-    assert (0, "loader", 0, 1, b"7") == (
+    assert (0, "loader", 0, 1, {1: b"7"}) == (
         len(producers[2].finished),
         producers[2].name,
         producers[2].producer_epoch,
         producers[2].next_sequence,
-        producers[2].source_position,
+        producers[2].source_positions,
     )
     assert ([], [2]) == (list(producers.with_window), list(producers.without_window))
     assert [2] == list(producers_after(used, expired, [stored(2, 1, offset=1)]).with_window)
@@ -122,7 +122,7 @@ def test_a_deleted_producer_leaves_only_its_name_for_a_while() -> None:
     assert everything(producers_after()) == everything(left)
     again = producers_after(used, deleted, [opened(5, name="loader")]).of_name("loader")
     assert again is not None
-    assert (None, True) == (again.source_position, again.new)
+    assert ({}, True) == (again.source_positions, again.new)
 
 
 def test_the_memory_of_deleted_names_is_bounded() -> None:

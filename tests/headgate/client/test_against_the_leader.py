@@ -207,6 +207,7 @@ async def test_a_named_producer_resumes_at_its_committed_position_and_fences_its
     async with world.leader():
         await create(world)
         async with Producer(client(world, "first"), name="loader") as first:
+            await first.open("orders")
             delivery = await first.send("orders", b"key", b"0", source_position=b"line 1")
             await delivery
             async with Producer(client(world, "second"), name="loader") as second:

@@ -19,13 +19,13 @@ pytestmark = pytest.mark.looptime
 LINES = [b"line %d" % number for number in range(5)]
 
 
-async def import_lines(world: OneShard, name: str = "import-1") -> bool:
+async def import_lines(world: OneShard, name: str = "import-1", topic: str = "orders") -> bool:
     """Store the lines that the producer has not stored yet, one position per line; return whether it was new."""
     async with Producer(client(world, "importer"), name=name) as producer:
-        await producer.open("orders")
+        await producer.open(topic)
         first = 0 if producer.source_position is None else int(producer.source_position)
         for number, line in enumerate(LINES[first:], start=first + 1):
-            await producer.send("orders", b"k", line, source_position=b"%d" % number)
+            await producer.send(topic, b"k", line, source_position=b"%d" % number)
         return producer.created
 
 
@@ -67,7 +67,7 @@ async def test_idle_time_does_not_make_an_import_start_again():
         await asyncio.sleep(100)
         known = leader.state.producers.of_name("import-1")
         assert known is not None
-        assert (0, b"5") == (len(known.finished), known.source_position)
+        assert (0, [b"5"]) == (len(known.finished), list(known.source_positions.values()))
         assert not await import_lines(world)
 
     assert LINES == await stored(world)
@@ -78,6 +78,7 @@ async def test_a_deleted_producer_that_runs_is_shut_out_and_its_name_starts_agai
     async with world.leader():
         await create(world)
         async with Producer(client(world, "importer"), name="import-1") as running:
+            await running.open("orders")
             await running.send_and_wait("orders", b"k", LINES[0], source_position=b"1")
             async with Admin(client(world, "admin")) as admin:
                 await admin.delete_producer("import-1")
@@ -134,10 +135,45 @@ async def test_named_producers_are_listed_described_and_deleted():
 
     assert ["import-1", "import-2"] == [info.producer for info in listed]
     assert listed[:1] == described
-    assert (0, 0, 1, b"5") == (
+    assert (0, 0, 1, [("orders", b"5")]) == (
         described[0].shard,
         described[0].producer_epoch,
         described[0].next_sequence,
-        described[0].source_position,
+        [(each.topic, each.position) for each in described[0].positions],
     )
     assert listed[1:] == left
+
+
+async def test_a_position_belongs_to_one_topic():
+    """For another topic of the shard, or one that was created again, the import starts at the beginning."""
+    world = OneShard()
+    async with world.leader(), Admin(client(world, "admin")) as admin:
+        for topic in ("orders", "returns"):
+            await admin.create_topic(topic)
+            for _ in range(2):
+                await import_lines(world, topic=topic)
+        await admin.delete_topic("orders")
+        await admin.create_topic("orders")
+        for _ in range(2):
+            assert not await import_lines(world), "the name stays"
+        described = await admin.describe_producer("import-1")
+
+    assert [*LINES, *LINES, *LINES] == await stored(world)
+    assert {("orders", b"5"), ("returns", b"5")} == {(each.topic, each.position) for each in described[0].positions}
+
+
+async def test_an_import_does_not_continue_in_the_middle_of_a_topic_that_is_created_again():
+    """The topic is replaced while the program runs: a position in the new one would skip the lines of the old one."""
+    world = OneShard()
+    async with world.leader(), Admin(client(world, "admin")) as admin:
+        await create(world)
+        async with Producer(client(world, "importer"), name="import-1") as running:
+            await running.open("orders")
+            await running.send_and_wait("orders", b"k", LINES[0], source_position=b"1")
+            await admin.delete_topic("orders")
+            await create(world)
+            with pytest.raises(RequestRejectedError, match="'orders' was deleted and created again: it has id"):
+                await running.send_and_wait("orders", b"k", LINES[1], source_position=b"2")
+        await import_lines(world)
+
+    assert [LINES[0], *LINES] == await stored(world)

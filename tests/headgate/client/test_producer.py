@@ -247,6 +247,7 @@ async def test_a_named_producer_gets_its_source_position_back(cluster):
 
 async def test_a_batch_carries_the_position_of_its_last_record(cluster):
     async with cluster.leader(), Producer(cluster.client(), name="loader") as producer:
+        await producer.open("orders")
         for n in range(3):
             await producer.send("orders", b"key", b"value", source_position=f"line {n}".encode())
         await producer.flush()
@@ -255,6 +256,8 @@ async def test_a_batch_carries_the_position_of_its_last_record(cluster):
 
 async def test_positions_are_committed_in_the_order_of_sending_over_topics(cluster):
     async with cluster.leader(), Producer(cluster.client(), name="loader") as producer:
+        for topic in "ab":
+            await producer.open(topic)
         for n, topic in enumerate(["a", "b", "a"]):
             await producer.send(topic, b"key", b"value", source_position=f"line {n}".encode())
         await producer.flush()
@@ -345,6 +348,17 @@ async def test_send_refuses_what_would_invalidate_a_whole_batch(wrong, cluster):
     async with cluster.leader(), Producer(cluster.client()) as producer:
         with pytest.raises(RequestRejectedError):
             await producer.send("orders", b"key", b"value", **wrong)
+
+
+@pytest.mark.parametrize("name", [None, "loader"])
+async def test_a_source_position_needs_a_name_and_an_open_topic(cluster, name):
+    """Without the position where to continue, and the id of the topic, records would be stored twice or skipped."""
+    async with cluster.leader(), Producer(cluster.client(), name=name) as producer:
+        for opens in (False, True):
+            if opens:
+                await producer.open("orders" if name is None else "returns")
+            with pytest.raises(RequestRejectedError, match=r"topic 'orders' was not opened: .* call open\(topic\)"):
+                await producer.send("orders", b"key", b"value", source_position=b"1")
 
 
 async def test_send_refuses_text_instead_of_bytes(cluster):

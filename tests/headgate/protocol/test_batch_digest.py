@@ -20,6 +20,7 @@ PRODUCED = m.ProduceBatch(
     producer_epoch=1,
     sequence=5,
     source_position=b"line 9",
+    topic_id=1,
 )
 ACKNOWLEDGED = m.AcknowledgeBatch(
     topic="orders",
@@ -54,7 +55,7 @@ def test_the_digests_are_the_documented_ones() -> None:
 OTHERS: list[tuple[m.ProduceBatch | m.AcknowledgeBatch, dict[str, Any]]] = [
     (PRODUCED, {"topic": "payments"}),
     (PRODUCED, {"source_position": b"line 8"}),
-    (PRODUCED, {"source_position": None}),
+    (PRODUCED, {"source_position": None, "topic_id": None}),
     (PRODUCED, {"source_position": b""}),
     (PRODUCED, {"records": PRODUCED.records[::-1]}),
     (PRODUCED, {"records": PRODUCED.records[:1]}),

@@ -14,6 +14,7 @@ from msgspec import inspect as shapes
 
 from controller.decisions.topic_commands import MAX_SEGMENTS
 from controller.settings.sections import MAX_SHARDS
+from controller.state.producers import MAX_SOURCE_POSITIONS
 from coordinator.decisions.gate import MAX_NAMED_BLOCKERS
 from coordinator.decisions.registration import MAX_CONSUMERS, MAX_SUBSCRIPTIONS
 from headgate.model.hashing import KEY_BUCKETS
@@ -56,7 +57,8 @@ LIMITS = {
     "checkpoint": CHECKPOINT,
     "source": 4 * 256,
     "ledger_url": PATH,
-    "source_position": 1024,
+    "position": 1024,
+    "ProducerDescription.positions": MAX_SOURCE_POSITIONS,
     "Committed.placements": MAX_SEGMENTS,
     "Committed.rejected": m.MAX_BATCH_ACKNOWLEDGEMENTS,
     "Committed.rejected.item": SENTENCE,

@@ -171,6 +171,7 @@ async def test_a_leader_replies_to_every_request_as_the_table_says() -> None:
         (m.DescribeLeader, {}),
         (m.CreateTopic, {"topic": "orders", "token": "1", "segments": 2}),
         (m.OpenProducer, {"token": "2", "name": "loader", "incarnation": 1}),
+        (m.DescribePosition, {"producer": "loader", "topic": "orders"}),
         (m.ListProducers, {}),
         (m.DescribeProducer, {"producer": "loader"}),
         (m.DeleteProducer, {"producer": "loader", "token": "9"}),
@@ -355,7 +356,9 @@ SITUATIONS = {
     "a sequence in the window, finished or in flight": lambda: _judge(sequence=1, topic="deleted", durable=1),
     "the user has no right to it": lambda: _judge(topic=FORBIDDEN, records=TOO_LARGE),
     "the topic or subscription does not exist": lambda: _judge(**NOWHERE),
-    "records for an external topic": lambda: _judge(topic="elsewhere", records=TOO_LARGE),
+    "records for an external topic or another `topic_id`, or a position not kept": lambda: _judge(
+        topic="elsewhere", records=TOO_LARGE
+    ),
     "a record is too large": lambda: _judge(finished=WINDOW, durable=1, sequence=WINDOW, records=TOO_LARGE),
     f"{WINDOW} batches are in flight, or too many bytes wait": lambda: _judge(
         finished=WINDOW, durable=1, sequence=WINDOW
@@ -366,7 +369,7 @@ SITUATIONS = {
 REASONS = {
     "a sequence in the window, with other content": "other content",
     "the topic or subscription does not exist": "there is no topic 'nowhere'",
-    "records for an external topic": "is external",
+    "records for an external topic or another `topic_id`, or a position not kept": "is external",
     "a record is too large": "the limit is",
 }
 """Tells those rows apart that have the same verdict."""

@@ -191,6 +191,8 @@ class ScriptedLeader:
         match body:
             case m.OpenProducer():
                 return self.cluster.open(body)
+            case m.DescribePosition():
+                return m.SourcePosition(topic_id=TOPIC_ID, position=self.cluster.last_position)
             case m.RegisterConsumer():
                 return m.Registered(
                     topic_id=TOPIC_ID,
@@ -265,7 +267,6 @@ class ScriptedCluster:
         return m.ProducerIdentity(
             producer_id=producer_id,
             producer_epoch=self._producers[producer_id].epoch,
-            source_position=self.last_position,
         )
 
     def store_batch(self, batch: m.ProduceBatch | m.AcknowledgeBatch, leader: ScriptedLeader) -> m.Committed | None:

@@ -89,7 +89,6 @@ class Dialogue:
         reply = m.ProducerIdentity(
             producer_id=producer_id,
             producer_epoch=epoch,
-            source_position=b"here",
         )
         return self._record(self.session.identified(self.opening.request_id, reply, self.now))
 

@@ -7,12 +7,13 @@ import os
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from headgate.cli.records.ndjson import KeyedRecord, decode_position, encode_position
+from headgate.cli.records.ndjson import decode_position
 from headgate.cli.records.sending import REPORTED
 from headgate.errors import DeliveryFailedError, DeliveryUnknownError, FencedError, RequestRejectedError
 from tests.headgate.cli.conftest import Invoke
@@ -214,28 +215,47 @@ def test_a_named_producer_sends_its_position_with_each_record(invoke: Invoke, or
 
 
 def test_a_second_run_starts_after_the_last_stored_record(invoke: Invoke, orders: FakeCluster, events: Path):
-    orders.source_position = encode_position(KeyedRecord(2, 40, b"b", b'{"id": "b", "n": 2}'))
+    produce = partial(invoke, "produce", "orders", "--key-field", "id", "--name", "import", str(events))
+    produce()
+    orders.source_position = orders.positions[1]
+    orders.sent.clear()
     with events.open("ab") as file:
         file.write(b'{"id": "c", "n": 4}')
 
-    result = invoke("produce", "orders", "--key-field", "id", "--name", "import", str(events))
+    result = produce()
 
     assert [value for _, _, value in orders.sent] == [b'{"id": "a", "n": 3}', b'{"id": "c", "n": 4}']
     assert "2 lines are already stored" in result.stderr
     assert result.stderr.endswith("accepted 2, stored 2, failed 0\n")
+    orders.source_position = orders.positions[-1]
+    orders.sent.clear()
+    with events.open("ab") as file:
+        file.write(b'\n{"id": "c", "n": 5}')
+    produce()
+    assert [value for _, _, value in orders.sent] == [b'{"id": "c", "n": 5}'], "the last line has got its end"
 
 
-@pytest.mark.parametrize("content", [b"", b'{"id": "z", "n": 1}\n{"id": "z", "n": 2}\n', GOOD[:30]])
+@pytest.mark.parametrize(
+    "content",
+    [b"", b'{"id": "z", "n": 1}\n{"id": "b", "n": 2}\n', GOOD[:30], GOOD[:59], GOOD[:59] + b" \n"],
+    ids=["empty", "another first line", "cut", "cut before the line end", "a longer last line"],
+)
 def test_another_file_under_the_same_name_is_rejected(
     invoke: Invoke, orders: FakeCluster, events: Path, content: bytes
 ):
-    orders.source_position = encode_position(KeyedRecord(2, 40, b"b", b'{"id": "b", "n": 2}'))
+    """Any byte before the position counts, not only its last line."""
+    produce = partial(invoke, "produce", "orders", "--key-field", "id", "--name", "import", str(events))
+    if content.startswith(GOOD[:59]) and content != GOOD[:59]:
+        events.write_bytes(GOOD[:59])
+    produce()
+    orders.source_position = orders.positions[-1]
+    orders.sent.clear()
     events.write_bytes(content)
 
-    result = invoke("produce", "orders", "--key-field", "id", "--name", "import", str(events))
+    result = produce()
 
     assert result.exit_code == 1
-    assert "is not the file that producer 'import' has read before" in result.stderr
+    assert "does not begin with what producer 'import' has stored in topic 'orders'" in result.stderr
     assert orders.sent == []
 
 

@@ -4,30 +4,32 @@ from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Mapping
 
 import pytest
 
-from headgate import ProducerInfo
+from headgate import ProducerInfo, TopicPosition
 from headgate.cli.records.ndjson import KeyedRecord, encode_position
 from headgate.cli.records.producer import position_text
 from tests.headgate.cli.conftest import Invoke
 from tests.support.fakes.cli_client import FakeCluster
 
 LINE_5 = encode_position(KeyedRecord(number=5, key=b"k", value=b"{}", end_offset=120))
+ORDERS = {"orders": LINE_5}
 
 
 @pytest.fixture
 def producers(cluster: FakeCluster) -> FakeCluster:
     """A cluster where import-1 has written to two shards, and a gateway to one."""
     cluster.producers = [
-        info("gateway", shard=0, source_position=None),
-        info("import-1", shard=0),
+        info("gateway", shard=0, positions={}),
+        info("import-1", shard=0, positions={"orders": LINE_5, "returns": b"row 7"}),
         info("import-1", shard=3, producer_epoch=0),
     ]
     return cluster
 
 
-def info(name: str, *, shard: int, producer_epoch: int = 2, source_position: bytes | None = LINE_5) -> ProducerInfo:
+def info(name: str, *, shard: int, producer_epoch: int = 2, positions: Mapping[str, bytes] = ORDERS) -> ProducerInfo:
     return ProducerInfo(
         producer=name,
         shard=shard,
@@ -35,40 +37,42 @@ def info(name: str, *, shard: int, producer_epoch: int = 2, source_position: byt
         producer_epoch=producer_epoch,
         next_sequence=12,
         last_used_at_ms=1_700_000_000_000,
-        source_position=source_position,
+        positions=[TopicPosition(topic=topic, topic_id=1, position=data) for topic, data in positions.items()],
     )
 
 
 def test_producers_are_listed_by_shard(invoke: Invoke, producers: FakeCluster):
     lines = [line.split() for line in invoke("producer", "list").stdout.splitlines()]
 
-    assert ["gateway", "0", "2023-11-14", "22:13", "-"] in lines
-    assert ["import-1", "3", "2023-11-14", "22:13", "line", "5"] in lines
-    assert 3 + 2 == len(lines)
+    assert ["gateway", "0", "2023-11-14", "-", "-"] in lines
+    assert ["import-1", "0", "2023-11-14", "returns", "row", "7"] in lines
+    assert ["import-1", "3", "2023-11-14", "orders", "line", "5"] in lines
+    assert 4 + 2 == len(lines)
 
 
 @pytest.mark.parametrize("command", [("list",), ("describe", "nightly-import-of-orders")])
 def test_the_table_of_ordinary_names_fits_80_columns(invoke: Invoke, cluster: FakeCluster, command: tuple[str, ...]):
-    cluster.producers = [info("nightly-import-of-orders", shard=4095, source_position=b"2026-11-22T00:00:00.000Z")]
+    cluster.producers = [info("nightly-import-of-orders", shard=4095, positions={"orders": b"2026-11-22T00:00:00Z"})]
 
     assert max(map(len, invoke("producer", *command).stdout.splitlines())) <= 80
 
 
 def test_one_producer_is_described_on_its_shards(invoke: Invoke, producers: FakeCluster):
     lines = [line.split() for line in invoke("producer", "describe", "import-1").stdout.splitlines()]
-    assert ["0", "7", "2", "12", "2023-11-14", "22:13", "line", "5"] == lines[2]
-    assert ["3", "7", "0", "12", "2023-11-14", "22:13", "line", "5"] == lines[3]
+    assert ["0", "7", "2", "12", "2023-11-14", "22:13"] == lines[2]
+    assert ["3", "7", "0", "12", "2023-11-14", "22:13"] == lines[3]
+    assert [["0", "orders", "line", "5"], ["0", "returns", "row", "7"], ["3", "orders", "line", "5"]] == lines[6:]
 
     found = json.loads(invoke("producer", "describe", "import-1", "--json").stdout)
     assert [0, 3] == [each["shard"] for each in found]
-    assert LINE_5 == base64.b64decode(found[0]["source_position"])
+    assert LINE_5 == base64.b64decode(found[0]["positions"][0]["position"])
 
 
 def test_a_list_as_json(invoke: Invoke, producers: FakeCluster):
     found = json.loads(invoke("producer", "list", "--json").stdout)
 
-    assert [("gateway", None), ("import-1", 7)] == [
-        (found[0]["producer"], found[0]["source_position"]),
+    assert [("gateway", []), ("import-1", 7)] == [
+        (found[0]["producer"], found[0]["positions"]),
         (found[1]["producer"], found[1]["producer_id"]),
     ]
 
@@ -97,7 +101,6 @@ def test_an_unknown_producer_is_one_line(invoke: Invoke, producers: FakeCluster,
 @pytest.mark.parametrize(
     ("position", "text"),
     [
-        (None, "-"),
         (LINE_5, "line 5"),
         (b"offset 12", "offset 12"),
         (b"", ""),
@@ -106,5 +109,5 @@ def test_an_unknown_producer_is_one_line(invoke: Invoke, producers: FakeCluster,
         (b"x" * 25, "25 bytes"),
     ],
 )
-def test_positions_are_shown_as_text_if_they_are_text(position: bytes | None, text: str):
+def test_positions_are_shown_as_text_if_they_are_text(position: bytes, text: str):
     assert text == position_text(position)

@@ -36,7 +36,7 @@ def stored(cluster: FakeCluster) -> FakeCluster:
         return known
 
     known = asyncio.run(write())
-    cluster.source = TopicSource(known.description(), known.ledger, newest_chunk=3, describe=never)
+    cluster.source = TopicSource(known.description(), known.ledger, "ledger", newest_chunk=3, describe=never)
     return cluster
 
 
@@ -134,7 +134,7 @@ class DeletedSource(TopicSource):
 
 def test_a_deletion_ends_a_command_that_follows(invoke: Invoke, stored: FakeCluster):
     assert stored.source is not None
-    stored.source = DeletedSource(stored.source.description, stored.source.ledger, 3, never)
+    stored.source = DeletedSource(stored.source.description, stored.source.ledger, "ledger", 3, never)
     result = invoke("read", "orders", "--follow")
 
     assert (1, "headgate: topic 'orders' was deleted, with its records\n") == (result.exit_code, result.stderr)

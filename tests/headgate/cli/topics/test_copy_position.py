@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headgate import TopicInfo
 from headgate.cli.records.producer import position_text
 from headgate.cli.topics.copy_position import MAX_POSITION_BYTES, CopyPositionError, CopyProgress
 from headgate.protocol import messages as m
 from headgate.reading.topic_reader import LedgerRecord, TopicReader
 from tests.headgate.reading.test_topic_reader import CHUNKS, possible
+from tests.support.fakes.cli_client import topic
 from tests.support.samples.positioned_ledger import LedgerWithPositions
 
 
-def described(*segments: tuple[int, int, bool], topic_id: int = 1) -> m.TopicDescription:
+def described(*segments: tuple[int, int, bool], topic_id: int = 1, shard: int = 0) -> m.TopicDescription:
     """Return a topic with segments of (number, end offset, sealed)."""
     return m.TopicDescription(
         topic="orders",
         topic_id=topic_id,
-        shard=0,
+        shard=shard,
         layout_epoch=1,
         segments=[
             m.SegmentDescription(
@@ -41,12 +45,22 @@ def described(*segments: tuple[int, int, bool], topic_id: int = 1) -> m.TopicDes
     )
 
 
+LEDGER_ID, OTHER_LEDGER_ID = "0123456789abcdef" * 2, "fedcba9876543210" * 2
+TARGET = topic("copies")
+
+
+def begun(
+    source: m.TopicDescription, stored: bytes | None, *, target: TopicInfo = TARGET, ledger_id: str = LEDGER_ID
+) -> CopyProgress:
+    return CopyProgress(ledger_id, source, target, stored)
+
+
 async def run(known: LedgerWithPositions, stored: bytes | None, limit: int) -> tuple[list[LedgerRecord], bytes | None]:
     """Copy at most ``limit`` records; return them, and the position that the producer has stored."""
-    topic = known.description()
-    progress = CopyProgress(topic, stored)
+    source = known.description()
+    progress = begun(source, stored)
     copied: list[LedgerRecord] = []
-    async for record in TopicReader(known.ledger, topic, starts=progress.starts).stored():
+    async for record in TopicReader(known.ledger, source, starts=progress.starts).stored():
         if len(copied) == limit:
             break
         copied.append(record)
@@ -89,52 +103,75 @@ def test_each_record_is_copied_once_in_any_number_of_runs(chunks, limits: list[i
 
 
 def test_complete_segments_take_no_space_and_may_be_pruned() -> None:
-    many = described(*((number, 5, True) for number in range(500)), (500, 9, False))
-    progress = CopyProgress(many, None)
-    for number in range(500):
+    many = described(*((number, 5, True) for number in range(480)), (480, 9, False))
+    progress = begun(many, None)
+    for number in range(480):
         for offset in range(5):
             stored = progress.after(number, offset)
-    assert len(stored) < 30
+    assert len(stored) < 50
 
     assert position_text(stored) == "copy, 1 segments open"
 
-    assert CopyProgress(described((500, 12, False), (501, 2, False)), stored).starts == {500: 0, 501: 0}
+    assert begun(described((480, 12, False), (481, 2, False)), stored).starts == {480: 0, 481: 0}
 
 
 def test_a_segment_that_was_sealed_at_the_position_is_complete() -> None:
-    stored = CopyProgress(described((0, 3, False)), None).after(0, 2)
-    sealed = CopyProgress(described((0, 3, True), (1, 1, False), (2, 0, False)), stored)
+    stored = begun(described((0, 3, False)), None).after(0, 2)
+    sealed = begun(described((0, 3, True), (1, 1, False), (2, 0, False)), stored)
 
     assert (sealed.starts, sealed.records) == ({0: 3, 1: 0, 2: 0}, 1)
-    assert CopyProgress(described((1, 1, False), (2, 0, False)), sealed.after(1, 0)).records == 0
+    assert begun(described((1, 1, False), (2, 0, False)), sealed.after(1, 0)).records == 0
 
 
 @pytest.mark.parametrize(
     ("later", "reason"),
     [
-        (described((0, 9, False), topic_id=2), "has copied another topic before, or an earlier 'orders'"),
         (described((1, 9, False)), "segment 0 of topic 'orders' was copied up to offset 3, and pruned since"),
         (described((0, 2, False)), "ends at 2, and its first 3 records were copied"),
     ],
-    ids=["another topic", "pruned", "an older ledger"],
+    ids=["pruned", "an older ledger"],
 )
 def test_a_copy_that_cannot_continue_is_an_error(later: m.TopicDescription, reason: str) -> None:
-    stored = CopyProgress(described((0, 5, False)), None).after(0, 2)
+    stored = begun(described((0, 5, False)), None).after(0, 2)
 
     with pytest.raises(CopyPositionError, match=reason):
-        CopyProgress(later, stored)
+        begun(later, stored)
+
+
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        (
+            {"source": described((0, 9, False), topic_id=2)},
+            "from topic id 1 of shard 0 .* 'orders' has id 2 of shard 0",
+        ),
+        ({"source": described((0, 9, False), shard=3)}, "from topic id 1 of shard 0 .* 'orders' has id 1 of shard 3"),
+        ({"target": replace(TARGET, topic_id=8)}, "to topic id 1 of shard 2; .* 'copies' id 8 of shard 2"),
+        ({"target": replace(TARGET, shard=3)}, "to topic id 1 of shard 2; .* 'copies' id 1 of shard 3"),
+        ({"ledger_id": OTHER_LEDGER_ID}, f"in ledger {LEDGER_ID} .* in this ledger {OTHER_LEDGER_ID}"),
+    ],
+    ids=["an earlier source", "a source on another shard", "an earlier target", "another target", "another ledger"],
+)
+def test_a_position_of_another_copy_is_an_error_that_names_both(changed: dict[str, Any], reason: str) -> None:
+    """An id of a topic is unique on its shard only."""
+    source = described((0, 5, False))
+    stored = begun(source, None).after(0, 2)
+    assert begun(source, stored).starts == {0: 3}
+
+    with pytest.raises(CopyPositionError, match=reason):
+        begun(**{"source": source, **changed}, stored=stored)
 
 
 @pytest.mark.parametrize("stored", [b"", b"text", b"\x93\x05\x01\xa1x"], ids=["empty", "text", "of a file"])
 def test_the_position_of_another_program_is_an_error(stored: bytes) -> None:
     with pytest.raises(CopyPositionError, match="has read another source before"):
-        CopyProgress(described((0, 5, False)), stored)
+        begun(described((0, 5, False)), stored)
 
 
 def test_a_copy_whose_position_would_be_too_large_does_not_begin() -> None:
-    CopyProgress(described(*((number, 10**9, False) for number in range(160))), None)
+    begun(described(*((number, 10**9, False) for number in range(160))), None)
 
     with pytest.raises(
         CopyPositionError, match=f"200 segments to copy.* of at most {MAX_POSITION_BYTES}: use headgate"
     ):
-        CopyProgress(described(*((number, 10**9, False) for number in range(200))), None)
+        begun(described(*((number, 10**9, False) for number in range(200))), None)

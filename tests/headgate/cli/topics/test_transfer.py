@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from tests.headgate.cli.records.test_read import never
 from tests.support.fakes.cli_client import FakeCluster, InProcessContext, segment, topic
 from tests.support.samples.positioned_ledger import LedgerWithPositions
 
+LEDGER_ID = "0123456789abcdef" * 2
 VALUES = [b"0.0", b"1.0", b"0.1", b"3.0"]
 
 
@@ -30,7 +32,7 @@ def stored(cluster: FakeCluster) -> None:
         return known
 
     known = asyncio.run(write())
-    cluster.source = TopicSource(known.description(), known.ledger, newest_chunk=3, describe=never)
+    cluster.source = TopicSource(known.description(), known.ledger, LEDGER_ID, newest_chunk=3, describe=never)
     cluster.topics = {name: topic(name, segment(0, 0, 65_535)) for name in ("orders", "copies")}
 
 
@@ -56,7 +58,7 @@ def test_an_interrupted_copy_continues(stored_records: int, invoke: Invoke, clus
     """Its target has records, and its producer the position of the last of them."""
     invoke("topic", "copy", "orders", "copies")
     cluster.source_position = cluster.positions[stored_records - 1]
-    cluster.producers = [info("copy-orders-copies", shard=2, source_position=cluster.source_position)]
+    cluster.producers = [info("copy-orders-copies", shard=2, positions={"copies": cluster.source_position or b""})]
     cluster.topics["copies"] = topic("copies", segment(0, 0, 65_535, next_offset=stored_records))
     cluster.sent.clear()
 
@@ -102,6 +104,19 @@ def test_a_wrong_copy_is_refused(
 
     assert (result.exit_code, cluster.sent) == (code, [])
     assert reason in result.stderr
+
+
+def test_a_target_that_was_created_again_is_copied_to_from_the_beginning(invoke: Invoke, cluster: FakeCluster) -> None:
+    """The position in the deleted one went with it; and records of another program need --append."""
+    invoke("topic", "copy", "orders", "copies")
+    cluster.producers = [info("copy-orders-copies", shard=2, positions={"copies": b"in the deleted one"})]
+    cluster.topics["copies"] = replace(topic("copies", segment(0, 0, 65_535, next_offset=7)), topic_id=9)
+    refused = invoke("topic", "copy", "orders", "copies")
+    cluster.topics["copies"] = replace(topic("copies", segment(0, 0, 65_535)), topic_id=9)
+    cluster.sent.clear()
+
+    assert "topic copies has 7 records: add --append" in refused.stderr
+    assert (invoke("topic", "copy", "orders", "copies").exit_code, values(cluster)) == (0, VALUES)
 
 
 def test_a_producer_that_has_read_something_else_is_refused(invoke: Invoke, cluster: FakeCluster) -> None:

@@ -93,14 +93,14 @@ def test_the_first_failed_attempt_of_a_session_is_followed_by_the_shortest_pause
     assert 0.025 == pytest.approx(talk.session.wake_at - talk.now)
 
 
-def test_the_identity_carries_the_source_position():
+def test_the_identity_says_whether_the_producer_is_new():
     talk = Dialogue()
     talk.connect()
     talk.leader()
     assert ["open"] == talk._record(talk.session.open(0.0))
-    reply = m.ProducerIdentity(producer_id=1, producer_epoch=4, source_position=b"line 9", created=True)
+    reply = m.ProducerIdentity(producer_id=1, producer_epoch=4, created=True)
     commands = talk.session.identified(talk.opening.request_id, reply, 0.0)
-    assert Identified(b"line 9", created=True) in commands
+    assert Identified(created=True) in commands
 
 
 def test_an_unanswered_open_request_is_repeated_with_the_same_token():
