@@ -3,8 +3,8 @@
 A daemon reads what it needs and trusts the rest until a consumer asks for it. This reads everything:
 
 1. The state can be restored, as a leader does.
-2. Every chunk is intact, and every number up to the last one is a chunk or in a compacted range.
-3. Every compacted range ends before the last chunk, and its objects are intact.
+2. Every chunk is intact, and every number up to the last one is a chunk, or in a compacted range that readers read.
+3. Each of those ranges ends before the last chunk, and its objects of existing segments are intact.
 4. Every topic belongs to its shard. If not, the ledger was written with another number of shards.
 """
 
@@ -18,8 +18,14 @@ from controller.snapshots.restore import catch_up
 from controller.state.shard_state import ShardState
 from coordinator.steps import complete_now
 from headgate.errors import LedgerError, ObjectMissingError
-from headgate.ledger.chunk_ranges import ChunkRange
-from headgate.ledger.compacted import check_object, manifest_path, manifest_ranges, read_manifest
+from headgate.ledger.chunk_ranges import ChunkRange, ranges_to_read
+from headgate.ledger.compacted import (
+    check_object,
+    manifest_path,
+    manifest_ranges,
+    named_paths,
+    read_manifest,
+)
 from headgate.ledger.ledger import Ledger
 from headgate.ledger.paths import chunk_folder
 from headgate.model.hashing import shard_of
@@ -49,11 +55,9 @@ class CheckedShard:
 async def check_shard(store: Store, shard: int, shards: int, on_progress: Callable[[int, int], None]) -> CheckedShard:
     """Read everything of one of ``shards`` shards; raises StoreUnavailableError."""
     found = CheckedShard(shard)
-    ledger = Ledger(store, shard)
+    ledger, state = Ledger(store, shard), ShardState(shard)
     try:
-        state, _ = await catch_up(
-            ledger, ShardState(shard), lambda _: found.problems.append("a snapshot is damaged"), complete_now
-        )
+        state, _ = await catch_up(ledger, state, lambda _: found.problems.append("a snapshot is damaged"), complete_now)
     except LedgerError as error:
         found.problems.append(str(error))
     else:
@@ -62,7 +66,7 @@ async def check_shard(store: Store, shard: int, shards: int, on_progress: Callab
     numbers = await ledger.numbers()
     found.chunks, found.last_chunk = len(numbers), max(numbers, default=0)
     found.newest_snapshot = max(await ledger.snapshots(), default=0)
-    ranges = await manifest_ranges(store, shard)
+    ranges = ranges_to_read(await manifest_ranges(store, shard))
     found.ranges = len(ranges)
     found.problems += missing_numbers(shard, numbers, ranges)
     for done, number in enumerate(numbers, 1):
@@ -72,7 +76,7 @@ async def check_shard(store: Store, shard: int, shards: int, on_progress: Callab
             found.problems.append(str(error))
         on_progress(done, len(numbers))
     for chunks in ranges:
-        found.problems += await _range_problems(store, shard, chunks)
+        found.problems += await _range_problems(store, shard, chunks, state)
     del found.problems[MAX_PROBLEMS:]
     return found
 
@@ -100,7 +104,7 @@ def missing_numbers(shard: int, numbers: Iterable[int], ranges: Iterable[ChunkRa
         yield f"{folder}: a compacted range ends at chunk {reached}, and the last chunk is {last}"
 
 
-async def _range_problems(store: Store, shard: int, chunks: ChunkRange) -> list[str]:
+async def _range_problems(store: Store, shard: int, chunks: ChunkRange, state: ShardState) -> list[str]:
     path = manifest_path(shard, chunks)
     try:
         manifest = await read_manifest(store, shard, chunks)
@@ -109,8 +113,7 @@ async def _range_problems(store: Store, shard: int, chunks: ChunkRange) -> list[
     except LedgerError as error:
         return [str(error)]
     problems = []
-    objects = [(item.path, item.checksum) for item in manifest.objects] + [(manifest.facts, manifest.facts_checksum)]
-    for name, expected in objects:
+    for name, expected in named_paths(manifest, state.segments()).items():
         try:
             check_object(await store.read(name), name, expected)
         except ObjectMissingError:

@@ -7,9 +7,11 @@ The copy is a prefix of the ledger: everything up to its last chunk, and nothing
    is in a range and in a snapshot that exist afterwards.
 2. A range or a snapshot beyond the last copied chunk is left out: the copy would describe records
    that it does not contain, and give their numbers to others.
-3. Nothing is overwritten. A second run continues, and adds what is new.
-4. A destination with other content is refused: its newest chunk must be the source's, too.
-5. An interrupted copy is either an older prefix, or is refused by every daemon.
+3. Only the ranges that readers read are copied. Their manifests name the destination's id, which it gets now: the copy
+   is another ledger. At the end every number is a chunk, or in such a range.
+4. Nothing is overwritten. A second run continues, and adds what is new.
+5. A destination with other content is refused: its newest chunk must be the source's, too.
+6. An interrupted copy is either an older prefix, or is refused by every daemon.
 
 Published results of Spark are not copied: Spark counts again.
 """
@@ -22,9 +24,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+import msgspec
+
+from controller.backup.check import missing_numbers
+from controller.snapshots.restore import catch_up
+from controller.state.shard_state import ShardState
+from coordinator.steps import complete_now
 from headgate.errors import LedgerError, ObjectExistsError, ObjectMissingError
-from headgate.ledger.chunk_ranges import ChunkRange
-from headgate.ledger.compacted import manifest_path, manifest_ranges, read_manifest
+from headgate.ledger.chunk_ranges import ChunkRange, ranges_to_read
+from headgate.ledger.compacted import create_manifest, manifest_path, manifest_ranges, named_paths, read_manifest
+from headgate.ledger.identity import claim_ledger_id
 from headgate.ledger.ledger import Ledger, run_start
 from headgate.ledger.paths import CHUNKS_FOLDER, chunk_folder, chunk_path, snapshot_path
 from headgate.storage.object_store import Store
@@ -86,12 +95,14 @@ class _Copy:
         before = await self._to.numbers()
         numbers = await self._listed()
         await self._require_same_history(numbers, before)
+        ledger_id = await claim_ledger_id(self._destination, "the destination")
         missing = sorted(set(numbers) - set(before))
         await self._copy([chunk_path(self._shard, number) for number in missing], PARALLEL_CHUNKS, self._on_progress)
         last = numbers[-1] if numbers else 0
-        ranges = await self._copy_ranges(last)
+        ranges = await self._copy_ranges(last, ledger_id)
         newer = await self._copy_newer_chunks(last)
         snapshots = await self._copy_snapshots(last + newer)
+        await self._require_readable()
         return CopiedShard(self._shard, last + newer, len(missing) + newer, ranges, snapshots)
 
     async def _listed(self) -> list[int]:
@@ -116,15 +127,21 @@ class _Copy:
         if common and await self._source.read(path) != await self._destination.read(path):
             raise LedgerError(f"{path} differs: {remedy}")
 
-    async def _copy_ranges(self, last: int) -> int:
+    async def _require_readable(self) -> None:
+        ranges = ranges_to_read(await manifest_ranges(self._destination, self._shard))
+        for problem in missing_numbers(self._shard, await self._to.numbers(), ranges):
+            raise LedgerError(f"the copy cannot be read: {problem}; check the source with `headgate ledger check`")
+
+    async def _copy_ranges(self, last: int, ledger_id: str) -> int:
         """Copy the compacted ranges that end at ``last`` or before, each after its objects."""
         copied = 0
         have = set(await manifest_ranges(self._destination, self._shard))
         for attempt in range(1, LISTINGS + 1):
-            ranges = [each for each in await manifest_ranges(self._source, self._shard) if each.last <= last]
+            listed = await manifest_ranges(self._source, self._shard)
+            ranges = ranges_to_read(each for each in listed if each.last <= last)
             try:
                 for chunks in sorted(set(ranges) - have, key=lambda each: (each.first, each.last)):
-                    await self._copy_range(chunks)
+                    await self._copy_range(chunks, ledger_id)
                     have.add(chunks)
                     copied += 1
             except ObjectMissingError as error:
@@ -134,12 +151,14 @@ class _Copy:
                 break
         return copied
 
-    async def _copy_range(self, chunks: ChunkRange) -> None:
+    async def _copy_range(self, chunks: ChunkRange, ledger_id: str) -> None:
         manifest = await read_manifest(self._source, self._shard, chunks)
-        paths = [item.path for item in manifest.objects] + ([manifest.facts] if manifest.facts else [])
-        if not await self._copy(paths, PARALLEL_COMPACTED):
-            raise ObjectMissingError(f"an object that {manifest_path(self._shard, chunks)} names")
-        await self._copy([manifest_path(self._shard, chunks)], 1)
+        if not await self._copy(list(named_paths(manifest)), PARALLEL_COMPACTED):
+            state, _ = await catch_up(self._from, ShardState(self._shard), lambda _: None, complete_now)
+            if not await self._copy(list(named_paths(manifest, state.segments())), PARALLEL_COMPACTED):
+                raise ObjectMissingError(f"an object that {manifest_path(self._shard, chunks)} names")
+        with contextlib.suppress(ObjectExistsError):
+            await create_manifest(self._destination, msgspec.structs.replace(manifest, ledger_id=ledger_id))
 
     async def _copy_newer_chunks(self, last: int) -> int:
         """Copy the chunks after ``last`` up to the first missing one; return how many."""

@@ -7,25 +7,17 @@ The ledger has a random id in one object, and the cluster's node in ZooKeeper ha
 2. A ledger with another id ends the daemon: it would write a second history.
 3. A ledger without an id, under a cluster that has one, is a fault that a mount repairs.
 
-`headgate ledger copy` does not copy the id: a copy is another ledger, until a cluster without an id starts on it.
+`headgate ledger copy` does not copy the id: a copy is another ledger, and gets an id of its own.
 """
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 
 import structlog
 
-from headgate.errors import (
-    ConfigError,
-    LedgerError,
-    ObjectExistsError,
-    OutcomeUnknownError,
-    StoreUnavailableError,
-)
-from headgate.ledger.identity import identity_object, read_ledger_id
+from headgate.errors import ConfigError, LedgerError
+from headgate.ledger.identity import claim_ledger_id, read_ledger_id
 from headgate.ledger.paths import IDENTITY_PATH
 from headgate.storage.object_store import Store
 
@@ -61,7 +53,9 @@ class LedgerIdentity:
         """
         found = await read_ledger_id(self._store, self._url)
         if self._known is None:
-            found = found or await self._create()
+            if found is None:
+                found = await claim_ledger_id(self._store, self._url)
+                log.info("ledger.identified", ledger_id=found, url=self._url)
             # Readers see an object a moment before it is durable, and ZooKeeper must not know it longer.
             await self._store.make_durable("")
             self._known = await self._claim(found)
@@ -77,17 +71,3 @@ class LedgerIdentity:
                 f"{self._node} in ZooKeeper has {self._known}. All daemons need one ledger, not a disk each: mount the "
                 "cluster's. If it was moved while all daemons are stopped, remove ledger_id from that node"
             )
-
-    async def _create(self) -> str:
-        wanted = secrets.token_hex(16)
-        with suppress(ObjectExistsError):
-            try:
-                await self._store.create(IDENTITY_PATH, identity_object(wanted))
-            except OutcomeUnknownError as error:
-                # The next attempt reads what was written.
-                raise StoreUnavailableError(str(error)) from error
-            log.info("ledger.identified", ledger_id=wanted, url=self._url)
-        found = await read_ledger_id(self._store, self._url)
-        if found is None:
-            raise StoreUnavailableError(f"{IDENTITY_PATH} of {self._url} was created and is missing")
-        return found

@@ -24,7 +24,7 @@ from controller.snapshots.restore import require_complete
 from controller.state.shard_state import ShardState
 from headgate.errors import ForeignObjectError, LedgerError, ObjectMissingError, StoreUnavailableError
 from headgate.ledger.chunk_ranges import ChunkRange, compacted_through, ranges_to_read
-from headgate.ledger.compacted import manifest_ranges, read_manifest
+from headgate.ledger.compacted import compacted_folder, manifest_path, manifest_ranges, named_paths, read_manifest
 from headgate.ledger.ledger import Ledger
 from headgate.ledger.paths import snapshot_path
 from headgate.model import entries as e
@@ -136,8 +136,19 @@ class Trimmer:
         self._report_objects(len(snapshots), ranges_to_read(self._written_at))
         below = trim_point(snapshots, self._written_at.items(), now_ms=self._now_ms(), delay_ms=delay_ms)
         if below > self._state.trimmed_below and await self._is_readable(snapshots[0]):
+            await self._require_compacted(below)
             self._commit.propose(e.LedgerTrimmed(below=below))
             self._commit.when_durable(self._commit.newest, lambda: self._set_trim_point(below))
+
+    async def _require_compacted(self, below: int) -> None:
+        """Raise LedgerError if a range that replaces chunks below ``below`` names an object that does not exist."""
+        store, shard = self._ledger.store, self._ledger.shard
+        existing = set(await store.paths(compacted_folder(shard)))
+        for chunks in ranges_to_read(self._written_at):
+            if self._state.trimmed_below <= chunks.last and chunks.first < below:
+                manifest = await read_manifest(store, shard, chunks)
+                if missing := named_paths(manifest, self._state.segments()).keys() - existing:
+                    raise LedgerError(f"{min(missing)} is missing, and {manifest_path(shard, chunks)} names it")
 
     def _set_trim_point(self, below: int) -> None:
         self._below = below

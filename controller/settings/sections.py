@@ -419,9 +419,9 @@ class CompactionSettings(Section, frozen=True, kw_only=True):
     delay_seconds: Annotated[float, Meta(ge=0, le=31_536_000)] = 300.0
     """Minimum age of a compacted chunk, in seconds. Default: 300, so that consumers at the tail
     have passed it and read each record once."""
-    delete_delay_seconds: Annotated[float, Meta(ge=1, le=31_536_000)] = 21_600.0
+    delete_delay_seconds: Annotated[float, Meta(ge=60, le=31_536_000)] = 21_600.0
     """How long chunks are kept after compaction, in seconds, for readers of other tools and as a
-    safeguard. headgate itself does not need it. Default: six hours."""
+    safeguard. A compaction that takes longer than half of it is discarded. Default: six hours."""
 
 
 class LogSettings(Section, frozen=True, kw_only=True):

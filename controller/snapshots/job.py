@@ -22,9 +22,9 @@ from controller.snapshots.restore import catch_up
 from controller.state.shard_state import ShardState
 from coordinator.steps import complete_now
 from headgate.command_parser import CommandParser
-from headgate.errors import ConfigError, HeadgateError, ObjectExistsError
+from headgate.errors import ConfigError, HeadgateError, LedgerError, ObjectExistsError
 from headgate.ledger.ledger import Ledger
-from headgate.ledger.paths import snapshot_path
+from headgate.ledger.paths import chunk_folder, snapshot_path
 from headgate.parent_death_signal import die_with_parent
 from headgate.storage.object_store import open_store
 
@@ -48,6 +48,15 @@ async def take_snapshot(ledger: Ledger, *, least_chunks: int, now_ms: int) -> in
     data = encode_snapshot(state, written_at_ms=now_ms)
     # A chunk can be read before it is durable. A power failure must not leave a snapshot that is ahead of the ledger.
     await ledger.make_durable()
+    # This process may have been suspended since it read the end.
+    newest = await ledger.header_or_none(state.chunk)
+    if newest is None:
+        return None  # Trimmed: newer snapshots include it.
+    if newest.term_id != state.terms.newest_id:
+        raise LedgerError(
+            f"{chunk_folder(ledger.shard)}: chunk {state.chunk} has changed since it was read: the ledger was restored "
+            "from a copy meanwhile; no snapshot was written"
+        )
     with contextlib.suppress(ObjectExistsError):
         await ledger.store.create(snapshot_path(ledger.shard, state.chunk), data)
     for number in (await ledger.snapshots())[:-RETAINED_SNAPSHOTS]:

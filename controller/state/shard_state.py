@@ -147,6 +147,10 @@ class ShardState:
         if not isinstance(entry, e.ProducerOpened):
             self._remember_command(getattr(entry, "token", ""))
 
+    def segments(self) -> set[tuple[int, int]]:
+        """Return topic id and number of all segments that exist."""
+        return {(topic_id, segment) for topic_id, topic in self.topics_by_id.items() for segment in topic.tails}
+
     def topic_of(self, entry: e.AnyEntry) -> Topic | None:
         """Return the topic of ``entry``, if it exists."""
         return self.topics_by_id.get(getattr(entry, "topic_id", 0))

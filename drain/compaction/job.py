@@ -3,7 +3,7 @@
 A run verifies what it reads, writes into a folder of its own, reads the objects back, and compares
 them with the facts. Then one manifest with their checksums, created with put-if-absent, makes the
 range visible. Of two concurrent runs one succeeds. Objects without a manifest and replaced ranges
-are deleted after a delay for readers.
+are deleted after a delay for readers. drain.compaction.publication has the rules.
 
     headgate drain compact --ledger file:///var/lib/headgate/ledger [--shard 3 …]
         [--chunks 1024]
@@ -41,21 +41,20 @@ from drain.backlog.results import newest_of_ledger
 from drain.command_line import add_ledger_options, add_spark_options, run_command, seconds, spark_session
 from drain.compaction import plans
 from drain.compaction.policy import PlannedCompaction, next_compaction
+from drain.compaction.published_ranges import PublishedRanges, existing_segments
 from drain.protocol import CountedLedger
 from drain.spark.chunks import LedgerChunks
 from drain.spark.fact_source import hadoop_url
 from drain.spark.schemas import FACTS, MERGED
 from drain.spark.spark_schemas import spark_frame, spark_schema
 from headgate.command_parser import CommandParser
-from headgate.errors import HeadgateError, LedgerError, ObjectExistsError, ObjectMissingError
+from headgate.errors import HeadgateError, LedgerError, ObjectMissingError
 from headgate.ledger.checksum import checksum
 from headgate.ledger.chunk_ranges import FANOUT, ChunkRange, compacted_through, ranges_to_read
 from headgate.ledger.compacted import (
     CompactedObject,
     Manifest,
     compacted_folder,
-    create_manifest,
-    manifest_path,
     manifest_ranges,
     read_manifest,
 )
@@ -69,10 +68,7 @@ OBJECT_BYTES: Final = 16 * 1024 * 1024
 """Bytes of keys and values in one object: large enough that a request's latency is small beside its
 transfer, small enough that a consumer can hold one per segment."""
 MAX_CONCURRENT_READS: Final = 16
-ORPHAN_MAX_AGE_SECONDS: Final = 6 * 3600.0
-"""Age at which a folder that no manifest names is deleted: far longer than any run takes."""
 _OBJECT_PATH: Final = re.compile(r"topic_id=(\d+)/segment=(\d+)/part=(\d+)/[^/]+\.parquet$")
-_RUN_FOLDER: Final = re.compile(r"\d{12}-\d{12}-(\d+)-[0-9a-f]+")
 _COMPACTED_SCHEMA: Final = (
     "offset long, timestamp_ms long, stored_at_ms long, size_bytes long, key binary, value binary, "
     "topic_id long, segment long"
@@ -112,8 +108,10 @@ class CompactionJob:
         self._session = session
         self._settings = settings
         self._now_ms = now_ms
+        self._published = PublishedRanges(self.store, settings.delete_after_seconds, now_ms=now_ms)
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="compaction")
-        self._manifests: dict[tuple[int, ChunkRange], Manifest] = {}
+        self._levels: dict[tuple[int, ChunkRange], int] = {}
+        """Levels of the ranges that `is_due` has seen: it is called every few seconds."""
 
     def close(self) -> None:
         """Release the thread without waiting for it."""
@@ -138,17 +136,20 @@ class CompactionJob:
     async def is_due(self, shard: int) -> bool:
         """Return whether a range is due if every chunk is counted; raises like `run`."""
         ranges = ranges_to_read(await manifest_ranges(self.store, shard))
-        covering = [await self._manifest(shard, each) for each in ranges]
-        known = [(manifest.range, manifest.level) for manifest in covering]
-        after = compacted_through([chunks for chunks, _ in known])
+        for each in ranges:
+            if (shard, each) not in self._levels:
+                self._levels[shard, each] = (await read_manifest(self.store, shard, each)).level
+        known = [(each, self._levels[shard, each]) for each in ranges]
+        after = compacted_through(ranges)
         newer = await Ledger(self.store, shard).numbers(after=after)
         newest = newer[-1] if newer else after
         return self._next(known, newest) is not None
 
     async def compact_next(self, shard: int) -> Manifest | None:
         """Write the next range that is due and return its manifest, or None. Raises like `run`."""
+        began_ms = self._now_ms()
         ranges = ranges_to_read(await manifest_ranges(self.store, shard))
-        covering = [await self._manifest(shard, each) for each in ranges]
+        covering = [await read_manifest(self.store, shard, each) for each in ranges]
         ledger = CountedLedger(await read_ledger_id(self.store, self._url) or "", self._url)
         result = await newest_of_ledger(self.store, shard, ledger)
         planned = self._next([(manifest.range, manifest.level) for manifest in covering], result.watermark)
@@ -157,25 +158,32 @@ class CompactionJob:
         sources = [manifest for manifest in covering if manifest.range in planned.sources]
         times = {} if sources else await self._chunk_times(shard, planned.range)
         last_at_ms = sources[-1].last_at_ms if sources else times[planned.range.last]
-        if last_at_ms > self._now_ms() - self._settings.delay_seconds * 1000:
+        if last_at_ms > began_ms - self._settings.delay_seconds * 1000:
             return None
-        folder = f"{compacted_folder(shard)}/{_run_name(planned.range, self._now_ms())}"
+        folder = f"{compacted_folder(shard)}/{_run_name(planned.range, began_ms)}"
         facts = (
             pa.concat_tables([await read_range_facts(self.store, source) for source in sources]) if sources else None
         )
-        alive = [
-            (row.topic_id, row.segment)
-            for row in result.rows
-            if row.subscription_id is None and row.segment is not None
-        ]
-        work = _CompactionWork(shard, planned, folder, sources, times, facts, alive)
+        work = _CompactionWork(
+            ledger.ledger_id, shard, planned, folder, sources, times, facts, existing_segments(result)
+        )
+        return await self._published.publish(await self._written(work, last_at_ms), began_ms)
+
+    async def sweep(self, shard: int) -> int:
+        """Delete replaced ranges and orphans, after their delays; see `PublishedRanges.sweep`."""
+        return await self._published.sweep(shard)
+
+    async def _written(self, work: _CompactionWork, last_at_ms: int) -> Manifest:
+        """Write everything of the range but its manifest, which is returned; raises like `run`."""
+        shard, planned = work.shard, work.planned
         written = await self._run_on_spark(work)
-        objects = await self._written_objects(folder, written)
+        objects = await self._written_objects(work.folder, written)
         _check_record_counts(work, written)
-        facts_path = f"{folder}/facts.parquet"
+        facts_path = f"{work.folder}/facts.parquet"
         facts_data = encode_range_facts(written.facts, shard, *planned.range)
         await self.store.create(facts_path, facts_data)
-        manifest = Manifest(
+        return Manifest(
+            ledger_id=work.ledger_id,
             shard=shard,
             first=planned.range.first,
             last=planned.range.last,
@@ -186,54 +194,11 @@ class CompactionJob:
             facts_checksum=checksum(facts_data),
             objects=objects,
         )
-        try:
-            await create_manifest(self.store, manifest)
-        except ObjectExistsError:
-            # Another run was first, so this folder is an orphan.
-            await self._delete_folder(folder)
-            return await self._manifest(shard, planned.range)
-        return manifest
-
-    async def sweep(self, shard: int) -> int:
-        """Delete replaced ranges and folders that no manifest names, after their delays; return their number."""
-        ranges = await manifest_ranges(self.store, shard)
-        covering = ranges_to_read(ranges)
-        swept = 0
-        for each in ranges:
-            wider = next((w for w in covering if w.first <= each.first and each.last <= w.last and w != each), None)
-            if wider is None:
-                continue
-            age_ms = self._now_ms() - (await self._manifest(shard, wider)).written_at_ms
-            if age_ms >= self._settings.delete_after_seconds * 1000:
-                # The manifest first: its objects are then orphans, which this or a later sweep
-                # deletes.
-                manifest = await self._manifest(shard, each)
-                await self.store.delete(manifest_path(shard, each))
-                await self._delete_folder(manifest.facts.rsplit("/", 1)[0])
-                swept += 1
-        named = {
-            (await self._manifest(shard, each)).facts.rsplit("/", 2)[1]
-            for each in await manifest_ranges(self.store, shard)
-        }
-        for name in await self.store.folders(compacted_folder(shard)):
-            match = _RUN_FOLDER.fullmatch(name)
-            if match is None or name in named:
-                continue
-            if self._now_ms() - int(match[1]) >= ORPHAN_MAX_AGE_SECONDS * 1000:
-                await self._delete_folder(f"{compacted_folder(shard)}/{name}")
-                swept += 1
-        return swept
 
     def _next(self, covering: Sequence[tuple[ChunkRange, int]], watermark: int) -> PlannedCompaction | None:
         return next_compaction(
             covering, watermark=watermark, chunks=self._settings.chunks, fanout=self._settings.fanout
         )
-
-    async def _manifest(self, shard: int, chunks: ChunkRange) -> Manifest:
-        key = (shard, chunks)
-        if key not in self._manifests:
-            self._manifests[key] = await read_manifest(self.store, shard, chunks)
-        return self._manifests[key]
 
     async def _chunk_times(self, shard: int, chunks: ChunkRange) -> dict[int, int]:
         """Return chunk → its time. Checks headers: Spark ignores missing columns of foreign files."""
@@ -359,13 +324,10 @@ class CompactionJob:
             raise RunError(f"{next(iter(paths.values()))} was written but cannot be read back")
         return found
 
-    async def _delete_folder(self, folder: str) -> None:
-        for path in await self.store.paths(folder):
-            await self.store.delete(path)
-
 
 @dataclass(frozen=True, slots=True)
 class _CompactionWork:
+    ledger_id: str
     shard: int
     planned: PlannedCompaction
     folder: str

@@ -17,16 +17,24 @@ class ChunkRange(NamedTuple):
 
 
 def ranges_to_read(ranges: Iterable[ChunkRange]) -> list[ChunkRange]:
-    """Return adjacent ranges from chunk 1 on; of ranges with the same first chunk, the widest."""
-    widest: dict[int, int] = {}
-    for first, last in ranges:
-        widest[first] = max(last, widest.get(first, 0))
+    """Return adjacent ranges from chunk 1 on that reach furthest; of such chains, one of the fewest ranges.
+
+    A range that crosses the others, as a suspended run of another size could leave it, hides nothing.
+    """
+    chains: dict[int, tuple[int, int]] = {0: (0, 0)}
+    """Last chunk → number of ranges in the shortest chain that ends there, and the last chunk of the one before."""
+    for first, last in sorted(set(ranges)):
+        if last >= first and first - 1 in chains:
+            length = chains[first - 1][0] + 1
+            if last not in chains or length < chains[last][0]:
+                chains[last] = length, first - 1
     selected: list[ChunkRange] = []
-    first = 1
-    while (last := widest.get(first, 0)) >= first:
-        selected.append(ChunkRange(first, last))
-        first = last + 1
-    return selected
+    last = max(chains)
+    while last:
+        before = chains[last][1]
+        selected.append(ChunkRange(before + 1, last))
+        last = before
+    return selected[::-1]
 
 
 def compacted_through(selected: Sequence[ChunkRange]) -> int:

@@ -23,7 +23,9 @@ from headgate.errors import LedgerError
 from headgate.ledger import checksum
 from headgate.ledger.chunk_ranges import ChunkRange
 from headgate.ledger.format_version import check_json_format
+from headgate.ledger.identity import read_ledger_id
 from headgate.ledger.parquet_columns import Columns, read_columns_unlocked
+from headgate.ledger.paths import MANIFESTS_FOLDER
 from headgate.ledger.sealed_parquet import check_is_parquet
 from headgate.storage.object_store import Store
 
@@ -53,6 +55,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """The compacted form of chunks ``first`` to ``last`` of a shard."""
 
     format: int = FORMAT
+    ledger_id: str = ""
+    """The id of the ledger (headgate.ledger.identity); empty if it had none."""
     shard: int
     first: int
     last: int
@@ -77,7 +81,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
 def manifest_folder(shard: int) -> str:
     """Return the folder of a shard's manifests, relative to the ledger's URL."""
-    return f"manifests/shard={shard:04d}"
+    return f"{MANIFESTS_FOLDER}/shard={shard:04d}"
 
 
 def manifest_path(shard: int, chunks: ChunkRange) -> str:
@@ -102,7 +106,7 @@ async def read_manifest(store: Store, shard: int, chunks: ChunkRange) -> Manifes
 
     Raises:
         LedgerFormatError: it has another format.
-        LedgerError: it is damaged, or belongs to another shard or range.
+        LedgerError: it is damaged, or belongs to another ledger, shard or range.
         ObjectMissingError: a wider one replaced it, or it never existed.
         StoreUnavailableError: the store is unreachable.
 
@@ -115,7 +119,22 @@ async def read_manifest(store: Store, shard: int, chunks: ChunkRange) -> Manifes
         raise LedgerError(f"{path} is not a manifest, or is damaged: {error}") from error
     if (manifest.shard, manifest.range) != (shard, chunks):
         raise LedgerError(f"{path} states that it describes {manifest.range} of shard {manifest.shard}")
+    ledger_id = await read_ledger_id(store, "this ledger")
+    if manifest.ledger_id != (ledger_id or ""):
+        raise LedgerError(
+            f"{path} belongs to the ledger with the id {manifest.ledger_id or '(none)'}, and this ledger has the id "
+            f"{ledger_id or '(none)'}: copy ledgers with `headgate ledger copy`"
+        )
     return manifest
+
+
+def named_paths(manifest: Manifest, existing: Collection[tuple[int, int]] | None = None) -> dict[str, int]:
+    """Return path → checksum of what a manifest names.
+
+    ``existing``: topic and segment of those that exist. The objects of others are left out: they may be deleted.
+    """
+    objects = (item for item in manifest.objects if existing is None or (item.topic_id, item.segment) in existing)
+    return {item.path: item.checksum for item in objects} | {manifest.facts: manifest.facts_checksum}
 
 
 def _decoded(data: bytes, path: str) -> Manifest:

@@ -10,6 +10,8 @@ CHUNKS_FOLDER: Final = "chunks"
 """The folder of all shards' chunks."""
 IDENTITY_PATH: Final = "ledger.json"
 """The random id of the ledger (headgate.ledger.identity)."""
+MANIFESTS_FOLDER: Final = "manifests"
+"""The folder of all shards' manifests (headgate.ledger.compacted)."""
 FORMER_CHUNKS_FOLDER: Final = "ledger"
 """The same folder up to format 2."""
 _CHUNK_NAME: Final = re.compile(r"([0-9]{12})\.parquet")

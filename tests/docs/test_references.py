@@ -65,7 +65,7 @@ def test_the_settings_of_a_daemon_are_complete() -> None:
         ),
         (
             "ingest.queue_bytes",
-            "integer from 4 194 304 to 2^40, in bytes · default `67_108_864` · a change needs a restart",
+            "integer from 4 194 304 to 268 435 456, in bytes · default `67_108_864` · a change needs a restart",
         ),
     ],
 )

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from controller.backup.check import MAX_PROBLEMS, CheckedShard, check_shard, misplaced, missing_numbers
+from controller.backup.copy import copy_shard
+from headgate.errors import LedgerError
 from headgate.ledger.chunk_ranges import ChunkRange
+from headgate.ledger.compacted import CompactedObject, create_manifest, manifest_path
 from headgate.ledger.paths import chunk_path, snapshot_path
 from headgate.model import entries as e
 from headgate.model.hashing import shard_of
 from tests.support.fakes.memory_ledger import LedgerInMemory
-from tests.support.samples.compaction import compact
+from tests.support.fakes.object_store import FakeStore
+from tests.support.samples.compaction import compact, compacted_objects
+
+FACTS = "compacted/shard=0000/000000000001-000000000008-0-a/facts.parquet"
 
 
 async def checked(ledger: LedgerInMemory, shards: int = 1) -> CheckedShard:
@@ -24,7 +31,6 @@ async def compacted_ledger() -> LedgerInMemory:
     for _ in range(4):
         ledger.grow()
     await compact(ledger.ledger, 1, 8)
-    ledger.store.objects["facts"] = b""
     await ledger.snapshot()
     ledger.trim(5)
     return ledger
@@ -47,7 +53,7 @@ async def test_an_empty_shard_has_no_problem() -> None:
         (chunk_path(0, 9), "chunk 9 is missing"),
         (snapshot_path(0, 10), "no snapshot"),
         ("manifests/shard=0000/000000000001-000000000008.json", "chunks 2 to 4 are missing, and no compacted range"),
-        ("facts", "facts is missing, which manifests/shard=0000/000000000001-000000000008.json names"),
+        (FACTS, f"{FACTS} is missing, which manifests/shard=0000/000000000001-000000000008.json names"),
     ],
     ids=["a chunk", "the snapshot of a trimmed ledger", "the range of trimmed chunks", "an object of a range"],
 )
@@ -64,7 +70,7 @@ async def test_a_lost_object_is_named(lost: str, named: str) -> None:
         chunk_path(0, 6),
         snapshot_path(0, 10),
         "manifests/shard=0000/000000000001-000000000008.json",
-        "facts",
+        FACTS,
     ],
     ids=["a chunk below the snapshot", "a snapshot", "a manifest", "a compacted object"],
 )
@@ -73,6 +79,42 @@ async def test_a_damaged_object_is_found(path: str) -> None:
     ledger.store.objects[path] = b"x" + ledger.store.objects[path][1:]
 
     assert (await checked(ledger)).problems
+
+
+async def test_a_range_that_crosses_the_others_does_not_make_up_for_a_missing_one() -> None:
+    """What is intact is what readers can read: they read ranges one after the other, from chunk 1 on."""
+    ledger = LedgerInMemory(10)
+    for first, last in ((1, 4), (3, 8)):
+        await compact(ledger.ledger, first, last)
+    await ledger.snapshot()
+    ledger.trim(6)
+
+    assert any("chunks 5 to 5 are missing, and no compacted range" in each for each in (await checked(ledger)).problems)
+    with pytest.raises(LedgerError, match=r"the copy cannot be read: .*chunks 5 to 5 are missing"):
+        await copy_shard(ledger.store, FakeStore(), 0, lambda _done, _all: None)
+
+
+async def test_the_objects_of_a_removed_segment_are_not_missed() -> None:
+    """A manifest names them until the next compaction."""
+    ledger = LedgerInMemory(10)
+    manifest = await compacted_objects(ledger.ledger, 1, 8)
+    item = CompactedObject(
+        path="compacted/pruned",
+        topic_id=7,
+        segment=0,
+        first_offset=0,
+        end_offset=1,
+        size_bytes=1,
+        first_at_ms=0,
+        last_at_ms=0,
+        checksum=0,
+    )
+    await create_manifest(ledger.store, msgspec.structs.replace(manifest, objects=[item]))
+
+    assert [] == (await checked(ledger)).problems
+    destination = FakeStore()
+    await copy_shard(ledger.store, destination, 0, lambda _done, _all: None)
+    assert manifest_path(0, ChunkRange(1, 8)) in destination.objects
 
 
 async def test_a_ledger_of_another_number_of_shards_is_recognized_by_its_topics() -> None:

@@ -9,13 +9,15 @@ import pytest
 from controller.backup.check import check_shard
 from controller.backup.copy import CopiedShard, copy_shard, shard_folders
 from headgate.errors import LedgerError, ObjectExistsError, StoreUnavailableError
-from headgate.ledger.compacted import manifest_folder
+from headgate.ledger.chunk_ranges import ChunkRange
+from headgate.ledger.compacted import create_manifest, manifest_folder, manifest_path, read_manifest
+from headgate.ledger.identity import identity_object, read_ledger_id
 from headgate.ledger.ledger import Ledger
-from headgate.ledger.paths import chunk_name, chunk_path, snapshot_folder
+from headgate.ledger.paths import IDENTITY_PATH, chunk_name, chunk_path, snapshot_folder
 from headgate.model import entries as e
 from tests.support.fakes.memory_ledger import LedgerInMemory
 from tests.support.fakes.object_store import FakeStore
-from tests.support.samples.compaction import compact
+from tests.support.samples.compaction import compact, compacted_objects
 from tests.support.whole_state import everything
 
 
@@ -39,11 +41,14 @@ async def copied(source: LedgerInMemory, destination: FakeStore) -> CopiedShard:
     return await copy_shard(source.store, destination, 0, nothing)
 
 
+def facts_of(source: LedgerInMemory) -> str:
+    return next(path for path in source.store.objects if path.endswith("facts.parquet"))
+
+
 async def compacted(chunks: int, through: int) -> LedgerInMemory:
     """Return a ledger whose first chunks are in a compacted range."""
     source = LedgerInMemory(chunks)
     await compact(source.ledger, 1, through)
-    source.store.objects["facts"] = b""
     return source
 
 
@@ -133,7 +138,7 @@ async def test_a_compacted_range_beyond_the_copy_is_left_out() -> None:
     listed = source.store.names
 
     async def names(prefix: str, after: str = "") -> list[str]:
-        if prefix == manifest_folder(0) and "facts" not in source.store.objects:
+        if prefix == manifest_folder(0) and not any(path.startswith("compacted/") for path in source.store.objects):
             later = await compacted(8, 8)
             source.store.objects |= {
                 path: data for path, data in later.store.objects.items() if not path.startswith("chunks/")
@@ -148,7 +153,7 @@ async def test_a_compacted_range_beyond_the_copy_is_left_out() -> None:
 
 async def test_a_range_without_its_objects_is_an_error_and_not_copied() -> None:
     source, destination = await compacted(4, 4), FakeStore()
-    del source.store.objects["facts"]
+    del source.store.objects[facts_of(source)]
 
     with pytest.raises(LedgerError, match="a compacted object is missing: an object that manifests/shard=0000"):
         await copied(source, destination)
@@ -210,3 +215,16 @@ async def test_an_object_that_another_run_has_just_created_is_no_error() -> None
     destination.create = twice  # type: ignore[method-assign]
     await copied(source, destination)
     await assert_equal_state(source, destination)
+
+
+async def test_the_manifests_of_a_copy_name_the_copy() -> None:
+    """A copy has another history from its end on, and daemons and Spark refuse what names another ledger."""
+    source, destination = await compacted(8, 4), FakeStore()
+    source.store.objects[IDENTITY_PATH] = identity_object("a" * 32)
+    source.store.objects.pop(manifest_path(0, ChunkRange(1, 4)))
+    await create_manifest(source.store, await compacted_objects(source.ledger, 1, 4, run="b"))
+    await copied(source, destination)
+
+    manifest = await read_manifest(destination, 0, ChunkRange(1, 4))
+    assert manifest.ledger_id == await read_ledger_id(destination, "")
+    assert manifest.ledger_id not in ("", "a" * 32)

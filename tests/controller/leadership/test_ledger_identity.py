@@ -10,9 +10,13 @@ from controller.leadership.ledger_identity import LedgerIdentity
 from controller.leadership.transitions import Event, Role
 from headgate.errors import ConfigError, LedgerError, LedgerFormatError, StoreUnavailableError
 from headgate.ledger.checksum import seal_json
-from headgate.ledger.identity import identity_object
+from headgate.ledger.chunk_ranges import ChunkRange
+from headgate.ledger.compacted import read_manifest
+from headgate.ledger.identity import claim_ledger_id, identity_object
 from headgate.ledger.paths import IDENTITY_PATH
+from tests.support.fakes.memory_ledger import LedgerInMemory
 from tests.support.fakes.object_store import FakeStore, Fault
+from tests.support.samples.compaction import compact
 from tests.support.waiting import until
 from tests.support.worlds.contenders import Cluster, Contender
 
@@ -152,3 +156,15 @@ async def test_a_standby_that_reads_another_ledger_ends_before_it_writes() -> No
 
     assert [ConfigError] == [type(error) for error in ended.value.exceptions]
     assert b.store.objects == before
+
+
+async def test_a_ledger_that_lost_its_id_gets_the_one_that_its_manifests_name() -> None:
+    """With another id they would be refused, and with them the records of trimmed chunks."""
+    ledger = LedgerInMemory(4)
+    ledger.store.objects[IDENTITY_PATH] = identity_object("c" * 32)
+    await compact(ledger.ledger, 1, 4)
+    ledger.store.objects["manifests/shard=0000/000000000001-000000000002.json"] = b"damaged"
+    del ledger.store.objects[IDENTITY_PATH]
+
+    assert "c" * 32 == await claim_ledger_id(ledger.store, "memory:")
+    assert "c" * 32 == (await read_manifest(ledger.store, 0, ChunkRange(1, 4))).ledger_id

@@ -87,11 +87,12 @@ async def compacted_ledger() -> tuple[LedgerInMemory, TrimmingLeader]:
             level=0,
             written_at_ms=0,
             last_at_ms=0,
-            facts="f",
+            facts="compacted/shard=0000/a/facts.parquet",
             facts_checksum=0,
             objects=[item],
         ),
     )
+    kept.store.objects["compacted/shard=0000/a/facts.parquet"] = b""
     state, _ = await kept.restored()
     return kept, TrimmingLeader(kept, state)
 
@@ -113,6 +114,15 @@ async def test_chunks_are_deleted_once_the_trim_point_is_durable() -> None:
     assert {"chunk": 7, "snapshot": 1, "manifest": 1, "compacted": 1} == counted
     restored, _ = await kept.restored()
     assert 9 == restored.trimmed_below
+
+
+async def test_nothing_is_deleted_while_an_object_is_missing_that_replaces_it() -> None:
+    kept, leader = await compacted_ledger()
+    del kept.store.objects["compacted/shard=0000/a/facts.parquet"]
+    await leader.trim_once()
+
+    assert list(range(1, 13)) == await kept.ledger.numbers()
+    assert 2 == len(leader.observer.of(events.TrimFailed))
 
 
 async def test_the_next_leader_finishes_a_trim() -> None:

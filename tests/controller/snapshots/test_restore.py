@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from controller.snapshots.format import encode_snapshot
 from controller.snapshots.job import RETAINED_SNAPSHOTS, take_snapshot
 from controller.snapshots.restore import catch_up, load_newest_snapshot
 from controller.state.shard_state import ShardState
@@ -353,3 +354,31 @@ async def test_the_chunks_of_a_version_with_other_folders_are_not_taken_for_a_ne
 
     with pytest.raises(LedgerFormatError, match=r"^ledger/shard=0000 has format .*start a new cluster on an empty"):
         await ledger.restored()
+
+
+@pytest.mark.parametrize("meanwhile", ["trimmed", "put back"])
+async def test_a_snapshot_job_that_was_suspended_writes_nothing_about_another_ledger(meanwhile: str) -> None:
+    ledger = LedgerInMemory(10)
+    make_durable = ledger.ledger.make_durable
+
+    async def suspended() -> None:
+        await make_durable()
+        if meanwhile == "trimmed":
+            for _ in range(5):
+                ledger.grow()
+            state, _ = await ledger.restored()
+            ledger.store.objects[snapshot_path(0, 15)] = encode_snapshot(state, written_at_ms=0)
+            ledger.trim(12)
+        else:
+            other = LedgerInMemory(4)
+            for _ in range(6):
+                other.grow(e.TermStarted(leader_epoch=9, instance="b", term_id=9))
+            ledger.store.objects |= other.store.objects
+
+    ledger.ledger.make_durable = suspended  # type: ignore[method-assign]
+    if meanwhile == "trimmed":
+        assert await take_snapshot(ledger.ledger, least_chunks=1, now_ms=0) is None
+    else:
+        with pytest.raises(LedgerError, match="chunk 10 has changed since it was read"):
+            await take_snapshot(ledger.ledger, least_chunks=1, now_ms=0)
+    assert snapshot_path(0, 10) not in ledger.store.objects

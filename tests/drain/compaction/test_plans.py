@@ -13,7 +13,8 @@ import pytest
 from drain.backlog.counting import RunError
 from drain.backlog.job import BacklogJob, count_on
 from drain.compaction import plans
-from drain.compaction.job import ORPHAN_MAX_AGE_SECONDS, CompactionJob, CompactionSettings, main
+from drain.compaction.job import CompactionJob, CompactionSettings, main
+from drain.compaction.publication import ORPHAN_MAX_AGE_SECONDS
 from drain.spark.chunks import LedgerChunks
 from headgate.errors import LedgerError
 from headgate.ledger.chunk_ranges import ChunkRange, ranges_to_read

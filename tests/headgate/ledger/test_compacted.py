@@ -19,6 +19,8 @@ from headgate.ledger.compacted import (
     manifest_ranges,
     read_manifest,
 )
+from headgate.ledger.identity import identity_object
+from headgate.ledger.paths import IDENTITY_PATH
 from tests.support.fakes.object_store import FakeStore
 
 
@@ -122,3 +124,22 @@ async def test_the_records_of_removed_segments_are_deleted_from_every_range() ->
     assert 2 == await delete_compacted_segments(store, 3, 7, {0}), "repeated without effect"
     assert 2 == await delete_compacted_segments(store, 3, 8)
     assert {"b"} == {path for path in paths if path in store.objects}
+
+
+async def test_the_manifest_of_another_ledger_is_refused_with_both_ids() -> None:
+    """A folder that was copied by hand, or restored beside another one, describes other records."""
+    store = FakeStore(objects={IDENTITY_PATH: identity_object("a" * 32)})
+    await create_manifest(store, msgspec.structs.replace(manifest(1, 4), ledger_id="b" * 32))
+
+    with pytest.raises(LedgerError, match=f"the id {'b' * 32}, and this ledger has the id {'a' * 32}"):
+        await read_manifest(store, 3, ChunkRange(1, 4))
+
+
+@given(st.lists(st.tuples(st.integers(1, 9), st.integers(1, 9)), max_size=8))
+def test_no_chain_of_ranges_reaches_further_than_those_to_read(ranges: list[tuple[int, int]]) -> None:
+    """Whatever range a suspended run leaves behind, it hides nothing."""
+    reached = {0}
+    for _ in ranges:
+        reached |= {last for first, last in ranges if first - 1 in reached and last >= first}
+
+    assert max(reached) == compacted_through(ranges_to_read(ChunkRange(*each) for each in ranges))

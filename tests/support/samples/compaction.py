@@ -12,6 +12,7 @@ from arro3.io import write_parquet
 from controller.chunk_writer.arrow_columns import PaddedColumns
 from headgate.ledger.checksum import checksum
 from headgate.ledger.compacted import CompactedObject, Manifest, compacted_folder, create_manifest
+from headgate.ledger.identity import read_ledger_id
 from headgate.ledger.ledger import Ledger
 from tests.support.samples.record_rows import record_rows
 
@@ -29,6 +30,15 @@ async def compact(
     ledger: Ledger, first: int, last: int, *, written_at_ms: int = 0, run: str = "a", parts: int = 1
 ) -> Manifest:
     """Compact chunks ``first`` to ``last`` into at most ``parts`` objects per segment, and create the manifest."""
+    manifest = await compacted_objects(ledger, first, last, written_at_ms=written_at_ms, run=run, parts=parts)
+    await create_manifest(ledger.store, manifest)
+    return manifest
+
+
+async def compacted_objects(
+    ledger: Ledger, first: int, last: int, *, written_at_ms: int = 0, run: str = "a", parts: int = 1
+) -> Manifest:
+    """Do the same without the manifest, which is returned."""
     rows: dict[tuple[int, int], list[dict[str, Any]]] = defaultdict(list)
     at_ms = 0
     for number in range(first, last + 1):
@@ -36,7 +46,7 @@ async def compact(
         for row in record_rows(await ledger.read_records(number)):
             size = len(row["key"]) + len(row["value"])
             rows[row["topic_id"], row["segment"]].append(row | {"stored_at_ms": at_ms, "size_bytes": size})
-    folder = f"{compacted_folder(ledger.shard)}/{first}-{last}-{run}"
+    folder = f"{compacted_folder(ledger.shard)}/{first:012d}-{last:012d}-{written_at_ms}-{run}"
     objects = []
     for (topic_id, segment), records in sorted(rows.items()):
         for part in range(parts):
@@ -44,19 +54,20 @@ async def compact(
             if low < high:
                 path = f"{folder}/topic_id={topic_id}/segment={segment}/part={part}/x.parquet"
                 objects.append(await _create_object(ledger, path, topic_id, segment, records[low:high]))
-    manifest = Manifest(
+    facts = f"{folder}/facts.parquet"
+    await ledger.store.create(facts, b"")
+    return Manifest(
+        ledger_id=await read_ledger_id(ledger.store, "the ledger") or "",
         shard=ledger.shard,
         first=first,
         last=last,
         level=0,
         written_at_ms=written_at_ms,
         last_at_ms=at_ms,
-        facts="facts",
-        facts_checksum=0,
+        facts=facts,
+        facts_checksum=checksum(b""),
         objects=objects,
     )
-    await create_manifest(ledger.store, manifest)
-    return manifest
 
 
 async def _create_object(

@@ -1,0 +1,157 @@
+"""The compacted ranges of a ledger's shards: publishing one, and deleting what others have replaced.
+
+The rules are in drain.compaction.publication. Nothing here needs Spark.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Final
+
+from drain.backlog.counting import RunError
+from drain.backlog.results import Result, newest_of_ledger
+from drain.compaction.publication import ORPHAN_MAX_AGE_SECONDS, max_run_age_seconds, refusal, replaced
+from drain.protocol import CountedLedger
+from headgate.errors import LedgerError, ObjectExistsError, ObjectMissingError
+from headgate.ledger.chunk_ranges import ChunkRange
+from headgate.ledger.compacted import (
+    Manifest,
+    check_object,
+    compacted_folder,
+    create_manifest,
+    manifest_path,
+    manifest_ranges,
+    named_paths,
+    read_manifest,
+)
+from headgate.ledger.identity import read_ledger_id
+from headgate.storage.object_store import Store
+
+_RUN_FOLDER: Final = re.compile(r"(\d{12})-(\d{12})-(\d+)-[0-9a-f]+")
+
+
+class PublishedRanges:
+    """Publishes and deletes the ranges of one ledger."""
+
+    def __init__(self, store: Store, delete_after_seconds: float, *, now_ms: Callable[[], int]) -> None:
+        self._store = store
+        self._delete_after_seconds = delete_after_seconds
+        self._now_ms = now_ms
+
+    async def publish(self, manifest: Manifest, began_ms: int) -> Manifest:
+        """Create the manifest of a run that began at ``began_ms``; return the one that counts.
+
+        Raises:
+            RunError: the rules forbid it. The run's folder is swept, like that of a run that has died.
+            StoreError: the store failed.
+
+        """
+        shard = manifest.shard
+        if reason := await self._refusal(manifest, began_ms):
+            raise RunError(f"shard {shard}: chunks {manifest.range} are not compacted: {reason}")
+        try:
+            await create_manifest(self._store, manifest)
+        except ObjectExistsError:
+            stored = await read_manifest(self._store, shard, manifest.range)
+            if stored != manifest:
+                # Another run was first, so this folder is an orphan.
+                await self._delete_folder(run_folder(manifest))
+                return stored
+        if reason := await self._missing(manifest):
+            await self._store.delete(manifest_path(shard, manifest.range))
+            raise RunError(f"shard {shard}: the manifest of chunks {manifest.range} was withdrawn: {reason}")
+        return manifest
+
+    async def _missing(self, manifest: Manifest) -> str | None:
+        """Return which object of a run's manifest does not exist; None if all do."""
+        missing = named_paths(manifest).keys() - set(await self._store.paths(run_folder(manifest)))
+        return f"{min(missing)} was written by the run and is missing" if missing else None
+
+    async def _refusal(self, manifest: Manifest, began_ms: int) -> str | None:
+        """Return why a manifest cannot be published; None if it can (rules 1 to 3)."""
+        if (ledger_id := await read_ledger_id(self._store, "this ledger") or "") != manifest.ledger_id:
+            return (
+                f"it is of the ledger {manifest.ledger_id or 'without an id'}, and {ledger_id or 'none'} is there now"
+            )
+        return await self._missing(manifest) or refusal(
+            manifest.range,
+            await manifest_ranges(self._store, manifest.shard),
+            age_seconds=(self._now_ms() - began_ms) / 1000,
+            max_age_seconds=max_run_age_seconds(self._delete_after_seconds),
+        )
+
+    async def sweep(self, shard: int) -> int:
+        """Delete replaced ranges and folders that no manifest names, after their delays; return their number.
+
+        Raises:
+            LedgerError: a range that replaces others is not intact. Nothing that it replaces is deleted.
+            StoreError: the store failed.
+
+        """
+        return await self._sweep_ranges(shard) + await self._sweep_orphans(shard)
+
+    async def _sweep_ranges(self, shard: int) -> int:
+        swept = 0
+        intact: set[ChunkRange] = set()
+        for each, covering in replaced(await manifest_ranges(self._store, shard)):
+            manifests = [await read_manifest(self._store, shard, wider) for wider in covering]
+            age_ms = self._now_ms() - max(manifest.written_at_ms for manifest in manifests)
+            if age_ms < self._delete_after_seconds * 1000:
+                continue
+            for manifest in manifests:
+                if manifest.range not in intact:
+                    await self._require_intact(manifest)
+                    intact.add(manifest.range)
+            # The manifest first: its objects are then orphans, which this or a later sweep deletes.
+            old = await read_manifest(self._store, shard, each)
+            await self._store.delete(manifest_path(shard, each))
+            await self._delete_folder(run_folder(old))
+            swept += 1
+        return swept
+
+    async def _require_intact(self, manifest: Manifest) -> None:
+        """Raise LedgerError unless everything that the manifest names of existing segments can be read."""
+        ledger = CountedLedger(manifest.ledger_id, "this ledger")
+        alive = set(existing_segments(await newest_of_ledger(self._store, manifest.shard, ledger)))
+        for path, expected in named_paths(manifest, alive).items():
+            try:
+                check_object(await self._store.read(path), path, expected)
+            except ObjectMissingError as error:
+                raise LedgerError(
+                    f"{error}, and {manifest_path(manifest.shard, manifest.range)} names it: the ranges that it "
+                    "replaces are kept"
+                ) from error
+
+    async def _sweep_orphans(self, shard: int) -> int:
+        swept = 0
+        for name in await self._store.folders(compacted_folder(shard)):
+            match = _RUN_FOLDER.fullmatch(name)
+            if match is None or self._now_ms() - int(match[3]) < ORPHAN_MAX_AGE_SECONDS * 1000:
+                continue
+            try:
+                manifest = await read_manifest(self._store, shard, ChunkRange(int(match[1]), int(match[2])))
+            except ObjectMissingError:
+                named = False
+            else:
+                named = run_folder(manifest) == f"{compacted_folder(shard)}/{name}"
+            if not named:
+                await self._delete_folder(f"{compacted_folder(shard)}/{name}")
+                swept += 1
+        return swept
+
+    async def _delete_folder(self, folder: str) -> None:
+        for path in await self._store.paths(folder):
+            await self._store.delete(path)
+
+
+def run_folder(manifest: Manifest) -> str:
+    """Return the folder of the run that wrote the manifest."""
+    return manifest.facts.rsplit("/", 1)[0]
+
+
+def existing_segments(result: Result) -> list[tuple[int, int]]:
+    """Return topic and segment of the segments that exist at the watermark of ``result``."""
+    return [
+        (row.topic_id, row.segment) for row in result.rows if row.subscription_id is None and row.segment is not None
+    ]

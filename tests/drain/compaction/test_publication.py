@@ -1,0 +1,220 @@
+"""Which run may publish its range, and what is deleted, whatever process is suspended for how long."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+from controller.backup.check import check_shard
+from drain.backlog.counting import RunError
+from drain.compaction.publication import ORPHAN_MAX_AGE_SECONDS, max_run_age_seconds, refusal, replaced
+from drain.compaction.published_ranges import PublishedRanges, run_folder
+from headgate.errors import LedgerError, OutcomeUnknownError
+from headgate.ledger.chunk_ranges import ChunkRange, compacted_through, ranges_to_read
+from headgate.ledger.compacted import Manifest, create_manifest, manifest_path, manifest_ranges
+from headgate.ledger.identity import identity_object
+from headgate.ledger.paths import IDENTITY_PATH
+from tests.support.fakes.memory_ledger import LedgerInMemory
+from tests.support.samples.compaction import compacted_objects
+
+DELAY_SECONDS = 12 * 3600.0
+LIMIT_SECONDS = ORPHAN_MAX_AGE_SECONDS / 2
+
+
+class Processes:
+    """Compactions of one shard, without Spark, that share a store and a clock."""
+
+    def __init__(self, chunks: int = 12) -> None:
+        self.ledger = LedgerInMemory(chunks)
+        self.store = self.ledger.store
+        self.now_ms = 1_000_000_000_000
+        self.published = PublishedRanges(self.store, DELAY_SECONDS, now_ms=lambda: self.now_ms)
+
+    def sleep(self, seconds: float) -> None:
+        self.now_ms += int(seconds * 1000)
+
+    async def upload(self, first: int, last: int, run: str) -> tuple[Manifest, int]:
+        """Do what a run does before it publishes; return the arguments for that."""
+        return await compacted_objects(self.ledger.ledger, first, last, written_at_ms=self.now_ms, run=run), self.now_ms
+
+    async def compact(self, first: int, last: int, run: str = "b") -> Manifest:
+        return await self.published.publish(*await self.upload(first, last, run))
+
+    async def ranges(self) -> list[ChunkRange]:
+        return await manifest_ranges(self.store, 0)
+
+    async def assert_intact(self) -> None:
+        assert [] == (await check_shard(self.store, 0, 1, lambda _done, _total: None)).problems
+
+
+@pytest.mark.parametrize("swept", [True, False], ids=["its objects are swept", "its objects still exist"])
+async def test_a_run_that_was_suspended_between_upload_and_manifest_changes_nothing_when_it_continues(
+    swept: bool,
+) -> None:
+    """Its manifest 1-6 made readers skip 5-8, and the same run deleted 1-4 as a narrower range."""
+    world = Processes()
+    late = await world.upload(1, 6, "a")
+    await world.compact(1, 4)
+    await world.compact(5, 8)
+    world.sleep(DELAY_SECONDS if swept else LIMIT_SECONDS / 2)
+    await world.ledger.snapshot()
+    world.ledger.trim(8)
+    await world.published.sweep(0)
+    await world.assert_intact()
+
+    with pytest.raises(RunError, match=r"chunks .* are not compacted: "):
+        await world.published.publish(*late)
+    world.sleep(DELAY_SECONDS)
+    await world.published.sweep(0)
+
+    assert [ChunkRange(1, 4), ChunkRange(5, 8)] == await world.ranges()
+    await world.assert_intact()
+
+
+async def test_a_run_publishes_nothing_in_a_ledger_that_was_put_in_the_place_of_its_own() -> None:
+    world = Processes()
+    late = await world.upload(1, 4, "a")
+    world.store.objects[IDENTITY_PATH] = identity_object("d" * 32)
+
+    with pytest.raises(RunError, match=f"without an id, and {'d' * 32} is there now"):
+        await world.published.publish(*late)
+
+
+async def test_a_manifest_that_arrives_after_its_objects_were_swept_is_withdrawn() -> None:
+    world = Processes()
+    manifest, began_ms = await world.upload(1, 6, "a")
+    create = world.store.create
+
+    async def delayed(path: str, data: bytes) -> None:
+        world.sleep(ORPHAN_MAX_AGE_SECONDS)
+        await world.published.sweep(0)
+        await create(path, data)
+
+    world.store.create = delayed  # type: ignore[method-assign]
+    with pytest.raises(RunError, match=r"was withdrawn: .* is missing"):
+        await world.published.publish(manifest, began_ms)
+    assert [] == await world.ranges()
+    await world.assert_intact()
+
+
+async def test_a_run_that_sleeps_after_its_publication_withdraws_nothing() -> None:
+    """Others rely on the range by then: what it replaced is gone."""
+    world = Processes()
+    await world.compact(1, 4)
+    manifest, began_ms = await world.upload(1, 8, "a")
+    create = world.store.create
+
+    async def slow(path: str, data: bytes) -> None:
+        await create(path, data)
+        world.sleep(DELAY_SECONDS)
+        await world.published.sweep(0)
+
+    world.store.create = slow  # type: ignore[method-assign]
+    await world.published.publish(manifest, began_ms)
+
+    assert [ChunkRange(1, 8)] == await world.ranges()
+    await world.assert_intact()
+
+
+@pytest.mark.parametrize("damage", ["missing", "other bytes"])
+async def test_a_replaced_range_is_kept_while_the_wider_one_is_not_intact(damage: str) -> None:
+    world = Processes()
+    await world.compact(1, 4)
+    wider = await world.compact(1, 8)
+    if damage == "missing":
+        del world.store.objects[wider.facts]
+    else:
+        world.store.objects[wider.facts] = b"other"
+    world.sleep(DELAY_SECONDS)
+
+    with pytest.raises(LedgerError, match=wider.facts):
+        await world.published.sweep(0)
+    assert [ChunkRange(1, 4), ChunkRange(1, 8)] == await world.ranges()
+
+
+async def test_a_range_that_crosses_the_others_is_deleted_and_hides_nothing() -> None:
+    """A version without these rules could leave one."""
+    world = Processes()
+    await world.compact(1, 4)
+    await create_manifest(world.store, (await world.upload(1, 6, "a"))[0])
+    await world.compact(5, 8)
+    assert [ChunkRange(1, 4), ChunkRange(5, 8)] == ranges_to_read(await world.ranges())
+    world.sleep(DELAY_SECONDS)
+    await world.published.sweep(0)
+
+    assert [ChunkRange(1, 4), ChunkRange(5, 8)] == await world.ranges()
+    await world.assert_intact()
+
+
+async def test_an_object_is_not_deleted_because_a_listing_lacks_its_manifest() -> None:
+    world = Processes()
+    manifest = await world.compact(1, 4)
+    names = world.store.names
+
+    async def stale(prefix: str, after: str = "") -> list[str]:
+        return [] if prefix.startswith("manifests/") else await names(prefix, after)
+
+    world.store.names = stale  # type: ignore[method-assign]
+    world.sleep(DELAY_SECONDS)
+    await world.published.sweep(0)
+    assert manifest.facts in world.store.objects
+
+
+async def test_of_two_runs_of_one_range_the_later_one_leaves_no_objects() -> None:
+    world = Processes()
+    late = await world.upload(1, 4, "a")
+    first = await world.compact(1, 4)
+
+    assert first == await world.published.publish(*late)
+    assert [] == await world.store.paths(run_folder(late[0]))
+
+
+async def test_a_run_whose_manifest_was_stored_without_an_answer_keeps_its_objects() -> None:
+    world = Processes()
+    late = await world.upload(1, 4, "a")
+    world.store.fail_next("unknown_written")
+    with pytest.raises(OutcomeUnknownError):
+        await world.published.publish(*late)
+
+    assert late[0] == await world.published.publish(*late)
+    await world.assert_intact()
+
+
+def test_a_run_publishes_only_within_half_of_every_delay() -> None:
+    assert LIMIT_SECONDS == max_run_age_seconds(DELAY_SECONDS)
+    assert 30 == max_run_age_seconds(60)
+    for age, refused in ((30, False), (30.1, True)):
+        assert refused is (refusal(ChunkRange(1, 4), [], age_seconds=age, max_age_seconds=30) is not None)
+
+
+@pytest.mark.parametrize(
+    ("written", "published", "refused"),
+    [
+        ((5, 8), [(1, 4)], False),
+        ((1, 8), [(1, 4), (5, 8)], False),
+        ((1, 6), [(1, 4), (5, 8)], True),
+        ((5, 8), [], True),
+        ((1, 4), [(1, 8)], True),
+        ((5, 8), [(1, 6)], True),
+    ],
+    ids=["continues", "replaces", "crosses", "has a gap before it", "is narrower", "begins within another"],
+)
+def test_a_range_is_published_if_readers_read_it(
+    written: tuple[int, int], published: list[tuple[int, int]], refused: bool
+) -> None:
+    others = [ChunkRange(*each) for each in published]
+    reason = refusal(ChunkRange(*written), others, age_seconds=0, max_age_seconds=1)
+    assert refused is (reason is not None)
+
+
+def test_only_ranges_that_the_chain_covers_are_replaced() -> None:
+    listed = [ChunkRange(*each) for each in ((1, 4), (1, 6), (5, 8), (7, 12), (10, 14))]
+    chain = ranges_to_read(listed)
+    assert [ChunkRange(1, 6), ChunkRange(7, 12)] == chain
+    assert all(before.last + 1 == after.first for before, after in pairwise(chain))
+    assert 12 == compacted_through(chain)
+
+    found = dict(replaced(listed))
+    assert {ChunkRange(1, 4): chain[:1], ChunkRange(5, 8): chain} == found
+    assert manifest_path(0, ChunkRange(10, 14)) not in {manifest_path(0, each) for each in found}
