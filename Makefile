@@ -49,7 +49,7 @@ SBOM ?= dist/headgate.cdx.json
 # Keep compiled modules, also those with rewritten assertions, for the processes that follow.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo chaos scale test tiers client-newest test-tls check lint format unit contract simulate mutation docs \
+.PHONY: help setup demo chaos scale test tiers client-newest test-tls check lint format unit contract simulate nightly mutation docs \
   performance constraints deb deb-test sbom clean
 
 help: ## List the targets
@@ -173,6 +173,9 @@ docs: $(DOCS_STAMP) ## Build the site into build/docs; a broken link or an undoc
 
 performance: $(TEST_STAMP) ## Run every benchmark, and write docs/performance.md and its charts; on a quiet machine
 	$(BIN)/python -m bench --all --write docs/performance
+
+nightly: $(TEST_STAMP) ## Plant each bug of a list, and play seeds until one finds it: half an hour
+	$(BIN)/python -m tests.simulation.nightly
 
 mutation: $(TEST_STAMP) ## Mutate the pure packages, and list what no unit test notices; ONLY='coordinator.decisions.gate*' for some
 	$(BIN)/mutmut run $(ONLY)

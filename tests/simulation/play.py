@@ -19,7 +19,6 @@ from tests.simulation.plan import Chunks, Plan, Scale, plan_of
 from tests.simulation.shared_decoding import decoding_once
 from tests.simulation.virtual_loop import VirtualLoop
 from tests.simulation.world import ClusterSimulation
-from tests.support.fakes.object_store import FakeStore
 
 _DECODING: Final[dict[Chunks, Callable[[], AbstractContextManager[None]]]] = {
     "parquet": nullcontext,
@@ -28,7 +27,7 @@ _DECODING: Final[dict[Chunks, Callable[[], AbstractContextManager[None]]]] = {
 }
 
 
-def run_seed(seed: int, scale: Scale | None = None, **kinds: bool | float | type[FakeStore]) -> InvariantChecker:
+def run_seed(seed: int, scale: Scale | None = None, **kinds: bool | float) -> InvariantChecker:
     """Play the plan of ``seed``, with the ``scale`` that it draws or another one; see `play`."""
     return play(plan_of(seed, scale), **kinds)  # type: ignore[arg-type]
 
@@ -37,7 +36,6 @@ def play(
     plan: Plan,
     checker: InvariantChecker | None = None,
     *,
-    store_kind: type[FakeStore] = FakeStore,
     changed_batches: bool = False,
     named_producer: bool = False,
     forged_announcements: bool = False,
@@ -62,7 +60,6 @@ def play(
     simulation = ClusterSimulation(
         plan,
         checker or InvariantChecker(),
-        store_kind=store_kind,
         changed_batches=changed_batches,
         named_producer=named_producer,
         forged_announcements=forged_announcements,

@@ -12,12 +12,10 @@ import controller.snapshots.restore
 import coordinator.assignment_reconciler
 import coordinator.drain_monitor
 from controller.state.shard_state import ShardState
-from coordinator.decisions.gate import compute_gate
 from headgate.errors import LedgerError
 from headgate.ledger.ledger import Ledger
 from headgate.ledger.paths import chunk_path
 from headgate.protocol import messages as m
-from headgate.reading.chunk_cache import ChunkCache
 from tests.simulation.broken_promise import InvariantViolationError
 from tests.simulation.checked_objects import CheckedObjects
 from tests.simulation.failure import failure_of
@@ -162,19 +160,6 @@ def test_a_reply_before_the_folder_is_durable_is_found(monkeypatch: pytest.Monke
     assert first_violation(lambda seed: plan_with("power_failure", seed))
 
 
-def test_a_record_that_is_delivered_before_it_is_durable_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Planted: readers trust what they see."""
-
-    async def trust(_: ChunkCache) -> None:
-        """Return at once."""
-
-    monkeypatch.setattr(ChunkCache, "make_durable", trust)
-
-    found = first_violation(lambda seed: plan_with("power_failure", seed))
-    assert "was delivered from" in found
-    assert "which holds another record" in found
-
-
 # Clocks
 
 
@@ -257,17 +242,6 @@ def test_an_external_segment_may_be_pruned_before_there_is_a_subscription() -> N
     play(plan_of(2389971263))
 
 
-def test_an_external_child_that_is_read_before_its_parent_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Planted: the gate blocks nothing. Nothing else splits here."""
-    monkeypatch.setattr(
-        coordinator.assignment_reconciler,
-        "compute_gate",
-        lambda layout, drained, kind, _order: compute_gate(layout, drained, kind, "none"),
-    )
-
-    assert "before its" in first_violation(lambda seed: plan_of_one("external_topic", seed))
-
-
 # A Spark process that counts another ledger
 
 
@@ -279,19 +253,3 @@ def test_a_false_answer_of_a_drain_check_opens_no_gate_because_of_the_veto_of_th
     monkeypatch.setattr(coordinator.drain_monitor, "contradiction", lambda *_: None)
 
     assert "counts as drained at" in first_violation(lambda seed: plan_of(seed, SPARSE), first=26)
-
-
-def plan_with_program(program: str, seed: int) -> Plan:
-    """Return the plan of a sparse world that has ``program``, and an external topic."""
-    plan = plan_of(seed, SPARSE)
-    return replace(plan, programs=tuple(dict.fromkeys([*plan.programs, "external", program])))
-
-
-def test_what_no_correct_client_sends_is_refused_under_any_faults() -> None:
-    """Otherwise a leader that accepts it would not be found."""
-    plan, checker = plan_with_program("rule_breaker", 2), InvariantChecker()
-    play(plan, checker)
-
-    refused = {row.what for row in checker.story.rows if row.actor == "rule breaker"}
-    assert len(refused) >= 15
-    assert len(rows(checker, "importer invalid")) >= 5

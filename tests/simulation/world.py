@@ -97,7 +97,6 @@ class ClusterSimulation:
         plan: Plan,
         checker: InvariantChecker,
         *,
-        store_kind: type[FakeStore] = FakeStore,
         changed_batches: bool = False,
         named_producer: bool = False,
         forged_announcements: bool = False,
@@ -106,12 +105,11 @@ class ClusterSimulation:
     ) -> None:
         self.plan = plan
         self.checker = checker
-        self.objects, own_kind = objects_of(plan, checker)
+        self.objects, self.store_kind = objects_of(plan, checker)
         self.broker = FakeBroker(plan.rng("broker"))
         self.broker.mqtt5 = plan.seed % 4 != 0  # Others copy retained messages to each subscription.
         self.zookeeper = FakeZooKeeper(plan.rng("zookeeper"), session_timeout_seconds=6)
         self.zookeeper.service_state.config = {}
-        self.store_kind = own_kind if store_kind is FakeStore else store_kind
         self.scaling, self.retention = (AUTOMATIC_SCALING, SHORT_RETENTION) if plan.seed % 2 else MANUAL_ONLY
         self.daemons: list[SimulatedDaemon] = []
         self.consumers: dict[str, asyncio.Task[None]] = {}

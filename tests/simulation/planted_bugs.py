@@ -1,0 +1,305 @@
+"""The bugs that show what the simulator finds: each replaces one decision by a wrong one, and breaks one rule.
+
+A bug names a function or method as ``module:name``. Its wrong version gets the right one before the arguments. While it is
+planted, it replaces the right one in its module or class, and wherever the function was imported by its name. Each was
+found within 200 seeds; `tests.simulation.nightly` plays them.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from types import ModuleType
+from typing import Any, NamedTuple
+
+from msgspec.structs import replace as with_fields
+
+from controller.decisions.verdicts import Accept, Duplicate
+from controller.leadership.transitions import TRANSITIONS, Action, Event, Role
+from coordinator.balancing.weights import weight_of
+from coordinator.decisions.gate import undrained_sealed
+from coordinator.decisions.refusal import Refusal
+from coordinator.decisions.sessions import Claim
+from headgate.errors import ObjectExistsError
+from headgate.model.entries import SubscriptionSeek
+from headgate.model.layout import Layout, SegmentState
+
+PACKAGES = ("controller", "coordinator", "drain", "headgate", "tests")
+
+Function = Callable[..., Any]
+
+
+class Bug(NamedTuple):
+    """One planted bug."""
+
+    sentence: str
+    """What the wrong program does."""
+    seam: str
+    """``module:name`` of the function, or ``module:Class.name``."""
+    wrong: Function
+    """The wrong function; its first argument is the right one."""
+
+    @property
+    def owner(self) -> tuple[ModuleType | type, str]:
+        """The module or class that contains the function, and its name there."""
+        module, _, path = self.seam.partition(":")
+        *classes, name = path.split(".")
+        owner: Any = importlib.import_module(module)
+        for each in classes:
+            owner = getattr(owner, each)
+        return owner, name
+
+
+@contextmanager
+def planted(bug: Bug) -> Iterator[None]:
+    """Replace the function of ``bug``, also where it was imported, until the block ends."""
+    owner, name = bug.owner
+    right = vars(owner)[name]
+
+    def wrong(*args: Any, **kwargs: Any) -> Any:  # a plain function, so that methods get their object
+        return bug.wrong(right, *args, **kwargs)
+
+    places = [owner] if isinstance(owner, type) else [each for each in _modules() if vars(each).get(name) is right]
+    for place in places:
+        setattr(place, name, wrong)
+    try:
+        yield
+    finally:
+        for place in places:
+            setattr(place, name, right)
+
+
+def _modules() -> list[ModuleType]:
+    return [module for name, module in sys.modules.items() if name.partition(".")[0] in PACKAGES]
+
+
+def always(value: Any) -> Function:
+    """Return a wrong function that returns ``value``, whatever it is asked."""
+    return lambda *_, **__: value
+
+
+def with_arguments(**given: Any) -> Function:
+    """Return a wrong function that calls the right one with these arguments in place of its own."""
+    return lambda right, *args, **kwargs: right(*args, **kwargs | given)
+
+
+def accepting(text: str) -> Function:
+    """Return a wrong `judge_batch` that accepts what it should refuse with this verdict or reason."""
+
+    def judge_batch(right: Function, *args: Any, **kwargs: Any) -> Any:
+        judged = right(*args, **kwargs)
+        return Accept() if isinstance(judged, Refusal) and text in f"{judged.verdict} {judged.reason}" else judged
+
+    return judge_batch
+
+
+def with_transition(role: Role, event: Event, *to: Any) -> Function:
+    """Return a wrong `Leadership.on`: a transition leads ``to`` another role with other actions, or is missing."""
+    row = {known: result for known, result in TRANSITIONS[role].items() if known is not event}
+    table = {**TRANSITIONS, role: {**row, event: to} if to else row}
+    return lambda right, self, found: right(self, found, table)
+
+
+def _keeping_the_lock(right: Function, self: Any, event: Event) -> Any:
+    after, actions = right(self, event)
+    if actions == (Action.END_TERM, Action.WITHDRAW, Action.CONTEND):
+        return replace(after, holds_lock=self.holds_lock), (Action.END_TERM,)
+    return after, actions
+
+
+def granting(may_grant: Callable[[Any, Any, str], bool]) -> Function:
+    """Return a wrong `handover.plan` that also grants other slices."""
+
+    def plan(right: Function, state: Any) -> Any:
+        moves = right(state)
+        more = [(each, owner) for each, owner in state.target.items() if may_grant(state.holdings, each, owner)]
+        return replace(moves, grants=tuple(sorted({*moves.grants, *more})))
+
+    return plan
+
+
+def _gate_of_parents(right: Function, layout: Layout, drained: Any, *rest: Any) -> Any:
+    gate = right(layout, drained, *rest)
+    parents = {each: layout.segments[each].parents for each in gate.blocked}
+    behind = {each for each in parents if all(p in drained or p not in layout.segments for p in parents[each])}
+    return replace(gate, grantable=tuple(sorted({*gate.grantable, *behind})))
+
+
+def _granting_the_retired(right: Function, *args: Any) -> Any:
+    gate = right(*args)
+    return replace(gate, grantable=tuple(sorted({*gate.grantable, *gate.retired})))
+
+
+async def _failed_is_drained(right: Function, self: Any, segments: frozenset[int]) -> Any:
+    outcome, found = await right(self, segments)
+    return ("drained", segments) if outcome == "failed" else (outcome, found)
+
+
+def _keeping_drained(right: Function, self: Any, entry: Any, at_ms: int) -> None:
+    drained = set(self.drained)
+    right(self, entry, at_ms)
+    if isinstance(entry, SubscriptionSeek):
+        self.drained |= drained
+
+
+def _claiming(claim: Claim, *args: Any) -> Any:
+    right, *rest = args
+    return Claim.REPLACES if (found := right(*rest)) is claim else found
+
+
+def _latest_of_active(right: Function, target: Any, *, layout: Layout, ends: Any, **rest: Any) -> Any:
+    if target == "latest":
+        return {each: ends[each] for each, known in layout.segments.items() if known.state is SegmentState.ACTIVE}
+    return right(target, layout=layout, ends=ends, **rest)
+
+
+def _overlapping_children(right: Function, self: Layout, splits: Any, *rest: Any) -> Layout:
+    after = right(self, splits, *rest)
+    if not splits:
+        return after
+    upper = after.segments[self.next_segment_id + 1]
+    overlapping = with_fields(upper, first_hash=upper.first_hash - 1)
+    return replace(after, segments={**after.segments, upper.segment_id: overlapping})
+
+
+def _merge_of_one_parent(right: Function, self: Layout, splits: Any, merges: Any, *rest: Any) -> Layout:
+    after = right(self, splits, merges, *rest)
+    if not merges:
+        return after
+    child = after.segments[after.next_segment_id - 1]
+    return replace(after, segments={**after.segments, child.segment_id: with_fields(child, parents=child.parents[:1])})
+
+
+def _expiring_names(right: Function, producers: Any, **rules: Any) -> Any:
+    expired = right(producers, **rules)
+    return expired and with_fields(expired, producer_ids=[*expired.producer_ids, *producers.with_window])
+
+
+def _snapshot_without_batches(right: Function, state: Any, **rest: Any) -> Any:
+    for producer in state.producers.values():
+        producer.finished.clear()
+    return right(state, **rest)
+
+
+async def _at_once(*_: Any) -> None:
+    """Return without doing anything."""
+
+
+def _hasty_puback(right: Function, self: Any, delivery: Any) -> None:
+    delivery.acknowledge()
+    right(self, delivery)
+
+
+def _believing(_: Function, self: Any, announcement: Any, __: float) -> bool:
+    if self.leader is None or announcement.leader_epoch > self.leader.leader_epoch:
+        self.leader = announcement
+    return bool(announcement == self.leader)
+
+
+async def _overwriting(right: Function, self: Any, path: str, data: bytes) -> None:
+    try:
+        await right(self, path, data)
+    except ObjectExistsError:
+        self.objects[path] = data
+
+
+GATE = "coordinator.decisions.gate:compute_gate"
+HANDOVER = "coordinator.balancing.handover:plan"
+VERDICT = "controller.decisions.verdicts:judge_batch"
+ON = "controller.leadership.transitions:Leadership.on"
+SPREAD = "controller.leadership.spread:plan"
+TRIM = "controller.retention.trim_policy"
+MERGE = "drain.backlog.merge"
+SESSIONS = "coordinator.decisions.sessions"
+SEEK = "coordinator.decisions.seek:seek_positions"
+DEVICES = "controller.devices"
+SUBSCRIPTION = "coordinator.state.subscription:Subscription"
+SERVE = (Role.LEADING, (Action.SERVE,))
+
+# fmt: off
+BUGS = (
+    # The gate, and drained segments
+    Bug("A child does not wait for its ancestors.", GATE, lambda right, layout, drained, kind, _: right(layout, drained, kind, "none")),
+    Bug("A child waits for its parents, but not for what these wait for.", GATE, _gate_of_parents),
+    Bug("A drained segment stays grantable.", GATE, _granting_the_retired),
+    Bug("A sealed segment counts as drained without a count.", "coordinator.decisions.gate:drained_without_count",
+        lambda _, layout, drained, *__: sorted(undrained_sealed(layout, drained))),
+    Bug("A drain check that fails counts as drained.", "coordinator.drain_poller:DrainPoller._check_with_timeout", _failed_is_drained),
+    Bug("A drained fact outlives a seek.", f"{SUBSCRIPTION}.apply", _keeping_drained),
+    Bug("Spark reports each sealed segment as drained.", f"{MERGE}:drained",
+        lambda _, backlog, __, segments: frozenset(each.segment for each in backlog if each.sealed) & segments),
+    # The merge of counts
+    Bug("Acknowledgements from before a seek still count.", f"{MERGE}:merge_rows",
+        lambda right, merge: right(replace(item, reset=False) for item in merge)),
+    Bug("A count that depends on the spread of keys is called exact.", "headgate.protocol.backlog:count_records", with_arguments(exact=True)),
+    # The handover
+    Bug("A slice is granted while another consumer holds it.", HANDOVER,
+        granting(lambda holdings, each, owner: each in holdings and holdings[each].consumer != owner)),
+    Bug("A range is granted while an overlapping one is held.", HANDOVER, granting(lambda holdings, each, _: each not in holdings)),
+    Bug("The holder of a drained segment keeps it.", HANDOVER, lambda right, state: right(replace(state, retired=frozenset()))),
+    Bug("A confirmation releases nothing.", HANDOVER, lambda right, state: right(replace(state, confirmed=frozenset()))),
+    Bug("A holder that is not the target's owner is not revoked.", HANDOVER, lambda right, state: replace(right(state), revocations=())),
+    Bug("A revocation never times out.", "coordinator.balancing.handover:timed_out", always(frozenset())),
+    # Balance
+    Bug("A weight follows every change of load.", "coordinator.balancing.weights:leaves_band", lambda _, load, weight: weight_of(load) != weight),
+    # Consumers
+    Bug("A returning consumer replaces itself.", f"{SESSIONS}:judge_claim", partial(_claiming, Claim.CURRENT)),
+    Bug("An older incarnation takes a name back.", f"{SESSIONS}:judge_claim", partial(_claiming, Claim.OUTDATED)),
+    Bug("A disconnected consumer is never evicted.", f"{SESSIONS}:find_expired", with_arguments(grace_seconds=1e9)),
+    Bug("A consumer without heartbeats is never disconnected.", f"{SESSIONS}:find_expired", with_arguments(heartbeat_interval_seconds=1e9)),
+    Bug("A consumer creates a deleted subscription again.", "coordinator.decisions.registration:judge_deleted_subscription", always(None)),
+    Bug("An acknowledgement may lie beyond the last record.", "coordinator.decisions.external_topics:acknowledgeable_end", always(None)),
+    Bug("A consumer may start at a position that does not exist.", "coordinator.decisions.own_positions:own_positions_error", always(None)),
+    Bug("A seek to the latest record leaves sealed segments as they are.", SEEK, _latest_of_active),
+    Bug("A seek does not move the descendants of a segment.", SEEK, with_arguments(gated=False)),
+    # Verdicts, and identities of producers
+    Bug("A request for another term is accepted.", "controller.decisions.verdicts:judge_term", always(None)),
+    Bug("A command is executed after its deadline.", "controller.decisions.deadline:judge_deadline", always(None)),
+    Bug("An unknown producer is accepted.", VERDICT, accepting("forgotten")),
+    Bug("An older producer epoch is accepted.", VERDICT, accepting("fenced")),
+    Bug("A new producer epoch begins at any sequence.", VERDICT, accepting("must start at sequence 0")),
+    Bug("A gap in the sequences is accepted.", VERDICT, accepting("arrived before")),
+    Bug("A batch without a right is accepted.", VERDICT, accepting("forbidden")),
+    Bug("Records for an external topic are accepted.", VERDICT, accepting("is external")),
+    Bug("A repeated batch is stored again.", VERDICT,
+        lambda right, *args, **kwargs: Accept() if isinstance(found := right(*args, **kwargs), Duplicate) else found),
+    Bug("Batches have one digest, so a repetition may have other content.", "headgate.protocol.batch_digest:batch_digest", always(bytes(16))),
+    Bug("A snapshot lacks the deduplication window.", "controller.snapshots.format:encode_snapshot", _snapshot_without_batches),
+    Bug("Named producers expire like anonymous ones.", "controller.decisions.producer_expiry:expired_producers", _expiring_names),
+    # Segments, records and what they are counted as
+    Bug("The children of a split overlap in one hash.", "headgate.model.layout:Layout.changed", _overlapping_children),
+    Bug("The child of a merge has only its lower parent.", "headgate.model.layout:Layout.changed", _merge_of_one_parent),
+    Bug("An external topic may have any graph.", "controller.decisions.source_listing:check_graph", always(None)),
+    Bug("What a deleted subscription contained stays counted.", "controller.state.usage:Usage.add_subscription",
+        lambda right, self, found, times=1: right(self, found) if times > 0 else None),
+    # Leadership
+    Bug("The lock alone makes a leader.", ON, with_transition(Role.CATCHING_UP, Event.NUMBER_TAKEN, *SERVE)),
+    Bug("A taken number does not end the term.", ON, with_transition(Role.LEADING, Event.NUMBER_TAKEN)),
+    Bug("An unknown outcome does not end the term.", ON, with_transition(Role.LEADING, Event.OUTCOME_UNKNOWN)),
+    Bug("A leader without a broker leads on.", ON, with_transition(Role.LEADING, Event.BROKER_UNREACHABLE)),
+    Bug("A daemon that cannot read the ledger leads.", ON, with_transition(Role.CATCHING_UP, Event.LEDGER_UNREADABLE, *SERVE)),
+    Bug("A daemon keeps the lock after its term.", ON, _keeping_the_lock),
+    Bug("Put-if-absent is a plain put.", "tests.support.fakes.object_store:FakeStore.create", _overwriting),
+    Bug("The ledger's time follows every clock.", "controller.state.steady_clock:SteadyClock.read", lambda _, __, wall_ms, ___: wall_ms),
+    Bug("A daemon in maintenance keeps its shards.", SPREAD,
+        lambda right, daemons, queues: right([replace(each, in_maintenance=False) for each in daemons], queues)),
+    Bug("Shards are not spread.", SPREAD,
+        lambda right, *args: replace(plan := right(*args), moves=tuple(each for each in plan.moves if each.reason != "spread"))),
+    Bug("A daemon that has lost the broker is only in doubt.", "controller.leadership.broker_contact:broker_contact",
+        lambda _, *, connected, **__: "reached" if connected else "doubtful"),
+    # Retention and trimming
+    Bug("A segment is pruned before it is read.", "controller.retention.policy:decide_pruning", lambda right, layout, _, *rest: right(layout, (), *rest)),
+    Bug("Chunks are deleted as soon as they are compacted.", f"{TRIM}:trim_point", with_arguments(delay_ms=0)),
+    Bug("The first chunk of a term is deleted.", f"{TRIM}:deletable", with_arguments(term_start_chunks=())),
+    # Clients and devices
+    Bug("A client believes each announcement.", "headgate.client.decisions.leader_belief:LeaderBelief.announced", _believing),
+    Bug("A record is delivered before it is durable.", "headgate.reading.chunk_cache:ChunkCache.make_durable", _at_once),
+    Bug("A device's message is acknowledged before it is durable.", f"{DEVICES}.intake:DeviceIntake.accept", _hasty_puback),
+    Bug("The filters of devices change before a chunk of the term.", f"{DEVICES}.subscriptions:DeviceSubscriptions._wait_for_barrier", _at_once),
+    Bug("A device session is left before it is empty.", f"{DEVICES}.subscriptions:DeviceSubscriptions._wanted_filters",
+        lambda right, self, session: right(self, session) if self._enabled else set()),
+)
