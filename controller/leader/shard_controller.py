@@ -81,10 +81,7 @@ class ShardController:
         require_ledger: Callable[[], Awaitable[None]],
         take_steps: TakeSteps,
     ) -> None:
-        """``shards``: how many the cluster has. ``new_leader``: builds a leader from a state with its term chunk.
-
-        ``new_term_id`` draws 63 random bits.
-        """
+        """``new_leader`` gets a state with its term chunk, of one of ``shards``. ``new_term_id`` draws 63 bits."""
         self.shard = ledger.shard
         self.leadership = Leadership()
         self.leader: ShardLeader | None = None
