@@ -151,12 +151,11 @@ class RecordBatch:
         assert error is not None, "expired records have an error"
         self._expired.append((end, error))
         released_bytes = 0
-        if outcome is Outcome.FAILED:
-            released_bytes = sum(
-                len(record.key) + len(record.value) + RECORD_OVERHEAD_BYTES for record in self.records[:count]
-            )
-            del self.records[:count]
-            self._removed += count
+        if outcome is Outcome.FAILED:  # records that expired before, while the batch was in flight, leave it as well
+            removed = self.records[: end - self._removed]
+            released_bytes = sum(len(record.key) + len(record.value) + RECORD_OVERHEAD_BYTES for record in removed)
+            del self.records[: len(removed)]
+            self._removed = end
             self.size_bytes -= released_bytes
         self._wake(end)
         self._on_outcome(self, outcome, count, released_bytes)

@@ -238,7 +238,7 @@ class ShardSession:
             incarnation=None if self._program is None else self._program.incarnation,
             producer_id=command.producer_id,
             producer_epoch=command.producer_epoch,
-            # Rule 12: only a name has a position that another identity would not resume from.
+            # Rule 12: an anonymous producer goes on, with what it has not sent yet.
             accept_new=command.producer_id is not None and self._program is None,
         )
         return self._client.send(self.shard, command.request_id, command.leader_epoch, body)

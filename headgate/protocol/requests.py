@@ -131,7 +131,7 @@ class OpenProducer(RequestBody, frozen=True, tag="open_producer"):
     ``incarnation``, required with a name: it rises with each start of the program. The highest one
     holds the name; a lower one is fenced, and one that held the name when it was deleted is forgotten.
     ``accept_new``: if the shard no longer knows ``producer_id``, open a new identity instead of
-    rejecting the request as ``forgotten``.
+    rejecting the request as ``forgotten``. What was sent under the old one is unknown then.
     """
 
     token: Token

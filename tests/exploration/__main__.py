@@ -16,7 +16,7 @@ from tests.exploration.search import Model, explore
 def models() -> Iterator[tuple[str, Callable[[], Model]]]:
     """Yield each environment of each model."""
     for name, session in test_session_and_verdicts.ENVIRONMENTS.items():
-        yield f"session and verdicts: {name}", test_session_and_verdicts.world(session)
+        yield f"session and verdicts: {name}", test_session_and_verdicts.world(*session)
     for name, leadership in test_leadership_and_fencing.ENVIRONMENTS.items():
         yield f"leadership and fencing: {name}", partial(LeadershipAndFencing, leadership)
 

@@ -3,10 +3,13 @@
 The code is the product's: `ProducerSession`, `judge_term`, `judge_batch`, `open_producer`, `route_batch` and the
 shard's state. Only the network, the ledger and the leaders' queues of replies are models:
 
-1. The network may lose, double and overtake each message, within a budget. Every leader receives every request.
+1. The network may lose, double and overtake each message, within a budget; the newest request may be delivered before
+   all that are late. Every leader receives every request.
 2. A term ends without a word. Its leader continues to judge on what it knows, and none of its chunks becomes durable.
 3. A reply waits for its chunk; so does a refusal that asks for it.
 4. Time passes only when the session waits for it.
+5. The newest leader may delete the topic and create it again, forget the producer, and the user's right may be
+   withdrawn and given back.
 
 Promises: a batch is stored at most once, in the order of the offers, and where its reply says; what is reported as
 committed is durable when it is reported; what is reported as not stored is never stored; each batch has one outcome,
@@ -20,7 +23,8 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from controller.access.rules import OPEN
+from controller.access.requirements import refuse_access
+from controller.access.rules import OPEN, AccessRules
 from controller.decisions.handlers import Decision
 from controller.decisions.placement import route_batch
 from controller.decisions.producer_commands import open_producer
@@ -42,7 +46,9 @@ DELIVERY_TIMEOUT_SECONDS = 1.2
 SETTLING_STEPS = 400
 TOPIC = "orders"
 
-Judge = Callable[[m.ProduceBatch, ShardState, int], Judgement]
+NO_RIGHTS = AccessRules({})
+
+Judge = Callable[[m.ProduceBatch, ShardState, int, AccessRules], Judgement]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +61,13 @@ class Budget:
     overtakings: int = 0
     terms: int = 1
     disconnections: int = 0
+    topic_changes: int = 0
+    right_changes: int = 0
+    forgettings: int = 0
 
 
-def judge(batch: m.ProduceBatch, state: ShardState, durable: int) -> Judgement:
-    return judge_batch(batch, state, durable, user=ANONYMOUS, rules=OPEN)
+def judge(batch: m.ProduceBatch, state: ShardState, durable: int, rules: AccessRules) -> Judgement:
+    return judge_batch(batch, state, durable, user=ANONYMOUS, rules=rules)
 
 
 @dataclass
@@ -103,8 +112,8 @@ class Batch:
 class SessionAndVerdicts:
     """One producer, one shard. A `tests.exploration.search.Model`."""
 
-    def __init__(self, budget: Budget, judge: Judge = judge, *, warm: bool) -> None:
-        """``warm``: begin with an identity and a committed batch, so that the window is open."""
+    def __init__(self, budget: Budget, judge: Judge = judge, *, warm: bool, story: Sequence[str] = ()) -> None:
+        """``warm``: begin with an identity and a committed batch, so that the window is open. Then follows ``story``."""
         self._budget = budget
         self._judge = judge
         self._now = 0.0
@@ -118,10 +127,11 @@ class SessionAndVerdicts:
             tokens=_tokens(),
         )
         self._durable: list[e.AnyEntry] = []
-        self._stored: dict[int, tuple[int, int]] = {}
-        """Batch → segment and offset, as the ledger has it."""
-        self._in_flight_batches: dict[tuple[int, int], int] = {}
-        """(leader epoch, chunk) → batch that it stores."""
+        self._stored: dict[int, tuple[int, int, int]] = {}
+        """Batch → topic id, segment and offset, as the ledger has it."""
+        self._in_flight_batches: dict[tuple[int, int], tuple[int, int]] = {}
+        """(leader epoch, chunk) → batch that it stores, and topic id."""
+        self._rules = OPEN
         self._requests: list[SendBatch | OpenIdentity] = []
         self._replies: list[m.Reply] = []
         self._forgotten: set[int] = set()
@@ -133,6 +143,8 @@ class SessionAndVerdicts:
         if warm:
             for step in ("offer", *("deliver request", "commit", "deliver reply") * 2):
                 self.take(step)
+        for step in story:
+            self.take(step)
 
     # The search
 
@@ -151,6 +163,11 @@ class SessionAndVerdicts:
             "new term": budget.terms > 0,
             "announce": self._believed != newest.epoch,
             "disconnect": budget.disconnections > 0,
+            "delete topic": budget.topic_changes > 0 and TOPIC in newest.state.topics,
+            "create topic": budget.topic_changes > 0 and TOPIC not in newest.state.topics,
+            "withdraw the right": budget.right_changes > 0 and self._rules is OPEN,
+            "give the right back": budget.right_changes > 0 and self._rules is not OPEN,
+            "forget the producer": budget.forgettings > 0 and bool(self._expendable()),
             "pass time": self._session.wake_at is not None,
         }
         return [name for name, is_possible in possible.items() if is_possible]
@@ -170,7 +187,7 @@ class SessionAndVerdicts:
                 self._requests.append(self._requests[0])
             case "overtake request":
                 self._spend("overtakings")
-                self._judge_everywhere(self._requests.pop(1))
+                self._judge_everywhere(self._requests.pop())
             case "commit":
                 self._commit()
             case "deliver reply":
@@ -193,6 +210,15 @@ class SessionAndVerdicts:
                 self._perform(self._session.connection_changed(True, self._now))
             case "pass time":
                 self._pass_time()
+            case "delete topic" | "create topic":
+                self._spend("topic_changes")
+                self._change_topic(self._leaders[-1])
+            case "withdraw the right" | "give the right back":
+                self._spend("right_changes")
+                self._rules = NO_RIGHTS if self._rules is OPEN else OPEN
+            case "forget the producer":
+                self._spend("forgettings")
+                self._leaders[-1].apply(e.ProducersExpired(producer_ids=self._expendable()))
 
     def key(self) -> Hashable:
         names: dict[Any, int] = {}
@@ -202,6 +228,7 @@ class SessionAndVerdicts:
         )
         return (
             self._budget,
+            self._rules is OPEN,
             tuple(sorted(self._outcomes.items())),
             leaders,
             _shape(self._session, self._now, names),
@@ -238,6 +265,20 @@ class SessionAndVerdicts:
         self._offered += 1
         batch = Batch(self._offered)
         self._perform(self._session.offer(batch, [self._now + DELIVERY_TIMEOUT_SECONDS], self._now))
+
+    def _change_topic(self, leader: Leader) -> None:
+        topic = leader.state.topics.get(TOPIC)
+        new_id = leader.state.chunk + 1
+        leader.apply(
+            e.TopicCreated(topic_id=new_id, topic=TOPIC, segments=1, token=f"t{new_id}")
+            if topic is None
+            else e.TopicDeleted(topic_id=topic.topic_id, token=f"t{new_id}")
+        )
+
+    def _expendable(self) -> list[int]:
+        """Return the producers of which no batch is in flight."""
+        newest = self._leaders[-1]
+        return [each.producer_id for each in newest.state.producers.values() if each.last_chunk <= newest.durable]
 
     def _begin_term(self, entries: list[e.AnyEntry]) -> None:
         for leader in self._leaders:
@@ -281,7 +322,7 @@ class SessionAndVerdicts:
                 self._open(leader, request, body)
 
     def _judge_batch(self, leader: Leader, request: SendBatch | OpenIdentity, batch: m.ProduceBatch) -> None:
-        match self._judge(batch, leader.state, leader.durable):
+        match self._judge(batch, leader.state, leader.durable, self._rules):
             case Refusal() as refusal:
                 self._refuse(leader, request, refusal)
             case Duplicate() as known:
@@ -290,14 +331,16 @@ class SessionAndVerdicts:
             case Accept():
                 entry, _ = route_batch(leader.state.topics[TOPIC], batch)
                 leader.apply(entry)
-                number = int(batch.records[0].value)
-                self._in_flight_batches[leader.epoch, leader.state.chunk] = number
+                stored = int(batch.records[0].value), entry.topic_id
+                self._in_flight_batches[leader.epoch, leader.state.chunk] = stored
                 body = m.Committed(placements=entry.placements, topic_id=entry.topic_id)
                 self._reply_after(leader, leader.state.chunk, request, body)
 
     def _open(self, leader: Leader, request: SendBatch | OpenIdentity, body: m.OpenProducer) -> None:
         new_id = next(self._producer_ids)
-        decided = open_producer(body, leader.state, user=ANONYMOUS, new_id=new_id, max_named_producers=1)
+        decided = refuse_access(self._rules, ANONYMOUS, body) or open_producer(
+            body, leader.state, user=ANONYMOUS, new_id=new_id, max_named_producers=1
+        )
         match decided:
             case Refusal():
                 self._refuse(leader, request, decided)
@@ -325,22 +368,23 @@ class SessionAndVerdicts:
         """Make all chunks of the newest term durable, and send the replies that waited for them."""
         leader = self._leaders[-1]
         for chunk in range(leader.durable + 1, leader.state.chunk + 1):
-            number = self._in_flight_batches.get((leader.epoch, chunk))
-            if number is not None:
-                self._store(number)
+            stored = self._in_flight_batches.get((leader.epoch, chunk))
+            if stored is not None:
+                self._store(*stored)
         leader.durable = leader.state.chunk
         self._durable = list(leader.entries)
         self._replies += [reply for _, reply in leader.waiting]
         leader.waiting.clear()
 
-    def _store(self, number: int) -> None:
+    def _store(self, number: int, topic_id: int) -> None:
         if number in self._stored:
             raise BrokenPromiseError(f"batch {number} is stored twice")
         if self._stored and number < max(self._stored):
             raise BrokenPromiseError(f"batch {number} is stored after batch {max(self._stored)}")
         if self._outcomes.get(number) in (Outcome.FAILED, Outcome.INVALID):
             raise BrokenPromiseError(f"batch {number} is stored, and was reported as {self._outcomes[number]}")
-        self._stored[number] = (0, len(self._stored))
+        offset = sum(stored[0] == topic_id for stored in self._stored.values())
+        self._stored[number] = (topic_id, 0, offset)
 
     # The client
 
@@ -376,7 +420,7 @@ class SessionAndVerdicts:
             raise BrokenPromiseError(f"batch {number} is reported as {outcome}, and is stored")
         if reply is not None and reply.placements is not None:
             place = reply.placements[0]
-            if (place.segment, place.first_offset) != stored:
+            if (reply.topic_id, place.segment, place.first_offset) != stored:
                 raise BrokenPromiseError(f"batch {number} is stored at {stored}, and reported at {place}")
 
 
@@ -387,7 +431,10 @@ def _tokens() -> Iterator[str]:
 def _body(request: SendBatch | OpenIdentity) -> m.ProduceBatch | m.OpenProducer:
     if isinstance(request, OpenIdentity):
         return m.OpenProducer(
-            token=request.token, producer_id=request.producer_id, producer_epoch=request.producer_epoch
+            token=request.token,
+            producer_id=request.producer_id,
+            producer_epoch=request.producer_epoch,
+            accept_new=request.producer_id is not None,
         )
     assert isinstance(request.batch, Batch)
     return request.batch.request(

@@ -11,8 +11,7 @@ The rules ("E" is the combined table of other systems' rules, KIP-91 and KIP-360
 2.  All sends of one attempt go to one leader epoch. A refusal or loss ends the attempt. After a
     pause the head and all batches behind it are replayed in order: the same records under the same
     sequences.
-3.  The first send of an attempt goes alone, and so does the first after a long silence. Its commit
-    opens the window.
+3.  The first send of an attempt goes alone. Its commit opens the window.
 4.  The window is the smaller of the session's own and the announced one; 1 if the leader does not
     pipeline.
 5.  ``Committed`` counts whenever it arrives, a refusal only in its own attempt.
@@ -21,26 +20,28 @@ The rules ("E" is the combined table of other systems' rules, KIP-91 and KIP-360
     Only their offsets are missing. A proven batch whose own reply does not follow shortly is sent
     again, once and in the same attempt. It is reported without offsets if that has no reply in time,
     and as soon as the attempt ends.
-8.  Each record has its own deadline, at which its outcome is reported. A record of a batch that was
-    never sent is not stored, and leaves the batch. One that was sent is unknown, even if it was
-    rejected: a broker may have doubled it. A batch expires with its last record.
-9.  An expired batch that was sent leaves a possible gap. No new sequence is used until every batch
-    in flight has an outcome. Until then they are replayed, which may prove that there is no gap.
-    After that the identity is opened at the next producer epoch, from sequence 0 (KIP-360). Only
-    the leader assigns epochs.
-10. An unanswered request for an identity is repeated with the same token, so a lost reply costs no
-    further epoch.
+8.  Each record has its own deadline, at which its outcome is reported. A record of a queued batch is
+    not stored, and leaves the batch. One in flight is unknown, even if it was rejected: a broker may
+    have doubled it. A batch expires with its last record.
+9.  An opening at the next producer epoch closes the present one (KIP-360), and its reply names the
+    sequence that was reached. So it decides every batch in flight: those below are committed, and
+    the others never will be. Only then are batches renumbered, from 0 on. Only the leader assigns
+    epochs.
+10. A request for an identity is repeated with the same token until it is granted, so a lost reply
+    costs no further epoch, and a late copy opens nothing else.
 11. ``fenced`` ends the session, and those of the same program on all other shards. Nothing is
     renumbered silently.
 12. ``forgotten`` means that the leader no longer knows this producer. A named one was deleted, and
-    its source position with it: that ends the session. An anonymous one continues, because its
-    outcomes stay true. If every copy of the probe has been rejected, the batches are renumbered
-    under a new identity. Otherwise the probe is sent once more; after that, everything that was
-    sent fails as unknown (E, note 4). ``out_of_order`` for a probe is handled in the same way.
-    Behind the head it only means that an earlier batch was lost, and never causes a bump (E, note
-    5; librdkafka 4953).
-13. ``invalid`` fails that batch alone. Its sequence stays unused, so the batches behind it are
-    renumbered after a bump.
+    its source position with it: that ends the session. An anonymous one gets a new identity. The
+    opening cannot decide what was sent under the old one, so that is unknown (E, note 4). Therefore
+    an identity that has been idle is opened again before it is used: then nothing was sent.
+13. A batch that is refused for good (``invalid``, ``forbidden``, ``quota_exceeded``) is reported once an
+    opening has decided it: an earlier copy may be late, and be accepted because the topic or the
+    right exists again. ``out_of_order`` for a probe leads to an opening as well. Behind the head it
+    only means that an earlier batch was lost (E, note 5; librdkafka 4953).
+14. A batch that expires in flight keeps its place until its attempt ends. Its answer may be on its
+    way, and an opening in its stead costs a round trip, in which the next batch expires. For the same
+    reason a batch is not sent that cannot be answered before its deadline: it is reported as not stored.
 """
 
 from __future__ import annotations
@@ -52,17 +53,15 @@ from dataclasses import dataclass
 from headgate.client.decisions.session_batches import SessionBatches
 from headgate.client.decisions.session_transitions import (
     ATTEMPT_PHASES,
-    NUMBERINGS,
     PHASES,
     SENDING_PHASES,
     Action,
     Event,
-    Numbering,
     Phase,
 )
 from headgate.client.decisions.session_types import (
     OVERDUE_REPLY_SECONDS,
-    PROBE_AFTER_SILENCE_SECONDS,
+    REMEMBERED_SECONDS,
     RETRY_BACKOFF,
     Attempt,
     Command,
@@ -74,7 +73,6 @@ from headgate.client.decisions.session_types import (
     Outcome,
     Resolve,
     Sendable,
-    SendBatch,
     SentRequest,
     SessionBatch,
 )
@@ -112,19 +110,16 @@ class ProducerSession:
         self._named = named
         self._end: tuple[Outcome, str] = (Outcome.FENCED, "")
         self.phase = Phase.WAITING
-        self.numbering = Numbering.UNIDENTIFIED
-        self.resent_batches = 0
         self.epoch_bumps = 0
         self._max_in_flight = max_in_flight
         self._request_timeout_seconds = request_timeout_seconds
-        self._request_ids = request_ids
         self._tokens = tokens
         self._leader = LeaderView()
         self._attempt = Attempt()
         self._identity = Identity()
         self._last_reply_at = 0.0
         self._commands: list[Command] = []
-        self._batches = SessionBatches(self._commands, request_timeout_seconds)
+        self._batches = SessionBatches(self._commands, request_ids, request_timeout_seconds)
 
     # Observations
 
@@ -144,8 +139,7 @@ class ProducerSession:
         elif self.phase is Phase.OPENING:
             times += [self._identity.requested_at + self._request_timeout_seconds, self._attempt.overdue_at]
         elif self.phase in SENDING_PHASES:
-            times.append(self._attempt.overdue_at)
-            times.extend(self._batches.timeouts(self._attempt.number))
+            times += [self._attempt.overdue_at, self._batches.timeout(self._attempt.number)]
             times.extend(self._batches.settled_by(batch) for batch in self._batches.proven)
         wake_at = min(times)
         return None if wake_at == math.inf else wake_at
@@ -157,8 +151,13 @@ class ProducerSession:
 
     @property
     def in_flight(self) -> int:
-        """Number of batches with a sequence and no outcome."""
+        """Number of batches of which no reply has shown what became of them."""
         return len(self._batches.in_flight)
+
+    @property
+    def resent_batches(self) -> int:
+        """How often a batch was sent that had been sent before."""
+        return self._batches.resent
 
     @property
     def ready_for_batch(self) -> bool:
@@ -173,12 +172,12 @@ class ProducerSession:
         if self.phase is Phase.FENCED:
             outcome, reason = self._end
             return [Resolve(payload, outcome, reason=reason)]
-        self._batches.add(payload, deadlines)
+        self._batches.add(payload, deadlines, now)
         return self._advance(now)
 
     def open(self, now: float) -> list[Command]:
         """Request an identity before there is a batch. `Identified` or `IdentityRejected` follows."""
-        self._identity.wanted = self._needs_identity()
+        self._identity.wanted = not self._identity.open
         return self._advance(now)
 
     def connection_changed(self, connected: bool, now: float) -> list[Command]:
@@ -195,7 +194,7 @@ class ProducerSession:
         leader.window = max(1, min(self._max_in_flight, window)) if pipelining else 1
         if changed:
             self._on(Event.LEADER_CHANGED)
-        elif self.phase is Phase.OPENING or any(self._batches.unanswered(self._attempt.number)):
+        elif self.phase is Phase.OPENING or not self._batches.all_answered(self._attempt.number):
             self._attempt.overdue_at = min(self._attempt.overdue_at, now + OVERDUE_REPLY_SECONDS)
         return self._advance(now)
 
@@ -204,20 +203,19 @@ class ProducerSession:
         sent = self._batches.requests.get(request_id)
         if sent is None or sent.batch is None:
             return []
-        self._replied(now)
+        self._answered(sent, now)
         self._attempt.failures, self._attempt.refusal = 0, ""
         self._batches.commit(sent.batch, reply, now)
-        if not any(self._batches.unanswered(self._attempt.number)):
+        if self._batches.all_answered(self._attempt.number):
             self._on(Event.ALL_ANSWERED)
         return self._advance(now)
 
     def identified(self, request_id: int, reply: m.ProducerIdentity, now: float) -> list[Command]:
-        """Adopt the identity that the leader granted; numbering starts at 0."""
+        """Adopt the identity that the leader granted; rule 9."""
         sent = self._batches.requests.get(request_id)
-        if sent is None or sent.batch is not None or self._identity.token is None:
+        if sent is None or sent.batch is not None:
             return []
-        assert not self._batches.in_flight, "a new identity while batches of the old one are in flight"
-        self._replied(now)
+        self._answered(sent, now)
         self._on(Event.IDENTITY_GRANTED, _Occurrence(now, identity=reply))
         return self._advance(now)
 
@@ -227,13 +225,10 @@ class ProducerSession:
         sent = self._batches.requests.get(request_id)
         if sent is None or leader_epoch < sent.leader_epoch:
             return []  # rule 1: a deposed leader refused a request that was not meant for it
-        # If a newer leader refuses, the one that was asked may have accepted this copy before its term ended.
-        newer_leader = leader_epoch > sent.leader_epoch
-        if not newer_leader and sent.batch is not None and reply.verdict != "not_leader":
-            sent.batch.unrejected_request_ids.discard(request_id)
         if sent.attempt == self._attempt.number and self.phase in ATTEMPT_PHASES:  # rule 5
             self._replied(now)
             self._attempt.refusal = f"{reply.verdict}: {reply.reason}"
+            newer_leader = leader_epoch > sent.leader_epoch
             event = Event.ATTEMPT_FAILED if newer_leader else self._meaning(reply.verdict, sent.batch)
             self._on(event, _Occurrence(now, jitter, reply.reason, sent.batch, verdict=reply.verdict))
         return self._advance(now)
@@ -245,10 +240,9 @@ class ProducerSession:
         if batch in self._batches.proven:
             return Event.ATTEMPT_FAILED
         if verdict in ("invalid", "forbidden", "quota_exceeded"):
-            return Event.IDENTITY_INVALID if batch is None else Event.BATCH_INVALID
-        probed = self.phase is Phase.PROBING and batch is not None and batch is self._batches.in_flight[0]
-        if verdict in ("out_of_order", "forgotten") and probed:
-            return Event.PROBE_OUT_OF_ORDER
+            return Event.IDENTITY_REFUSED if batch is None else Event.BATCH_REFUSED
+        if verdict == "forgotten" or (verdict == "out_of_order" and self.phase is Phase.PROBING):
+            return Event.HISTORY_LOST
         return Event.ATTEMPT_FAILED
 
     def send_failed(self, request_id: int, now: float, jitter: float) -> list[Command]:
@@ -272,7 +266,7 @@ class ProducerSession:
         return self._pop_commands()
 
     def abandon(self, reason: str) -> list[Command]:
-        """Close: batches that were sent are unknown, the rest is not stored."""
+        """Close: what is in flight is unknown, the rest is not stored."""
         self._on(Event.CLOSE_REQUESTED, _Occurrence(reason=reason))
         return self._pop_commands()
 
@@ -280,8 +274,7 @@ class ProducerSession:
 
     def _on(self, event: Event, occurrence: _Occurrence = _NOTHING) -> None:
         self.phase, actions = PHASES[self.phase].get(event, (self.phase, ()))
-        self.numbering, more_actions = NUMBERINGS[self.numbering].get(event, (self.numbering, ()))
-        for action in (*actions, *more_actions):
+        for action in actions:
             self._perform(action, occurrence)
 
     def _perform(self, action: Action, occurrence: _Occurrence) -> None:
@@ -297,23 +290,19 @@ class ProducerSession:
                     self._attempt.failures, occurrence.jitter
                 )
                 self._attempt.failures += 1
-            case Action.FAIL_QUEUE:
-                self._forget_identity_requests()
-                self._batches.fail_queue(occurrence.reason)
-                self._commands.append(IdentityRejected(occurrence.verdict, occurrence.reason))
-            case Action.FAIL_BATCH:
+            case Action.CLOSE_EPOCH:
+                self._identity.open = False
+            case Action.NOTE_REFUSAL:
                 assert occurrence.batch is not None, "a batch was refused"
-                self._batches.fail(occurrence.batch, occurrence.reason)
-                self._on(Event.GAP_FOUND)
-            case Action.RESTART_HISTORY:
-                if self._batches.restart_history(occurrence.reason):
-                    self._on(Event.GAP_FOUND)
-            case Action.COUNT_BUMP:
-                self.epoch_bumps += 1
+                occurrence.batch.refusal = occurrence.reason
+            case Action.REFUSE_ALL:
+                self._identity.wanted = False
+                self._batches.resolve_all(Outcome.UNKNOWN, Outcome.INVALID, occurrence.reason)
+                self._commands.append(IdentityRejected(occurrence.verdict, occurrence.reason))
             case Action.FENCE_ALL:
                 outcome = Outcome.FORGOTTEN if occurrence.verdict == "forgotten" else Outcome.FENCED
                 self._end = outcome, occurrence.reason
-                if self._identity.token is not None or self._identity.wanted:
+                if not self._identity.open:
                     self._commands.append(IdentityRejected(occurrence.verdict, occurrence.reason))
                 self._batches.resolve_all(outcome, outcome, occurrence.reason)
             case Action.ABANDON_ALL:
@@ -328,16 +317,18 @@ class ProducerSession:
             batches.settle_proven()
         if now >= batches.next_deadline:
             batches.expire(now, self._obstacle())
-        if batches.forget_expired_window():
+        if self.phase not in ATTEMPT_PHASES and batches.expired_in_flight():
             self._on(Event.GAP_FOUND)
-        if self.numbering is Numbering.GAPPED and not batches.in_flight:
-            self._on(Event.BUMP_DUE)
         if now >= self._attempt.retry_at:
             self._on(Event.PAUSE_OVER)
+        if batches.queue and not batches.in_flight and now - self._last_reply_at > REMEMBERED_SECONDS:
+            self._on(Event.SILENCE)  # rule 12
         if self._leader.reachable and (batches.in_flight or batches.queue or self._identity.wanted):
-            self._on(Event.READY_TO_OPEN if self._needs_identity() else Event.READY_TO_SEND, _Occurrence(now))
+            self._on(Event.READY_TO_SEND if self._identity.open else Event.READY_TO_OPEN, _Occurrence(now))
         if self.phase in SENDING_PHASES:
-            self._send_ready_batches(now)
+            assert self._identity.producer is not None, "sending without an identity"
+            limit = 1 if self.phase is Phase.PROBING else self._leader.window
+            batches.send(self._attempt, self._identity.producer, limit, now)
         return self._pop_commands()
 
     def _pop_commands(self) -> list[Command]:
@@ -345,8 +336,11 @@ class ProducerSession:
         self._commands.clear()
         return commands
 
-    def _needs_identity(self) -> bool:
-        return self.numbering in (Numbering.UNIDENTIFIED, Numbering.REOPENING)
+    def _answered(self, sent: SentRequest, now: float) -> None:
+        """Note that the leader has accepted a request."""
+        self._replied(now)
+        if sent.attempt == self._attempt.number:
+            self._batches.measure(sent, now)
 
     def _replied(self, now: float) -> None:
         """Note that the leader is there."""
@@ -357,9 +351,7 @@ class ProducerSession:
             return True
         if self.phase is Phase.OPENING:
             return now >= self._identity.requested_at + self._request_timeout_seconds
-        return self.phase in SENDING_PHASES and any(
-            now >= timeout for timeout in self._batches.timeouts(self._attempt.number)
-        )
+        return self.phase in SENDING_PHASES and now >= self._batches.timeout(self._attempt.number)
 
     # Attempts and identities
 
@@ -370,62 +362,18 @@ class ProducerSession:
         self._attempt.leader_epoch = self._leader.epoch
 
     def _request_identity(self, now: float) -> None:
-        assert not self._batches.in_flight, "an identity is requested while batches of the old one are in flight"
         identity, epoch = self._identity, self._attempt.leader_epoch
         identity.token = identity.token or next(self._tokens)  # rule 10
         identity.requested_at = now
-        request_id = next(self._request_ids)
-        self._batches.requests[request_id] = SentRequest(None, self._attempt.number, epoch)
+        request_id = self._batches.add_request(None, self._attempt, now)
         self._commands.append(OpenIdentity(request_id, epoch, identity.token, *(identity.producer or (None, 0))))
 
     def _adopt_identity(self, granted: m.ProducerIdentity | None) -> None:
         assert granted is not None, "an identity was granted"
-        self._identity.producer = (granted.producer_id, granted.producer_epoch)
-        self._identity.next_sequence = 0
-        self._forget_identity_requests()
+        self.epoch_bumps += self._identity.producer is not None
+        self._identity = Identity((granted.producer_id, granted.producer_epoch), open=True)
+        self._batches.decide(granted.previous_next_sequence)
         self._commands.append(Identified(granted.created))
-
-    def _forget_identity_requests(self) -> None:
-        self._identity.token = None
-        self._identity.wanted = False
-        self._batches.forget_identity_requests()
-
-    # Sending
-
-    def _send_ready_batches(self, now: float) -> None:
-        batches = self._batches
-        if not batches.in_flight and now - self._last_reply_at > PROBE_AFTER_SILENCE_SECONDS:
-            self._on(Event.SILENCE)  # rule 3
-        outstanding = sum(1 for _ in batches.unanswered(self._attempt.number))
-        limit = 1 if self.phase is Phase.PROBING else self._leader.window
-        for batch in batches.proven:
-            if batch.resend_at is not None and now >= batch.resend_at:
-                batch.resend_at = None
-                self._send(batch, now)
-        for batch in batches.in_flight:
-            if batch.attempt != self._attempt.number:
-                if outstanding >= limit:
-                    return
-                outstanding += 1
-                self._send(batch, now)
-        # Rule 9. An expired batch in flight may leave a gap.
-        if self.numbering is not Numbering.NUMBERED or any(batch.resolved for batch in batches.in_flight):
-            return
-        while batches.queue and outstanding < limit:
-            batch = batches.number_next(self._identity.next_sequence)
-            self._identity.next_sequence += 1
-            outstanding += 1
-            self._send(batch, now)
-
-    def _send(self, batch: SessionBatch, now: float) -> None:
-        assert self._identity.producer is not None, "sending without an identity"
-        assert batch.sequence is not None, "sending without a sequence"
-        self.resent_batches += batch.ever_sent
-        request_id, number, epoch = next(self._request_ids), self._attempt.number, self._attempt.leader_epoch
-        self._batches.record_send(batch, request_id, SentRequest(batch, number, epoch), now)
-        self._commands.append(
-            SendBatch(batch.payload, request_id, epoch, *self._identity.producer, batch.sequence, number)
-        )
 
     def _obstacle(self) -> str:
         """Return what prevents a commit now, for people."""

@@ -1,29 +1,35 @@
-"""The batches of a producer session, from the queue to their outcomes, and the requests that carried them. Pure.
+"""Number the batches of a producer session, send them, and decide the outcome of each. Pure.
 
-A batch is queued, then in flight, and at last resolved. A batch is *proven* if a later one is committed:
-it is durable, and only its offsets are missing. Rules, with their numbers in
-headgate.client.decisions.producer_session:
+A batch is queued, then in flight under a sequence, and at last resolved. What is queued is certainly not
+stored. A batch is *proven* if a later one is committed: it is durable, and only its offsets are missing.
+headgate.client.decisions.producer_session decides when to send, and states the rules. This module applies
+those about batches:
 
 * A proven batch whose own reply does not follow shortly is sent again once, then reported without
   offsets (7).
-* Each record has its own deadline; a batch expires with its last record (8).
-* What is certainly not stored returns to the front of the queue and gets another sequence (12, 13).
+* Each record has its own deadline; a batch expires with its last record (8). One that cannot be answered
+  before its deadline is not sent (14).
+* An opening decides every batch in flight: what is not stored returns to the queue, unless a copy of it
+  was refused (9).
 """
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from headgate.client.decisions.session_types import (
     MISSING_REPLY_TIMEOUT_SECONDS,
+    Attempt,
     Command,
     Expire,
     ForgetRequests,
     Outcome,
     Resolve,
+    RoundTrip,
     Sendable,
+    SendBatch,
     SentRequest,
     SessionBatch,
 )
@@ -31,11 +37,12 @@ from headgate.protocol import messages as m
 
 
 class SessionBatches:
-    """The unresolved batches of one session. Outcomes are appended to ``commands``."""
+    """The unresolved batches of one session. Sends and outcomes are appended to ``commands``."""
 
-    def __init__(self, commands: list[Command], request_timeout_seconds: float) -> None:
+    def __init__(self, commands: list[Command], request_ids: Iterator[int], request_timeout_seconds: float) -> None:
         self.in_flight: deque[SessionBatch] = deque()
-        """Batches with a sequence and no outcome, in the order of their sequences. An expired one stays."""
+        """Batches with a sequence and no proof of what became of them, in the order of their sequences. The
+        present attempt has sent the first ones. An expired one stays until its attempt has ended."""
         self.proven: list[SessionBatch] = []
         """Rule 7: durable, and their offsets may still arrive."""
         self.queue: deque[SessionBatch] = deque()
@@ -43,7 +50,11 @@ class SessionBatches:
         """No deadline is earlier; recomputed when it is due, because most batches end long before theirs."""
         self.requests: dict[int, SentRequest] = {}
         """Request id → what it carried; requests that may still be answered."""
+        self.round_trip = RoundTrip()
+        self.resent = 0
+        self._next_sequence = 0
         self._commands = commands
+        self._request_ids = request_ids
         self._request_timeout_seconds = request_timeout_seconds
 
     @property
@@ -51,32 +62,62 @@ class SessionBatches:
         """Number of batches whose owner waits for the outcome."""
         return len(self.queue) + len(self.proven) + sum(not batch.resolved for batch in self.in_flight)
 
-    def unanswered(self, attempt: int) -> Iterator[SessionBatch]:
-        """Yield the batches in flight that ``attempt`` has sent."""
-        return (batch for batch in self.in_flight if batch.attempt == attempt)
+    def all_answered(self, attempt: int) -> bool:
+        """Return whether no batch that ``attempt`` has sent waits for its answer."""
+        return not self.in_flight or self.in_flight[0].attempt != attempt
 
-    def timeouts(self, attempt: int) -> Iterator[float]:
-        """Yield when the unanswered sends of ``attempt`` time out."""
-        return (batch.sent_at + self._request_timeout_seconds for batch in self.unanswered(attempt))
+    def timeout(self, attempt: int) -> float:
+        """Return when the oldest unanswered send of ``attempt`` times out."""
+        return math.inf if self.all_answered(attempt) else self.in_flight[0].sent_at + self._request_timeout_seconds
 
-    def add(self, payload: Sendable, deadlines: Sequence[float]) -> None:
+    # Requests
+
+    def add(self, payload: Sendable, deadlines: Sequence[float], now: float) -> None:
         """Queue a batch. ``deadlines``, ascending: when the outcomes of its records must be known."""
-        self.queue.append(SessionBatch(payload, deque(deadlines)))
+        self.queue.append(SessionBatch(payload, deque(deadlines), deadlines[-1] - now))
         self.next_deadline = min(self.next_deadline, deadlines[0])
 
-    def number_next(self, sequence: int) -> SessionBatch:
-        """Move the head of the queue into flight under ``sequence``, and return it."""
-        batch = self.queue.popleft()
-        batch.sequence = sequence
-        self.in_flight.append(batch)
-        return batch
+    def add_request(self, batch: SessionBatch | None, attempt: Attempt, now: float) -> int:
+        """Expect the answer to a request that carries ``batch``, or that asks for the identity; return its id."""
+        request_id = next(self._request_ids)
+        self.requests[request_id] = SentRequest(batch, attempt.number, attempt.leader_epoch, now)
+        return request_id
 
-    def record_send(self, batch: SessionBatch, request_id: int, request: SentRequest, now: float) -> None:
-        batch.ever_sent = True
+    def measure(self, request: SentRequest, now: float) -> None:
+        """Add the time until the answer to ``request`` to the measured ones."""
+        self.round_trip = self.round_trip.measured(now - request.sent_at)
+
+    def send(self, attempt: Attempt, producer: tuple[int, int], limit: int, now: float) -> None:
+        """Send what is due, with at most ``limit`` batches unanswered. ``producer``: its id and epoch."""
+        for batch in self.proven:
+            if batch.resend_at is not None and now >= batch.resend_at:
+                batch.resend_at = None
+                self._send(batch, attempt, producer, now)
+        outstanding = 0
+        for batch in self.in_flight:
+            outstanding += 1
+            if batch.attempt != attempt.number:
+                if outstanding > limit:
+                    return
+                self._send(batch, attempt, producer, now)
+        while self.queue and outstanding < limit:
+            batch = self.queue.popleft()
+            self._expire_hopeless(batch, now)
+            if not batch.resolved:
+                batch.sequence = self._next_sequence
+                self._next_sequence += 1
+                self.in_flight.append(batch)
+                outstanding += 1
+                self._send(batch, attempt, producer, now)
+
+    def _send(self, batch: SessionBatch, attempt: Attempt, producer: tuple[int, int], now: float) -> None:
+        self.resent += batch.ever_sent
+        request_id = self.add_request(batch, attempt, now)
         batch.request_ids.append(request_id)
-        batch.unrejected_request_ids.add(request_id)
-        batch.attempt, batch.sent_at = request.attempt, now
-        self.requests[request_id] = request
+        batch.ever_sent, batch.attempt, batch.sent_at = True, attempt.number, now
+        self._commands.append(
+            SendBatch(batch.payload, request_id, attempt.leader_epoch, *producer, batch.sequence, attempt.number)
+        )
 
     # Commits
 
@@ -119,12 +160,14 @@ class SessionBatches:
     def expire(self, now: float, obstacle: str) -> None:
         """Report records whose deadline has passed; rule 8. ``obstacle``: what prevents a commit, for people."""
         for batch in self.in_flight:
-            self._expire_records(batch, now, Outcome.UNKNOWN, f"it was sent, but {obstacle}")
+            self._expire_records(
+                batch, now, Outcome.UNKNOWN, f"the delivery timeout has passed: it was sent, but {obstacle}"
+            )
         for batch in self.queue:
-            if batch.ever_sent:
-                self._expire_records(batch, now, Outcome.UNKNOWN, f"a copy of it was refused, and then {obstacle}")
-            else:
-                self._expire_records(batch, now, Outcome.FAILED, f"it was never sent, because {obstacle}")
+            past = "no copy of it was stored" if batch.ever_sent else "it was never sent"
+            self._expire_records(
+                batch, now, Outcome.FAILED, f"the delivery timeout has passed: {past}, because {obstacle}"
+            )
         for batch in self.proven:
             if batch.deadlines[0] <= now:
                 self._settle(batch, None)
@@ -132,6 +175,18 @@ class SessionBatches:
         self.queue = deque(batch for batch in self.queue if not batch.resolved)
         waiting = (*self.in_flight, *self.queue, *self.proven)
         self.next_deadline = min((batch.deadlines[0] for batch in waiting if not batch.resolved), default=math.inf)
+
+    def _expire_hopeless(self, batch: SessionBatch, now: float) -> None:
+        """Report the records of a queued batch that cannot be answered before their deadline; rule 14."""
+        needed = self.round_trip.needed(batch.life_seconds)
+        if batch.deadlines[0] <= now + needed:
+            self._expire_records(
+                batch,
+                now + needed,
+                Outcome.FAILED,
+                f"it was not sent, because the delivery timeout ends within {needed:.3f} s: an answer of its leader "
+                f"takes {self.round_trip.seconds:.3f} s",
+            )
 
     def _expire_records(self, batch: SessionBatch, now: float, outcome: Outcome, reason: str) -> None:
         due = None
@@ -141,84 +196,50 @@ class SessionBatches:
             due = batch.deadlines.popleft()
         if due is None:
             return
-        reason = f"the delivery timeout has passed: {reason}"
         if batch.deadlines:
             self._commands.append(Expire(batch.payload, due, outcome, reason))
         else:
             self._resolve(batch, outcome, reason)
 
-    def forget_expired_window(self) -> bool:
-        """Give up what is in flight if all of it has expired; return whether sequences remain unfilled. Rule 9."""
-        if not self.in_flight or not all(batch.resolved for batch in self.in_flight):
-            return False
-        for batch in self.in_flight:
-            self._forget_requests(batch)
-        self.in_flight.clear()
-        return True
-
-    # Refusals
-
-    def fail(self, batch: SessionBatch, reason: str) -> None:
-        """Report a batch in flight as invalid, and renumber those behind it; rule 13."""
-        self._resolve(batch, Outcome.INVALID, reason)
-        self._forget_requests(batch)
-        behind: list[SessionBatch] = []
-        while (last := self.in_flight.pop()) is not batch:
-            behind.append(last)
-        self._renumber(behind)
-
-    def fail_queue(self, reason: str) -> None:
-        """Report every queued batch as invalid."""
-        for batch in self.queue:
-            self._resolve(batch, Outcome.INVALID, reason)
-        self.queue.clear()
-
-    def restart_history(self, reason: str) -> bool:
-        """Renumber what is certainly not stored; rule 12. Return whether that leaves sequences unfilled.
-
-        Otherwise the probe will be sent once more; the next call reports what is in flight as unknown.
-        """
-        probe = self.in_flight[0]
-        if not probe.unrejected_request_ids:
-            behind = list(reversed(self.in_flight))
+    def expired_in_flight(self) -> bool:
+        """Return whether a batch in flight has expired, whose attempt has ended; forget them if all of them have."""
+        expired = sum(batch.resolved for batch in self.in_flight)
+        if expired and expired == len(self.in_flight):
+            for batch in self.in_flight:
+                self._forget_requests(batch)
             self.in_flight.clear()
-            self._renumber(behind)
-            return True
-        if probe.unknown_once:
-            for lost in self.in_flight:
-                self._resolve(lost, Outcome.UNKNOWN, f"the leader does not know this producer's history: {reason}")
-        probe.unknown_once = True
-        return False
+        return expired > 0
 
-    def _renumber(self, last_first: Iterable[SessionBatch]) -> None:
-        """Return batches that are certainly not stored to the front of the queue."""
-        for batch in last_first:
-            # Late replies refer to a sequence that the batch no longer has.
-            self._forget_requests(batch)
-            if not batch.resolved:
-                batch.sequence, batch.attempt = None, 0
-                self.queue.appendleft(batch)
+    # Openings
 
-    # The end
+    def decide(self, reached: int | None) -> None:
+        """Decide every batch in flight; rule 9. ``reached``: the sequence that its epoch reached; None: not known."""
+        self._forget_all_requests()
+        unsent: list[SessionBatch] = []
+        for batch in self.in_flight:
+            batch.request_ids.clear()
+            if reached is None:
+                self._resolve(batch, Outcome.UNKNOWN, "it was sent, and the leader has forgotten this producer since")
+            elif batch.sequence < reached:
+                self._resolve(batch, Outcome.COMMITTED)
+            elif batch.refusal is not None:
+                self._resolve(batch, Outcome.INVALID, batch.refusal)
+            elif not batch.resolved:
+                unsent.append(batch)
+        self.in_flight.clear()
+        self.queue.extendleft(reversed(unsent))
+        self._next_sequence = 0
 
-    def resolve_all(self, sent: Outcome, unsent: Outcome, reason: str) -> None:
+    def resolve_all(self, in_flight: Outcome, queued: Outcome, reason: str) -> None:
         """Report every batch, and forget every request."""
-        for batch in self.proven:
-            self._resolve(batch, Outcome.COMMITTED)
-        for batch in (*self.in_flight, *self.queue):
-            self._resolve(batch, sent if batch.ever_sent else unsent, reason)
-        self.proven.clear()
+        self.settle_proven()
+        for batch in self.in_flight:
+            self._resolve(batch, in_flight, reason)
+        for batch in self.queue:
+            self._resolve(batch, queued, reason)
         self.in_flight.clear()
         self.queue.clear()
-        self._commands.append(ForgetRequests(tuple(self.requests)))
-        self.requests.clear()
-
-    def forget_identity_requests(self) -> None:
-        """Expect no more replies to requests for an identity."""
-        stale = tuple(request_id for request_id, sent in self.requests.items() if sent.batch is None)
-        for request_id in stale:
-            del self.requests[request_id]
-        self._commands.append(ForgetRequests(stale))
+        self._forget_all_requests()
 
     def _resolve(
         self, batch: SessionBatch, outcome: Outcome, reason: str = "", reply: m.Committed | None = None
@@ -232,4 +253,7 @@ class SessionBatches:
             del self.requests[request_id]
         self._commands.append(ForgetRequests(tuple(batch.request_ids)))
         batch.request_ids.clear()
-        batch.unrejected_request_ids.clear()
+
+    def _forget_all_requests(self) -> None:
+        self._commands.append(ForgetRequests(tuple(self.requests)))
+        self.requests.clear()

@@ -14,9 +14,9 @@ from headgate.protocol import messages as m
 
 RETRY_BACKOFF: Final = Backoff(first_seconds=0.025, longest_seconds=1.0, jitter=1.0, shortest_seconds=0.0125)
 """Between two attempts of a client."""
-PROBE_AFTER_SILENCE_SECONDS: Final = 10.0
-"""After this long without an answer the leader may have forgotten the producer, so one batch is
-sent alone first."""
+REMEMBERED_SECONDS: Final = 30.0
+"""For this long after an answer no producer is forgotten for being idle: half of the least
+``ingest.producer_idle_seconds``."""
 OVERDUE_REPLY_SECONDS: Final = 0.25
 """A leader that announces itself again replies within this time to what reached it: longer than most commits take."""
 MISSING_REPLY_TIMEOUT_SECONDS: Final = 0.1
@@ -55,7 +55,7 @@ class Sendable(Protocol):
     def expire(self, due: float, outcome: Outcome, reason: str) -> None:
         """Receive the outcome of the records with a deadline up to ``due``; others follow.
 
-        FAILED: no request was built yet, and none may contain these records.
+        FAILED: none of these records is stored, and no request may contain them from now on.
         """
 
     def resolve(self, outcome: Outcome, reply: m.Committed | None, reason: str) -> None:
@@ -146,27 +146,47 @@ Command = SendBatch | OpenIdentity | Expire | Resolve | ForgetRequests | Identif
 # What a session knows
 
 
+@dataclass(frozen=True, slots=True)
+class RoundTrip:
+    """Time from a request to its answer, smoothed as in RFC 6298. 0: not measured yet."""
+
+    seconds: float = 0.0
+
+    def measured(self, seconds: float) -> RoundTrip:
+        """Return the value after another measurement."""
+        return RoundTrip(self.seconds + (seconds - self.seconds) / 8 if self.seconds else seconds)
+
+    def needed(self, life_seconds: float) -> float:
+        """Return how long before its deadline a batch has to be sent. ``life_seconds``: from its offer to its deadline.
+
+        Two round trips, because an answer can be late. At most half of its life, so that a fresh batch is
+        always sent and measures again.
+        """
+        return min(2 * self.seconds, life_seconds / 2)
+
+
 @dataclass(slots=True, eq=False)
 class SessionBatch:
-    """One batch. ``sequence`` None: never sent under the current identity."""
+    """One batch. ``sequence`` and ``attempt`` have a meaning once it is in flight."""
 
     payload: Sendable
     deadlines: deque[float]
     """Of the records without an outcome, ascending; empty once it is resolved by expiry."""
-    sequence: int | None = None
+    life_seconds: float
+    """From its offer to its last deadline."""
+    sequence: int = 0
     attempt: int = 0
     """The attempt in which it was last sent."""
     sent_at: float = 0.0
     resend_at: float | None = None
     """Of a proven batch: when it is sent again; None: it was."""
     request_ids: list[int] = field(default_factory=list)
-    unrejected_request_ids: set[int] = field(default_factory=set)
-    """Requests that the leader they were meant for has not rejected."""
+    """Requests that carried it under its present sequence."""
+    refusal: str | None = None
+    """Why the leader refused a copy of it for good. Another copy may be stored until the epoch is closed."""
     ever_sent: bool = False
     resolved: bool = False
     """Its owner knows the outcome."""
-    unknown_once: bool = False
-    """The leader did not know its place in the producer's history, and it was sent once more."""
 
 
 @dataclass(slots=True)
@@ -176,6 +196,7 @@ class SentRequest:
     batch: SessionBatch | None
     attempt: int
     leader_epoch: int
+    sent_at: float
 
 
 @dataclass(slots=True)
@@ -213,10 +234,11 @@ class Identity:
     """The identity, and the request for it."""
 
     producer: tuple[int, int] | None = None
-    """(producer id, producer epoch)."""
-    next_sequence: int = 0
+    """(producer id, producer epoch); None: none was granted yet."""
+    open: bool = False
+    """Whether another batch can be numbered. Otherwise the identity has to be opened, at its next epoch."""
     token: str | None = None
-    """Of the request that is unanswered."""
+    """Of the request that has not been granted yet."""
     wanted: bool = False
     """Requested before there is a batch."""
     requested_at: float = 0.0

@@ -109,11 +109,10 @@ def test_the_outcome_at_a_deadline_says_what_happened(obstacle, reason):
     assert re.search(f"^the delivery timeout has passed: it was {reason}$", talk.reasons["a"])
 
 
-def test_a_refused_batch_that_waits_for_a_new_sequence_is_unknown_at_its_deadline():
-    talk = streaming(deadline=10)
-    talk.wait(60)
+def test_a_refused_batch_that_no_opening_has_decided_is_unknown_at_its_deadline():
+    talk = streaming(deadline=10, max_in_flight=1)
     talk.offer("a", "b")
-    talk.refuse("a", "out_of_order")
+    talk.refuse("a", "invalid")
     talk.connect(False)
     talk.wait(10)
     assert (Outcome.UNKNOWN, Outcome.FAILED) == (talk.outcomes["a"], talk.outcomes["b"])
@@ -135,22 +134,53 @@ def test_a_commit_proves_an_expired_batch_and_closes_its_gap():
     talk.offer_until("b", 20)
     talk.wait(2)
     assert Outcome.UNKNOWN is talk.outcomes["a"]
-    assert [] == talk.offer("c")
-    assert ["c@3"] == talk.commit("b")
+    assert ["c@3"] == talk.offer("c"), "if a is lost, the leader refuses c"
+    assert [] == talk.commit("b")
     assert 0 == talk.session.epoch_bumps
 
 
-def test_an_expired_batch_blocks_new_sequences_until_the_batches_behind_it_are_resolved():
+@pytest.mark.parametrize("end", ["a refusal", "no answer in time", "a disconnection", "another leader"])
+def test_a_batch_that_expired_in_flight_is_not_sent_again_after_its_attempt(end):
+    """An opening says what became of it, and of the batch behind it."""
+    talk = streaming()
+    talk.offer_until("a", 3)
+    talk.offer_until("b", 20)
+    talk.wait(4)
+    assert Outcome.UNKNOWN is talk.outcomes["a"]
+    match end:
+        case "a refusal":
+            assert ["open"] == talk.refuse("b", "out_of_order") + talk.wait_for_pause()
+        case "no answer in time":
+            assert ["open"] == talk.wait(1.1)
+        case "a disconnection":
+            assert ["open"] == talk.connect(False) + talk.connect()
+        case "another leader":
+            assert ["open"] == talk.leader(2)
+    assert ["b@0"] == talk.identify(7, 1, reached=1)
+
+
+def test_the_answer_to_an_expired_probe_opens_the_window():
+    """After an outage each batch expires before the answer to the one before it: giving up that one ends nowhere."""
+    talk = Dialogue()
+    talk.connect()
+    talk.leader()
+    talk.offer_until("a", 0.5)
+    talk.identify()
+    talk.offer_until("b", 20)
+    talk.offer_until("c", 20)
+    talk.wait(0.6)
+    assert Outcome.UNKNOWN is talk.outcomes["a"]
+    assert ["b@1", "c@2"] == talk.commit("a")
+    assert 0 == talk.session.epoch_bumps
+
+
+def test_an_expired_batch_that_nobody_follows_ends_its_epoch_when_its_answer_is_overdue():
     talk = streaming(deadline=3)
     talk.offer("a")
-    talk.wait(1)
-    talk.offer("b")
-    talk.wait(2)
-    assert ["a"] == [name for name, what in talk.outcomes.items() if what is Outcome.UNKNOWN]
-    assert [] == talk.offer("c"), "a may leave a gap, and b is not resolved"
-    assert ["open"] == talk.wait(1)
-    assert Outcome.UNKNOWN is talk.outcomes["b"]
-    assert ["c@0"] == talk.identify(7, 1)
+    assert [] == talk.wait(60)
+    assert 0 == talk.session.in_flight
+    assert ["open"] == talk.offer("b")
+    assert ["b@0"] == talk.identify(7, 1, reached=1)
 
 
 def test_batches_expire_in_order():
@@ -159,19 +189,6 @@ def test_batches_expire_in_order():
     talk.wait(3)
     assert ["0", "a", "b", "c", "d"] == list(talk.outcomes)
     assert [Outcome.UNKNOWN] * 2 + [Outcome.FAILED] * 2 == list(talk.outcomes.values())[1:]
-
-
-def test_an_expired_batch_that_turns_out_to_be_stored_leaves_no_gap():
-    talk = streaming(deadline=10)
-    talk.offer("a")
-    talk.wait(2)
-    talk.offer("b")
-    talk.connect(False)
-    talk.wait(8.5)
-    talk.offer("c")
-    talk.connect()
-    assert ["b@2", "c@3"] == talk.commit("a")
-    assert 0 == talk.session.epoch_bumps
 
 
 def test_an_unanswered_bump_is_repeated_with_the_same_token():
@@ -250,39 +267,27 @@ def test_out_of_order_for_a_head_that_is_no_probe_is_retried():
     assert 0 == talk.session.epoch_bumps
 
 
-@pytest.mark.parametrize("verdict", ["forgotten", "out_of_order"])
-def test_a_forgotten_producer_renumbers_the_batches_whose_every_copy_was_refused(verdict):
+def test_a_probe_out_of_order_is_decided_by_an_opening():
     talk = streaming()
-    talk.wait(60)
     talk.offer("a", "b")
-    talk.refuse("a", verdict)
+    talk.refuse("a", "unavailable")
+    talk.wait_for_pause()
+    talk.refuse("a", "out_of_order")
     assert ["open"] == talk.wait_for_pause()
-    assert ["a@0"] == talk.identify(8, 0)
+    assert ["a@0"] == talk.identify(7, 1, reached=0)
     assert ["b@1"] == talk.commit("a")
 
 
-@pytest.mark.parametrize("verdict", ["forgotten", "out_of_order"])
-def test_a_forgotten_producer_with_an_unanswered_copy_reports_unknown(verdict):
-    """The unanswered copy may be stored: sending the batch under another sequence could store it twice."""
-    talk = streaming()
-    talk.offer("a")
-    talk.wait(5.1)  # no answer: sent again, as a probe
-    talk.refuse("a", verdict)
-    assert ["a@1"] == talk.wait_for_pause()
-    assert [] == talk.refuse("a", verdict)
-    assert Outcome.UNKNOWN is talk.outcomes["a"]
-    talk.offer("b")
-    assert ["open"] == talk.wait_for_pause()
-    assert ["b@0"] == talk.identify(8, 0)
-
-
-def test_forgotten_behind_the_head_is_retried_as_a_probe():
-    """Only the head shows what is certainly not stored."""
+@pytest.mark.parametrize("refused", ["a", "b"])
+def test_what_was_sent_is_unknown_after_the_producer_was_forgotten(refused):
+    """Another copy may be stored, whatever became of this one: under another identity it would be stored twice."""
     talk = streaming()
     talk.offer("a", "b")
-    talk.refuse("b", "forgotten")
-    assert ["a@1"] == talk.wait_for_pause()
-    assert {"0"} == set(talk.outcomes)
+    talk.refuse(refused, "forgotten")
+    assert ["open"] == talk.wait_for_pause()
+    talk.offer("c")
+    assert ["c@0"] == talk.identify(8, 0)
+    assert (Outcome.UNKNOWN, Outcome.UNKNOWN) == (talk.outcomes["a"], talk.outcomes["b"])
 
 
 def test_a_named_producer_that_was_deleted_ends():
@@ -305,34 +310,38 @@ def test_a_named_producer_that_was_deleted_gets_no_next_epoch():
     assert Outcome.FORGOTTEN is talk.outcomes["b"]
 
 
-def test_a_doubled_refusal_covers_one_copy():
-    talk = streaming()
-    talk.offer("a")
-    talk.wait(5.1)
-    probe = talk.last["a"]
-    talk.refuse(probe, "out_of_order")
-    talk.refuse(probe, "out_of_order")
-    assert ["a@1"] == talk.wait_for_pause(), "not renumbered: the first copy is unanswered"
-
-
-def test_invalid_fails_one_batch_and_renumbers_those_behind_it():
+@pytest.mark.parametrize("verdict", ["invalid", "forbidden", "quota_exceeded"])
+def test_a_batch_refused_for_good_fails_alone_once_the_epoch_is_closed(verdict):
+    """A late copy of it, or of those behind it, may be stored until then: the topic or the right may exist again."""
     talk = streaming()
     talk.offer("a", "bad", "c")
-    talk.refuse("bad", "invalid")
-    assert {"0": Outcome.COMMITTED, "bad": Outcome.INVALID} == talk.outcomes
-    assert [] == talk.offer("d"), "no new sequence before a is resolved"
-    assert ["open"] == talk.commit("a")
-    assert ["c@0"] == talk.identify(7, 1)
+    assert ["open"] == talk.refuse("bad", verdict)
+    assert {"0"} == set(talk.outcomes)
+    assert [] == talk.offer("d"), "nothing is numbered before the opening"
+    assert ["c@0"] == talk.identify(7, 1, reached=2)
+    assert {"0": Outcome.COMMITTED, "a": Outcome.COMMITTED, "bad": Outcome.INVALID} == talk.outcomes
     assert ["d@1"] == talk.commit("c")
 
 
-def test_a_late_refusal_of_a_number_that_a_batch_no_longer_has_changes_nothing():
+def test_a_late_reply_about_a_closed_epoch_changes_nothing():
     talk = streaming()
-    talk.offer("a", "bad", "c")
+    talk.offer("bad", "c")
+    late = talk.last["c"]
     talk.refuse("bad", "invalid")
     assert [] == talk.refuse("c", "out_of_order"), "the leader did not store what came before it"
-    assert ["open"] == talk.commit("a"), "and the session did not pause"
-    assert ["c@0"] == talk.identify(7, 1)
+    assert ["c@0"] == talk.identify(7, 1, reached=1)
+    assert [] == talk.refuse(late, "fenced")
+    assert {"0", "bad"} == set(talk.outcomes)
+
+
+def test_a_commit_that_arrives_during_the_opening_has_offsets():
+    talk = streaming()
+    talk.offer("a", "bad")
+    talk.refuse("bad", "invalid")
+    talk.commit("a")
+    assert talk.replies["a"] is not None
+    talk.identify(7, 1, reached=2)
+    assert Outcome.INVALID is talk.outcomes["bad"]
 
 
 def test_invalid_for_a_batch_that_is_known_to_be_stored_is_a_commit():

@@ -5,6 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headgate.client.decisions.session_types import Outcome
+from headgate.protocol import messages as m
 from tests.support.fakes.leader_model import WINDOW, ProducerSessionSimulation
 
 STEPS = 150
@@ -20,13 +21,8 @@ def run(
     refusals: bool,
     invalid: bool = False,
 ) -> ProducerSessionSimulation:
-    """Return a finished run. ``refusals``: some verdicts are false.
-
-    ``out_of_order`` is never false if messages are doubled: a leader that has forgotten a producer has
-    forgotten it for good, so it does not accept a copy of the same message later. The session relies
-    on that.
-    """
-    lies = ["unavailable", "not_leader"] if doubling else ["unavailable", "not_leader", "out_of_order"]
+    """Return a finished run. ``refusals``: the leader refuses some requests, and would accept copies of them later."""
+    lies: list[m.Verdict] = ["unavailable", "not_leader", "out_of_order", "invalid", "forbidden"]
     misfits = 0
     simulation = ProducerSessionSimulation(seed, loss=loss, doubling=doubling, deadline=deadline, reorder=reorder)
     simulation.connect(True)
@@ -69,15 +65,10 @@ def check(simulation: ProducerSessionSimulation) -> None:
     for batch, outcome in simulation.outcomes.items():
         if outcome is Outcome.COMMITTED:
             assert batch in log, f"{batch} is committed and not stored"
-        if outcome is Outcome.FAILED:
+        if outcome in (Outcome.FAILED, Outcome.INVALID):
             assert batch not in log, f"{batch} is not stored, it was said"
         assert simulation.resolved_at[batch] <= simulation.offered_at[batch] + simulation.deadline + 0.2
     assert simulation.most_in_flight <= WINDOW
-    assert {what for batch, what in simulation.outcomes.items() if batch > 0} <= {
-        Outcome.COMMITTED,
-        Outcome.FAILED,
-        Outcome.UNKNOWN,
-    }
 
 
 chances = st.sampled_from([0.0, 0.05, 0.3])
@@ -102,17 +93,14 @@ def test_with_short_deadlines_every_outcome_is_true_and_in_time(seed, loss, doub
     check(simulation)
 
 
-@given(seed=st.integers(0, 2**32), loss=chances)
-def test_a_refusal_followed_by_an_acceptance_in_the_same_epoch_loses_nothing(seed, loss):
-    """Restate F10, F12: an acceptance can follow any refusal in the same epoch."""
-    simulation = run(seed, loss=loss, doubling=0.0, reorder=False, deadline=1000.0, refusals=True)
+@settings(max_examples=settings().max_examples * 5 // 2)
+@given(seed=st.integers(0, 2**32), loss=chances, doubling=chances, reorder=st.booleans())
+def test_a_refusal_followed_by_an_acceptance_in_the_same_epoch_loses_nothing(seed, loss, doubling, reorder):
+    """Restate F10, F12: an acceptance can follow any refusal in the same epoch, also of a copy."""
+    simulation = run(seed, loss=loss, doubling=doubling, reorder=reorder, deadline=1000.0, refusals=True)
 
     check(simulation)
     assert Outcome.FAILED not in simulation.outcomes.values()
-    # A false ``out_of_order`` can make an outcome unknown, but never wrong.
-    assert all(
-        batch in simulation.ledger.log for batch, what in simulation.outcomes.items() if what is Outcome.COMMITTED
-    )
 
 
 @settings(max_examples=settings().max_examples * 3 // 2)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from controller.leadership.transitions import TRANSITIONS, Role
-from headgate.client.decisions.session_transitions import NUMBERINGS, PHASES, Numbering, Phase
+from headgate.client.decisions.session_transitions import PHASES, Phase
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "state-machines.md"
 
@@ -31,17 +31,12 @@ actions in their order, in a diagram after a dash. An event that a state does no
 One daemon and one shard; the table and its rules are in `controller/leadership/transitions.py`.
 
 {leadership}
-## Producer session: phase
+## Producer session
 
-One producer and one shard; the tables are in `headgate/client/decisions/session_transitions.py`, the rules in
+One producer and one shard; the table is in `headgate/client/decisions/session_transitions.py`, the rules in
 `headgate/client/decisions/producer_session.py`.
 
-{phases}
-## Producer session: numbering
-
-Changes beside the phase, on the same events.
-
-{numberings}"""
+{phases}"""
 
 
 def diagram(table: Mapping[State, Mapping[Event, tuple[State, tuple[Action, ...]]]], start: State) -> str:
@@ -64,7 +59,6 @@ def document() -> str:
     return TEXT.format(
         leadership=diagram(TRANSITIONS, Role.FOLLOWING),
         phases=diagram(PHASES, Phase.WAITING),
-        numberings=diagram(NUMBERINGS, Numbering.UNIDENTIFIED),
     )
 
 

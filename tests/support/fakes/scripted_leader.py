@@ -49,6 +49,7 @@ class Identity:
     epoch: int = 0
     token: str = ""
     next_sequence: int = 0
+    previous_next_sequence: int | None = None
 
 
 class ScriptedLeader:
@@ -263,10 +264,12 @@ class ScriptedCluster:
         known = self._producers.get(request.producer_id or 0)
         producer_id = request.producer_id if known else len(self._producers) + 1
         if known is None or known.token != request.token:
-            self._producers[producer_id] = Identity(known.epoch + 1 if known else 0, request.token)
+            previous = known.next_sequence if known else None
+            self._producers[producer_id] = Identity(known.epoch + 1 if known else 0, request.token, 0, previous)
         return m.ProducerIdentity(
             producer_id=producer_id,
             producer_epoch=self._producers[producer_id].epoch,
+            previous_next_sequence=self._producers[producer_id].previous_next_sequence,
         )
 
     def store_batch(self, batch: m.ProduceBatch | m.AcknowledgeBatch, leader: ScriptedLeader) -> m.Committed | None:

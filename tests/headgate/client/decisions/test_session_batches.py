@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headgate.client.decisions.session_types import Outcome
+from headgate.client.decisions.session_types import Outcome, RoundTrip
 from tests.support.worlds.session_dialogue import Dialogue, streaming
 
 
@@ -16,9 +16,9 @@ def fenced(talk: Dialogue) -> None:
     talk.refuse("a", "fenced")
 
 
-def failed_and_committed(talk: Dialogue) -> None:
+def decided(talk: Dialogue) -> None:
     talk.refuse("b", "invalid")
-    talk.commit("a")
+    talk.identify(7, 1, reached=2)
 
 
 def proven(talk: Dialogue) -> None:
@@ -27,10 +27,10 @@ def proven(talk: Dialogue) -> None:
 
 
 def expired(talk: Dialogue) -> None:
-    talk.wait(100)
+    talk.wait(106)
 
 
-@pytest.mark.parametrize("end", [closed, fenced, failed_and_committed, proven, expired])
+@pytest.mark.parametrize("end", [closed, fenced, decided, proven, expired])
 def test_no_reply_about_a_resolved_batch_is_expected_and_a_late_one_changes_nothing(end) -> None:
     talk = streaming()
     assert set() == talk.awaited
@@ -76,54 +76,113 @@ def test_a_proven_batch_is_reported_at_the_first_deadline_of_its_records() -> No
     assert 0 == talk.session.unresolved_batches
 
 
-def test_a_batch_that_the_leader_knows_after_all_keeps_its_number() -> None:
+# Openings
+
+
+def test_an_opening_decides_every_batch_in_flight() -> None:
+    """x was refused, and a late copy of it was stored; y was refused; the epoch is closed, so c can have another number."""
     talk = streaming()
-    talk.offer("a")
-    talk.wait(5.1)  # no answer: sent again, as a probe
-    talk.refuse("a", "out_of_order")
-    assert ["a@1"] == talk.wait_for_pause()
-    talk.commit("a")
+    talk.offer("a", "x")
+    talk.refuse("x", "forbidden")
+    assert (Outcome.COMMITTED, Outcome.COMMITTED) == (
+        talk.identify(7, 1, reached=3) or talk.outcomes["a"],
+        talk.outcomes["x"],
+    )
+    talk.offer("y", "b", "c")
+    talk.refuse("y", "invalid")
+    assert "y" not in talk.outcomes, "a late copy may still be stored"
+    assert ["b@0"] == talk.identify(7, 2, reached=0)
+    assert Outcome.INVALID is talk.outcomes["y"]
+    assert "refused by the test" == talk.reasons["y"]
+    assert ["c@1"] == talk.commit("b")
 
-    assert ["b@2"] == talk.offer("b")
-    assert 0 == talk.session.epoch_bumps
 
-
-def test_what_is_behind_a_batch_that_is_certainly_not_stored_is_not_stored_either() -> None:
-    """The leader accepts no sequence before its predecessor."""
-    talk = streaming()
-    talk.offer("a", "b")
-    talk.refuse("a", "unavailable")
-    assert ["a@1"] == talk.wait_for_pause()
+def test_an_opening_that_knows_no_history_makes_what_was_sent_unknown_and_sends_the_rest() -> None:
+    talk = streaming(max_in_flight=2)
+    talk.offer("a", "b", "c")
     talk.refuse("a", "forgotten")
-
     assert ["open"] == talk.wait_for_pause()
-    assert ["a@0"] == talk.identify(8, 0)
-    assert ["b@1"] == talk.commit("a")
-
-
-def test_what_is_behind_a_batch_of_which_a_copy_may_be_stored_is_unknown_as_well() -> None:
-    talk = streaming()
-    talk.offer("a", "b")
-    talk.wait(5.1)  # no answer: a is sent again, as a probe
-    talk.refuse("a", "forgotten")
-    assert ["a@1"] == talk.wait_for_pause()
-    talk.refuse("a", "forgotten")
-
+    assert ["c@0"] == talk.identify(8, 0)
     assert (Outcome.UNKNOWN, Outcome.UNKNOWN) == (talk.outcomes["a"], talk.outcomes["b"])
 
 
-def test_copies_under_a_number_that_a_batch_no_longer_has_do_not_count() -> None:
+def test_an_expired_batch_stays_as_reported_and_those_behind_it_are_decided() -> None:
     talk = streaming()
-    talk.offer("a", "b")  # this copy of b is never answered
-    talk.refuse("a", "unavailable")
-    talk.wait_for_pause()
-    talk.refuse("a", "forgotten")
-    talk.wait_for_pause()
-    talk.identify(8, 0)
-    assert ["b@1"] == talk.commit("a")
-    talk.refuse("b", "unavailable")
-    assert ["b@1"] == talk.wait_for_pause()
-    talk.refuse("b", "forgotten")
+    talk.offer_until("a", 3)
+    talk.offer_until("b", 20)
+    talk.offer_until("c", 20)
+    talk.connect(False)
+    talk.wait(4)
+    assert ["open"] == talk.connect()
+    assert ["c@0"] == talk.identify(7, 1, reached=3)
+    assert (Outcome.UNKNOWN, Outcome.COMMITTED) == (talk.outcomes["a"], talk.outcomes["b"])
 
-    assert ["open"] == talk.wait_for_pause(), "every copy under this number was refused"
-    assert ["b@0"] == talk.identify(9, 0)
+
+def test_what_an_opening_has_decided_is_not_stored_at_its_deadline() -> None:
+    """Its records that expired in flight stay as reported."""
+    talk = streaming()
+    talk.offer("bad")
+    talk.offer_until("a", 1, 2, 20)
+    talk.refuse("bad", "invalid")
+    talk.wait(1)
+    talk.connect(False)
+    assert [] == talk.identify(7, 1, reached=1)
+    talk.wait(1)
+    assert [("a", 1, Outcome.UNKNOWN), ("a", 2, Outcome.FAILED)] == talk.expired
+    assert "no copy of it was stored, because there is no connection" in talk.reasons["a"]
+    assert ["a@0"] == talk.connect()
+
+
+# What cannot be answered in time
+
+
+def measured(seconds: float, **settings) -> Dialogue:
+    """Return a session whose every answer took ``seconds``."""
+    talk = Dialogue(**settings)
+    talk.connect()
+    talk.leader()
+    talk.offer("0")
+    talk.wait(seconds)
+    talk.identify()
+    talk.wait(seconds)
+    talk.commit("0")
+    return talk
+
+
+@pytest.mark.parametrize(("left_seconds", "sent"), [(0.59, ["b@1"]), (0.61, ["a@1"])])
+def test_a_batch_that_has_less_than_two_round_trips_left_is_not_sent(left_seconds, sent) -> None:
+    """The next one is sent in its stead, and there is no gap."""
+    talk = measured(0.3)
+    talk.connect(False)
+    talk.offer_until("a", talk.now + 10)
+    talk.offer_until("b", talk.now + 20)
+    talk.wait(10 - left_seconds)
+    assert sent == talk.connect()
+    assert talk.outcomes.get("a") is (Outcome.FAILED if sent == ["b@1"] else None)
+
+
+def test_a_fresh_batch_is_sent_although_answers_take_longer_than_it_lives() -> None:
+    """Otherwise nothing would measure the round trip again."""
+    talk = measured(4.0)
+    assert ["a@1"] == talk.offer_until("a", talk.now + 5)
+
+
+def test_records_that_cannot_be_answered_in_time_leave_their_batch() -> None:
+    talk = measured(0.3, max_in_flight=1)
+    talk.offer("a")
+    due = talk.now + 0.5
+    talk.offer_until("b", due, due + 10)
+    assert ["b@2"] == talk.commit("a")
+    assert [("b", due, Outcome.FAILED)] == talk.expired
+
+
+def test_the_round_trip_is_smoothed_and_counts_only_answers_to_the_present_attempt() -> None:
+    assert 0.2 == RoundTrip().measured(0.2).seconds
+    assert 0.3 == pytest.approx(RoundTrip(0.2).measured(1.0).seconds)
+    talk = measured(0.2)
+    talk.offer("a")
+    late = talk.last["a"]
+    talk.wait(5.1)
+    talk.commit(late)
+    talk.offer_until("b", talk.now + 0.41)
+    assert "b" in talk.last, "0.4 s are two round trips"
