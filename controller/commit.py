@@ -115,6 +115,11 @@ class GroupCommit:
         self._idle.set()
 
     @property
+    def term_id(self) -> int:
+        """Id of the term whose chunks these are."""
+        return self._state.terms.newest_id
+
+    @property
     def queued_bytes(self) -> int:
         """Bytes of records in the open chunk."""
         return 0 if self._pending is None else self._pending.size_bytes
@@ -276,7 +281,7 @@ class GroupCommit:
             number=number,
             leader_epoch=self._state.leader_epoch,
             at_ms=pending.at_ms,
-            term_id=self._state.terms.newest_id,
+            term_id=self.term_id,
         )
         # A thread would delay a small chunk, and a large one would delay heartbeats and other shards.
         data = await asyncio.to_thread(encode) if pending.builder.is_large else encode()

@@ -48,6 +48,10 @@ class LedgerPort(Protocol):
     def durable(self) -> int:
         """Number of the newest durable chunk."""
 
+    @property
+    def term_id(self) -> int:
+        """Id of the leader's term, which wrote that chunk."""
+
     def propose(self, *entries: e.AnyEntry) -> None:
         """Fold ``entries`` into the subscription at once, and make them part of the next chunk."""
 

@@ -267,6 +267,7 @@ class SubscriptionCoordinator:
             blocked=len(self.blocked),
             heartbeat_interval_seconds=self._settings.heartbeat_interval_seconds,
             revoke_timeout_seconds=self._settings.revoke_timeout_seconds,
+            term_id=self._ledger.term_id,
         )
 
     def heartbeat(self, request: m.Heartbeat, client_id: str) -> m.HeartbeatReply | Refusal:
@@ -281,7 +282,12 @@ class SubscriptionCoordinator:
         if self._members.record_contact(request.consumer):
             self._drain.wake()
         self._reconciler.resend(request.consumer, request.held)
-        return m.HeartbeatReply(head=self._ledger.durable, blocked=len(self.blocked), stable=self.handovers_complete)
+        return m.HeartbeatReply(
+            head=self._ledger.durable,
+            blocked=len(self.blocked),
+            stable=self.handovers_complete,
+            term_id=self._ledger.term_id,
+        )
 
     def leave(self, request: m.LeaveConsumer, client_id: str) -> m.Done:
         """Remove the consumer and release its holdings. A stale request changes nothing."""

@@ -69,12 +69,14 @@ if TYPE_CHECKING:
         ForgottenError,
         HeadgateError,
         NoLeaderError,
+        OtherHistoryError,
         PositionOutOfRangeError,
         ProtocolError,
         RequestRejectedError,
     )
     from headgate.model.entries import SubscriptionType
     from headgate.model.identifiers import Generation, Offset, SegmentId
+    from headgate.model.position_token import without_segments
 
 _EXPORTS = {
     "client.admin": ("Admin",),
@@ -131,12 +133,15 @@ _EXPORTS = {
         "ForgottenError",
         "HeadgateError",
         "NoLeaderError",
+        "OtherHistoryError",
+        "OtherHistoryError",
         "PositionOutOfRangeError",
         "ProtocolError",
         "RequestRejectedError",
     ),
     "model.entries": ("SubscriptionType",),
     "model.identifiers": ("Generation", "Offset", "SegmentId"),
+    "model.position_token": ("without_segments",),
 }
 _MODULES = {name: module for module, names in _EXPORTS.items() for name in names}
 
@@ -174,6 +179,7 @@ __all__ = [
     "HeldBucketRange",
     "NoLeaderError",
     "Offset",
+    "OtherHistoryError",
     "Plan",
     "PolicyOverrides",
     "PositionOutOfRangeError",
@@ -204,6 +210,7 @@ __all__ = [
     "load_client_config",
     "read_layout",
     "read_list_shards",
+    "without_segments",
 ]
 
 logging.getLogger(__name__).addHandler(logging.NullHandler())

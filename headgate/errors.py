@@ -112,11 +112,34 @@ class ForgottenError(FencedError):
 
 
 class PositionOutOfRangeError(RequestRejectedError):
-    """A position that a CHECKPOINT consumer stored itself is beyond the end of its segment.
+    """A position that a CHECKPOINT consumer stored itself does not exist: going on would skip records.
 
-    The ledger was restored from an older backup, or the topic was deleted and created again. The text
-    names the segment, the position and the end. Open a consumer with positions that exist.
+    The topic was deleted and created again, or a segment was pruned before it was read to its end. The
+    text names the topic, the segment and the records. Open a consumer without these positions, or
+    without those of the segment (`without_segments`).
     """
+
+
+class OtherHistoryError(RequestRejectedError):
+    """This consumer has read records that the ledger of the leader does not have.
+
+    An older ledger was put back while it ran, or it reads another ledger than the daemons write. It
+    delivers and acknowledges nothing more. Start the program again: it continues where the present
+    ledger is. A CHECKPOINT consumer has to start without its positions.
+    """
+
+
+_ERRORS: dict[str, type[RequestRejectedError]] = {
+    "fenced": FencedError,
+    "forgotten": ForgottenError,
+    "out_of_range": PositionOutOfRangeError,
+    "other_history": OtherHistoryError,
+}
+
+
+def rejection(verdict: str, reason: str) -> RequestRejectedError:
+    """Return the error of a request that was rejected for good with ``verdict``."""
+    return _ERRORS.get(verdict, RequestRejectedError)(verdict, reason)
 
 
 class DeliveryFailedError(HeadgateError):

@@ -28,7 +28,7 @@ import atexit
 import functools
 import os
 import threading
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator
 from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar
 
@@ -43,7 +43,7 @@ from headgate.client.record_feed import ConsumedRecord
 from headgate.config import ClientConfig
 from headgate.errors import HeadgateError
 from headgate.model.entries import Balance, Order, SubscriptionType
-from headgate.model.identifiers import Offset, SegmentId
+from headgate.model.identifiers import SegmentId
 from headgate.protocol import messages as m
 
 __all__ = ["Admin", "Consumer", "Delivery", "EventLoopThread", "Producer"]
@@ -304,7 +304,7 @@ class Consumer(_Facade[consumer.Consumer]):
         name: str | None = None,
         start: m.Start = "latest",
         order: Order | None = None,
-        positions: Mapping[SegmentId, Offset] | None = None,
+        positions: str | None = None,
         balance: Balance | None = None,
         capacity: float = 1.0,
         connect_timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
@@ -351,7 +351,7 @@ class Consumer(_Facade[consumer.Consumer]):
         return self._client.name
 
     @property
-    def positions(self) -> dict[SegmentId, Offset]:
+    def positions(self) -> str:
         """Segment → next offset to read."""
         return self._read(lambda: self._client.positions)
 

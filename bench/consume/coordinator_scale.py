@@ -52,6 +52,10 @@ class _Shard:
             self._lead()
 
     @property
+    def term_id(self) -> int:
+        return 0
+
+    @property
     def durable(self) -> int:
         """See `coordinator.ports.LedgerPort`."""
         return self.state.chunk

@@ -30,6 +30,7 @@ from controller.decisions.handlers import (
     Stepwise,
     handler,
 )
+from controller.decisions.history import judge_history
 from controller.decisions.placement import route_batch
 from controller.decisions.quota import keep_within_quotas
 from controller.decisions.tick_pace import TICK_INTERVAL_SECONDS, tick_pause_seconds
@@ -323,6 +324,7 @@ class ShardLeader:
             return
         term_age_ms = int((asyncio.get_running_loop().time() - self._began_at) * 1000)
         refusal = judge_term(request, self.leader_epoch) or judge_deadline(request, term_age_ms)
+        refusal = refusal or judge_history(request.body, self.state)
         if refusal is not None:
             self._refuse_unread(request, refusal)
             return
@@ -343,7 +345,7 @@ class ShardLeader:
         return False
 
     def _refuse_unread(self, request: m.Request, refusal: Refusal) -> None:
-        """Refuse a request for its envelope: it is for another term, or too late."""
+        """Refuse a request for another term, one that is too late, or one of a consumer of another history."""
         if isinstance(request.body, m.ProduceBatch | m.AcknowledgeBatch):
             self._observer.observe(events.BatchJudged(shard=self._shard, verdict=refusal.verdict))
         if not refusal.delayed:

@@ -247,7 +247,7 @@ class SubscriptionRegistry:
         reason = external_topics.registration_error(topic, request, creates=known is None)
         if reason is not None:
             return Refusal("invalid", reason, after_barrier=True)
-        reason = own_positions_error(topic, request.positions)
+        reason = own_positions_error(topic, topic.pruned_ends, request)
         if reason is not None:
             return Refusal("out_of_range", reason, after_barrier=True)
         if known is None:

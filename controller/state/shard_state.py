@@ -264,6 +264,7 @@ class ShardState:
         for segment in entry.segments:
             if topic.external is not None:
                 topic.external.prune(topic.layout.segments[segment])
+            topic.remember_pruned(segment)
             del topic.tails[segment]
         self._replace_layout(topic, topic.layout.prune(entry.segments))
         for subscription in topic.subscriptions.values():

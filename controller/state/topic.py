@@ -13,6 +13,7 @@ from headgate.model.layout import Layout
 
 MAX_INDEX_ENTRIES = 128
 """Offsets per segment whose chunk is known; when the index is full, every second one is dropped."""
+MAX_PRUNED_ENDS = 10_000
 
 
 @dataclass(slots=True)
@@ -68,3 +69,11 @@ class Topic:
     """The source of an external topic; None: headgate stores the records."""
     user: str = ANONYMOUS
     """Who created it."""
+    pruned_ends: dict[int, int] = field(default_factory=dict)
+    """Pruned segment → the offset after its last record, for the latest `MAX_PRUNED_ENDS`."""
+
+    def remember_pruned(self, segment: int) -> None:
+        """Keep the end of a segment that is pruned: a CHECKPOINT consumer may have a position in it."""
+        self.pruned_ends[segment] = self.tails[segment].next_offset
+        while len(self.pruned_ends) > MAX_PRUNED_ENDS:
+            del self.pruned_ends[next(iter(self.pruned_ends))]

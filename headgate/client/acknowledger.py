@@ -22,6 +22,7 @@ from headgate.event_log import get_logger
 from headgate.model.entries import SubscriptionType
 from headgate.model.offset_ranges import OffsetRanges
 from headgate.protocol import messages as m
+from headgate.reading.known_history import KnownHistory
 
 FLUSH_THRESHOLD: Final = 1000
 """This many acknowledgements are sent without waiting for the interval."""
@@ -42,6 +43,7 @@ class _AcknowledgementBatch:
         self.acknowledgements = acknowledgements
         # Fixed here, because a batch is never rebuilt.
         self._checkpoints = owner.checkpoints_of(acknowledgements)
+        self._history = owner.history.points
         self._owner = owner
 
     def request(self, *, producer_id: int, producer_epoch: int, sequence: int) -> m.AcknowledgeBatch:
@@ -55,6 +57,7 @@ class _AcknowledgementBatch:
             producer_epoch=producer_epoch,
             sequence=sequence,
             checkpoints=self._checkpoints,
+            history=self._history,
         )
 
     def expire(self, due: float, outcome: Outcome, reason: str) -> None:
@@ -76,6 +79,7 @@ class Acknowledger:
         incarnation: int,
         kind: SubscriptionType,
         interval_seconds: float,
+        history: KnownHistory,
         on_fenced: Callable[[str], None],
     ) -> None:
         self.topic = topic
@@ -86,6 +90,7 @@ class Acknowledger:
         self.rejected = 0
         self._kind = kind
         self._interval_seconds = interval_seconds
+        self.history = history
         self._on_fenced = on_fenced
         self._loop = asyncio.get_running_loop()
         self._ends: dict[tuple[int, int], int] = {}

@@ -31,11 +31,10 @@ from headgate.client.request_attempts import RequestAttempts
 from headgate.config import ClientConfig
 from headgate.errors import (
     CommandUnknownError,
-    FencedError,
     HeadgateError,
     NoLeaderError,
-    PositionOutOfRangeError,
     RequestRejectedError,
+    rejection,
 )
 from headgate.event_log import get_logger
 from headgate.handlers import Handlers
@@ -56,6 +55,9 @@ _LEADER = msgspec.msgpack.Decoder(m.LeaderAnnouncement)
 _HEAD = msgspec.msgpack.Decoder(m.HeadAnnouncement)
 
 log = get_logger(__name__)
+
+_REPEATED: Final = ("not_leader", "unavailable", "expired")
+"""Verdicts after which a request is sent again."""
 
 MakeRequest = Callable[[], m.AnyRequestBody]
 """Builds the body for each attempt, so that it reports the state of that moment."""
@@ -379,12 +381,8 @@ class Client:
                     self.doubt_leader(shard)
                 elif not isinstance(rejected := reply.body, m.Rejected):
                     return reply
-                elif rejected.verdict == "fenced":
-                    raise FencedError(rejected.verdict, rejected.reason)
-                elif rejected.verdict == "out_of_range":
-                    raise PositionOutOfRangeError(rejected.verdict, rejected.reason)
-                elif rejected.verdict in ("invalid", "forbidden", "quota_exceeded", "forgotten", "out_of_order"):
-                    raise RequestRejectedError(rejected.verdict, rejected.reason)
+                elif rejected.verdict not in _REPEATED:
+                    raise rejection(rejected.verdict, rejected.reason)
                 elif limit is not None and rejected.term_age_ms is not None:
                     reason = rejected.reason
                     if limit.learn(reply.leader_epoch, rejected.term_age_ms, loop.time()):

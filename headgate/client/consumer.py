@@ -62,7 +62,7 @@ class Consumer:
         start: where a new subscription starts.
         order: "strict": a segment waits for its ancestors; "none": it does not. None: "strict"
             for STREAM, "none" otherwise.
-        positions: CHECKPOINT only: segment → next offset to read, as `positions` returned it.
+        positions: CHECKPOINT only: where to continue, as `positions` returned it.
         balance: how to balance segments across the consumers of the subscription: by "count",
             or by "load" (traffic and backlog, damped). None: the subscription's current
             setting, initially "count".
@@ -89,7 +89,7 @@ class Consumer:
         name: str | None = None,
         start: m.Start = "latest",
         order: Order | None = None,
-        positions: Mapping[SegmentId, Offset] | None = None,
+        positions: str | None = None,
         balance: Balance | None = None,
         capacity: float = 1.0,
         connect_timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
@@ -110,12 +110,13 @@ class Consumer:
             self._client, topic=topic, subscription=subscription, consumer=self.name, options=options
         )
         self.incarnation = 0
-        """Rises with every start of the program: the time at which the consumer was entered, in
-        milliseconds."""
-        self._subscription_id: int | None = None
-        """Id of its subscription; None before the first registration."""
+        """When the consumer was entered, in milliseconds: rises with every start of the program."""
+        self._subscription_id: int | None = None  # Of the last registration.
         self._held_segments = HeldSegments()
-        self._feed = self._new_feed(positions or {})
+        token = None if positions is None else self._requests.use_positions(positions)
+        self._feed = self._new_feed({} if token is None else token.positions)
+        self._feed.own.update(() if token is None else token.held)
+        self._feed.head.history = self._requests.history
         self._tasks: set[asyncio.Task[None]] = set()
         self._failure: HeadgateError | None = None
         self._opened = False
@@ -139,7 +140,8 @@ class Consumer:
         Raises:
             NoLeaderError: the cluster, or the leader of the topic's shard, cannot be reached.
             RequestRejectedError: the leader refuses, e.g. because the topic does not exist.
-            PositionOutOfRangeError: a position of ``positions`` is beyond the end of its segment.
+            PositionOutOfRangeError: ``positions`` are of another topic, or one is not in its segment.
+            OtherHistoryError: ``positions`` are of a ledger that was replaced by an older one.
 
         """
         deadline = asyncio.get_running_loop().time() + self._connect_timeout_seconds
@@ -166,6 +168,7 @@ class Consumer:
             incarnation=self.incarnation,
             kind=self._kind,
             interval_seconds=ACK_INTERVAL_SECONDS,
+            history=self._requests.history,
             on_fenced=lambda reason: self._fail(FencedError("fenced", reason)),
         )
         self._client.replies.expect_pushes(self._push_key, self._on_push)
@@ -223,7 +226,8 @@ class Consumer:
         Raises:
             FencedError: a newer program of this name is running, a command evicted this one, or the
                 subscription was deleted.
-            PositionOutOfRangeError: the ledger was replaced by an older one while this consumer ran.
+            OtherHistoryError: an older ledger was put back while this consumer ran.
+            PositionOutOfRangeError: CHECKPOINT: a segment was pruned before this consumer read it to its end.
             HeadgateError: reading failed for good, or this consumer is not open.
 
         """
@@ -269,10 +273,8 @@ class Consumer:
     async def acknowledge(self, record: ConsumedRecord) -> None:
         """Acknowledge ``record``; with STREAM also every record delivered before it in its segment.
 
-        The acknowledgement is sent in the background, with the next batch. This method is a
-        coroutine because it waits while too many acknowledgements are collected. If another
-        consumer holds the segment by now, the acknowledgement has no effect and is counted in
-        `rejected`.
+        The acknowledgement is sent in the background, with the next batch. This method waits while too
+        many are collected. If another consumer holds the segment by now, it is counted in `rejected`.
 
         Raises:
             TypeError: ``record`` is no record of a consumer.
@@ -303,13 +305,9 @@ class Consumer:
         """Move the subscription, for all its consumers.
 
         The arguments and errors are those of `Admin.seek`. The move is durable when this returns.
-        The leader revokes every grant that it affects and issues new ones, with higher generations,
-        at the new positions. A consumer learns of that by a message, so it may still deliver a few
-        records from before the seek; their generations are lower than those of the records that
-        follow. An acknowledgement of a record from before the seek is rejected and counted in
-        `rejected`.
-
-        A CHECKPOINT subscription cannot be moved: open a new consumer with other ``positions``.
+        The leader issues new grants with higher generations. A consumer learns of that by a message,
+        so it may still deliver a few records of lower generations from before the seek; their
+        acknowledgements are counted in `rejected`. A CHECKPOINT subscription cannot be moved.
         """
         async with Admin(self._client) as admin:
             return await admin.seek(
@@ -317,9 +315,13 @@ class Consumer:
             )
 
     @property
-    def positions(self) -> dict[SegmentId, Offset]:
-        """Segment → next offset to read, for every segment granted so far or passed at creation."""
-        return dict(self._feed.positions)
+    def positions(self) -> str:
+        """Where the next consumer continues, as text; see ``positions`` of the constructor.
+
+        The text names the topic and the history of the positions. Others refuse it. Raises
+        HeadgateError before the consumer is entered.
+        """
+        return self._requests.positions_text(self._feed.positions, self._feed.own)
 
     @property
     def segments(self) -> list[SegmentId]:
@@ -350,8 +352,7 @@ class Consumer:
         alive = await self._heartbeat()
         if alive.blocked or not alive.stable or not self._feed.has_delivered(alive.head):
             return False
-        # Without a grant whose push was lost, there seems to be nothing to read: compare the whole
-        # list.
+        # Without a grant whose push was lost, there seems to be nothing to read: compare the list.
         held = self._feed.generations()
         await self._register()
         return held == self._feed.generations() and self._feed.has_delivered(alive.head)
@@ -365,7 +366,7 @@ class Consumer:
     async def _register(self, timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS) -> None:
         self._held_segments.registration_requested()
         registered, leader_epoch = await self._requests.register(
-            self._subscription_id, self._feed.positions, timeout_seconds
+            self._subscription_id, self._feed.own_positions, timeout_seconds
         )
         self._subscription_id = registered.subscription_id
         self._feed.head.advance(registered.head)
@@ -373,6 +374,7 @@ class Consumer:
         self._finish_seconds = finish_seconds(registered.revoke_timeout_seconds)
         self._open_feed(registered.topic_id)
         self._apply_changes(self._held_segments.registered(leader_epoch, registered))
+        self._feed.own = {SegmentId(segment) for segment, _ in self._feed.holdings}
 
     def _open_feed(self, topic_id: int) -> None:
         self._feed.open(self._client.store, self._shard, topic_id)
@@ -421,8 +423,7 @@ class Consumer:
             known = self._client.leader(self._shard)
             if known is None or push.leader_epoch >= known.leader_epoch:
                 self._apply_changes(self._held_segments.drop_all())
-                # The reply shows whether another program has this name, or this one was only
-                # evicted.
+                # The reply shows whether another program has this name, or this one was only evicted.
                 self._registration_needed.set()
 
     # Segments
@@ -433,6 +434,8 @@ class Consumer:
         for segment, generation in changes.stop:
             self._feed.drop(segment, generation)
             self._log.info("segment.dropped", segment=segment, generation=generation)
+            if self._kind == SubscriptionType.CHECKPOINT and self._opened:
+                self._registration_needed.set()  # The leader says whether it was pruned before its end.
         for revocation in changes.finish:
             self._spawn(self._finish(revocation), f"finish-{revocation.segment}")
         for revocation in changes.confirm:
@@ -467,6 +470,7 @@ class Consumer:
     def _on_confirmed(self, revocation: m.Revocation) -> None:
         self._held_segments.confirmed(revocation)
         self._feed.drop(revocation.segment, revocation.generation)
+        self._feed.own.discard(SegmentId(revocation.segment))
 
     # Tasks
 

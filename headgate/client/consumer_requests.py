@@ -6,7 +6,7 @@ membership, and does not decide when to ask.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypedDict, get_args
 
@@ -14,10 +14,12 @@ from headgate.arguments import require_choice
 from headgate.client.connection import Client
 from headgate.client.program import host_name, library_version
 from headgate.client.reply_dispatch import body_of
-from headgate.errors import ConfigError
+from headgate.errors import ConfigError, HeadgateError
 from headgate.model.entries import Balance, Order, SubscriptionType
 from headgate.model.identifiers import Offset, SegmentId
+from headgate.model.position_token import PositionToken, decode_positions
 from headgate.protocol import messages as m
+from headgate.reading.known_history import KnownHistory
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +75,33 @@ class ConsumerRequests:
         self._member = _Member(topic=topic, subscription=subscription, consumer=consumer, incarnation=0)
         self._options = options
         self._shard = 0
+        self.history = KnownHistory()
+        """What this member has read. Each leader compares it with its own history."""
+        self.topic_id: int | None = None
+        """The topic whose positions this member has; None: it has none, and has not registered."""
+        self.ledger_id = ""
+
+    def use_positions(self, text: str) -> PositionToken:
+        """Return the positions in ``text``, at which this member continues; raises ConfigError if it cannot."""
+        token = decode_positions(text)
+        if token.topic != self._member["topic"]:
+            raise ConfigError(f"positions: they are of topic {token.topic!r}, not of {self._member['topic']!r}")
+        self.topic_id, self.ledger_id, self.history = token.topic_id, token.ledger_id, KnownHistory(token.history)
+        return token
+
+    def positions_text(self, positions: Mapping[SegmentId, Offset], held: Iterable[SegmentId]) -> str:
+        """Return ``positions`` with what they belong to; raises HeadgateError if nothing is known yet."""
+        if self.topic_id is None:
+            raise HeadgateError("this consumer has no positions before it is entered")
+        token = PositionToken(
+            self._member["topic"],
+            self.topic_id,
+            self.ledger_id,
+            dict(positions),
+            sorted(held),
+            self.history.points,
+        )
+        return token.encode()
 
     def open(self, shard: int, incarnation: int) -> None:
         """Set what is known only when the consumer is entered."""
@@ -88,12 +117,13 @@ class ConsumerRequests:
         ``positions`` of a CHECKPOINT consumer the leader judges those of the newest segments; it prunes
         the oldest first.
         """
-        options = self._options
+        options, history = self._options, self.history.points
         own = sorted(positions.items())[-m.MAX_HELD_SEGMENTS :] if options.kind == SubscriptionType.CHECKPOINT else []
         reply = await self._client.request(
             self._shard,
             lambda: m.RegisterConsumer(
                 **self._member,
+                history=history,
                 subscription_type=options.kind,
                 start=options.start,
                 order=options.order,
@@ -105,15 +135,22 @@ class ConsumerRequests:
                 host=host_name(),
                 version=library_version(),
                 positions=[(int(segment), int(offset)) for segment, offset in own],
+                positions_topic_id=self.topic_id if own else None,
             ),
             timeout_seconds,
         )
-        return body_of(reply, m.Registered, self._leader), reply.leader_epoch
+        registered = body_of(reply, m.Registered, self._leader)
+        self.history.confirmed(history, registered.head, registered.term_id)
+        self.topic_id = registered.topic_id
+        return registered, reply.leader_epoch
 
     async def heartbeat(self, held: list[tuple[int, int]]) -> m.HeartbeatReply:
         """Say that this member is alive; ``held``: (segment, generation) of all it holds."""
-        reply = await self._client.request(self._shard, lambda: m.Heartbeat(**self._member, held=held))
-        return body_of(reply, m.HeartbeatReply, self._leader)
+        history = self.history.points
+        reply = await self._client.request(self._shard, lambda: m.Heartbeat(**self._member, history=history, held=held))
+        alive = body_of(reply, m.HeartbeatReply, self._leader)
+        self.history.confirmed(history, alive.head, alive.term_id)
+        return alive
 
     async def confirm(self, released: list[tuple[int, int]]) -> None:
         """Confirm that this member has stopped reading segments; ``released``: (segment, generation) of each."""

@@ -101,6 +101,8 @@ class RecordFeed:
         """Called for records that can be acknowledged without a delivery: their keys are in other
         buckets."""
         self.positions: dict[SegmentId, Offset] = dict(positions)
+        self.own: set[SegmentId] = set()
+        """Segments whose position is this consumer's to bring to the end: no other consumer has taken them over."""
         self._topic = topic
         self._kind = kind
         self._spawn = spawn
@@ -136,6 +138,7 @@ class RecordFeed:
         reader = self._reader(grant, start)
         holding = HeldSegment(grant, reader, delivered=start, acknowledged=start)
         self.positions[SegmentId(grant.segment)] = start
+        self.own.add(SegmentId(grant.segment))
         self.holdings[grant.segment, grant.generation] = holding
         holding.read_task = self._spawn(self._read(holding), f"read-{grant.segment}")
         return holding
@@ -171,6 +174,11 @@ class RecordFeed:
         if holding is not None:
             self.stop(holding)
             holding.progress.set()
+
+    @property
+    def own_positions(self) -> dict[SegmentId, Offset]:
+        """The positions of `own` segments."""
+        return {segment: offset for segment, offset in self.positions.items() if segment in self.own}
 
     def holds(self, holding: HeldSegment) -> bool:
         return self.holdings.get((holding.grant.segment, holding.grant.generation)) is holding

@@ -25,7 +25,7 @@ from headgate.client.decisions.session_types import (
     Sendable,
     SendBatch,
 )
-from headgate.errors import FencedError, ForgottenError, HeadgateError, NoLeaderError, RequestRejectedError
+from headgate.errors import NoLeaderError, rejection
 from headgate.event_log import get_logger
 from headgate.protocol import messages as m
 
@@ -134,7 +134,7 @@ class ShardSession:
 
         """
         if self._session.phase is Phase.FENCED:
-            raise _rejection(*self._session.end)
+            raise rejection(*self._session.end)
         if self._identified:
             return
         waiting: asyncio.Future[None] = self._loop.create_future()
@@ -252,7 +252,7 @@ class ShardSession:
 
     def _on_identity_rejected(self, verdict: m.Verdict, reason: str) -> None:
         self._log.error("producer.identity_rejected", verdict=verdict, reason=reason)
-        error = _rejection(verdict, reason)
+        error = rejection(verdict, reason)
         for waiting in self._open_waiters:
             if not waiting.done():
                 waiting.set_exception(error)
@@ -266,11 +266,6 @@ class ShardSession:
             self._timer = None
         if wake_at is not None:
             self._timer = self._loop.call_at(wake_at, self._on_timer)
-
-
-def _rejection(verdict: str, reason: str) -> HeadgateError:
-    kinds: dict[str, type[RequestRejectedError]] = {"fenced": FencedError, "forgotten": ForgottenError}
-    return kinds.get(verdict, RequestRejectedError)(verdict, reason)
 
 
 def _tokens(client: Client) -> Iterator[str]:

@@ -99,9 +99,10 @@ def read_bodies(data: bytes, path: str, entries: int) -> list[bytes]:
 
 def decode_records(data: bytes, *, shard: int, number: int) -> RecordColumns:
     """Return the records of a chunk; raises LedgerError like `decode`."""
-    if not decode_header(data, shard=shard, number=number).records:
+    header = decode_header(data, shard=shard, number=number)
+    if not header.records:
         return RecordColumns()
-    _, rows = open_records(data, shard=shard, number=number)
+    rows = _record_rows(data, header)
     return RecordColumns(
         topic_id=rows.integers("topic_id"),
         segment=rows.integers("segment"),
@@ -115,11 +116,15 @@ def decode_records(data: bytes, *, shard: int, number: int) -> RecordColumns:
 def open_records(data: bytes, *, shard: int, number: int) -> tuple[ChunkHeader, Columns]:
     """Return the header and the rows of the records of a chunk; raises LedgerError like `decode`."""
     header = decode_header(data, shard=shard, number=number)
-    path = chunk_path(shard, number)
+    return header, _record_rows(data, header)
+
+
+def _record_rows(data: bytes, header: ChunkHeader) -> Columns:
+    path = chunk_path(header.shard, header.number)
     rows = read_columns(data, path)
     if len(rows) < header.records:
         raise LedgerError(f"{path} has {len(rows)} rows, its header states {header.records} records")
-    return header, rows.slice(len(rows) - header.records, header.records)
+    return rows.slice(len(rows) - header.records, header.records)
 
 
 def decode_header(data: bytes, *, shard: int, number: int) -> ChunkHeader:

@@ -180,6 +180,12 @@ class Ledger:
         """Return the records of chunk ``number``; raises like `read`."""
         return chunk.decode_records(await self.store.read(self._path(number)), shard=self.shard, number=number)
 
+    async def read_header_and_records(self, number: int) -> tuple[chunk.ChunkHeader, RecordColumns]:
+        """Return the header and the records of chunk ``number``; raises like `read`."""
+        data = await self.store.read(self._path(number))
+        named = {"shard": self.shard, "number": number}
+        return chunk.decode_header(data, **named), chunk.decode_records(data, **named)
+
     def _path(self, number: int) -> str:
         return f"{self._folder}/{chunk_name(number)}"
 

@@ -22,6 +22,7 @@ Verdict = Literal[
     "forgotten",
     "out_of_order",
     "out_of_range",
+    "other_history",
     "unavailable",
     "expired",
 ]
@@ -189,7 +190,8 @@ class Revocation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class Registered(ReplyBody, frozen=True, tag="registered"):
     """Reply to `RegisterConsumer`. ``grants`` is complete: the consumer holds nothing else.
 
-    ``revoke_timeout_seconds``: how long after a revocation the leader fences its segment.
+    ``revoke_timeout_seconds``: how long after a revocation the leader fences its segment. ``term_id``: the term that
+    wrote chunk ``head``, which is the leader's.
     """
 
     topic_id: int
@@ -199,18 +201,20 @@ class Registered(ReplyBody, frozen=True, tag="registered"):
     blocked: int
     heartbeat_interval_seconds: float
     revoke_timeout_seconds: float = 30.0
+    term_id: int = 0
 
 
 class HeartbeatReply(ReplyBody, frozen=True, tag="heartbeat_reply"):
     """Reply to `Heartbeat`.
 
     ``stable``: no handover is in progress in this subscription. ``blocked``: number of segments
-    with undrained ancestors.
+    with undrained ancestors. ``term_id``: as in `Registered`.
     """
 
     head: int
     blocked: int
     stable: bool
+    term_id: int = 0
 
 
 class Done(ReplyBody, frozen=True, tag="done"):

@@ -21,6 +21,7 @@ MAX_BATCH_RECORDS = 10_000
 MAX_BATCH_ACKNOWLEDGEMENTS = 1000
 """Limit for the acknowledgements of one batch. Each can concern every key bucket of a segment."""
 MAX_HELD_SEGMENTS = 10_000
+MAX_HISTORY_POINTS = 1000
 """Limit for the holdings that one heartbeat reports: more than a consumer can hold."""
 MAX_CONFIRMED_SEGMENTS = 250
 """Limit for the revocations that one request confirms: each can be a release and a grant of the same turn."""
@@ -87,3 +88,13 @@ class ConsumerRequest(SubscriptionRequest, frozen=True):
 
     consumer: Name
     incarnation: Natural
+
+
+class ReaderRequest(ConsumerRequest, frozen=True, kw_only=True):
+    """Fields of every request that rests on what a consumer has read.
+
+    ``history``: chunks that it knows, and the id of the term that wrote each. A leader whose ledger does not
+    have one of them refuses the request as ``other_history``.
+    """
+
+    history: Annotated[list[tuple[Natural, Natural]], Meta(max_length=MAX_HISTORY_POINTS)] = []

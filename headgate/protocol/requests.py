@@ -30,6 +30,7 @@ from headgate.protocol.request_fields import (
     ParentLabel,
     PolicyField,
     ProgramText,
+    ReaderRequest,
     RequestBody,
     SegmentCount,
     Start,
@@ -107,7 +108,7 @@ class Acknowledgement(msgspec.Struct, frozen=True, array_like=True, forbid_unkno
     end_offset: Natural
 
 
-class AcknowledgeBatch(ConsumerRequest, frozen=True, tag="acknowledge"):
+class AcknowledgeBatch(ReaderRequest, frozen=True, tag="acknowledge"):
     """Acknowledgements of one consumer. The verdict table for records applies to them as well.
 
     ``checkpoints``, for external topics: segment → where its next holder continues. A checkpoint
@@ -171,7 +172,7 @@ class DeleteProducer(RequestBody, frozen=True, tag="delete_producer"):
     token: Token
 
 
-class RegisterConsumer(ConsumerRequest, frozen=True, tag="register"):
+class RegisterConsumer(ReaderRequest, frozen=True, tag="register"):
     """Join a subscription, or return to it. Creates the subscription if it does not exist.
 
     ``incarnation`` rises with each start of the program; the higher incarnation keeps the consumer
@@ -180,7 +181,8 @@ class RegisterConsumer(ConsumerRequest, frozen=True, tag="register"):
     segment (see `Grant`); other consumers get whole segments only. ``subscription_id``: the
     subscription this program joined before. If that one has been deleted, the registration is
     rejected and creates nothing. ``positions``, CHECKPOINT only: the (segment, next offset) pairs at
-    which the consumer will read; one that the topic does not have is rejected as ``out_of_range``.
+    which the consumer will read; one that the topic does not have is rejected as ``out_of_range``. So are positions of
+    another topic than ``positions_topic_id``.
     ``host``, ``version``: where the program runs, and the version of its library, as it says; only shown.
     """
 
@@ -195,13 +197,14 @@ class RegisterConsumer(ConsumerRequest, frozen=True, tag="register"):
     host: ProgramText = ""
     version: ProgramText = ""
     positions: Annotated[list[tuple[Natural, Natural]], Meta(max_length=MAX_HELD_SEGMENTS)] = []
+    positions_topic_id: Natural | None = None
 
     def __post_init__(self) -> None:
         if self.positions and self.subscription_type != SubscriptionType.CHECKPOINT:
             raise ValueError("positions: only for type CHECKPOINT; the leader stores those of other types")
 
 
-class Heartbeat(ConsumerRequest, frozen=True, tag="heartbeat"):
+class Heartbeat(ReaderRequest, frozen=True, tag="heartbeat"):
     """Report that a consumer is alive.
 
     ``held``: every (segment, generation) that the consumer reads or finishes. The leader repeats

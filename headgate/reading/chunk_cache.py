@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
+from collections.abc import Mapping
 from typing import Final
 
+from headgate.ledger.chunk import ChunkHeader
 from headgate.ledger.ledger import Ledger
 from headgate.ledger.record_columns import RecordColumns
 from headgate.reading.compacted_reader import Rows
@@ -28,6 +30,15 @@ MAX_LOADS: Final = 32
 PAUSE_LOADS: Final = 64
 
 
+class ChunkRows(dict[int, Rows]):
+    """Segment → its rows of one chunk; and the ids of the terms that the chunk names."""
+
+    def __init__(self, rows: Mapping[int, Rows], header: ChunkHeader) -> None:
+        super().__init__(rows)
+        self.term_id = header.term_id
+        self.previous_term_id = header.previous_term_id
+
+
 class ChunkCache:
     """Decoded chunks of one shard, restricted to the records of one topic."""
 
@@ -38,16 +49,16 @@ class ChunkCache:
         self._topic_id = topic_id
         self._budget_bytes = budget_bytes
         self._bytes = 0
-        self._chunks: OrderedDict[int, tuple[int, dict[int, Rows]]] = OrderedDict()
-        self._loading: dict[int, asyncio.Task[dict[int, Rows]]] = {}
+        self._chunks: OrderedDict[int, tuple[int, ChunkRows]] = OrderedDict()
+        self._loading: dict[int, asyncio.Task[ChunkRows]] = {}
         self._ahead: set[int] = set()
         """Chunks that were loaded ahead, and not requested yet."""
         self._depth = 1
         self._paused_until = 0
         """The number of loads at which chunks are loaded ahead again."""
 
-    async def rows(self, number: int, newest: int) -> dict[int, Rows]:
-        """Return segment → rows of chunk ``number``; raises what `Ledger.read_records` raises.
+    async def rows(self, number: int, newest: int) -> ChunkRows:
+        """Return segment → rows of chunk ``number``; raises what `Ledger.read` raises.
 
         ``newest``: the last chunk that is known to exist; chunks up to it are loaded ahead.
         """
@@ -88,7 +99,7 @@ class ChunkCache:
                 self._load_once(ahead)
                 self._ahead.add(ahead)
 
-    def _load_once(self, number: int) -> asyncio.Task[dict[int, Rows]]:
+    def _load_once(self, number: int) -> asyncio.Task[ChunkRows]:
         """Return the task that loads a chunk; there is one at a time."""
         task = self._loading.get(number)
         if task is None:
@@ -97,15 +108,16 @@ class ChunkCache:
             task.add_done_callback(lambda done: self._loaded(number, done))
         return task
 
-    def _loaded(self, number: int, task: asyncio.Task[dict[int, Rows]]) -> None:
+    def _loaded(self, number: int, task: asyncio.Task[ChunkRows]) -> None:
         del self._loading[number]
         if not task.cancelled() and task.exception() is not None:
             # Retrieved here in case no reader waits. One that needs the chunk loads it again.
             self._ahead.discard(number)
 
-    async def _load(self, number: int) -> dict[int, Rows]:
+    async def _load(self, number: int) -> ChunkRows:
         self.loads += 1
-        rows_by_segment = _rows_by_segment(await self._ledger.read_records(number), self._topic_id)
+        header, records = await self._ledger.read_header_and_records(number)
+        rows_by_segment = ChunkRows(_rows_by_segment(records, self._topic_id), header)
         size = CHUNK_OVERHEAD_BYTES
         for rows in rows_by_segment.values():
             size += len(rows.keys) * RECORD_OVERHEAD_BYTES + sum(map(len, rows.keys)) + sum(map(len, rows.values))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
+from headgate.reading.known_history import KnownHistory
+
 POLL_SECONDS: Final = 1.0
 """How often a reader at the tail polls, and how long it waits for an unreachable store."""
 
@@ -12,8 +14,10 @@ POLL_SECONDS: Final = 1.0
 class Head:
     """The newest chunk that was reported as durable."""
 
-    def __init__(self) -> None:
+    def __init__(self, history: KnownHistory | None = None) -> None:
         self.number = 0
+        self.history = KnownHistory() if history is None else history
+        """What is known of the chunks that were read, and of those that a leader's replies stated."""
         self._awake = asyncio.Event()
         """Set when the head has advanced, or readers have waited for long enough."""
         self._timeouts = 0

@@ -111,6 +111,7 @@ class SegmentReader:
                     await self._wait_for(error)
                 continue
             self._unreadable_logged = False
+            self._head.history.add(self.next_chunk, chunk.term_id, chunk.previous_term_id)
             rows = chunk.get(self._segment)
             if rows is not None:
                 await self._deliver_rows(rows)

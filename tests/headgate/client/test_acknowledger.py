@@ -16,6 +16,7 @@ from headgate.client.decisions.session_types import Outcome
 from headgate.event_log import LogEvent
 from headgate.model.entries import SubscriptionType
 from headgate.protocol import messages as m
+from headgate.reading.known_history import KnownHistory
 from tests.support.worlds.session_dialogue import Dialogue
 
 pytestmark = pytest.mark.looptime
@@ -61,6 +62,7 @@ class Harness:
             incarnation=4,
             kind=kind,
             interval_seconds=INTERVAL_SECONDS,
+            history=KnownHistory(),
             on_fenced=self.fenced.append,
         )
         self.session = Session()

@@ -11,8 +11,9 @@ import pytest
 from headgate.client.consumer import Consumer
 from headgate.client.external_consumer import ExternalConsumer
 from headgate.errors import ConfigError, HeadgateError, LedgerError
+from headgate.model.position_token import PositionToken, decode_positions
 from headgate.protocol import messages as m
-from tests.support.fakes.scripted_leader import CLUSTER, ScriptedCluster, grant
+from tests.support.fakes.scripted_leader import CLUSTER, TOPIC_ID, ScriptedCluster, grant
 from tests.support.samples.client_configs import client_config
 from tests.support.worlds.consuming import acknowledged, consumer, nothing_more, records, registration, take
 
@@ -31,7 +32,7 @@ async def test_records_are_delivered_in_order_from_the_start_of_the_grant_as_the
         cluster.store_records(records("4"), leader)
         assert ["4"] == await take(reader, 1)
         assert 0.1 > asyncio.get_running_loop().time() - began
-        assert {0: 5} == reader.positions
+        assert {0: 5} == decode_positions(reader.positions).positions
 
 
 async def test_get_many_returns_500_records_unless_it_is_asked_for_another_number(cluster):
@@ -147,6 +148,10 @@ async def test_a_consumer_stops_at_a_damaged_chunk_with_its_name_and_skips_nothi
                 await anext(reader)
 
 
+def token(positions: dict[int, int], topic: str = "orders") -> PositionToken:
+    return PositionToken(topic, TOPIC_ID, "5" * 32, positions, list(positions), [])
+
+
 async def test_a_checkpoint_consumer_resumes_at_its_own_positions(cluster):
     cluster.store_records(records("0", "1"))
     cluster.store_records(records("2", "3"))
@@ -154,10 +159,10 @@ async def test_a_checkpoint_consumer_resumes_at_its_own_positions(cluster):
         cluster.leader(
             grants=[m.Grant(segment=0, generation=1, first_hash=0, last_hash=9, start_offset=3, start_chunk=2)]
         ),
-        consumer(cluster, type="CHECKPOINT", positions={0: 1}) as reader,
+        consumer(cluster, type="CHECKPOINT", positions=token({0: 1}).encode()) as reader,
     ):
         assert ["1", "2"] == await take(reader, 2)
-        assert {0: 3} == reader.positions
+        assert {0: 3} == decode_positions(reader.positions).positions
         record = await anext(reader)
         with pytest.raises(HeadgateError, match="does not acknowledge"):
             await reader.acknowledge(record)
@@ -172,7 +177,17 @@ async def test_only_a_record_can_be_acknowledged(given, cluster):
 
 async def test_positions_are_accepted_only_for_checkpoint():
     with pytest.raises(ConfigError, match="CHECKPOINT"):
-        consumer(ScriptedCluster(), positions={0: 1})
+        consumer(ScriptedCluster(), positions=token({0: 1}).encode())
+
+
+async def test_positions_of_another_topic_are_refused_before_anything_is_sent():
+    with pytest.raises(ConfigError, match="they are of topic 'other', not of 'orders'"):
+        consumer(ScriptedCluster(), type="CHECKPOINT", positions=token({0: 1}, "other").encode())
+
+
+async def test_a_consumer_has_no_positions_before_it_is_entered():
+    with pytest.raises(HeadgateError, match="no positions before it is entered"):
+        _ = consumer(ScriptedCluster(), type="CHECKPOINT").positions
 
 
 async def test_every_registration_carries_balance_and_capacity(cluster):

@@ -22,6 +22,7 @@ UNDOCUMENTED = (
     m.RequestBody,
     m.SubscriptionRequest,
     m.ConsumerRequest,
+    m.ReaderRequest,
     m.ListRequest,
     m.ReplyBody,
     m.PageReply,

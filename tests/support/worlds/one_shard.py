@@ -14,11 +14,11 @@ from prometheus_client import CollectorRegistry
 
 from controller.access.control import AccessControl
 from controller.access.rules import OPEN
-from controller.chunk_writer.builder import ChunkBuilder
 from controller.commit import TermEndedError
 from controller.devices.session_port import OpenSession
 from controller.leader.context import LeaderContext
 from controller.leader.leader import ShardLeader
+from controller.leader.term_chunk import first_chunk
 from controller.settings.load import IngestSettings, RetentionSettings, ScalingSettings
 from controller.state.shard_state import ShardState
 from controller.status import summaries
@@ -26,7 +26,6 @@ from coordinator.ports import CoordinatorSettings
 from drain.protocol import DrainedResponse, DrainQuery
 from headgate.ledger.compacted import delete_compacted_segments
 from headgate.ledger.ledger import Ledger
-from headgate.model import entries as e
 from headgate.protocol import messages as m
 from metrics.api.overview import Overview, merged
 from metrics.instruments import Instruments
@@ -35,6 +34,8 @@ from tests.support.fakes.object_store import FakeStore
 from tests.support.samples.status_documents import part, shard_document
 
 CLUSTER = "test"
+TERM_IDS = itertools.count(2000)
+"""No world draws one of another, even if it continues a copy of its ledger."""
 SETTINGS = CoordinatorSettings(
     grace_seconds=60,
     revoke_timeout_seconds=30,
@@ -162,14 +163,9 @@ class OneShard:
         state = ShardState(0)
         while (found := await self.ledger.read_or_none(state.chunk + 1)) is not None:
             state.apply_all(found.entries, chunk=found.header.number, at_ms=found.header.at_ms)
-        entry = e.TermStarted(leader_epoch=state.leader_epoch + 1, instance=instance)
-        builder = ChunkBuilder()
-        builder.add(entry)
-        number, at_ms = state.chunk + 1, max(state.at_ms, self.now_ms())
-        await self.ledger.append(
-            number, builder.encode(shard=0, number=number, leader_epoch=entry.leader_epoch, at_ms=at_ms)
-        )
-        state.apply_all((entry,), chunk=number, at_ms=at_ms)
+        chunk = first_chunk(state, instance=instance, now_ms=self.now_ms, new_term_id=partial(next, TERM_IDS))
+        await self.ledger.append(chunk.number, chunk.data)
+        state.apply_all((chunk.entry,), chunk=chunk.number, at_ms=chunk.at_ms)
         context = LeaderContext(
             cluster=CLUSTER,
             instance=instance,

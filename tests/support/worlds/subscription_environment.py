@@ -77,6 +77,10 @@ class CoordinatorHarness:
         return START_MS + round(asyncio.get_running_loop().time() * 1000)
 
     @property
+    def term_id(self) -> int:
+        return 0
+
+    @property
     def durable(self) -> int:
         return self.state.chunk
 
