@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
+import signal
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Final
 
 from pyspark.sql import SparkSession
 
@@ -20,6 +23,10 @@ from headgate.arguments import require_seconds
 from headgate.command_parser import EXIT_WRONG_USAGE
 from headgate.error_line import error_line
 from headgate.errors import ConfigError, StoreError
+
+STOP_SECONDS: Final = 8.0
+"""Longest time for stopping Spark after SIGTERM. Then the process exits, and the JVM with it."""
+EXIT_TERMINATED: Final = 128 + signal.SIGTERM
 
 
 def seconds(text: str) -> float:
@@ -67,11 +74,25 @@ async def spark_session(arguments: argparse.Namespace) -> AsyncIterator[SparkSes
 def run_command(command: Coroutine[None, None, int], *, as_json: bool = False) -> int:
     """Run ``command`` and return its exit code; 2 if a setting is invalid or a server unreachable.
 
-    ``as_json``: print that as JSON.
+    SIGTERM stops Spark first, so that no JVM outlives the command. ``as_json``: print an error as JSON.
     """
     try:
-        return asyncio.run(command)
+        return asyncio.run(_until_terminated(command))
     except (ConfigError, MustRestartError, StoreError) as error:
         line = error_line(str(error), EXIT_WRONG_USAGE, as_json=True) if as_json else f"error: {error}"
         print(line, file=sys.stderr)  # noqa: T201 - a command prints to its terminal
         return EXIT_WRONG_USAGE
+
+
+async def _until_terminated(command: Coroutine[None, None, int]) -> int:
+    loop = asyncio.get_running_loop()
+    running = loop.create_task(command)
+
+    def terminate() -> None:
+        running.cancel()
+        # A thread may hang in a call to the JVM, and asyncio would wait for it.
+        loop.call_later(STOP_SECONDS, os._exit, EXIT_TERMINATED)
+
+    loop.add_signal_handler(signal.SIGTERM, terminate)
+    await asyncio.wait({running})
+    return EXIT_TERMINATED if running.cancelled() else running.result()

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
+from headgate.child_command import python_module
 from headgate.child_process import ChildProcess
 from headgate.errors import HeadgateError
 from scale.report import metric_lines
@@ -95,7 +95,7 @@ async def _ask_command(trial: Trial, name: str, *words: str) -> None:
     log_path = cluster.log_path("commands")
     began = time.perf_counter()
     process = await ChildProcess.start(
-        sys.executable, "-m", "headgate", *words, *options, log_path=log_path, output_path=cluster.folder / "answer"
+        *python_module("headgate", *words, *options), log_path=log_path, output_path=cluster.folder / "answer"
     )
     if (code := await process.wait()) != 0:
         raise HeadgateError(f"{name} ended with code {code}: {log_path.read_text(errors='replace').strip()}")

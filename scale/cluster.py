@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass
@@ -22,6 +21,7 @@ import psutil
 
 from controller.local.cluster import LocalCluster
 from controller.settings.load import SnapshotSettings, SpreadSettings, StandbySettings, SubscriptionSettings
+from headgate.child_command import python_module
 from headgate.errors import HeadgateError
 from headgate.parent_death_signal import with_parent_death_signal
 from scale.clients import Shares
@@ -202,7 +202,7 @@ class ClientProcess:
         with log_path.open("ab") as log:
             process = await asyncio.create_subprocess_exec(
                 *with_parent_death_signal(
-                    sys.executable, "-m", "scale.clients", str(config), msgspec.json.encode(shares).decode()
+                    *python_module("scale.clients", str(config), msgspec.json.encode(shares).decode())
                 ),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,

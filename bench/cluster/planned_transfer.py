@@ -9,7 +9,6 @@ send must succeed. The goal is that of the promise: a transfer is graceful, and 
 from __future__ import annotations
 
 import asyncio
-import sys
 from contextlib import AsyncExitStack
 from statistics import median
 from typing import Final
@@ -17,6 +16,7 @@ from typing import Final
 from bench.harness.benchmark import Benchmark, Effort, Measurement, gc_disabled
 from bench.harness.cluster import SHARD, TOPIC, BenchCluster
 from headgate import Producer
+from headgate.child_command import python_module
 from headgate.errors import HeadgateError
 from headgate.parent_death_signal import with_parent_death_signal
 
@@ -91,7 +91,7 @@ async def _transfer(cluster: BenchCluster, successor: str) -> None:
     """Run the command of an operator; raises HeadgateError if it fails."""
     words = ("--config", str(cluster.client_config_path), "shard", "transfer", str(SHARD), successor)
     process = await asyncio.create_subprocess_exec(
-        *with_parent_death_signal(sys.executable, "-m", "headgate", *words),
+        *with_parent_death_signal(*python_module("headgate", *words)),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )

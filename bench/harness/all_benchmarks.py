@@ -10,7 +10,6 @@ import json
 import os
 import platform
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -18,6 +17,7 @@ from pathlib import Path
 import msgspec
 
 from bench.harness.performance_page import Machine, Result, Results, overview, page, readme
+from headgate.child_command import python_module
 from headgate.errors import HeadgateError
 
 LONGEST_SECONDS = 1800
@@ -28,7 +28,7 @@ Run = Callable[[list[str]], "subprocess.CompletedProcess[str]"]
 
 def run_benchmark(arguments: list[str]) -> subprocess.CompletedProcess[str]:
     """Run ``python -m bench`` with ``arguments``; its progress goes to standard error."""
-    command = [sys.executable, "-m", "bench", *arguments]
+    command = python_module("bench", *arguments)
     return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False, timeout=LONGEST_SECONDS)
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
 import tempfile
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from bench.harness.raw_client import RawClient
 from controller.local.cluster import LocalCluster
 from controller.settings.write import client_toml
 from headgate import Admin
+from headgate.child_command import python_module
 from headgate.client.connection import Client
 from headgate.errors import HeadgateError
 from headgate.parent_death_signal import with_parent_death_signal
@@ -115,7 +115,7 @@ class BenchCluster(LocalCluster):
     ) -> tuple[asyncio.subprocess.Process, str]:
         """Start ``module``; return it, and the line that it prints when it is ready."""
         process = await asyncio.create_subprocess_exec(
-            *with_parent_death_signal(sys.executable, "-m", module, *arguments),
+            *with_parent_death_signal(*python_module(module, *arguments)),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
         )

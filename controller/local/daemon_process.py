@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from headgate.child_command import python_module
 from headgate.child_process import ChildProcess
 
 
 async def start_daemon(config: Path, log_path: Path, environ: Mapping[str, str] | None = None) -> ChildProcess:
     """Start a daemon with the settings in ``config``; it appends its log to ``log_path`` and dies with this process."""
     return await ChildProcess.start(
-        *(sys.executable, "-m", "controller", "run", "--config", str(config)), log_path=log_path, environ=environ
+        *python_module("controller", "run", "--config", str(config)), log_path=log_path, environ=environ
     )

@@ -18,7 +18,6 @@ import os
 import shutil
 import signal
 import ssl
-import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final, Self
@@ -37,6 +36,7 @@ from controller.local.supervised_process import (
 )
 from controller.local.zookeeper_ensemble import EnsembleMember
 from drain.spark.java import find_java
+from headgate.child_command import python_module
 
 HOST: Final = LOOPBACK
 MIN_FREE_BYTES: Final = 64 * 1024 * 1024
@@ -292,7 +292,7 @@ class EmbeddedBroker(EmbeddedServer):
         else:
             config = self.folder / "amqtt.json"
             _write(config, amqtt_config(port, self._tls, self._access))
-            command = [sys.executable, "-m", "controller.local.embedded_broker", str(config)]
+            command = python_module("controller.local.embedded_broker", str(config))
             # The child must import this very package, however this process was started.
             environ["PYTHONPATH"] = os.pathsep.join(
                 [str(Path(__file__).resolve().parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]

@@ -8,12 +8,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import structlog
 
+from headgate.child_command import python_module
 from headgate.errors import StoreUnavailableError
 from headgate.ledger.ledger import Ledger
 from headgate.storage.object_store import Store
@@ -54,7 +54,7 @@ class SnapshotScheduler:
         self._heads = heads
         self._observer = observer
         self._command = command or [
-            *(sys.executable, "-m", "controller.snapshots.job", "--ledger", ledger_url),
+            *python_module("controller.snapshots.job", "--ledger", ledger_url),
             *("--chunks", str(chunks), "--parent", str(os.getpid())),
         ]
         self._check_interval_seconds = check_interval_seconds

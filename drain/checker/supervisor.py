@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +20,7 @@ from drain.checker.connection import Connection
 from drain.protocol import DrainCheckError, Ping, Pong
 from drain.socket_path import socket_path
 from headgate.background import BackgroundService
+from headgate.child_command import python_module
 from headgate.child_process import ChildProcess
 from headgate.restart_policy import MAX_EXTENSION, Failures, RestartPolicy
 from metrics.label_values import DrainState
@@ -60,7 +60,7 @@ def service_command(
 ) -> list[str]:
     """Return the command that starts the Spark process. It is visible to all users: no secrets in ``spark_conf``."""
     return [
-        *(sys.executable, "-m", "drain.service.program"),
+        *python_module("drain.service.program"),
         *("--ledger", ledger_url),
         *("--listen", socket),
         *("--master", master),

@@ -19,6 +19,7 @@ import click
 from headgate.cli.terminal.seconds_type import Seconds
 from headgate.cli.terminal.suggestions import explain_rejection
 from headgate.errors import RequestRejectedError
+from headgate.parent_death_signal import with_parent_death_signal
 
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
@@ -170,7 +171,8 @@ class CommandContext:
         The other lines are what the JVM prints while it starts; they matter only if the recount fails.
         """
         jvm_output = []
-        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        # The kernel ends the recount with this command, whatever ends it.
+        with subprocess.Popen(with_parent_death_signal(*command), stderr=subprocess.PIPE, text=True) as process:
             assert process.stderr is not None, "started with a pipe"
             for line in process.stderr:
                 if line.startswith("headgate:") or line.endswith("…\n"):

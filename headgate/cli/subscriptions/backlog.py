@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, Literal
 import click
 import msgspec
 
+from headgate.child_command import python_module
 from headgate.cli.arguments import optional_subscription_argument, optional_topic_argument
 from headgate.cli.commands import installation_hint, registered_commands
 from headgate.cli.context import CommandContext, with_context
@@ -210,7 +211,7 @@ def verify(
     """
     if "drain" not in registered_commands():
         raise HeadgateError(f"the count needs Spark; {installation_hint('drain')}")
-    command = [sys.executable, "-m", "headgate", "drain", "verify", "--master", master, "--reader", reader]
+    command = python_module("headgate", "drain", "verify", "--master", master, "--reader", reader)
     command += [part for pair in conf for part in ("--conf", pair)]
     counted = ledger or context.client_config().ledger_url
     if ledger is None or topic is not None:
