@@ -164,12 +164,16 @@ class LocalCluster:
         await asyncio.gather(*(server.start() for server in self.zookeepers))
         await self.broker.start()
 
-    async def start_spark(self) -> None:
-        """Start the Spark process that every daemon asks; return when it is ready. Raises HeadgateError."""
+    async def start_spark(self, ledger_url: str | None = None) -> None:
+        """Start the Spark process that every daemon asks, or start it anew; return when it is ready.
+
+        Raises HeadgateError. ``ledger_url``: what it counts. Default: the ledger of this cluster.
+        """
+        await self._spark.aclose()
         ready = asyncio.Event()
         folder = self.folder / "spark"
         supervisor = self.spark = DrainSupervisor(
-            command=service_command(ledger_url=self.ledger_url, socket=self.drain_socket, folder=folder),
+            command=service_command(ledger_url=ledger_url or self.ledger_url, socket=self.drain_socket, folder=folder),
             socket=self.drain_socket,
             folder=folder,
             on_state=lambda state, _: ready.set() if state == "ready" else None,
@@ -212,9 +216,9 @@ class LocalCluster:
         return self.environ
 
     async def start_program(self, name: str, *arguments: str) -> ChildProcess:
-        """Start ``python ARGUMENTS…``."""
+        """Start ``python ARGUMENTS…``, which imports nothing from the working folder."""
         process = await ChildProcess.start(
-            *(sys.executable, "-u", *arguments), log_path=self.log_path(name), environ=self.environ
+            *(sys.executable, "-u", "-P", *arguments), log_path=self.log_path(name), environ=self.environ
         )
         self.programs[name] = process
         return process
