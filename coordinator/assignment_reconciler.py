@@ -401,7 +401,7 @@ class AssignmentReconciler:
             self._push(consumer.client_id, message)
 
     def _build_grant(self, segment_slice: SegmentSlice) -> m.Grant:
-        return build_grant(self._subscription, self._topic, segment_slice)
+        return build_grant(self._subscription, self._topic, segment_slice, durable=self._ledger.durable)
 
     def _build_revocation(self, segment_slice: SegmentSlice, *, final: bool = False) -> m.Revocation:
         first_bucket, end_bucket = bucket_bounds(segment_slice)

@@ -22,12 +22,16 @@ _NO_RANGES: Final[list[m.BucketRangeProgress]] = []
 _UNKNOWN: Final[Mapping[str, int]] = {}
 
 
-def build_grant(subscription: Subscription, topic: TopicView, segment_slice: SegmentSlice) -> m.Grant:
-    """Return the grant of a held ``segment_slice``. Reading starts at the position of each bucket."""
+def build_grant(subscription: Subscription, topic: TopicView, segment_slice: SegmentSlice, *, durable: int) -> m.Grant:
+    """Return the grant of a held ``segment_slice``. Reading starts at the position of each bucket.
+
+    ``durable``: the newest durable chunk. A record that does not exist yet will be in a later one, however long ago the
+    segment's last record was stored, if there is one.
+    """
     segment, buckets = segment_of(segment_slice), buckets_of(segment_slice)
     starts = _bucket_starts(subscription, segment, buckets) if segment in subscription.progress_by_bucket else []
     start = min((part.start_offset for part in starts), default=subscription.position(segment))
-    described = topic.layout.segments[segment]
+    described, tail = topic.layout.segments[segment], topic.tails[segment]
     first_bucket, end_bucket = bucket_bounds(segment_slice)
     return m.Grant(
         segment=segment,
@@ -35,7 +39,7 @@ def build_grant(subscription: Subscription, topic: TopicView, segment_slice: Seg
         first_hash=described.first_hash,
         last_hash=described.last_hash,
         start_offset=start,
-        start_chunk=topic.tails[segment].chunk_of(start),
+        start_chunk=tail.chunk_of(start) if start < tail.next_offset else durable + 1,
         end_offset=described.end_offset,
         acknowledged=list(subscription.acknowledged_ranges.get(segment, [])),
         external=external_grant(subscription, topic, segment),
