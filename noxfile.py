@@ -1,7 +1,7 @@
 """`nox` runs the unit tests on every supported Python that this machine has, each in an environment of its own.
 
 `nox --session client` runs the tests of the client only, without Spark, Java and pandas. `make check` is quicker, and
-for one Python.
+for one Python. `nox --session audit` looks up known vulnerabilities of the pinned packages.
 """
 
 from __future__ import annotations
@@ -50,6 +50,14 @@ def client(session: nox.Session) -> None:
     light.write_text("\n".join(entry for entry in entries if entry.partition("==")[0] not in HEAVY))
     session.install("--no-deps", "--require-hashes", "-r", "constraints-build.txt", "-r", str(light))
     run_tests(session, "tests/headgate", *(f"--ignore={path}" for path in WITH_SPARK))
+
+
+@nox.session
+def audit(session: nox.Session) -> None:
+    """Look up known vulnerabilities of every pinned package. It needs the Internet."""
+    session.install("pip-audit")
+    for pinned in sorted(Path().glob("constraints*.txt")):
+        session.run("pip-audit", "--require-hashes", "--disable-pip", "--requirement", str(pinned))
 
 
 def run_tests(session: nox.Session, *selected: str) -> None:

@@ -15,6 +15,7 @@ from typing import Final
 
 import structlog
 
+from controller.devices.broker_drops import DROPPED_TOPIC, BrokerDrops
 from controller.devices.session_port import Delivery, DeviceSession
 from controller.leadership.session_secret import SessionSecret
 from controller.settings.broker_files import broker_warnings, read_broker_tls
@@ -100,6 +101,8 @@ class BrokerConnection:
             rng=self._rng,
             timing=daemon_timing(broker.ping_seconds),
         )
+        drops = BrokerDrops(self._observer)
+        transport.router.add(DROPPED_TOPIC, drops.on_message, retained=True, optional=True)
         transport.on_connection(lambda connected: log_broker_limits(transport.broker) if connected else None)
         return transport
 

@@ -144,6 +144,12 @@ class DeviceMessageRejected(Event, frozen=True):
     reason: labels.DeviceRejectionReason
 
 
+class DeviceConfirmationEnded(Event, frozen=True):
+    """An MQTT device asked for a confirmation of its message."""
+
+    outcome: labels.DeviceConfirmationOutcome
+
+
 class PendingDeviceRecordsChanged(Event, frozen=True):
     """``records`` records of MQTT devices are accepted and not durable yet."""
 
@@ -422,6 +428,12 @@ class BrokerSessionTakenOver(Event, frozen=True):
     """The broker accepts a connection of the daemon and ends it again and again."""
 
     connection: labels.BrokerConnectionKind
+
+
+class BrokerDroppedMessages(Event, frozen=True):
+    """The broker has dropped ``messages`` more, some of which it may have acknowledged."""
+
+    messages: int
 
 
 class StoreOperationSucceeded(Event, frozen=True):

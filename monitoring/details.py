@@ -58,9 +58,13 @@ CLIENTS: Final = Row(
         ),
         Panel(
             "MQTT devices",
-            "Durable records of MQTT devices, and their rejected messages.",
+            "Durable records of MQTT devices, their rejected messages, and confirmations that devices asked for.",
             units.CountsPerSecond,
-            (rate("device_records_stored_total", prefix="stored"), rate("device_messages_rejected_total", "reason")),
+            (
+                rate("device_records_stored_total", prefix="stored"),
+                rate("device_messages_rejected_total", "reason"),
+                rate("device_confirmations_total", "outcome"),
+            ),
         ),
         Panel(
             "Sessions of MQTT devices",

@@ -185,7 +185,7 @@ class MemoryTransport:
         """See `Transport.max_payload_bytes`."""
         return max_payload_bytes(topic, None)
 
-    def publish(self, topic: str, payload: bytes, **_: bool) -> bool:
+    def publish(self, topic: str, payload: bytes, **_: object) -> bool:
         """See `Transport.publish`."""
         self.published.put_nowait((topic, payload))
         return True

@@ -62,6 +62,9 @@ def daemon_rights(cluster: str) -> list[TopicRight]:
         TopicRight(Access.WRITE, f"{base}/clients/+/+/replies"),
         TopicRight(Access.READWRITE, f"{base}/clients/+/+/presence"),
         TopicRight(Access.READ, f"{base}/publish/#"),
+        TopicRight(Access.READ, f"{base}/devices/+/publish/#"),
+        TopicRight(Access.WRITE, f"{base}/devices/+/replies/#"),
+        TopicRight(Access.READ, "$SYS/broker/publish/messages/dropped"),
     ]
 
 
@@ -81,7 +84,14 @@ def user_rights(cluster: str, user: str, rights: tuple[Right, ...]) -> list[Topi
     topics = sorted({topic for right in rights for topic in right.published_topics})
     if ANY in topics:
         topics = ["+"]
-    return found + [TopicRight(Access.WRITE, f"{base}/publish/{topic}/#") for topic in topics]
+    if topics:
+        found.append(TopicRight(Access.READ, f"{base}/devices/{user}/replies/#"))
+    for topic in topics:
+        found += [
+            TopicRight(Access.WRITE, f"{base}/publish/{topic}/#"),
+            TopicRight(Access.WRITE, f"{base}/devices/{user}/publish/{topic}/#"),
+        ]
+    return found
 
 
 def export(rules: AccessRules, broker_format: BrokerFormat, *, cluster: str, daemon_user: str) -> str:

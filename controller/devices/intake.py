@@ -1,4 +1,4 @@
-"""Stores what MQTT devices publish to ``headgate/<cluster>/publish/<topic>/<key>``.
+"""Stores what MQTT devices publish, for the topics see `headgate.protocol.mqtt_topics.parse_publish_address`.
 
 Each message takes the route of a batch without a producer id. The broker delivers unacknowledged
 messages to the next leader: at least once, in the broker's order. Duplicates are not detected: MQTT
@@ -26,6 +26,7 @@ import structlog
 
 from controller.commit import GroupCommit
 from controller.decisions.placement import route_batch
+from controller.devices.confirmations import Confirmations
 from controller.devices.session_port import Delivery
 from controller.devices.subscriptions import DeviceSubscriptions
 from controller.leadership.shard_load import message_cost
@@ -62,6 +63,7 @@ class DeviceIntake:
         state: ShardState,
         commit: GroupCommit,
         observer: events.Observer,
+        confirmations: Confirmations,
         now_ms: Callable[[], int],
         enabled: bool = True,
     ) -> None:
@@ -74,6 +76,7 @@ class DeviceIntake:
         self._state = state
         self._commit = commit
         self._observer = observer
+        self._confirmations = confirmations
         self._now_ms = now_ms
         self._pending_records = 0
         self._logged_rejections: dict[tuple[str, str], _LoggedRejection] = {}
@@ -84,7 +87,7 @@ class DeviceIntake:
             self.subscriptions.on_sentinel(delivery)
             return
         self.arrived_cost += message_cost(len(delivery.payload))
-        name, text = m.parse_publish_address(self._cluster, delivery.topic)
+        name, text, _ = m.parse_publish_address(self._cluster, delivery.topic)
         key = text.encode()
         topic = self._state.topics.get(name)
         if topic is None:
@@ -115,6 +118,7 @@ class DeviceIntake:
         self._set_pending(self._pending_records - 1)
         self._observer.observe(events.DeviceRecordStored(shard=self._state.shard))
         delivery.acknowledge()
+        self._confirmations.send(delivery)
 
     def _set_pending(self, records: int) -> None:
         self._pending_records = records
@@ -122,16 +126,18 @@ class DeviceIntake:
 
     def _unknown_topic(self, name: str, delivery: Delivery) -> None:
         self._commit.after_barrier(partial(self._discard, "unknown_topic", delivery))
-        self.subscriptions.remove_filter(name)
+        self.subscriptions.remove_filters(name)
 
     def _discard(self, reason: DeviceRejectionReason, delivery: Delivery) -> None:
         self._reject(reason, delivery.topic, len(delivery.payload))
         delivery.acknowledge()
+        if not delivery.retained:  # Its device has gone, or got the confirmation of the publication itself.
+            self._confirmations.send(delivery, reason)
 
     def _reject(self, reason: DeviceRejectionReason, mqtt_topic: str, size_bytes: int) -> None:
         self._observer.observe(events.DeviceMessageRejected(reason=reason))
         now = asyncio.get_running_loop().time()
-        kind = reason, m.parse_publish_address(self._cluster, mqtt_topic)[0]
+        kind = reason, m.parse_publish_address(self._cluster, mqtt_topic).topic
         if kind not in self._logged_rejections and len(self._logged_rejections) >= MAX_LOGGED_REJECTIONS:
             kind = reason, ""
         logged = self._logged_rejections.get(kind)

@@ -19,6 +19,14 @@ class Delivery(Protocol):
     def retained(self) -> bool:
         """Whether it is a copy of a retained message, which the broker sends to a new subscriber."""
 
+    @property
+    def response_topic(self) -> str | None:
+        """Where the device expects a confirmation (MQTT 5); None: it expects none."""
+
+    @property
+    def correlation_data(self) -> bytes | None:
+        """What the confirmation must repeat."""
+
     def acknowledge(self) -> None:
         """Acknowledge it to the broker, which then does not deliver it again."""
 

@@ -86,8 +86,7 @@ class DeviceSubscriptions:
         """Keep a session open while it is enabled or not empty, until cancelled."""
         while True:
             # An earlier leader may have left these. It may have ended after it deleted a topic, before its filter.
-            deleted = (m.publish_filter(self._cluster, name) for name in self._state.deleted_topics)
-            self._active_filters = self._publish_filters().union(deleted)
+            self._active_filters = self._publish_filters() | self._filters_of(*self._state.deleted_topics)
             self._added_connection = 0
             async with open_session() as session:
                 session.on_connection(lambda _: self._changed.set())
@@ -113,11 +112,11 @@ class DeviceSubscriptions:
 
     def subscribes_to(self, topic: str) -> bool:
         """Return whether the session receives messages for ``topic``, as far as known."""
-        return m.publish_filter(self._cluster, topic) in self._active_filters
+        return self._filters_of(topic) <= self._active_filters
 
-    def remove_filter(self, topic: str) -> None:
-        """Remove the filter of a topic that does not exist. An earlier term left it."""
-        self._active_filters.add(m.publish_filter(self._cluster, topic))
+    def remove_filters(self, topic: str) -> None:
+        """Remove the filters of a topic that does not exist. An earlier term left them."""
+        self._active_filters |= self._filters_of(topic)
         self._changed.set()
 
     def on_sentinel(self, sentinel: Delivery) -> None:
@@ -205,6 +204,7 @@ class DeviceSubscriptions:
         )
 
     def _publish_filters(self) -> set[str]:
-        return {
-            m.publish_filter(self._cluster, name) for name, topic in self._state.topics.items() if not topic.external
-        }
+        return self._filters_of(*(name for name, topic in self._state.topics.items() if not topic.external))
+
+    def _filters_of(self, *topics: str) -> set[str]:
+        return {each for topic in topics for each in m.publish_filters(self._cluster, topic)}

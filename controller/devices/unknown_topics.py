@@ -48,7 +48,7 @@ class UnknownTopicWatch:
         limits: WatchLimits | None = None,
     ) -> None:
         """``intakes``: per shard, that of its leader; None where this daemon does not lead."""
-        self._filter = m.all_publications_filter(cluster)
+        self._filters = m.all_publications_filters(cluster)
         self._cluster = cluster
         self._transport = transport
         self._intakes = intakes
@@ -69,15 +69,20 @@ class UnknownTopicWatch:
             wanted = self._wanted()
             if wanted and not subscribed:
                 try:
-                    await self._transport.subscribe(self._filter, self._on_publication)
+                    for each in self._filters:
+                        await self._transport.subscribe(each, self._on_publication)
                 except TransportError as error:
                     log.warning("device.watch_rejected", reason=str(error))
-                    await self._transport.unsubscribe(self._filter)
+                    await self._unsubscribe()
                     return
             elif subscribed and not wanted:
-                await self._transport.unsubscribe(self._filter)
+                await self._unsubscribe()
             subscribed = wanted
             await asyncio.sleep(CHECK_INTERVAL_SECONDS)
+
+    async def _unsubscribe(self) -> None:
+        for each in self._filters:
+            await self._transport.unsubscribe(each)
 
     def _wanted(self) -> bool:
         return (
@@ -91,7 +96,7 @@ class UnknownTopicWatch:
         self._messages += 1
         self._size_bytes += len(payload)
         intakes = self._intakes()
-        name, _ = m.parse_publish_address(self._cluster, mqtt_topic)
+        name = m.parse_publish_address(self._cluster, mqtt_topic).topic
         intake = intakes[shard_of(name, len(intakes))]
         if intake is not None:
             intake.note_publication(name, mqtt_topic, len(payload))

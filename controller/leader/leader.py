@@ -35,6 +35,7 @@ from controller.decisions.placement import route_batch
 from controller.decisions.quota import keep_within_quotas
 from controller.decisions.tick_pace import TICK_INTERVAL_SECONDS, tick_pause_seconds
 from controller.decisions.verdicts import Accept, Batch, Duplicate, judge_batch, judge_term
+from controller.devices.confirmations import Confirmations
 from controller.devices.intake import DeviceIntake
 from controller.devices.session_port import Delivery
 from controller.leader.announcer import Announcer
@@ -107,6 +108,7 @@ class ShardLeader:
             state=state,
             commit=self.commit,
             observer=context.observer,
+            confirmations=Confirmations(context.cluster, context.transport, context.observer),
             now_ms=context.now_ms,
             enabled=context.ingest.mqtt_devices,
         )

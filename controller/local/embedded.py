@@ -52,13 +52,16 @@ MOSQUITTO_SETTINGS: Final = {
     "max_queued_messages": "100000",
     "max_queued_bytes": "268435456",
     "max_inflight_messages": "1000",
-    # Slightly above the protocol's largest message (older name: message_size_limit).
+    # The protocol's largest message, and slightly more for a whole packet.
+    "message_size_limit": "4194304",
     "max_packet_size": "5242880",
+    # Above what all sessions may queue: at this limit mosquitto refuses everything, deliveries included.
+    "memory_limit": "2147483648",
     # Replies are small and awaited: do not delay them by 40 ms.
     "set_tcp_nodelay": "true",
-    # Retained announcements survive a restart.
+    # Retained announcements survive a restart, and most queued messages of devices a crash.
     "persistence": "true",
-    "autosave_interval": "60",
+    "autosave_interval": "10",
 }
 """A test keeps this in step with deploy/mosquitto.conf."""
 NOT_AUTHORIZED: Final = b"\x05"

@@ -6,7 +6,7 @@ publishes, so that the broker's access control vouches for the user.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from headgate.model.identifiers import ANONYMOUS
 
@@ -91,21 +91,39 @@ def device_sentinel_topic(cluster: str, shard: int) -> str:
     return f"headgate/{cluster}/shards/{shard}/device-sentinels"
 
 
-def publish_filter(cluster: str, topic: str) -> str:
-    """Filter for everything that MQTT devices publish to ``topic``; the levels after the topic are the key."""
-    return f"headgate/{cluster}/publish/{topic}/#"
+def publish_filters(cluster: str, topic: str) -> frozenset[str]:
+    """Return filters for everything that MQTT devices publish to ``topic``; the levels after the topic are the key.
 
-
-def all_publications_filter(cluster: str) -> str:
-    """Filter for everything that MQTT devices publish, also to topics that do not exist."""
-    return f"headgate/{cluster}/publish/#"
-
-
-def parse_publish_address(cluster: str, mqtt_topic: str) -> tuple[str, str]:
-    """Return (topic, key) of a device's message to ``mqtt_topic``, which matches `all_publications_filter`.
-
-    The key is everything after the topic's name, including further slashes. Both are empty if
-    nothing follows.
+    What a device publishes below its user may ask for a confirmation.
     """
-    topic, _, key = mqtt_topic.removeprefix(f"headgate/{cluster}/publish").removeprefix("/").partition("/")
-    return topic, key
+    return frozenset((f"headgate/{cluster}/publish/{topic}/#", f"headgate/{cluster}/devices/+/publish/{topic}/#"))
+
+
+def all_publications_filters(cluster: str) -> tuple[str, str]:
+    """Return filters for everything that MQTT devices publish, also to topics that do not exist."""
+    return f"headgate/{cluster}/publish/#", f"headgate/{cluster}/devices/+/publish/#"
+
+
+def confirmations_prefix(cluster: str, user: str) -> str:
+    """Return the beginning of every topic on which a device of ``user`` can get confirmations."""
+    return f"headgate/{cluster}/devices/{user}/replies/"
+
+
+class PublishAddress(NamedTuple):
+    """What the topic of a device's message says."""
+
+    topic: str
+    """Empty, as ``key``: nothing follows."""
+    key: str
+    """Everything after the name of the topic, including further slashes."""
+    user: str | None
+    """The user in whose name it was published, for whom the broker vouches; None: none."""
+
+
+def parse_publish_address(cluster: str, mqtt_topic: str) -> PublishAddress:
+    """Return what ``mqtt_topic`` says, which matches one of `all_publications_filters`."""
+    rest, user = mqtt_topic.removeprefix(f"headgate/{cluster}/"), None
+    if rest.startswith("devices/"):
+        _, user, rest = rest.split("/", 2)
+    topic, _, key = rest.removeprefix("publish").removeprefix("/").partition("/")
+    return PublishAddress(topic, key, user)

@@ -16,6 +16,7 @@ class MessageRouter:
         self.ignored_retained = 0
         """Copies of retained messages that arrived for filters which do not expect any."""
         self._handlers: dict[str, tuple[MessageHandler, bool]] = {}
+        self._optional: set[str] = set()
         self._matcher = MQTTMatcher()
         """The same handlers. One lookup finds those of a topic, independent of the number of filters."""
 
@@ -24,14 +25,20 @@ class MessageRouter:
         """All filters, in the order in which they were added."""
         return list(self._handlers)
 
-    def add(self, topic_filter: str, handler: MessageHandler, *, retained: bool) -> None:
-        """Add a filter, or give it another handler."""
+    def add(self, topic_filter: str, handler: MessageHandler, *, retained: bool, optional: bool = False) -> None:
+        """Add a filter, or give it another handler. ``optional``: the connection is useful without it."""
+        if optional:
+            self._optional.add(topic_filter)
         self._handlers[topic_filter] = self._matcher[topic_filter] = handler, retained
 
     def remove(self, topic_filter: str) -> None:
         """Remove a filter; without effect if it does not exist."""
         if self._handlers.pop(topic_filter, None) is not None:
             del self._matcher[topic_filter]
+
+    def is_optional(self, topic_filter: str) -> bool:
+        """Whether the broker may reject this filter."""
+        return topic_filter in self._optional
 
     def expects_retained(self, topic_filter: str) -> bool:
         """Whether the broker shall send copies of retained messages for this filter."""

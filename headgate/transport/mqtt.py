@@ -58,7 +58,7 @@ from headgate.transport.broker_properties import BrokerProperties
 from headgate.transport.broker_tls import BrokerTls, TlsSockets
 from headgate.transport.connection_loss import Cause, loss_reason, refuses_version
 from headgate.transport.message_router import MessageRouter
-from headgate.transport.mqtt_packets import ArrivedMessage
+from headgate.transport.mqtt_packets import ArrivedMessage, correlation
 from headgate.transport.mqtt_timing import MqttTiming
 from headgate.transport.outgoing_messages import OutgoingMessages
 from headgate.transport.port import MessageHandler, max_payload_bytes
@@ -191,7 +191,9 @@ class MqttTransport:
         """See `Transport.max_payload_bytes`."""
         return max_payload_bytes(topic, None if self.broker is None else self.broker.maximum_packet_bytes)
 
-    def publish(self, topic: str, payload: bytes, *, retain: bool = False) -> bool:
+    def publish(
+        self, topic: str, payload: bytes, *, retain: bool = False, correlation_data: bytes | None = None
+    ) -> bool:
         """See `Transport.publish`."""
         if len(payload) > (limit_bytes := self.max_payload_bytes(topic)):
             self._log.error("message.too_large", topic=topic, size_bytes=len(payload), limit_bytes=limit_bytes)
@@ -199,9 +201,10 @@ class MqttTransport:
         if not self._connected or self._client is None or not self._outgoing.has_capacity(len(payload)):
             return False
         paho = paho_of(self._client)
+        properties = None if correlation_data is None or self.broker is None else correlation(correlation_data)
         self._publishing = paho
         try:
-            info = paho.publish(topic, payload, qos=1 if retain else 0, retain=retain)
+            info = paho.publish(topic, payload, qos=1 if retain else 0, retain=retain, properties=properties)
         finally:
             self._publishing = None
         if info.rc != 0:
@@ -399,7 +402,11 @@ class MqttTransport:
         codes: Sequence[Any] = await answer_unless_lost(client, request)
         if len(codes) != len(filters):
             raise TransportError(f"the broker answers {len(codes)} of {len(filters)} subscriptions")
-        rejected = [name for name, code in zip(filters, codes, strict=True) if code.is_failure]
+        rejected = [
+            name
+            for name, code in zip(filters, codes, strict=True)
+            if code.is_failure and not self.router.is_optional(name)
+        ]
         if rejected:
             raise TransportError(
                 f"the broker rejects the subscription to {', '.join(rejected)}: check its access rules"

@@ -48,3 +48,10 @@ def decode_publish(command: int, body: bytes | bytearray, *, mqtt5: bool) -> Arr
             end += 1
     found.payload = bytes(body[end:])
     return found
+
+
+def correlation(data: bytes) -> Properties:
+    """Return the properties of a message that answers the one with ``data``."""
+    found = Properties(PacketTypes.PUBLISH)  # type: ignore[no-untyped-call]
+    found.CorrelationData = data
+    return found

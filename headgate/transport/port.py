@@ -61,8 +61,10 @@ class Transport(Protocol):
         A broker that speaks MQTT 5 says so at each connection.
         """
 
-    def publish(self, topic: str, payload: bytes, *, retain: bool = False) -> bool:
-        """Send a message without waiting.
+    def publish(
+        self, topic: str, payload: bytes, *, retain: bool = False, correlation_data: bytes | None = None
+    ) -> bool:
+        """Send a message without waiting. ``correlation_data``: it answers the message that had this (MQTT 5 only).
 
         False if the broker is unreachable, too much is waiting, or ``payload`` exceeds
         `max_payload_bytes`.

@@ -15,16 +15,7 @@ LAG_BUCKETS: Final = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
 
 
 def add_dependency_metrics(metrics: MetricFactory) -> None:
-    broker = metrics.gauge("broker_connected", "1 while the MQTT broker is connected.").child()
-    metrics.on(events.BrokerConnected, lambda _: broker.set(1))
-    metrics.on(events.BrokerDisconnected, lambda _: broker.set(0))
-    metrics.count(
-        events.BrokerSessionTakenOver,
-        "broker_sessions_taken_over",
-        "Connections that the broker accepted and soon ended, from the third in a row: another program uses the "
-        "client id of the daemon, or of a session for MQTT devices (connection).",
-        connection=get_args(BrokerConnectionKind),
-    )
+    _add_broker_metrics(metrics)
     metrics.count(
         events.ClientIdConflictSeen,
         "client_id_conflicts",
@@ -70,6 +61,26 @@ def add_dependency_metrics(metrics: MetricFactory) -> None:
     )
     build = metrics.gauge("build_info", "Always 1. The labels name the versions.", version=None, python=None)
     build.child(version("headgate"), platform.python_version()).set(1)
+
+
+def _add_broker_metrics(metrics: MetricFactory) -> None:
+    broker = metrics.gauge("broker_connected", "1 while the MQTT broker is connected.").child()
+    metrics.on(events.BrokerConnected, lambda _: broker.set(1))
+    metrics.on(events.BrokerDisconnected, lambda _: broker.set(0))
+    metrics.count(
+        events.BrokerSessionTakenOver,
+        "broker_sessions_taken_over",
+        "Connections that the broker accepted and soon ended, from the third in a row: another program uses the "
+        "client id of the daemon, or of a session for MQTT devices (connection).",
+        connection=get_args(BrokerConnectionKind),
+    )
+    metrics.count(
+        events.BrokerDroppedMessages,
+        "broker_messages_dropped",
+        "Messages that the broker dropped for a slow or absent reader since this daemon first saw its counter. Every "
+        "daemon counts the same ones.",
+        by="messages",
+    )
 
 
 def _add_http_metrics(metrics: MetricFactory) -> None:

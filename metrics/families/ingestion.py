@@ -5,7 +5,14 @@ from __future__ import annotations
 from typing import Final, get_args
 
 from metrics import events
-from metrics.label_values import BatchVerdict, DeviceRejectionReason, MalformedReason, Quota, RequestLimit
+from metrics.label_values import (
+    BatchVerdict,
+    DeviceConfirmationOutcome,
+    DeviceRejectionReason,
+    MalformedReason,
+    Quota,
+    RequestLimit,
+)
 from metrics.metric_factory import MetricFactory
 
 BATCH_VERDICTS: Final = get_args(BatchVerdict)
@@ -152,6 +159,12 @@ def _add_device_metrics(metrics: MetricFactory) -> None:
         "device_messages_rejected",
         "Messages of MQTT devices that were dropped, by reason.",
         reason=get_args(DeviceRejectionReason),
+    )
+    metrics.count(
+        events.DeviceConfirmationEnded,
+        "device_confirmations",
+        "Confirmations that MQTT devices asked for: sent, not sent, or refused because of their response topic.",
+        outcome=get_args(DeviceConfirmationOutcome),
     )
     pending = metrics.gauge_of(
         events.PendingDeviceRecordsChanged,

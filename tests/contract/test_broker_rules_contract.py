@@ -39,22 +39,30 @@ REQUESTS = {f"c/shards/0/requests/{user}/1" for user in USERS}
 REPLIES = {f"c/clients/{user}/1/replies" for user in USERS}
 PRESENCE = {f"c/clients/{user}/1/presence" for user in USERS}
 DEVICES = {"c/publish/orders/key", "c/publish/orders", "c/publish/other/key"}
+OWN_DEVICES = {f"c/devices/{user}/publish/orders/key" for user in USERS}
+CONFIRMATIONS = {f"c/devices/{user}/replies/1" for user in USERS}
 FOREIGN = {"c/shards/0/device-sentinels", "c/shards/0/other", "d/cluster", "d/shards/0/leader", "other"}
-TOPICS: Final = ANNOUNCED | REQUESTS | REPLIES | PRESENCE | DEVICES | FOREIGN
+TOPICS: Final = ANNOUNCED | REQUESTS | REPLIES | PRESENCE | DEVICES | OWN_DEVICES | CONFIRMATIONS | FOREIGN
 
 RECEIVES: Final = {
-    DAEMON: {"c/cluster", "c/shards/0/leader", "c/shards/0/device-sentinels"} | REQUESTS | PRESENCE | DEVICES,
+    DAEMON: {"c/cluster", "c/shards/0/leader", "c/shards/0/device-sentinels"}
+    | REQUESTS
+    | PRESENCE
+    | DEVICES
+    | OWN_DEVICES,
     "till": ANNOUNCED | {"c/clients/till/1/replies"},
     "billing": ANNOUNCED | {"c/clients/billing/1/replies"},
-    "gateway": set[str](),
-    "operator": ANNOUNCED | {"c/clients/operator/1/replies"},
+    "gateway": {"c/devices/gateway/replies/1"},
+    "operator": ANNOUNCED | {"c/clients/operator/1/replies", "c/devices/operator/replies/1"},
 }
 SENDS: Final = {
-    DAEMON: ANNOUNCED | REPLIES | PRESENCE | {"c/shards/0/device-sentinels"},
+    DAEMON: ANNOUNCED | REPLIES | PRESENCE | CONFIRMATIONS | {"c/shards/0/device-sentinels"},
     "till": {"c/shards/0/requests/till/1", "c/clients/till/1/presence"},
     "billing": {"c/shards/0/requests/billing/1", "c/clients/billing/1/presence"},
-    "gateway": {"c/publish/orders/key", "c/publish/orders"},
-    "operator": {"c/shards/0/requests/operator/1", "c/clients/operator/1/presence"} | DEVICES,
+    "gateway": {"c/publish/orders/key", "c/publish/orders", "c/devices/gateway/publish/orders/key"},
+    "operator": {"c/shards/0/requests/operator/1", "c/clients/operator/1/presence"}
+    | {"c/devices/operator/publish/orders/key"}
+    | DEVICES,
 }
 
 Connect = Callable[[str], Awaitable[MqttTransport]]

@@ -95,7 +95,7 @@ def configured(machine: Machine, installed: str, tmp_path_factory: pytest.TempPa
     assert known_user != passwords
     machine.shell(f"cd /root/ca; {certificates} {known_user} {rights} {HAND_OVER}")
     machine.shell(f"umask 077; cd /root; echo sesame >operator-password; cat >client.toml <<'END'{CLIENT}END\n")
-    machine.shell("cp /root/deploy/mosquitto.conf /etc/mosquitto/conf.d/headgate.conf")
+    machine.shell("cp /root/deploy/mosquitto.conf /etc/mosquitto/mosquitto.conf")
     # Where the machine that runs this has Debian's ZooKeeper, its text in place of a number is there.
     machine.shell("rm -f /var/lib/zookeeper/myid")
     # Only ZooKeeper's distribution contains the metrics provider, Spark's jars do not.

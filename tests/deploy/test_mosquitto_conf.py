@@ -36,6 +36,8 @@ def test_the_other_shipped_settings_are_those_of_an_installation() -> None:
         "allow_anonymous",
         "password_file",
         "acl_file",
+        "persistence_location",
+        "log_dest",
     }
 
     assert set(settings(SHIPPED.read_text())) - set(MOSQUITTO_SETTINGS) == of_an_installation
@@ -45,7 +47,13 @@ def test_anonymous_clients_are_rejected() -> None:
     assert settings(SHIPPED.read_text())["allow_anonymous"] == "false"
 
 
+def test_the_whole_broker_has_more_memory_than_the_queues_of_some_shards() -> None:
+    """At this limit it could not even deliver what waits."""
+    assert int(MOSQUITTO_SETTINGS["memory_limit"]) >= 8 * int(MOSQUITTO_SETTINGS["max_queued_bytes"])
+
+
 def test_the_packet_limit_exceeds_the_largest_message() -> None:
+    assert int(MOSQUITTO_SETTINGS["message_size_limit"]) == MAX_MESSAGE_BYTES
     assert int(MOSQUITTO_SETTINGS["max_packet_size"]) > MAX_MESSAGE_BYTES + 1024
 
 
@@ -54,7 +62,7 @@ def shipped_broker(folder: Path) -> TlsBroker:
     broker = TlsBroker(folder)
     passwords, acl = write_secret(folder / "passwords", b"till:sesame\n"), write_secret(folder / "acl", b"")
     subprocess.run(["mosquitto_passwd", "-U", str(passwords)], check=True, timeout=60)
-    here = {"password_file": passwords, "acl_file": acl, "listener": None}
+    here = {"password_file": passwords, "acl_file": acl, "listener": None, "persistence_location": f"{folder}/"}
     here |= {name: broker.settings[name] for name in ("certfile", "keyfile")}
     shipped = {name: here.get(name, value) for name, value in settings(SHIPPED.read_text()).items()}
     broker.settings = {name: value for name, value in shipped.items() if value is not None}

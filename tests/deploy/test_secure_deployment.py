@@ -70,7 +70,7 @@ class Deployment:
             "headgate.toml", self.settings, {"2281": ports.zookeeper, "8883": ports.broker, "9464": ports.http}
         )
         self._install("access.toml", root / "etc/headgate/access.toml", {})
-        self._install("mosquitto.conf", root / "etc/mosquitto/headgate.conf", {"8883": ports.broker})
+        self._install("mosquitto.conf", root / "etc/mosquitto/mosquitto.conf", {"8883": ports.broker})
         self._install("zookeeper.cfg", root / "etc/zookeeper/zoo.cfg", {"2281": ports.zookeeper})
         self._run_guide()
 
@@ -118,11 +118,11 @@ class Deployment:
             writer.transport.abort()
 
     def broker(self) -> SupervisedProcess:
-        program, config = find_mosquitto(), self.root / "etc/mosquitto/headgate.conf"
+        program, config = find_mosquitto(), self.root / "etc/mosquitto/mosquitto.conf"
         assert program is not None
-        # Debian's file sets the folder. As root, mosquitto would change to its own user, which cannot read this one.
-        debian = f"persistence_location {self.root}/var/lib/mosquitto/\n" + ("user root\n" if os.geteuid() == 0 else "")
-        config.write_text(debian + config.read_text())
+        # As root, mosquitto would change to its own user, which cannot read this one.
+        user = "user root\n" if os.geteuid() == 0 else ""
+        config.write_text(user + config.read_text())
         return SupervisedProcess(
             ProcessSpec("mosquitto", [program, "-c", str(config)], self.root / "mosquitto.log", self._broker_is_ready)
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from pathlib import Path
 
 import pytest
@@ -10,12 +11,18 @@ import pytest
 from bench.harness.raw_client import RawClient
 from controller.access.broker_rules import BrokerFormat, export
 from controller.access.file import read_access_file
+from controller.broker_connection import BrokerConnection
 from controller.devices.session_port import Delivery
+from controller.leadership.session_secret import SessionSecret
 from controller.local.broker_access import BrokerAccess
 from controller.local.secured_cluster import SecuredBroker
 from controller.local.supervised_process import ProcessSpec
+from controller.settings.load import BrokerSettings, ClusterSettings, LedgerSettings, Settings
 from headgate.protocol import messages as m
 from headgate.transport.mqtt_persistent_session import MAX_UNACKNOWLEDGED_MESSAGES, MqttPersistentSession
+from metrics import events
+from tests.support.fakes.recording_observer import RecordingObserver
+from tests.support.samples.secret_files import write_secret
 from tests.support.servers.programs import TEST_SECONDS
 from tests.support.waiting import until
 
@@ -43,8 +50,17 @@ class SmallBroker(SecuredBroker):
     def _process_spec(self, port: int) -> ProcessSpec:
         spec = super()._process_spec(port)
         with (self.folder / "mosquitto.conf").open("a") as config:
-            config.write(f"max_queued_messages {QUEUED}\n")
+            config.write(f"max_queued_messages {QUEUED}\nsys_interval 1\n")
         return spec
+
+
+def small_broker(folder: Path) -> SmallBroker:
+    """Return a broker with the rights of `ACCESS`, not yet started."""
+    access, file = BrokerAccess(folder / "passwords", folder / "acl"), folder / "access.toml"
+    file.write_text(ACCESS)
+    acl = export(read_access_file(file), BrokerFormat.ACL_FILE, cluster=CLUSTER, daemon_user="daemon")
+    access.write(PASSWORDS, acl)
+    return SmallBroker(folder / "broker", 0, None, access)
 
 
 async def publish_all(broker: SmallBroker, user: str, topic: str, count: int, *, retain: bool = False) -> None:
@@ -60,13 +76,7 @@ async def test_retained_messages_of_a_device_displace_none_of_another(tmp_path: 
 
     The leader reads on only when its first messages are durable. Meanwhile the other device publishes.
     """
-    access = BrokerAccess(tmp_path / "passwords", tmp_path / "acl")
-    (tmp_path / "access.toml").write_text(ACCESS)
-    rules = export(
-        read_access_file(tmp_path / "access.toml"), BrokerFormat.ACL_FILE, cluster=CLUSTER, daemon_user="daemon"
-    )
-    access.write(PASSWORDS, rules)
-    async with SmallBroker(tmp_path / "broker", 0, None, access) as broker:
+    async with small_broker(tmp_path) as broker:
         await publish_all(broker, "sensor", "other", RETAINED, retain=True)
         deliveries: list[Delivery] = []
         acknowledged = asyncio.Event()
@@ -80,7 +90,7 @@ async def test_retained_messages_of_a_device_displace_none_of_another(tmp_path: 
             broker.host, broker.port, "shard-0", handler=handle, username="daemon", password="d"
         ) as session:
             await until(lambda: session.connected)
-            filters = [m.publish_filter(CLUSTER, topic) for topic in ("orders", "other")]
+            filters = [each for topic in ("orders", "other") for each in m.publish_filters(CLUSTER, topic)]
             assert await session.add_subscriptions(filters, session.connection)
             await publish_all(broker, "gateway", "orders", QUEUED)
             acknowledged.set()
@@ -89,3 +99,30 @@ async def test_retained_messages_of_a_device_displace_none_of_another(tmp_path: 
             await until(lambda: sum("/orders/" in each.topic for each in deliveries) == QUEUED)
 
     assert not any(delivery.retained for delivery in deliveries)
+
+
+async def test_what_the_broker_drops_is_counted(tmp_path: Path) -> None:
+    """A flood of one device cannot be told from that of another, so operators learn of it."""
+    async with small_broker(tmp_path) as broker:
+        settings = Settings(
+            ledger=LedgerSettings(url=tmp_path.as_uri()),
+            cluster=ClusterSettings(name=CLUSTER),
+            broker=BrokerSettings(
+                host=broker.host,
+                port=broker.port,
+                username="daemon",
+                password_file=str(write_secret(tmp_path / "secret", b"d")),
+            ),
+        )
+        observer = RecordingObserver()
+        connection = BrokerConnection(settings, observer, random.Random(1))
+        async with connection.transport("one", SessionSecret(SessionSecret.new_digits())) as daemon:
+            await until(lambda: daemon.connected)
+            session = MqttPersistentSession(
+                broker.host, broker.port, "shard-0", lambda _: None, username="daemon", password="d"
+            )
+            async with session:
+                await until(lambda: session.connected)
+                assert await session.add_subscriptions(sorted(m.publish_filters(CLUSTER, "other")), session.connection)
+                await publish_all(broker, "sensor", "other", MAX_UNACKNOWLEDGED_MESSAGES + 2 * QUEUED)
+                await until(lambda: sum(each.messages for each in observer.of(events.BrokerDroppedMessages)) >= QUEUED)

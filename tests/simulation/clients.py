@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable
 
 from headgate.client.connection import Client
-from headgate.protocol.messages import publish_filter
+from headgate.protocol.messages import publish_filters
 from tests.simulation.broken_promise import InvariantViolationError
 from tests.support.fakes.device_broker import FakeDeviceBroker
 
@@ -59,8 +59,8 @@ class DeviceClients:
         self._subscribed_publications = 2
         """Publications that the broker kept since the intake was switched on."""
         self._rng = rng
-        self._filter = publish_filter(cluster, topic)
-        self._topic_prefix = self._filter.removesuffix("#")
+        self._filters = publish_filters(cluster, topic)
+        self._topic_prefix = f"headgate/{cluster}/publish/{topic}/"
 
     def session_name(self, shard: int) -> str:
         """Return the client id of a shard's session, the same for every leader."""
@@ -70,7 +70,7 @@ class DeviceClients:
     def is_settled(self) -> bool:
         """Whether the broker has nothing queued, and exactly the expected subscriptions."""
         name = self.session_name(self._shard)
-        return self.broker.waiting(name) == 0 and self.broker.filters(name) == ({self._filter} if self.on else set())
+        return self.broker.waiting(name) == 0 and self.broker.filters(name) == (self._filters if self.on else set())
 
     def check(self) -> None:
         """Raise InvariantViolationError unless settled."""

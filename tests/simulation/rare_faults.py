@@ -192,6 +192,7 @@ class RareFaults:
         """Let a program publish retained copies of requests in the name of their senders, and devices retain theirs."""
         self._world.log("broker", "retains requests, and publications of devices")
         self._world.device_clients.retain = 0.5
+        self._world.device_clients.broker.mqtt5 = self._world.broker.mqtt5
         if not self._retained_share:
             self._world.broker.spies.append(lambda message: self._retain(message, rng))
         self._retained_share = 0.2

@@ -106,8 +106,7 @@ class ClusterSimulation:
         self.plan = plan
         self.checker = checker
         self.objects, self.store_kind = objects_of(plan, checker)
-        self.broker = FakeBroker(plan.rng("broker"))
-        self.broker.mqtt5 = plan.seed % 4 != 0  # Others copy retained messages to each subscription.
+        self.broker = FakeBroker(plan.rng("broker"), mqtt5=plan.seed % 4 != 0)
         self.zookeeper = FakeZooKeeper(plan.rng("zookeeper"), session_timeout_seconds=6)
         self.zookeeper.service_state.config = {}
         self.scaling, self.retention = (AUTOMATIC_SCALING, SHORT_RETENTION) if plan.seed % 2 else MANUAL_ONLY
@@ -174,7 +173,6 @@ class ClusterSimulation:
             shard=shard,
             switch_probability=device_switches,
         )
-        self.device_clients.broker.mqtt5 = self.broker.mqtt5
         self.faulty_client = FaultyClient(plan.rng("faulty"), self.broker, CLUSTER, shard) if changed_batches else None
         self.forger = Forger(plan, self.broker, CLUSTER, shard, self.checker) if forges else None
         self.import_program = (

@@ -42,13 +42,21 @@ def test_the_acl_file_lets_users_speak_below_their_own_name_only() -> None:
         "read headgate/plant/clients/{0}/+/replies",
         "write headgate/plant/clients/{0}/+/presence",
     ]
+
+    def device(user: str, *topics: str) -> list[str]:
+        writes = ("write headgate/plant/publish/{}/#", f"write headgate/plant/devices/{user}/publish/{{}}/#")
+        return [
+            f"read headgate/plant/devices/{user}/replies/#",
+            *(line.format(topic) for topic in topics for line in writes),
+        ]
+
     assert {**made, "headgate": []} == {
         "headgate": [],
-        "gateway": ["write headgate/plant/publish/alarms/#", "write headgate/plant/publish/telemetry/#"],
-        "wide": ["write headgate/plant/publish/+/#"],
+        "gateway": device("gateway", "alarms", "telemetry"),
+        "wide": device("wide", "+"),
         "shop": [*client, *(line.format("shop") for line in own)],
-        "alice": [*client, *(line.format("alice") for line in own), "write headgate/plant/publish/+/#"],
-        "team": [*client, *(line.format("team") for line in own), "write headgate/plant/publish/alarms/#"],
+        "alice": [*client, *(line.format("alice") for line in own), *device("alice", "+")],
+        "team": [*client, *(line.format("team") for line in own), *device("team", "alarms")],
     }
     assert "read headgate/plant/shards/+/requests/+/+" in made["headgate"]
     assert "write headgate/plant/shards/+/requests/+/+" not in made["headgate"]
@@ -70,6 +78,10 @@ def test_dynamic_security_grants_the_same_and_denies_the_rest() -> None:
     assert {(acl["acltype"], acl["topic"]) for acl in roles["headgate-gateway"]} == {
         ("publishClientSend", "headgate/plant/publish/alarms/#"),
         ("publishClientSend", "headgate/plant/publish/telemetry/#"),
+        ("publishClientSend", "headgate/plant/devices/gateway/publish/alarms/#"),
+        ("publishClientSend", "headgate/plant/devices/gateway/publish/telemetry/#"),
+        ("subscribePattern", "headgate/plant/devices/gateway/replies/#"),
+        ("publishClientReceive", "headgate/plant/devices/gateway/replies/#"),
     }
     assert ("subscribePattern", "headgate/plant/clients/shop/+/replies") in {
         (acl["acltype"], acl["topic"]) for acl in roles["headgate-shop"]

@@ -172,13 +172,13 @@ async def test_a_topic_is_subscribed_to_from_the_reply_to_its_creation_until_its
     # Subscribing takes far longer than a commit.
     devices = Devices(FakeDeviceBroker(delay_seconds=1.0))
     async with devices.running() as (_, client):
-        assert {m.publish_filter(CLUSTER, "orders")} == devices.broker.filters(SESSION)
+        assert m.publish_filters(CLUSTER, "orders") == devices.broker.filters(SESSION)
         devices.publish("orders/a", b"1")
         devices.publish("external/a", b"unmatched")
         await create_topic(client, "other")
         await devices.all_acknowledged()
         await client.call(m.DeleteTopic, topic="orders", token="d")
-        assert {m.publish_filter(CLUSTER, "other")} == devices.broker.filters(SESSION)
+        assert m.publish_filters(CLUSTER, "other") == devices.broker.filters(SESSION)
 
     assert [b"1"] == await devices.values()
 
@@ -200,14 +200,14 @@ async def test_a_message_for_an_unknown_topic_is_discarded_after_a_barrier(devic
     """The successor of a deposed leader may have created the topic."""
     async with devices.running():
         # A filter that an earlier term left at the broker.
-        devices.broker._sessions[SESSION].filters.add(m.publish_filter(CLUSTER, "gone"))
+        devices.broker._sessions[SESSION].filters.update(m.publish_filters(CLUSTER, "gone"))
         devices.shard.store.freeze()
         devices.publish("gone/a", b"1")
         await asyncio.sleep(5)
         assert devices.broker.waiting(SESSION) == 1
         devices.shard.store.thaw()
         await devices.all_acknowledged()
-        await until(lambda: devices.broker.filters(SESSION) == {m.publish_filter(CLUSTER, "orders")})
+        await until(lambda: devices.broker.filters(SESSION) == m.publish_filters(CLUSTER, "orders"))
 
     assert devices.metric("device_messages_rejected_total", reason="unknown_topic") == 1
 
@@ -216,9 +216,9 @@ async def test_an_external_topic_is_not_subscribed_to_and_rejects_messages(devic
     async with devices.running() as (_, client):
         fields = {"topic": "external", "token": "x", "segments": [m.SegmentImport(segment="a")]}
         assert isinstance(await client.call(m.ImportTopic, **fields), m.TopicImportReply)
-        await until(lambda: devices.broker.filters(SESSION) == {m.publish_filter(CLUSTER, "orders")})
+        await until(lambda: devices.broker.filters(SESSION) == m.publish_filters(CLUSTER, "orders"))
         # A message in transit since a stored topic had this name.
-        devices.broker._sessions[SESSION].filters.add(m.publish_filter(CLUSTER, "external"))
+        devices.broker._sessions[SESSION].filters.update(m.publish_filters(CLUSTER, "external"))
         devices.publish("external/a", b"1")
         await devices.all_acknowledged()
 

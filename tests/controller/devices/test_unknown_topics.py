@@ -21,7 +21,7 @@ from tests.support.worlds.one_shard import CLUSTER, BareClient
 
 pytestmark = pytest.mark.looptime
 
-FILTER = m.all_publications_filter(CLUSTER)
+FILTER = m.all_publications_filters(CLUSTER)[0]
 
 
 @dataclass

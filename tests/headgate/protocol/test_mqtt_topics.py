@@ -11,7 +11,7 @@ def test_an_address_is_a_user_and_a_client_id() -> None:
 
 def test_filters_of_presences_and_publications_match_those_of_all_clients() -> None:
     assert "headgate/c/clients/+/+/presence" == t.presence_filter("c")
-    assert "headgate/c/publish/#" == t.all_publications_filter("c")
+    assert ("headgate/c/publish/#", "headgate/c/devices/+/publish/#") == t.all_publications_filters("c")
 
 
 def test_the_session_of_a_shard_for_devices_has_the_same_id_in_each_term() -> None:

@@ -17,6 +17,7 @@ from controller.decisions import verdicts
 from controller.decisions.deadline import judge_deadline
 from controller.decisions.topic_commands import MAX_SEGMENTS
 from controller.decisions.verdicts import Accept, Batch, Duplicate, Judgement, judge_batch, judge_term
+from controller.devices.confirmations import MAX_CORRELATION_BYTES, MAX_RESPONSE_TOPIC_BYTES
 from controller.leader.request_decoding import MAX_SEARCHED_BYTES, Malformed, read_request
 from controller.state.dedup_window import WINDOW
 from controller.state.shard_state import MAX_REMEMBERED_COMMANDS, ShardState
@@ -146,12 +147,14 @@ def test_the_limits_of_refusals_for_rates_match_the_code() -> None:
 
 
 def test_leaders_subscribe_to_what_devices_publish() -> None:
-    text = "\n".join(DOCUMENT["MQTT devices"].lines)
-    followed = m.publish_filter("<cluster>", "<topic>")
-
-    assert f"`{followed}`" in text
-    assert f"    {followed.removesuffix('#')}<key>\n" in text
-    assert m.parse_publish_address("c", "headgate/c/publish/orders/a/b") == ("orders", "a/b")
+    text = "\n".join([*DOCUMENT["MQTT devices"].lines, *DOCUMENT["Confirmations"].lines])
+    for followed in m.publish_filters("<cluster>", "<topic>"):
+        assert f"`{followed}`" in text
+        assert f"    {followed.replace('+', '<user>').removesuffix('#')}<key>\n" in text
+    assert f"`{m.confirmations_prefix('<cluster>', '<user>')}" in text
+    assert all(f"{limit} bytes" in text for limit in (MAX_RESPONSE_TOPIC_BYTES, MAX_CORRELATION_BYTES))
+    assert m.parse_publish_address("c", "headgate/c/publish/orders/a/b") == ("orders", "a/b", None)
+    assert m.parse_publish_address("c", "headgate/c/devices/ada/publish/orders/a/b") == ("orders", "a/b", "ada")
     assert f"{m.MAX_RECORD_BYTES} bytes of key and value" in text
 
 

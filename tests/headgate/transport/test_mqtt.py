@@ -478,39 +478,3 @@ async def test_a_broker_that_closes_while_a_client_subscribes_is_noticed_at_once
             await until(lambda: a.unreachable_reason is not None)
 
     assert a.unreachable_reason == "the broker closed the connection"
-
-
-@pytest.mark.contract
-async def test_the_broker_sends_retained_messages_only_to_filters_that_expect_them(broker: EmbeddedBroker) -> None:
-    """It need not store them for the others: they would displace messages there, which is how a client did harm."""
-    async with MqttTransport(broker.host, broker.port, "a") as a, MqttTransport(broker.host, broker.port, "b") as b:
-        await until(lambda: a.connected and b.connected)
-        assert a.publish("x/1", b"retained", retain=True)
-        got: list[bytes] = []
-        await a.subscribe("x/1", lambda _, payload: got.append(payload), retained=True)
-        await until(lambda: got == [b"retained"])
-        await b.subscribe("x/#", lambda _, payload: got.append(payload))
-        assert a.publish("x/2", b"new")
-        await until(lambda: got == [b"retained", b"new"])
-
-    assert b.router.ignored_retained == 0
-
-
-async def test_a_broker_that_refuses_mqtt5_is_spoken_to_with_mqtt_3_1_1() -> None:
-    versions: list[int] = []
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        version = (await reader.readuntil(b"MQTT") + await reader.readexactly(1))[-1]
-        versions.append(version)
-        writer.write(b"\x20\x02\x00\x00" if version == 4 else b"\x20\x02\x00\x01")
-        while await reader.read(1000):
-            pass
-        writer.close()
-
-    timing = MqttTiming(close_timeout_seconds=0.1)
-    async with (
-        await asyncio.start_server(serve, "127.0.0.1", 0) as server,
-        MqttTransport("127.0.0.1", server.sockets[0].getsockname()[1], "a", timing=timing) as a,
-    ):
-        await until(lambda: a.connected)
-        assert (versions, a.broker) == ([5, 4], None)

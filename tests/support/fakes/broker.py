@@ -55,19 +55,20 @@ class Message:
     payload: bytes
     retain: bool
     sender: str
+    correlation_data: bytes | None = None
 
 
 class FakeBroker:
     """The broker, and the network between it and its clients."""
 
-    def __init__(self, rng: random.Random | None = None, faults: Faults | None = None) -> None:
+    def __init__(self, rng: random.Random | None = None, faults: Faults | None = None, *, mqtt5: bool = True) -> None:
         self.rng = rng or random.Random(0)
         self.faults = faults or Faults()
         self.retained: dict[str, bytes] = {}
         self.running = True
         self.refusal: str | None = None
         """Why new connections are refused; None: they are accepted."""
-        self.mqtt5 = True
+        self.mqtt5 = mqtt5
         """Whether it speaks MQTT 5."""
         self.max_packet_bytes: int | None = None
         """The largest packet that it accepts, and says that it accepts; None: no limit."""
@@ -334,11 +335,14 @@ class FakeTransport:
         """See `Transport.max_payload_bytes`."""
         return max_payload_bytes(topic, self._broker.max_packet_bytes if self._broker.mqtt5 else None)
 
-    def publish(self, topic: str, payload: bytes, *, retain: bool = False) -> bool:
+    def publish(
+        self, topic: str, payload: bytes, *, retain: bool = False, correlation_data: bytes | None = None
+    ) -> bool:
         """See `Transport.publish`."""
         if self._link is None or len(payload) > self.max_payload_bytes(topic):
             return False
-        self._link.submit(Message(topic, bytes(payload), retain, self.client_id))
+        correlation = correlation_data if self._broker.mqtt5 else None
+        self._link.submit(Message(topic, bytes(payload), retain, self.client_id, correlation))
         return True
 
     async def __aenter__(self) -> Self:

@@ -25,6 +25,8 @@ class Published:
     topic: str
     payload: bytes
     retained: bool
+    response_topic: str | None = None
+    correlation_data: bytes | None = None
 
 
 @dataclass(slots=True)
@@ -63,8 +65,13 @@ class FakeDeviceBroker:
         """Return the client side of a session, not yet entered."""
         return FakeDeviceSession(self, client_id, handler)
 
-    def publish(self, topic: str, payload: bytes, *, retain: bool = False) -> bool:
-        """Publish as a device at QoS 1; the return is the PUBACK. Returns whether a session stores the message."""
+    def publish(
+        self, topic: str, payload: bytes, *, retain: bool = False, response: tuple[str, bytes] | None = None
+    ) -> bool:
+        """Publish as a device at QoS 1; the return is the PUBACK. Returns whether a session stores the message.
+
+        ``response``: response topic and correlation data.
+        """
         assert self.running, "a stopped broker sends no PUBACK"
         if retain:
             self._retained[topic] = payload
@@ -74,7 +81,8 @@ class FakeDeviceBroker:
             if any(topic_matches_sub(name, topic) for name in broker_session.filters)
         ]
         for broker_session in matching:
-            self._enqueue(broker_session, Published(topic, payload, retained=False))
+            asked = response if response is not None and self.mqtt5 else (None, None)
+            self._enqueue(broker_session, Published(topic, payload, False, *asked))
         return bool(matching)
 
     def filters(self, client_id: str) -> set[str]:
@@ -179,6 +187,8 @@ class FakeDelivery:
         self.topic = message.topic
         self.payload = message.payload
         self.retained = message.retained
+        self.response_topic = message.response_topic
+        self.correlation_data = message.correlation_data
         self._link = link
         self._number = number
 

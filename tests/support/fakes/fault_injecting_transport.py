@@ -81,9 +81,11 @@ class FaultInjectingTransport:
     def max_payload_bytes(self, topic: str) -> int:
         return self._inner.max_payload_bytes(topic)
 
-    def publish(self, topic: str, payload: bytes, *, retain: bool = False) -> bool:
+    def publish(
+        self, topic: str, payload: bytes, *, retain: bool = False, correlation_data: bytes | None = None
+    ) -> bool:
         if "/requests/" not in topic:
-            return self._inner.publish(topic, payload, retain=retain)
+            return self._inner.publish(topic, payload, retain=retain, correlation_data=correlation_data)
         self._apply_rule(
             m.decode_request(payload), self.requests, self.on_request, lambda copy: self._inner.publish(topic, copy)
         )

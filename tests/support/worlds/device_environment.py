@@ -42,9 +42,18 @@ class Devices:
                 await create_topic(client, topic)
             yield leader, client
 
-    def publish(self, name: str, payload: bytes, *, retain: bool = False) -> bool:
+    def publish(
+        self,
+        name: str,
+        payload: bytes,
+        *,
+        user: str | None = None,
+        retain: bool = False,
+        response: tuple[str, bytes] | None = None,
+    ) -> bool:
         """Return whether the device session gets the message."""
-        return self.broker.publish(f"headgate/{CLUSTER}/publish/{name}", payload, retain=retain)
+        base = f"headgate/{CLUSTER}" if user is None else f"headgate/{CLUSTER}/devices/{user}"
+        return self.broker.publish(f"{base}/publish/{name}", payload, retain=retain, response=response)
 
     def publish_all(self, name: str, payloads: Iterable[bytes]) -> None:
         for payload in payloads:

@@ -1,0 +1,83 @@
+"""What connections use of MQTT 5, and a broker that refuses it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import aiomqtt  # noqa: TID251 - an MQTT device is any client
+import pytest
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
+
+from controller.local.embedded import EmbeddedBroker
+from headgate.transport.mqtt import MqttTransport
+from headgate.transport.mqtt_persistent_session import MqttDelivery, MqttPersistentSession
+from headgate.transport.mqtt_timing import MqttTiming
+from tests.support.servers.real_brokers import real_broker
+from tests.support.waiting import until
+
+
+@pytest.fixture
+async def broker(tmp_path: Path) -> AsyncIterator[EmbeddedBroker]:
+    async with real_broker(tmp_path) as broker:
+        yield broker
+
+
+@pytest.mark.contract
+async def test_the_broker_sends_retained_messages_only_to_filters_that_expect_them(broker: EmbeddedBroker) -> None:
+    """It need not store them for the others: they would displace messages there, which is how a client did harm."""
+    async with MqttTransport(broker.host, broker.port, "a") as a, MqttTransport(broker.host, broker.port, "b") as b:
+        await until(lambda: a.connected and b.connected)
+        assert a.publish("x/1", b"retained", retain=True)
+        got: list[bytes] = []
+        await a.subscribe("x/1", lambda _, payload: got.append(payload), retained=True)
+        await until(lambda: got == [b"retained"])
+        await b.subscribe("x/#", lambda _, payload: got.append(payload))
+        assert a.publish("x/2", b"new")
+        await until(lambda: got == [b"retained", b"new"])
+
+    assert b.router.ignored_retained == 0
+
+
+async def test_a_broker_that_refuses_mqtt5_is_spoken_to_with_mqtt_3_1_1() -> None:
+    versions: list[int] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        version = (await reader.readuntil(b"MQTT") + await reader.readexactly(1))[-1]
+        versions.append(version)
+        writer.write(b"\x20\x02\x00\x00" if version == 4 else b"\x20\x02\x00\x01")
+        while await reader.read(1000):
+            pass
+        writer.close()
+
+    timing = MqttTiming(close_timeout_seconds=0.1)
+    async with (
+        await asyncio.start_server(serve, "127.0.0.1", 0) as server,
+        MqttTransport("127.0.0.1", server.sockets[0].getsockname()[1], "a", timing=timing) as a,
+    ):
+        await until(lambda: a.connected)
+        assert (versions, a.broker) == ([5, 4], None)
+
+
+@pytest.mark.contract
+async def test_a_device_gets_the_answer_to_its_message_with_what_it_correlates(broker: EmbeddedBroker) -> None:
+    arrived: list[MqttDelivery] = []
+    asks = Properties(PacketTypes.PUBLISH)
+    asks.ResponseTopic, asks.CorrelationData = "replies/a", b"17"
+    async with (
+        aiomqtt.Client(broker.host, broker.port, protocol=aiomqtt.ProtocolVersion.V5) as device,
+        MqttPersistentSession(broker.host, broker.port, "session", arrived.append) as session,
+        MqttTransport(broker.host, broker.port, "daemon") as daemon,
+    ):
+        await until(lambda: session.connected and daemon.connected)
+        await session.add_subscriptions(["publish/#"], session.connection)
+        await device.subscribe("replies/a")
+        await device.publish("publish/a", b"value", qos=1, properties=asks)
+        await until(lambda: arrived)
+        assert (arrived[0].response_topic, arrived[0].correlation_data) == ("replies/a", b"17")
+        assert daemon.publish("replies/a", b"stored", correlation_data=b"17")
+        answer = await anext(device.messages)
+
+    assert (answer.payload, answer.properties.CorrelationData) == (b"stored", b"17")
