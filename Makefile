@@ -171,7 +171,7 @@ docs: $(DOCS_STAMP) ## Build the site into build/docs; a broken link or an undoc
 	@PYTHONPATH=.:docs $(BIN)/python -m sitebuild
 	@echo "open build/docs/index.html"
 
-performance: $(TEST_STAMP) ## Run every benchmark, and write docs/performance.md and its charts; on a quiet machine
+performance: $(TEST_STAMP) ## Run every benchmark, and write docs/performance.md; on a quiet machine
 	$(BIN)/python -m bench --all --write docs/performance
 
 nightly: $(TEST_STAMP) ## Plant each bug of a list, and play seeds until one finds it: half an hour

@@ -1,6 +1,6 @@
 """Command line of the benchmarks.
 
-``python -m bench --list``, ``python -m bench NAME [--quick] [--json] [--strict] [--plot FILE] [--seconds N]``,
+``python -m bench --list``, ``python -m bench NAME [--quick] [--json] [--strict] [--seconds N]``,
 ``python -m bench --all --write FOLDER [--quick]``, ``python -m bench NAME --write FOLDER [--quick]``.
 
 Results go to standard output: a table, and one JSON object on the last line. Progress goes to
@@ -36,15 +36,12 @@ def command(benchmarks: Benchmarks) -> click.Command:
     @click.option("--quick", is_flag=True, help="Do less work in fewer rounds: a smoke test, not a measurement.")
     @click.option("--json", "only_json", is_flag=True, help="Print only the JSON object.")
     @click.option("--strict", is_flag=True, help="Exit with 1 if the goal is missed.")
-    @click.option(
-        "--plot", type=click.Path(dir_okay=False, path_type=Path), help="Write an SVG chart, if the benchmark has one."
-    )
     @click.option("--all", "every", is_flag=True, help="Run every benchmark, each in a process of its own.")
     @click.option(
         "--write",
         "folder",
         type=click.Path(file_okay=False, path_type=Path),
-        help="Write results and charts into FOLDER, the page FOLDER.md, and the part of README.md: of all benchmarks, "
+        help="Write results into FOLDER, the page FOLDER.md, and the part of README.md: of all benchmarks, "
         "or of one, beside the results of the others.",
     )
     @click.option("--seconds", type=click.IntRange(min=2), help="Measure for so long, if the benchmark can.")
@@ -54,7 +51,6 @@ def command(benchmarks: Benchmarks) -> click.Command:
         quick: bool,
         only_json: bool,
         strict: bool,
-        plot: Path | None,
         every: bool,
         folder: Path | None,
         seconds: int | None,
@@ -66,16 +62,14 @@ def command(benchmarks: Benchmarks) -> click.Command:
         if every and (folder is None or name is not None):
             raise click.UsageError("use --all with --write FOLDER, and without a name")
         if folder is not None:
-            if only_json or strict or plot is not None or seconds is not None:
+            if only_json or strict or seconds is not None:
                 raise click.UsageError("with --write, a benchmark is measured as on the page: give no other option")
             _write(benchmarks, name, folder, quick=quick)
             return
         assert name is not None, "checked above"
-        if plot is not None and not benchmarks[name]().benchmark.can_plot:
-            raise click.UsageError(f"{name} has no chart; omit --plot")
         if seconds is not None and not benchmarks[name]().benchmark.takes_seconds:
             raise click.UsageError(f"{name} measures a fixed amount of work; omit --seconds")
-        effort = Effort(quick, lambda line: click.echo(f"{name}: {line}", err=True), plot, seconds)
+        effort = Effort(quick, lambda line: click.echo(f"{name}: {line}", err=True), seconds)
         try:
             goal_met = _measure(name, benchmarks, effort, only_json)
         except HeadgateError as error:
@@ -103,7 +97,6 @@ def _write(benchmarks: Benchmarks, name: str | None, folder: Path, *, quick: boo
         raise click.ClickException(str(error)) from error
     results = measure_all(
         {each: listed.doc for each, listed in loaded.items()},
-        frozenset(each for each, listed in loaded.items() if listed.benchmark.can_plot),
         folder,
         quick=quick,
         kept={each: result for each, result in kept.items() if each != name},

@@ -1,8 +1,8 @@
 """Cost of history: an incremental count of the same new chunks, on ledgers of 1, 10 and 100 times the length.
 
 Ours on the longest ledger over ours on the shortest, in turns. A run finds the chunks behind the
-last watermark, counts only those, and adds the previous result; so the ratio stays at 1. The chart
-adds the alternative: a full count, which grows with the ledger. The longest ledger has a hundred
+last watermark, counts only those, and adds the previous result; so the ratio stays at 1. The parts
+have the alternative: a full count, which grows with the ledger. The longest ledger has a hundred
 million rows (seven in eight are acknowledgements, by four subscriptions in sixteen segments); the
 new part has twenty chunks.
 """
@@ -20,7 +20,6 @@ from pyspark.sql import SparkSession
 
 from bench.harness.benchmark import Benchmark, Effort, Measurement, run_alternating_async
 from bench.harness.facts_ledger import FactsLedger
-from bench.harness.svg import line_chart
 from drain.backlog.job import BacklogJob, count_on
 from drain.spark.chunks import LedgerChunks
 from drain.spark.session import build_session
@@ -99,8 +98,6 @@ async def _measure(effort: Effort, sides: Mapping[int, _Side], rows_each: int) -
     # Only the run is timed, not the writing of new chunks.
     await run_alternating_async({str(n): lambda n=n: timed(n) for n in sides}, rounds, effort.progress)  # type: ignore[misc]
     counted = {length: took[1:] for length, took in seconds.items()}
-    if effort.plot is not None:
-        effort.plot.write_text(_plot(counted, full_seconds, rows_each))
     return compared(counted, full_seconds)
 
 
@@ -120,17 +117,4 @@ def compared(seconds: Mapping[int, Sequence[float]], full_seconds: Mapping[int, 
     )
 
 
-def _plot(seconds: Mapping[int, Sequence[float]], full_seconds: Mapping[int, float], rows_each: int) -> str:
-    return line_chart(
-        f"Counting {NEW_CHUNKS} new chunks, by the length of what came before",
-        f"rows in the ledger before ({rows_each:,} and its multiples)",
-        "seconds",
-        [f"{rows_each * length:,}" for length in seconds],
-        {
-            "by increments": [median(took) for took in seconds.values()],
-            "everything": [full_seconds[length] for length in seconds],
-        },
-    )
-
-
-BENCHMARK = Benchmark(unit="times as long", goal=1.25, better="lower", measure=measure, can_plot=True)
+BENCHMARK = Benchmark(unit="times as long", goal=1.25, better="lower", measure=measure)

@@ -23,12 +23,10 @@ from typing import Any
 
 from bench.harness import peer_assignors as peers
 from bench.harness.benchmark import Benchmark, Effort, Measurement, Part, Rounds, run_alternating
-from bench.harness.svg import line_chart
 from coordinator.balancing.target import AssignmentInput, assign
 
 SEGMENTS_EACH = 10
 CONSUMERS, MANY_CONSUMERS, FEW_CONSUMERS = 1000, 10_000, 100
-PLOTTED = (100, 300, 1000, 3000, 10_000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +97,6 @@ def measure(effort: Effort) -> Measurement:
     many = workloads(effort.pick(MANY_CONSUMERS, CONSUMERS * 3))
     for name in ("join_one", "full"):
         parts[f"{name}_growth"] = _growth(ours[name], many[name], rounds, effort)
-    if effort.plot is not None:
-        effort.plot.write_text(_plot(rounds, effort))
     return Measurement(timed["join_one"].median_ratio("peer", "ours").value, parts)
 
 
@@ -155,26 +151,10 @@ def _growth(small: Workload, large: Workload, rounds: int, effort: Effort) -> fl
     return round(timed.median_ratio("large", "small").value * len(small.segments) / len(large.segments), 2)
 
 
-def _plot(rounds: int, effort: Effort) -> str:
-    sizes = [workloads(consumers) for consumers in PLOTTED]
-    lines = {
-        name: [
-            run_alternating({"ours": each[name].solve}, rounds, effort.progress).median_seconds("ours")
-            / len(each[name].segments)
-            * 1e6
-            for each in sizes
-        ]
-        for name in ("full", "stable", "join_one", "leave_one", "split_one", "join_many")
-    }
-    ticks = [f"{consumers * SEGMENTS_EACH:,}" for consumers in PLOTTED]
-    return line_chart("Time to decide, for each segment", "segments (ten for each consumer)", "µs", ticks, lines)
-
-
 BENCHMARK = Benchmark(
     unit="times faster than faust when one joins",
     goal=35,
     better="higher",
     measure=measure,
     part_goals={"leave_one_over_ours": 7, "full_over_ours": 100},
-    can_plot=True,
 )

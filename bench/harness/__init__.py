@@ -1,1 +1,1 @@
-"""What the benchmarks share: the definition of a benchmark, their clusters, loads, clients and charts."""
+"""What the benchmarks share: the definition of a benchmark, their clusters, loads and clients."""

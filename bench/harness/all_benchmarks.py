@@ -1,4 +1,4 @@
-"""Runs every benchmark in a process of its own, and writes results, charts and pages.
+"""Runs every benchmark in a process of its own, and writes results and pages.
 
 The results are stored after each benchmark. One that fails is stored with its error, and the next one runs. A single
 benchmark can be measured again: the results of the others stay, if they are of this machine.
@@ -16,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from bench.harness.performance_page import Machine, Result, Results, overview, page, readme
+from bench.harness.performance_page import Machine, Result, Results, page, readme
 from headgate.child_command import python_module
 from headgate.errors import HeadgateError
 
@@ -34,7 +34,6 @@ def run_benchmark(arguments: list[str]) -> subprocess.CompletedProcess[str]:
 
 def measure_all(
     docs: Mapping[str, str],
-    can_plot: frozenset[str],
     folder: Path,
     *,
     quick: bool,
@@ -42,7 +41,7 @@ def measure_all(
     run: Run = run_benchmark,
     progress: Callable[[str], None],
 ) -> Results:
-    """Measure the benchmarks (name → docstring), and write their results and charts into ``folder``.
+    """Measure the benchmarks (name → docstring), and write their results into ``folder``.
 
     ``kept``: earlier results of some, which are not measured again.
     """
@@ -54,8 +53,7 @@ def measure_all(
             measured.append(msgspec.structs.replace(kept[name], doc=doc))
             continue
         progress(f"{number} of {len(docs)}: {name}")
-        plot = folder / f"{name}.svg" if name in can_plot else None
-        measured.append(_measure(name, doc, plot, quick=quick, run=run))
+        measured.append(_measure(name, doc, quick=quick, run=run))
         _store(results, folder)
     _store(results, folder)
     return results
@@ -82,8 +80,8 @@ def _store(results: Results, folder: Path) -> None:
     (folder / "results.json").write_bytes(msgspec.json.format(msgspec.json.encode(results)) + b"\n")
 
 
-def _measure(name: str, doc: str, plot: Path | None, *, quick: bool, run: Run) -> Result:
-    arguments = [name, "--json", *["--quick"] * quick, *(("--plot", str(plot)) if plot is not None else ())]
+def _measure(name: str, doc: str, *, quick: bool, run: Run) -> Result:
+    arguments = [name, "--json", *["--quick"] * quick]
     began = time.monotonic()
     try:
         done = run(arguments)
@@ -92,18 +90,16 @@ def _measure(name: str, doc: str, plot: Path | None, *, quick: bool, run: Run) -
     if done.returncode != 0:
         return Result(name=name, doc=doc, error=f"`python -m bench {name}` ended with exit code {done.returncode}")
     printed = json.loads(done.stdout.splitlines()[-1])
-    added = {"doc": doc, "seconds": round(time.monotonic() - began), "plot": plot is not None, "date": _today()}
+    added = {"doc": doc, "seconds": round(time.monotonic() - began), "date": _today()}
     return msgspec.convert(printed | added, Result)
 
 
 def write_pages(folder: Path, readme_path: Path) -> None:
-    """Write the page beside ``folder``, the overview in it, and README's part, from the results in ``folder``."""
+    """Write the page beside ``folder``, and README's part, from the results in ``folder``."""
     results = msgspec.json.decode((folder / "results.json").read_bytes(), type=Results)
-    (folder / "overview.svg").write_text(overview(results))
     folder.with_suffix(".md").write_text(page(results, folder.name))
     if readme_path.exists():
-        shown = os.path.relpath(folder, readme_path.parent)
-        readme_path.write_text(readme(readme_path.read_text(), results, shown))
+        readme_path.write_text(readme(readme_path.read_text(), results))
 
 
 def this_machine() -> Machine:

@@ -44,8 +44,6 @@ class Effort:
     quick: bool
     progress: Callable[[str], None]
     """Receives short progress lines; not part of the result."""
-    plot: Path | None = None
-    """Path of the SVG chart; None: do not draw."""
     seconds: int | None = None
     """How long to measure; None: the benchmark's own choice."""
 
@@ -72,8 +70,6 @@ class Benchmark:
     measure: Callable[[Effort], Measurement]
     part_goals: Mapping[str, float] = field(default_factory=dict)
     """Goals of single parts, in the same direction as the value's goal. All must be met."""
-    can_plot: bool = False
-    """Whether it writes an SVG to `Effort.plot`."""
     takes_seconds: bool = False
     """Whether it measures for `Effort.seconds`."""
 

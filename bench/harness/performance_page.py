@@ -1,6 +1,6 @@
-"""The page docs/performance.md, its overview as a chart, and README's part, from stored results. Pure.
+"""The page docs/performance.md, and README's part, from stored results. Pure.
 
-A result is what a benchmark prints as JSON, with ``doc``, ``seconds`` and ``plot`` added, or ``error`` if it could not
+A result is what a benchmark prints as JSON, with ``doc`` and ``seconds`` added, or ``error`` if it could not
 be measured.
 """
 
@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from typing import Literal
-from xml.sax.saxutils import escape
 
 import msgspec
 
@@ -21,17 +20,6 @@ QUICK = (
     "**Quick runs on a busy machine.** They show that every benchmark works. They are no measurement: "
     "`make performance` makes one."
 )
-
-BAR_HEIGHT, LEFT, ACROSS, TOP = 22, 170, 420, 46
-WIDEST = 1.5
-"""Longest bar that is drawn, in goals."""
-STYLE = """<style>
-text { font: 12px system-ui, sans-serif; fill: #1d2327 } .head { font-weight: 600; font-size: 13px }
-.paper { fill: #ffffff; stroke: #d5d8dc } .met { fill: #4f9d69 } .missed { fill: #c8503c } .goal { stroke: #50575e }
-@media (prefers-color-scheme: dark) {
-text { fill: #e6e9ec } .paper { fill: #16191c; stroke: #3b4650 } .met { fill: #3f8a59 } .goal { stroke: #b4bac0 }
-}
-</style>"""
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,15 +50,6 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     """How long it took."""
     date: str = ""
     """When it was measured; empty: with the first of its run."""
-    plot: bool = False
-    """Whether it has drawn NAME.svg."""
-
-    @property
-    def of_goal(self) -> float:
-        """Return the value as a share of its goal; at most 1 if the goal is met."""
-        if not self.value:
-            return float("inf")
-        return self.value / self.goal if self.better == "lower" else self.goal / self.value
 
 
 class Results(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,7 +61,7 @@ class Results(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def page(results: Results, folder: str) -> str:
-    """Return docs/performance.md; ``folder`` is where the charts are, relative to it."""
+    """Return docs/performance.md; ``folder`` is where the results are, relative to it."""
     rows = [
         f"| [{result.name}](#{result.name}) | {_value(result)} | {_goal(result)} | {_verdict(result)} |"
         for result in results.benchmarks
@@ -92,13 +71,13 @@ def page(results: Results, folder: str) -> str:
         [
             "# Performance",
             "",
-            "`make performance` measures every benchmark, and writes this page and its charts from the results.",
+            "`make performance` measures every benchmark, and writes this page from the results.",
             "`python -m bench NAME --write docs/performance` measures one again.",
             "A benchmark is a ratio between headgate and something comparable, measured in turns in one process, so",
             "that other load on the machine disturbs both. A missed goal stays, and is shown as missed.",
             "",
             *([QUICK, ""] if results.quick else []),
-            *_measured_on(results, folder),
+            *_measured_on(results),
             "",
             "| benchmark | value | goal | |",
             "|---|---|---|---|",
@@ -109,62 +88,31 @@ def page(results: Results, folder: str) -> str:
     )
 
 
-def _measured_on(results: Results, folder: str) -> list[str]:
-    """Return where and when was measured, and the overview; or that nothing was."""
+def _measured_on(results: Results) -> list[str]:
+    """Return where and when was measured, or that nothing was."""
     if all(result.error for result in results.benchmarks):
         return ["No run is stored yet."]
     machine, total = results.machine, sum(result.seconds for result in results.benchmarks)
     return [
         f"Measured on {machine.date}, in {total / 60:.0f} min: {machine.processor}, {machine.cores} cores,",
         f"{machine.memory_gb} GB of memory, {machine.system}, Python {machine.python}.",
-        "",
-        f"![Each value as a share of its goal]({folder}/overview.svg)",
     ]
 
 
-def readme(text: str, results: Results, folder: str) -> str:
+def readme(text: str, results: Results) -> str:
     """Return README with the newest values between its marks."""
     found = {result.name: result for result in results.benchmarks if not result.error}
     chosen = [found[name] for name in README_NAMES if name in found]
     unmeasured = ["`make performance` measures all benchmarks, and writes [their page](docs/performance.md)."]
     lines = [
-        f"[![Each value as a share of its goal]({folder}/overview.svg)](docs/performance.md)",
-        "",
         *(f"* {_headline(result)}: **{_value(result)}**" for result in chosen),
         *([f"* {QUICK}"] if results.quick else []),
     ]
     return README_PART.sub(lambda part: f"{part[1]}{chr(10).join(lines if chosen else unmeasured)}\n{part[2]}", text)
 
 
-def overview(results: Results) -> str:
-    """Return a bar chart as SVG: each value as a share of its goal, which is a line."""
-    measured = [result for result in results.benchmarks if not result.error]
-    width, height = LEFT + ACROSS + 130, TOP + BAR_HEIGHT * len(measured) + 16
-    goal = LEFT + ACROSS / WIDEST
-    title = "Share of the goal: shorter is better" + (" (quick runs, no measurement)" if results.quick else "")
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img" aria-label="{title}">',
-        STYLE,
-        f'<rect class="paper" x="0.5" y="0.5" width="{width - 1}" height="{height - 1}" rx="6"/>',
-        f'<text class="head" x="14" y="22">{title}</text>',
-        f'<text x="{goal:g}" y="{TOP - 6}" text-anchor="middle">goal</text>',
-    ]
-    for number, result in enumerate(measured):
-        y = TOP + BAR_HEIGHT * number
-        kind = "met" if result.goal_met else "missed"
-        bar = ACROSS * min(result.of_goal, WIDEST) / WIDEST
-        label = f"{result.value:.3g}, goal {'≤' if result.better == 'lower' else '≥'} {result.goal:g}"
-        parts += [
-            f'<text x="{LEFT - 8}" y="{y + 15}" text-anchor="end">{escape(result.name)}</text>',
-            f'<rect class="{kind}" x="{LEFT}" y="{y + 3}" width="{bar:.1f}" height="{BAR_HEIGHT - 6}" rx="2"/>',
-            f'<text x="{LEFT + ACROSS + 6}" y="{y + 15}">{label}</text>',
-        ]
-    parts.append(f'<path class="goal" d="M{goal:g} {TOP}V{height - 12}" stroke-dasharray="4 3"/>')
-    return "\n".join([*parts, "</svg>", ""])
-
-
 def _section(result: Result, folder: str, *, quick: bool) -> list[str]:
-    """Return the part about one benchmark: what it compares, its values, its chart and its command."""
+    """Return the part about one benchmark: what it compares, its values and its command."""
     option = " --quick" if quick else ""
     command = ['```bash no-run="takes minutes"', f"python -m bench {result.name}{option}", "```", ""]
     head = [f"## {result.name}", "", *result.doc.strip().splitlines(), ""]
@@ -174,7 +122,6 @@ def _section(result: Result, folder: str, *, quick: bool) -> list[str]:
     if len(parts) > MAX_PARTS:
         parts[MAX_PARTS:] = [f"and {len(parts) - MAX_PARTS} more in `{folder}/results.json`"]
     values = ", ".join(parts)
-    drawn = [f"![{result.name}]({folder}/{result.name}.svg)", ""] if result.plot else []
     return [
         *head,
         f"**{_value(result)}**, goal {_goal(result)}: {_verdict(result)}.",
@@ -182,7 +129,6 @@ def _section(result: Result, folder: str, *, quick: bool) -> list[str]:
         f"Measured{_when(result)} in {_duration(result.seconds)}.",
         "",
         *([f"Parts: {values}.", ""] if values else []),
-        *drawn,
         *command,
     ]
 

@@ -277,7 +277,6 @@ async def test_the_page_of_a_daemon_follows_a_split_a_drain_and_a_killed_leader(
     await browser.open(f"{root}{SUBSCRIPTION}")
     await browser.until("document.getElementById('live').innerText === 'live'")
     await agrees(browser, daemon)
-
     for segment in ("0", "2"):
         await cluster.commands.succeed("topic", "split", "orders", segment)
     await shop.produce(100)

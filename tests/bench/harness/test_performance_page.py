@@ -1,10 +1,9 @@
-"""docs/performance.md: measured in one run, labelled if it was a quick one, and drawn from the stored results."""
+"""docs/performance.md: measured in one run, labelled if it was a quick one, and made from the stored results."""
 
 from __future__ import annotations
 
 import json
 import subprocess
-import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import msgspec
@@ -14,7 +13,7 @@ from click.testing import CliRunner
 from bench.__main__ import command
 from bench.harness.all_benchmarks import measure_all, results_to_keep, this_machine, write_pages
 from bench.harness.benchmark import Benchmark, Listed, Measurement
-from bench.harness.performance_page import MAX_PARTS, Result, Results, overview, page, readme
+from bench.harness.performance_page import MAX_PARTS, Result, Results, page, readme
 from headgate.errors import HeadgateError
 
 ROOT = Path(__file__).parents[3]
@@ -24,8 +23,6 @@ MARKED = "# X\n\n<!-- measured: here -->\nold\n<!-- measured: end -->\n\nrest\n"
 
 def fake_run(arguments: list[str]) -> subprocess.CompletedProcess[str]:
     name = arguments[0]
-    if "--plot" in arguments:
-        Path(arguments[arguments.index("--plot") + 1]).write_text("<svg/>")
     value = 12.0 if name == "drain_release" else 3.0
     printed = {"name": name, "value": value, "unit": "times", "goal": 2.0, "goal_met": name == "drain_release"}
     result = printed | {"better": "higher" if name == "drain_release" else "lower", "parts": {"rounds": 5, "x_goal": 1}}
@@ -33,7 +30,7 @@ def fake_run(arguments: list[str]) -> subprocess.CompletedProcess[str]:
 
 
 def measured(folder: Path, *, quick: bool = False) -> Results:
-    return measure_all(DOCS, frozenset({"fast"}), folder, quick=quick, run=fake_run, progress=lambda _: None)
+    return measure_all(DOCS, folder, quick=quick, run=fake_run, progress=lambda _: None)
 
 
 def test_every_benchmark_is_stored_also_one_that_fails(tmp_path: Path) -> None:
@@ -45,16 +42,14 @@ def test_every_benchmark_is_stored_also_one_that_fails(tmp_path: Path) -> None:
         (result.name, result.value, result.error) for result in results.benchmarks if not result.error
     ]
     assert "`python -m bench broken` ended with exit code 1" == results.benchmarks[1].error
-    assert (tmp_path / "performance" / "fast.svg").exists()
 
 
-def test_the_page_has_values_goals_charts_commands_and_the_machine(tmp_path: Path) -> None:
+def test_the_page_has_values_goals_commands_and_the_machine(tmp_path: Path) -> None:
     text = page(measured(tmp_path), "performance")
 
     assert "| [fast](#fast) | 3 times | ≤ 2 | **missed** |" in text
     assert "| [drain_release](#drain_release) | 12 times | ≥ 2 | met |" in text
     assert "Not measured: `python -m bench broken` ended" in text
-    assert "![fast](performance/fast.svg)" in text
     assert "python -m bench fast\n" in text
     assert "Parts: rounds 5.\n" in text
     assert f"{this_machine().cores} cores" in text
@@ -76,7 +71,7 @@ def test_readme_has_its_benchmarks_in_its_own_order(tmp_path: Path) -> None:
     (drain,) = (each for each in results.benchmarks if each.name == "drain_release")
     other = msgspec.structs.replace(drain, name="ingest_throughput", doc="Throughput.")
     results.benchmarks[:] = [other, drain]
-    text = readme("<!-- measured: x -->\n<!-- measured: end -->", results, "performance")
+    text = readme("<!-- measured: x -->\n<!-- measured: end -->", results)
 
     assert text.index(drain.doc.partition(".")[0]) < text.index("Throughput")
 
@@ -94,7 +89,7 @@ def test_one_benchmark_is_measured_again_beside_the_results_of_the_others(tmp_pa
         return subprocess.CompletedProcess(arguments, 0, printed, "")
 
     del kept["broken"]
-    again = measure_all(DOCS, frozenset(), tmp_path, quick=False, kept=kept, run=run, progress=lambda _: None)
+    again = measure_all(DOCS, tmp_path, quick=False, kept=kept, run=run, progress=lambda _: None)
 
     assert ["broken"] == ran
     assert ["fast", "broken", "drain_release"] == list(DOCS) == list(results_to_keep(tmp_path, quick=False))
@@ -118,16 +113,15 @@ def test_quick_runs_are_labelled_everywhere(tmp_path: Path) -> None:
     results = measured(tmp_path, quick=True)
 
     assert "**Quick runs on a busy machine.**" in page(results, "performance")
-    assert "**Quick runs on a busy machine.**" in readme(MARKED, results, "docs/performance")
-    assert "quick runs, no measurement" in overview(results)
+    assert "**Quick runs on a busy machine.**" in readme(MARKED, results)
 
 
 def test_the_part_of_readme_is_replaced(tmp_path: Path) -> None:
-    text = readme(MARKED, measured(tmp_path), "docs/performance")
+    text = readme(MARKED, measured(tmp_path))
 
     assert "old" not in text
     assert "* Wait of a child: **12 times**\n<!-- measured: end -->\n\nrest\n" in text
-    assert text == readme(text, measured(tmp_path), "docs/performance")
+    assert text == readme(text, measured(tmp_path))
 
 
 def test_a_page_without_values_says_so() -> None:
@@ -135,32 +129,13 @@ def test_a_page_without_values_says_so() -> None:
     text = page(Results(machine=this_machine(), quick=False, benchmarks=unmeasured), "performance")
 
     assert "No run is stored yet." in text
-    assert "overview.svg" not in text
     assert "Measured on" not in text
 
 
 def test_a_readme_without_results_names_the_page() -> None:
-    text = readme(MARKED, Results(machine=this_machine(), quick=False, benchmarks=[]), "docs/performance")
+    text = readme(MARKED, Results(machine=this_machine(), quick=False, benchmarks=[]))
 
     assert "](docs/performance.md).\n<!-- measured: end -->" in text
-    assert "overview.svg" not in text
-
-
-@pytest.mark.parametrize(
-    ("better", "value", "of_goal"),
-    [("lower", 1.0, 0.5), ("higher", 4.0, 0.5), ("lower", 3.0, 1.5), ("higher", 0.0, float("inf"))],
-)
-def test_a_bar_is_the_share_of_the_goal(better: str, value: float, of_goal: float) -> None:
-    result = msgspec.convert({"name": "x", "doc": "", "value": value, "goal": 2.0, "better": better}, Result)
-
-    assert of_goal == result.of_goal
-
-
-def test_the_chart_has_a_bar_for_each_measured_benchmark(tmp_path: Path) -> None:
-    drawn = ET.fromstring(overview(measured(tmp_path)))
-
-    classes = [each.get("class") for each in drawn.iter("{http://www.w3.org/2000/svg}rect")]
-    assert ["paper", "missed", "met"] == classes
 
 
 @pytest.mark.parametrize(
@@ -181,7 +156,7 @@ def test_a_page_is_of_all_benchmarks_or_of_one_again(arguments: list[str], error
     assert error in result.stderr
 
 
-def test_the_committed_page_is_drawn_from_the_committed_results(tmp_path: Path) -> None:
+def test_the_committed_page_is_made_from_the_committed_results(tmp_path: Path) -> None:
     """`make performance` writes all of them. Edit the program, not the page."""
     folder = ROOT / "docs" / "performance"
     copy = tmp_path / "docs" / "performance"
@@ -191,5 +166,5 @@ def test_the_committed_page_is_drawn_from_the_committed_results(tmp_path: Path) 
 
     write_pages(copy, tmp_path / "README.md")
 
-    for name in ("docs/performance.md", "docs/performance/overview.svg", "README.md"):
+    for name in ("docs/performance.md", "README.md"):
         assert (tmp_path / name).read_text() == (ROOT / name).read_text()

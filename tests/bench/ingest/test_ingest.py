@@ -4,7 +4,6 @@ import asyncio
 import json
 import subprocess
 import sys
-import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
@@ -12,9 +11,7 @@ import pytest
 from bench.harness.cluster import percentile
 from bench.harness.delay_line import serve
 from bench.harness.producer_load import BATCH_BYTES, batch_of_records, whole_batches
-from bench.harness.svg import line_chart
 from bench.ingest import ingest_deadline, ingest_idempotence, ingest_latency, ingest_recovery
-from bench.ingest.ingest_pipelining import ratio_to_best
 from bench.ingest.ingest_recovery import Change
 from bench.ingest.ingest_throughput import bundled
 from headgate.client.record_batch import RECORD_OVERHEAD_BYTES
@@ -28,13 +25,6 @@ ROOT = Path(__file__).parents[3]
 )
 def test_a_percentile_is_one_of_the_values(share: float, expected: int) -> None:
     assert expected == percentile([float(number) for number in range(100, 0, -1)], share)
-
-
-@pytest.mark.parametrize(
-    ("sequential", "no_delay", "expected"), [(1.0, 100.0, 0.5), (10.0, 16.0, 0.5)], ids=["window", "no-delay"]
-)
-def test_the_best_possible_is_the_lesser_of_both_limits(sequential: float, no_delay: float, expected: float) -> None:
-    assert expected == ratio_to_best(8.0, sequential, no_delay, window=16)
 
 
 def test_batches_are_exactly_full() -> None:
@@ -102,15 +92,6 @@ def test_recovery_compares_the_producer_with_its_cluster() -> None:
     assert measured.value == pytest.approx(1.1)
     assert measured.parts["kill_sent_twice_of_all"] == 0.1
     assert measured.parts["handover_commit_after_announcement_ms"] == 100.0
-
-
-def test_a_chart_is_well_formed_and_has_a_named_line_for_each_series() -> None:
-    drawn = line_chart("a < b", "delay", "MB", ["0", "1", "5"], {"window 1": [1.0, 2.0, 3.0], "window 16": [0.0] * 3})
-
-    root = ET.fromstring(drawn)
-    space = "{http://www.w3.org/2000/svg}"
-    assert len(root.findall(f"{space}polyline")) == 2
-    assert {"a < b", "window 1", "window 16"} <= {text.text for text in root.iter(f"{space}text")}
 
 
 async def test_the_proxy_adds_its_delay_in_each_direction_and_keeps_the_order(
