@@ -216,7 +216,7 @@ class NoOtherDaemon:
     async def transfer(self, _shard: int, daemon: str) -> str | None:
         return f"no daemon {daemon!r} is live"
 
-    async def set_maintenance(self, _daemon: str, *, on: bool) -> str | None:  # noqa: ARG002 - nothing remembers it
+    async def set_maintenance(self, _daemon: str, *, on: bool, token: str) -> str | None:  # noqa: ARG002 - nothing remembers it
         return None
 
 

@@ -4,12 +4,16 @@
    asked for a shard which it leads keeps it: the spread moves others instead.
 2. A refusal waits for no barrier: it speaks of daemons, and not of what the ledger holds.
 3. At most `MAX_PENDING` requests wait. Further ones are ``unavailable``, so clients repeat them.
+4. A repeated token gets the outcome of the first copy, and executes nothing. A transfer is for one term, because it
+   ends the term: a copy that arrives in a later one is refused for its envelope. Maintenance outlasts terms, so what
+   stores it remembers the tokens as well.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections import OrderedDict
+from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Final, Protocol
 
@@ -20,7 +24,11 @@ from headgate.protocol import messages as m
 from metrics import events
 
 MAX_PENDING: Final = 16
+MAX_REMEMBERED: Final = 256
+"""Commands of one term whose outcome is remembered, the latest ones."""
 
+Answer = m.Done | Refusal | None
+"""None: the leader that follows replies."""
 Reply = Callable[[m.AnyReplyBody | Refusal], None]
 
 
@@ -30,8 +38,8 @@ class Operations(Protocol):
     async def transfer(self, shard: int, daemon: str) -> str | None:
         """Transfer a shard that this daemon leads; to itself: keep it."""
 
-    async def set_maintenance(self, daemon: str, *, on: bool) -> str | None:
-        """Begin or end the maintenance of a daemon."""
+    async def set_maintenance(self, daemon: str, *, on: bool, token: str) -> str | None:
+        """Begin or end the maintenance of a daemon, unless a command with this token has done it before."""
 
 
 class OperatorCommands:
@@ -43,41 +51,47 @@ class OperatorCommands:
         self._instance = instance
         self._operations = operations
         self._observer = observer
-        self._pending: set[asyncio.Task[None]] = set()
+        self._tasks: OrderedDict[str, asyncio.Task[Answer]] = OrderedDict()
+        """Token of a command → what executes it, or has executed it. The oldest is first."""
 
     def handlers(self) -> list[Registration]:
         return [handler(m.TransferShard, self._transfer), handler(m.SetMaintenance, self._set_maintenance)]
 
     async def close(self) -> None:
         """Drop what waits: clients repeat their requests to the next leader."""
-        await cancel_and_wait(*self._pending)
+        await cancel_and_wait(*self._tasks.values())
 
     def _transfer(self, request: m.TransferShard, _: str) -> Outcome:
-        return self._defer(lambda operations, reply: self._move(operations, request, reply))
+        return self._defer(request.token, lambda operations: self._move(operations, request))
 
     def _set_maintenance(self, request: m.SetMaintenance, _: str) -> Outcome:
-        return self._defer(lambda operations, reply: self._maintain(operations, request, reply))
+        return self._defer(request.token, lambda operations: self._maintain(operations, request))
 
-    def _defer(self, work: Callable[[Operations, Reply], object]) -> Outcome:
-        if self._operations is None or len(self._pending) >= MAX_PENDING:
-            self._observer.observe(events.RequestLimitReached(limit="operator_commands"))
-            return Refusal("unavailable", f"{len(self._pending)} requests of operators wait")
-        return Deferred(partial(self._start, work, self._operations))
+    def _defer(self, token: str, work: Callable[[Operations], Coroutine[None, None, Answer]]) -> Outcome:
+        if token not in self._tasks:
+            pending = sum(not task.done() for task in self._tasks.values())
+            if self._operations is None or pending >= MAX_PENDING:
+                self._observer.observe(events.RequestLimitReached(limit="operator_commands"))
+                return Refusal("unavailable", f"{pending} requests of operators wait")
+            task = asyncio.get_running_loop().create_task(work(self._operations), name=f"operator-{self._shard}")
+            self._tasks[token] = task
+            if len(self._tasks) > MAX_REMEMBERED and next(iter(self._tasks.values())).done():
+                self._tasks.popitem(last=False)
+        return Deferred(partial(self._answer, self._tasks[token]))
 
-    def _start(self, work: Callable[[Operations, Reply], object], operations: Operations, reply: Reply) -> None:
-        coroutine = work(operations, reply)
-        assert asyncio.iscoroutine(coroutine)
-        task = asyncio.get_running_loop().create_task(coroutine, name=f"operator-{self._shard}")
-        self._pending.add(task)
-        task.add_done_callback(self._pending.discard)
+    def _answer(self, task: asyncio.Task[Answer], reply: Reply) -> None:
+        def done(task: asyncio.Task[Answer]) -> None:
+            if not task.cancelled() and (answer := task.result()) is not None:
+                reply(answer)
 
-    async def _move(self, operations: Operations, request: m.TransferShard, reply: Reply) -> None:
+        task.add_done_callback(done)
+
+    async def _move(self, operations: Operations, request: m.TransferShard) -> Answer:
         problem = await operations.transfer(self._shard, request.daemon)
         if problem is not None:
-            reply(Refusal("invalid", problem))
-        elif request.daemon == self._instance:
-            reply(m.Done())
+            return Refusal("invalid", problem)
+        return m.Done() if request.daemon == self._instance else None
 
-    async def _maintain(self, operations: Operations, request: m.SetMaintenance, reply: Reply) -> None:
-        problem = await operations.set_maintenance(request.daemon, on=request.on)
-        reply(m.Done() if problem is None else Refusal("invalid", problem))
+    async def _maintain(self, operations: Operations, request: m.SetMaintenance) -> Answer:
+        problem = await operations.set_maintenance(request.daemon, on=request.on, token=request.token)
+        return m.Done() if problem is None else Refusal("invalid", problem)

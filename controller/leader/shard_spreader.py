@@ -155,12 +155,12 @@ class ShardSpreader:
         # Shielded: one operator who gives up must not end the transfer for another one.
         return await asyncio.shield(self._controllers[shard].start_transfer(daemon, "operator"))
 
-    async def set_maintenance(self, daemon: str, *, on: bool) -> str | None:
+    async def set_maintenance(self, daemon: str, *, on: bool, token: str) -> str | None:
         """See `controller.leader.operator_commands.Operations`. A daemon that is not live cannot begin one."""
         if on and daemon not in self.view.records:
             return f"no daemon {daemon!r} is live: headgate daemon list"
         try:
-            await self._elections.set_maintenance(daemon, on=on)
+            await self._elections.set_maintenance(daemon, on=on, token=token)
         except ElectionsUnreachableError as error:
             return str(error)
         log.info("daemon.maintenance", daemon=daemon, on=on)

@@ -185,8 +185,12 @@ class Elections(Protocol):
     async def maintenance(self) -> frozenset[str] | None:
         """Return the names of the instances in maintenance, live or not; None without contact."""
 
-    async def set_maintenance(self, name: str, *, on: bool) -> None:
-        """Store whether an instance is in maintenance. It is stored permanently. Raises ElectionsUnreachableError."""
+    async def set_maintenance(self, name: str, *, on: bool, token: str) -> None:
+        """Store permanently whether an instance is in maintenance.
+
+        A ``token`` that was used for this instance before changes nothing: it is a late copy. Raises
+        ElectionsUnreachableError.
+        """
 
     async def instances(self) -> dict[str, bytes] | None:
         """Return the live instances with their data, at most a few seconds after a change; None without contact."""

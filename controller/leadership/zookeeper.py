@@ -4,7 +4,7 @@ Nodes, below the root node of the cluster:
 
 ``config``                    the cluster config, written once
 ``instances/<name>``          ephemeral, one for each live instance
-``maintenance/<name>``        one for each instance in maintenance
+``maintenance/<name>``        whether the instance is in maintenance, and the last commands about it
 ``shards/0003/<instance>-<random>-0000000007``  ephemeral and numbered: the queue for a shard, lowest number first
 ``shards/0003``               its data is a `QueueOrder`: which node is first instead, and which one is nominated
                               (`controller.leadership.zookeeper_succession`)
@@ -214,8 +214,8 @@ class ZooKeeperElections:
     async def maintenance(self) -> frozenset[str] | None:
         return await self._registry.maintenance()
 
-    async def set_maintenance(self, name: str, *, on: bool) -> None:
-        await self._registry.set_maintenance(name, on=on)
+    async def set_maintenance(self, name: str, *, on: bool, token: str) -> None:
+        await self._registry.set_maintenance(name, on=on, token=token)
 
     async def cluster_config(self, default: dict[str, Any]) -> dict[str, Any]:
         return await self._registry.cluster_config(default)

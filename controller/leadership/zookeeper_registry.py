@@ -12,10 +12,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
+import msgspec
 import structlog
 from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
 
 from controller.leadership.election import ElectionsUnreachableError
+from controller.leadership.maintenance_record import MaintenanceRecord, read_maintenance
 from controller.leadership.zookeeper_connection import FAILURES, RefusedError, ZooKeeperConnection
 from controller.leadership.zookeeper_nodes import ZooKeeperNodes
 from headgate.errors import ConfigError
@@ -71,28 +73,39 @@ class ZooKeeperRegistry:
         if not self._owner.in_contact.is_set():
             return None
         try:
-            return frozenset(await self._connection.call("get_children", f"{self._root}/maintenance"))
+            folder = f"{self._root}/maintenance"
+            names = await self._connection.call("get_children", folder)
+            records = [(name, await self._connection.call("get", f"{folder}/{name}")) for name in names]
         except NoNodeError:
             return frozenset()
         except FAILURES:
             return None
+        return frozenset(name for name, (data, _) in records if read_maintenance(data).on)
 
-    async def set_maintenance(self, name: str, *, on: bool) -> None:
+    async def set_maintenance(self, name: str, *, on: bool, token: str) -> None:
         folder = f"{self._root}/maintenance"
         if not self._owner.in_contact.is_set():
             raise ElectionsUnreachableError("ZooKeeper cannot be reached; try again")
         try:
             await self._nodes.ensure(folder)
-            if on:
-                with suppress(NodeExistsError):
-                    await self._connection.call("create", f"{folder}/{name}", b"")
-            else:
-                with suppress(NoNodeError):
-                    await self._connection.call("delete", f"{folder}/{name}")
+            await self._change_maintenance(f"{folder}/{name}", token, on=on)
         except RefusedError as error:
             raise ElectionsUnreachableError(str(error)) from error
         except FAILURES as error:
             raise ElectionsUnreachableError(f"ZooKeeper did not store it: {error!r}; try again") from error
+
+    async def _change_maintenance(self, path: str, token: str, *, on: bool) -> None:
+        """Write what follows from the record that is stored; again, if another leader changes it meanwhile."""
+        with suppress(NodeExistsError):
+            await self._connection.call("create", path, msgspec.json.encode(MaintenanceRecord()))
+        while True:
+            data, stat = await self._connection.call("get", path)
+            changed = read_maintenance(data).after(token, on=on)
+            if changed is None:
+                return
+            with suppress(BadVersionError):
+                await self._connection.call("set", path, msgspec.json.encode(changed), version=stat.version)
+                return
 
     async def keep_registered(self, name: str, data: bytes) -> None:
         """Register the instance again and again; cancel it to stop."""

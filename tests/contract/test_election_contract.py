@@ -312,18 +312,22 @@ async def test_maintenance_is_stored_until_it_ends(harness: ElectionHarness, joi
     assert await a.elections.maintenance() == frozenset()
 
     for _ in range(2):
-        await a.elections.set_maintenance("x", on=True)
-    await a.elections.set_maintenance("y", on=True)
+        await a.elections.set_maintenance("x", on=True, token="begin")
+    await a.elections.set_maintenance("y", on=True, token="begin")
     assert await b.elections.maintenance() == {"x", "y"}
     for _ in range(2):
-        await b.elections.set_maintenance("x", on=False)
-    assert await a.elections.maintenance() == {"y"}
+        await b.elections.set_maintenance("x", on=False, token="end")
+    await a.elections.set_maintenance("x", on=True, token="begin")
+    assert await a.elections.maintenance() == {"y"}, "a late copy of the first command changes nothing"
+    await asyncio.gather(*(a.elections.set_maintenance("z", on=True, token=f"{n}") for n in range(5)))
+    await b.elections.set_maintenance("z", on=False, token="4")
+    assert await b.elections.maintenance() == {"y", "z"}, "no token is lost among concurrent commands"
 
     await harness.partition("a")
     await until(lambda: Suspended() in a.events)
     assert await a.elections.maintenance() is None
     with pytest.raises(ElectionsUnreachableError):
-        await a.elections.set_maintenance("z", on=True)
+        await a.elections.set_maintenance("z", on=True, token="later")
 
 
 @pytest.mark.usefixtures("short_sessions")

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from controller.decisions.handlers import Deferred
-from controller.leader.operator_commands import MAX_PENDING, OperatorCommands
+from controller.leader.operator_commands import MAX_PENDING, MAX_REMEMBERED, OperatorCommands
 from coordinator.decisions.refusal import Refusal
 from headgate.protocol import messages as m
 from metrics import events
@@ -28,8 +28,8 @@ class Daemon:
         self.calls.append(("transfer", shard, daemon))
         return await asyncio.shield(self.outcome)
 
-    async def set_maintenance(self, daemon: str, *, on: bool) -> str | None:
-        self.calls.append(("maintenance", daemon, on))
+    async def set_maintenance(self, daemon: str, *, on: bool, token: str) -> str | None:
+        self.calls.append(("maintenance", daemon, on, token))
         return await asyncio.shield(self.outcome)
 
 
@@ -67,7 +67,7 @@ async def test_a_transfer_is_refused_with_the_reason_and_not_answered_if_it_succ
         respond(commands, MOVE, replies)
         await until(lambda daemon=daemon: daemon.calls == [("transfer", 3, "b")])
         daemon.outcome.set_result(problem)
-        await until(lambda commands=commands: not commands._pending)
+        await until(lambda commands=commands: all(task.done() for task in commands._tasks.values()))
 
         assert replies == ([] if problem is None else [Refusal("invalid", problem)])
         await commands.close()
@@ -79,7 +79,7 @@ async def test_maintenance_is_answered_once_it_is_stored() -> None:
         daemon, replies = Daemon(), []
         commands = OperatorCommands(3, "a", daemon, NoopObserver())
         respond(commands, MAINTAIN, replies)
-        await until(lambda daemon=daemon: daemon.calls == [("maintenance", "b", True)])
+        await until(lambda daemon=daemon: daemon.calls == [("maintenance", "b", True, "t")])
         assert replies == []
         daemon.outcome.set_result(problem)
         await until(lambda replies=replies: replies)
@@ -91,8 +91,9 @@ async def test_maintenance_is_answered_once_it_is_stored() -> None:
 async def test_few_requests_wait_and_the_end_of_the_term_drops_them() -> None:
     daemon, replies, observer = Daemon(), [], RecordingObserver()
     commands = OperatorCommands(3, "a", daemon, observer)
-    for _ in range(MAX_PENDING):
-        assert isinstance(respond(commands, MOVE, replies), Deferred)
+    for number in range(MAX_PENDING):
+        move = m.TransferShard(daemon="b", token=str(number))
+        assert isinstance(respond(commands, move, replies), Deferred)
 
     refused = respond(commands, MAINTAIN, replies)
 
@@ -100,8 +101,39 @@ async def test_few_requests_wait_and_the_end_of_the_term_drops_them() -> None:
     assert refused.verdict == "unavailable"
     assert observer.events == [events.RequestLimitReached(limit="operator_commands")]
     await commands.close()
-    assert not commands._pending
+    assert all(task.cancelled() for task in commands._tasks.values())
     assert replies == []
+
+
+@pytest.mark.looptime
+@pytest.mark.parametrize("request_body", [MOVE, MAINTAIN], ids=["transfer", "maintenance"])
+async def test_a_repeated_token_gets_the_outcome_of_the_first_copy(request_body: m.RequestBody) -> None:
+    """Whether the copy arrives before the outcome or long after it; the daemon is asked once."""
+    daemon, replies = Daemon(), []
+    commands = OperatorCommands(3, "a", daemon, NoopObserver())
+    for _ in range(2):
+        respond(commands, request_body, replies)
+    daemon.outcome.set_result("the daemon is frozen")
+    await until(lambda: len(replies) == 2)
+    daemon.outcome = asyncio.get_running_loop().create_future()
+    respond(commands, request_body, replies)
+    await until(lambda: len(replies) == 3)
+
+    assert replies == [Refusal("invalid", "the daemon is frozen")] * 3
+    assert len(daemon.calls) == 1
+
+
+@pytest.mark.looptime
+async def test_the_outcomes_that_are_remembered_are_limited() -> None:
+    daemon = Daemon()
+    daemon.outcome.set_result(None)
+    commands = OperatorCommands(3, "b", daemon, NoopObserver())
+    for number in range(MAX_REMEMBERED + 5):
+        replies: list[object] = []
+        respond(commands, m.TransferShard(daemon="b", token=str(number)), replies)
+        await until(lambda replies=replies: replies)
+
+    assert len(commands._tasks) == MAX_REMEMBERED
 
 
 @pytest.mark.looptime

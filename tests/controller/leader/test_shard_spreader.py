@@ -195,7 +195,7 @@ async def test_without_contact_to_zookeeper_the_last_view_counts(daemons: Daemon
     a = await daemons.first()
     await daemons.start("b")
     await until(lambda: a.spreader.view.records.keys() == {"a", "b"})
-    await a.elections.set_maintenance("a", on=True)
+    await a.elections.set_maintenance("a", on=True, token="True")
     await until(lambda: a.spreader.view.maintenance == {"a"})
 
     daemons.cluster.zookeeper.stop()
@@ -208,10 +208,10 @@ async def test_maintenance_empties_a_daemon_and_its_end_fills_it_again(daemons: 
     b = await daemons.start("b")
     await until(lambda: numbers(a, b) == [3, 3])
 
-    await b.elections.set_maintenance("a", on=True)
+    await b.elections.set_maintenance("a", on=True, token="True")
     await until(lambda: numbers(a, b) == [0, 6], 10)
     await never(lambda: a.led, 60)
-    await a.elections.set_maintenance("a", on=False)
+    await a.elections.set_maintenance("a", on=False, token="False")
     await until(lambda: numbers(a, b) == [3, 3])
 
 
@@ -247,7 +247,7 @@ async def test_a_stopping_daemon_tries_again_what_was_abandoned(daemons: Daemons
     a = await daemons.first()
     b = await daemons.start("b")
     await until(lambda: b.spreader.view.records.keys() == {"a", "b"} == a.spreader.view.records.keys())
-    await b.elections.set_maintenance("a", on=True)
+    await b.elections.set_maintenance("a", on=True, token="True")
     b.store.freeze()
     await until(lambda: a.controller.transfer is not None)
     for shard in range(SHARDS):
@@ -329,7 +329,7 @@ async def test_an_operator_has_a_shard_kept_where_it_is(daemons: Daemons) -> Non
     moving = a.controllers[0].start_transfer("b", "operator")
     assert await a.spreader.transfer(0, "a") == "shard 0 is being transferred to daemon 'b'"
     assert await moving is None
-    await a.elections.set_maintenance("a", on=True)
+    await a.elections.set_maintenance("a", on=True, token="True")
     await until(lambda: a.spreader.view.maintenance)
     assert await a.spreader.transfer(2, "a") == "daemon 'a' is in maintenance: headgate daemon drain a --off"
 
@@ -394,9 +394,9 @@ async def test_a_transfer_to_a_daemon_that_cannot_take_the_shard_is_refused(daem
     b.elections.withdraw(0)
     await until(lambda: not a.elections.queue(0).waiting)
     assert await a.spreader.transfer(0, "b") == "daemon 'b' does not contend for shard 0: see its log"
-    assert await a.spreader.set_maintenance("x", on=True) == "no daemon 'x' is live: headgate daemon list"
-    assert await a.spreader.set_maintenance("x", on=False) is None
-    assert await a.spreader.set_maintenance("b", on=True) is None
+    assert await a.spreader.set_maintenance("x", on=True, token="True") == "no daemon 'x' is live: headgate daemon list"
+    assert await a.spreader.set_maintenance("x", on=False, token="False") is None
+    assert await a.spreader.set_maintenance("b", on=True, token="True") is None
     await until(lambda: a.spreader.view.maintenance)
     await until(lambda: b.spreader.state == "maintenance")
     assert await a.spreader.transfer(0, "b") == "daemon 'b' is in maintenance: headgate daemon drain b --off"
@@ -409,7 +409,7 @@ async def test_a_daemon_knows_from_zookeeper_what_the_spread_may_do_with_another
 
     await until(lambda: a.spreader.state_of("b") == "settling")
     await until(lambda: a.spreader.state_of("b") == "settled", 20 + 2 * VIEW_INTERVAL_SECONDS)
-    await a.spreader.set_maintenance("b", on=True)
+    await a.spreader.set_maintenance("b", on=True, token="True")
     await until(lambda: a.spreader.state_of("b") == "maintenance")
     assert a.spreader.state_of("x") is None
 
@@ -421,7 +421,7 @@ async def test_shards_are_not_spread_if_the_setting_is_off(daemons: Daemons) -> 
 
     await never(lambda: b.led, 100)
     # Maintenance works nevertheless.
-    await a.elections.set_maintenance("a", on=True)
+    await a.elections.set_maintenance("a", on=True, token="True")
     await until(lambda: numbers(a, b) == [0, 6])
 
 

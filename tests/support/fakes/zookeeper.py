@@ -33,6 +33,7 @@ from controller.leadership.election import (
     SuccessorReady,
     Suspended,
 )
+from controller.leadership.maintenance_record import MaintenanceRecord
 from tests.support.fakes.zookeeper_state import NextWishes, Nomination, ServiceState, Session, place_of
 
 NOTICE_FRACTION = 0.4
@@ -276,14 +277,14 @@ class FakeElections:
         """See `Elections.maintenance`."""
         if not self._in_contact.is_set() or not self._service.can_reach(self) or not self._may_use_nodes():
             return None
-        return frozenset(self._service.service_state.maintenance)
+        return frozenset(name for name, record in self._service.service_state.maintenance.items() if record.on)
 
-    async def set_maintenance(self, name: str, *, on: bool) -> None:
+    async def set_maintenance(self, name: str, *, on: bool, token: str) -> None:
         """See `Elections.set_maintenance`."""
         if not self._in_contact.is_set() or not self._service.can_reach(self) or not self._may_use_nodes():
             raise ElectionsUnreachableError("ZooKeeper did not store it; try again")
-        names = self._service.service_state.maintenance
-        (names.add if on else names.discard)(name)
+        records = self._service.service_state.maintenance
+        records[name] = records.get(name, MaintenanceRecord()).after(token, on=on) or records[name]
 
     async def watch(self) -> NoReturn:
         """See `Elections.watch`."""

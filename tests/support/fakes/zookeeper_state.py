@@ -6,6 +6,8 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from controller.leadership.maintenance_record import MaintenanceRecord
+
 if TYPE_CHECKING:
     from tests.support.fakes.zookeeper import FakeElections
 
@@ -40,7 +42,7 @@ class ServiceState:
     fixed: dict[int, Session] = field(default_factory=dict)
     """Shard → the session to which an operator had its lock passed on."""
     instances: dict[str, tuple[Session, bytes]] = field(default_factory=dict)
-    maintenance: set[str] = field(default_factory=set)
+    maintenance: dict[str, MaintenanceRecord] = field(default_factory=dict)
 
     def place_behind(self, shard: int, first: Session, second: Session) -> None:
         """Move ``second`` behind ``first`` in a queue."""

@@ -19,6 +19,7 @@ from controller.devices.session_port import OpenSession
 from controller.leader.context import LeaderContext
 from controller.leader.leader import ShardLeader
 from controller.leader.term_chunk import first_chunk
+from controller.leadership.maintenance_record import MaintenanceRecord
 from controller.settings.load import IngestSettings, RetentionSettings, ScalingSettings
 from controller.state.shard_state import ShardState
 from controller.status import summaries
@@ -111,15 +112,18 @@ class BareClient:
 
 
 class NoOtherDaemons:
-    """A daemon without others: it keeps its shards, and stores no maintenance."""
+    """A daemon without others: it keeps its shards."""
 
-    def __init__(self, instance: str) -> None:
+    def __init__(self, world: OneShard, instance: str) -> None:
+        self._world = world
         self._instance = instance
 
     async def transfer(self, shard: int, daemon: str) -> str | None:
+        self._world.transfers.append(daemon)
         return None if daemon == self._instance else f"no daemon {daemon!r} is live, to lead shard {shard}"
 
-    async def set_maintenance(self, daemon: str, *, on: bool) -> str | None:
+    async def set_maintenance(self, daemon: str, *, on: bool, token: str) -> str | None:
+        self._world.maintenance = self._world.maintenance.after(token, on=on) or self._world.maintenance
         return None
 
 
@@ -145,6 +149,10 @@ class OneShard:
         self.retention = retention or RetentionSettings()
         self.drain_problem: str | None = None
         """Why drain checks are not answered, as the daemon says it."""
+        self.maintenance = MaintenanceRecord()
+        """Of any daemon, as ZooKeeper has it."""
+        self.transfers: list[str] = []
+        """Daemons to which the shard was to be transferred."""
         self.yields_to_contender = False
         self.clock_ahead_ms = 0
         """How far the leader's wall clock is ahead."""
@@ -185,7 +193,7 @@ class OneShard:
             new_producer_id=partial(next, self.producer_ids),
             open_session=self.open_session,
             overview=lambda: self.overview(instance, leader),
-            operations=NoOtherDaemons(instance),
+            operations=NoOtherDaemons(self, instance),
         )
         leader = ShardLeader(state, context, lambda: self.yields_to_contender)
         return leader
