@@ -77,6 +77,11 @@ class DrainMonitor:
         return None if self._poller is None else self._poller.next_poll_seconds
 
     @property
+    def check_seconds(self) -> float | None:
+        """How long the running check has not been answered; None: none is running."""
+        return None if self._poller is None else self._poller.check_seconds
+
+    @property
     def problem(self) -> str | None:
         """Why the last check failed; None after one that was answered."""
         return None if self._poller is None else self._poller.problem

@@ -78,6 +78,7 @@ class DrainPoller:
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._check_task: asyncio.Task[Mapping[int, DrainClaim]] | None = None
+        self._check_began_at: float | None = None
         self.problem: str | None = None
         """Why the last check failed; None after one that was answered."""
 
@@ -94,6 +95,12 @@ class DrainPoller:
         if self._poll_at is None:
             return 0.0
         return max(0.0, self._poll_at - asyncio.get_running_loop().time())
+
+    @property
+    def check_seconds(self) -> float | None:
+        """How long the running check has not been answered; None: none is running."""
+        began = self._check_began_at
+        return None if began is None else asyncio.get_running_loop().time() - began
 
     def reset(self) -> None:
         """Restart at the shortest pause; stop if no segment is pending."""
@@ -166,7 +173,11 @@ class DrainPoller:
         return False
 
     async def _poll(self, segments: frozenset[int]) -> None:
-        outcome, claims = await self._check_with_timeout(segments)
+        self._check_began_at = asyncio.get_running_loop().time()
+        try:
+            outcome, claims = await self._check_with_timeout(segments)
+        finally:
+            self._check_began_at = None
         if self._closed:
             return
         if outcome == "waiting":

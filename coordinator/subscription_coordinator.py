@@ -189,6 +189,7 @@ class SubscriptionCoordinator:
             held=self._reconciler.holders(),
             has_drain_checker=self._drain.installed,
             next_poll_seconds=self._drain.next_poll_seconds,
+            check_seconds=self._drain.check_seconds,
             drain_problem=drain_problem or self._drain.problem,
             contradicted=self._drain.contradicted,
             rates=self._drain_rate.rates(),

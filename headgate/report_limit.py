@@ -1,4 +1,4 @@
-"""When to report an event that repeats: once in an interval for each cause. Pure."""
+"""When to report an event that repeats: once in an interval for each cause, or ever less often. Pure."""
 
 from __future__ import annotations
 
@@ -26,3 +26,25 @@ class ReportLimit:
             self._reported_at.clear()
         self._reported_at[cause] = now
         return True
+
+
+class ConditionReport:
+    """When to report a condition that lasts: at once when it begins or changes, then after growing intervals."""
+
+    def __init__(self, first_seconds: float, longest_seconds: float) -> None:
+        """``first_seconds``: from the first report to the second. Each interval is twice the one before."""
+        self._first_seconds = first_seconds
+        self._longest_seconds = longest_seconds
+        self._condition: Hashable = None
+        self._next_at = 0.0
+        self._interval_seconds = first_seconds
+
+    def is_due(self, now: float, condition: Hashable) -> bool:
+        """Return whether to report ``condition`` at ``now``; None: it has ended."""
+        if condition != self._condition:
+            self._condition, self._interval_seconds = condition, self._first_seconds
+        elif condition is None or now < self._next_at:
+            return False
+        self._next_at = now + self._interval_seconds
+        self._interval_seconds = min(2 * self._interval_seconds, self._longest_seconds)
+        return condition is not None

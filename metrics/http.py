@@ -16,7 +16,7 @@ import asyncio
 import os
 from collections.abc import Awaitable, Callable
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
 import msgspec
 from aiohttp import web
@@ -36,6 +36,8 @@ from metrics.http_live import INTERVAL_SECONDS
 from metrics.http_page import StatusPages
 from metrics.label_values import HttpDenial
 
+CLIENT_GONE: Final = 499
+"""Status of an answer that no client receives, as in the logs of nginx."""
 CACHE_SECONDS = 1.0
 """How long a rendering is reused: far below any scrape interval."""
 KEEPALIVE_SECONDS = 15.0
@@ -186,7 +188,13 @@ class HttpServer:
         self._listener.request_arrived(request.protocol)
         denial = self._denial(request)
         if denial is None or self.access.is_open(request.path):
-            return await handler(request)
+            try:
+                return await handler(request)
+            except ConnectionError:
+                if request.transport is not None and not request.transport.is_closing():
+                    raise
+                # The client has gone, and reads no answer.
+                return web.Response(status=CLIENT_GONE)
         self._denials.report(denial, request.remote or "")
         response = web.Response(
             text="a token is required: send it as Authorization: Bearer, or in a browser as the password\n", status=401

@@ -23,6 +23,7 @@ from headgate.background import cancel_and_wait
 from headgate.protocol import messages as m
 from headgate.protocol.backlog import SubscriptionBacklog
 from headgate.protocol.paging import cut_page, follows
+from headgate.report_limit import ConditionReport
 from metrics import events
 
 REFRESH_TIMEOUT_SECONDS: Final = 1.5
@@ -63,6 +64,7 @@ class BacklogService:
         self._response: tuple[BacklogResponse, float] | None = None
         self._table_errors: dict[str, str] = {}
         """External topic → the logged error of its tables."""
+        self._not_counted = ConditionReport(first_seconds=60.0, longest_seconds=3600.0)
         self._query_task: asyncio.Task[None] | None = None
         self._pending_answers: set[asyncio.Task[None]] = set()
 
@@ -137,8 +139,9 @@ class BacklogService:
         if shard in response.as_of_ms:
             self._response = (response, asyncio.get_running_loop().time())
             self._log_table_errors(each for each in response.external if each.shard == shard)
-        else:
-            log.warning("backlog.not_counted", shard=shard, reason=response.failures.get(shard, "no result"))
+        reason = None if shard in response.as_of_ms else response.failures.get(shard, "no result")
+        if self._not_counted.is_due(asyncio.get_running_loop().time(), reason):
+            log.warning("backlog.not_counted", shard=shard, reason=reason)
 
     def _log_table_errors(self, response: Iterable[ExternalBacklogResponse]) -> None:
         names = {topic.topic_id: topic.name for topic in self._state.topics.values()}

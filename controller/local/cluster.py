@@ -165,7 +165,7 @@ class LocalCluster:
         await self.broker.start()
 
     async def start_spark(self, ledger_url: str | None = None) -> None:
-        """Start the Spark process that every daemon asks, or start it anew; return when it is ready.
+        """Start the Spark process that every daemon asks, or start it again; return when it is ready.
 
         Raises HeadgateError. ``ledger_url``: what it counts. Default: the ledger of this cluster.
         """

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from coordinator.decisions.external_topics import remaining_at_source
 from coordinator.decisions.gate import Gate, is_gated, tracks_acknowledgements
@@ -26,6 +27,9 @@ from headgate.model.duration import duration
 from headgate.model.layout import SegmentState
 from headgate.protocol import messages as m
 from headgate.protocol.backlog import RecordCount, estimate_drain
+
+LATE_SECONDS: Final = 5.0
+"""A drain check that takes longer is late: one takes a fraction of a second."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +59,8 @@ class ExplanationContext:
     """Whether a drain check is configured."""
     next_poll_seconds: float | None = None
     """Seconds until the next drain check: 0 while one is running, None if none is scheduled."""
+    check_seconds: float | None = None
+    """Seconds for which the running drain check has had no answer; None: none is running."""
     drain_problem: str | None = None
     """Why drain checks are not answered; None: nothing is known to be wrong."""
     contradicted: Mapping[int, str] = field(default_factory=dict)
@@ -282,6 +288,8 @@ class _Explainer:
         if self._context.next_poll_seconds is None:
             return "No drain check is scheduled."
         next_check = "A drain check is running."
+        if (waited := self._context.check_seconds or 0.0) >= LATE_SECONDS:
+            next_check = f"A drain check has been running for {duration(waited)}: no answer from Spark yet."
         if self._context.next_poll_seconds:
             wait = duration(self._context.next_poll_seconds)
             next_check = f"The next drain check runs in {wait}; progress brings it forward."

@@ -214,6 +214,18 @@ async def test_the_failure_of_the_last_drain_check_is_named_until_one_is_answere
     assert explain_all(harness).summary[-1].startswith("The next drain check runs in")
 
 
+async def test_a_drain_check_without_an_answer_says_since_when(lead: Lead) -> None:
+    """Spark hangs: the check times out only after a minute."""
+    harness = lead("ada", records=3)
+    harness.checker.answer_seconds = 600
+    harness.split(0)
+    await harness.run(4)
+    assert explain_all(harness).summary[-1] == "A drain check is running."
+    await harness.run(30)
+
+    assert explain_all(harness).summary[-1].startswith("A drain check has been running for 32 s: no answer from Spark")
+
+
 async def test_a_drain_check_that_the_leader_contradicts_is_named_until_it_no_longer_does(lead: Lead) -> None:
     harness = lead("ada", records=3)
     harness.split(0)

@@ -307,12 +307,13 @@ class CoordinatorHarness:
 
 
 class FakeDrainChecker:
-    """A drain check in place of Spark, which records its calls and takes 50 ms."""
+    """A drain check in place of Spark, which records its calls and takes 50 ms by default."""
 
     def __init__(self, harness: CoordinatorHarness) -> None:
         self.harness = harness
         self.checks: list[tuple[float, frozenset[int]]] = []
         self.reports_nothing_drained = False
+        self.answer_seconds = 0.05
         self.failure: str | None = None
         """What every check raises; None: they are answered."""
         self.claims: dict[int, DrainClaim] = {}
@@ -320,7 +321,7 @@ class FakeDrainChecker:
 
     async def __call__(self, subscription: Subscription, segments: frozenset[int]) -> dict[int, DrainClaim]:
         self.checks.append((asyncio.get_running_loop().time(), segments))
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(self.answer_seconds)
         if self.failure is not None:
             raise DrainCheckError(self.failure)
         if self.reports_nothing_drained:
