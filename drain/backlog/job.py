@@ -324,7 +324,7 @@ async def _run(arguments: argparse.Namespace) -> int:
     chunks = LedgerChunks(
         arguments.ledger, arguments.reader, small_read_max_rows=0 if arguments.full else SMALL_READ_MAX_ROWS
     )
-    results = chunks.store if arguments.out is None else open_store(arguments.out)
+    results = chunks.store if arguments.out in (None, arguments.ledger) else open_store(arguments.out)
     shards = arguments.shard or await chunks.shards()
     async with spark_session(arguments) as session:
         backlog_job = BacklogJob(chunks, count_on(session, chunks), results=results)
