@@ -86,6 +86,7 @@ first version. Each has random numbers of its own."""
 SITUATIONS: Final = {
     "inspector": 0.03,
     "late_pushes": 0.04,
+    "late_pipeline": 0.03,
     "cut_producer": 0.06,
     "newcomers": 0.008,
     "slow_contender": 0.008,

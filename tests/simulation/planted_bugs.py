@@ -297,6 +297,8 @@ BUGS = (
     Bug("The first chunk of a term is deleted.", f"{TRIM}:deletable", with_arguments(term_start_chunks=())),
     # Clients and devices
     Bug("A client believes each announcement.", "headgate.client.decisions.leader_belief:LeaderBelief.announced", _believing),
+    Bug("A client sends everything again after an opening.", "headgate.client.decisions.session_batches:SessionBatches.decide",
+        lambda right, self, _: right(self, 0)),
     Bug("A record is delivered before it is durable.", "headgate.reading.chunk_cache:ChunkCache.make_durable", _at_once),
     Bug("A device's message is acknowledged before it is durable.", f"{DEVICES}.intake:DeviceIntake.accept", _hasty_puback),
     Bug("The filters of devices change before a chunk of the term.", f"{DEVICES}.subscriptions:DeviceSubscriptions._wait_for_barrier", _at_once),

@@ -3,6 +3,8 @@
 * ``inspector``: a reader of a queue that acknowledges some segments late, and is away for a while. So segments have
   unread records long after they were sealed, and subscriptions have no consumer.
 * ``late_pushes``: what leaders send to consumers about their segments arrives late, twice, or after later messages.
+* ``late_pipeline``: a producer's batches are late. The repetition of the first one meets a topic that is deleted, and
+  the late copies meet one of the same name that was created since.
 * ``cut_producer``: a producer loses the broker before the reply to a batch, until the leader has forgotten it: others
   open producers meanwhile. Only the import program's world has so many.
 * ``newcomers``: producers that start while messages are lost, and have no leader that they could doubt.
@@ -18,13 +20,20 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from headgate import Consumer, Producer
+from headgate import Admin, Consumer, Delivery, Producer
 from headgate.client.producer_settings import ProducerSettings
-from headgate.errors import FencedError, NoLeaderError
+from headgate.errors import (
+    DeliveryFailedError,
+    DeliveryUnknownError,
+    FencedError,
+    HeadgateError,
+    NoLeaderError,
+    RequestRejectedError,
+)
 from headgate.protocol import messages as m
 from tests.simulation.broken_promise import InvariantViolationError
 from tests.simulation.cluster_plan import MAIN_TOPIC
-from tests.support.fakes.broker import Faults, Message
+from tests.support.fakes.broker import FakeBroker, Faults, Message
 
 if TYPE_CHECKING:
     from tests.simulation.world import ClusterSimulation
@@ -35,13 +44,51 @@ LATE: Final = "late"
 """Sender of the copies of messages that arrive late."""
 LATE_SECONDS: Final = 20.0
 CUT_PRODUCER: Final = "producer-0"
-CUTS, NEWCOMERS, CONTENDERS = 1, 2, 2
+PIPELINE: Final = "pipeline"
+"""The producer whose batches are late, and its topic."""
+PIPELINES, CUTS, NEWCOMERS, CONTENDERS = 2, 1, 2, 2
 """How often each program acts in a run: a burst of records costs time."""
 FORGOTTEN_SECONDS: Final = 8.0, 11.0
 """How long a producer is cut: the programs beside it open more producers than the shard keeps."""
 SLOW_SECONDS: Final = 0.1, 0.6
 """Duration of each access of a slow contender."""
 CONTENDING_SECONDS: Final = 10.0
+
+
+class LateRequests:
+    """Requests of the pipeline that are on the way to the leader."""
+
+    def __init__(self, broker: FakeBroker) -> None:
+        self._broker = broker
+        self._others = broker.rewrite
+        self._held: list[Message] = []
+        self._passing: int | None = None
+        """How many batches pass before the others are held; None: all requests pass."""
+        broker.rewrite = self._rewrite
+
+    def hold(self) -> None:
+        """Hold all requests from now on."""
+        self._passing = 0
+
+    def pass_next(self) -> None:
+        """Let one batch pass, and hold all requests after it."""
+        self._passing = 1
+
+    def release(self) -> None:
+        """Deliver what was held, in order."""
+        self._passing = None
+        for message in self._held:
+            self._broker.route(message)
+        self._held.clear()
+
+    def _rewrite(self, message: Message) -> Message | None:
+        if message.sender != PIPELINE or "/requests/" not in message.topic or self._passing is None:
+            return message if self._others is None else self._others(message)
+        if self._passing:
+            self._passing -= isinstance(m.decode_request(message.payload).body, m.ProduceBatch)
+            return message
+        self._held.append(replace(message, sender=LATE))
+        return None
 
 
 class RarePrograms:
@@ -51,13 +98,14 @@ class RarePrograms:
         self._world = world
         self._runs = 0
         self._waiting: set[str] = set()
-        """Newcomers whose record is not committed yet."""
+        """Newcomers whose record is not committed yet, and a pipeline whose records have no outcome yet."""
 
     def start(self) -> list[asyncio.Task[None]]:
         """Start those of the plan, and return the tasks that end with the faults."""
         programs: dict[str, Callable[[random.Random], Coroutine[Any, Any, None]]] = {
             "inspector": self._inspect,
             "late_pushes": self._delay_pushes,
+            "late_pipeline": self._start_pipeline,
             "cut_producer": self._cut_producer,
             "newcomers": self._start_newcomers,
             "slow_contender": self._slow_contenders,
@@ -67,7 +115,7 @@ class RarePrograms:
 
     @property
     def is_settled(self) -> bool:
-        """Whether every newcomer has sent its record."""
+        """Whether every newcomer has sent its record, and every pipeline has its outcomes."""
         return not self._waiting
 
     def check(self) -> None:
@@ -161,6 +209,53 @@ class RarePrograms:
                 await asyncio.sleep(seconds)
             finally:
                 world.broker.heal(CUT_PRODUCER)
+
+    async def _start_pipeline(self, rng: random.Random) -> None:
+        self._waiting.add(PIPELINE)
+        self._world.faults.rare.external_tasks.append(self._world.spawn(self._delay_pipeline(rng)))
+
+    async def _delay_pipeline(self, rng: random.Random) -> None:
+        """Deliver batches after their topic was deleted and created again, and before the next opening."""
+        world, late = self._world, LateRequests(self._world.broker)
+        settings = ProducerSettings(batch_bytes=1, request_timeout_seconds=2, delivery_timeout_seconds=3600)
+        sent: list[tuple[int, Delivery]] = []
+        async with (
+            Producer(world.client(PIPELINE), settings=settings) as producer,
+            Admin(world.client(f"{PIPELINE}-admin"), timeout_seconds=60) as admin,
+        ):
+
+            async def send(records: int) -> None:
+                for _ in range(records):
+                    sent.append((len(sent), await producer.send(PIPELINE, b"key", b"%d" % len(sent))))
+
+            for _ in range(PIPELINES):
+                await asyncio.sleep(rng.uniform(5, 40))
+                with suppress(HeadgateError):
+                    await admin.create_topic(PIPELINE)
+                await send(1)
+                with suppress(HeadgateError):
+                    await sent[-1][1]
+                world.log(PIPELINE, "its batches are late, and its topic is deleted and created again")
+                late.hold()
+                await send(3)
+                await asyncio.sleep(1)
+                late.pass_next()
+                with suppress(HeadgateError):
+                    await admin.delete_topic(PIPELINE)
+                await asyncio.sleep(rng.uniform(2, 6))
+                with suppress(HeadgateError):
+                    await admin.create_topic(PIPELINE)
+                late.release()
+            for number, delivery in sent:
+                with suppress(DeliveryUnknownError):
+                    try:
+                        await delivery
+                    except (DeliveryFailedError, RequestRejectedError):
+                        world.not_stored[PIPELINE][b"key"].append(number)
+                    else:
+                        world.committed[PIPELINE][b"key"].append(number)
+            await admin.delete_topic(PIPELINE)
+        self._waiting.discard(PIPELINE)
 
     async def _start_newcomers(self, rng: random.Random) -> None:
         """Start producers while messages are lost."""

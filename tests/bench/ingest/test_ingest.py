@@ -87,11 +87,12 @@ def test_recovery_compares_the_producer_with_its_cluster() -> None:
     kill = Change(announced_seconds=2.0, committed_seconds=2.2, resent=16, sent=160)
     handover = Change(announced_seconds=0.5, committed_seconds=0.6, resent=4, sent=160)
 
-    measured = ingest_recovery.compared({"kill": [kill] * 3, "handover": [handover] * 3})
+    measured = ingest_recovery.compared({"kill": [kill] * 3, "handover": [handover] * 3}, [0.9, 1.2, 1.5])
 
     assert measured.value == pytest.approx(1.1)
     assert measured.parts["kill_sent_twice_of_all"] == 0.1
     assert measured.parts["handover_commit_after_announcement_ms"] == 100.0
+    assert measured.parts["outage_round_trips"] == 4.0
 
 
 async def test_the_proxy_adds_its_delay_in_each_direction_and_keeps_the_order(

@@ -174,6 +174,39 @@ def test_the_answer_to_an_expired_probe_opens_the_window():
     assert 0 == talk.session.epoch_bumps
 
 
+@pytest.mark.parametrize(("noticed", "within_seconds"), [(True, 0.65), (False, 5.0 + 1.0 + 0.65)])
+def test_a_producer_recovers_from_an_outage_that_outlasts_its_delivery_timeout(noticed, within_seconds):
+    """8 batches a second at a round trip of 0.3 s: whichever is the head of the queue has less than that to live.
+
+    An opening and a batch take two round trips. If the connection seems to last, a request has to time out first.
+    """
+    talk, answers, commits = Dialogue(deadline=10.0), [], []
+    begins, ends, round_trip = 5.0, 20.0, 0.3
+
+    def travel(sent: list[str]) -> None:
+        if not begins <= talk.now < ends:
+            answers.extend((talk.now + round_trip, talk.last.get(name.split("@")[0])) for name in sent)
+
+    talk.leader()
+    talk.connect()
+    for step in range(40 * 80):
+        travel(talk.wait(1 / 80))
+        if noticed and step in (begins * 80, ends * 80):
+            travel(talk.connect(step == ends * 80))
+        if step % 10 == 0:
+            travel(talk.offer(f"r{step}"))
+        while answers and answers[0][0] <= talk.now:
+            _, batch = answers.pop(0)
+            if batch is None:
+                travel(talk.identify(7, talk.session.epoch_bumps, reached=len(commits)))
+            elif batch.request_id in talk.awaited:
+                commits.append(talk.now)
+                travel(talk.commit(batch))
+
+    assert ends <= next(at for at in commits if at > ends) <= ends + within_seconds
+    assert talk.session.epoch_bumps <= 2
+
+
 def test_an_expired_batch_that_nobody_follows_ends_its_epoch_when_its_answer_is_overdue():
     talk = streaming(deadline=3)
     talk.offer("a")

@@ -76,6 +76,22 @@ async def test_expired_records_stay_in_a_batch_that_was_sent():
     assert [(Outcome.UNKNOWN, 2, 0), (Outcome.COMMITTED, 1, 78)] == reported
 
 
+async def test_records_that_expired_in_flight_leave_a_batch_with_those_that_expire_after_an_opening():
+    """The opening has shown that none of them is stored."""
+    batch, deliveries, reported = batch_of_three()
+    batch.add(m.Record(b"k", b"last", 5), 29, None, 30.0)
+    batch.expire(batch.deadlines[0], Outcome.UNKNOWN, "sent")
+    batch.expire(batch.deadlines[1], Outcome.FAILED, "decided")
+    assert [b"last"] == [each.value for each in batch.request(producer_id=1, producer_epoch=1, sequence=0).records]
+    batch.resolve(Outcome.COMMITTED, COMMITTED, "")
+
+    with pytest.raises(DeliveryUnknownError):
+        await deliveries[0]
+    with pytest.raises(DeliveryFailedError, match=r"not stored: decided$"):
+        await deliveries[2]
+    assert [(Outcome.UNKNOWN, 2, 0), (Outcome.FAILED, 1, 78), (Outcome.COMMITTED, 1, 29)] == reported
+
+
 async def test_a_record_that_expires_before_earlier_ones_needs_another_batch():
     batch, _, _ = batch_of_three()
 
