@@ -296,6 +296,14 @@ class Client:
 
     # Requests
 
+    def max_request_bytes(self, shard: int) -> int:
+        """Return the size of the largest request that leaders accept, and the broker, as far as it says so."""
+        return self.transport.max_payload_bytes(m.requests_topic(self.cluster, shard, self.address))
+
+    def limit_of(self, limit_bytes: int) -> str:
+        """Return whose limit ``limit_bytes`` is, for messages."""
+        return "of the broker's packets" if limit_bytes < m.MAX_MESSAGE_BYTES else "of a message"
+
     def send(
         self,
         shard: int,
@@ -316,10 +324,13 @@ class Client:
             body=body,
         )
         payload = m.encode(request)
-        if len(payload) > m.MAX_MESSAGE_BYTES:
+        # A batch is limited when its records are accepted. One above the limit of another broker expires unsent.
+        limit_bytes = m.MAX_MESSAGE_BYTES if isinstance(body, m.ProduceBatch) else self.max_request_bytes(shard)
+        if len(payload) > limit_bytes:
             raise RequestRejectedError(
                 "invalid",
-                f"the request has {len(payload)} bytes; the limit is {m.MAX_MESSAGE_BYTES}: send less at a time",
+                f"the request has {len(payload)} bytes; the limit {self.limit_of(limit_bytes)} is {limit_bytes}: "
+                "send less at a time",
             )
         return self.transport.publish(m.requests_topic(self.cluster, shard, self.address), payload)
 

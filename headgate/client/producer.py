@@ -147,7 +147,7 @@ class Producer:
         """
         started_at = asyncio.get_running_loop().time()
         batches = self._batches_of_topic.get(topic) or await self._open_shard(topic)
-        size_bytes = self._checked_size(topic, key, value, timestamp_ms)
+        size_bytes = self._checked_size(topic, key, value, timestamp_ms, batches)
         position = None if source_position is None else self._checked_position(topic, source_position)
         if batches.starts_new_batch(topic, size_bytes):
             # One turn of the loop reads one reply, so a caller that sends without a pause gets one
@@ -289,6 +289,7 @@ class Producer:
         key: bytes,
         value: bytes,
         timestamp_ms: int | None,
+        batches: ShardBatches,
     ) -> int:
         """Return the bytes that a record takes of the budget. Reject an invalid one before it spoils its batch."""
         if type(key) is not bytes or type(value) is not bytes:
@@ -299,6 +300,13 @@ class Producer:
                 "invalid",
                 f"topic {topic!r}: a record of {size} bytes (key and value) is above the limit of "
                 f"{self._settings.max_record_bytes}",
+            )
+        # Usually a batch is smaller than what the broker accepts, so most records need only the first comparison.
+        if size > batches.batch_bytes and size > (limit_bytes := batches.max_record_bytes()):
+            raise RequestRejectedError(
+                "invalid",
+                f"topic {topic!r}: a record of {size} bytes (key and value) is above {limit_bytes}, which the broker's "
+                "limit of packets leaves for records; raise that limit (mosquitto: max_packet_size)",
             )
         if timestamp_ms is not None and not 0 <= timestamp_ms < 2**63:
             raise RequestRejectedError(

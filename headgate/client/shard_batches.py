@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from functools import partial
+from typing import Final
 
 from headgate.client.connection import Client
 from headgate.client.decisions.session_types import NamedProgram, Outcome
@@ -16,6 +17,9 @@ from headgate.client.producer_settings import ProducerSettings
 from headgate.client.record_batch import Delivery, RecordBatch
 from headgate.client.shard_session import ShardSession
 from headgate.protocol import messages as m
+
+REQUEST_OVERHEAD_BYTES: Final = 4096
+"""At least what a request has besides its records: names, numbers and a source position."""
 
 
 class ShardBatches:
@@ -44,7 +48,11 @@ class ShardBatches:
             on_progress=self._offer_lingered,
             on_end=on_end,
         )
+        self._client = client
         self._settings = settings
+        self.batch_bytes = 0
+        """A batch of more is full; as far as the broker accepts so much."""
+        self._limit_batches()
         self._pending = pending
         self._on_outcome = on_outcome
         self._loop = asyncio.get_running_loop()
@@ -58,7 +66,7 @@ class ShardBatches:
         """Return, once per batch, whether ``size_bytes`` more start a new one."""
         batch = self._open.get(topic)
         if batch is not None:
-            return not batch.fits(size_bytes, self._settings.batch_bytes)
+            return not batch.fits(size_bytes, self.batch_bytes)
         filled, self._filled = self._filled, False
         return filled
 
@@ -80,16 +88,14 @@ class ShardBatches:
                 self._seal(other)
         deadline = started_at + self._settings.delivery_timeout_seconds
         batch = self._open.get(topic)
-        if batch is not None and not (
-            batch.fits(size_bytes, self._settings.batch_bytes) and batch.accepts_deadline(deadline)
-        ):
+        if batch is not None and not (batch.fits(size_bytes, self.batch_bytes) and batch.accepts_deadline(deadline)):
             self._seal(topic)
             batch = None
         if batch is None:
             batch = self._open_batch(topic)
             self._watch_deadline(deadline)
         delivery = batch.add(record, size_bytes, position, deadline)
-        if batch.size_bytes >= self._settings.batch_bytes:
+        if batch.size_bytes >= self.batch_bytes:
             self._filled = True
             self._seal(topic)
         return delivery
@@ -122,7 +128,15 @@ class ShardBatches:
         if self._open:
             self._watch_deadline(min(batch.deadlines[0] for batch in self._open.values()))
 
+    def max_record_bytes(self) -> int:
+        """Return how many bytes of records one request can contain, as far as the broker says what it accepts."""
+        return max(0, self._client.max_request_bytes(self.shard) - REQUEST_OVERHEAD_BYTES)
+
+    def _limit_batches(self) -> None:
+        self.batch_bytes = min(self._settings.batch_bytes, self.max_record_bytes())
+
     def _open_batch(self, topic: str) -> RecordBatch:
+        self._limit_batches()
         batch = RecordBatch(topic, partial(self._on_outcome, self.shard))
         self._open[topic] = batch
         self._pending.add(batch)

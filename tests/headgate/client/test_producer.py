@@ -455,3 +455,21 @@ async def test_time_outs_of_a_producer_are_checked_before_anything_happens(clust
         with pytest.raises(ConfigError, match="close: timeout_seconds=-1: use 0 to"):
             await producer.close(timeout_seconds=-1)
         await producer.send_and_wait("orders", b"k", b"v")
+
+
+async def test_a_record_above_the_brokers_limit_is_refused_and_takes_no_other_with_it(cluster):
+    """The broker ends the connection of a client that sends a larger packet, again at each repetition."""
+    cluster.broker.max_packet_bytes = 40_000
+    lost: list[bool] = []
+    async with cluster.leader(), Producer(cluster.client()) as producer:
+        producer._client.on_connection(lost.append)
+        sent = [await producer.send("t", b"k", b"%05d" % number + bytes(5_000)) for number in range(20)]
+        with pytest.raises(RequestRejectedError, match="the broker's limit of packets"):
+            await producer.send("t", b"k", bytes(40_000))
+        await producer.send_and_wait("t", b"k", bytes(30_000))
+        for delivery in sent:
+            await delivery
+        assert not lost
+
+    assert len(cluster.stored) == 21
+    assert [b"%05d" % number for number in range(20)] == [value[:5] for value in cluster.stored[:20]]

@@ -11,7 +11,8 @@ import pytest
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
-from controller.local.embedded import EmbeddedBroker
+from controller.local.embedded import EmbeddedBroker, find_mosquitto
+from controller.local.supervised_process import ProcessSpec
 from headgate.transport.mqtt import MqttTransport
 from headgate.transport.mqtt_persistent_session import MqttDelivery, MqttPersistentSession
 from headgate.transport.mqtt_timing import MqttTiming
@@ -81,3 +82,37 @@ async def test_a_device_gets_the_answer_to_its_message_with_what_it_correlates(b
         answer = await anext(device.messages)
 
     assert (answer.payload, answer.properties.CorrelationData) == (b"stored", b"17")
+
+
+class SmallPackets(EmbeddedBroker):
+    """A broker that accepts packets of 10 000 bytes."""
+
+    def _process_spec(self, port: int) -> ProcessSpec:
+        spec = super()._process_spec(port)
+        config = self.folder / "mosquitto.conf"
+        config.write_text(config.read_text().replace("max_packet_size 5242880", "max_packet_size 10000"))
+        return spec
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize("topic", ["x", "x" * 1000])
+async def test_the_largest_packet_of_the_broker_is_sent_and_no_larger_one(tmp_path: Path, topic: str) -> None:
+    if find_mosquitto() is None:
+        pytest.skip("mosquitto is not installed; CI installs it")
+    got: list[int] = []
+    async with (
+        SmallPackets(tmp_path, kind="mosquitto") as broker,
+        MqttTransport(broker.host, broker.port, "a") as a,
+    ):
+        await until(lambda: a.connected)
+        lost: list[bool] = []
+        a.on_connection(lost.append)
+        await a.subscribe(topic, lambda _, payload: got.append(len(payload)))
+        limit = a.max_payload_bytes(topic)
+
+        assert not a.publish(topic, bytes(limit + 1))
+        assert a.publish(topic, bytes(limit), retain=True)
+
+        await until(lambda: got)
+    assert (got, lost) == ([limit], [False])
+    assert 10_000 - len(topic) - 20 < limit < 10_000
