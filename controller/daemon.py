@@ -67,6 +67,7 @@ from controller.zookeeper_session import ZooKeeperSession, elections_root, zooke
 from headgate.ledger.compacted import delete_compacted_segments
 from headgate.ledger.ledger import Ledger
 from headgate.ledger.paths import chunk_folder
+from headgate.lossy_output import take_lost_lines
 from headgate.protocol import messages as m
 from headgate.storage.object_store import Store, open_store
 from headgate.transport.port import Transport
@@ -84,7 +85,6 @@ ID_BITS = 63
 GAUGE_INTERVAL_SECONDS = 5.0
 """Pause between two updates of the gauges that show the state."""
 MAX_LOGGED_NAMES = 10
-
 LeaderType = Callable[[ShardState, LeaderContext, Callable[[], bool]], ShardLeader]
 
 log = structlog.get_logger(__name__)
@@ -415,6 +415,7 @@ class Daemon:
             if now - gauges_set_at >= GAUGE_INTERVAL_SECONDS:
                 gauges_set_at = now
                 self.instruments.observe(events.StatusCollected(status=self.status(), now_seconds=now))
+                self.instruments.observe(events.LogLinesLost(count=take_lost_lines()))
                 self._report_time()
                 self._garbage.collect_if_due(sum(each.terms_ended for each in self._controllers), now)
             lag_seconds = max(0.0, now - self._ticked_at - TICK_INTERVAL_SECONDS)

@@ -15,6 +15,7 @@ import structlog
 
 import headgate
 from headgate.event_log import LogEvent
+from headgate.lossy_output import lossy
 
 if TYPE_CHECKING:
     from structlog.typing import EventDict, WrappedLogger
@@ -69,7 +70,11 @@ class _Forward(logging.Handler):
 
 
 def configure_logging(settings: LogSettings, stream: TextIO, *, instance: str = "") -> None:
-    """Send all logs of this process to ``stream``. Call it once, before the first log line."""
+    """Send all logs of this process to ``stream``. Call it once, before the first log line.
+
+    A line that ``stream`` does not accept is lost and counted (headgate.lossy_output), and fails nothing.
+    """
+    stream = lossy(stream)
     as_json = settings.format == "json" or (settings.format == "auto" and not stream.isatty())
 
     def add_instance(_: WrappedLogger, __: str, event: EventDict) -> EventDict:

@@ -444,6 +444,12 @@ class StoreOperationFailed(Event, frozen=True):
     operation: labels.StoreOperation
 
 
+class LogLinesLost(Event, frozen=True):
+    """The log did not accept lines, for example because its disk is full."""
+
+    count: int
+
+
 class HttpLimitReached(Event, frozen=True):
     """A connection was closed to accept another one, or none could be accepted for lack of file descriptors."""
 

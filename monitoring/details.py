@@ -330,6 +330,12 @@ STORAGE: Final = Row(
             (rate("object_store_errors_total", "operation"),),
         ),
         Panel(
+            "Lost log lines",
+            "Lines that the log of a daemon did not accept, for example because its disk is full.",
+            units.CountsPerSecond,
+            (rate("log_lines_lost_total", "instance"),),
+        ),
+        Panel(
             "Objects",
             "Objects in the store, by kind, and those that headgate did not name.",
             units.Short,

@@ -16,6 +16,7 @@ import click
 
 from headgate.cli.context import CommandContext
 from headgate.cli.terminal.signals import until_signalled
+from headgate.lossy_output import lossy_standard_output
 
 if TYPE_CHECKING:
     from controller.daemon import Daemon
@@ -77,7 +78,8 @@ class DaemonContext(CommandContext):
     ) -> Result:
         """Run ``main`` like `run`, with the logs of a daemon (None: to standard error), and stop patiently."""
         self.start_daemon_logs(log, stream or sys.stderr, instance)
-        return asyncio.run(until_signalled(main, patient=True))
+        with lossy_standard_output():
+            return asyncio.run(until_signalled(main, patient=True))
 
 
 def pass_daemon_context(command: Callable[..., Result]) -> Callable[..., Result]:

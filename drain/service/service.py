@@ -55,6 +55,7 @@ from drain.spark.session import build_session
 from headgate.background import cancel_and_wait
 from headgate.command_parser import CommandParser
 from headgate.errors import ConfigError, HeadgateError, LedgerError, StoreError
+from headgate.lossy_output import lossy_standard_output
 
 STOP_SECONDS: Final = 8.0
 """Longest time for stopping Spark. After that the process exits, and the JVM with it."""
@@ -275,7 +276,10 @@ def _socket(listen: str) -> Path:
 def main(argv: Sequence[str] | None = None) -> int:
     """Serve until a signal. 0: stopped by a signal; 1: it must restart; 2: invalid setting."""
     arguments = parsed(argv)
-    with tempfile.TemporaryDirectory(prefix="headgate-drain-", ignore_cleanup_errors=True) as scratch:
+    with (
+        lossy_standard_output(),
+        tempfile.TemporaryDirectory(prefix="headgate-drain-", ignore_cleanup_errors=True) as scratch,
+    ):
         arguments.folder = Path(arguments.folder or scratch).absolute()
         arguments.folder.mkdir(parents=True, exist_ok=True)
         try:

@@ -38,6 +38,12 @@ def add_dependency_metrics(metrics: MetricFactory) -> None:
         "Failed operations of the object store, by operation.",
         operation=get_args(StoreOperation),
     )
+    metrics.count(
+        events.LogLinesLost,
+        "log_lines_lost",
+        "Lines that the log did not accept, for example because its disk is full. The daemon continues.",
+        by="count",
+    )
     _add_http_metrics(metrics)
     metrics.count(
         events.ReloadFailed,
