@@ -310,17 +310,15 @@ class SubscriptionCoordinator:
             self._reconciler.confirm(request.consumer, request.released)
         return m.Done()
 
-    def acknowledge(self, batch: m.AcknowledgeBatch) -> list[tuple[int, str]]:
-        """Record what counts of ``batch``; return (segment, reason) for what does not.
-
-        If an acknowledgement reaches a sealed end, the drain check runs at once.
-        """
+    def acknowledge(self, batch: m.AcknowledgeBatch, _: str = "") -> m.Acknowledged:
+        """Record what counts of ``batch``. If that reaches a sealed end, the drain check runs at once."""
         judgement = acknowledgements.judge(self._subscription, self._topic, batch)
-        self._ledger.propose(judgement.entry)
         if judgement.over_limit:
             self._observer.observe(events.AcknowledgementsOverLimit(count=judgement.over_limit))
-        self._drain.acknowledged(accepted.segment for accepted in judgement.entry.ranges)
-        return judgement.rejected
+        if judgement.entry is not None:
+            self._ledger.propose(judgement.entry)
+            self._drain.acknowledged(accepted.segment for accepted in judgement.entry.ranges)
+        return m.Acknowledged(rejected=judgement.rejected)
 
     # Events from the leader
 

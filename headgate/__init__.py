@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from headgate.client.source_listing import ExternalLayout, read_layout, read_list_shards
     from headgate.config import ClientConfig, load_client_config
     from headgate.errors import (
+        AcknowledgementsNotStoredError,
         CommandUnknownError,
         ConfigError,
         DeliveryFailedError,
@@ -125,6 +126,7 @@ _EXPORTS = {
     "client.source_listing": ("ExternalLayout", "read_layout", "read_list_shards"),
     "config": ("ClientConfig", "load_client_config"),
     "errors": (
+        "AcknowledgementsNotStoredError",
         "CommandUnknownError",
         "ConfigError",
         "DeliveryFailedError",
@@ -146,6 +148,7 @@ _EXPORTS = {
 _MODULES = {name: module for module, names in _EXPORTS.items() for name in names}
 
 __all__ = [
+    "AcknowledgementsNotStoredError",
     "Admin",
     "BacklogInfo",
     "BlockingSegment",

@@ -5,6 +5,12 @@ A bug is an assertion or an ordinary exception, and ends the leader's term or th
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from headgate.model.identifiers import SegmentId
+
 
 class HeadgateError(Exception):
     """Base of all errors that headgate raises on purpose."""
@@ -140,6 +146,20 @@ _ERRORS: dict[str, type[RequestRejectedError]] = {
 def rejection(verdict: str, reason: str) -> RequestRejectedError:
     """Return the error of a request that was rejected for good with ``verdict``."""
     return _ERRORS.get(verdict, RequestRejectedError)(verdict, reason)
+
+
+class AcknowledgementsNotStoredError(HeadgateError):
+    """Acknowledgements of a consumer are not stored. The records are delivered again, to this or another consumer.
+
+    Attributes:
+        offsets: segment → (first, end) of the offsets, ``end`` not included. Empty for an external
+            segment of which only a checkpoint is not stored.
+
+    """
+
+    def __init__(self, reason: str, offsets: Mapping[SegmentId, tuple[tuple[int, int], ...]]) -> None:
+        super().__init__(reason)
+        self.offsets = dict(offsets)
 
 
 class DeliveryFailedError(HeadgateError):

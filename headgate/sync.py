@@ -342,6 +342,7 @@ class Consumer(_Facade[consumer.Consumer]):
 
     get_many = _blocking(consumer.Consumer.get_many)
     acknowledge = _blocking(consumer.Consumer.acknowledge)
+    flush = _blocking(consumer.Consumer.flush)
     seek = _blocking(consumer.Consumer.seek)
     caught_up = _blocking(consumer.Consumer.caught_up)
 
@@ -361,7 +362,7 @@ class Consumer(_Facade[consumer.Consumer]):
         return self._read(lambda: self._client.segments)
 
     def close(self) -> None:
-        """Flush acknowledgements and leave; a few seconds at most."""
+        """Flush acknowledgements and leave; a few seconds at most. The error is that of `headgate.Consumer.close`."""
         self._close()
 
 

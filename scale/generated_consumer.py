@@ -30,12 +30,12 @@ class GeneratedConsumer(Consumer):
         return len(self._feed.holdings)
 
     def _new_feed(self, positions: Mapping[SegmentId, Offset]) -> RecordFeed:
-        self._idle_feed = _IdleFeed(self._topic, self._kind, positions, self._spawn)
+        self._idle_feed = _IdleFeed(self._topic, self._kind, positions, self._tasks.spawn)
         return self._idle_feed
 
-    def _open_feed(self, topic_id: int) -> None:
+    def _open_feed(self, shard: int, topic_id: int) -> None:
         """Note a registration; ``topic_id`` would name what to read."""
-        self._log.debug("consumer.registered", topic_id=topic_id)
+        self._log.debug("consumer.registered", shard=shard, topic_id=topic_id)
         self._idle_feed.registered = True
         self.registrations += 1
         self.registered_at_ns = time.monotonic_ns()

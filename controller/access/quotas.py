@@ -44,7 +44,7 @@ class Limits:
     subscriptions: float = 2000
     consumers: float = 2000
     producers: float = 5000
-    """Named and anonymous. A consumer has one as well, for its acknowledgements."""
+    """Named and anonymous."""
     requests_per_second: float = 5000
     bytes_per_second: float = 100_000_000
 

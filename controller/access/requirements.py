@@ -43,14 +43,9 @@ def _on_all_topics(_: m.RequestBody) -> Act:
     return Act(Action.DESCRIBE, on_all_topics=True)
 
 
-def _identity(_: m.OpenProducer) -> Act:
-    """Return the act of opening an identity: consumers need one for their acknowledgements as well."""
-    return Act(Action.DESCRIBE)
-
-
 _ACTS: Final[dict[type[m.RequestBody], Callable[[Any], Act | None]]] = {
     m.DescribeLeader: lambda _: None,  # what the leader announces to every user
-    m.OpenProducer: _identity,
+    m.OpenProducer: lambda _: Act(Action.DESCRIBE),  # an identity alone stores nothing
     m.ProduceBatch: _on_topic(Action.PRODUCE),
     m.AcknowledgeBatch: _on_subscription(Action.CONSUME),
     m.RegisterConsumer: _on_subscription(Action.CONSUME),

@@ -33,6 +33,10 @@ def external_queries(state: ShardState) -> list[ExternalBacklogQuery]:
         subscriptions = topic.subscriptions.values()
         view = external_view(topic, subscriptions)
         if view is not None:
-            checkpoints = {each.subscription_id: dict(each.checkpoints) for each in subscriptions if each.checkpoints}
+            checkpoints = {
+                each.subscription_id: {segment: known.text for segment, known in each.checkpoints.items()}
+                for each in subscriptions
+                if each.checkpoints
+            }
             queries.append(ExternalBacklogQuery(state.shard, topic.topic_id, replace(view, checkpoints=checkpoints)))
     return queries

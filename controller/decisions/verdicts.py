@@ -14,7 +14,7 @@ in this order, which is that of the table in docs/protocol.md:
 9.  a sequence in the window, with other content → ``invalid``, after a barrier
 10. a sequence in the window, finished or in flight → ``committed``, ``duplicate``
 11. the user has no right to it → ``forbidden``, after a barrier
-12. the topic or subscription does not exist → ``invalid``, after a barrier
+12. the topic does not exist → ``invalid``, after a barrier
 13. records for an external topic or another ``topic_id``, or a position not kept → ``invalid``, after a barrier
 14. a record is too large → ``invalid``
 15. 128 batches are in flight, or too many bytes wait → ``unavailable``
@@ -38,7 +38,6 @@ from dataclasses import dataclass
 
 from controller.access.requirements import refuse_access
 from controller.access.rules import AccessRules
-from controller.decisions.lookup import find_subscription
 from controller.decisions.placement import oversized_reason
 from controller.state.dedup_window import WINDOW, FinishedBatch
 from controller.state.producers import MAX_SOURCE_POSITIONS, ProducerState
@@ -62,12 +61,9 @@ class Duplicate:
     placements: list[e.Placement] | None
     topic_id: int | None = None
     """The topic that stores the batch; None if that is forgotten. It may have been deleted since."""
-    rejected: tuple[int, ...] = ()
-    """Segments whose acknowledgements did not count then. Judging them again could give another result."""
 
 
 Judgement = Accept | Duplicate | Refusal
-Batch = m.ProduceBatch | m.AcknowledgeBatch
 
 
 def judge_term(request: m.Request, leader_epoch: int) -> Refusal | None:
@@ -78,7 +74,7 @@ def judge_term(request: m.Request, leader_epoch: int) -> Refusal | None:
         return Refusal(
             "not_leader", f"this node leads at epoch {leader_epoch}, the request is for {request.leader_epoch}"
         )
-    if isinstance(request.body, m.ProduceBatch | m.AcknowledgeBatch):
+    if isinstance(request.body, m.ProduceBatch):
         return Refusal(
             "not_leader",
             "a batch without leader_epoch cannot be kept in order: upgrade this client",
@@ -89,7 +85,7 @@ def judge_term(request: m.Request, leader_epoch: int) -> Refusal | None:
     return None
 
 
-def judge_batch(batch: Batch, state: ShardState, durable: int, *, user: str, rules: AccessRules) -> Judgement:
+def judge_batch(batch: m.ProduceBatch, state: ShardState, durable: int, *, user: str, rules: AccessRules) -> Judgement:
     """Rows 4 to 16, for a batch of ``user`` in this term. The bytes of row 15 are known to the leader only.
 
     ``durable`` is the newest durable chunk. Whatever ``state`` holds beyond it is in flight.
@@ -113,7 +109,7 @@ def judge_batch(batch: Batch, state: ShardState, durable: int, *, user: str, rul
     )
 
 
-def _judge_epoch(batch: Batch, producer: ProducerState) -> Refusal | None:
+def _judge_epoch(batch: m.ProduceBatch, producer: ProducerState) -> Refusal | None:
     """Rows 5 and 6."""
     if batch.producer_epoch < producer.producer_epoch:
         return _refuse(
@@ -128,7 +124,7 @@ def _judge_epoch(batch: Batch, producer: ProducerState) -> Refusal | None:
     return None
 
 
-def _judge_sequence(batch: Batch, sequence: int, producer: ProducerState) -> Duplicate | Refusal | None:
+def _judge_sequence(batch: m.ProduceBatch, sequence: int, producer: ProducerState) -> Duplicate | Refusal | None:
     """Rows 7 to 10."""
     if batch.producer_epoch > producer.producer_epoch or sequence == producer.next_sequence:
         return None
@@ -143,14 +139,11 @@ def _judge_sequence(batch: Batch, sequence: int, producer: ProducerState) -> Dup
             f"sequence {sequence} of producer {producer.producer_id} was used for a batch with other content; "
             "a retry must have the same content, a new batch the next sequence",
         )
-    return Duplicate(known.chunk, known.placements, known.topic_id, tuple(known.rejected))
+    return Duplicate(known.chunk, known.placements, known.topic_id)
 
 
-def _refused_content(batch: Batch, state: ShardState) -> Refusal | None:
+def _refused_content(batch: m.ProduceBatch, state: ShardState) -> Refusal | None:
     """Rows 12 to 14."""
-    if isinstance(batch, m.AcknowledgeBatch):
-        found = find_subscription(batch.topic, batch.subscription, state)
-        return found if isinstance(found, Refusal) else None
     topic = state.topics.get(batch.topic)
     if topic is None:
         return _refuse("invalid", f"there is no topic {batch.topic!r}: check its name, or create it")
@@ -166,9 +159,9 @@ def _refused_content(batch: Batch, state: ShardState) -> Refusal | None:
     return None if reason is None else Refusal("invalid", reason)
 
 
-def _refused_position(batch: Batch, state: ShardState, producer: ProducerState) -> Refusal | None:
+def _refused_position(batch: m.ProduceBatch, state: ShardState, producer: ProducerState) -> Refusal | None:
     """Row 13: return the refusal of a source position that could not be kept."""
-    if isinstance(batch, m.AcknowledgeBatch) or batch.source_position is None:
+    if batch.source_position is None:
         return None
     if producer.name is None:
         return _refuse("invalid", "a source position belongs to a producer with a name: open it under one")
@@ -181,7 +174,7 @@ def _refused_position(batch: Batch, state: ShardState, producer: ProducerState) 
     return None
 
 
-def _refused_window(batch: Batch, producer: ProducerState, durable: int) -> Refusal | None:
+def _refused_window(batch: m.ProduceBatch, producer: ProducerState, durable: int) -> Refusal | None:
     """Row 15: one more in flight would displace a batch that is not durable yet."""
     if batch.producer_epoch != producer.producer_epoch or len(producer.finished) < WINDOW:
         return None

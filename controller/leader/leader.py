@@ -34,7 +34,7 @@ from controller.decisions.history import judge_history
 from controller.decisions.placement import route_batch
 from controller.decisions.quota import keep_within_quotas
 from controller.decisions.tick_pace import TICK_INTERVAL_SECONDS, tick_pause_seconds
-from controller.decisions.verdicts import Accept, Batch, Duplicate, judge_batch, judge_term
+from controller.decisions.verdicts import Accept, Duplicate, judge_batch, judge_term
 from controller.devices.confirmations import Confirmations
 from controller.devices.intake import DeviceIntake
 from controller.devices.session_port import Delivery
@@ -224,7 +224,6 @@ class ShardLeader:
             *self._operators.handlers(),
             handler(m.DescribeLeader, self.announcer.describe),
             handler(m.ProduceBatch, self._handle_batch),
-            handler(m.AcknowledgeBatch, self._handle_batch),
             handler(m.DescribeBacklog, self._describe_backlog),
             handler(m.DescribeCluster, self.cluster_answers.describe),
         ]
@@ -331,7 +330,7 @@ class ShardLeader:
             self._refuse_unread(request, refusal)
             return
         denied: Refusal | None = None
-        if not isinstance(request.body, Batch):  # `judge_batch` judges the rights to a batch among its other rows.
+        if not isinstance(request.body, m.ProduceBatch):  # `judge_batch` judges the right to one among its rows.
             denied = refuse_access(self._access.rules, m.user_of(request.client_id), request.body)
         self._carry_out(request, denied or self._handlers[type(request.body)](request, self.state))
 
@@ -348,7 +347,7 @@ class ShardLeader:
 
     def _refuse_unread(self, request: m.Request, refusal: Refusal) -> None:
         """Refuse a request for another term, one that is too late, or one of a consumer of another history."""
-        if isinstance(request.body, m.ProduceBatch | m.AcknowledgeBatch):
+        if isinstance(request.body, m.ProduceBatch):
             self._observer.observe(events.BatchJudged(shard=self._shard, verdict=refusal.verdict))
         if not refusal.delayed:
             self._outbox.refuse(request, refusal)
@@ -415,7 +414,7 @@ class ShardLeader:
 
     # Handlers
 
-    def _handle_batch(self, batch: Batch, address: str) -> Outcome:
+    def _handle_batch(self, batch: m.ProduceBatch, address: str) -> Outcome:
         judgement = judge_batch(
             batch, self.state, self.commit.durable, user=m.user_of(address), rules=self._access.rules
         )
@@ -423,29 +422,15 @@ class ShardLeader:
         verdict: BatchVerdict
         match judgement:
             case Duplicate():
-                rejected = [
-                    (segment, "it was rejected when this batch was first accepted") for segment in judgement.rejected
-                ]
-                body = m.Committed(
-                    placements=judgement.placements, topic_id=judgement.topic_id, duplicate=True, rejected=rejected
-                )
+                body = m.Committed(placements=judgement.placements, topic_id=judgement.topic_id, duplicate=True)
                 verdict, outcome = "duplicate", AfterChunk(judgement.chunk, body)
             case Accept():
-                outcome = (
-                    self._acknowledge(batch, address) if isinstance(batch, m.AcknowledgeBatch) else self._store(batch)
-                )
+                outcome = self._store(batch)
                 verdict = outcome.verdict if isinstance(outcome, Refusal) else "accept"
             case Refusal():
                 verdict, outcome = judgement.verdict, judgement
         self._observer.observe(events.BatchJudged(shard=self._shard, verdict=verdict))
         return outcome
-
-    def _acknowledge(self, batch: m.AcknowledgeBatch, address: str) -> m.Committed | Refusal:
-        rejected = self.subscription_registry.acknowledge(batch, address)
-        if isinstance(rejected, Refusal):
-            return rejected
-        self.commit.batch_accepted()
-        return m.Committed(topic_id=self.state.topics[batch.topic].topic_id, rejected=rejected)
 
     def _store(self, batch: m.ProduceBatch) -> m.Committed | Refusal:
         if self.commit.queued_bytes > self._ingest.queue_bytes:

@@ -43,6 +43,7 @@ from metrics.events import Observer
 
 RequestT = TypeVar(
     "RequestT",
+    m.AcknowledgeBatch,
     m.Heartbeat,
     m.LeaveConsumer,
     m.ConfirmRevoked,
@@ -181,16 +182,12 @@ class SubscriptionRegistry:
             coordinator.size, partial(self._if_current, subscription_id, coordinator, coordinator.adapt_to_order)
         )
 
-    def acknowledge(self, batch: m.AcknowledgeBatch, address: str) -> Refusal | list[tuple[int, str]]:
-        """Record the acknowledgements that count; return (segment, reason) for those that do not."""
-        found = self._find_for(batch, address)
-        return found if isinstance(found, Refusal) else found.acknowledge(batch)
-
     def handlers(self) -> tuple[Registration, ...]:
         """Return the handlers of consumers' requests and of queries about subscriptions."""
         return (
             handler(m.RegisterConsumer, self._register),
             handler(m.ListSubscriptions, lambda request, _: Stepwise(self._list(request))),
+            self._handler(m.AcknowledgeBatch, SubscriptionCoordinator.acknowledge),
             self._handler(m.Heartbeat, SubscriptionCoordinator.heartbeat),
             handler(m.LeaveConsumer, self._leave),
             handler(m.EvictConsumer, self._evict),

@@ -29,9 +29,7 @@ class FinishedBatch(msgspec.Struct, frozen=True, array_like=True):
     """The topic that stores it, which may have been deleted since."""
     digest: bytes
     """`headgate.protocol.batch_digest` of its content."""
-    placements: list[e.Placement] | None
-    rejected: list[int] = []
-    """Segments whose acknowledgements in the batch did not count."""
+    placements: list[e.Placement]
 
 
 class FinishedBatches:

@@ -31,7 +31,7 @@ MAX_DELETED_TOPICS = 1000
 """Names of deleted topics that are remembered, the latest ones."""
 
 
-_MOVES = (e.SegmentGranted, e.SegmentReleased, e.SegmentRevoked)
+_FREQUENT = (e.RecordsAcknowledged, e.SegmentGranted, e.SegmentReleased, e.SegmentRevoked)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,16 +95,13 @@ class ShardState:
 
     def apply(self, entry: e.AnyEntry) -> None:
         """Apply one entry of the current chunk."""
-        if isinstance(entry, _MOVES):
+        if isinstance(entry, _FREQUENT):
             # First, because a rebalance or a seek has thousands of them. No command is one.
             self.subscriptions[entry.subscription_id].apply(entry, self.time.at_ms)
             return
         match entry:
             case e.RecordsStored():
                 self._records_stored(entry)
-            case e.RecordsAcknowledged():
-                self.subscriptions[entry.subscription_id].apply(entry, self.at_ms)
-                self._batch_finished(entry, None, entry.rejected, None)
             case e.TermStarted():
                 self.leader_epoch, self.leader_instance = entry.leader_epoch, entry.instance
                 self.terms.begin(entry, self.chunk, self.at_ms)
@@ -165,18 +162,11 @@ class ShardState:
             tail.next_offset += placement.count
             tail.size_bytes += size_bytes
             tail.traffic.add(self.at_ms, placement.count, size_bytes)
-        self._batch_finished(entry, entry.placements, [], entry.source_position)
-
-    def _batch_finished(
-        self,
-        entry: e.RecordsStored | e.RecordsAcknowledged,
-        placements: list[e.Placement] | None,
-        rejected: list[int],
-        source_position: bytes | None,
-    ) -> None:
         if entry.producer_id is not None:
-            batch = FinishedBatch(entry.sequence, self.chunk, entry.topic_id, entry.digest, placements, rejected)
-            self.producers.finish_batch(entry.producer_id, entry.producer_epoch, batch, source_position, self.at_ms)
+            batch = FinishedBatch(entry.sequence, self.chunk, entry.topic_id, entry.digest, entry.placements)
+            self.producers.finish_batch(
+                entry.producer_id, entry.producer_epoch, batch, entry.source_position, self.at_ms
+            )
 
     def _subscription_created(self, entry: e.SubscriptionCreated) -> None:
         topic = self.topics_by_id[entry.topic_id]

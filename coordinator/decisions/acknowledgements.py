@@ -1,4 +1,4 @@
-"""Decides which acknowledgements of a batch count, and returns one entry for the whole batch. Pure.
+"""Decides which acknowledgements of a batch count, and returns one entry for all that do. Pure.
 
 For each acknowledgement, the first matching rule applies:
 
@@ -12,8 +12,8 @@ For each acknowledgement, the first matching rule applies:
    ignored, and an end below the position changes nothing.
 6. QUEUE acknowledges a limited number of ranges (coordinator.decisions.range_limit).
 
-A batch produces an entry even if nothing counts, because its sequence number is used up. The
-checkpoint of an external segment counts if an acknowledgement of it in the same batch does.
+The checkpoint of an external segment counts if an acknowledgement of it in the same batch does, and
+unless a later batch of the same grant has brought another: a broker may deliver a batch late, or twice.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from coordinator.state.topic_view import TopicView
 from headgate.model import entries as e
 from headgate.model.bucket_ranges import bucket_bounds, segment_of
 from headgate.protocol import messages as m
-from headgate.protocol.batch_digest import batch_digest
 
 
 @dataclass(frozen=True, slots=True)
 class AcknowledgementJudgement:
     """The outcome of one batch."""
 
-    entry: e.RecordsAcknowledged
+    entry: e.RecordsAcknowledged | None
+    """None: nothing counts."""
     rejected: list[tuple[int, str]]
-    """(segment, reason) of the acknowledgements that do not count."""
+    """(index in the batch, reason) of the acknowledgements that do not count."""
     over_limit: int
     """Those of them that rule 6 rejects."""
 
@@ -48,27 +48,36 @@ def judge(
     consumer_error = _consumer_error(subscription, batch)
     rules = _Judge(subscription, topic, batch.consumer, RangeLimit(subscription, len(topic.tails), max_ranges))
     ranges: list[e.AcknowledgedRange] = []
+    generations: dict[int, int] = {}
     rejected: list[tuple[int, str]] = []
-    for acknowledgement in batch.acknowledgements:
+    for index, acknowledgement in enumerate(batch.acknowledgements):
         accepted = consumer_error or rules.accept(acknowledgement)
         if isinstance(accepted, str):
-            rejected.append((acknowledgement.segment, accepted))
+            rejected.append((index, accepted))
         else:
             ranges.append(accepted)
-    counted = sorted({accepted.segment for accepted in ranges})
+            generations[accepted.segment] = acknowledgement.generation
     entry = e.RecordsAcknowledged(
         topic_id=subscription.topic_id,
         subscription_id=subscription.subscription_id,
         seek_generation=subscription.seek_generation,
         ranges=ranges,
-        producer_id=batch.producer_id,
-        producer_epoch=batch.producer_epoch,
-        sequence=batch.sequence or 0,
-        rejected=[segment for segment, _ in rejected],
-        checkpoints={segment: batch.checkpoints[segment] for segment in counted if segment in batch.checkpoints},
-        digest=b"" if batch.producer_id is None else batch_digest(batch),
+        checkpoints=_newer_checkpoints(subscription, batch, generations),
     )
-    return AcknowledgementJudgement(entry, rejected, rules.over_limit)
+    return AcknowledgementJudgement(entry if ranges else None, rejected, rules.over_limit)
+
+
+def _newer_checkpoints(
+    subscription: Subscription, batch: m.AcknowledgeBatch, generations: dict[int, int]
+) -> dict[int, e.Checkpoint]:
+    """Return the checkpoints of ``batch`` that count. ``generations``: segment → the grant it is acknowledged under."""
+    newer: dict[int, e.Checkpoint] = {}
+    for segment in sorted(batch.checkpoints.keys() & generations.keys()):
+        given = e.Checkpoint(batch.checkpoints[segment], generations[segment], batch.number)
+        known = subscription.checkpoints.get(segment)
+        if known is None or (given.generation, given.number) > (known.generation, known.number):
+            newer[segment] = given
+    return newer
 
 
 def _consumer_error(subscription: Subscription, batch: m.AcknowledgeBatch) -> str | None:

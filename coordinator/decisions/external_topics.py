@@ -68,6 +68,4 @@ def external_grant(subscription: Subscription, topic: TopicView, segment: int) -
     label = topic.layout.segments[segment].label
     if topic.external is None or label is None:
         return None
-    return m.ExternalGrant(
-        label=label, positions=topic.external.positions, checkpoint=subscription.checkpoints.get(segment)
-    )
+    return m.ExternalGrant(label=label, positions=topic.external.positions, checkpoint=subscription.checkpoint(segment))

@@ -150,7 +150,7 @@ def _progress(
         generation=None if holding is None else holding.generation,
         blocked_by=list(gate.blocked[segment]) if segment in gate.blocked else _NONE_BLOCKS,
         label=topic.layout.segments[segment].label,
-        checkpoint=subscription.checkpoints.get(segment),
+        checkpoint=subscription.checkpoint(segment),
         weight=subscription.weights.get(segment) if subscription.balance == "load" else None,
         bucket_ranges=bucket_ranges,
         unacknowledged=None if count is None else count.records,

@@ -124,8 +124,8 @@ class Subscription:
     """QUEUE: segment → offsets acknowledged above the position in all buckets."""
     progress_by_bucket: dict[int, list[AcknowledgementProgress]] = field(default_factory=dict)
     """Segment whose buckets differ → progress of each bucket. Such a segment is not in ``acknowledged_ranges``."""
-    checkpoints: dict[int, str] = field(default_factory=dict)
-    """External topics: segment → where its next holder resumes, in the source's own format."""
+    checkpoints: dict[int, e.Checkpoint] = field(default_factory=dict)
+    """External topics: segment → where its next holder continues."""
     seek_generation: int = 0
     last_seek: LastSeek | None = None
     drained: set[int] = field(default_factory=set)
@@ -188,6 +188,11 @@ class Subscription:
     def position(self, segment: int) -> int:
         """Return the offset below which everything in ``segment`` is acknowledged."""
         return self.positions.get(segment, 0)
+
+    def checkpoint(self, segment: int) -> str | None:
+        """Return where the next holder of an external ``segment`` continues; None: at its beginning."""
+        known = self.checkpoints.get(segment)
+        return None if known is None else known.text
 
     def removed(self, consumer: str, incarnation: int, client_id: str) -> RemovedConsumer | None:
         """Return exactly this consumer instance, if it left, was replaced or was evicted by a command recently."""

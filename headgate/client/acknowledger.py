@@ -1,246 +1,239 @@
-"""Collect one consumer's acknowledgements and send them to the leader.
+"""Send one consumer's acknowledgements to the leader, and keep each until it is stored.
 
-* STREAM is cumulative: one end offset per segment is kept, so memory is bounded. QUEUE keeps
-  ranges.
-* At most one batch is queued; further acknowledgements are collected meanwhile.
-* Of each segment only the newest checkpoint is sent.
-* Acknowledgements whose delivery timed out are collected again: repeating one is harmless.
-* Refused ones are counted and logged, not raised: at a handover some arrive too late.
+* They are collected for a short interval. One request is in flight at a time, and what is acknowledged
+  meanwhile goes with the next one.
+* What is refused is sent again after a pause, while the segment is held: a right that was withdrawn may be
+  given back, and a QUEUE at its limit of ranges accepts more once gaps are filled. What is refused because
+  the segment has moved ends with the segment.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
-from itertools import islice
+import contextlib
+from collections.abc import Awaitable, Callable
 from typing import Final
 
-from headgate.client.connection import Client
-from headgate.client.decisions.session_types import Outcome
-from headgate.client.shard_session import ShardSession
-from headgate.event_log import get_logger
+from headgate.backoff import Backoff, BackoffSchedule
+from headgate.client.decisions.held_segments import HeldKey
+from headgate.client.decisions.unstored_acknowledgements import (
+    ByHolding,
+    Offsets,
+    UnstoredAcknowledgements,
+    by_segment,
+    offsets_text,
+)
+from headgate.errors import (
+    AcknowledgementsNotStoredError,
+    FencedError,
+    NoLeaderError,
+    OtherHistoryError,
+    RequestRejectedError,
+)
+from headgate.event_log import EventLogger
 from headgate.model.entries import SubscriptionType
-from headgate.model.offset_ranges import OffsetRanges
 from headgate.protocol import messages as m
-from headgate.reading.known_history import KnownHistory
 
+INTERVAL_SECONDS: Final = 0.1
+"""For how long acknowledgements are collected before they are sent."""
 FLUSH_THRESHOLD: Final = 1000
 """This many acknowledgements are sent without waiting for the interval."""
-MAX_IN_FLIGHT: Final = 8
-REQUEST_TIMEOUT_SECONDS: Final = 5.0
-DELIVERY_TIMEOUT_SECONDS: Final = 30.0
-MAX_PENDING_ACKNOWLEDGEMENTS: Final = 100_000
-"""Most QUEUE acknowledgements that are collected; beyond it `wait_for_capacity` waits."""
+MAX_PENDING_RANGES: Final = 100_000
+"""Most ranges of acknowledged offsets that are collected; beyond it `wait_for_capacity` waits."""
+RETRY_BACKOFF: Final = Backoff(first_seconds=0.1, longest_seconds=5.0)
+"""Before what was refused is sent again."""
 
-log = get_logger(__name__)
-
-
-class _AcknowledgementBatch:
-    """Implements `Sendable`."""
-
-    def __init__(self, owner: Acknowledger, deadline: float, acknowledgements: list[m.Acknowledgement]) -> None:
-        self.deadlines = (deadline,)
-        self.acknowledgements = acknowledgements
-        # Fixed here, because a batch is never rebuilt.
-        self._checkpoints = owner.checkpoints_of(acknowledgements)
-        self._history = owner.history.points
-        self._owner = owner
-
-    def request(self, *, producer_id: int, producer_epoch: int, sequence: int) -> m.AcknowledgeBatch:
-        return m.AcknowledgeBatch(
-            topic=self._owner.topic,
-            subscription=self._owner.subscription,
-            consumer=self._owner.consumer,
-            incarnation=self._owner.incarnation,
-            acknowledgements=self.acknowledgements,
-            producer_id=producer_id,
-            producer_epoch=producer_epoch,
-            sequence=sequence,
-            checkpoints=self._checkpoints,
-            history=self._history,
-        )
-
-    def expire(self, due: float, outcome: Outcome, reason: str) -> None:
-        raise AssertionError(f"a batch with one deadline was {outcome} in part up to {due}: {reason}")
-
-    def resolve(self, outcome: Outcome, reply: m.Committed | None, reason: str) -> None:
-        self._owner.on_batch_completed(self, outcome, reply, reason)
+Send = Callable[[list[m.Acknowledgement], dict[int, str], int], Awaitable[m.Acknowledged]]
+"""(acknowledgements, checkpoints, number of the batch); see `headgate.client.consumer_requests`."""
 
 
 class Acknowledger:
+    """The acknowledgements of one consumer."""
+
     def __init__(
         self,
-        client: Client,
-        shard: int,
-        *,
-        topic: str,
-        subscription: str,
-        consumer: str,
-        incarnation: int,
+        send: Send,
         kind: SubscriptionType,
-        interval_seconds: float,
-        history: KnownHistory,
-        on_fenced: Callable[[str], None],
+        *,
+        draw: Callable[[], float],
+        log: EventLogger,
+        interval_seconds: float = INTERVAL_SECONDS,
     ) -> None:
-        self.topic = topic
-        self.subscription = subscription
-        self.consumer = consumer
-        self.incarnation = incarnation
-        self.committed = 0
-        self.rejected = 0
-        self._kind = kind
+        """``draw`` returns random numbers from 0 to 1, for pauses."""
+        self._send = send
+        self._log = log
         self._interval_seconds = interval_seconds
-        self.history = history
-        self._on_fenced = on_fenced
-        self._loop = asyncio.get_running_loop()
-        self._ends: dict[tuple[int, int], int] = {}
-        """STREAM: (segment, generation) → end offset."""
-        self._ranges: dict[tuple[int, int], OffsetRanges] = {}
-        """QUEUE: (segment, generation) → offsets."""
-        self._checkpoints: dict[int, tuple[int, str]] = {}
-        """Segment → (generation, newest checkpoint)."""
-        self._pending_count = 0
-        self._in_flight: set[_AcknowledgementBatch] = set()
-        self._batch_completed = asyncio.Event()
-        self._timer: asyncio.TimerHandle | None = None
-        self._due = False
-        self._closing = False
-        self._session = ShardSession(
-            client,
-            shard,
-            max_in_flight=MAX_IN_FLIGHT,
-            request_timeout_seconds=REQUEST_TIMEOUT_SECONDS,
-            on_progress=self._offer_due,
-        )
+        self._unstored = UnstoredAcknowledgements(kind)
+        self._retries = BackoffSchedule(RETRY_BACKOFF, draw)
+        self._problem: str | None = None
+        """Why the newest acknowledgements were not stored; None: they were, or there is no reply yet."""
+        self._batches = 0
+        self._collected = 0
+        """Acknowledgements since everything was sent, and the ranges that were refused then."""
+        self._due = asyncio.Event()
+        self._hurried = asyncio.Event()
+        """Ends a pause."""
+        self._progress = asyncio.Event()
+        """Set at every outcome."""
+        self._interval_timer: asyncio.TimerHandle | None = None
+        self._retry_timer: asyncio.TimerHandle | None = None
+        self._stopped = False
 
-    async def start(self) -> None:
-        await self._session.start()
+    @property
+    def stored(self) -> int:
+        """Acknowledgements that the leader has stored."""
+        return self._unstored.stored
 
-    async def close(self, timeout_seconds: float) -> None:
-        """Send what is collected, for at most ``timeout_seconds``, and close."""
-        await self.flush(timeout_seconds)
-        self._closing = True
-        if self._timer is not None:
-            self._timer.cancel()
-        self._session.close()
+    @property
+    def late(self) -> int:
+        """Acknowledgements that do not count, because their segment has moved."""
+        return self._unstored.late
 
-    def acknowledge(self, segment: int, generation: int, offset: int) -> None:
-        """Add one acknowledgement; for STREAM it covers all earlier offsets."""
-        self.acknowledge_range(segment, generation, offset, offset + 1)
+    # Segments
 
-    def acknowledge_range(self, segment: int, generation: int, first_offset: int, end_offset: int) -> None:
-        """Acknowledge the offsets below ``end_offset``: QUEUE from ``first_offset`` on, STREAM all."""
-        self._add(m.Acknowledgement(segment, generation, first_offset, end_offset))
-        self._schedule_flush()
+    def begin(self, key: HeldKey, start_offset: int) -> None:
+        """Begin a holding, of which everything below ``start_offset`` is acknowledged."""
+        self._unstored.begin(key, start_offset)
 
-    def checkpoint(self, segment: int, generation: int, end_offset: int, checkpoint: str | None) -> None:
-        """Acknowledge an external segment up to ``end_offset``, with its checkpoint."""
+    def end(self, key: HeldKey) -> None:
+        """End a holding: it has moved, and what is not stored of it is late."""
+        if lost := self._unstored.end(key):
+            self._log.info("acknowledgements.late", segment=key[0], generation=key[1], count=lost)
+        self._progress.set()
+
+    def give_up(self, key: HeldKey) -> None:
+        """End a holding whose time is up. The next `flush` reports what is not stored of it."""
+        if lost := self._unstored.give_up(key):
+            self._log.warning("acknowledgements.not_stored", offsets=offsets_text(lost), reason=self._reason)
+        self._progress.set()
+
+    # Acknowledgements
+
+    def acknowledge(self, key: HeldKey, first_offset: int, end_offset: int, checkpoint: str | None = None) -> None:
+        """Acknowledge the offsets below ``end_offset``: QUEUE from ``first_offset`` on, STREAM all.
+
+        ``checkpoint``: where the next holder of an external segment continues.
+        """
+        self._unstored.add(key, first_offset, end_offset)
         if checkpoint is not None:
-            self._checkpoints[segment] = (generation, checkpoint)
-        self.acknowledge_range(segment, generation, 0, end_offset)
-
-    def checkpoints_of(self, acknowledgements: list[m.Acknowledgement]) -> dict[int, str]:
-        """Return the newest checkpoint of each acknowledged segment, also for a repeated batch."""
-        found = {}
-        for acknowledgement in acknowledgements:
-            generation, checkpoint = self._checkpoints.get(acknowledgement.segment, (-1, ""))
-            if generation == acknowledgement.generation:
-                found[acknowledgement.segment] = checkpoint
-        return found
+            self._unstored.add_checkpoint(key, checkpoint)
+        self._collected += 1
+        if self._collected >= FLUSH_THRESHOLD:
+            self._due.set()
+        elif self._interval_timer is None and not self._due.is_set():
+            self._interval_timer = asyncio.get_running_loop().call_later(self._interval_seconds, self._interval_over)
 
     async def wait_for_capacity(self) -> None:
-        while self._pending_count > MAX_PENDING_ACKNOWLEDGEMENTS and self._kind == SubscriptionType.QUEUE:
-            await self._wait_for_completion()
+        """Wait while too many ranges are collected, unless the consumer ends. STREAM has one for each segment."""
+        limit = MAX_PENDING_RANGES
+        while self._collected > limit and self._unstored.ranges > limit and not self._stopped:
+            await self._wait_for_progress()
 
-    async def flush(self, timeout_seconds: float) -> bool:
-        """Send everything that is collected; False if it is not durable in time."""
-        try:
+    async def flush(self, timeout_seconds: float, keys: list[HeldKey] | None = None) -> None:
+        """Wait until what is acknowledged now is stored, of ``keys`` or of every holding.
+
+        Raises AcknowledgementsNotStoredError: something is not, after ``timeout_seconds``, or was given up before.
+        """
+        remaining = await self._stored_in_time(self._unstored.unstored(keys), timeout_seconds)
+        lost = dict(by_segment(remaining))
+        if keys is None:
+            for segment, ranges in self._unstored.take_given_up().items():
+                lost[segment] = (*ranges, *lost.get(segment, ()))
+        if lost:
+            raise self._error(lost, timeout_seconds)
+
+    async def _stored_in_time(self, acknowledged: ByHolding, timeout_seconds: float) -> ByHolding:
+        """Wait until ``acknowledged`` is stored; return what is not after ``timeout_seconds``."""
+        if acknowledged:
+            self._retries.reset()
+            self._retry()
+            self._hurried.set()
+        with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_seconds):
-                while self._ends or self._ranges or self._in_flight:
-                    self._due = True
-                    self._offer_due()
-                    if self._in_flight:
-                        await self._wait_for_completion()
-        except TimeoutError:
-            return False
-        return True
+                while acknowledged := self._unstored.still_unstored(acknowledged):
+                    await self._wait_for_progress()
+        return acknowledged
 
-    async def _wait_for_completion(self) -> None:
-        self._batch_completed.clear()
-        await self._batch_completed.wait()
+    def _error(self, lost: Offsets, timeout_seconds: float) -> AcknowledgementsNotStoredError:
+        return AcknowledgementsNotStoredError(
+            f"acknowledgements are not stored ({offsets_text(lost)}): {self._reason} (waited {timeout_seconds:g} s); "
+            "their records are delivered again",
+            dict(lost),
+        )
 
-    def _schedule_flush(self) -> None:
-        self._pending_count += 1
-        if self._pending_count >= FLUSH_THRESHOLD:
-            self._due = True
-            self._offer_due()
-        elif self._timer is None and not self._due:
-            self._timer = self._loop.call_later(self._interval_seconds, self._on_timer)
+    @property
+    def _reason(self) -> str:
+        return self._problem or "the leader has not replied"
 
-    def _on_timer(self) -> None:
-        self._timer = None
-        self._due = True
-        self._offer_due()
+    def stop(self) -> None:
+        """Let nothing wait for capacity any more: the consumer has failed, or is closed."""
+        self._stopped = True
+        self._progress.set()
 
-    def _offer_due(self) -> None:
-        while self._due and not self._closing and self._session.ready_for_batch:
-            acknowledgements = list(islice(self._pop_pending(), m.MAX_BATCH_ACKNOWLEDGEMENTS))
-            if not acknowledgements:
-                self._due = False
-                self._pending_count = 0
-                return
-            batch = _AcknowledgementBatch(self, self._loop.time() + DELIVERY_TIMEOUT_SECONDS, acknowledgements)
-            self._in_flight.add(batch)
-            self._session.offer(batch)
+    # Sending
 
-    def _pop_pending(self) -> Iterator[m.Acknowledgement]:
-        while self._ends:
-            (segment, generation), end = self._ends.popitem()
-            yield m.Acknowledgement(segment, generation, 0, end)
-        while self._ranges:
-            key, ranges = next(iter(self._ranges.items()))
-            first, end = ranges.pop_first()
-            if not ranges:
-                del self._ranges[key]
-            yield m.Acknowledgement(*key, first, end)
+    async def run(self) -> None:
+        """Send what is acknowledged, until cancelled."""
+        try:
+            while True:
+                await self._due.wait()
+                self._due.clear()
+                while (batch := self._unstored.next_batch()) is not None:
+                    self._batches += 1
+                    try:
+                        reply = await self._send(batch.acknowledgements, batch.checkpoints, self._batches)
+                    except (FencedError, OtherHistoryError) as error:
+                        self._problem = str(error)
+                        raise
+                    except (NoLeaderError, RequestRejectedError) as error:
+                        await self._failed(str(error))
+                    else:
+                        self._replied(reply)
+                self._collected = self._unstored.ranges
+                self._progress.set()
+        finally:
+            for timer in (self._interval_timer, self._retry_timer):
+                if timer is not None:
+                    timer.cancel()
 
-    def on_batch_completed(
-        self, batch: _AcknowledgementBatch, outcome: Outcome, reply: m.Committed | None, reason: str
-    ) -> None:
-        self._in_flight.discard(batch)
-        match outcome:
-            case Outcome.COMMITTED:
-                rejected = reply.rejected if reply is not None else []
-                self.committed += len(batch.acknowledgements) - len(rejected)
-                self._count_rejected(len(rejected), rejected[0][1] if rejected else "")
-            case Outcome.INVALID:
-                self._count_rejected(len(batch.acknowledgements), reason)
-            case Outcome.FENCED | Outcome.FORGOTTEN:
-                self._on_fenced(reason)
-            case Outcome.UNKNOWN | Outcome.FAILED if not self._closing:
-                self._requeue(batch.acknowledgements)
-        self._batch_completed.set()
-
-    def _count_rejected(self, count: int, reason: str) -> None:
-        self.rejected += count
-        if count:
-            log.info(
-                "acknowledgements.rejected",
-                topic=self.topic,
-                subscription=self.subscription,
-                count=count,
-                reason=reason,
-            )
-
-    def _requeue(self, acknowledgements: list[m.Acknowledgement]) -> None:
-        for acknowledgement in acknowledgements:
-            self._add(acknowledgement)
-        self._schedule_flush()
-
-    def _add(self, acknowledgement: m.Acknowledgement) -> None:
-        key = (acknowledgement.segment, acknowledgement.generation)
-        if self._kind == SubscriptionType.STREAM:
-            self._ends[key] = max(self._ends.get(key, 0), acknowledgement.end_offset)
+    def _replied(self, reply: m.Acknowledged) -> None:
+        rejected = dict(reply.rejected)
+        self._unstored.replied(rejected)
+        self._problem = next(iter(rejected.values()), None)
+        if rejected:
+            self._log.info("acknowledgements.rejected", count=len(rejected), reason=self._problem)
+            if self._unstored.has_refused and self._retry_timer is None:
+                pause = self._retries.next_seconds()
+                self._retry_timer = asyncio.get_running_loop().call_later(pause, self._retry)
         else:
-            ranges = self._ranges.setdefault(key, OffsetRanges())
-            ranges.add(acknowledgement.first_offset, acknowledgement.end_offset)
+            self._retries.reset()
+        self._progress.set()
+
+    async def _failed(self, reason: str) -> None:
+        """Pause after a request without a reply, or a refusal of the whole request."""
+        self._unstored.failed()
+        if self._problem is None:
+            self._log.warning("acknowledgements.refused", reason=reason)
+        self._problem = reason
+        self._progress.set()
+        self._hurried.clear()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._retries.next_seconds()):
+                await self._hurried.wait()
+        self._unstored.retry()
+
+    def _interval_over(self) -> None:
+        self._interval_timer = None
+        self._due.set()
+
+    def _retry(self) -> None:
+        """Send what is collected, and what was refused, at once."""
+        if self._retry_timer is not None:
+            self._retry_timer.cancel()
+            self._retry_timer = None
+        self._unstored.retry()
+        self._due.set()
+
+    async def _wait_for_progress(self) -> None:
+        self._progress.clear()
+        await self._progress.wait()

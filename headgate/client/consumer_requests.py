@@ -108,6 +108,16 @@ class ConsumerRequests:
         self._shard = shard
         self._member["incarnation"] = incarnation
 
+    @property
+    def incarnation(self) -> int:
+        """Rises with every start of the program: the time at which the consumer was entered, in milliseconds."""
+        return self._member["incarnation"]
+
+    @property
+    def push_key(self) -> tuple[str, str, str]:
+        """Topic, subscription and name, by which the leader's messages to this member are found."""
+        return self._member["topic"], self._member["subscription"], self._member["consumer"]
+
     async def register(
         self, subscription_id: int | None, positions: Mapping[SegmentId, Offset], timeout_seconds: float
     ) -> tuple[m.Registered, int]:
@@ -151,6 +161,20 @@ class ConsumerRequests:
         alive = body_of(reply, m.HeartbeatReply, self._leader)
         self.history.confirmed(history, alive.head, alive.term_id)
         return alive
+
+    async def acknowledge(
+        self, acknowledgements: list[m.Acknowledgement], checkpoints: dict[int, str], number: int
+    ) -> m.Acknowledged:
+        """Store acknowledgements; ``number`` rises with each call. See `AcknowledgeBatch`."""
+        batch = m.AcknowledgeBatch(
+            **self._member,
+            history=self.history.points,
+            acknowledgements=acknowledgements,
+            checkpoints=checkpoints,
+            number=number,
+        )
+        reply = await self._client.request(self._shard, lambda: batch)
+        return body_of(reply, m.Acknowledged, self._leader)
 
     async def confirm(self, released: list[tuple[int, int]]) -> None:
         """Confirm that this member has stopped reading segments; ``released``: (segment, generation) of each."""

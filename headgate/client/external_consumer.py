@@ -25,6 +25,7 @@ from typing import Self
 
 from headgate.client.connection import DEFAULT_TIMEOUT_SECONDS, Client
 from headgate.client.consumer import CLOSE_TIMEOUT_SECONDS, Consumer
+from headgate.client.decisions.held_segments import HeldKey
 from headgate.client.record_feed import HeldSegment, Reader, RecordFeed, Spawn
 from headgate.config import ClientConfig
 from headgate.errors import HeadgateError
@@ -82,7 +83,7 @@ class GrantedSegment:
             raise HeadgateError(f"positions of {self.label} are {self._positions}: {wanted}")
         if checkpoint is not None:
             self.checkpoint = checkpoint
-        self._member.acknowledge_segment(self.segment, self._generation, end_offset or 0, checkpoint)
+        self._member.acknowledge_segment((self.segment, self._generation), end_offset or 0, checkpoint)
 
     async def finish(self, *, end_offset: int | None = None) -> None:
         """Report that the segment was read to its end, and wait until that is durable.
@@ -92,6 +93,8 @@ class GrantedSegment:
 
         Raises:
             HeadgateError: the end is unknown, or is given with opaque positions.
+            AcknowledgementsNotStoredError: it was not durable in time. It is sent again meanwhile,
+                so this can be called again.
 
         """
         if self._positions == "opaque":
@@ -102,9 +105,10 @@ class GrantedSegment:
             end_offset = self.end_offset
         if end_offset is None:
             raise HeadgateError(f"the end of {self.label} was unknown when it was granted: give end_offset")
+        key = (self.segment, self._generation)
+        self._member.acknowledge_segment(key, end_offset, None)
+        await self._member.flush_acknowledgements(key)
         self.finished = True
-        self._member.acknowledge_segment(self.segment, self._generation, end_offset, None)
-        await self._member.flush_acknowledgements()
 
 
 class ExternalConsumer:
@@ -175,12 +179,12 @@ class _ExternalGroupMember(Consumer):
     _reads_source = True
 
     def _new_feed(self, positions: Mapping[SegmentId, Offset]) -> RecordFeed:
-        self._grants = _GrantFeed(self._topic, positions, self._spawn, self)
+        self._grants = _GrantFeed(self._topic, positions, self._tasks.spawn, self)
         return self._grants
 
-    def _open_feed(self, topic_id: int) -> None:
+    def _open_feed(self, shard: int, topic_id: int) -> None:
         """Open without a store: headgate does not store this topic."""
-        self._log.debug("consumer.registered", topic_id=topic_id)
+        self._log.debug("consumer.registered", shard=shard, topic_id=topic_id)
         self._grants.registered = True
 
     def start_reading(self, read: Read) -> None:
@@ -195,12 +199,11 @@ class _ExternalGroupMember(Consumer):
         if readers:
             await asyncio.wait(readers, timeout=CLOSE_TIMEOUT_SECONDS)
 
-    def acknowledge_segment(self, segment: int, generation: int, end_offset: int, checkpoint: str | None) -> None:
-        self._acknowledger.checkpoint(segment, generation, end_offset, checkpoint)
+    def acknowledge_segment(self, key: HeldKey, end_offset: int, checkpoint: str | None) -> None:
+        self._acknowledger.acknowledge(key, 0, end_offset, checkpoint)
 
-    async def flush_acknowledgements(self) -> None:
-        if not await self._acknowledger.flush(self._finish_seconds):
-            self._log.warning("consumer.acknowledgements_not_flushed")
+    async def flush_acknowledgements(self, key: HeldKey) -> None:
+        await self._acknowledger.flush(self._holdings.finish_seconds, [key])
 
 
 class _GrantFeed(RecordFeed):

@@ -145,22 +145,26 @@ class AcknowledgedRange(msgspec.Struct, frozen=True, array_like=True):
     end_bucket: int = 0
 
 
-class RecordsAcknowledged(SubscriptionEntry, frozen=True, tag="records_acknowledged"):
-    """One batch of acknowledgements from one consumer, with a sequence like any batch.
+class Checkpoint(msgspec.Struct, frozen=True, array_like=True):
+    """Where the next holder of an external segment continues, in the source's own format.
 
-    ``ranges``: the accepted ones. ``checkpoints``: segment → opaque position of an external source where the next
-    holder continues. ``rejected``: the segments of the rejected ones, in the order of the batch, so that a repetition
-    gets the same reply. ``digest``: as in `RecordsStored`.
+    ``generation`` and ``number``: the grant, and the batch of its holder, that it came with.
+    """
+
+    text: str
+    generation: int
+    number: int
+
+
+class RecordsAcknowledged(SubscriptionEntry, frozen=True, tag="records_acknowledged"):
+    """The acknowledgements of one batch that count.
+
+    ``checkpoints``: segment of an external topic → its new checkpoint.
     """
 
     seek_generation: int
     ranges: list[AcknowledgedRange]
-    producer_id: int | None = None
-    producer_epoch: int = 0
-    sequence: int = 0
-    checkpoints: dict[int, str] = {}
-    rejected: list[int] = []
-    digest: bytes = b""
+    checkpoints: dict[int, Checkpoint] = {}
 
 
 class TopicCreated(Entry, frozen=True, tag="topic_created"):

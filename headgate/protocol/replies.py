@@ -41,16 +41,19 @@ class PageReply(ReplyBody, frozen=True, kw_only=True):
 class Committed(ReplyBody, frozen=True, tag="committed"):
     """The batch is durable.
 
-    ``placements`` None: a batch of acknowledgements, or a duplicate older than the deduplication
-    window. ``topic_id``: the topic that the placements are in; None for such a duplicate. A
-    duplicate may be of a topic that was deleted since; one that was created again under the name
-    has another id. ``rejected``: (segment, reason) of acknowledgements in the batch that do not
-    count.
+    ``placements`` None: a duplicate older than the deduplication window. ``topic_id``: the topic
+    that the placements are in; None for such a duplicate. A duplicate may be of a topic that was
+    deleted since; one that was created again under the name has another id.
     """
 
     placements: list[Placement] | None = None
     topic_id: int | None = None
     duplicate: bool = False
+
+
+class Acknowledged(ReplyBody, frozen=True, tag="acknowledged"):
+    """The acknowledgements are durable, except those in ``rejected``: (index in the batch, reason)."""
+
     rejected: list[tuple[int, str]] = []
 
 
@@ -468,6 +471,7 @@ AnyReplyBody = (
     | ProducerReply
     | ProducerList
     | Registered
+    | Acknowledged
     | HeartbeatReply
     | Done
     | TopicReply

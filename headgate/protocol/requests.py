@@ -109,20 +109,16 @@ class Acknowledgement(msgspec.Struct, frozen=True, array_like=True, forbid_unkno
 
 
 class AcknowledgeBatch(ReaderRequest, frozen=True, tag="acknowledge"):
-    """Acknowledgements of one consumer. The verdict table for records applies to them as well.
+    """Acknowledgements of one consumer. Repeating them has no further effect, so they need no producer identity.
 
     ``checkpoints``, for external topics: segment → where its next holder continues. A checkpoint
-    counts only if an acknowledgement of its segment in the same batch counts.
+    counts only if an acknowledgement of its segment in the same batch counts. ``number`` rises with
+    each batch of the program: a late copy of a batch does not replace the checkpoint of a later one.
     """
 
     acknowledgements: Annotated[list[Acknowledgement], Meta(min_length=1, max_length=MAX_BATCH_ACKNOWLEDGEMENTS)]
-    producer_id: Natural | None = None
-    producer_epoch: Epoch = 0
-    sequence: Natural | None = None
     checkpoints: Annotated[dict[Natural, Checkpoint], Meta(max_length=MAX_BATCH_ACKNOWLEDGEMENTS)] = {}
-
-    def __post_init__(self) -> None:
-        _require_whole_identity(self.producer_id, self.producer_epoch, self.sequence)
+    number: Natural = 0
 
 
 class OpenProducer(RequestBody, frozen=True, tag="open_producer"):

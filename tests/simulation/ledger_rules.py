@@ -194,10 +194,6 @@ class LedgerRules:
     def _record_opening(self, state: ShardState, entry: e.ProducerOpened) -> None:
         self.producers.opened(state.shard, entry)
 
-    def _record_acknowledgements(self, state: ShardState, entry: e.RecordsAcknowledged) -> None:
-        self._check_acknowledgement(state, entry)
-        self.producers.used(state.shard, entry.producer_id)
-
     def _record_batch(self, state: ShardState, entry: e.RecordsStored) -> None:
         self.producers.used(state.shard, entry.producer_id)
 
@@ -253,8 +249,7 @@ class LedgerRules:
 
     # Positions
 
-    @staticmethod
-    def _check_acknowledgement(state: ShardState, entry: e.RecordsAcknowledged) -> None:
+    def _check_acknowledgement(self, state: ShardState, entry: e.RecordsAcknowledged) -> None:
         subscription = state.subscriptions[entry.subscription_id]
         if subscription.type == "STREAM" and (partial := [each for each in entry.ranges if each.first_offset]):
             raise InvariantViolationError(f"{subscription.name}: a STREAM has acknowledged only {partial[0]}")
@@ -413,7 +408,7 @@ _BEFORE: Mapping[type, Callable[[LedgerRules, ShardState, Any], None]] = {
     e.TermStarted: LedgerRules._record_term,
     e.ProducerOpened: LedgerRules._record_opening,
     e.RecordsStored: LedgerRules._record_batch,
-    e.RecordsAcknowledged: LedgerRules._record_acknowledgements,
+    e.RecordsAcknowledged: LedgerRules._check_acknowledgement,
     e.ProducersExpired: LedgerRules._check_expiry,
 }
 _AFTER: Mapping[type, Callable[[LedgerRules, ShardState, Any], None]] = {

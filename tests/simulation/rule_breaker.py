@@ -192,7 +192,7 @@ class RuleBreaker:
         self, subscription: Subscription, what: str, consumer: str, incarnation: int, acknowledgement: m.Acknowledgement
     ) -> None:
         reply = await self._ask(self._acknowledgement(subscription, consumer, incarnation, acknowledgement))
-        if reply is not None and isinstance(reply.body, m.Committed) and not reply.body.rejected:
+        if reply is not None and isinstance(reply.body, m.Acknowledged) and not reply.body.rejected:
             raise InvariantViolationError(f"{subscription.name}: {what}: {acknowledgement} of {consumer} counts")
 
     # Consumers

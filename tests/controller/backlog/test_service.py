@@ -280,7 +280,7 @@ def reply_with(harness, *rows, **fields):
 
 async def test_the_query_has_the_names_and_all_checkpoints(harness):
     topic_id, stream, checkpoint = imported(harness, "opaque")
-    harness.ledger.state.subscriptions[stream].checkpoints = {1: "4959"}
+    harness.ledger.state.subscriptions[stream].checkpoints = {1: e.Checkpoint("4959", 1, 1)}
     async with harness.open():
         await harness.describe()
 

@@ -6,7 +6,7 @@ import pytest
 
 from controller.access.rules import OPEN
 from controller.decisions import verdicts
-from controller.decisions.verdicts import Accept, Batch, Duplicate, Judgement, judge_term
+from controller.decisions.verdicts import Accept, Duplicate, Judgement, judge_term
 from controller.state.dedup_window import WINDOW
 from controller.state.shard_state import ShardState
 from coordinator.decisions.refusal import Refusal
@@ -60,11 +60,11 @@ def shard(batches: int = 0, *, epoch: int = 0) -> ShardState:
     return state
 
 
-def request(body: Batch | m.ListTopics, leader_epoch: int | None) -> m.Request:
+def request(body: m.ProduceBatch | m.ListTopics, leader_epoch: int | None) -> m.Request:
     return m.Request(request_id=1, client_id="client", leader_epoch=leader_epoch, body=body)
 
 
-def judge_batch(judged: Batch, state: ShardState, durable: int) -> Judgement:
+def judge_batch(judged: m.ProduceBatch, state: ShardState, durable: int) -> Judgement:
     return verdicts.judge_batch(judged, state, durable, user=ANONYMOUS, rules=OPEN)
 
 
@@ -105,7 +105,7 @@ def test_a_refusal_does_not_change_the_state() -> None:
 
 
 # Name → batch, number of stored batches, newest durable chunk, judgement or (verdict, after a barrier).
-ROWS: dict[str, tuple[Batch, int, int, Any]] = {
+ROWS: dict[str, tuple[m.ProduceBatch, int, int, Any]] = {
     # After a barrier, because a deposed leader may not know the topic.
     "row 11, an unknown topic": (batch(topic="other"), 0, 1, ("invalid", True)),
     "row 15, a newer producer epoch starts at 0": (batch(0, epoch=3), 2, 3, Accept()),
@@ -130,7 +130,7 @@ ROWS: dict[str, tuple[Batch, int, int, Any]] = {
 
 
 @pytest.mark.parametrize(("judged", "batches", "durable", "expected"), ROWS.values(), ids=ROWS.keys())
-def test_every_row_of_the_table(judged: Batch, batches: int, durable: int, expected: Any) -> None:
+def test_every_row_of_the_table(judged: m.ProduceBatch, batches: int, durable: int, expected: Any) -> None:
     judgement = judge_batch(judged, shard(batches), durable)
 
     assert expected == (verdict(judgement) if isinstance(expected, tuple) else judgement)
@@ -155,49 +155,6 @@ def test_batches_in_flight_are_limited_to_the_window() -> None:
 
     assert ("unavailable", False) == verdict(judge_batch(batch(WINDOW), state, 1))
     assert Accept() == judge_batch(batch(WINDOW), state, 2)
-
-
-def acknowledgements(sequence: int, count: int = 1) -> m.AcknowledgeBatch:
-    return m.AcknowledgeBatch(
-        topic="orders",
-        subscription="s",
-        consumer="c1",
-        incarnation=1,
-        acknowledgements=[m.Acknowledgement(0, 1, 0, 5)] * count,
-        producer_id=PRODUCER,
-        sequence=sequence,
-    )
-
-
-def test_acknowledgements_are_judged_by_the_same_table() -> None:
-    assert ("out_of_order", True) == verdict(judge_batch(acknowledgements(4), shard(3), 4))
-
-
-def test_acknowledgements_without_an_epoch_are_delayed_too() -> None:
-    judgement = judge_term(request(acknowledgements(0), None), 1)
-
-    assert ("not_leader", True) == (judgement.verdict, judgement.delayed)
-
-
-def test_a_repeated_batch_of_acknowledgements_gets_its_rejected_segments_again() -> None:
-    state = shard(0)
-    created = e.SubscriptionCreated(
-        topic_id=1, subscription_id=9, subscription="s", subscription_type="STREAM", order="strict", positions={}
-    )
-    accepted = e.RecordsAcknowledged(
-        topic_id=1,
-        subscription_id=9,
-        seek_generation=0,
-        ranges=[],
-        producer_id=PRODUCER,
-        rejected=[0],
-        digest=batch_digest(acknowledgements(0)),
-    )
-    state.apply_all([created, accepted], chunk=state.chunk + 1, at_ms=0)
-
-    assert Duplicate(state.chunk, None, 1, (0,)) == judge_batch(acknowledgements(0), state, state.chunk)
-    assert ("invalid", True) == verdict(judge_batch(acknowledgements(0, count=2), state, state.chunk))
-    assert ("invalid", True) == verdict(judge_batch(batch(0), state, state.chunk))
 
 
 def test_a_repetition_is_recognized_after_its_topic_was_deleted_and_created_again() -> None:

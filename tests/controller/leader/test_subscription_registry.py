@@ -116,34 +116,20 @@ async def test_a_late_copy_of_a_first_registration_is_fenced_after_its_topic_was
     assert isinstance(restarted, m.Registered), "the restarted program is welcome"
 
 
-async def test_replayed_acknowledgements_get_the_original_rejections_from_any_leader():
-    """Judging the batch again would reject the valid acknowledgement: its grant no longer exists."""
+async def test_a_repeated_acknowledgement_has_no_further_effect_and_needs_no_identity():
     shard = OneShard()
-    async with shard.client() as client:
-        async with shard.leader("a"):
-            await client.call(m.CreateTopic, topic="orders", segments=2, token="1")
-            opened = await client.call(m.OpenProducer, token="2")
-            registered = await client.call(m.RegisterConsumer, **CONSUMER, subscription_type="STREAM")
-            await client.call(
-                m.ProduceBatch, topic="orders", records=[m.Record(b"k", b"v", 0), m.Record(b"z", b"v", 0)]
-            )
-            held = {grant.segment: grant.generation for grant in registered.grants}
-            batch = {
-                **CONSUMER,
-                "acknowledgements": [m.Acknowledgement(0, held[0], 0, 0), m.Acknowledgement(1, held[1] + 5, 0, 1)],
-                "producer_id": opened.producer_id,
-                "producer_epoch": opened.producer_epoch,
-                "sequence": 0,
-            }
-            first = await client.call(m.AcknowledgeBatch, **batch)
-            await client.call(m.LeaveConsumer, **CONSUMER)
-            again = await client.call(m.AcknowledgeBatch, **batch)
-        async with shard.leader("b"):
-            later = await client.call(m.AcknowledgeBatch, **batch, leader_epoch=2)
+    async with shard.client() as client, shard.leader("a") as leader:
+        await client.call(m.CreateTopic, topic="orders", segments=2, token="1")
+        registered = await client.call(m.RegisterConsumer, **CONSUMER, subscription_type="STREAM")
+        await client.call(m.ProduceBatch, topic="orders", records=[m.Record(b"k", b"v", 0), m.Record(b"z", b"v", 0)])
+        held = {grant.segment: grant.generation for grant in registered.grants}
+        parts = [m.Acknowledgement(0, held[0], 0, 0), m.Acknowledgement(1, held[1] + 5, 0, 1)]
+        first = await client.call(m.AcknowledgeBatch, **CONSUMER, acknowledgements=parts)
+        again = await client.call(m.AcknowledgeBatch, **CONSUMER, acknowledgements=parts)
+        producers = len(leader.state.producers)
 
-    assert (False, [1]) == (first.duplicate, [segment for segment, _ in first.rejected])
-    assert (True, [1]) == (again.duplicate, [segment for segment, _ in again.rejected])
-    assert (True, again.rejected) == (later.duplicate, later.rejected)
+    assert [1] == [index for index, _ in first.rejected]
+    assert (first, 0) == (again, producers)
 
 
 async def test_leaving_a_subscription_that_does_not_exist_is_done() -> None:

@@ -13,17 +13,17 @@ WINDOW = 128  # docs/protocol.md
 
 
 def batch(sequence: int) -> FinishedBatch:
-    return FinishedBatch(sequence, 100 + sequence, 7, b"d" * 16, [e.Placement(1, 0, 65535, 7 * sequence, 2)], [3])
+    return FinishedBatch(sequence, 100 + sequence, 7, b"d" * 16, [e.Placement(1, 0, 65535, 7 * sequence, 2)])
 
 
 def test_batches_are_returned_unchanged_and_the_oldest_is_dropped():
     finished = FinishedBatches(map(batch, range(WINDOW)))
-    finished.append(FinishedBatch(WINDOW, 900, 7, b"", None))
+    finished.append(FinishedBatch(WINDOW, 900, 7, b"", []))
 
     assert len(finished) == WINDOW
     assert finished[0] == batch(1)
     assert finished[-2] == batch(WINDOW - 1)
-    assert finished[-1] == FinishedBatch(WINDOW, 900, 7, b"", None, [])
+    assert finished[-1] == FinishedBatch(WINDOW, 900, 7, b"", [])
     assert finished.oldest_chunk == 101
     assert [known.sequence for known in finished] == list(range(1, WINDOW + 1))
 

@@ -6,7 +6,6 @@ from coordinator.decisions.acknowledgements import judge
 from headgate.model import entries as e
 from headgate.model.offset_ranges import OffsetRanges
 from headgate.protocol import messages as m
-from headgate.protocol.batch_digest import batch_digest
 from tests.coordinator.conftest import Lead
 from tests.support.worlds.subscription_environment import CoordinatorHarness
 
@@ -108,18 +107,16 @@ async def test_rule_5_stream_is_cumulative_and_never_goes_back(harness: Coordina
     assert [e.AcknowledgedRange(0, 0, 4)] == harness.proposed(e.RecordsAcknowledged)[0].ranges
 
 
-async def test_a_batch_has_one_entry_with_accepted_and_rejected_segments(harness: CoordinatorHarness) -> None:
+async def test_a_batch_has_one_entry_with_what_counts(harness: CoordinatorHarness) -> None:
     generation = harness.subscription.holdings[0].generation
     batch = m.AcknowledgeBatch(
         topic="orders",
         subscription="billing",
         consumer="ada",
         incarnation=1,
-        acknowledgements=[m.Acknowledgement(0, generation, 0, 5), m.Acknowledgement(1, generation, 0, 5)],
-        producer_id=7,
-        producer_epoch=1,
-        sequence=3,
+        acknowledgements=[m.Acknowledgement(1, generation, 0, 5), m.Acknowledgement(0, generation, 0, 5)],
         checkpoints={0: "here", 1: "there", 2: "elsewhere"},
+        number=3,
     )
     judgement = judge(harness.subscription, harness.topic, batch)
 
@@ -129,20 +126,39 @@ async def test_a_batch_has_one_entry_with_accepted_and_rejected_segments(harness
             subscription_id=2,
             seek_generation=0,
             ranges=[e.AcknowledgedRange(0, 0, 5)],
-            producer_id=7,
-            producer_epoch=1,
-            sequence=3,
-            rejected=[1],
-            checkpoints={0: "here"},
-            digest=batch_digest(batch),
+            checkpoints={0: e.Checkpoint("here", generation, 3)},
         )
         == judgement.entry
     )
-    assert [1] == [segment for segment, _ in judgement.rejected]
+    assert [0] == [index for index, _ in judgement.rejected]
 
 
-async def test_a_batch_without_a_valid_acknowledgement_still_has_an_entry(harness: CoordinatorHarness) -> None:
+@pytest.mark.parametrize(
+    ("generations_later", "number", "counts"),
+    [(0, 4, True), (0, 3, False), (0, 2, False), (-1, 9, True)],
+    ids=["later batch", "same batch", "late copy", "first batch of a later grant"],
+)
+async def test_a_late_copy_of_a_batch_does_not_replace_the_checkpoint_of_a_later_one(
+    generations_later: int, number: int, *, counts: bool, harness: CoordinatorHarness
+) -> None:
+    generation = harness.subscription.holdings[0].generation
+    harness.subscription.checkpoints[0] = e.Checkpoint("known", generation + generations_later, 3)
+    batch = m.AcknowledgeBatch(
+        topic="orders",
+        subscription="billing",
+        consumer="ada",
+        incarnation=1,
+        acknowledgements=[m.Acknowledgement(0, generation, 0, 5)],
+        checkpoints={0: "given"},
+        number=number,
+    )
+    entry = judge(harness.subscription, harness.topic, batch).entry
+
+    assert entry is not None
+    assert entry.checkpoints == ({0: e.Checkpoint("given", generation, number)} if counts else {})
+
+
+async def test_a_batch_without_a_valid_acknowledgement_has_no_entry(harness: CoordinatorHarness) -> None:
     assert harness.acknowledge("ada", 0, 6) is not None
 
-    [entry] = harness.proposed(e.RecordsAcknowledged)
-    assert ([], [0], b"", 0) == (entry.ranges, entry.rejected, entry.digest, entry.sequence)
+    assert [] == harness.proposed(e.RecordsAcknowledged)

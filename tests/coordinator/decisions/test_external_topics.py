@@ -98,7 +98,7 @@ def test_a_backlog_is_described_where_it_cannot_be_counted(
 def test_a_grant_names_the_segment_as_its_source_does_and_has_its_checkpoint() -> None:
     given = topic("opaque")
     subscription = Subscription(given.topic_id, "t", 2, "s", e.SubscriptionType.CHECKPOINT, "strict")
-    subscription.checkpoints[0] = "at 7"
+    subscription.checkpoints[0] = e.Checkpoint("at 7", 1, 1)
 
     assert m.ExternalGrant(label="a", positions="opaque", checkpoint="at 7") == external_grant(subscription, given, 0)
     assert m.ExternalGrant(label="b", positions="opaque") == external_grant(subscription, given, 1)

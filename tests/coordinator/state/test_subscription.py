@@ -294,9 +294,10 @@ def test_a_segment_that_was_acknowledged_beyond_its_known_end_has_no_backlog() -
 
 def test_the_newest_checkpoint_of_each_segment_is_kept_until_a_seek_moves_it() -> None:
     known = subscription()
-    for checkpoints in ({0: "a", 1: "x"}, {0: "b"}):
+    a, b, x = (e.Checkpoint(text, 1, 1) for text in "abx")
+    for checkpoints in ({0: a, 1: x}, {0: b}):
         known.apply(e.RecordsAcknowledged(**IDS, seek_generation=0, ranges=[], checkpoints=checkpoints), 0)
-    assert {0: "b", 1: "x"} == known.checkpoints
+    assert {0: b, 1: x} == known.checkpoints
     known.apply(e.SubscriptionSeek(**IDS, seek_generation=1, positions={0: 0}, token="t"), 0)
 
-    assert {1: "x"} == known.checkpoints
+    assert {1: x} == known.checkpoints

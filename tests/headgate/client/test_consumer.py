@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import math
+import random
 from types import SimpleNamespace
 
 import pytest
 
 from headgate.client.consumer import Consumer
 from headgate.client.external_consumer import ExternalConsumer
-from headgate.errors import ConfigError, HeadgateError, LedgerError
+from headgate.errors import (
+    AcknowledgementsNotStoredError,
+    ConfigError,
+    HeadgateError,
+    LedgerError,
+    RequestRejectedError,
+)
 from headgate.model.position_token import PositionToken, decode_positions
 from headgate.protocol import messages as m
 from tests.support.fakes.scripted_leader import CLUSTER, TOPIC_ID, ScriptedCluster, grant
@@ -225,7 +232,7 @@ async def test_an_invalid_balance_or_capacity_is_refused(wrong: dict):
 
 async def test_a_consumer_without_a_name_gets_one_of_twelve_random_digits(cluster):
     client = cluster.client()
-    client.rng = SimpleNamespace(getrandbits=lambda count: 2**count - 1)
+    client.rng = SimpleNamespace(getrandbits=lambda count: 2**count - 1, random=random.random)
 
     assert "consumer-ffffffffffff" == Consumer(client, topic="orders", subscription="billing").name
 
@@ -298,20 +305,78 @@ async def test_acknowledgements_survive_every_behavior_of_the_leader(script, clu
         async with consumer(cluster) as reader:
             await take(reader, 3, acknowledge=True)
             await asyncio.sleep(8)
-            assert [(0, 1, 3)] == acknowledged(cluster)
+            assert {(0, 1, 3)} == set(acknowledged(cluster))
 
 
-async def test_a_refused_acknowledgement_is_counted_and_is_no_error(cluster):
+@pytest.mark.parametrize("verdict", ["forbidden", "quota_exceeded", "invalid"])
+async def test_an_acknowledgement_that_is_refused_for_a_while_is_stored_in_the_end(verdict, cluster):
+    """A right is withdrawn for two seconds, and the program acknowledges nothing more."""
+    cluster.store_records(records(*"01234"))
+    async with cluster.leader(grants=[grant()]) as leader:
+        leader.refused["AcknowledgeBatch"] = leader.refused["Heartbeat"] = verdict
+        async with consumer(cluster) as reader:
+            await take(reader, 5, acknowledge=True)
+            await asyncio.sleep(2)
+            assert [] == acknowledged(cluster)
+            leader.refused.clear()
+            await reader.flush(5)
+            assert [(0, 1, 5)] == acknowledged(cluster)
+            assert (1, 0) == (reader.acknowledged, reader.rejected)
+
+
+async def test_a_consumer_tolerates_a_missing_right_for_half_a_minute_and_then_raises(cluster):
+    cluster.store_records(records(*"01"))
+    async with cluster.leader(grants=[grant()]) as leader, consumer(cluster) as reader:
+        leader.refused["Heartbeat"] = leader.refused["RegisterConsumer"] = "forbidden"
+        await asyncio.sleep(20)
+        leader.announce()
+        await take(reader, 1)
+        leader.refused.clear()
+        await asyncio.sleep(20)
+        assert [0] == reader.segments
+        leader.refused["Heartbeat"] = "forbidden"
+        await take(reader, 1)
+        await asyncio.sleep(30)
+        with pytest.raises(RequestRejectedError, match="scripted forbidden"):
+            async with asyncio.timeout(20):
+                await anext(reader)
+
+
+async def test_a_revocation_is_confirmed_after_what_was_acknowledged_is_stored_or_else_reported(cluster):
     cluster.store_records(records(*"01"))
     async with cluster.leader(grants=[grant()]) as leader:
-        leader.script.append("invalid")
+        leader.refused["AcknowledgeBatch"] = "forbidden"
         async with consumer(cluster) as reader:
-            await take(reader, 1, acknowledge=True)
-            await asyncio.sleep(0.5)
-            assert 1 == reader.rejected
-            await take(reader, 1, acknowledge=True)
-            await asyncio.sleep(0.5)
-            assert [(0, 1, 2)] == acknowledged(cluster)
+            await take(reader, 2, acknowledge=True)
+            leader.push(registration(leader), revoked=[m.Revocation(segment=0, generation=1)])
+            await asyncio.sleep(15)
+            assert [] == leader.seen(m.ConfirmRevoked)
+            await asyncio.sleep(10)
+            assert 1 == len(leader.seen(m.ConfirmRevoked))
+            with pytest.raises(AcknowledgementsNotStoredError, match="segment 0: offsets 0 to 1") as raised:
+                await reader.flush(1)
+            assert {0: ((0, 2),)} == raised.value.offsets
+
+
+@pytest.mark.parametrize("ending", ["block", "close", "exception"])
+async def test_closing_says_which_acknowledgements_are_not_stored(ending, cluster, caplog):
+    """The network is cut at the end of a program that has acknowledged everything."""
+    cluster.store_records(records(*"012"))
+    async with cluster.leader(grants=[grant()]) as leader:
+        expected = ZeroDivisionError if ending == "exception" else AcknowledgementsNotStoredError
+        with pytest.raises(expected) as raised:  # noqa: PT012
+            async with consumer(cluster) as reader:
+                await take(reader, 1, acknowledge=True)
+                await reader.flush()
+                await take(reader, 2, acknowledge=True)
+                leader.answers = False
+                if ending == "exception":
+                    1 / 0  # noqa: B018
+                if ending == "close":
+                    await reader.close()
+        if ending != "exception":
+            assert {0: ((1, 3),)} == raised.value.offsets
+        assert "segment 0: offsets 1 to 2" in caplog.text
 
 
 async def test_an_acknowledgement_waits_while_too_many_are_collected(cluster):
@@ -343,19 +408,20 @@ async def test_closing_ends_a_wait_for_records_at_once_and_gives_a_silent_leader
     loop = asyncio.get_running_loop()
     cluster.store_records(records("0"))
     async with cluster.leader(grants=[grant()]) as leader, cluster.client() as client:
-        async with Consumer(client, topic="orders", subscription="billing") as reader:
-            await take(reader, 1, acknowledge=True)
-            waiting = asyncio.create_task(anext(reader))
-            await asyncio.sleep(0.01)
-            leader.answers = False
-            began = loop.time()
-            waiting.add_done_callback(lambda _: ended.append(loop.time()))
-            ended: list[float] = []
+        with pytest.raises(AcknowledgementsNotStoredError):  # noqa: PT012
+            async with Consumer(client, topic="orders", subscription="billing") as reader:
+                await take(reader, 1, acknowledge=True)
+                waiting = asyncio.create_task(anext(reader))
+                await asyncio.sleep(0.01)
+                leader.answers = False
+                began = loop.time()
+                waiting.add_done_callback(lambda _: ended.append(loop.time()))
+                ended: list[float] = []
         assert loop.time() == pytest.approx(began + 10, abs=0.01)
         assert ended == pytest.approx([began], abs=0.01)
         with pytest.raises(StopAsyncIteration):
             await waiting
-        assert "consumer.acknowledgements_not_flushed" in caplog.text
+        assert "consumer.acknowledgements_not_stored" in caplog.text
         assert [] == [task for task in asyncio.all_tasks() if task.get_name().startswith(reader.name)]
         async with cluster.leader(2) as successor:
             await asyncio.sleep(30)
@@ -410,7 +476,7 @@ async def test_a_revoked_segment_waits_for_all_records_although_some_are_acknowl
         await reader.acknowledge(second)
         await asyncio.sleep(0.5)
         assert 1 == len(leader.seen(m.ConfirmRevoked))
-        assert all(not task.done() for task in reader._tasks), "ended tasks are forgotten"
+        assert all(not task.done() for task in reader._tasks._tasks), "ended tasks are forgotten"
 
 
 async def test_the_last_acknowledgements_of_a_revoked_segment_have_a_second_after_its_limit(cluster):
@@ -425,6 +491,8 @@ async def test_the_last_acknowledgements_of_a_revoked_segment_have_a_second_afte
             assert [] == leader.seen(m.ConfirmRevoked)
             await asyncio.sleep(0.3)
             assert 1 == len(leader.seen(m.ConfirmRevoked))
+            with pytest.raises(AcknowledgementsNotStoredError):
+                await reader.flush(0)
 
 
 async def test_a_confirmation_that_is_refused_is_logged_and_the_segment_is_dropped(cluster, caplog):

@@ -8,7 +8,7 @@ import re
 import pytest
 
 from headgate.client.consumer import Consumer
-from headgate.errors import FencedError, NoLeaderError, RequestRejectedError
+from headgate.errors import AcknowledgementsNotStoredError, FencedError, NoLeaderError, RequestRejectedError
 from headgate.protocol import messages as m
 from tests.support.fakes.scripted_leader import grant
 from tests.support.worlds.consuming import acknowledged, consumer, nothing_more, records, registration, take
@@ -79,13 +79,12 @@ async def test_pushes_to_another_program_of_the_same_name_and_before_the_registr
         )
 
     reader = consumer(cluster)
-    assert 0 == reader.incarnation
-    reader._on_push(push(0))
+    reader._membership._on_push(push(0))
     assert [] == reader.segments
-    async with cluster.leader(), reader:
-        reader._on_push(push(reader.incarnation - 1))
+    async with cluster.leader() as leader, reader:
+        reader._membership._on_push(push(registration(leader).incarnation - 1))
         assert [] == reader.segments
-        reader._on_push(push(reader.incarnation))
+        reader._membership._on_push(push(registration(leader).incarnation))
         assert [0] == reader.segments
 
 
@@ -113,12 +112,14 @@ async def test_a_consumer_whose_heartbeat_is_fenced_ends(cluster, caplog):
 
 async def test_a_consumer_whose_acknowledgements_are_fenced_ends(cluster):
     cluster.store_records(records("0"))
-    async with cluster.leader(grants=[grant()]) as leader, consumer(cluster) as reader:
-        leader.script.append("fenced")
-        await take(reader, 1, acknowledge=True)
-        with pytest.raises(FencedError):
-            async with asyncio.timeout(4):
-                await anext(reader)
+    async with cluster.leader(grants=[grant()]) as leader:
+        with pytest.raises(AcknowledgementsNotStoredError, match="scripted fenced"):  # noqa: PT012
+            async with consumer(cluster) as reader:
+                leader.script.append("fenced")
+                await take(reader, 1, acknowledge=True)
+                with pytest.raises(FencedError):
+                    async with asyncio.timeout(4):
+                        await anext(reader)
         assert [] == leader.seen(m.Heartbeat), "it was not the heartbeat that ended it"
 
 

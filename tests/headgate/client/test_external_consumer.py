@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from drain.protocol import DrainedResponse
 from headgate.client.admin import Admin
 from headgate.client.consumer import Consumer
 from headgate.client.external_consumer import ExternalConsumer, GrantedSegment
@@ -82,7 +83,9 @@ class ExternalTopicShard(OneShard):
     async def drained(self, query):
         topic = self.leading.state.topics_by_id[query.topic_id]
         position = self.leading.state.subscriptions[query.subscription_id].position
-        return frozenset(s for s in query.segments if position(s) >= topic.layout.segments[s].end_offset)
+        ends = {s: topic.layout.segments[s].end_offset for s in query.segments}
+        drained = {s: end for s, end in ends.items() if position(s) >= end}
+        return DrainedResponse(id=0, drained=drained, watermark=query.at_least_chunk)
 
 
 @asynccontextmanager

@@ -22,8 +22,6 @@ def test_an_absent_number_keeps_its_meaning() -> None:
     assert defaults == {
         "RecordsStored.producer_epoch": 0,
         "RecordsStored.sequence": 0,
-        "RecordsAcknowledged.producer_epoch": 0,
-        "RecordsAcknowledged.sequence": 0,
         "AcknowledgedRange.first_bucket": 0,
         "AcknowledgedRange.end_bucket": 0,
         "TopicCreated.buckets": 16,

@@ -16,7 +16,7 @@ from controller.access.rules import AccessRules, Right, Role
 from controller.decisions import verdicts
 from controller.decisions.deadline import judge_deadline
 from controller.decisions.topic_commands import MAX_SEGMENTS
-from controller.decisions.verdicts import Accept, Batch, Duplicate, Judgement, judge_batch, judge_term
+from controller.decisions.verdicts import Accept, Duplicate, Judgement, judge_batch, judge_term
 from controller.devices.confirmations import MAX_CORRELATION_BYTES, MAX_RESPONSE_TOPIC_BYTES
 from controller.leader.request_decoding import MAX_SEARCHED_BYTES, Malformed, read_request
 from controller.state.dedup_window import WINDOW
@@ -327,7 +327,7 @@ def _batch(**changes: object) -> m.ProduceBatch:
     return m.ProduceBatch(**{**fields, **changes})
 
 
-def _judge_batch(batch: Batch, state: ShardState, durable: int) -> Judgement:
+def _judge_batch(batch: m.ProduceBatch, state: ShardState, durable: int) -> Judgement:
     return judge_batch(batch, state, durable, user=ANONYMOUS, rules=ALL_BUT_FORBIDDEN)
 
 
@@ -358,7 +358,7 @@ SITUATIONS = {
     "a sequence in the window, with other content": lambda: _judge(sequence=1, **NOWHERE),
     "a sequence in the window, finished or in flight": lambda: _judge(sequence=1, topic="deleted", durable=1),
     "the user has no right to it": lambda: _judge(topic=FORBIDDEN, records=TOO_LARGE),
-    "the topic or subscription does not exist": lambda: _judge(**NOWHERE),
+    "the topic does not exist": lambda: _judge(**NOWHERE),
     "records for an external topic or another `topic_id`, or a position not kept": lambda: _judge(
         topic="elsewhere", records=TOO_LARGE
     ),
@@ -371,7 +371,7 @@ SITUATIONS = {
 """Situation → the judgement of a batch in that situation which, where possible, is in later ones, too."""
 REASONS = {
     "a sequence in the window, with other content": "other content",
-    "the topic or subscription does not exist": "there is no topic 'nowhere'",
+    "the topic does not exist": "there is no topic 'nowhere'",
     "records for an external topic or another `topic_id`, or a position not kept": "is external",
     "a record is too large": "the limit is",
 }
@@ -409,24 +409,6 @@ def test_the_module_of_the_verdicts_lists_the_rows_of_the_table() -> None:
     assert [(row[0], row[1], row[2] == "yes") for row in DOCUMENT["Verdicts"].table()] == [
         (situation, reply, bool(barrier)) for situation, reply, barrier in listed
     ]
-
-
-@pytest.mark.parametrize("repeated", [1, 3], ids=["in the window", "next"])
-def test_an_unknown_subscription_is_judged_like_an_unknown_topic(repeated: int) -> None:
-    batch = m.AcknowledgeBatch(
-        topic="t",
-        subscription="unknown",
-        consumer="c",
-        incarnation=1,
-        acknowledgements=[m.Acknowledgement(0, 1, 0, 1)],
-        producer_id=2,
-        producer_epoch=1,
-        sequence=repeated,
-    )
-    judged = _judge_batch(batch, _state(3), DURABLE)
-
-    assert isinstance(judged, Refusal)
-    assert ("other content" if repeated == 1 else "no subscription 'unknown'") in judged.reason
 
 
 def test_a_batch_without_a_producer_skips_the_rows_about_producers() -> None:

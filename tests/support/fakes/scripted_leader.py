@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TypeVar, get_args
 
 from controller.chunk_writer.builder import ChunkBuilder
 from headgate.client.connection import Client
@@ -149,10 +149,10 @@ class ScriptedLeader:
         elif request.max_term_age_ms is not None and request.max_term_age_ms <= self.term_age_ms:
             expired = m.Rejected(verdict="expired", reason="scripted expired", term_age_ms=self.term_age_ms)
             self.reply(request, expired)
-        elif isinstance(body, m.ProduceBatch | m.AcknowledgeBatch):
-            self._batch(request, body)
         elif (verdict := self.refused.get(type(body).__name__)) is not None:
             self.refuse(request, verdict)
+        elif isinstance(body, m.ProduceBatch | m.AcknowledgeBatch):
+            self._batch(request, body)
         else:
             answer = self._command(body)
             if not self.mute:
@@ -175,10 +175,15 @@ class ScriptedLeader:
         action = self.script.popleft() if self.script else "accept"
         if action == "drop":
             return
-        if action in ("invalid", "not_leader", "fenced", "forgotten", "out_of_order", "unavailable"):
+        if action in get_args(m.Verdict):
             self.refuse(request, action)
             return
-        reply = self.cluster.store_batch(batch, self)
+        reply: m.AnyReplyBody | None
+        if isinstance(batch, m.AcknowledgeBatch):
+            self.cluster.acknowledged += batch.acknowledgements
+            reply = m.Acknowledged()
+        else:
+            reply = self.cluster.store_batch(batch, self)
         if reply is None:
             self.refuse(request, "out_of_order")
         elif action == "delay":
@@ -272,7 +277,7 @@ class ScriptedCluster:
             previous_next_sequence=self._producers[producer_id].previous_next_sequence,
         )
 
-    def store_batch(self, batch: m.ProduceBatch | m.AcknowledgeBatch, leader: ScriptedLeader) -> m.Committed | None:
+    def store_batch(self, batch: m.ProduceBatch, leader: ScriptedLeader) -> m.Committed | None:
         """Store a batch once; returns None if it is out of order."""
         identity = self._producers[batch.producer_id]
         batch_id = (batch.producer_id, batch.producer_epoch, batch.sequence)
@@ -280,13 +285,9 @@ class ScriptedCluster:
             return None
         if batch.sequence == identity.next_sequence:
             identity.next_sequence += 1
-            if isinstance(batch, m.AcknowledgeBatch):
-                self.acknowledged += batch.acknowledgements
-                self._answers[batch_id] = m.Committed(topic_id=TOPIC_ID)
-            else:
-                placements = self.store_records(batch.records, leader)
-                self.positions.append(batch.source_position)
-                self._answers[batch_id] = m.Committed(placements=placements, topic_id=TOPIC_ID)
+            placements = self.store_records(batch.records, leader)
+            self.positions.append(batch.source_position)
+            self._answers[batch_id] = m.Committed(placements=placements, topic_id=TOPIC_ID)
         return self._answers[batch_id]
 
     def store_records(self, records: list[m.Record], leader: ScriptedLeader | None = None) -> list[Placement]:

@@ -151,9 +151,6 @@ class History(RandomLedger):
                     subscription_id=subscription.subscription_id,
                     seek_generation=subscription.seek_generation,
                     ranges=[e.AcknowledgedRange(segment.segment_id, 0, self.rng.randrange(1, first + 1))],
-                    digest=first.to_bytes(16, "big"),
-                    rejected=[segment.segment_id] if first % 2 else [],
-                    **identity,
                 )
             )
 
@@ -199,7 +196,7 @@ class History(RandomLedger):
                         subscription_id=subscription.subscription_id,
                         seek_generation=subscription.seek_generation,
                         ranges=[e.AcknowledgedRange(segment, 0, 0)],
-                        checkpoints={segment: str(self.rng.randrange(9))},
+                        checkpoints={segment: e.Checkpoint(str(self.rng.randrange(9)), 1, self.rng.randrange(9))},
                     )
                 )
         elif chance < 0.97:

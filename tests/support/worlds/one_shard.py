@@ -156,6 +156,8 @@ class OneShard:
         self.yields_to_contender = False
         self.clock_ahead_ms = 0
         """How far the leader's wall clock is ahead."""
+        self.drained_segments: dict[int, int] = {}
+        """Segment → its end, of those that the Spark process would report."""
         self.open_session: OpenSession | None = None
         """Opens the session of MQTT devices; None: the leader stores no device messages."""
 
@@ -163,8 +165,9 @@ class OneShard:
         return now_ms() + self.clock_ahead_ms
 
     async def drained(self, query: DrainQuery) -> DrainedResponse:
-        """Report nothing as drained, in place of the Spark process."""
-        return DrainedResponse(id=0, watermark=query.at_least_chunk)
+        """Report `drained_segments`, in place of the Spark process."""
+        drained = {segment: end for segment, end in self.drained_segments.items() if segment in query.segments}
+        return DrainedResponse(id=0, drained=drained, watermark=query.at_least_chunk)
 
     async def begin(self, instance: str = "a", transport: Any = None) -> ShardLeader:
         """Read the ledger, write the next term chunk, and return its leader."""

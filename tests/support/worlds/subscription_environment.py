@@ -295,7 +295,7 @@ class CoordinatorHarness:
             incarnation,
             acknowledgements=[m.Acknowledgement(segment, generation, first_offset, end_offset)],
         )
-        rejected = self.coordinator.acknowledge(batch)
+        rejected = self.coordinator.acknowledge(batch).rejected
         return rejected[0][1] if rejected else None
 
     def take_pushes(self, consumer: str) -> list[m.Push]:

@@ -1,0 +1,244 @@
+"""Keep what a program acknowledged until the leader has stored it. Pure.
+
+*Acknowledged* and *stored* are two sets, and only a reply of the leader moves an offset from one to the other.
+What is acknowledged and not stored is fresh, in flight, or refused:
+
+1. Acknowledgements belong to a holding, (segment, generation), which begins with its grant and ends when the
+   consumer drops it. One for a holding that has ended is late: it cannot count any more.
+2. A fresh acknowledgement is sent, and is in flight until its outcome is known. One batch is in flight at a time.
+3. What the leader stores is forgotten. STREAM is cumulative: that includes all earlier offsets of the holding.
+4. What the leader refuses stays refused while the holding lasts, whatever the reason. `retry` makes it fresh again.
+5. With a holding ends what is not stored of it. Its number is counted: the next holder delivers those records again.
+6. What is given up is remembered, until it is reported to the program.
+7. Of each holding only the newest checkpoint is sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from headgate.client.decisions.held_segments import HeldKey
+from headgate.model.entries import SubscriptionType
+from headgate.model.identifiers import SegmentId
+from headgate.model.offset_ranges import OffsetRange, OffsetRanges
+from headgate.protocol.messages import MAX_BATCH_ACKNOWLEDGEMENTS, Acknowledgement
+
+Offsets = Mapping[SegmentId, tuple[OffsetRange, ...]]
+"""Segment → (first, end) of offsets. Empty: only a checkpoint of an external segment."""
+ByHolding = Mapping[HeldKey, OffsetRanges]
+"""Holding → offsets. Empty: only a checkpoint of an external segment."""
+MAX_NAMED: Final = 10
+"""Segments, and ranges of one segment, that a text names."""
+
+
+@dataclass(slots=True, eq=False)
+class _Holding:
+    acknowledged: int
+    """STREAM: the offset after the last one that is acknowledged."""
+    fresh: OffsetRanges = field(default_factory=OffsetRanges)
+    refused: OffsetRanges = field(default_factory=OffsetRanges)
+    checkpoint: str | None = None
+    """The newest one that is not stored."""
+    checkpoint_is_due: bool = False
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether there is something to send."""
+        return bool(self.fresh) or self.checkpoint_is_due
+
+
+@dataclass(frozen=True, slots=True)
+class AcknowledgementBatch:
+    """What one request contains."""
+
+    acknowledgements: list[Acknowledgement]
+    checkpoints: dict[int, str]
+
+
+class UnstoredAcknowledgements:
+    """The acknowledgements of one consumer that are not stored."""
+
+    def __init__(self, kind: SubscriptionType) -> None:
+        self.stored = 0
+        """Acknowledgements that the leader has stored."""
+        self.late = 0
+        """Acknowledgements that ended unstored with their holding, or came after its end."""
+        self._kind = kind
+        self._holdings: dict[HeldKey, _Holding] = {}
+        self._fresh_keys: dict[HeldKey, None] = {}
+        """Holdings with something fresh, the first one to be sent first."""
+        self._in_flight: AcknowledgementBatch | None = None
+        self._given_up: dict[SegmentId, OffsetRanges] = {}
+
+    # The program
+
+    def begin(self, key: HeldKey, start_offset: int) -> None:
+        """Begin a holding, of which everything below ``start_offset`` is stored."""
+        self._holdings[key] = _Holding(start_offset)
+
+    def add(self, key: HeldKey, first_offset: int, end_offset: int) -> None:
+        """Acknowledge ``first_offset`` up to ``end_offset``; STREAM: everything below ``end_offset``."""
+        holding = self._holdings.get(key)
+        if holding is None:
+            self.late += 1
+            return
+        if self._kind == SubscriptionType.STREAM:
+            first_offset, holding.acknowledged = holding.acknowledged, max(holding.acknowledged, end_offset)
+        holding.fresh.add(first_offset, end_offset)
+        if holding.is_fresh:
+            self._fresh_keys[key] = None
+
+    def add_checkpoint(self, key: HeldKey, checkpoint: str) -> None:
+        """Set where the next holder of an external segment continues."""
+        if (holding := self._holdings.get(key)) is not None:
+            holding.checkpoint, holding.checkpoint_is_due = checkpoint, True
+            self._fresh_keys[key] = None
+
+    def end(self, key: HeldKey) -> int:
+        """End a holding; return how many of its acknowledgements were not stored."""
+        holding = self._holdings.pop(key, None)
+        self._fresh_keys.pop(key, None)
+        lost = 0 if holding is None else len(holding.fresh | holding.refused)
+        self.late += lost
+        return lost
+
+    def give_up(self, key: HeldKey) -> Offsets:
+        """End a holding although not everything of it is stored; remember and return what is not."""
+        lost = by_segment(self.unstored([key]))
+        for segment, ranges in lost.items():
+            self._given_up[segment] = self._given_up.get(segment, OffsetRanges()) | OffsetRanges(ranges)
+        self.end(key)
+        return lost
+
+    def take_given_up(self) -> Offsets:
+        """Return what was given up since the last call."""
+        given_up, self._given_up = self._given_up, {}
+        return {segment: tuple(ranges) for segment, ranges in given_up.items()}
+
+    def unstored(self, keys: Iterable[HeldKey] | None = None) -> ByHolding:
+        """Return what is acknowledged and not stored, of ``keys`` or of all holdings."""
+        sent: dict[HeldKey, OffsetRanges] = {}
+        for each in () if self._in_flight is None else self._in_flight.acknowledgements:
+            ranges = sent.setdefault((each.segment, each.generation), OffsetRanges())
+            ranges.add(each.first_offset, each.end_offset)
+        found: dict[HeldKey, OffsetRanges] = {}
+        for key in self._holdings if keys is None else self._holdings.keys() & keys:
+            holding = self._holdings[key]
+            ranges = holding.fresh | holding.refused | sent.get(key, OffsetRanges())
+            if ranges or holding.checkpoint is not None:
+                found[key] = ranges
+        return found
+
+    def still_unstored(self, earlier: ByHolding) -> ByHolding:
+        """Return the part of ``earlier`` that is not stored yet. What was acknowledged since does not count."""
+        now = self.unstored(earlier)
+        return {key: earlier[key] & ranges for key, ranges in now.items() if earlier[key] & ranges or not earlier[key]}
+
+    @property
+    def has_refused(self) -> bool:
+        """Whether `retry` makes anything fresh."""
+        return any(
+            holding.refused or (holding.checkpoint is not None and not holding.checkpoint_is_due)
+            for holding in self._holdings.values()
+        )
+
+    @property
+    def ranges(self) -> int:
+        """Number of ranges that wait to be sent."""
+        return sum(len(holding.fresh) + len(holding.refused) for holding in self._holdings.values())
+
+    # The leader
+
+    def next_batch(self) -> AcknowledgementBatch | None:
+        """Put the next fresh acknowledgements into flight; None: there are none."""
+        assert self._in_flight is None, "one batch is in flight at a time"
+        acknowledgements: list[Acknowledgement] = []
+        checkpoints: dict[int, str] = {}
+        while self._fresh_keys and len(acknowledgements) < MAX_BATCH_ACKNOWLEDGEMENTS:
+            key = next(iter(self._fresh_keys))
+            holding = self._holdings[key]
+            if holding.checkpoint is not None:
+                checkpoints[key[0]] = holding.checkpoint
+                holding.checkpoint_is_due = False
+            # A checkpoint alone needs an acknowledgement as well; an empty one changes nothing.
+            first, end = holding.fresh.pop_first() if holding.fresh else (holding.acknowledged, holding.acknowledged)
+            acknowledgements.append(Acknowledgement(*key, first, end))
+            if not holding.is_fresh:
+                del self._fresh_keys[key]
+        if not acknowledgements:
+            return None
+        self._in_flight = AcknowledgementBatch(acknowledgements, checkpoints)
+        return self._in_flight
+
+    def replied(self, rejected: Mapping[int, str]) -> None:
+        """Record the reply to the batch in flight. ``rejected``: index → reason of what does not count."""
+        batch, self._in_flight = self._in_flight, None
+        assert batch is not None, "a reply to no batch"
+        for index, each in enumerate(batch.acknowledgements):
+            if index in rejected:
+                self._refuse(each)
+            else:
+                self._store(each, batch)
+
+    def failed(self) -> None:
+        """Record that the batch in flight was refused as a whole, or has no reply."""
+        batch, self._in_flight = self._in_flight, None
+        for each in () if batch is None else batch.acknowledgements:
+            self._refuse(each)
+
+    def retry(self) -> None:
+        """Make everything that was refused fresh again."""
+        for key, holding in self._holdings.items():
+            for first, end in holding.refused:
+                holding.fresh.add(first, end)
+            holding.refused = OffsetRanges()
+            holding.checkpoint_is_due = holding.checkpoint is not None
+            if holding.is_fresh:
+                self._fresh_keys[key] = None
+
+    def _store(self, stored: Acknowledgement, batch: AcknowledgementBatch) -> None:
+        self.stored += 1
+        holding = self._holdings.get((stored.segment, stored.generation))
+        if holding is None:
+            return
+        if self._kind == SubscriptionType.STREAM:
+            holding.refused = OffsetRanges()
+        if holding.checkpoint is not None and holding.checkpoint == batch.checkpoints.get(stored.segment):
+            holding.checkpoint, holding.checkpoint_is_due = None, False
+
+    def _refuse(self, refused: Acknowledgement) -> None:
+        holding = self._holdings.get((refused.segment, refused.generation))
+        if holding is None:
+            self.late += 1
+        else:
+            holding.refused.add(refused.first_offset, refused.end_offset)
+
+
+def by_segment(offsets: ByHolding) -> Offsets:
+    """Return ``offsets`` without the generations."""
+    found: dict[SegmentId, OffsetRanges] = {}
+    for (segment, _), ranges in sorted(offsets.items()):
+        found[SegmentId(segment)] = found.get(SegmentId(segment), OffsetRanges()) | ranges
+    return {segment: tuple(ranges) for segment, ranges in found.items()}
+
+
+def offsets_text(offsets: Offsets) -> str:
+    """Return ``offsets`` for people, as in "segment 3: offsets 5 to 9"."""
+    parts = [f"segment {segment}: {_ranges_text(ranges)}" for segment, ranges in sorted(offsets.items())]
+    more = [f"{len(parts) - MAX_NAMED} more segments"] if len(parts) > MAX_NAMED else []
+    return "; ".join(parts[:MAX_NAMED] + more)
+
+
+def _ranges_text(ranges: tuple[OffsetRange, ...]) -> str:
+    if not ranges:
+        return "its checkpoint"
+    parts = list(_range_texts(ranges))
+    more = [f"{len(parts) - MAX_NAMED} more ranges"] if len(parts) > MAX_NAMED else []
+    return "offsets " + ", ".join(parts[:MAX_NAMED] + more)
+
+
+def _range_texts(ranges: tuple[OffsetRange, ...]) -> Iterator[str]:
+    for first, end in ranges:
+        yield str(first) if end == first + 1 else f"{first} to {end - 1}"

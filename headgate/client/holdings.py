@@ -1,0 +1,130 @@
+"""What one consumer holds: it starts and stops readers as the leader's messages say, and finishes what is revoked.
+
+1. Undelivered records of a revoked segment are dropped: its next holder delivers them.
+2. The revocation of a segment is confirmed once every record delivered from it is durably acknowledged, or
+   shortly before the leader would fence the segment (`finish_seconds`). What the program has acknowledged by
+   then and is not stored is given up, which `Acknowledger.flush` reports.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from headgate.client.acknowledger import Acknowledger
+from headgate.client.confirmations import Confirmations
+from headgate.client.consumer_requests import ConsumerRequests
+from headgate.client.consumer_tasks import ConsumerTasks
+from headgate.client.decisions.held_segments import Changes, HeldSegments, finish_seconds
+from headgate.client.record_feed import RecordFeed
+from headgate.errors import AcknowledgementsNotStoredError
+from headgate.event_log import EventLogger
+from headgate.model.bucket_ranges import slice_of
+from headgate.model.entries import SubscriptionType
+from headgate.model.identifiers import SegmentId
+from headgate.protocol import messages as m
+
+
+class Holdings:
+    """The segments of one consumer."""
+
+    def __init__(
+        self,
+        kind: SubscriptionType,
+        requests: ConsumerRequests,
+        feed: RecordFeed,
+        acknowledger: Acknowledger,
+        tasks: ConsumerTasks,
+        log: EventLogger,
+    ) -> None:
+        self.finish_seconds = 0.0
+        """How long the records delivered from a revoked segment can be acknowledged."""
+        self.confirmations = Confirmations(requests.confirm, self._on_confirmed, log)
+        self.on_dropped: Callable[[], None] = lambda: None
+        """Called when a segment of a CHECKPOINT consumer is stopped at once."""
+        self._kind = kind
+        self._feed = feed
+        self._acknowledger = acknowledger
+        self._tasks = tasks
+        self._log = log
+        self._decisions = HeldSegments()
+        self._closed = False
+
+    @property
+    def may_lack_grants(self) -> bool:
+        """Whether a heartbeat is due at once."""
+        return self._decisions.may_lack_grants
+
+    def generations(self) -> list[tuple[int, int]]:
+        """Return (segment, generation) of every holding, for a heartbeat."""
+        self._decisions.may_lack_grants = False
+        return self._feed.generations()
+
+    def registration_requested(self) -> None:
+        """Remember what is granted from now on: the list in the reply may be older."""
+        self._decisions.registration_requested()
+
+    def registered(self, leader_epoch: int, reply: m.Registered) -> None:
+        """Apply the complete list."""
+        self.finish_seconds = finish_seconds(reply.revoke_timeout_seconds)
+        self._apply(self._decisions.registered(leader_epoch, reply))
+
+    def changed(self, push: m.AssignmentChanged) -> None:
+        """Apply differences."""
+        self._apply(self._decisions.changed(push))
+
+    def drop_all(self) -> None:
+        """Stop reading: the leader has removed this consumer."""
+        self._apply(self._decisions.drop_all())
+
+    async def close(self) -> None:
+        """Deliver no more records, and ignore further messages of the leader."""
+        self._closed = True
+        await self._feed.close()
+
+    def _apply(self, changes: Changes) -> None:
+        if self._closed:
+            return
+        for key in changes.stop:
+            self._feed.drop(*key)
+            self._acknowledger.end(key)
+            self._log.info("segment.dropped", segment=key[0], generation=key[1])
+            if self._kind == SubscriptionType.CHECKPOINT:
+                self.on_dropped()
+        for revocation in changes.finish:
+            self._tasks.spawn(self._finish(revocation), f"finish-{revocation.segment}")
+        for revocation in changes.confirm:
+            self.confirmations.add(revocation)
+        for grant in changes.start:
+            begun = self._feed.begin(grant)
+            self._acknowledger.begin((grant.segment, grant.generation), begun.acknowledged)
+            segment_slice = slice_of(grant.segment, grant.first_bucket, grant.end_bucket)
+            self._log.info("segment.granted", segment=str(segment_slice), generation=grant.generation)
+
+    async def _finish(self, revocation: m.Revocation) -> None:
+        """Rule 2."""
+        key = (revocation.segment, revocation.generation)
+        holding = self._feed.holdings[key]
+        self._feed.stop(holding)
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self.finish_seconds
+        if self._kind != SubscriptionType.CHECKPOINT:
+            try:
+                async with asyncio.timeout_at(deadline):
+                    while not holding.is_acknowledged(self._kind) and self._feed.holds(holding):
+                        holding.progress.clear()
+                        await holding.progress.wait()
+            except TimeoutError:
+                self._log.warning("segment.released_unacknowledged", segment=revocation.segment)
+            try:
+                await self._acknowledger.flush(max(1.0, deadline - loop.time()), [key])
+            except AcknowledgementsNotStoredError:
+                self._acknowledger.give_up(key)
+        if self._feed.holds(holding):
+            self.confirmations.add(revocation)
+
+    def _on_confirmed(self, revocation: m.Revocation) -> None:
+        self._decisions.confirmed(revocation)
+        self._feed.drop(revocation.segment, revocation.generation)
+        self._feed.own.discard(SegmentId(revocation.segment))
+        self._acknowledger.end((revocation.segment, revocation.generation))

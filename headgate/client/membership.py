@@ -1,0 +1,169 @@
+"""One consumer's membership of its subscription: registration, heartbeats, and the leader's messages to it.
+
+1. The consumer registers again at every leader announcement, which also follows every reconnection.
+   It keeps its incarnation, and continues to deliver meanwhile. A heartbeat without a reply is no
+   reason to: a registration costs a leader that is late already far more.
+2. Pushes can be lost, so every heartbeat lists what the consumer holds, and the leader pushes what
+   is missing again.
+3. A newer program of the same name, an eviction by a command, or the deletion of the subscription
+   fences this consumer: the iterator raises FencedError.
+4. Until its user has lacked the right for `FORBIDDEN_SECONDS`, nothing changes: an access file is soon
+   corrected. Then the iterator raises the refusal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from typing import Final
+
+from headgate.client.connection import DEFAULT_TIMEOUT_SECONDS, Client
+from headgate.client.consumer_requests import ConsumerRequests
+from headgate.client.consumer_tasks import ConsumerTasks
+from headgate.client.holdings import Holdings
+from headgate.client.record_feed import RecordFeed
+from headgate.errors import FencedError, NoLeaderError, RequestRejectedError
+from headgate.event_log import EventLogger
+from headgate.model.identifiers import SegmentId
+from headgate.protocol import messages as m
+
+FORBIDDEN_SECONDS: Final = 30.0
+"""Half the default grace period, during which the leader keeps the segments of a silent consumer."""
+
+
+class Membership:
+    """Keeps one consumer registered."""
+
+    def __init__(
+        self,
+        client: Client,
+        requests: ConsumerRequests,
+        feed: RecordFeed,
+        holdings: Holdings,
+        tasks: ConsumerTasks,
+        log: EventLogger,
+        *,
+        open_feed: Callable[[int, int], None],
+    ) -> None:
+        """``open_feed`` gets the shard and the id of the topic, at each registration."""
+        self._client = client
+        self._requests = requests
+        self._feed = feed
+        self._holdings = holdings
+        self._tasks = tasks
+        self._log = log
+        self._open_feed = open_feed
+        self._shard = 0
+        self._subscription_id: int | None = None
+        """Id of its subscription; None before the first registration."""
+        self._registration_needed = asyncio.Event()
+        self._interval_seconds = 5.0
+        self._forbidden_since: float | None = None
+        """Loop time since which every request was forbidden; None: the newest was not."""
+        self._cleanup_callbacks: list[Callable[[], None]] = []
+
+    async def open(self, shard: int, timeout_seconds: float) -> None:
+        """Register, and stay registered."""
+        client, self._shard = self._client, shard
+        deadline = asyncio.get_running_loop().time() + timeout_seconds
+        self._requests.open(shard, client.now_ms())
+        key = self._requests.push_key
+        client.replies.expect_pushes(key, self._on_push)
+        self._cleanup_callbacks.append(lambda: client.replies.forget_pushes(key))
+        self._cleanup_callbacks.append(
+            await client.watch_head(shard, lambda head: self._feed.head.advance(head.head)),
+        )
+        await self.register(max(0.0, deadline - asyncio.get_running_loop().time()))
+        self._cleanup_callbacks.append(client.on_leader(shard, lambda _: self._registration_needed.set()))
+        # The leader says whether the segment was pruned before its end.
+        self._holdings.on_dropped = self._registration_needed.set
+        self._tasks.spawn(self._maintain_registration(), "membership")
+        self._tasks.spawn(self._holdings.confirmations.run(), "confirmations")
+
+    def close(self) -> None:
+        """Ignore further messages."""
+        for remove in self._cleanup_callbacks:
+            remove()
+        self._cleanup_callbacks.clear()
+
+    async def leave(self, timeout_seconds: float) -> None:
+        """Give up the membership. The leader notices the absence of a consumer that cannot reach it."""
+        try:
+            await self._requests.leave(timeout_seconds)
+        except (NoLeaderError, RequestRejectedError) as error:
+            self._log.warning("consumer.leave_failed", reason=str(error))
+
+    async def register(self, timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS) -> None:
+        """Register, and apply the complete list of grants in the reply."""
+        self._holdings.registration_requested()
+        registered, leader_epoch = await self._requests.register(
+            self._subscription_id, self._feed.own_positions, timeout_seconds
+        )
+        self._subscription_id = registered.subscription_id
+        self._feed.head.advance(registered.head)
+        self._interval_seconds = registered.heartbeat_interval_seconds
+        self._open_feed(self._shard, registered.topic_id)
+        self._holdings.registered(leader_epoch, registered)
+        self._feed.own = {SegmentId(segment) for segment, _ in self._feed.holdings}
+
+    def positions_text(self) -> str:
+        """Return where the next consumer continues, and what these positions belong to."""
+        return self._requests.positions_text(self._feed.positions, self._feed.own)
+
+    async def heartbeat(self) -> m.HeartbeatReply:
+        """Say that this consumer is alive, and what it holds."""
+        alive = await self._requests.heartbeat(self._holdings.generations())
+        self._feed.head.advance(alive.head)
+        return alive
+
+    async def _maintain_registration(self) -> None:
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(0.0 if self._holdings.may_lack_grants else self._interval_seconds):
+                    await self._registration_needed.wait()
+            registers = self._registration_needed.is_set()
+            self._registration_needed.clear()
+            try:
+                await (self.register() if registers else self.heartbeat())
+                self._forbidden_since = None
+            except NoLeaderError as error:
+                self._log.warning("consumer.no_leader", reason=str(error))
+            except FencedError:
+                raise
+            except RequestRejectedError as error:
+                if error.verdict == "forbidden":
+                    await self._tolerate(error)
+                elif registers:
+                    raise
+                else:
+                    # Evicted while disconnected. The registration shows whether for good.
+                    self._log.warning("consumer.heartbeat_rejected", reason=str(error))
+                    self._holdings.drop_all()
+                    registers = True
+            else:
+                registers = False
+            if registers:
+                self._registration_needed.set()
+
+    async def _tolerate(self, forbidden: RequestRejectedError) -> None:
+        """Rule 4: raise ``forbidden`` if the right has been missing for too long, else pause."""
+        now = asyncio.get_running_loop().time()
+        self._forbidden_since = now if self._forbidden_since is None else self._forbidden_since
+        if now - self._forbidden_since >= FORBIDDEN_SECONDS:
+            raise forbidden
+        self._log.warning("consumer.forbidden", reason=str(forbidden))
+        await asyncio.sleep(self._interval_seconds)
+
+    def _on_push(self, push: m.Push) -> None:
+        if push.incarnation != self._requests.incarnation:
+            return
+        if isinstance(push, m.AssignmentChanged):
+            self._holdings.changed(push)
+        elif isinstance(push, m.ConsumerFenced) and self._feed.is_open:
+            self._log.warning("consumer.fenced", reason=push.reason)
+            known = self._client.leader(self._shard)
+            if known is None or push.leader_epoch >= known.leader_epoch:
+                self._holdings.drop_all()
+                # The reply shows whether another program has this name, or this one was only evicted.
+                self._registration_needed.set()

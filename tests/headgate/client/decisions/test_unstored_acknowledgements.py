@@ -1,0 +1,136 @@
+"""Only a reply of the leader makes an acknowledgement stored, whatever happens in between."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headgate.client.decisions.unstored_acknowledgements import UnstoredAcknowledgements, by_segment, offsets_text
+from headgate.model.entries import SubscriptionType
+from headgate.model.identifiers import SegmentId
+from headgate.protocol.messages import MAX_BATCH_ACKNOWLEDGEMENTS, Acknowledgement
+
+HELD = ((0, 1), (0, 2), (5, 3))
+
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("acknowledge"), st.sampled_from(HELD), st.integers(0, 12), st.integers(1, 4)),
+        st.tuples(st.just("send")),
+        st.tuples(st.just("reply"), st.sets(st.integers(0, 6))),
+        st.tuples(st.just("fail")),
+        st.tuples(st.just("retry")),
+    ),
+    max_size=30,
+)
+
+
+class Leader:
+    """Counts what it stores, and what the program acknowledged."""
+
+    def __init__(self, kind: SubscriptionType) -> None:
+        self.kind = kind
+        self.stored: dict[tuple[int, int], set[int]] = {key: set() for key in HELD}
+        self.acknowledged: dict[tuple[int, int], set[int]] = {key: set() for key in HELD}
+
+    def covered(self, first: int, end: int) -> range:
+        return range(0 if self.kind == SubscriptionType.STREAM else first, end)
+
+    def store(self, each: Acknowledgement) -> None:
+        self.stored[each.segment, each.generation].update(self.covered(each.first_offset, each.end_offset))
+
+
+def play(kind: SubscriptionType, story: list[tuple]) -> None:  # type: ignore[type-arg]
+    unstored, leader, batch = UnstoredAcknowledgements(kind), Leader(kind), None
+    for key in HELD:
+        unstored.begin(key, 0)
+    for step in story:
+        match step:
+            case ("acknowledge", key, first, count):
+                unstored.add(key, first, first + count)
+                leader.acknowledged[key].update(leader.covered(first, first + count))
+            case ("send",) if batch is None:
+                batch = unstored.next_batch()
+            case ("reply", rejected) if batch is not None:
+                for index, each in enumerate(batch.acknowledgements):
+                    if index not in rejected:
+                        leader.store(each)
+                unstored.replied(dict.fromkeys(rejected, "no"))
+                batch = None
+            case ("fail",) if batch is not None:
+                unstored.failed()
+                batch = None
+            case ("retry",):
+                unstored.retry()
+        now = unstored.unstored()
+        for key in HELD:
+            missing = leader.acknowledged[key] - leader.stored[key]
+            kept = {offset for part in now.get(key, ()) for offset in range(*part)}
+            assert missing <= kept, "what is not stored is kept"
+            assert kept <= leader.acknowledged[key]
+    if batch is not None:
+        unstored.failed()
+    unstored.retry()
+    while (batch := unstored.next_batch()) is not None:
+        for each in batch.acknowledgements:
+            leader.store(each)
+        unstored.replied({})
+    assert leader.stored == leader.acknowledged
+    assert not unstored.unstored()
+
+
+@given(story=steps)
+def test_a_stream_stores_in_the_end_what_was_acknowledged_whatever_was_refused_in_between(story: list[tuple]) -> None:  # type: ignore[type-arg]
+    play(SubscriptionType.STREAM, story)
+
+
+@given(story=steps)
+def test_a_queue_stores_in_the_end_what_was_acknowledged_whatever_was_refused_in_between(story: list[tuple]) -> None:  # type: ignore[type-arg]
+    play(SubscriptionType.QUEUE, story)
+
+
+def test_a_batch_has_a_limit_and_the_rest_follows() -> None:
+    unstored = UnstoredAcknowledgements(SubscriptionType.QUEUE)
+    unstored.begin((0, 1), 0)
+    for offset in range(MAX_BATCH_ACKNOWLEDGEMENTS + 1):
+        unstored.add((0, 1), 2 * offset, 2 * offset + 1)
+    sizes = []
+    while (batch := unstored.next_batch()) is not None:
+        sizes.append(len(batch.acknowledgements))
+        unstored.replied({})
+
+    assert [MAX_BATCH_ACKNOWLEDGEMENTS, 1] == sizes
+
+
+def test_what_was_in_flight_when_its_segment_moved_counts_as_its_reply_says() -> None:
+    unstored = UnstoredAcknowledgements(SubscriptionType.STREAM)
+    for key in HELD[1:]:
+        unstored.begin(key, 0)
+        unstored.add(key, 0, 5)
+    unstored.next_batch()
+    for key in HELD[1:]:
+        unstored.end(key)
+    unstored.replied({0: "held by another consumer"})
+
+    assert (1, 1) == (unstored.stored, unstored.late)
+
+
+def test_only_what_was_there_before_is_still_unstored() -> None:
+    unstored = UnstoredAcknowledgements(SubscriptionType.STREAM)
+    unstored.begin((0, 1), 3)
+    unstored.add((0, 1), 0, 5)
+    before = unstored.unstored()
+    unstored.next_batch()
+    unstored.add((0, 1), 0, 9)
+    assert {SegmentId(0): ((3, 5),)} == by_segment(unstored.still_unstored(before))
+    unstored.replied({})
+
+    assert {} == unstored.still_unstored(before)
+    assert {SegmentId(0): ((5, 9),)} == by_segment(unstored.unstored())
+
+
+def test_a_text_names_ten_segments_and_ten_ranges_of_one() -> None:
+    many = {SegmentId(segment): ((0, 1),) for segment in range(12)}
+    gaps = tuple((2 * offset, 2 * offset + 1) for offset in range(12))
+
+    assert "segment 9: offsets 0; 2 more segments" in offsets_text(many)
+    assert "segment 3: offsets 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 2 more ranges" == offsets_text({SegmentId(3): gaps})
