@@ -36,6 +36,7 @@ class FakeSpark:
         self.subscription = subscription
         self.takes_seconds = 0.1
         self.fails = False
+        self.failures: dict[int, str] = {}
         self.records = 7
         self.queries = 0
         self.external = None
@@ -49,6 +50,8 @@ class FakeSpark:
         await asyncio.sleep(self.takes_seconds)
         if self.fails:
             raise DrainCheckError("away", "unreachable")
+        if self.failures:
+            return BacklogResponse(id=1, rows=[], failures=self.failures)
         row = BacklogRow(
             shard=shard,
             watermark=3,
@@ -119,6 +122,21 @@ async def test_totals_and_outlook_follow_from_sparks_count(harness):
 
     assert (found.counted_by, found.records, found.oldest_ms, found.as_of_ms) == ("spark", 7, 900, 1000)
     assert (found.outlook, found.drained_in_seconds) == ("shrinking", 7.0)
+
+
+async def test_a_shard_that_cannot_be_counted_is_reported_ever_less_often(harness):
+    """It was a warning every 15 s without end."""
+    harness.spark.failures = {0: "a gap"}
+    with capture_logs() as logs:
+        async with harness.open():
+            await asyncio.sleep(3600)
+            harness.spark.failures = {0: "damaged"}
+            await asyncio.sleep(15)
+            harness.spark.failures = {}
+            await asyncio.sleep(60)
+
+    reasons = [each["reason"] for each in logs if each["event"] == "backlog.not_counted"]
+    assert ["a gap"] * 6 + ["damaged"] == reasons
 
 
 async def test_without_spark_the_leader_counts(harness):
