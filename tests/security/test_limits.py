@@ -16,7 +16,6 @@ pytestmark = [pytest.mark.security, pytest.mark.asyncio(loop_scope="session"), p
 
 CLUSTER = "test"
 FLOOD = 200
-SECRET = b"s" * 32
 
 
 def exceeded(quota: str) -> Metric:

@@ -307,6 +307,8 @@ async def test_the_page_of_a_daemon_follows_a_split_a_drain_and_a_killed_leader(
         await browser.open(f"{root}{SUBSCRIPTION}")
         await browser.until("document.getElementById('live').innerText === 'live'")
 
+        topic = (await cluster.commands.succeed("topic", "describe", "orders", "--json")).document()
+        spark.ends = {each["segment"]: each["next_offset"] for each in topic["segments"]}
         spark.drained = frozenset({0, 2})
         shop.let_acknowledge(1000)
         await browser.until(

@@ -23,6 +23,8 @@ class FakeDrainService:
 
     def __init__(self) -> None:
         self.drained: frozenset[int] = frozenset()
+        self.ends: dict[int, int] = {}
+        """Segment → the end to which it was counted. Default: 4."""
         self.watermark: int | None = 100
         """The last counted chunk; None: the one that a request needs."""
         self.error: str | None = None
@@ -77,7 +79,7 @@ class FakeDrainService:
         if isinstance(request, Ping):
             return Pong(id=request.id, runs=0, ledger=self.ledger)
         assert isinstance(request, DrainedRequest)
-        drained = dict.fromkeys(request.query.segments & self.drained, 4)
+        drained = {each: self.ends.get(each, 4) for each in request.query.segments & self.drained}
         watermark = request.query.at_least_chunk if self.watermark is None else self.watermark
         return DrainedResponse(
             id=request.id, drained=drained, watermark=watermark, error=self.error, ledger=self.ledger
