@@ -18,6 +18,7 @@ from controller.snapshots.restore import refuse_former_folder
 from headgate.errors import ConfigError, LedgerError, LedgerFormatError, ObjectMissingError, StoreUnavailableError
 from headgate.ledger.identity import is_ledger_id
 from headgate.ledger.ledger import Ledger
+from headgate.protocol import messages as m
 from headgate.storage.object_store import Store
 
 log = structlog.get_logger(__name__)
@@ -30,6 +31,15 @@ class ClusterConfig:
     shards: int
     session_secret: SessionSecret
     ledger: LedgerIdentity
+
+    def describe(self, ledger_url: str) -> m.ClusterDescription:
+        """Return what clients need to know."""
+        return m.ClusterDescription(
+            protocol=m.PROTOCOL_VERSION,
+            shards=self.shards,
+            ledger_url=ledger_url,
+            ledger_id=self.ledger.ledger_id or "",
+        )
 
 
 async def join_cluster(

@@ -132,7 +132,7 @@ class Daemon:
         self._drain = DrainConnection(settings, self.instruments, self._rng, self._recheck_drained)
         self._client_ids = ClientIds()
         self._access = AccessControl(settings.access.rules(), self.instruments)
-        self._description: m.ClusterDescription | None = None
+        self._describe: Callable[[], m.ClusterDescription] | None = None
         self._peers = Peers(self.instance, lambda: read_peer_tls(self.settings.http))
         self._cluster_status = ClusterStatus(
             instance=self.instance,
@@ -191,9 +191,7 @@ class Daemon:
         self._http.is_peer = lambda token: secret.accepts_http_token(token, self.instance, self._now_ms())
         self._cluster_status.elections = elections
         shards = config.shards
-        self._description = m.ClusterDescription(
-            protocol=m.PROTOCOL_VERSION, shards=shards, ledger_url=settings.ledger.url
-        )
+        self._describe = partial(config.describe, settings.ledger.url)
         transport = self._transport = self._broker.transport(self.instance, config.session_secret)
         transport.on_connection(self._on_broker)
         await stack.enter_async_context(transport)
@@ -451,9 +449,9 @@ class Daemon:
 
     def _on_broker(self, connected: bool) -> None:
         self.instruments.observe(events.BrokerConnected() if connected else events.BrokerDisconnected())
-        if connected and self._transport is not None and self._description is not None:
+        if connected and self._transport is not None and self._describe is not None:
             topic = m.cluster_topic(self.settings.cluster.name)
-            self._transport.publish(topic, m.encode(self._description), retain=True)
+            self._transport.publish(topic, m.encode(self._describe()), retain=True)
         if self._spreader is not None:
             self._spreader.broker_changed(connected)
         for leader in self._active_leaders():

@@ -423,6 +423,7 @@ class Admin(ClusterRequests):
                 f"{method}: topic {topic!r} is external, so only its source knows when its records were stored; "
                 "give no timestamp"
             )
+        await self._client.ledger_id()
         return await positions_at(Ledger(self._store(), self._shard(topic)), described, timestamp_ms)
 
     def _store(self) -> Store:

@@ -7,11 +7,18 @@ password.
 from __future__ import annotations
 
 import asyncio
+from typing import Final
 
-from headgate.errors import NoLeaderError, ProtocolError, TransportError
+from headgate.errors import LedgerError, NoLeaderError, ProtocolError, StoreUnavailableError, TransportError
 from headgate.event_log import get_logger
+from headgate.ledger.identity import read_ledger_id
+from headgate.ledger.paths import IDENTITY_PATH
 from headgate.protocol import messages as m
+from headgate.storage.object_store import Store
 from headgate.transport.port import Transport
+
+STORE_RETRY_SECONDS: Final = 1.0
+_REMEDY: Final = "Correct ledger_url of this client, or mount the cluster's ledger there"
 
 log = get_logger(__name__)
 
@@ -20,13 +27,23 @@ class ClusterWatch:
     """What one client knows of its broker and of its cluster."""
 
     def __init__(
-        self, transport: Transport, cluster: str, *, broker: str, broker_timeout_seconds: float | None
+        self,
+        transport: Transport,
+        cluster: str,
+        *,
+        broker: str,
+        broker_timeout_seconds: float | None,
+        ledger_url: str,
     ) -> None:
-        """``broker``: where it is, for messages. The time-out is for the first connection; None: that of the caller."""
+        """``broker``, ``ledger_url``: where they are, for messages.
+
+        The time-out is for the first connection; None: that of the caller.
+        """
         self._transport = transport
         self._cluster = cluster
         self.broker = f"the broker at {broker}" if broker else "the broker"
         """Where it is, and which file says so, for messages."""
+        self._ledger_url = ledger_url
         self._broker_timeout_seconds = broker_timeout_seconds
         self._broker_answered = asyncio.Event()
         """It has accepted a connection, or refused the first one."""
@@ -83,6 +100,34 @@ class ClusterWatch:
             )
         assert self._description is not None, "signalled without a description"
         return self._description
+
+    async def ledger_id(self, store: Store | None, timeout_seconds: float) -> str:
+        """Return the id of the cluster's ledger; empty if no daemon knows it. ``store``: has to have that ledger.
+
+        Raises like `description`, and:
+            LedgerError: the store has another ledger, or none.
+            StoreUnavailableError: the store was unreachable all the time.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_seconds
+        described = await self.description(timeout_seconds)
+        url, theirs = self._ledger_url or "the store", f"the daemons of cluster {self._cluster!r} use "
+        theirs += f"{described.ledger_url} with id {described.ledger_id}"
+        while store is not None and described.ledger_id:
+            try:
+                found = await read_ledger_id(store, url)
+            except StoreUnavailableError as error:
+                if loop.time() + STORE_RETRY_SECONDS >= deadline:
+                    raise StoreUnavailableError(f"{IDENTITY_PATH} of {url} cannot be read: {error}; {theirs}") from None
+                log.warning("ledger.unverified", url=url, reason=str(error))
+                await asyncio.sleep(STORE_RETRY_SECONDS)
+                continue
+            if found is None:
+                raise LedgerError(f"{url} has no object {IDENTITY_PATH}, so it is no ledger: {theirs}. {_REMEDY}")
+            if found != described.ledger_id:
+                raise LedgerError(f"{url} is another ledger, with id {found}: {theirs}. {_REMEDY}")
+            break
+        return described.ledger_id
 
     def outage(self, otherwise: str = "no connection yet") -> str:
         """Return why there is no connection to the broker, for people."""

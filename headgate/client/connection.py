@@ -82,11 +82,12 @@ class Client:
         rng: random.Random | None = None,
         broker: str = "",
         broker_timeout_seconds: float | None = None,
+        ledger_url: str = "",
     ) -> None:
         """``transport`` has this client's `will`, if it supports one. ``store`` is for consumers.
 
-        ``broker``: where it is, for messages. ``broker_timeout_seconds``: how long it may take to accept the first
-        connection; None: as long as the caller of `description` waits.
+        ``broker``, ``ledger_url``: where they are, for messages. ``broker_timeout_seconds``: how long it may take to
+        accept the first connection; None: as long as the caller of `description` waits.
         """
         self.transport = transport
         self.cluster = cluster
@@ -101,7 +102,11 @@ class Client:
         self.request_ids: Iterator[int] = itertools.count(self.rng.getrandbits(40) << 20)
         self._store = store
         self._cluster_watch = ClusterWatch(
-            transport, cluster, broker=broker, broker_timeout_seconds=broker_timeout_seconds
+            transport,
+            cluster,
+            broker=broker,
+            broker_timeout_seconds=broker_timeout_seconds,
+            ledger_url=ledger_url,
         )
         self._incarnation = 0
         self._leaders: dict[int, LeaderWatch] = {}
@@ -153,6 +158,7 @@ class Client:
             rng=rng,
             broker=config.broker,
             broker_timeout_seconds=config.broker_timeout_seconds,
+            ledger_url=config.ledger_url,
         )
 
     @property
@@ -232,6 +238,14 @@ class Client:
     async def shards(self, timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS) -> int:
         """Return the number of shards; raises like `description`."""
         return (await self.description(timeout_seconds)).shards
+
+    async def ledger_id(self, timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS) -> str:
+        """Return the id of the cluster's ledger; empty if no daemon knows it.
+
+        Raises like `description`. If this client has a store, also LedgerError, if that has another ledger or none, and
+        StoreUnavailableError, if it is unreachable all the time.
+        """
+        return await self._cluster_watch.ledger_id(self._store, timeout_seconds)
 
     async def watch_leader(self, shard: int) -> None:
         """Subscribe to the leader announcements of ``shard``."""

@@ -150,6 +150,7 @@ class Consumer:
             RequestRejectedError: the leader refuses, e.g. because the topic does not exist.
             PositionOutOfRangeError: ``positions`` are of another topic, or one is not in its segment.
             OtherHistoryError: ``positions`` are of a ledger that was replaced by an older one.
+            LedgerError: the store has another ledger than the daemons, or none.
 
         """
         deadline = asyncio.get_running_loop().time() + self._connect_timeout_seconds

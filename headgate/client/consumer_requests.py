@@ -103,8 +103,9 @@ class ConsumerRequests:
         )
         return token.encode()
 
-    def open(self, shard: int, incarnation: int) -> None:
-        """Set what is known only when the consumer is entered."""
+    async def open(self, shard: int, incarnation: int, timeout_seconds: float) -> None:
+        """Set what is known only when the consumer is entered; raises what `Client.ledger_id` raises."""
+        self.ledger_id = await self._client.ledger_id(timeout_seconds)
         self._shard = shard
         self._member["incarnation"] = incarnation
 

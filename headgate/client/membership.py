@@ -67,7 +67,7 @@ class Membership:
         """Register, and stay registered."""
         client, self._shard = self._client, shard
         deadline = asyncio.get_running_loop().time() + timeout_seconds
-        self._requests.open(shard, client.now_ms())
+        await self._requests.open(shard, client.now_ms(), timeout_seconds)
         key = self._requests.push_key
         client.replies.expect_pushes(key, self._on_push)
         self._cleanup_callbacks.append(lambda: client.replies.forget_pushes(key))

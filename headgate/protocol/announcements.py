@@ -8,11 +8,15 @@ from headgate.protocol.request_fields import Epoch
 
 
 class ClusterDescription(msgspec.Struct, frozen=True, kw_only=True):
-    """Retained: what a client needs to know about the cluster."""
+    """Retained: what a client needs to know about the cluster.
+
+    ``ledger_id``: the random id of its ledger; empty while the daemon does not know it.
+    """
 
     protocol: int
     shards: int
     ledger_url: str
+    ledger_id: str = ""
 
 
 class LeaderAnnouncement(msgspec.Struct, frozen=True, kw_only=True):

@@ -31,6 +31,9 @@ from headgate.reading.head import POLL_SECONDS, Head
 COMPACTION_RECHECK_SECONDS: Final = 30.0
 """How often a reader checks whether its missing next chunk was compacted, if the known head does not include it."""
 
+MISSING_SECONDS: Final = 60.0
+"""How long an object that a leader has stated may be missing. A listing of a busy store lags by seconds."""
+
 log = get_logger(__name__)
 
 
@@ -68,7 +71,7 @@ class SegmentReader:
         self._cache = cache
         self._compacted = compacted
         self._compaction_checked_at = float("-inf")
-        self._unreadable_logged = False
+        self._unreadable_since: float | None = None
         self._head = head
         self._deliver = deliver
         self._filter = _GrantFilter(grant, skip_acknowledged=skip_acknowledged)
@@ -110,7 +113,7 @@ class SegmentReader:
                 if self.next_chunk <= self._head.number:
                     await self._wait_for(error)
                 continue
-            self._unreadable_logged = False
+            self._unreadable_since = None
             self._head.history.add(self.next_chunk, chunk.term_id, chunk.previous_term_id)
             rows = chunk.get(self._segment)
             if rows is not None:
@@ -156,9 +159,17 @@ class SegmentReader:
         return moved
 
     async def _wait_for(self, error: Exception) -> None:
-        if not self._unreadable_logged:
-            log.warning("segment.unreadable", segment=self._segment, reason=str(error))
-            self._unreadable_logged = True
+        """Wait before another attempt. Raises LedgerError: a chunk that a leader has stated is missing for too long."""
+        now = asyncio.get_running_loop().time()
+        if self._unreadable_since is None:
+            self._unreadable_since = now
+            log.error("segment.unreadable", segment=self._segment, reason=str(error))
+        stated = isinstance(error, ObjectMissingError) and self.next_chunk <= self._head.history.newest
+        if stated and now - self._unreadable_since >= MISSING_SECONDS:
+            raise LedgerError(
+                f"{error}: it has been missing for {MISSING_SECONDS:g} s, and the leader says that chunk "
+                f"{self._head.history.newest} exists. Objects of the ledger were lost, or it is not mounted here"
+            )
         await asyncio.sleep(POLL_SECONDS)
 
     async def _deliver_rows(self, rows: Rows) -> None:
@@ -169,7 +180,7 @@ class SegmentReader:
             if offset > self.next_offset:
                 raise LedgerError(
                     f"chunk {self.next_chunk}: segment {self._segment} continues at offset {offset}, expected "
-                    f"{self.next_offset}; records are missing",
+                    f"{self.next_offset}; records are missing, or an older ledger was put back while this consumer ran",
                 )
             key = rows.keys[index]
             disposition = _Disposition.DELIVER if self._delivers_all else self._filter.classify(offset, key)

@@ -114,6 +114,30 @@ async def test_a_cluster_survives_the_loss_and_the_move_of_everything_that_holds
     await restore(story, backup)
 
 
+async def test_an_older_ledger_that_is_put_back_under_a_running_consumer_hides_no_record(story: Story) -> None:
+    """The first new term has the leader epoch of a lost one, and new records have the offsets of lost ones."""
+    cluster = story.cluster
+    ledger, backup = cluster.folder / "store", cluster.folder / "put back"
+    await cluster.stop("only")
+    shutil.copytree(ledger, backup)
+    await story.daemon()
+    running = await cluster.commands.start("running", "consume", "orders", "billing", "--consumer", "c")
+    await story.produce(20)
+    await running.until_printed(20)
+
+    await cluster.stop("only")
+    shutil.rmtree(ledger)
+    shutil.copytree(backup, ledger)
+    await story.daemon()
+    new = jsonl({"id": f"k{n % 5}", "n": n} for n in range(100, 125))
+    run = await cluster.commands.succeed("produce", "orders", "--key-field", "id", stdin=new)
+    assert "stored 25, failed 0" in run.err
+
+    assert 1 == await running.ended(60)
+    assert "an older ledger was put back" in running.errors()
+    assert list(range(100, 125)) == await story.consume()
+
+
 async def move(story: Story, folder: Path) -> None:
     """Move the ledger to ``folder``, as docs/operations/backup.md describes."""
     cluster = story.cluster

@@ -14,7 +14,6 @@ from headgate.client.admin import Admin
 from headgate.client.connection import DEFAULT_TIMEOUT_SECONDS, Client
 from headgate.errors import HeadgateError, NoLeaderError, ProtocolError, RequestRejectedError
 from headgate.event_log import get_logger
-from headgate.ledger.identity import read_ledger_id
 from headgate.ledger.ledger import Ledger
 from headgate.model.hashing import shard_of
 from headgate.protocol import messages as m
@@ -88,9 +87,8 @@ async def open_topic_source(
 
     async with client:
         shard = shard_of(topic, await client.shards(timeout_seconds))
-        ledger = Ledger(client.store, shard)
+        ledger, ledger_id = Ledger(client.store, shard), await client.ledger_id(timeout_seconds)
         newest_chunk = await ledger.newest()
-        ledger_id = await read_ledger_id(client.store, "the ledger") or ""
         try:
             description = await describe()
         except RequestRejectedError as error:

@@ -3,79 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
-import random
-from contextlib import AsyncExitStack
 
 import pytest
 
-from controller.settings.load import RetentionSettings
 from controller.state.shard_state import ShardState
 from headgate.client.admin import Admin
-from headgate.client.connection import Client
 from headgate.client.consumer import Consumer
 from headgate.client.producer import Producer
-from headgate.client.producer_settings import ProducerSettings
-from headgate.errors import FencedError, OtherHistoryError, PositionOutOfRangeError, RequestRejectedError
-from headgate.model.position_token import without_segments
+from headgate.errors import FencedError, RequestRejectedError
 from headgate.protocol import messages as m
-from tests.support.worlds.one_shard import CLUSTER, OneShard, now_ms
+from tests.support.worlds.one_shard import OneShard
+from tests.support.worlds.one_shard_programs import SMALL, client, consume, create, in_order, produce, reader
 
 pytestmark = pytest.mark.looptime
-
-KEYS = [f"key-{n}".encode() for n in range(10)]
-SMALL = ProducerSettings(batch_bytes=200)
-
-
-def client(world: OneShard, client_id: str, user: str | None = None) -> Client:
-    description = m.ClusterDescription(protocol=m.PROTOCOL_VERSION, shards=1, ledger_url="file:///x")
-    world.broker.retained[m.cluster_topic(CLUSTER)] = m.encode(description)
-    # Two programs never use the same tokens.
-    seeds = world.__dict__.setdefault("seeds", itertools.count(1))
-    return Client(
-        transport=world.broker.transport(client_id, will=Client.will(CLUSTER, client_id, user)),
-        store=world.store,
-        cluster=CLUSTER,
-        client_id=client_id,
-        user=user,
-        now_ms=now_ms,
-        rng=random.Random(next(seeds)),
-    )
-
-
-async def produce(world: OneShard, count: int, client_id: str = "producer", pause_seconds: float = 0.0) -> None:
-    async with Producer(client(world, client_id), settings=SMALL) as producer:
-        deliveries = []
-        for n in range(count):
-            deliveries.append(await producer.send("orders", KEYS[n % len(KEYS)], str(n).encode()))
-            await asyncio.sleep(pause_seconds)
-        for delivery in deliveries:
-            await delivery
-
-
-async def consume(consumer: Consumer, found: dict[bytes, list[int]], count: int, timeout_seconds: float = 120) -> None:
-    """Read and acknowledge until ``found`` has ``count`` records, without repeated deliveries."""
-    async with asyncio.timeout(timeout_seconds):
-        while sum(map(len, found.values())) < count:
-            record = await anext(consumer)
-            values = found.setdefault(record.key, [])
-            if int(record.value) not in values:
-                values.append(int(record.value))
-            await consumer.acknowledge(record)
-
-
-def in_order(count: int) -> dict[bytes, list[int]]:
-    return {key: list(range(index, count, len(KEYS))) for index, key in enumerate(KEYS)}
-
-
-def reader(world: OneShard, name: str = "c", **more) -> Consumer:
-    settings = {"topic": "orders", "subscription": "billing", "name": name, "start": "earliest", **more}
-    return Consumer(client(world, f"client-{name}"), **settings)
-
-
-async def create(world: OneShard, segments: int = 2) -> None:
-    async with Admin(client(world, "admin")) as admin:
-        await admin.create_topic("orders", segments=segments)
 
 
 async def test_produced_records_are_consumed_in_order_and_acknowledged():
@@ -240,102 +180,6 @@ async def test_queue_and_checkpoint_read_everything():
     assert 100 == len({(record.segment, record.offset) for record in half + rest})
 
 
-@pytest.mark.parametrize("new_records", [0, 40])
-async def test_positions_from_before_a_restore_of_an_older_ledger_are_refused(new_records: int):
-    """Waiting there would skip the records that get these offsets next, and so would going on behind them."""
-    world = OneShard()
-    point = {"subscription": "point", "type": "CHECKPOINT"}
-    async with world.leader():
-        await create(world, segments=1)
-        await produce(world, 20)
-        backup = dict(world.store.objects)
-        await produce(world, 30)
-        async with reader(world, "p", **point) as old:
-            assert 50 == len([await anext(old) for _ in range(50)])
-            positions = old.positions
-
-    restored = OneShard()
-    restored.store.objects.update(backup)
-    async with restored.leader():
-        await produce(restored, new_records)
-        with pytest.raises(OtherHistoryError, match="an older ledger was put back"):
-            async with reader(restored, "p", **point, positions=positions):
-                pass
-        async with Admin(client(restored, "admin")) as admin:
-            assert [] == await admin.list_subscriptions("orders"), "a refused consumer joins nothing"
-        async with reader(restored, "p", **point) as new:
-            assert list(range(20 + new_records)) == [(await anext(new)).offset for _ in range(20 + new_records)]
-
-
-async def test_positions_of_a_deleted_topic_are_refused_by_the_one_that_was_created_again():
-    world = OneShard()
-    point = {"subscription": "point", "type": "CHECKPOINT"}
-    async with world.leader(), Admin(client(world, "admin")) as admin:
-        await create(world, segments=1)
-        await produce(world, 10)
-        async with reader(world, "p", **point) as old:
-            assert 10 == len([await anext(old) for _ in range(10)])
-            positions = old.positions
-        await admin.delete_topic("orders")
-        await admin.create_topic("orders")
-        await produce(world, 20, "again")
-        with pytest.raises(PositionOutOfRangeError, match="with id 1, which was deleted: the present topic has id 3"):
-            async with reader(world, "p", **point, positions=positions):
-                pass
-        async with reader(world, "p", **point) as new:
-            assert list(range(20)) == [(await anext(new)).offset for _ in range(20)]
-
-
-@pytest.mark.parametrize("read", [10, 60])
-async def test_a_segment_that_was_pruned_before_its_end_is_an_error_now_and_after_a_restart(read: int):
-    world = OneShard(retention=RetentionSettings(checkpoint_retention_seconds=0))
-    point = {"subscription": "point", "type": "CHECKPOINT"}
-    gone = "segment 0 of topic 'orders' was pruned before it was read: its records 10 to 59 are gone"
-    async with world.leader(), Admin(client(world, "admin")) as admin, AsyncExitStack() as stack:
-        await create(world, segments=1)
-        await produce(world, 60)
-        old = await stack.enter_async_context(reader(world, "p", **point))
-        assert list(range(read)) == [(await anext(old)).offset for _ in range(read)]
-        positions = old.positions
-        await admin.split("orders", 0)
-        assert (0,) == (await admin.prune_topic("orders")).segments
-        await produce(world, 20, "again")
-        if read == 60:
-            assert 20 == len([await anext(old) for _ in range(20)])
-        else:
-            with pytest.raises(PositionOutOfRangeError, match=gone):
-                await asyncio.wait_for(read_all(old, 21), 60)
-            with pytest.raises(PositionOutOfRangeError, match=gone):
-                await stack.enter_async_context(reader(world, "p", **point, positions=positions))
-            positions = without_segments(positions, [0])
-        async with reader(world, "p2", **point, positions=positions) as new:
-            await old.__aexit__(None, None, None)
-            assert 20 == len([await anext(new) for _ in range(20)])
-        stack.pop_all()
-
-
-async def test_a_checkpoint_consumer_that_ran_through_a_restore_ends_with_an_error():
-    world = OneShard()
-    async with AsyncExitStack() as stack:
-        async with world.leader():
-            await create(world, segments=1)
-            point = reader(world, "p", subscription="point", type="CHECKPOINT")
-            await stack.enter_async_context(point)
-            backup = dict(world.store.objects)
-            await produce(world, 5)
-            for _ in range(5):
-                await anext(point)
-        world.store.objects.clear()
-        world.store.objects.update(backup)
-        # Another term than the consumer's, as an older backup has.
-        async with world.leader("b"):
-            pass
-        async with world.leader("c"):
-            with pytest.raises(OtherHistoryError, match="Start it without its positions"):
-                await asyncio.wait_for(anext(point), 60)
-            await stack.aclose()
-
-
 async def delete(world: OneShard, *, force: bool = True) -> None:
     async with Admin(client(world, "admin")) as admin:
         await admin.delete_subscription("orders", "billing", force=force)
@@ -448,48 +292,3 @@ async def test_lists_of_any_length_arrive_in_pages():
             assert isinstance(first, m.PageReply)
             assert first.next is not None, "one page does not hold everything"
             assert len(m.encode(first)) < 512 * 1024
-
-
-@pytest.mark.parametrize("lost", [20, 40])
-async def test_a_consumer_of_a_lost_history_fails_and_its_next_start_misses_nothing(lost: int):
-    """A backup with 10 records is put back while it runs: 25 new records take the offsets of lost ones.
-
-    The term that writes them has the leader epoch of a lost term.
-    """
-    world = OneShard()
-    found: dict[bytes, list[int]] = {}
-    async with AsyncExitStack() as stack:
-        async with world.leader():
-            await create(world, segments=1)
-            await produce(world, 10)
-            consumer = await stack.enter_async_context(reader(world))
-            await consume(consumer, found, 10)
-            await asyncio.sleep(1)
-        backup = dict(world.store.objects)
-        async with world.leader():
-            await produce(world, 10 + lost)
-            await consume(consumer, found, 10 + lost)
-            await asyncio.sleep(1)
-        world.store.objects.clear()
-        world.store.objects.update(backup)
-        async with world.leader() as leader:
-            assert 2 == leader.leader_epoch
-            await produce(world, 25)
-            with pytest.raises(
-                OtherHistoryError, match="is not in the ledger of shard 0: an older ledger was put back"
-            ):
-                await consume(consumer, found, 100)
-            assert {10} == {each.acknowledged_offset for each in (await described(world)).segments}
-            again: dict[bytes, list[int]] = {}
-            async with reader(world) as restarted:
-                await consume(restarted, again, 25)
-    assert in_order(25) == again
-
-
-async def described(world: OneShard):
-    async with Admin(client(world, "admin")) as admin:
-        return await admin.describe_subscription("orders", "billing")
-
-
-async def read_all(consumer: Consumer, count: int) -> list[int]:
-    return [(await anext(consumer)).offset for _ in range(count)]

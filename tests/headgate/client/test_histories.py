@@ -1,0 +1,258 @@
+"""Consumers, and their positions, whose ledger or topic is another one than they remember; with a real leader."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from contextlib import AsyncExitStack
+
+import pytest
+
+from controller.settings.load import RetentionSettings
+from controller.snapshots.restore import catch_up
+from controller.state.shard_state import ShardState
+from coordinator.steps import complete_now
+from headgate.client.admin import Admin
+from headgate.client.consumer import Consumer
+from headgate.client.producer import Producer
+from headgate.errors import LedgerError, OtherHistoryError, PositionOutOfRangeError
+from headgate.ledger.paths import chunk_path
+from headgate.model.position_token import without_segments
+from tests.support.fakes.object_store import FakeStore
+from tests.support.worlds.one_shard import OneShard
+from tests.support.worlds.one_shard_programs import KEYS, client, consume, create, in_order, produce, reader
+
+pytestmark = pytest.mark.looptime
+
+
+async def described(world: OneShard):
+    async with Admin(client(world, "admin")) as admin:
+        return await admin.describe_subscription("orders", "billing")
+
+
+async def read_all(consumer: Consumer, count: int) -> list[int]:
+    return [(await anext(consumer)).offset for _ in range(count)]
+
+
+@pytest.mark.parametrize("lost", [20, 40])
+async def test_a_consumer_of_a_lost_history_fails_and_its_next_start_misses_nothing(lost: int):
+    """A backup with 10 records is put back while it runs: 25 new records take the offsets of lost ones.
+
+    The term that writes them has the leader epoch of a lost term.
+    """
+    world = OneShard()
+    found: dict[bytes, list[int]] = {}
+    async with AsyncExitStack() as stack:
+        async with world.leader():
+            await create(world, segments=1)
+            await produce(world, 10)
+            consumer = await stack.enter_async_context(reader(world))
+            await consume(consumer, found, 10)
+            await asyncio.sleep(1)
+        backup = dict(world.store.objects)
+        async with world.leader():
+            await produce(world, 10 + lost)
+            await consume(consumer, found, 10 + lost)
+            await asyncio.sleep(1)
+        world.store.objects.clear()
+        world.store.objects.update(backup)
+        async with world.leader() as leader:
+            assert 2 == leader.leader_epoch
+            await produce(world, 25)
+            with pytest.raises(
+                OtherHistoryError, match="is not in the ledger of shard 0: an older ledger was put back"
+            ):
+                await consume(consumer, found, 100)
+            assert {10} == {each.acknowledged_offset for each in (await described(world)).segments}
+            again: dict[bytes, list[int]] = {}
+            async with reader(world) as restarted:
+                await consume(restarted, again, 25)
+    assert in_order(25) == again
+
+
+@pytest.mark.parametrize("new_records", [0, 40])
+async def test_positions_from_before_a_restore_of_an_older_ledger_are_refused(new_records: int):
+    """Waiting there would skip the records that get these offsets next, and so would going on behind them."""
+    world = OneShard()
+    point = {"subscription": "point", "type": "CHECKPOINT"}
+    async with world.leader():
+        await create(world, segments=1)
+        await produce(world, 20)
+        backup = dict(world.store.objects)
+        await produce(world, 30)
+        async with reader(world, "p", **point) as old:
+            assert 50 == len([await anext(old) for _ in range(50)])
+            positions = old.positions
+
+    restored = OneShard()
+    restored.store.objects.update(backup)
+    async with restored.leader():
+        await produce(restored, new_records)
+        with pytest.raises(OtherHistoryError, match="an older ledger was put back"):
+            async with reader(restored, "p", **point, positions=positions):
+                pass
+        async with Admin(client(restored, "admin")) as admin:
+            assert [] == await admin.list_subscriptions("orders"), "a refused consumer joins nothing"
+        async with reader(restored, "p", **point) as new:
+            assert list(range(20 + new_records)) == [(await anext(new)).offset for _ in range(20 + new_records)]
+
+
+async def test_positions_of_a_deleted_topic_are_refused_by_the_one_that_was_created_again():
+    world = OneShard()
+    point = {"subscription": "point", "type": "CHECKPOINT"}
+    async with world.leader(), Admin(client(world, "admin")) as admin:
+        await create(world, segments=1)
+        await produce(world, 10)
+        async with reader(world, "p", **point) as old:
+            assert 10 == len([await anext(old) for _ in range(10)])
+            positions = old.positions
+        await admin.delete_topic("orders")
+        await admin.create_topic("orders")
+        await produce(world, 20, "again")
+        with pytest.raises(PositionOutOfRangeError, match="with id 1, which was deleted: the present topic has id 3"):
+            async with reader(world, "p", **point, positions=positions):
+                pass
+        async with reader(world, "p", **point) as new:
+            assert list(range(20)) == [(await anext(new)).offset for _ in range(20)]
+
+
+@pytest.mark.parametrize("read", [10, 60])
+async def test_a_segment_that_was_pruned_before_its_end_is_an_error_now_and_after_a_restart(read: int):
+    world = OneShard(retention=RetentionSettings(checkpoint_retention_seconds=0))
+    point = {"subscription": "point", "type": "CHECKPOINT"}
+    gone = "segment 0 of topic 'orders' was pruned before it was read: its records 10 to 59 are gone"
+    async with world.leader(), Admin(client(world, "admin")) as admin, AsyncExitStack() as stack:
+        await create(world, segments=1)
+        await produce(world, 60)
+        old = await stack.enter_async_context(reader(world, "p", **point))
+        assert list(range(read)) == [(await anext(old)).offset for _ in range(read)]
+        positions = old.positions
+        await admin.split("orders", 0)
+        assert (0,) == (await admin.prune_topic("orders")).segments
+        await produce(world, 20, "again")
+        if read == 60:
+            assert 20 == len([await anext(old) for _ in range(20)])
+        else:
+            with pytest.raises(PositionOutOfRangeError, match=gone):
+                await asyncio.wait_for(read_all(old, 21), 60)
+            with pytest.raises(PositionOutOfRangeError, match=gone):
+                await stack.enter_async_context(reader(world, "p", **point, positions=positions))
+            positions = without_segments(positions, [0])
+        async with reader(world, "p2", **point, positions=positions) as new:
+            await old.__aexit__(None, None, None)
+            assert 20 == len([await anext(new) for _ in range(20)])
+        stack.pop_all()
+
+
+async def test_a_checkpoint_consumer_that_ran_through_a_restore_ends_with_an_error():
+    world = OneShard()
+    async with AsyncExitStack() as stack:
+        async with world.leader():
+            await create(world, segments=1)
+            point = reader(world, "p", subscription="point", type="CHECKPOINT")
+            await stack.enter_async_context(point)
+            backup = dict(world.store.objects)
+            await produce(world, 5)
+            for _ in range(5):
+                await anext(point)
+        world.store.objects.clear()
+        world.store.objects.update(backup)
+        # Another term than the consumer's, as an older backup has.
+        async with world.leader("b"):
+            pass
+        async with world.leader("c"):
+            with pytest.raises(OtherHistoryError, match="Start it without its positions"):
+                await asyncio.wait_for(anext(point), 60)
+            await stack.aclose()
+
+
+async def test_a_chunk_that_a_leader_has_stated_and_that_stays_missing_is_an_error():
+    """The consumer's store has lost it, or is not mounted. Before, the consumer waited for ever."""
+    world = OneShard()
+    async with world.leader() as leader:
+        await create(world, segments=1)
+        await produce(world, 10)
+        path = chunk_path(0, leader.commit.durable)
+        await produce(world, 10, "again")
+        mine = client(world, "client-c")
+        mine._store = FakeStore(objects={each: data for each, data in world.store.objects.items() if each != path})
+        async with Consumer(mine, topic="orders", subscription="billing", start="earliest") as consumer:
+            with pytest.raises(LedgerError, match=f"{path}.*it has been missing for 60 s, and the leader says"):
+                await asyncio.wait_for(read_all(consumer, 20), 100)
+
+
+class PutBack:
+    """A shard whose ledger is put back to older states while two consumers run. Each record has a value of its own."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(seed)
+        self.world = OneShard()
+        self.backups: list[dict[str, bytes]] = []
+        self.delivered: set[bytes] = set()
+        self.values = 0
+        self.restarts = 0
+
+    async def consume(self, name: str) -> None:
+        """Read and acknowledge; start again after each loss of the history."""
+        while True:
+            try:
+                async with reader(self.world, name) as consumer:
+                    while True:
+                        record = await anext(consumer)
+                        self.delivered.add(record.value)
+                        await consumer.acknowledge(record)
+                        if self.rng.random() < 0.2:
+                            await asyncio.sleep(self.rng.random())
+            except (OtherHistoryError, LedgerError):
+                # LedgerError: it reached the offsets of the present ledger before it heard of its leader.
+                self.restarts += 1
+
+    async def produce(self) -> None:
+        async with Producer(client(self.world, f"producer-{self.values}")) as producer:
+            for _ in range(self.rng.randrange(40)):
+                self.values += 1
+                await (await producer.send("orders", self.rng.choice(KEYS), b"%d" % self.values))
+
+    def put_back(self) -> None:
+        objects = self.world.store.objects
+        self.backups.append(dict(objects))
+        if self.rng.random() < 0.6:
+            chosen = self.rng.choice(self.backups)
+            objects.clear()
+            objects.update(chosen)
+
+    async def unseen(self) -> list[bytes]:
+        """Return the records of the present ledger that are acknowledged, and that no consumer has delivered."""
+        state, _ = await catch_up(self.world.ledger, ShardState(0), lambda _: None, complete_now)
+        (subscription,) = state.subscriptions.values()
+        found = []
+        for number in range(1, state.chunk + 1):
+            records = await self.world.ledger.read_records(number)
+            for segment, offset, value in zip(records.segment, records.offset, records.value, strict=True):
+                if offset < subscription.position(segment) and value not in self.delivered:
+                    found.append(value)
+        return found
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_no_record_is_acknowledged_unseen_however_often_an_older_ledger_is_put_back(seed: int):
+    story = PutBack(seed)
+    async with story.world.leader():
+        await create(story.world)
+        tasks = [asyncio.create_task(story.consume(name)) for name in ("a", "b")]
+        await asyncio.sleep(1)
+    for _ in range(8):
+        story.put_back()
+        async with story.world.leader():
+            await asyncio.sleep(story.rng.choice((0, 1)))
+            await story.produce()
+            await asyncio.sleep(story.rng.uniform(0, 12))
+        assert [] == await story.unseen()
+        assert not any(task.done() for task in tasks), "a consumer failed for another reason"
+    async with story.world.leader():
+        await asyncio.sleep(60)
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+    assert [] == await story.unseen()
+    assert story.restarts

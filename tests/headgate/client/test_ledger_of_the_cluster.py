@@ -1,0 +1,73 @@
+"""A client compares the ledger that it reads with that of the daemons."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from headgate.client.connection import Client
+from headgate.client.consumer import Consumer
+from headgate.errors import LedgerError, StoreUnavailableError
+from headgate.ledger.identity import identity_object
+from headgate.ledger.paths import IDENTITY_PATH
+from headgate.protocol import messages as m
+from tests.support.fakes.broker import FakeBroker
+from tests.support.fakes.object_store import FakeStore
+
+pytestmark = pytest.mark.looptime
+
+CLUSTER, THEIRS, OTHER = "plant", "a" * 32, "b" * 32
+
+
+def client(store: FakeStore | None, ledger_id: str = THEIRS) -> Client:
+    broker = FakeBroker()
+    described = m.ClusterDescription(
+        protocol=m.PROTOCOL_VERSION, shards=1, ledger_url="s3://lake/plant", ledger_id=ledger_id
+    )
+    broker.retained[m.cluster_topic(CLUSTER)] = m.encode(described)
+    return Client(
+        transport=broker.transport("c"),
+        store=store,
+        cluster=CLUSTER,
+        client_id="c",
+        rng=random.Random(1),
+        ledger_url="file:///mine",
+    )
+
+
+def ledger(ledger_id: str) -> FakeStore:
+    return FakeStore(objects={IDENTITY_PATH: identity_object(ledger_id)})
+
+
+@pytest.mark.parametrize("store", [ledger(THEIRS), None], ids=["its store", "no store"])
+async def test_the_id_is_that_of_the_daemons(store: FakeStore | None) -> None:
+    async with client(store) as mine:
+        assert THEIRS == await mine.ledger_id()
+
+
+async def test_a_daemon_that_does_not_know_the_id_yet_refuses_no_store() -> None:
+    async with client(FakeStore(), ledger_id="") as mine:
+        assert not await mine.ledger_id()
+
+
+@pytest.mark.parametrize(
+    ("store", "problem"),
+    [
+        (FakeStore(), r"file:///mine has no object ledger\.json, so it is no ledger"),
+        (ledger(OTHER), f"file:///mine is another ledger, with id {OTHER}"),
+    ],
+    ids=["an empty folder", "another ledger"],
+)
+async def test_a_consumer_with_a_wrong_ledger_url_is_told_both(store: FakeStore, problem: str) -> None:
+    reads = Consumer(client(store), topic="orders", subscription="billing")
+    with pytest.raises(LedgerError, match=f"{problem}: the daemons of cluster 'plant' use s3://lake/plant with id a"):
+        await reads.__aenter__()
+
+
+async def test_an_unreachable_store_is_an_error_when_the_time_to_connect_is_over() -> None:
+    store = ledger(THEIRS)
+    store.outage()
+    reads = Consumer(client(store), topic="orders", subscription="billing", connect_timeout_seconds=5)
+    with pytest.raises(StoreUnavailableError, match=r"ledger\.json of file:///mine cannot be read.*s3://lake/plant"):
+        await reads.__aenter__()

@@ -1,0 +1,69 @@
+"""Programs of users against `OneShard`: what tests of clients with a real leader share."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+
+from headgate.client.admin import Admin
+from headgate.client.connection import Client
+from headgate.client.consumer import Consumer
+from headgate.client.producer import Producer
+from headgate.client.producer_settings import ProducerSettings
+from headgate.protocol import messages as m
+from tests.support.worlds.one_shard import CLUSTER, OneShard, now_ms
+
+KEYS = [f"key-{n}".encode() for n in range(10)]
+SMALL = ProducerSettings(batch_bytes=200)
+
+
+def client(world: OneShard, client_id: str, user: str | None = None) -> Client:
+    description = m.ClusterDescription(protocol=m.PROTOCOL_VERSION, shards=1, ledger_url="file:///x")
+    world.broker.retained[m.cluster_topic(CLUSTER)] = m.encode(description)
+    # Two programs never use the same tokens.
+    seeds = world.__dict__.setdefault("seeds", itertools.count(1))
+    return Client(
+        transport=world.broker.transport(client_id, will=Client.will(CLUSTER, client_id, user)),
+        store=world.store,
+        cluster=CLUSTER,
+        client_id=client_id,
+        user=user,
+        now_ms=now_ms,
+        rng=random.Random(next(seeds)),
+    )
+
+
+async def produce(world: OneShard, count: int, client_id: str = "producer", pause_seconds: float = 0.0) -> None:
+    async with Producer(client(world, client_id), settings=SMALL) as producer:
+        deliveries = []
+        for n in range(count):
+            deliveries.append(await producer.send("orders", KEYS[n % len(KEYS)], str(n).encode()))
+            await asyncio.sleep(pause_seconds)
+        for delivery in deliveries:
+            await delivery
+
+
+async def consume(consumer: Consumer, found: dict[bytes, list[int]], count: int, timeout_seconds: float = 120) -> None:
+    """Read and acknowledge until ``found`` has ``count`` records, without repeated deliveries."""
+    async with asyncio.timeout(timeout_seconds):
+        while sum(map(len, found.values())) < count:
+            record = await anext(consumer)
+            values = found.setdefault(record.key, [])
+            if int(record.value) not in values:
+                values.append(int(record.value))
+            await consumer.acknowledge(record)
+
+
+def in_order(count: int) -> dict[bytes, list[int]]:
+    return {key: list(range(index, count, len(KEYS))) for index, key in enumerate(KEYS)}
+
+
+def reader(world: OneShard, name: str = "c", **more) -> Consumer:
+    settings = {"topic": "orders", "subscription": "billing", "name": name, "start": "earliest", **more}
+    return Consumer(client(world, f"client-{name}"), **settings)
+
+
+async def create(world: OneShard, segments: int = 2) -> None:
+    async with Admin(client(world, "admin")) as admin:
+        await admin.create_topic("orders", segments=segments)
