@@ -31,6 +31,7 @@ from coordinator.decisions import acknowledgements, sessions
 from coordinator.decisions.gate import Gate, tracks_acknowledgements
 from coordinator.decisions.refusal import Refusal
 from coordinator.decisions.registration import judge_registration, replaced_reason
+from coordinator.decisions.unread import unread_segments
 from coordinator.drain_monitor import DrainMonitor
 from coordinator.load_monitor import LoadMonitor
 from coordinator.membership import Membership
@@ -283,11 +284,15 @@ class SubscriptionCoordinator:
         if self._members.record_contact(request.consumer):
             self._drain.wake()
         self._reconciler.resend(request.consumer, request.held)
+        unread = 0
+        if request.asks_unread:
+            unread = unread_segments(self._subscription, self._topic, request.consumer, request.held or ())
         return m.HeartbeatReply(
             head=self._ledger.durable,
             blocked=len(self.blocked),
             stable=self.handovers_complete,
             term_id=self._ledger.term_id,
+            unread=unread,
         )
 
     def leave(self, request: m.LeaveConsumer, client_id: str) -> m.Done:

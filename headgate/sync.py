@@ -7,7 +7,7 @@
     with Producer(config) as producer:
         producer.send_and_wait("orders", b"customer-7", b'{"total": 12}')
     with Consumer(config, topic="orders", subscription="billing", start="earliest") as consumer:
-        for record in consumer.get_many(100, timeout_seconds=5):
+        for record in consumer.until_caught_up():
             consumer.acknowledge(record)
 
 Each object runs the asyncio client of the same name in an event loop in its own thread, or in a
@@ -339,6 +339,16 @@ class Consumer(_Facade[consumer.Consumer]):
             return self._run(self._client.__anext__())
         except StopAsyncIteration:
             raise StopIteration from None
+
+    def until_caught_up(self) -> Iterator[ConsumedRecord]:
+        """Iterate over records until everything is read. See `headgate.Consumer.until_caught_up`."""
+        records = self._client.until_caught_up()
+
+        async def next_record() -> ConsumedRecord | None:
+            return await anext(records, None)
+
+        while (record := self._run(next_record())) is not None:
+            yield record
 
     get_many = _blocking(consumer.Consumer.get_many)
     acknowledge = _blocking(consumer.Consumer.acknowledge)

@@ -7,11 +7,12 @@ headgate.client.record_feed delivers records, and headgate.client.acknowledger s
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
 from enum import Enum
 from typing import Final, Self
 
 from headgate.arguments import require_seconds
+from headgate.backoff import Backoff, BackoffSchedule
 from headgate.client.acknowledger import Acknowledger
 from headgate.client.admin import Admin
 from headgate.client.admin_values import SeekResult
@@ -35,6 +36,8 @@ from headgate.model.hashing import shard_of
 from headgate.model.identifiers import Offset, SegmentId
 from headgate.protocol import messages as m
 
+CATCH_UP_BACKOFF: Final = Backoff(first_seconds=0.05, longest_seconds=1.0)
+"""Between two questions whether everything is read."""
 CLOSE_TIMEOUT_SECONDS: Final = 5.0
 """For the last acknowledgements, and again for leaving."""
 
@@ -265,6 +268,29 @@ class Consumer:
         while len(records) < max_records and (record := self._feed.next_nowait()) is not None:
             records.append(record)
         return records
+
+    async def until_caught_up(self) -> AsyncGenerator[ConsumedRecord, None]:
+        """Iterate over records until everything that was stored when the iteration began is read.
+
+        It ends when this consumer has delivered all of that in its segments, no other segment of the
+        subscription with unacknowledged records is blocked, is moving, or belongs to a consumer that
+        has gone, and everything acknowledged here is stored. Segments of other connected consumers are
+        theirs to read. Records that are stored meanwhile may be delivered too. Acknowledge records in
+        the loop: the children of a split wait for it.
+
+        Raises what the iterator and `flush` raise, and NoLeaderError: no leader replies.
+        """
+        pauses = BackoffSchedule(CATCH_UP_BACKOFF, self._client.rng.random)
+        goal = (await self._membership.heartbeat()).head
+        while True:
+            if records := await self.get_many(1, pauses.next_seconds()):
+                pauses.reset()
+                yield records[0]
+            elif self._feed.has_delivered(goal):
+                alive = await self._membership.heartbeat(asks_unread=True)
+                if not alive.unread and self._feed.has_delivered(goal):
+                    break
+        await self.flush()
 
     async def acknowledge(self, record: ConsumedRecord) -> None:
         """Acknowledge ``record``; with STREAM also every record delivered before it in its segment.

@@ -155,10 +155,11 @@ class ConsumerRequests:
         self.topic_id = registered.topic_id
         return registered, reply.leader_epoch
 
-    async def heartbeat(self, held: list[tuple[int, int]]) -> m.HeartbeatReply:
+    async def heartbeat(self, held: list[tuple[int, int]], *, asks_unread: bool = False) -> m.HeartbeatReply:
         """Say that this member is alive; ``held``: (segment, generation) of all it holds."""
         history = self.history.points
-        reply = await self._client.request(self._shard, lambda: m.Heartbeat(**self._member, history=history, held=held))
+        body = m.Heartbeat(**self._member, history=history, held=held, asks_unread=asks_unread)
+        reply = await self._client.request(self._shard, lambda: body)
         alive = body_of(reply, m.HeartbeatReply, self._leader)
         self.history.confirmed(history, alive.head, alive.term_id)
         return alive

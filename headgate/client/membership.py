@@ -111,9 +111,9 @@ class Membership:
         """Return where the next consumer continues, and what these positions belong to."""
         return self._requests.positions_text(self._feed.positions, self._feed.own)
 
-    async def heartbeat(self) -> m.HeartbeatReply:
-        """Say that this consumer is alive, and what it holds."""
-        alive = await self._requests.heartbeat(self._holdings.generations())
+    async def heartbeat(self, *, asks_unread: bool = False) -> m.HeartbeatReply:
+        """Say that this consumer is alive, and what it holds. ``asks_unread``: count what nothing reads."""
+        alive = await self._requests.heartbeat(self._holdings.generations(), asks_unread=asks_unread)
         self._feed.head.advance(alive.head)
         return alive
 

@@ -211,13 +211,15 @@ class HeartbeatReply(ReplyBody, frozen=True, tag="heartbeat_reply"):
     """Reply to `Heartbeat`.
 
     ``stable``: no handover is in progress in this subscription. ``blocked``: number of segments
-    with undrained ancestors. ``term_id``: as in `Registered`.
+    with undrained ancestors. ``term_id``: as in `Registered`. ``unread``, if it was asked for: number of
+    segments with unacknowledged records that neither this nor another connected consumer reads.
     """
 
     head: int
     blocked: int
     stable: bool
     term_id: int = 0
+    unread: int = 0
 
 
 class Done(ReplyBody, frozen=True, tag="done"):

@@ -205,10 +205,11 @@ class Heartbeat(ReaderRequest, frozen=True, tag="heartbeat"):
 
     ``held``: every (segment, generation) that the consumer reads or finishes. The leader repeats
     the pushes that were lost: missing grants, unconfirmed revocations, and final revocations of
-    segments that the consumer no longer holds.
+    segments that the consumer no longer holds. ``asks_unread``: count what nothing reads.
     """
 
     held: Annotated[list[tuple[Natural, Natural]], Meta(max_length=MAX_HELD_SEGMENTS)] | None = None
+    asks_unread: bool = False
 
 
 class LeaveConsumer(ConsumerRequest, frozen=True, tag="leave"):

@@ -55,6 +55,8 @@ def test_records_are_sent_received_and_acknowledged_without_asyncio():
             assert consumer.positions.startswith("positions-1.")
             consumer.acknowledge(rest[-1])
             assert consumer.caught_up()
+            assert [] == list(consumer.until_caught_up())
+            consumer.flush()
         assert [2] == [acknowledged.end_offset for acknowledged in cluster.acknowledged]
         with pytest.raises(HeadgateError, match="closed"):
             consumer.get_many()

@@ -132,6 +132,30 @@ async def test_children_of_a_split_are_read_after_their_parent():
     assert in_order(100) == found == later
 
 
+async def test_reading_until_caught_up_waits_for_segments_of_a_crashed_predecessor_and_for_blocked_children():
+    """Both look like a subscription without records: nothing arrives for a minute, and nothing is held."""
+    world = OneShard()
+    async with world.leader():
+        await create(world, segments=1)
+        crashed = reader(world, "crashed")
+        await crashed.__aenter__()
+        await produce(world, 100)
+        async with Admin(client(world, "admin")) as admin:
+            await admin.split("orders", 0)
+        await produce(world, 100, "again")
+        world.broker.cut("client-crashed")
+        began, found = asyncio.get_running_loop().time(), []
+        async with reader(world) as consumer:
+            asyncio.get_running_loop().call_later(120, world.drained_segments.update, {0: 100})
+            async for record in consumer.until_caught_up():
+                found.append(record)
+                await consumer.acknowledge(record)
+            assert consumer.acknowledged > 0
+        assert [100, 100] == [sum((r.segment == 0) is parent for r in found) for parent in (True, False)]
+        assert asyncio.get_running_loop().time() - began > 120
+        await crashed._release()
+
+
 async def test_an_explanation_names_why_drain_checks_are_not_answered():
     world = OneShard()
     world.drain_problem = "the Spark process ended with code 1; next start in 8 s"
