@@ -4,7 +4,8 @@
 2. A batch is sent when it is full, or when it has lingered and no batch is queued before it.
 3. ``delivery_timeout_seconds`` is one bound for each record, from `Producer.send` to its outcome,
    including waiting for buffer space and retries. It is never reset, and a record never expires
-   early because it shares a batch with an older one. Outcomes are committed, not stored, or unknown.
+   early because it shares a batch with an older one. One that cannot be answered in time is not sent.
+   Outcomes are committed, not stored, or unknown.
 4. A shard cannot use up the buffer of another one: each has a guaranteed minimum.
 5. A named producer that a newer program has replaced on one shard, or that was deleted there, ends on
    all shards.

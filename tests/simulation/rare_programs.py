@@ -56,7 +56,7 @@ CONTENDING_SECONDS: Final = 10.0
 
 
 class LateRequests:
-    """Requests of the pipeline that are on the way to the leader."""
+    """Requests of the pipeline that are on the way to the leader, and the first replies to them, which are lost."""
 
     def __init__(self, broker: FakeBroker) -> None:
         self._broker = broker
@@ -64,6 +64,8 @@ class LateRequests:
         self._held: list[Message] = []
         self._passing: int | None = None
         """How many batches pass before the others are held; None: all requests pass."""
+        self._losses = 0
+        """How many replies to batches are lost."""
         broker.rewrite = self._rewrite
 
     def hold(self) -> None:
@@ -76,12 +78,16 @@ class LateRequests:
 
     def release(self) -> None:
         """Deliver what was held, in order."""
-        self._passing = None
+        self._passing, self._losses = None, len(self._held)
         for message in self._held:
             self._broker.route(message)
         self._held.clear()
 
     def _rewrite(self, message: Message) -> Message | None:
+        if self._losses and message.topic.endswith(f"/{PIPELINE}/replies"):
+            body = getattr(m.decode_reply(message.payload), "body", None)
+            self._losses = 0 if isinstance(body, m.ProducerIdentity) else self._losses - 1
+            return None if isinstance(body, m.Committed) else message
         if message.sender != PIPELINE or "/requests/" not in message.topic or self._passing is None:
             return message if self._others is None else self._others(message)
         if self._passing:

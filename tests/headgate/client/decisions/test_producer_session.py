@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import get_type_hints
+
 import pytest
 
+from controller.decisions.quota import IDLE_PRODUCER_MS
+from controller.settings.sections import IngestSettings
 from headgate.client.decisions.session_transitions import Phase
-from headgate.client.decisions.session_types import Identified, Outcome
+from headgate.client.decisions.session_types import REMEMBERED_SECONDS, Identified, Outcome
 from headgate.protocol import messages as m
 from tests.support.worlds.session_dialogue import Dialogue, streaming
 
@@ -81,6 +85,11 @@ def test_a_silence_is_long_after_thirty_seconds(seconds, sent):
     talk = streaming()
     talk.wait(seconds)
     assert sent == talk.offer("a", "b")
+
+
+def test_a_silence_is_shorter_than_any_leader_forgets_an_idle_producer():
+    hints = get_type_hints(IngestSettings, include_extras=True)
+    assert 2 * REMEMBERED_SECONDS <= min(hints["producer_idle_seconds"].__metadata__[0].ge, IDLE_PRODUCER_MS / 1000)
 
 
 def test_a_silence_begins_with_the_last_reply():
