@@ -54,10 +54,6 @@ class CommandContext:
     """What the command waits for a reply unless ``--timeout`` is given."""
     watch_interval_seconds: float = 2.0
     """Pause between two updates of a watched table."""
-    caught_up_poll_seconds: float = 0.2
-    """`headgate consume` checks whether it has caught up after it has received nothing for this long."""
-    caught_up_settle_seconds: float = 0.05
-    """A record that the client has just delivered may need this long to reach the printer."""
 
     # The client
 

@@ -176,7 +176,7 @@ class _Printer:
         return self._printed
 
     async def _read(self) -> None:
-        async for record in self._consumer:
+        async for record in self._consumer.until_caught_up() if self._exit_when_caught_up else self._consumer:
             await self._records.put(record)
 
     async def _next_batch(self, reading: asyncio.Task[None]) -> list[ConsumedRecord]:
@@ -194,20 +194,13 @@ class _Printer:
 
     async def _next_record(self, reading: asyncio.Task[None]) -> ConsumedRecord | None:
         getting = asyncio.get_running_loop().create_task(self._records.get(), name="next-record")
-        timeout = self._context.caught_up_poll_seconds if self._exit_when_caught_up else None
         try:
-            while True:
-                await asyncio.wait({getting, reading}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
-                if getting.done():
-                    return getting.result()
-                if reading.done():
-                    # The consumer was fenced or closed, or failed: then this raises its error.
-                    reading.result()
-                    return None
-                if await self._consumer.caught_up():
-                    await asyncio.wait({getting}, timeout=self._context.caught_up_settle_seconds)
-                    if not getting.done():
-                        return None
+            await asyncio.wait({getting, reading}, return_when=asyncio.FIRST_COMPLETED)
+            if getting.done():
+                return getting.result()
+            # Everything is read, or the consumer was closed, fenced or failed: then this raises its error.
+            reading.result()
+            return None if self._records.empty() else self._records.get_nowait()
         finally:
             if not getting.done():
                 getting.cancel()

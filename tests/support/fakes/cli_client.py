@@ -333,7 +333,6 @@ class FakeConsumer:
 
     def __init__(self, cluster: FakeCluster) -> None:
         self.cluster = cluster
-        self.given = 0
 
     async def __aenter__(self) -> Self:
         return self
@@ -343,15 +342,15 @@ class FakeConsumer:
 
     async def __aiter__(self) -> AsyncIterator[Record]:
         for record in self.cluster.records:
-            self.given += 1
             yield record
         await asyncio.Event().wait()
 
     async def acknowledge(self, record: Record) -> None:
         self.cluster.acknowledged.append((record.segment, record.offset))
 
-    async def caught_up(self) -> bool:
-        return self.given == len(self.cluster.records)
+    async def until_caught_up(self) -> AsyncIterator[Record]:
+        for record in self.cluster.records:
+            yield record
 
 
 class FakeContext(DaemonContext):

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import subprocess
 import sys
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
 from headgate.cli.records.consume import record_line
+from headgate.errors import AcknowledgementsNotStoredError
 from tests.headgate.cli.conftest import Invoke
 from tests.support.fakes.cli_client import FakeCluster, FakeConsumer, InProcessContext, Record, segment, topic
 
@@ -116,27 +115,17 @@ def test_a_record_that_was_not_printed_is_not_acknowledged(
     assert orders.closed == 1
 
 
-def test_a_record_in_transit_when_caught_up_is_printed_before_exit(
-    invoke: Invoke, orders: FakeCluster, context: InProcessContext, monkeypatch: pytest.MonkeyPatch
+def test_acknowledgements_that_are_not_stored_end_the_command_with_an_error_that_names_them(
+    invoke: Invoke, orders: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ):
-    """The consumer counts a record as delivered before the command's queue has it."""
+    async def unstored(*_: object) -> None:
+        raise AcknowledgementsNotStoredError("acknowledgements are not stored (segment 0: offsets 1 to 2)", {})
 
-    polled = asyncio.Event()
+    monkeypatch.setattr(FakeConsumer, "__aexit__", unstored)
+    result = invoke("consume", "orders", "billing", "--exit-when-caught-up")
 
-    async def always(_: FakeConsumer) -> bool:
-        polled.set()
-        return True
-
-    async def late(consumer: FakeConsumer) -> AsyncIterator[Record]:
-        await polled.wait()
-        yield consumer.cluster.records[0]
-        await asyncio.Event().wait()
-
-    monkeypatch.setattr(FakeConsumer, "caught_up", always)
-    monkeypatch.setattr(FakeConsumer, "__aiter__", late)
-    context.caught_up_poll_seconds, context.caught_up_settle_seconds = 0.0, 60.0
-
-    assert [line["value"]["n"] for line in consumed(invoke, "--exit-when-caught-up", "--max", "1")] == [1]
+    assert result.exit_code != 0
+    assert "segment 0: offsets 1 to 2" in result.stderr
 
 
 def test_a_consumer_that_fails_ends_the_command(invoke: Invoke, orders: FakeCluster, monkeypatch: pytest.MonkeyPatch):
