@@ -261,7 +261,6 @@ BUGS = (
     Bug("A command is executed after its deadline.", "controller.decisions.deadline:judge_deadline", always(None)),
     Bug("An unknown producer is accepted.", VERDICT, accepting("forgotten")),
     Bug("An older producer epoch is accepted.", VERDICT, accepting("fenced")),
-    Bug("A new producer epoch begins at any sequence.", VERDICT, accepting("must start at sequence 0")),
     Bug("A gap in the sequences is accepted.", VERDICT, accepting("arrived before")),
     Bug("A batch without a right is accepted.", VERDICT, accepting("forbidden")),
     Bug("Records for an external topic are accepted.", VERDICT, accepting("is external")),

@@ -118,8 +118,8 @@ async def opened(shard: OneShard, user: str, **fields: object) -> m.AnyReplyBody
 
 async def test_a_named_producer_belongs_to_its_user() -> None:
     async with shard_with_rules() as shard:
-        mine = await opened(shard, "shop", name="import")
-        theirs = await opened(shard, "rival", name="import")
+        mine = await opened(shard, "shop", name="import", incarnation=1)
+        theirs = await opened(shard, "rival", name="import", incarnation=1)
         again = await opened(shard, "rival", producer_id=mine.producer_id, producer_epoch=mine.producer_epoch)
 
     assert [("forbidden", True), ("forbidden", True)] == [
