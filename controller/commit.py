@@ -246,7 +246,7 @@ class GroupCommit:
         except StoreUnavailableError:
             self._observer.observe(events.StoreOperationFailed(operation="read"))
             return
-        self._observer.observe(events.StoreOperationSucceeded())
+        self._observer.observe(events.StoreOperationSucceeded(operation="read"))
         # The chunk is not this leader's own only if no write began or finished during the check.
         if taken and self.durable + 1 == number and self._idle.is_set():
             raise _number_taken(number)
@@ -292,11 +292,11 @@ class GroupCommit:
             except ObjectExistsError:
                 raise _number_taken(number) from None
             except (OutcomeUnknownError, TimeoutError) as error:
-                self._observer.observe(events.StoreOperationFailed(operation="create"))
+                self._observer.observe(events.StoreOperationFailed(operation="create", reason=str(error)))
                 reason = f"chunk {number} may or may not have been written: {str(error) or 'no answer in time'}"
                 raise TermEndedError(Event.OUTCOME_UNKNOWN, reason) from error
             except StoreUnavailableError as error:
-                self._observer.observe(events.StoreOperationFailed(operation="create"))
+                self._observer.observe(events.StoreOperationFailed(operation="create", reason=str(error)))
                 if loop.time() - began > self._unreachable_seconds:
                     raise TermEndedError(Event.STORE_UNREACHABLE, str(error)) from error
                 await asyncio.sleep(RETRY_SECONDS)
@@ -310,7 +310,7 @@ class GroupCommit:
 
     def _report_commit(self, written: _PendingChunk, began: float, durable_at: float, size_bytes: int) -> None:
         shard, records = self._state.shard, len(written.builder.records)
-        self._observer.observe(events.StoreOperationSucceeded())
+        self._observer.observe(events.StoreOperationSucceeded(operation="create"))
         self._observer.observe(
             events.ChunkCommitted(shard=shard, seconds=durable_at - began, size_bytes=size_bytes, records=records)
         )

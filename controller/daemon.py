@@ -63,6 +63,7 @@ from controller.snapshots.scheduler import SnapshotScheduler
 from controller.state.shard_state import ShardState
 from controller.state.steady_clock import SteadyClock
 from controller.status import daemon_status
+from controller.store_probe import probe_writes
 from controller.zookeeper_session import ZooKeeperSession, elections_root, zookeeper_credentials
 from headgate.ledger.compacted import delete_compacted_segments
 from headgate.ledger.ledger import Ledger
@@ -214,6 +215,7 @@ class Daemon:
             tasks.create_task(self._snapshot_scheduler(store).run(), name="snapshots"),
             tasks.create_task(self._unknown_topic_watch(transport).run(), name="unknown-topics"),
             tasks.create_task(spreader.run(), name="spread"),
+            tasks.create_task(probe_writes(store, self.instruments, self.instruments.writes_fail), name="writes"),
         ]
         notifier.ready(f"{self.instance}: contending for {shards} shards")
         log.info("daemon.started", instance=self.instance, shards=shards, http=self.http_address)
@@ -256,7 +258,7 @@ class Daemon:
                 drain_reason=self._drain.state[1],
                 shards=len(self._controllers),
                 unreadable={each.shard: each.fault for each in self._controllers if each.fault is not None},
-                store_reachable=self.instruments.store_reachable,
+                store_problems=self.instruments.store_problems,
                 without_leader=self._leaders.without_leader(
                     [(controller.leadership.role, controller.following_leader) for controller in self._controllers]
                 ),
@@ -286,8 +288,6 @@ class Daemon:
             if "ingest.pipelining" in reload.applied:
                 leader.announcer.switch_pipelining(self.settings.ingest.pipelining)
             leader.devices.subscriptions.set_enabled(self.settings.ingest.mqtt_devices)
-
-    # Construction
 
     def _http_server(self) -> HttpServer:
         settings = self.settings
@@ -351,7 +351,7 @@ class Daemon:
             elections=elections,
             new_leader=new_leader,
             standby=standby,
-            reaches_broker=lambda: transport.connected,
+            reaches_broker=lambda: transport.connected and not self.instruments.writes_fail(),
             observer=self.instruments,
             now_ms=self._now_ms,
             new_term_id=partial(secrets.randbits, ID_BITS),

@@ -437,11 +437,14 @@ class BrokerDroppedMessages(Event, frozen=True):
 
 
 class StoreOperationSucceeded(Event, frozen=True):
-    """The object store completed an operation."""
+    """The object store completed an operation. It says nothing about those of another kind."""
+
+    operation: labels.StoreOperation
 
 
 class StoreOperationFailed(Event, frozen=True):
     operation: labels.StoreOperation
+    reason: str = ""
 
 
 class LogLinesLost(Event, frozen=True):

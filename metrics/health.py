@@ -52,7 +52,8 @@ class HealthFacts:
     """Shard → why this daemon cannot read its ledger."""
     without_leader: Mapping[int, str] = field(default_factory=dict)
     """Shards that no daemon leads → the reason."""
-    store_reachable: bool = True
+    store_problems: Mapping[str, str] = field(default_factory=dict)
+    """Kind of operation → why the last one of that kind failed. Reads that succeed say nothing about writes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,10 +134,13 @@ def _broker(facts: HealthFacts) -> ComponentHealth:
 
 
 def _store(facts: HealthFacts) -> ComponentHealth:
-    if facts.store_reachable:
-        return ComponentHealth("store", ComponentState.OK, "the last operation succeeded")
+    if not facts.store_problems:
+        return ComponentHealth("store", ComponentState.OK, "the last operation of each kind succeeded")
+    failed = "; ".join(
+        f"{kind} failed{reason and ': '}{reason}" for kind, reason in sorted(facts.store_problems.items())
+    )
     return ComponentHealth(
-        "store", ComponentState.FAILED, "unreachable: no chunk can be committed or read; check [ledger] url"
+        "store", ComponentState.FAILED, f"{failed}: this daemon cannot lead; check [ledger] url and its permissions"
     )
 
 

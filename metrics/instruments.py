@@ -43,8 +43,8 @@ class Instruments:
         UnhandledEventsError.
         """
         disable_created_metrics()  # type: ignore[no-untyped-call]
-        self.store_reachable = True
-        """Whether the last operation of the object store succeeded. `/readyz` shows it."""
+        self.store_problems: dict[str, str] = {}
+        """Kind of operation of the object store → why its last one failed. `/readyz` shows it."""
         metrics = MetricFactory(registry)
         add_ingestion_metrics(metrics)
         add_leadership_metrics(metrics)
@@ -66,8 +66,12 @@ class Instruments:
         for handler in self._handlers[type(event)]:
             handler(event)
 
-    def _store_succeeded(self, _: events.StoreOperationSucceeded) -> None:
-        self.store_reachable = True
+    def writes_fail(self) -> bool:
+        """Return whether the last write to the object store has failed: this daemon cannot lead."""
+        return "create" in self.store_problems
 
-    def _store_failed(self, _: events.StoreOperationFailed) -> None:
-        self.store_reachable = False
+    def _store_succeeded(self, event: events.StoreOperationSucceeded) -> None:
+        self.store_problems.pop(event.operation, None)
+
+    def _store_failed(self, event: events.StoreOperationFailed) -> None:
+        self.store_problems[event.operation] = event.reason

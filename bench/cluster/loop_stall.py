@@ -242,7 +242,7 @@ def _read_page(page: str) -> Drive:
                 drain="ready",
                 drain_reason="",
                 shards=1,
-                store_reachable=True,
+                store_problems={},
                 shards_led=1,
             )
         )

@@ -242,7 +242,7 @@ class ShardController:
                 except LedgerError as error:
                     self._fail(error)
                 else:
-                    self._observer.observe(events.StoreOperationSucceeded())
+                    self._observer.observe(events.StoreOperationSucceeded(operation="read"))
                     self._recover()
 
     def _follows(self) -> bool:

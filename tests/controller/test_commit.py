@@ -132,7 +132,7 @@ async def test_commits_are_reported_after_the_replies() -> None:
 
     assert [0] == reported_by_then
     succeeded, committed, batch = reported()
-    assert events.StoreOperationSucceeded() == succeeded
+    assert events.StoreOperationSucceeded(operation="create") == succeeded
     assert isinstance(committed, events.ChunkCommitted)
     assert (1.0, 0) == (committed.seconds, committed.records)
     assert events.BatchCommitted(shard=0, seconds=1.0) == batch

@@ -5,8 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from prometheus_client import CollectorRegistry
 
+from metrics import events
 from metrics.health import STALLED_SECONDS, ComponentState, judge_health
+from metrics.instruments import Instruments
 from tests.support.samples.status_values import HEALTHY_FACTS
 
 
@@ -27,7 +30,7 @@ def test_a_daemon_without_faults_is_live_and_ready():
         ("loop", replace(HEALTHY_FACTS, tick_age_seconds=STALLED_SECONDS + 0.1)),
         ("cluster", replace(HEALTHY_FACTS, shards=0, shards_led=0)),
         ("broker", replace(HEALTHY_FACTS, broker_connected=False)),
-        ("store", replace(HEALTHY_FACTS, store_reachable=False)),
+        ("store", replace(HEALTHY_FACTS, store_problems={"create": "no space left"})),
     ],
 )
 def test_a_failed_component_makes_a_daemon_not_ready(name, facts):
@@ -89,7 +92,7 @@ def test_liveness_depends_on_the_loop_alone():
         HEALTHY_FACTS,
         zookeeper="lost",
         broker_connected=False,
-        store_reachable=False,
+        store_problems={"create": "no space left"},
         drain="degraded",
         shards=0,
         shards_led=0,
@@ -102,3 +105,18 @@ def test_liveness_depends_on_the_loop_alone():
 
 def test_a_daemon_that_leads_no_shard_is_ready():
     assert judge_health(replace(HEALTHY_FACTS, shards_led=0)).state == "ready"
+
+
+def test_a_store_that_refuses_writes_is_named_although_reads_succeed():
+    """A folder without hard links was "ok", because a read cleared the failed write, and no shard had a leader."""
+    registry = CollectorRegistry()
+    instruments = Instruments(registry)
+    instruments.observe(events.StoreOperationFailed(operation="create", reason="no hard links"))
+    instruments.observe(events.StoreOperationSucceeded(operation="read"))
+    health = judge_health(replace(HEALTHY_FACTS, store_problems=instruments.store_problems))
+
+    (store,) = [each for each in health.components if each.name == "store"]
+    assert not health.ready
+    assert store.reason.startswith("create failed: no hard links: this daemon cannot lead")
+    instruments.observe(events.StoreOperationSucceeded(operation="create"))
+    assert {} == instruments.store_problems

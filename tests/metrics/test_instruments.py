@@ -195,7 +195,9 @@ PRECEDING = {
     events.BrokerDisconnected: [events.BrokerConnected()],
     events.DrainServiceStateChanged: [events.DrainServiceStateChanged(state="ready")],
     events.ZooKeeperStateChanged: [events.ZooKeeperStateChanged(state="connected")],
-    events.StoreOperationSucceeded: [events.StoreOperationFailed(operation="read")],
+    events.StoreOperationSucceeded: [
+        events.StoreOperationFailed(operation=each) for each in ("create", "read", "list", "delete")
+    ],
 }
 """Events without which the example of a type would report the initial state."""
 
@@ -203,7 +205,7 @@ PRECEDING = {
 @pytest.mark.parametrize("event", example_events(), ids=lambda event: type(event).__name__)
 def test_every_event_changes_a_metric_or_the_readiness(event, registry, instruments):
     def exported():
-        return [sample for family in families(registry) for sample in family.samples], instruments.store_reachable
+        return [sample for family in families(registry) for sample in family.samples], dict(instruments.store_problems)
 
     for preceding in PRECEDING.get(type(event), []):
         instruments.observe(preceding)

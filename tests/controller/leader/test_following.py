@@ -145,12 +145,12 @@ async def test_a_follower_tells_when_the_store_can_be_reached_again() -> None:
         async with Contender(cluster, "b").running() as b:
             b.store.outage()
             with capture_logs() as logs:
-                await until(lambda: not b.instruments.store_reachable)
+                await until(lambda: b.instruments.store_problems)
             [unreachable] = [line for line in logs if line["event"] == "ledger.unreachable"]
             assert ("warning", 0) == (unreachable["log_level"], unreachable["shard"])
             assert "unreachable" in unreachable["error"]
             b.store.outage(out=False)
-            await until(lambda: b.instruments.store_reachable)
+            await until(lambda: not b.instruments.store_problems)
 
 
 async def test_an_idle_follower_lists_the_ledger_now_and_then() -> None:

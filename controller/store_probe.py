@@ -1,0 +1,53 @@
+"""Finds out whether this daemon can write to the store, also while it leads no shard.
+
+A read proves nothing about writes: a folder can be read-only, or lack hard links, and a bucket can refuse a key. So the
+daemon tries a write when it starts, often while writes fail, and now and then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+import structlog
+
+from headgate.storage.object_store import Store
+from headgate.storage.write_probe import write_problem
+from metrics import events
+
+PROBE_INTERVAL_SECONDS: Final = 30.0
+FAILING_INTERVAL_SECONDS: Final = 5.0
+PROBE_TIMEOUT_SECONDS: Final = 10.0
+
+log = structlog.get_logger(__name__)
+
+
+async def probe_writes(store: Store, observer: events.Observer, failing: Callable[[], bool]) -> None:
+    """Try a write again and again. ``failing``: whether the last write, of a leader too, has failed."""
+    known: str | None = None
+    while True:
+        problem = await _problem(store)
+        if problem is None:
+            observer.observe(events.StoreOperationSucceeded(operation="create"))
+        else:
+            observer.observe(events.StoreOperationFailed(operation="create", reason=problem))
+        if problem != known:
+            known = problem
+            if problem is None:
+                log.info("store.writable")
+            else:
+                log.error("store.not_writable", reason=problem)
+        # A failed write of a leader is looked at soon, too: the next check is due within the shorter interval.
+        waited = 0.0
+        while waited < (FAILING_INTERVAL_SECONDS if failing() else PROBE_INTERVAL_SECONDS):
+            await asyncio.sleep(FAILING_INTERVAL_SECONDS)
+            waited += FAILING_INTERVAL_SECONDS
+
+
+async def _problem(store: Store) -> str | None:
+    try:
+        async with asyncio.timeout(PROBE_TIMEOUT_SECONDS):
+            return await write_problem(store)
+    except TimeoutError:
+        return f"the store did not complete a write within {PROBE_TIMEOUT_SECONDS:g} s"
