@@ -47,7 +47,7 @@ def daemon_timing(ping_seconds: int) -> MqttTiming:
 def log_broker_limits(properties: BrokerProperties | None) -> None:
     """Log what the broker does not accept although headgate allows it; ``properties`` None: it speaks no MQTT 5."""
     if properties is None:
-        log.warning("broker.without_mqtt5", consequence=WITHOUT_MQTT5, remedy="use mosquitto from version 2.0")
+        log.warning("broker.older_protocol", consequence=WITHOUT_MQTT5, remedy="use mosquitto from version 2.0")
         return
     limit_bytes = properties.maximum_packet_bytes
     if limit_bytes is not None and limit_bytes < LARGEST_PACKET_BYTES:

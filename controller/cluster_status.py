@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
 from typing import Final, Generic, TypeVar
+
+from msgspec.structs import replace
 
 from controller.leader.leader import ShardLeader
 from controller.leader.shard_controller import ShardController
@@ -21,7 +22,8 @@ from controller.leadership.election import Elections
 from controller.peers import Peers, addresses
 from controller.status import daemon_status, shard_documents, subscription_document, summaries, topic_document
 from headgate.model.hashing import shard_of
-from metrics.api.documents import ComponentDocument, DaemonDocument, SubscriptionDocument, TopicDocument
+from headgate.views.cluster import ComponentInfo
+from metrics.api.documents import DaemonDocument, SubscriptionDocument, TopicDocument
 from metrics.api.history import SAMPLE_SECONDS, History
 from metrics.api.overview import DaemonPart, Overview, merged
 from metrics.api.source import NotAnsweredError
@@ -152,8 +154,7 @@ class ClusterStatus:
             spread=None if self.spreader is None else self.spreader.state,
             as_of_ms=self._now_ms(),
             components=tuple(
-                ComponentDocument(component=each.name, state=each.state.value, reason=each.reason)
-                for each in health.components
+                ComponentInfo(component=each.name, state=each.state, reason=each.reason) for each in health.components
             ),
             shards=shard_documents(status),
             history=self._history.daemon,
@@ -172,7 +173,7 @@ class ClusterStatus:
         """Add what ZooKeeper shows of a daemon that does not answer: an operator may have begun its maintenance."""
         if part.daemon.state != "unreachable" or self.spreader is None:
             return part
-        return replace(part, daemon=replace(part.daemon, spread=self.spreader.state_of(part.daemon.daemon)))
+        return DaemonPart(daemon=replace(part.daemon, spread=self.spreader.state_of(part.daemon.daemon)))
 
     async def _find_instances(self) -> None:
         """Ask ZooKeeper for the live daemons. While it does not answer, those of the last answer remain."""

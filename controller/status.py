@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 
@@ -16,16 +15,15 @@ from coordinator.state.subscription import Subscription
 from coordinator.state.topic_view import TopicSnapshot
 from coordinator.steps import Steps, parts
 from coordinator.subscription_coordinator import SubscriptionCoordinator
-from headgate.client.admin_values import BacklogInfo, SegmentInfo, SubscriptionInfo, TopicInfo, public_value
 from headgate.model.layout import SegmentState
-from headgate.protocol.backlog import SubscriptionBacklog, estimate_drain
-from headgate.protocol.cluster import MAX_BLOCKING_SEGMENTS
+from headgate.protocol.backlog import estimate_drain
+from headgate.views.backlogs import BacklogInfo
+from headgate.views.cluster import MAX_BLOCKING_SEGMENTS, SubscriptionSummary
 from metrics.api.documents import (
-    DaemonShardDocument,
+    DaemonShard,
     DrainingSegment,
     GracePeriod,
     SubscriptionDocument,
-    SubscriptionSummary,
     TopicDocument,
     TopicSummary,
 )
@@ -46,9 +44,9 @@ def daemon_status(instance: str, cluster: str, controllers: Iterable[ShardContro
     )
 
 
-def shard_documents(status: DaemonStatus) -> tuple[DaemonShardDocument, ...]:
+def shard_documents(status: DaemonStatus) -> tuple[DaemonShard, ...]:
     return tuple(
-        DaemonShardDocument(
+        DaemonShard(
             shard=each.shard,
             role=each.role,
             leader_epoch=each.leader_epoch,
@@ -87,18 +85,23 @@ async def _topic_summary(
 ) -> tuple[TopicSummary, tuple[SubscriptionSummary, ...]]:
     own: list[SubscriptionSummary] = []
     counted = await _counted(leader, topic)
+    stored = topic.external is None
+    records, size_bytes, rate = await leader.driver.complete(_amounts(topic, leader.now_ms()))
     for subscription in list(topic.subscriptions.values()):
         coordinator = leader.subscription_registry.find(subscription.subscription_id)
         if coordinator is not None:
             own.append(
                 await leader.driver.complete(
                     _subscription_summary(
-                        instance, topic, subscription, coordinator, counted.get((topic.name, subscription.name))
+                        instance,
+                        topic,
+                        subscription,
+                        coordinator,
+                        counted.get((topic.name, subscription.name)),
+                        rate if stored else None,
                     )
                 )
             )
-    records, size_bytes, rate = await leader.driver.complete(_amounts(topic, leader.now_ms()))
-    stored = topic.external is None
     return TopicSummary(
         topic=topic.name,
         shard=leader.state.shard,
@@ -130,7 +133,7 @@ def _amounts(topic: Topic, now_ms: int) -> Steps[tuple[int, int, float]]:
     return records, size_bytes, rate
 
 
-async def _counted(leader: ShardLeader, topic: Topic) -> Mapping[tuple[str, str], SubscriptionBacklog]:
+async def _counted(leader: ShardLeader, topic: Topic) -> Mapping[tuple[str, str], BacklogInfo]:
     """Return the newest counts of Spark. Those of an external topic are its backlogs, so they are merged again."""
     if topic.external is None:
         return leader.backlogs.counted
@@ -143,8 +146,10 @@ def _subscription_summary(
     topic: Topic,
     subscription: Subscription,
     coordinator: SubscriptionCoordinator,
-    counted: SubscriptionBacklog | None,
+    counted: BacklogInfo | None,
+    stored_per_second: float | None,
 ) -> Steps[SubscriptionSummary]:
+    """Summarize a subscription. ``stored_per_second``: of its topic, by the leader's count; None: Spark's applies."""
     yield coordinator.size
     backlog, draining = yield from _progress(subscription.snapshot(), TopicSnapshot.of(topic), coordinator.gate)
     stored = acknowledged = oldest_ms = None
@@ -166,11 +171,11 @@ def _subscription_summary(
         disconnected_consumers=coordinator.consumers - coordinator.connected_consumers,
         blocked_segments=len(coordinator.blocked),
         draining_segments=draining,
-        longest_blocked_seconds=coordinator.longest_blocked_seconds,
+        blocked_since_ms=coordinator.blocked_since_ms,
         outlook=outlook,
         backlog_records=backlog if tracked else None,
         oldest_ms=oldest_ms if backlog else None,
-        stored_per_second=stored,
+        stored_per_second=stored if stored_per_second is None else stored_per_second,
         acknowledged_per_second=acknowledged,
         drained_in_seconds=seconds,
         unknown_reason="" if counted is None else counted.unknown_reason,
@@ -207,12 +212,11 @@ async def topic_document(instance: str, leader: ShardLeader, name: str) -> Topic
     """Return one topic. Raises UnknownNameError."""
     topic = _find(leader, name)
     summary, own = await _topic_summary(instance, leader, topic)
-    described = topic_commands.describe(topic, leader.state.shard)
     return TopicDocument(
         as_of_ms=leader.now_ms(),
         daemon=instance,
         summary=summary,
-        topic=await asyncio.to_thread(public_value, described, TopicInfo),
+        topic=topic_commands.describe(topic, leader.state.shard),
         subscriptions=own,
     )
 
@@ -227,20 +231,21 @@ async def subscription_document(
     if found is None or coordinator is None:
         raise UnknownNameError(f"topic {name!r} has no subscription {subscription!r}")
     counted = (await _counted(leader, topic)).get((name, subscription))
-    summary = await leader.driver.complete(_subscription_summary(instance, topic, found, coordinator, counted))
+    _, _, rate = await leader.driver.complete(_amounts(topic, leader.now_ms()))
+    own = rate if topic.external is None else None
+    summary = await leader.driver.complete(_subscription_summary(instance, topic, found, coordinator, counted, own))
     (backlog,) = await leader.backlogs.latest(lambda *each: each == (name, subscription)) or (None,)
     if backlog is None:
         raise UnknownNameError(f"subscription {subscription!r} of topic {name!r} has just been deleted")
     described = await leader.driver.complete(coordinator.describe_in_steps())
-    layout = topic_commands.describe(topic, leader.state.shard).segments
     context = coordinator.explanation_context(leader.drain_problem())
     return SubscriptionDocument(
         as_of_ms=leader.now_ms(),
         daemon=instance,
         summary=summary,
-        subscription=await asyncio.to_thread(public_value, described, SubscriptionInfo),
-        backlog=await asyncio.to_thread(public_value, backlog, BacklogInfo),
-        layout=await asyncio.to_thread(lambda: tuple(public_value(each, SegmentInfo) for each in layout)),
+        subscription=described,
+        backlog=backlog,
+        layout=topic_commands.describe(topic, leader.state.shard).segments,
         draining=_draining(coordinator, backlog, context.rates),
         grace_periods=tuple(
             GracePeriod(consumer=each.consumer, disconnected_at_ms=each.disconnected_at_ms)
@@ -260,7 +265,7 @@ def _find(leader: ShardLeader, name: str) -> Topic:
 
 
 def _draining(
-    coordinator: SubscriptionCoordinator, backlog: SubscriptionBacklog, rates: Mapping[int, float]
+    coordinator: SubscriptionCoordinator, backlog: BacklogInfo, rates: Mapping[int, float]
 ) -> tuple[DrainingSegment, ...]:
     """Return the segments that block others, with the leader's own rates: they need no Spark."""
     records = {each.segment: each.records for each in backlog.segments}

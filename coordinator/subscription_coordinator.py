@@ -145,9 +145,14 @@ class SubscriptionCoordinator:
         return self._reconciler.gate.blocked
 
     @property
+    def blocked_since_ms(self) -> int | None:
+        """Ledger time since which the longest blocked segment is blocked; None: none is."""
+        return self._reconciler.blocked_since_ms
+
+    @property
     def longest_blocked_seconds(self) -> float:
         """How long the longest blocked segment has been blocked, whoever led meanwhile; 0: none is."""
-        since_ms = self._reconciler.blocked_since_ms
+        since_ms = self.blocked_since_ms
         return 0.0 if since_ms is None else max(0, self._now_ms() - since_ms) / 1000
 
     @property
@@ -170,11 +175,11 @@ class SubscriptionCoordinator:
         """Whether no revocation is pending."""
         return self._reconciler.handovers_complete
 
-    def describe(self) -> m.SubscriptionDescription:
+    def describe(self) -> m.SubscriptionInfo:
         """Return the description of the subscription."""
         return complete(self.describe_in_steps())
 
-    def describe_in_steps(self) -> Steps[m.SubscriptionDescription]:
+    def describe_in_steps(self) -> Steps[m.SubscriptionInfo]:
         """Describe the subscription."""
         yield self.size
         shot = self._subscription.snapshot()

@@ -16,42 +16,6 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from headgate.client.admin import Admin
-    from headgate.client.admin_values import (
-        BacklogInfo,
-        BlockingSegment,
-        BucketRangeAssignment,
-        ConsumerInfo,
-        ConsumerReasons,
-        ConsumerSegmentCount,
-        Explanation,
-        ExternalSource,
-        HeldBucketRange,
-        Plan,
-        PolicyOverrides,
-        ProducerInfo,
-        ProposedMove,
-        ProposedSegment,
-        PruneResult,
-        SeekResult,
-        SegmentAssignment,
-        SegmentBacklogInfo,
-        SegmentInfo,
-        SegmentReasons,
-        SegmentSeek,
-        SubscriptionInfo,
-        TopicImportResult,
-        TopicInfo,
-        TopicPosition,
-        UnprunedSegment,
-    )
-    from headgate.client.cluster.values import (
-        ClusterInfo,
-        ClusterTotals,
-        ComponentInfo,
-        DaemonInfo,
-        ShardInfo,
-        SubscriptionSummary,
-    )
     from headgate.client.connection import Client
     from headgate.client.consumer import ConsumedRecord, Consumer
     from headgate.client.external_consumer import ExternalConsumer, GrantedSegment
@@ -75,48 +39,49 @@ if TYPE_CHECKING:
         ProtocolError,
         RequestRejectedError,
     )
-    from headgate.model.entries import SubscriptionType
+    from headgate.model.entries import SubscriptionType, TopicPolicy
     from headgate.model.identifiers import Generation, Offset, SegmentId
     from headgate.model.position_token import without_segments
+    from headgate.views.backlogs import BacklogInfo, SegmentBacklogInfo
+    from headgate.views.cluster import (
+        ClusterInfo,
+        ClusterTotals,
+        ComponentInfo,
+        DaemonInfo,
+        ShardInfo,
+        SubscriptionSummary,
+    )
+    from headgate.views.explanations import (
+        BlockingSegment,
+        ConsumerReasons,
+        ConsumerSegmentCount,
+        Explanation,
+        Plan,
+        ProposedMove,
+        ProposedSegment,
+        SegmentReasons,
+    )
+    from headgate.views.producers import ProducerInfo, TopicPosition
+    from headgate.views.subscriptions import (
+        BucketRangeAssignment,
+        ConsumerInfo,
+        HeldBucketRange,
+        SeekResult,
+        SegmentAssignment,
+        SegmentSeek,
+        SubscriptionInfo,
+    )
+    from headgate.views.topics import (
+        ExternalSource,
+        PruneResult,
+        SegmentInfo,
+        TopicImportResult,
+        TopicInfo,
+        UnprunedSegment,
+    )
 
 _EXPORTS = {
     "client.admin": ("Admin",),
-    "client.admin_values": (
-        "BacklogInfo",
-        "BlockingSegment",
-        "BucketRangeAssignment",
-        "ConsumerInfo",
-        "ConsumerReasons",
-        "ConsumerSegmentCount",
-        "Explanation",
-        "ExternalSource",
-        "HeldBucketRange",
-        "Plan",
-        "PolicyOverrides",
-        "ProducerInfo",
-        "ProposedMove",
-        "ProposedSegment",
-        "PruneResult",
-        "SeekResult",
-        "SegmentAssignment",
-        "SegmentBacklogInfo",
-        "SegmentInfo",
-        "SegmentReasons",
-        "SegmentSeek",
-        "SubscriptionInfo",
-        "TopicImportResult",
-        "TopicInfo",
-        "TopicPosition",
-        "UnprunedSegment",
-    ),
-    "client.cluster.values": (
-        "ClusterInfo",
-        "ClusterTotals",
-        "ComponentInfo",
-        "DaemonInfo",
-        "ShardInfo",
-        "SubscriptionSummary",
-    ),
     "client.connection": ("Client",),
     "client.consumer": ("ConsumedRecord", "Consumer"),
     "client.external_consumer": ("ExternalConsumer", "GrantedSegment"),
@@ -141,9 +106,49 @@ _EXPORTS = {
         "ProtocolError",
         "RequestRejectedError",
     ),
-    "model.entries": ("SubscriptionType",),
+    "model.entries": ("SubscriptionType", "TopicPolicy"),
     "model.identifiers": ("Generation", "Offset", "SegmentId"),
     "model.position_token": ("without_segments",),
+    "views.backlogs": (
+        "BacklogInfo",
+        "SegmentBacklogInfo",
+    ),
+    "views.cluster": (
+        "ClusterInfo",
+        "ClusterTotals",
+        "ComponentInfo",
+        "DaemonInfo",
+        "ShardInfo",
+        "SubscriptionSummary",
+    ),
+    "views.explanations": (
+        "BlockingSegment",
+        "ConsumerReasons",
+        "ConsumerSegmentCount",
+        "Explanation",
+        "Plan",
+        "ProposedMove",
+        "ProposedSegment",
+        "SegmentReasons",
+    ),
+    "views.producers": ("ProducerInfo", "TopicPosition"),
+    "views.subscriptions": (
+        "BucketRangeAssignment",
+        "ConsumerInfo",
+        "HeldBucketRange",
+        "SeekResult",
+        "SegmentAssignment",
+        "SegmentSeek",
+        "SubscriptionInfo",
+    ),
+    "views.topics": (
+        "ExternalSource",
+        "PruneResult",
+        "SegmentInfo",
+        "TopicImportResult",
+        "TopicInfo",
+        "UnprunedSegment",
+    ),
 }
 _MODULES = {name: module for module, names in _EXPORTS.items() for name in names}
 
@@ -184,7 +189,6 @@ __all__ = [
     "Offset",
     "OtherHistoryError",
     "Plan",
-    "PolicyOverrides",
     "PositionOutOfRangeError",
     "Producer",
     "ProducerInfo",
@@ -208,6 +212,7 @@ __all__ = [
     "SubscriptionType",
     "TopicImportResult",
     "TopicInfo",
+    "TopicPolicy",
     "TopicPosition",
     "UnprunedSegment",
     "load_client_config",

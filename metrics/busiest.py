@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping
 from heapq import nsmallest
 from typing import Final
 
-from headgate.protocol.backlog import SubscriptionBacklog
+from headgate.views.backlogs import BacklogInfo
 
 KEPT_FACTOR: Final = 2.0
 """Two that swap places must differ by this factor in one direction, then in the other."""
@@ -24,7 +24,7 @@ SubscriptionKey = tuple[str, str]
 """Topic and subscription."""
 
 
-def activity(backlog: SubscriptionBacklog) -> float:
+def activity(backlog: BacklogInfo) -> float:
     """Return how busy a subscription is, in records per second (rule 1). What is not known counts 0."""
     return records_per_second(backlog.stored_per_second, backlog.acknowledged_per_second, backlog.records)
 

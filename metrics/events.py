@@ -18,7 +18,7 @@ from typing import Final, Protocol
 import msgspec
 
 from headgate.model.entries import LeaveReason, ReleaseReason
-from headgate.protocol.backlog import SubscriptionBacklog
+from headgate.views.backlogs import BacklogInfo
 from metrics import label_values as labels
 from metrics.status import DaemonStatus
 
@@ -409,7 +409,7 @@ class BacklogUpdated(Event, frozen=True):
     """The backlogs of all subscriptions of a shard, at ``now_ms`` of the leader's clock."""
 
     shard: int
-    backlogs: tuple[SubscriptionBacklog, ...]
+    backlogs: tuple[BacklogInfo, ...]
     now_ms: int
 
 

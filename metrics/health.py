@@ -15,21 +15,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
+
+from headgate.views.cluster import ComponentState, DaemonState
 
 STALLED_SECONDS = 10.0
 """Far above any pause of a busy machine, whose loop ticks four times a second; below the watchdog's
 30 s."""
-
-
 MAX_NAMED_SHARDS = 5
 """Shards without a leader that a reason names."""
-
-
-class ComponentState(StrEnum):
-    OK = "ok"
-    DEGRADED = "degraded"
-    FAILED = "failed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +67,7 @@ class Health:
         return all(component.state is not ComponentState.FAILED for component in self.components)
 
     @property
-    def state(self) -> str:
+    def state(self) -> DaemonState:
         """``ready``, ``degraded`` (and ready) or ``not_ready``."""
         if not self.ready:
             return "not_ready"

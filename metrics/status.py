@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from headgate.protocol.messages import SubscriptionBacklog, SubscriptionDescription, TopicDescription
+from headgate.protocol.messages import BacklogInfo, SubscriptionInfo, TopicInfo
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,10 +48,10 @@ class ShardStatus:
     queue_bytes: int = 0
     """Accepted bytes waiting for the object store."""
     counts: ShardCounts = ShardCounts()
-    topics: tuple[TopicDescription, ...] = ()
+    topics: tuple[TopicInfo, ...] = ()
     """Like ``subscriptions`` and ``backlogs`` only in a status that describes them (controller.status)."""
-    subscriptions: tuple[SubscriptionDescription, ...] = ()
-    backlogs: tuple[SubscriptionBacklog, ...] = ()
+    subscriptions: tuple[SubscriptionInfo, ...] = ()
+    backlogs: tuple[BacklogInfo, ...] = ()
 
     @property
     def leading(self) -> bool:

@@ -31,7 +31,7 @@ from headgate.errors import ObjectExistsError, ObjectMissingError
 from headgate.ledger.ledger import Ledger
 from headgate.protocol import messages as m
 from headgate.transport.port import MessageHandler, max_payload_bytes
-from metrics.api.documents import DaemonDocument, DaemonShardDocument
+from metrics.api.documents import DaemonDocument, DaemonShard
 from metrics.api.overview import DaemonPart, Overview, merged
 from metrics.events import Observer
 
@@ -252,7 +252,7 @@ class OneLeader:
         """Return what a daemon without others would: see controller.cluster_status."""
         state = self.leader.state
         topics, subscriptions = await summaries("bench", [self.leader])
-        leading = DaemonShardDocument(
+        leading = DaemonShard(
             shard=state.shard,
             role="leading",
             leader_epoch=state.leader_epoch,

@@ -384,6 +384,9 @@ CASES: Final[dict[type[m.RequestBody], dict[str, Case]]] = {
     },
     m.OpenProducer: {"new": Case(plain, _asked(m.OpenProducer, token="1", name=name_of(1), incarnation=1))},  # noqa: S106
     m.ListProducers: {"named": Case(producers, _asked(m.ListProducers))},
+    m.DescribePosition: {
+        "named": Case(producers, _asked(m.DescribePosition, producer=name_of(0), topic=TOPIC)),
+    },
     m.DescribeProducer: {"named": Case(producers, _asked(m.DescribeProducer, producer=name_of(0)))},
     m.DeleteProducer: {"named": Case(producers, _asked(m.DeleteProducer, producer=name_of(0), token="1"))},  # noqa: S106
     m.RegisterConsumer: {

@@ -21,13 +21,8 @@ from coordinator.state.topic_view import TopicSnapshot, TopicView
 from coordinator.steps import COST_PER_ITEM, Steps, parts
 from drain.protocol import BacklogResponse, BacklogRow, ExternalBacklogResponse
 from headgate.model.layout import SegmentState
-from headgate.protocol.backlog import (
-    TRACKED,
-    SegmentBacklog,
-    SubscriptionBacklog,
-    estimate_size_bytes,
-    summarize_backlog,
-)
+from headgate.protocol.backlog import TRACKED, estimate_size_bytes, summarize_backlog
+from headgate.views.backlogs import BacklogInfo, SegmentBacklogInfo
 
 OUTDATED: Final = "its tables were counted before its last seek or import: ask again"
 
@@ -37,12 +32,12 @@ def backlogs(
     response: BacklogResponse | None,
     now_ms: int,
     wanted: Callable[[str, str], bool] | None = None,
-) -> Steps[list[SubscriptionBacklog]]:
+) -> Steps[list[BacklogInfo]]:
     """Return the backlog of each subscription, by topic and name, each as of its own moment.
 
     ``response``: Spark's last count, if any. ``wanted`` (topic, name): leave out the others.
     """
-    found: list[SubscriptionBacklog] = []
+    found: list[BacklogInfo] = []
     rows: dict[int, list[BacklogRow]] = defaultdict(list)
     external: dict[int, ExternalBacklogResponse] = {}
     as_of_ms = None if response is None else response.as_of_ms.get(state.shard)
@@ -66,10 +61,10 @@ def backlogs(
     return found
 
 
-def leader_backlog(subscription: Subscription, topic: TopicView, now_ms: int) -> Steps[SubscriptionBacklog]:
+def leader_backlog(subscription: Subscription, topic: TopicView, now_ms: int) -> Steps[BacklogInfo]:
     """Return the backlog according to the leader's own state."""
     subscription, topic = subscription.snapshot(), TopicSnapshot.of(topic)
-    segments: list[SegmentBacklog] = []
+    segments: list[SegmentBacklogInfo] = []
     for cost, some_segments in parts(sorted(topic.layout.segments)):
         yield cost
         segments += (_leader_segment_backlog(subscription, topic, segment) for segment in some_segments)
@@ -86,7 +81,7 @@ def leader_backlog(subscription: Subscription, topic: TopicView, now_ms: int) ->
 
 def _external_backlog(
     subscription: Subscription, topic: TopicView, response: ExternalBacklogResponse | None, now_ms: int
-) -> Steps[SubscriptionBacklog]:
+) -> Steps[BacklogInfo]:
     leaders = yield from leader_backlog(subscription, topic, now_ms)
     if response is None or subscription.type not in TRACKED:
         return leaders
@@ -116,13 +111,13 @@ def _external_backlog(
     )
 
 
-def _leader_segment_backlog(subscription: Subscription, topic: TopicView, segment: int) -> SegmentBacklog:
+def _leader_segment_backlog(subscription: Subscription, topic: TopicView, segment: int) -> SegmentBacklogInfo:
     tail, known = topic.tails[segment], topic.layout.segments[segment]
     sealed = known.state is SegmentState.SEALED
     count = unacknowledged(subscription, topic, segment)
     if count is None:
-        return SegmentBacklog(segment=segment, sealed=sealed, label=known.label)
-    return SegmentBacklog(
+        return SegmentBacklogInfo(segment=segment, sealed=sealed, label=known.label)
+    return SegmentBacklogInfo(
         segment=segment,
         sealed=sealed,
         records=count.records,
@@ -132,7 +127,7 @@ def _leader_segment_backlog(subscription: Subscription, topic: TopicView, segmen
     )
 
 
-def _spark_backlog(subscription: Subscription, rows: Iterable[BacklogRow], as_of_ms: int) -> SubscriptionBacklog:
+def _spark_backlog(subscription: Subscription, rows: Iterable[BacklogRow], as_of_ms: int) -> BacklogInfo:
     return summarize_backlog(
         topic=subscription.topic,
         subscription=subscription.name,
@@ -143,8 +138,8 @@ def _spark_backlog(subscription: Subscription, rows: Iterable[BacklogRow], as_of
     )
 
 
-def _spark_segment_backlog(row: BacklogRow, label: str | None = None) -> SegmentBacklog:
-    return SegmentBacklog(
+def _spark_segment_backlog(row: BacklogRow, label: str | None = None) -> SegmentBacklogInfo:
+    return SegmentBacklogInfo(
         segment=row.segment,
         sealed=row.sealed,
         records=row.records,

@@ -21,9 +21,9 @@ from coordinator.steps import TakeSteps
 from drain.protocol import BacklogResponse, DrainCheckError, ExternalBacklogQuery, ExternalBacklogResponse
 from headgate.background import cancel_and_wait
 from headgate.protocol import messages as m
-from headgate.protocol.backlog import SubscriptionBacklog
 from headgate.protocol.paging import cut_page, follows
 from headgate.report_limit import ConditionReport
+from headgate.views.backlogs import BacklogInfo
 from metrics import events
 
 REFRESH_TIMEOUT_SECONDS: Final = 1.5
@@ -59,7 +59,7 @@ class BacklogService:
         self._observer = observer
         self._now_ms = now_ms
         self._interval_seconds = interval_seconds
-        self.counted: Mapping[tuple[str, str], SubscriptionBacklog] = {}
+        self.counted: Mapping[tuple[str, str], BacklogInfo] = {}
         """Topic and subscription → its backlog at the last periodic query."""
         self._response: tuple[BacklogResponse, float] | None = None
         self._table_errors: dict[str, str] = {}
@@ -93,7 +93,7 @@ class BacklogService:
         self._pending_answers.add(task)
         task.add_done_callback(self._pending_answers.discard)
 
-    async def latest(self, wanted: Callable[[str, str], bool] | None = None) -> tuple[SubscriptionBacklog, ...]:
+    async def latest(self, wanted: Callable[[str, str], bool] | None = None) -> tuple[BacklogInfo, ...]:
         """Return the ``wanted`` backlogs (topic, subscription), counted over turns of the loop."""
         response = None
         if (

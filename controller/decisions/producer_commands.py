@@ -238,19 +238,19 @@ def _identity(producer_id: int) -> Answer:
     return answer
 
 
-def _description(producer: ProducerState, state: ShardState) -> m.ProducerDescription:
+def _description(producer: ProducerState, state: ShardState) -> m.ProducerInfo:
     assert producer.name is not None, "only named producers are described"
-    return m.ProducerDescription(
+    return m.ProducerInfo(
         producer=producer.name,
         shard=state.shard,
         producer_id=producer.producer_id,
         producer_epoch=producer.producer_epoch,
         next_sequence=producer.next_sequence,
         last_used_at_ms=producer.last_at_ms,
-        positions=[
+        positions=tuple(
             m.TopicPosition(topic=state.topics_by_id[topic_id].name, topic_id=topic_id, position=position)
             for topic_id, position in producer.source_positions.items()
-        ],
+        ),
     )
 
 

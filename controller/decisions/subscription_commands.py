@@ -217,14 +217,15 @@ def _seek_answer(
         last = subscription.last_seek
         if dry_moves is None and last is not None and last.token == request.token:
             moves = last.moves
-        return m.SeekReply(
+        result = m.SeekResult(
             seek_generation=subscription.seek_generation,
-            moves=[
-                m.SegmentMove(segment=s, from_offset=before, to_offset=to, end_offset=tails[s].next_offset)
+            moves=tuple(
+                m.SegmentSeek(segment=s, from_offset=before, to_offset=to, end_offset=tails[s].next_offset)
                 for s, before, to in moves
                 if s in tails
-            ],
+            ),
         )
+        return m.SeekReply(result=result)
 
     return answer
 

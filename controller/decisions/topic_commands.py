@@ -173,22 +173,22 @@ def describe_topic(request: m.DescribeTopic, state: ShardState) -> Decision | Re
     return topic if isinstance(topic, Refusal) else Decision((), _describe(topic.name))
 
 
-def describe(topic: Topic, shard: int) -> m.TopicDescription:
+def describe(topic: Topic, shard: int) -> m.TopicInfo:
     """Return the description of ``topic``."""
     source = topic.external
-    return m.TopicDescription(
+    return m.TopicInfo(
         topic=topic.name,
         topic_id=topic.topic_id,
         shard=shard,
         layout_epoch=topic.layout.layout_epoch,
-        segments=[
-            m.SegmentDescription(
+        segments=tuple(
+            m.SegmentInfo(
                 segment=segment.segment_id,
                 first_hash=segment.first_hash,
                 last_hash=segment.last_hash,
-                state=segment.state.value,
-                parents=list(segment.parents),
-                children=list(segment.children),
+                state=segment.state,
+                parents=segment.parents,
+                children=segment.children,
                 next_offset=topic.tails[segment.segment_id].next_offset,
                 size_bytes=topic.tails[segment.segment_id].size_bytes,
                 created_at_ms=segment.created_at_ms,
@@ -196,13 +196,13 @@ def describe(topic: Topic, shard: int) -> m.TopicDescription:
                 label=segment.label,
             )
             for _, segment in sorted(topic.layout.segments.items())
-        ],
-        subscriptions=sorted(topic.subscriptions),
+        ),
+        subscriptions=tuple(sorted(topic.subscriptions)),
         policy=topic.policy,
         user=topic.user,
         external=None
         if source is None
-        else m.ExternalDescription(source=source.source, positions=source.positions, hash_bits=source.hash_bits),
+        else m.ExternalSource(source=source.source, positions=source.positions, hash_bits=source.hash_bits),
     )
 
 

@@ -282,14 +282,15 @@ def _dry_run_topic(entry: e.TopicImported | e.LayoutExtended, topic: Topic | Non
     return replace(topic, layout=layout, tails=tails)
 
 
-def _answer(name: str, plan: ImportPlan, dry_run_topic: m.TopicDescription | None = None) -> Answer:
+def _answer(name: str, plan: ImportPlan, dry_run_topic: m.TopicInfo | None = None) -> Answer:
     def answer(state: ShardState) -> m.AnyReplyBody:
-        return m.TopicImportReply(
+        result = m.TopicImportResult(
             topic=dry_run_topic or describe(state.topics[name], state.shard),
-            created=[segment.label for segment in plan.created],
-            sealed=plan.sealed_labels,
-            expired_parents=plan.expired_parents,
+            created=tuple(segment.label for segment in plan.created),
+            sealed=tuple(plan.sealed_labels),
+            expired_parents=tuple(plan.expired_parents),
         )
+        return m.TopicImportReply(result=result)
 
     return answer
 

@@ -38,6 +38,7 @@ from controller.leadership.successors import Successors, successors
 from controller.leadership.transfer_pace import BUDGET_SECONDS, History, startable
 from controller.leadership.transitions import Event, Role
 from controller.settings.load import SpreadSettings
+from headgate.views.cluster import SpreadState
 from metrics import events
 
 VIEW_INTERVAL_SECONDS: Final = 2.0
@@ -167,11 +168,11 @@ class ShardSpreader:
         return None
 
     @property
-    def state(self) -> str:
+    def state(self) -> SpreadState:
         """What the spread may do with this daemon; see `state_of`."""
         return "leaving" if self._leaving else self._state(self._instance, self._record)
 
-    def state_of(self, daemon: str) -> str | None:
+    def state_of(self, daemon: str) -> SpreadState | None:
         """Return what the spread may do with another daemon, as ZooKeeper showed it last; None: it is not live.
 
         ``settled``, ``settling``, ``maintenance`` or ``leaving``.
@@ -179,7 +180,7 @@ class ShardSpreader:
         record = self.view.records.get(daemon)
         return None if record is None else self._state(daemon, record)
 
-    def _state(self, daemon: str, record: InstanceRecord) -> str:
+    def _state(self, daemon: str, record: InstanceRecord) -> SpreadState:
         if record.leaving:
             return "leaving"
         if daemon in self.view.maintenance:

@@ -282,7 +282,7 @@ class SubscriptionRegistry:
         if refusal is not None:
             return refusal
         yield len(self._coordinators)
-        page: Page[m.SubscriptionDescription] = Page()
+        page: Page[m.SubscriptionInfo] = Page()
         for names, subscription_id in self._listed(request):
             if page.is_full:
                 break

@@ -219,6 +219,7 @@ class Pruner:
 
 
 def _answer(pruning: PruneDecision, segments: Sequence[int]) -> Answer:
-    retained = [m.RetainedSegment(segment=segment, reason=reason) for segment, reason in pruning.retained.items()]
-    body = m.Pruned(segments=list(segments), retained=retained, abandoned=list(pruning.abandoned))
+    retained = tuple(m.UnprunedSegment(segment=segment, reason=reason) for segment, reason in pruning.retained.items())
+    result = m.PruneResult(segments=tuple(segments), retained=retained, abandoned=tuple(pruning.abandoned))
+    body = m.PruneReply(result=result)
     return lambda _: body

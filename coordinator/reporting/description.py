@@ -16,9 +16,7 @@ from headgate.model.bucket_ranges import BucketRange, SegmentSlice, bucket_bound
 from headgate.model.hashing import KEY_BUCKETS
 from headgate.protocol import messages as m
 
-# Shared, because the garbage collector looks at each list of a report: two for each of 176 000 segments took 100 ms.
-_NONE_BLOCKS: Final[list[int]] = []
-_NO_RANGES: Final[list[m.BucketRangeProgress]] = []
+_NO_RANGES: Final[list[m.BucketRangeAssignment]] = []
 _UNKNOWN: Final[Mapping[str, int]] = {}
 
 
@@ -77,13 +75,13 @@ def fenced_push(
 
 def describe(
     subscription: Subscription, topic: TopicView, gate: Gate, last_heard_age_ms: Mapping[str, int] = _UNKNOWN
-) -> Steps[m.SubscriptionDescription]:
+) -> Steps[m.SubscriptionInfo]:
     """Describe ``subscription``. ``last_heard_age_ms``: of its connected consumers, as far as the caller knows."""
     yield len(subscription.holdings)
     bucket_ranges = _range_progress_by_segment(subscription, topic)
     yield len(subscription.holdings) + len(subscription.consumers)
     consumers = _consumers(subscription, gate, last_heard_age_ms)
-    segments: list[m.SegmentProgress] = []
+    segments: list[m.SegmentAssignment] = []
     for cost, some_segments in parts(sorted(topic.layout.segments)):
         yield cost
         segments += (
@@ -91,7 +89,7 @@ def describe(
             for segment in some_segments
         )
     yield encoding_cost(segments, consumers)
-    return m.SubscriptionDescription(
+    return m.SubscriptionInfo(
         topic=topic.name,
         subscription=subscription.name,
         subscription_id=subscription.subscription_id,
@@ -101,28 +99,28 @@ def describe(
         user=subscription.user,
         seek_generation=subscription.seek_generation,
         consumers=consumers,
-        segments=segments,
+        segments=tuple(segments),
     )
 
 
 def _consumers(
     subscription: Subscription, gate: Gate, last_heard_age_ms: Mapping[str, int]
-) -> list[m.ConsumerDescription]:
+) -> tuple[m.ConsumerInfo, ...]:
     slices: dict[str, list[SegmentSlice]] = {name: [] for name in subscription.consumers}
     for segment_slice, holding in sorted(subscription.holdings.items()):
         slices[holding.consumer].append(segment_slice)
     idle = idle_reasons(subscription, gate)
-    return [
-        m.ConsumerDescription(
+    return tuple(
+        m.ConsumerInfo(
             consumer=name,
             incarnation=consumer.incarnation,
             connected=consumer.disconnected_at_ms is None,
-            segments=sorted({segment_of(segment_slice) for segment_slice in slices[name]}),
-            bucket_ranges=[
-                (segment_slice.segment, *bucket_bounds(segment_slice))
+            segments=tuple(sorted({segment_of(segment_slice) for segment_slice in slices[name]})),
+            bucket_ranges=tuple(
+                m.HeldBucketRange(segment_slice.segment, *bucket_bounds(segment_slice))
                 for segment_slice in slices[name]
                 if isinstance(segment_slice, BucketRange)
-            ],
+            ),
             idle=idle.get(name, ""),
             capacity=consumer.capacity,
             host=consumer.host,
@@ -132,15 +130,15 @@ def _consumers(
             last_heard_age_ms=last_heard_age_ms.get(name),
         )
         for name, consumer in sorted(subscription.consumers.items())
-    ]
+    )
 
 
 def _progress(
-    subscription: Subscription, topic: TopicView, gate: Gate, segment: int, bucket_ranges: list[m.BucketRangeProgress]
-) -> m.SegmentProgress:
+    subscription: Subscription, topic: TopicView, gate: Gate, segment: int, bucket_ranges: list[m.BucketRangeAssignment]
+) -> m.SegmentAssignment:
     holding = subscription.holdings.get(segment)
     count = unacknowledged(subscription, topic, segment)
-    return m.SegmentProgress(
+    return m.SegmentAssignment(
         segment=segment,
         status=segment_status(subscription, gate, segment, shared=bool(bucket_ranges)),
         acknowledged_offset=subscription.position(segment),
@@ -148,24 +146,26 @@ def _progress(
         next_offset=max(topic.tails[segment].next_offset, subscription.position(segment)),
         consumer=None if holding is None else holding.consumer,
         generation=None if holding is None else holding.generation,
-        blocked_by=list(gate.blocked[segment]) if segment in gate.blocked else _NONE_BLOCKS,
+        blocked_by=gate.blocked.get(segment, ()),
         label=topic.layout.segments[segment].label,
         checkpoint=subscription.checkpoint(segment),
         weight=subscription.weights.get(segment) if subscription.balance == "load" else None,
-        bucket_ranges=bucket_ranges,
+        bucket_ranges=tuple(bucket_ranges),
         unacknowledged=None if count is None else count.records,
         estimated=count is not None and count.estimated,
     )
 
 
-def _range_progress_by_segment(subscription: Subscription, topic: TopicView) -> dict[int, list[m.BucketRangeProgress]]:
+def _range_progress_by_segment(
+    subscription: Subscription, topic: TopicView
+) -> dict[int, list[m.BucketRangeAssignment]]:
     """Return shared segment → progress of its bucket ranges, held and free ones."""
-    found: dict[int, list[m.BucketRangeProgress]] = {}
+    found: dict[int, list[m.BucketRangeAssignment]] = {}
     for segment_slice, holding in sorted(subscription.holdings.items()):
         if isinstance(segment_slice, BucketRange):
             known = found.setdefault(segment_slice.segment, [])
             _fill_gap(subscription, topic, segment_slice.segment, known, segment_slice.first_bucket)
-            status = "granted" if holding.revoked_at_ms is None else "revoking"
+            status: m.AssignmentStatus = "granted" if holding.revoked_at_ms is None else "revoking"
             known.append(_range_progress(subscription, topic, segment_slice, status, holding))
     for segment, known in found.items():
         _fill_gap(subscription, topic, segment, known, KEY_BUCKETS)
@@ -173,7 +173,7 @@ def _range_progress_by_segment(subscription: Subscription, topic: TopicView) -> 
 
 
 def _fill_gap(
-    subscription: Subscription, topic: TopicView, segment: int, known: list[m.BucketRangeProgress], end_bucket: int
+    subscription: Subscription, topic: TopicView, segment: int, known: list[m.BucketRangeAssignment], end_bucket: int
 ) -> None:
     first_bucket = known[-1].end_bucket if known else 0
     if first_bucket < end_bucket:
@@ -182,10 +182,14 @@ def _fill_gap(
 
 
 def _range_progress(
-    subscription: Subscription, topic: TopicView, bucket_range: BucketRange, status: str, holding: Holding | None
-) -> m.BucketRangeProgress:
+    subscription: Subscription,
+    topic: TopicView,
+    bucket_range: BucketRange,
+    status: m.AssignmentStatus,
+    holding: Holding | None,
+) -> m.BucketRangeAssignment:
     count = unacknowledged(subscription, topic, bucket_range)
-    return m.BucketRangeProgress(
+    return m.BucketRangeAssignment(
         first_bucket=bucket_range.first_bucket,
         end_bucket=bucket_range.end_bucket,
         status=status,

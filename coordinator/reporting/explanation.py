@@ -79,25 +79,25 @@ def explain(
     *,
     segments: Sequence[int],
     consumers: Sequence[str],
-) -> Steps[m.SubscriptionExplanation]:
+) -> Steps[m.Explanation]:
     """Explain the existing ``segments`` and ``consumers``."""
     yield len(subscription.holdings)
     explainer = _Explainer(subscription, topic, gate, explanation_context)
-    explained_segments: list[m.SegmentExplanation] = []
+    explained_segments: list[m.SegmentReasons] = []
     for cost, some_segments in parts(segments):
         yield cost
         explained_segments += map(explainer.segment, some_segments)
-    explained_consumers: list[m.ConsumerExplanation] = []
+    explained_consumers: list[m.ConsumerReasons] = []
     for cost, names in parts(consumers):
         yield cost
         explained_consumers += (explainer.consumer(subscription.consumers[name]) for name in names)
     yield encoding_cost(segments, consumers)
-    return m.SubscriptionExplanation(
+    return m.Explanation(
         topic=topic.name,
         subscription=subscription.name,
-        summary=explainer.summary(),
-        segments=explained_segments,
-        consumers=explained_consumers,
+        summary=tuple(explainer.summary()),
+        segments=tuple(explained_segments),
+        consumers=tuple(explained_consumers),
     )
 
 
@@ -122,7 +122,7 @@ class _Explainer:
         self._context = context
         self._held_by: dict[str, list[SegmentHolder]] = {}
         self._incoming: dict[str, list[SegmentHolder]] = {}
-        self._ancestors: dict[int, tuple[m.BlockingAncestor, str]] = {}
+        self._ancestors: dict[int, tuple[m.BlockingSegment, str]] = {}
         """Segment that blocks others → its description and its sentence, which each of them repeats."""
         for _, holders in sorted(context.held.items()):
             for each in holders:
@@ -150,7 +150,7 @@ class _Explainer:
 
     # Segments
 
-    def segment(self, segment: int) -> m.SegmentExplanation:
+    def segment(self, segment: int) -> m.SegmentReasons:
         """Explain one segment."""
         held = self._context.held.get(segment, ())
         shared = any(isinstance(each.segment_slice, BucketRange) for each in held)
@@ -167,14 +167,14 @@ class _Explainer:
         else:
             sentences = [self._unassigned(segment)]
         waiting = next((each for each in held if each.waited_seconds is not None), None)
-        return m.SegmentExplanation(
+        return m.SegmentReasons(
             segment=segment,
             status=status,
             backlog_records=None if backlog is None else backlog.records,
             estimated=backlog is not None and backlog.estimated,
-            sentences=sentences,
-            consumers=[each.consumer for each in held],
-            blocked_by=blocking,
+            sentences=tuple(sentences),
+            consumers=tuple(each.consumer for each in held),
+            blocked_by=tuple(blocking),
             waiting_for=None if waiting is None else waiting.consumer,
             waiting_seconds=None if waiting is None else self._revoked_seconds(waiting),
             next_poll_seconds=self._context.next_poll_seconds if blocking else None,
@@ -234,7 +234,7 @@ class _Explainer:
 
     # Blocking ancestors
 
-    def _blocked(self, segment: int, blocking: Sequence[tuple[m.BlockingAncestor, str]]) -> list[str]:
+    def _blocked(self, segment: int, blocking: Sequence[tuple[m.BlockingSegment, str]]) -> list[str]:
         names = ", ".join(str(each.segment) for each, _ in blocking)
         ancestors = f"segments {names} are" if len(blocking) > 1 else f"segment {names} is"
         sentences = [f"{self._title(segment)} is blocked until {ancestors} drained."]
@@ -243,28 +243,28 @@ class _Explainer:
             sentences.append(self._next_check())
         return sentences
 
-    def _known_ancestor(self, segment: int) -> tuple[m.BlockingAncestor, str]:
+    def _known_ancestor(self, segment: int) -> tuple[m.BlockingSegment, str]:
         known = self._ancestors.get(segment)
         if known is None:
             described = self._blocking_ancestor(segment)
             known = self._ancestors[segment] = described, self._ancestor(described)
         return known
 
-    def _blocking_ancestor(self, segment: int) -> m.BlockingAncestor:
+    def _blocking_ancestor(self, segment: int) -> m.BlockingSegment:
         backlog = self._backlog(segment)
         records = None if backlog is None else backlog.records
         rate = self._context.rates.get(segment)
-        return m.BlockingAncestor(
+        return m.BlockingSegment(
             segment=segment,
-            state=str(self._topic.layout.segments[segment].state),
+            state=self._topic.layout.segments[segment].state,
             backlog_records=records,
             estimated=backlog is not None and backlog.estimated,
             records_per_second=rate,
             expected_seconds=estimate_drain(records, 0.0, rate, tracked=True)[1],
-            consumers=[each.consumer for each in self._context.held.get(segment, ())],
+            consumers=tuple(each.consumer for each in self._context.held.get(segment, ())),
         )
 
-    def _ancestor(self, ancestor: m.BlockingAncestor) -> str:
+    def _ancestor(self, ancestor: m.BlockingSegment) -> str:
         title = self._title(ancestor.segment)
         if reason := self._context.contradicted.get(ancestor.segment):
             return f"{title} does not open: {reason}. Check which ledger the Spark process counts (headgate doctor)."
@@ -299,7 +299,7 @@ class _Explainer:
 
     # Consumers
 
-    def consumer(self, consumer: RegisteredConsumer) -> m.ConsumerExplanation:
+    def consumer(self, consumer: RegisteredConsumer) -> m.ConsumerReasons:
         """Explain one consumer."""
         name = consumer.consumer
         own = self._held_by.get(name, [])
@@ -317,9 +317,9 @@ class _Explainer:
             sentences.append(f"{name} will get {_segments(incoming)}.")
         if grace := self._grace_period(name):
             sentences.append(f"{name} {grace}.")
-        return m.ConsumerExplanation(
+        return m.ConsumerReasons(
             consumer=name,
             connected=consumer.disconnected_at_ms is None,
-            segments=sorted({segment_of(each.segment_slice) for each in own}),
-            sentences=sentences,
+            segments=tuple(sorted({segment_of(each.segment_slice) for each in own})),
+            sentences=tuple(sentences),
         )

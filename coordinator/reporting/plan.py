@@ -22,7 +22,7 @@ from headgate.model.layout import Layout, SegmentState
 from headgate.protocol import messages as m
 
 
-def plan_changes(subscription: Subscription, topic: TopicView, changes: m.PlanChanges) -> Steps[m.ChangePlan]:
+def plan_changes(subscription: Subscription, topic: TopicView, changes: m.PlanChanges) -> Steps[m.Plan]:
     """Plan the moves that ``changes`` would cause.
 
     Raises:
@@ -57,22 +57,22 @@ def plan_changes(subscription: Subscription, topic: TopicView, changes: m.PlanCh
     yield size
     moves_after_drain = _moves(after_rebalance, later)
     yield size
-    return m.ChangePlan(
+    return m.Plan(
         topic=topic.name,
         subscription=subscription.name,
-        created=[
-            m.PlannedSegment(
+        created=tuple(
+            m.ProposedSegment(
                 segment=segment,
                 first_hash=layout.segments[segment].first_hash,
                 last_hash=layout.segments[segment].last_hash,
-                parents=list(layout.segments[segment].parents),
-                blocked_by=list(gate.blocked.get(segment, ())),
+                parents=layout.segments[segment].parents,
+                blocked_by=gate.blocked.get(segment, ()),
             )
             for segment in sorted(layout.segments.keys() - topic.layout.segments.keys())
-        ],
-        after_rebalance=moves_after_rebalance,
-        after_drain=moves_after_drain,
-        consumers=_loads(subscription.consumers, consumers, before, after_rebalance, later),
+        ),
+        after_rebalance=tuple(moves_after_rebalance),
+        after_drain=tuple(moves_after_drain),
+        consumers=tuple(_loads(subscription.consumers, consumers, before, after_rebalance, later)),
     )
 
 
@@ -106,9 +106,9 @@ def _listed(consumers: Collection[str]) -> str:
     return ", ".join(sorted(consumers)) or "none"
 
 
-def _moves(before: Mapping[SegmentSlice, str], after: Mapping[SegmentSlice, str]) -> list[m.PlannedMove]:
+def _moves(before: Mapping[SegmentSlice, str], after: Mapping[SegmentSlice, str]) -> list[m.ProposedMove]:
     return [
-        m.PlannedMove(
+        m.ProposedMove(
             segment=segment_of(segment_slice),
             before=before.get(segment_slice),
             after=after.get(segment_slice),
@@ -126,10 +126,10 @@ def _loads(
     before: Mapping[SegmentSlice, str],
     after_rebalance: Mapping[SegmentSlice, str],
     later: Mapping[SegmentSlice, str],
-) -> list[m.ConsumerLoad]:
+) -> list[m.ConsumerSegmentCount]:
     held, first, then = Counter(before.values()), Counter(after_rebalance.values()), Counter(later.values())
     return [
-        m.ConsumerLoad(
+        m.ConsumerSegmentCount(
             consumer=name,
             before=held[name] if name in registered else None,
             after_rebalance=first[name] if name in consumers else None,

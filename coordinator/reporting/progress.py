@@ -11,10 +11,11 @@ from coordinator.state.subscription import Subscription
 from coordinator.state.topic_view import TopicView
 from headgate.model.bucket_ranges import SegmentSlice, segment_of
 from headgate.protocol.backlog import RecordCount
+from headgate.views.subscriptions import AssignmentStatus
 
 
-def segment_status(subscription: Subscription, gate: Gate, segment: int, *, shared: bool) -> str:
-    """Return the status as in `SegmentProgress`; ``shared``: consumers hold bucket ranges of it."""
+def segment_status(subscription: Subscription, gate: Gate, segment: int, *, shared: bool) -> AssignmentStatus:
+    """Return the status as in `SegmentAssignment`; ``shared``: consumers hold bucket ranges of it."""
     if segment in gate.retired:
         return "drained"
     holding = subscription.holdings.get(segment)

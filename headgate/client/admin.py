@@ -13,18 +13,6 @@ from typing import TypeVar, get_args
 import msgspec
 
 from headgate.arguments import require_choice, require_seconds
-from headgate.client.admin_values import (
-    BacklogInfo,
-    Explanation,
-    Plan,
-    ProducerInfo,
-    PruneResult,
-    SeekResult,
-    SubscriptionInfo,
-    TopicImportResult,
-    TopicInfo,
-    public_value,
-)
 from headgate.client.client_lease import ClientLease
 from headgate.client.cluster.requests import ClusterRequests
 from headgate.client.connection import DEFAULT_TIMEOUT_SECONDS, Client
@@ -40,6 +28,11 @@ from headgate.model.identifiers import Offset, SegmentId
 from headgate.protocol import messages as m
 from headgate.reading.time_lookup import positions_at
 from headgate.storage.object_store import Store, open_store
+from headgate.views.backlogs import BacklogInfo
+from headgate.views.explanations import Explanation, Plan
+from headgate.views.producers import ProducerInfo
+from headgate.views.subscriptions import SeekResult, SubscriptionInfo
+from headgate.views.topics import PruneResult, TopicImportResult, TopicInfo
 
 ReplyT = TypeVar("ReplyT", bound=m.ReplyBody)
 PageT = TypeVar("PageT", bound=m.PageReply)
@@ -106,17 +99,17 @@ class Admin(ClusterRequests):
             missing_parents=layout.missing_parents,
             dry_run=dry_run,
         )
-        return public_value(await self._request(self._shard(topic), request, m.TopicImportReply), TopicImportResult)
+        return (await self._request(self._shard(topic), request, m.TopicImportReply)).result
 
     async def list_topics(self) -> list[TopicInfo]:
         """Return all topics of all shards, by name."""
         pages = await self._list(range(self._all_shards()), m.ListTopics(), m.TopicList)
-        found = [public_value(topic, TopicInfo) for page in pages for topic in page.topics]
+        found = [topic for page in pages for topic in page.topics]
         return sorted(found, key=lambda info: info.topic)
 
     async def describe_topic(self, topic: str) -> TopicInfo:
         """Return the segments of ``topic``."""
-        return public_value(await self._describe_topic(topic), TopicInfo)
+        return await self._describe_topic(topic)
 
     async def leader_of(self, topic: str) -> str:
         """Return the name of the daemon that leads the topic's shard; waits until one answers."""
@@ -180,7 +173,7 @@ class Admin(ClusterRequests):
         Returns what was deleted, and why each other sealed segment was not.
         """
         request = m.PruneTopic(topic=topic, token=self._client.new_token(), dry_run=dry_run)
-        return public_value(await self._request(self._shard(topic), request, m.Pruned), PruneResult)
+        return (await self._request(self._shard(topic), request, m.PruneReply)).result
 
     async def delete_topic(self, topic: str, *, force: bool = False) -> None:
         """Delete ``topic``; with ``force`` also while consumers use it."""
@@ -192,14 +185,14 @@ class Admin(ClusterRequests):
     async def list_producers(self) -> list[ProducerInfo]:
         """Return the named producers of all shards, by name and shard."""
         pages = await self._list(range(self._all_shards()), m.ListProducers(), m.ProducerList)
-        found = [public_value(producer, ProducerInfo) for page in pages for producer in page.producers]
+        found = [producer for page in pages for producer in page.producers]
         return sorted(found, key=lambda info: (info.producer, info.shard))
 
     async def describe_producer(self, name: str) -> list[ProducerInfo]:
         """Return the producer ``name`` on each shard that knows it; at least one does."""
         request = m.DescribeProducer(producer=m.require_name("producer", name))
         replies = await self._request_known(name, request, m.ProducerReply)
-        return [public_value(reply.producer, ProducerInfo) for reply in replies]
+        return [reply.producer for reply in replies]
 
     async def delete_producer(self, name: str) -> None:
         """Delete the producer ``name`` with its source positions on all shards.
@@ -216,7 +209,7 @@ class Admin(ClusterRequests):
         """Return the subscriptions of ``topic``, or of all topics, by topic and name."""
         request = m.ListSubscriptions(topic=topic)
         pages = await self._list(self._shards_of(topic), request, m.SubscriptionList)
-        found = [public_value(each, SubscriptionInfo) for page in pages for each in page.subscriptions]
+        found = [each for page in pages for each in page.subscriptions]
         return sorted(found, key=lambda info: (info.topic, info.subscription))
 
     async def backlog(self, topic: str | None = None, subscription: str | None = None) -> list[BacklogInfo]:
@@ -225,14 +218,14 @@ class Admin(ClusterRequests):
             m.require_name("subscription", subscription)
         request = m.DescribeBacklog(topic=topic, subscription=subscription)
         pages = await self._list(self._shards_of(topic), request, m.BacklogReply)
-        found = [public_value(each, BacklogInfo) for page in pages for each in page.backlogs]
+        found = [each for page in pages for each in page.backlogs]
         return sorted(found, key=lambda info: (info.topic, info.subscription))
 
     async def describe_subscription(self, topic: str, subscription: str) -> SubscriptionInfo:
         """Return the consumers of a subscription, its positions, and which segments are blocked."""
         request = m.DescribeSubscription(topic=topic, subscription=m.require_name("subscription", subscription))
         reply = await self._request(self._shard(topic), request, m.SubscriptionReply)
-        return public_value(reply.subscription, SubscriptionInfo)
+        return reply.subscription
 
     async def explain(
         self, topic: str, subscription: str, *, segment: SegmentId | None = None, consumer: str | None = None
@@ -244,7 +237,7 @@ class Admin(ClusterRequests):
             topic=topic, subscription=m.require_name("subscription", subscription), segment=segment, consumer=consumer
         )
         reply = await self._request(self._shard(topic), request, m.ExplanationReply)
-        return public_value(reply.explanation, Explanation)
+        return reply.explanation
 
     async def plan(
         self,
@@ -267,7 +260,7 @@ class Admin(ClusterRequests):
             add_consumers=list(add_consumers),
             remove_consumers=list(remove_consumers),
         )
-        return public_value((await self._request(self._shard(topic), request, m.PlanReply)).plan, Plan)
+        return (await self._request(self._shard(topic), request, m.PlanReply)).plan
 
     async def create_subscription(
         self,
@@ -310,7 +303,7 @@ class Admin(ClusterRequests):
             if_absent=if_absent,
         )
         reply = await self._request(self._shard(topic), request, m.SubscriptionReply)
-        return public_value(reply.subscription, SubscriptionInfo)
+        return reply.subscription
 
     async def delete_subscription(self, topic: str, subscription: str, *, force: bool = False) -> None:
         """Delete a subscription and its positions; with ``force`` also while consumers use it."""
@@ -381,7 +374,7 @@ class Admin(ClusterRequests):
             positions=pairs,
             dry_run=dry_run,
         )
-        return public_value(await self._request(self._shard(topic), request, m.SeekReply), SeekResult)
+        return (await self._request(self._shard(topic), request, m.SeekReply)).result
 
     async def set_order(self, topic: str, subscription: str, order: Order) -> SubscriptionInfo:
         """Set whether children wait for their ancestors ("strict") or not ("none")."""
@@ -393,7 +386,7 @@ class Admin(ClusterRequests):
             token=self._client.new_token(),
         )
         reply = await self._request(self._shard(topic), request, m.SubscriptionReply)
-        return public_value(reply.subscription, SubscriptionInfo)
+        return reply.subscription
 
     # Requests
 
@@ -404,12 +397,12 @@ class Admin(ClusterRequests):
     def _shards_of(self, topic: str | None) -> Iterable[int]:
         return range(self._all_shards()) if topic is None else [self._shard(topic)]
 
-    async def _describe_topic(self, topic: str) -> m.TopicDescription:
+    async def _describe_topic(self, topic: str) -> m.TopicInfo:
         request = m.DescribeTopic(topic=topic)
         return (await self._request(self._shard(topic), request, m.TopicReply)).topic
 
     async def _change_topic(self, topic: str, request: m.AnyRequestBody) -> TopicInfo:
-        return public_value((await self._request(self._shard(topic), request, m.TopicReply)).topic, TopicInfo)
+        return (await self._request(self._shard(topic), request, m.TopicReply)).topic
 
     async def _positions_at(self, topic: str, timestamp_ms: int, method: str) -> dict[int, int]:
         """Return segment → offset of its first record stored at ``timestamp_ms`` or later; for ``method``."""

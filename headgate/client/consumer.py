@@ -15,7 +15,6 @@ from headgate.arguments import require_seconds
 from headgate.backoff import Backoff, BackoffSchedule
 from headgate.client.acknowledger import Acknowledger
 from headgate.client.admin import Admin
-from headgate.client.admin_values import SeekResult
 from headgate.client.client_lease import ClientLease
 from headgate.client.connection import DEFAULT_TIMEOUT_SECONDS, Client
 from headgate.client.consumer_requests import ConsumerOptions, ConsumerRequests, subscription_type
@@ -35,6 +34,7 @@ from headgate.model.entries import Balance, Order, SubscriptionType
 from headgate.model.hashing import shard_of
 from headgate.model.identifiers import Offset, SegmentId
 from headgate.protocol import messages as m
+from headgate.views.subscriptions import SeekResult
 
 CATCH_UP_BACKOFF: Final = Backoff(first_seconds=0.05, longest_seconds=1.0)
 """Between two questions whether everything is read."""

@@ -224,7 +224,7 @@ class TopicDeleted(Entry, frozen=True, tag="topic_deleted"):
     token: str
 
 
-class TopicPolicy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class TopicPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """Overrides of the cluster's settings for one topic; None: the cluster's setting applies."""
 
     auto_split: bool | None = None

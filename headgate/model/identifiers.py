@@ -1,14 +1,14 @@
-"""Distinct types for segments, offsets and generations, so that a type checker tells them apart."""
+"""Names of the numbers in the API. They are plain integers: the values of replies are the values of the API."""
 
 from __future__ import annotations
 
-from typing import Final, NewType
+from typing import Final, TypeAlias
 
-SegmentId = NewType("SegmentId", int)
+SegmentId: TypeAlias = int
 """Number of a segment inside its topic, from 0. It is never used again."""
-Offset = NewType("Offset", int)
+Offset: TypeAlias = int
 """Number of a record inside its segment, from 0, without gaps."""
-Generation = NewType("Generation", int)
+Generation: TypeAlias = int
 """Number of a grant. Of two holders of the same keys, the one with the higher generation is
 valid."""
 

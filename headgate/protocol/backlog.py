@@ -11,19 +11,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Final, Literal, NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
-import msgspec
-
+from headgate.model.entries import SubscriptionType
 from headgate.model.hashing import KEY_BUCKETS
 from headgate.model.offset_ranges import OffsetRanges
+from headgate.views.backlogs import BacklogInfo, CountedBy, Outlook, SegmentBacklogInfo
 
-Outlook = Literal["empty", "shrinking", "never", "unknown", "not_tracked"]
-"""``never``: at the current rates it does not shrink. ``unknown``: the records or the rates are not
-known (yet)."""
 TRACKED: Final = ("STREAM", "QUEUE")
 """Subscription types that acknowledge."""
-CountedBy = Literal["spark", "leader"]
 N = TypeVar("N", int, float)
 
 
@@ -33,54 +29,6 @@ class RecordCount(NamedTuple):
     records: int
     estimated: bool = False
     """It depends on how evenly keys spread over the key buckets (rule 2)."""
-
-
-class SegmentBacklog(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The backlog of one subscription in one segment."""
-
-    segment: int
-    sealed: bool
-    records: int | None = None
-    size_bytes: int | None = None
-    oldest_ms: int | None = None
-    stored_per_second: float | None = None
-    acknowledged_per_second: float | None = None
-    label: str | None = None
-    """Name of the segment at the source of an external topic."""
-    estimated: bool = False
-    """``records`` is an estimate (rule 2)."""
-
-
-class SubscriptionBacklog(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The backlog of one subscription, in total and by segment."""
-
-    topic: str
-    subscription: str
-    subscription_type: str | None
-    counted_by: CountedBy
-    as_of_ms: int
-    outlook: Outlook
-    segments: list[SegmentBacklog]
-    records: int | None = None
-    size_bytes: int | None = None
-    oldest_ms: int | None = None
-    stored_per_second: float | None = None
-    acknowledged_per_second: float | None = None
-    drained_in_seconds: float | None = None
-    unknown_reason: str = ""
-    """Why a value of an external topic is unknown; names the failing table if there is one."""
-    failing: bool = False
-    """A table of its topic cannot be counted and has to be fixed."""
-
-    @property
-    def external(self) -> bool:
-        """Whether its topic is an external one: only segments of external topics have labels."""
-        return any(segment.label is not None for segment in self.segments)
-
-    @property
-    def estimated(self) -> bool:
-        """Whether ``records`` is an estimate, because that of a segment is one."""
-        return any(segment.estimated for segment in self.segments)
 
 
 def unacknowledged_offsets(end_offset: int, position: int, above: OffsetRanges) -> int:
@@ -107,38 +55,31 @@ def estimate_size_bytes(records: int, stored_records: int, stored_bytes: int) ->
     return stored_bytes * records // stored_records if stored_records else 0
 
 
-def document(backlog: SubscriptionBacklog) -> dict[str, Any]:
-    """Return ``backlog`` as a JSON document with every field; unknown values are null."""
-    return msgspec.structs.asdict(backlog) | {
-        "segments": [msgspec.structs.asdict(segment) for segment in backlog.segments]
-    }
-
-
 def summarize_backlog(
     *,
     topic: str,
     subscription: str,
-    subscription_type: str | None,
+    subscription_type: SubscriptionType | None,
     counted_by: CountedBy,
     as_of_ms: int,
-    segments: Iterable[SegmentBacklog],
+    segments: Iterable[SegmentBacklogInfo],
     unknown_reason: str = "",
     failing: bool = False,
-) -> SubscriptionBacklog:
+) -> BacklogInfo:
     """Return the backlog of a subscription: its segments, their totals and the outlook."""
     by_id = sorted(segments, key=lambda each: each.segment)
     records = _total(each.records for each in by_id)
     stored = _sum(each.stored_per_second for each in by_id)
     acknowledged = _sum(each.acknowledged_per_second for each in by_id)
     outlook, seconds = estimate_drain(records, stored, acknowledged, tracked=subscription_type in TRACKED)
-    return SubscriptionBacklog(
+    return BacklogInfo(
         topic=topic,
         subscription=subscription,
         subscription_type=subscription_type,
         counted_by=counted_by,
         as_of_ms=as_of_ms,
         outlook=outlook,
-        segments=by_id,
+        segments=tuple(by_id),
         records=records,
         size_bytes=_total(each.size_bytes for each in by_id),
         oldest_ms=min((each.oldest_ms for each in by_id if each.oldest_ms is not None), default=None),

@@ -12,9 +12,7 @@ message in the protocol's conversation and its worst case in the benchmark ``loo
 
 from headgate.protocol.announcements import *  # noqa: F403
 from headgate.protocol.backlog import *  # noqa: F403
-from headgate.protocol.cluster import *  # noqa: F403
 from headgate.protocol.codec import *  # noqa: F403
-from headgate.protocol.explanations import *  # noqa: F403
 from headgate.protocol.mqtt_topics import *  # noqa: F403
 from headgate.protocol.operator_requests import *  # noqa: F403
 from headgate.protocol.parts import *  # noqa: F403
@@ -22,3 +20,9 @@ from headgate.protocol.replies import *  # noqa: F403
 from headgate.protocol.request_fields import *  # noqa: F403
 from headgate.protocol.requests import *  # noqa: F403
 from headgate.protocol.subscription_requests import *  # noqa: F403
+from headgate.views.backlogs import *  # noqa: F403
+from headgate.views.cluster import *  # noqa: F403
+from headgate.views.explanations import *  # noqa: F403
+from headgate.views.producers import *  # noqa: F403
+from headgate.views.subscriptions import *  # noqa: F403
+from headgate.views.topics import *  # noqa: F403

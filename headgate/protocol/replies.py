@@ -6,12 +6,14 @@ from typing import Literal
 
 import msgspec
 
-from headgate.model.entries import NO_POLICY, Placement, Positions, TopicPolicy
+from headgate.model.entries import Placement, Positions
 from headgate.model.hashing import KEY_BUCKETS
-from headgate.model.identifiers import ANONYMOUS
-from headgate.protocol.backlog import SubscriptionBacklog
-from headgate.protocol.cluster import ClusterOverview, SubscriptionSummaryDescription
-from headgate.protocol.explanations import ChangePlan, SubscriptionExplanation
+from headgate.views.backlogs import BacklogInfo
+from headgate.views.cluster import ClusterInfo, SubscriptionSummary
+from headgate.views.explanations import Explanation, Plan
+from headgate.views.producers import ProducerInfo
+from headgate.views.subscriptions import SeekResult, SubscriptionInfo
+from headgate.views.topics import PruneResult, TopicImportResult, TopicInfo
 
 Verdict = Literal[
     "invalid",
@@ -98,36 +100,16 @@ class SourcePosition(ReplyBody, frozen=True, tag="source_position"):
     position: bytes | None = None
 
 
-class TopicPosition(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a named producer has read its source into one topic."""
-
-    topic: str
-    topic_id: int
-    position: bytes
-
-
-class ProducerDescription(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A named producer on one shard. ``last_used_at_ms``: time of its last opening or batch."""
-
-    producer: str
-    shard: int
-    producer_id: int
-    producer_epoch: int
-    next_sequence: int
-    last_used_at_ms: int
-    positions: list[TopicPosition] = []
-
-
 class ProducerReply(ReplyBody, frozen=True, tag="producer"):
     """Reply to `DescribeProducer`."""
 
-    producer: ProducerDescription
+    producer: ProducerInfo
 
 
 class ProducerList(PageReply, frozen=True, kw_only=True, tag="producer_list"):
     """Reply to `ListProducers`."""
 
-    producers: list[ProducerDescription]
+    producers: list[ProducerInfo]
 
 
 class ExternalGrant(msgspec.Struct, frozen=True, kw_only=True):
@@ -226,216 +208,71 @@ class Done(ReplyBody, frozen=True, tag="done"):
     """The command was executed and is durable."""
 
 
-class SegmentDescription(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """One segment of a topic."""
-
-    segment: int
-    first_hash: int
-    last_hash: int
-    state: str
-    parents: list[int]
-    children: list[int]
-    next_offset: int
-    size_bytes: int
-    created_at_ms: int
-    sealed_at_ms: int | None = None
-    label: str | None = None
-
-
-class ExternalDescription(msgspec.Struct, frozen=True, kw_only=True):
-    """The source of an external topic, as given at its import, and how the source counts records."""
-
-    source: str
-    positions: Positions
-    hash_bits: int
-
-
-class TopicDescription(msgspec.Struct, frozen=True, kw_only=True):
-    """One topic."""
-
-    topic: str
-    topic_id: int
-    shard: int
-    layout_epoch: int
-    segments: list[SegmentDescription]
-    subscriptions: list[str]
-    policy: TopicPolicy = NO_POLICY
-    external: ExternalDescription | None = None
-    user: str = ANONYMOUS
-
-
 class TopicReply(ReplyBody, frozen=True, tag="topic"):
     """Reply to `DescribeTopic` and to the commands that change a topic."""
 
-    topic: TopicDescription
+    topic: TopicInfo
 
 
 class TopicImportReply(ReplyBody, frozen=True, tag="topic_import"):
-    """Reply to `ImportTopic`: the topic after the import (or as a dry run would leave it), and what changed.
+    """Reply to `ImportTopic`: the topic after the import (or as a dry run would leave it), and what changed."""
 
-    The three lists hold the source's names. ``expired_parents``: parents that the source no longer
-    has.
-    """
-
-    topic: TopicDescription
-    created: list[str]
-    sealed: list[str]
-    expired_parents: list[str] = []
+    result: TopicImportResult
 
 
-class RetainedSegment(msgspec.Struct, frozen=True, kw_only=True):
-    """A sealed segment that was not pruned, and why."""
+class PruneReply(ReplyBody, frozen=True, tag="pruned"):
+    """Reply to `PruneTopic`."""
 
-    segment: int
-    reason: str
-
-
-class Pruned(ReplyBody, frozen=True, tag="pruned"):
-    """Reply to `PruneTopic`.
-
-    ``abandoned``: subscriptions that did not prevent pruning, because they have been unused for too
-    long.
-    """
-
-    segments: list[int]
-    retained: list[RetainedSegment]
-    abandoned: list[str] = []
+    result: PruneResult
 
 
 class TopicList(PageReply, frozen=True, kw_only=True, tag="topic_list"):
     """Reply to `ListTopics`."""
 
-    topics: list[TopicDescription]
-
-
-class BucketRangeProgress(msgspec.Struct, frozen=True, kw_only=True):
-    """Progress of one subscription in some key buckets of a shared segment.
-
-    ``status``: ``granted``, ``revoking`` or ``waiting`` (no consumer holds these buckets).
-    """
-
-    first_bucket: int
-    end_bucket: int
-    status: str
-    acknowledged_offset: int
-    consumer: str | None = None
-    generation: int | None = None
-    unacknowledged: int | None = None
-    estimated: bool = False
-
-
-class SegmentProgress(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """Progress of one subscription in one segment.
-
-    ``status``: ``granted``, ``revoking``, ``waiting`` (grantable, but no consumer holds it),
-    ``shared``, ``blocked`` or ``drained``. A shared segment has no ``consumer``; its
-    ``bucket_ranges`` name the consumer of each bucket. ``unacknowledged`` None: not tracked, or known
-    only to the source of an external topic; ``estimated``: key buckets differ.
-    """
-
-    segment: int
-    status: str
-    acknowledged_offset: int
-    next_offset: int
-    consumer: str | None = None
-    generation: int | None = None
-    blocked_by: list[int] = []
-    label: str | None = None
-    checkpoint: str | None = None
-    bucket_ranges: list[BucketRangeProgress] = []
-    weight: int | None = None
-    unacknowledged: int | None = None
-    estimated: bool = False
-
-
-class ConsumerDescription(msgspec.Struct, frozen=True, kw_only=True):
-    """One consumer of a subscription.
-
-    ``bucket_ranges``: (segment, first bucket, end bucket) for those ``segments`` that it reads in
-    part. ``idle``: why it reads nothing; empty if it reads something. ``host`` and ``version``: as it says itself.
-    ``last_heard_age_ms``: since its last message, or since the term began; None while it is disconnected.
-    """
-
-    consumer: str
-    incarnation: int
-    connected: bool
-    segments: list[int]
-    bucket_ranges: list[tuple[int, int, int]] = []
-    idle: str = ""
-    capacity: int = 100
-    host: str = ""
-    version: str = ""
-    registered_at_ms: int | None = None
-    disconnected_at_ms: int | None = None
-    last_heard_age_ms: int | None = None
-
-
-class SubscriptionDescription(msgspec.Struct, frozen=True, kw_only=True):
-    """One subscription."""
-
-    topic: str
-    subscription: str
-    subscription_id: int
-    type: str | None
-    order: str
-    seek_generation: int
-    consumers: list[ConsumerDescription]
-    segments: list[SegmentProgress]
-    balance: str = "count"
-    user: str = ANONYMOUS
+    topics: list[TopicInfo]
 
 
 class SubscriptionReply(ReplyBody, frozen=True, tag="subscription"):
     """Reply to `DescribeSubscription` and `SetSubscriptionOrder`."""
 
-    subscription: SubscriptionDescription
+    subscription: SubscriptionInfo
 
 
 class SubscriptionList(PageReply, frozen=True, kw_only=True, tag="subscription_list"):
     """Reply to `ListSubscriptions`."""
 
-    subscriptions: list[SubscriptionDescription]
-
-
-class SegmentMove(msgspec.Struct, frozen=True, kw_only=True):
-    """How a seek moved a subscription in one segment. A move forward acknowledges the records it skips."""
-
-    segment: int
-    from_offset: int
-    to_offset: int
-    end_offset: int
+    subscriptions: list[SubscriptionInfo]
 
 
 class SeekReply(ReplyBody, frozen=True, tag="seek"):
     """Reply to `SeekSubscription`. Segments without a move keep their position."""
 
-    seek_generation: int
-    moves: list[SegmentMove]
+    result: SeekResult
 
 
 class ExplanationReply(ReplyBody, frozen=True, tag="explanation"):
     """Reply to `ExplainSubscription`."""
 
-    explanation: SubscriptionExplanation
+    explanation: Explanation
 
 
 class PlanReply(ReplyBody, frozen=True, tag="plan"):
     """Reply to `PlanChanges`."""
 
-    plan: ChangePlan
+    plan: Plan
 
 
 class BacklogReply(PageReply, frozen=True, kw_only=True, tag="backlog"):
     """Reply to `DescribeBacklog`, sorted by topic and subscription; may be up to a minute old."""
 
-    backlogs: list[SubscriptionBacklog]
+    backlogs: list[BacklogInfo]
 
 
 class ClusterReply(PageReply, frozen=True, kw_only=True, tag="cluster"):
     """Reply to `DescribeCluster`, sorted by topic and subscription. ``overview``: only on the first page."""
 
-    subscriptions: list[SubscriptionSummaryDescription]
-    overview: ClusterOverview | None = None
+    subscriptions: list[SubscriptionSummary]
+    overview: ClusterInfo | None = None
 
 
 class Push(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", omit_defaults=True):
@@ -478,7 +315,7 @@ AnyReplyBody = (
     | Done
     | TopicReply
     | TopicImportReply
-    | Pruned
+    | PruneReply
     | TopicList
     | SubscriptionReply
     | SubscriptionList

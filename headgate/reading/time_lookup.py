@@ -19,7 +19,7 @@ from headgate.errors import ObjectMissingError
 from headgate.ledger.chunk_ranges import compacted_through, ranges_to_read
 from headgate.ledger.compacted import CompactedObject, decode_compacted, manifest_ranges, read_manifest
 from headgate.ledger.ledger import Ledger
-from headgate.protocol.messages import TopicDescription
+from headgate.protocol.messages import TopicInfo
 
 CONCURRENT_CHUNK_READS: Final = 16
 """Chunks that are read concurrently."""
@@ -27,7 +27,7 @@ MAX_ATTEMPTS: Final = 3
 """Compaction may replace an object before it is read; the next compaction is minutes away."""
 
 
-async def positions_at(ledger: Ledger, topic: TopicDescription, timestamp_ms: int) -> dict[int, int]:
+async def positions_at(ledger: Ledger, topic: TopicInfo, timestamp_ms: int) -> dict[int, int]:
     """Return segment → offset of its first record stored at ``timestamp_ms`` or later, or its end offset without one.
 
     ``topic`` is a current description from the leader, so the records it counts are durable.
@@ -61,7 +61,7 @@ async def first_chunk_at(ledger: Ledger, numbers: Sequence[int], timestamp_ms: i
 class _Search:
     """One attempt, which an object that is replaced meanwhile ends."""
 
-    def __init__(self, ledger: Ledger, topic: TopicDescription, timestamp_ms: int) -> None:
+    def __init__(self, ledger: Ledger, topic: TopicInfo, timestamp_ms: int) -> None:
         self._ledger = ledger
         self._topic_id = topic.topic_id
         self._timestamp_ms = timestamp_ms

@@ -22,7 +22,7 @@ from headgate.ledger.chunk_ranges import compacted_through, ranges_to_read
 from headgate.ledger.compacted import CompactedObject, manifest_ranges, read_manifest
 from headgate.ledger.ledger import Ledger
 from headgate.ledger.record_columns import RecordColumns
-from headgate.protocol.messages import TopicDescription
+from headgate.protocol.messages import TopicInfo
 from headgate.reading.compacted_reader import CompactedRecords
 from headgate.reading.head import POLL_SECONDS, Head
 from headgate.reading.segment_reader import COMPACTION_RECHECK_SECONDS
@@ -62,7 +62,7 @@ class TopicReader:
     def __init__(
         self,
         ledger: Ledger,
-        topic: TopicDescription,
+        topic: TopicInfo,
         *,
         starts: Mapping[int, int],
         stored_at_ms: int = 0,

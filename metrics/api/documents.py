@@ -1,24 +1,22 @@
-"""The documents of the HTTP API, version 1, in plain frozen dataclasses. Pure.
+"""The documents that only the HTTP API has, version 1. The others are values of headgate.views. Pure.
 
 1. Names are stable, and units are their last part. A later version may add fields, and removes none.
 2. None is unknown or not applicable, never 0. Times are milliseconds since 1970, by the clock of the
    daemon that is named beside them.
-3. `TopicInfo`, `SubscriptionInfo` and `BacklogInfo` are those of `headgate.Admin`, so a document has the
-   values that the command line prints with ``--json``.
-4. A summary costs its leader little; documents with segments are made for one topic or subscription.
+3. A summary costs its leader little; documents with segments are made for one topic or subscription.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
-from headgate.client.admin_values import BacklogInfo, SegmentInfo, SubscriptionInfo, TopicInfo
-from headgate.model.entries import SubscriptionType
-from headgate.protocol.backlog import Outlook
+from headgate.views.backlogs import BacklogInfo
+from headgate.views.cluster import ClusterInfo, DaemonInfo, SubscriptionSummary
+from headgate.views.subscriptions import SubscriptionInfo
+from headgate.views.topics import SegmentInfo, TopicInfo
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HistorySample:
+class HistorySample(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """Rates and backlog at one moment, by the leaders' own counts (metrics.api.history)."""
 
     at_ms: int
@@ -28,17 +26,7 @@ class HistorySample:
     backlog_records: int | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ComponentDocument:
-    """One component of a daemon's health: its state is ``ok``, ``degraded`` or ``failed``."""
-
-    component: str
-    state: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DaemonShardDocument:
+class DaemonShard(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """A shard as one daemon sees it."""
 
     shard: int
@@ -53,59 +41,15 @@ class DaemonShardDocument:
     queue_bytes: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DaemonDocument:
-    """One daemon. ``problem`` says why it did not answer; only its name, URL and spread are known then."""
+class DaemonDocument(DaemonInfo, frozen=True, kw_only=True):
+    """A daemon, with its shards and its history."""
 
-    daemon: str
-    url: str | None
-    """Where other machines reach it; None: unknown."""
-    state: str
-    """``ready``, ``degraded``, ``not_ready`` or ``unreachable``."""
-    version: str | None = None
-    started_at_ms: int | None = None
-    spread: str | None = None
-    """``settled``: it gets its share of shards; ``settling``: not yet; ``maintenance``, ``leaving``: it gives all away.
-    None: unknown."""
-    as_of_ms: int | None = None
-    components: tuple[ComponentDocument, ...] = ()
-    shards: tuple[DaemonShardDocument, ...] = ()
-    problem: str = ""
+    shards: tuple[DaemonShard, ...] = ()
     history: tuple[HistorySample, ...] = ()
     """Of all topics that it led, every 15 seconds, for half an hour."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SubscriptionSummary:
-    """A subscription in one line. ``backlog_records`` is the leader's own count, the rates are Spark's."""
-
-    topic: str
-    subscription: str
-    type: SubscriptionType | None
-    daemon: str
-    """The leader of its shard."""
-    connected_consumers: int
-    disconnected_consumers: int
-    """Consumers in their grace period."""
-    blocked_segments: int
-    draining_segments: int
-    """Sealed segments that are readable and not drained."""
-    longest_blocked_seconds: float
-    outlook: Outlook
-    backlog_records: int | None
-    oldest_ms: int | None
-    """When the oldest unacknowledged record was stored, at Spark's last count."""
-    stored_per_second: float | None
-    acknowledged_per_second: float | None
-    drained_in_seconds: float | None
-    unknown_reason: str = ""
-    """External topics: why a value is unknown."""
-    blocking_segments: tuple[int, ...] = ()
-    """The first segments that others wait for."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicSummary:
+class TopicSummary(msgspec.Struct, frozen=True, kw_only=True):
     """A topic in one line. The rate is the mean of half a minute, from the leader's own count."""
 
     topic: str
@@ -127,18 +71,7 @@ class TopicSummary:
     """Over all subscriptions that acknowledge; None: one is unknown."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShardDocument:
-    """A shard and its leader; None: no daemon is known to lead it."""
-
-    shard: int
-    daemon: str | None
-    leader_epoch: int
-    head_chunk: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DegradedPart:
+class DegradedPart(msgspec.Struct, frozen=True, kw_only=True):
     """A component that is not ``ok`` at a daemon, or a daemon that did not answer (component ``daemon``)."""
 
     daemon: str
@@ -147,45 +80,22 @@ class DegradedPart:
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterDocument:
-    """The whole cluster in totals. They lack the shards of daemons that did not answer (``complete`` is false)."""
+class ClusterDocument(ClusterInfo, frozen=True, kw_only=True):
+    """The whole cluster in totals, and what is degraded. Daemons and subscriptions are documents of their own."""
 
-    cluster: str
-    daemon: str
-    """Who answered."""
-    as_of_ms: int
-    complete: bool
-    shards: tuple[ShardDocument, ...]
-    degraded: tuple[DegradedPart, ...]
-    daemons: int
-    topics: int
-    subscriptions: int
-    active_segments: int
-    sealed_segments: int
-    blocked_segments: int
-    longest_blocked_seconds: float
-    connected_consumers: int
-    disconnected_consumers: int
-    stored_per_second: float
-    acknowledged_per_second: float | None
-    """Over all subscriptions; None: no rate is known."""
-    backlog_records: int | None
-    """Over all subscriptions that acknowledge; None: one is unknown."""
+    degraded: tuple[DegradedPart, ...] = ()
     history: tuple[HistorySample, ...] = ()
     """The sums over the daemons that answer."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Daemons:
+class Daemons(msgspec.Struct, frozen=True, kw_only=True):
     """All daemons that are registered in ZooKeeper."""
 
     as_of_ms: int
     daemons: tuple[DaemonDocument, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicPage:
+class TopicPage(msgspec.Struct, frozen=True, kw_only=True):
     """Some topics. ``next`` is the ``after`` of the next page; None: this is the last one."""
 
     as_of_ms: int
@@ -193,8 +103,7 @@ class TopicPage:
     next: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SubscriptionPage:
+class SubscriptionPage(msgspec.Struct, frozen=True, kw_only=True):
     """Some subscriptions. ``next`` is the ``after`` of the next page; None: this is the last one."""
 
     as_of_ms: int
@@ -202,8 +111,7 @@ class SubscriptionPage:
     next: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicDocument:
+class TopicDocument(msgspec.Struct, frozen=True, kw_only=True):
     """One topic with its segments and subscriptions, by the leader of its shard."""
 
     as_of_ms: int
@@ -215,8 +123,7 @@ class TopicDocument:
     """Empty unless it is one of the busiest 200 topics and subscriptions of the daemon."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DrainingSegment:
+class DrainingSegment(msgspec.Struct, frozen=True, kw_only=True):
     """A sealed segment that blocks others, and how fast it is acknowledged; None: not measured yet."""
 
     segment: int
@@ -225,16 +132,14 @@ class DrainingSegment:
     expected_seconds: float | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GracePeriod:
+class GracePeriod(msgspec.Struct, frozen=True, kw_only=True):
     """A consumer that is disconnected, and since when."""
 
     consumer: str
     disconnected_at_ms: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SubscriptionDocument:
+class SubscriptionDocument(msgspec.Struct, frozen=True, kw_only=True):
     """One subscription with its segments and consumers, by the leader of its shard."""
 
     as_of_ms: int
@@ -252,8 +157,7 @@ class SubscriptionDocument:
     """Empty unless it is one of the busiest 200 topics and subscriptions of the daemon."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ErrorDocument:
+class ErrorDocument(msgspec.Struct, frozen=True, kw_only=True):
     """Why a request was refused, and what to do."""
 
     error: str

@@ -15,7 +15,8 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from metrics.api.documents import HistorySample, SubscriptionSummary, TopicSummary
+from headgate.views.cluster import SubscriptionSummary
+from metrics.api.documents import HistorySample, TopicSummary
 from metrics.busiest import SubscriptionKey, choose_busiest, records_per_second
 
 SAMPLE_SECONDS: Final = 15.0

@@ -12,14 +12,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from metrics.api.documents import (
-    ClusterDocument,
-    DaemonDocument,
-    DegradedPart,
-    ShardDocument,
-    SubscriptionSummary,
-    TopicSummary,
-)
+from headgate.views.cluster import ClusterTotals, ShardInfo, SubscriptionSummary
+from metrics.api.documents import ClusterDocument, DaemonDocument, DegradedPart, TopicSummary
 from metrics.api.history import known_sum, merged_history
 
 TopicOrder = Literal["name", "activity"]
@@ -63,21 +57,31 @@ def merged(cluster: str, daemon: str, as_of_ms: int, shards: int, parts: Sequenc
         complete=len(leaders) == shards and all(each.state != "unreachable" for each in daemons),
         shards=tuple(_shard(shard, parts, leaders.get(shard)) for shard in range(shards)),
         degraded=tuple(_degraded(daemons)),
-        daemons=len(daemons),
+        totals=_totals(len(daemons), topics, subscriptions),
+        history=merged_history([each.history for each in daemons]),
+    )
+    return Overview(cluster=document, daemons=daemons, topics=tuple(topics), subscriptions=tuple(subscriptions))
+
+
+def _totals(
+    daemons: int, topics: Sequence[TopicSummary], subscriptions: Sequence[SubscriptionSummary]
+) -> ClusterTotals:
+    return ClusterTotals(
+        daemons=daemons,
         topics=len(topics),
         subscriptions=len(subscriptions),
         active_segments=sum(each.active_segments for each in topics),
         sealed_segments=sum(each.sealed_segments for each in topics),
         blocked_segments=sum(each.blocked_segments for each in subscriptions),
-        longest_blocked_seconds=max((each.longest_blocked_seconds for each in subscriptions), default=0.0),
         connected_consumers=sum(each.connected_consumers for each in subscriptions),
         disconnected_consumers=sum(each.disconnected_consumers for each in subscriptions),
         stored_per_second=known_sum(each.stored_per_second for each in topics) or 0.0,
         acknowledged_per_second=known_sum(each.acknowledged_per_second for each in subscriptions),
         backlog_records=total_backlog(subscriptions),
-        history=merged_history([each.history for each in daemons]),
+        blocked_since_ms=min(
+            (each.blocked_since_ms for each in subscriptions if each.blocked_since_ms is not None), default=None
+        ),
     )
-    return Overview(cluster=document, daemons=daemons, topics=tuple(topics), subscriptions=tuple(subscriptions))
 
 
 def total_backlog(subscriptions: Iterable[SubscriptionSummary]) -> int | None:
@@ -111,9 +115,9 @@ def _leaders(parts: Iterable[DaemonPart]) -> dict[int, tuple[int, str]]:
     return found
 
 
-def _shard(shard: int, parts: Iterable[DaemonPart], leader: tuple[int, str] | None) -> ShardDocument:
+def _shard(shard: int, parts: Iterable[DaemonPart], leader: tuple[int, str] | None) -> ShardInfo:
     seen = [each for part in parts for each in part.daemon.shards if each.shard == shard]
-    return ShardDocument(
+    return ShardInfo(
         shard=shard,
         daemon=None if leader is None else leader[1],
         leader_epoch=max((each.leader_epoch for each in seen), default=0),

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Literal, TypeVar, get_args
 
 from headgate.errors import HeadgateError
-from metrics.api.documents import SubscriptionPage, SubscriptionSummary, TopicPage, TopicSummary
+from headgate.views.cluster import SubscriptionSummary
+from metrics.api.documents import SubscriptionPage, TopicPage, TopicSummary
 from metrics.api.openapi import DEFAULT_LIMIT, MAX_LIMIT
 from metrics.api.overview import TopicOrder, ordered_topics
 

@@ -15,7 +15,7 @@ import math
 from collections.abc import Collection, Iterator, Sequence
 from typing import Final
 
-from headgate.protocol.backlog import SubscriptionBacklog
+from headgate.views.backlogs import BacklogInfo
 from metrics import events
 from metrics.busiest import SubscriptionKey, activity, choose_busiest
 from metrics.metric_factory import MetricFactory
@@ -50,7 +50,7 @@ class BacklogMetrics:
         """
         self._topics = frozenset(topics)
         self._max_subscriptions = max_subscriptions
-        self._known: dict[int, dict[SubscriptionKey, SubscriptionBacklog]] = {}
+        self._known: dict[int, dict[SubscriptionKey, BacklogInfo]] = {}
         """Shard → its newest known backlogs."""
         self._exported: frozenset[SubscriptionKey] = frozenset()
         self._shard_gauges = {
@@ -118,7 +118,7 @@ class BacklogMetrics:
             if topic in self._topics and of_topic[topic] <= MAX_TOPIC_SUBSCRIPTIONS:
                 yield topic, subscription
 
-    def _set(self, labels: tuple[str, str], backlog: SubscriptionBacklog, now_ms: int) -> None:
+    def _set(self, labels: tuple[str, str], backlog: BacklogInfo, now_ms: int) -> None:
         values = {
             "backlog_records": backlog.records or 0,
             "backlog_bytes": math.nan if backlog.size_bytes is None else backlog.size_bytes,
@@ -129,7 +129,7 @@ class BacklogMetrics:
             self._subscription_gauges[name].labels(*labels).set(value)
 
 
-def age_seconds(backlog: SubscriptionBacklog, now_ms: int) -> float:
+def age_seconds(backlog: BacklogInfo, now_ms: int) -> float:
     """Return the age of the oldest unacknowledged record; NaN if unknown.
 
     0 if there is no such record, or if its clock is ahead of the leader's.
@@ -146,7 +146,7 @@ def _oldest(ages: Sequence[float]) -> float:
     return math.nan if highest == 0 and len(known) < len(ages) else highest
 
 
-def _seconds_until_drained(backlog: SubscriptionBacklog) -> float:
+def _seconds_until_drained(backlog: BacklogInfo) -> float:
     if backlog.drained_in_seconds is not None:
         return backlog.drained_in_seconds
     return math.inf if backlog.outlook == "never" else math.nan

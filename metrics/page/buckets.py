@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from headgate.client.admin_values import BucketRangeAssignment, SegmentAssignment
 from headgate.model.hashing import KEY_BUCKETS
+from headgate.views.subscriptions import BucketRangeAssignment, SegmentAssignment
 from metrics.page.markup import Html, element
 from metrics.page.units import count, plural
 

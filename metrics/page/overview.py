@@ -12,7 +12,7 @@ from metrics.page.charts import charts
 from metrics.page.markup import Html, element
 from metrics.page.shell import Page, sources
 from metrics.page.tables import Column, badge, link, part, table, tiles
-from metrics.page.units import UNKNOWN, count, duration, plural, rate, size
+from metrics.page.units import UNKNOWN, age_seconds, count, duration, plural, rate, size
 
 BUSIEST: Final = 50
 """Topics on the overview."""
@@ -99,26 +99,28 @@ def topics_page(page: TopicPage, contains: str, after: str) -> Page:
 
 
 def _totals(cluster: ClusterDocument) -> Html:
-    blocked = cluster.blocked_segments
-    grace = cluster.disconnected_consumers
+    totals = cluster.totals
+    blocked, grace = totals.blocked_segments, totals.disconnected_consumers
     return tiles(
-        ("Stored", rate(cluster.stored_per_second), "records, mean of 30 s"),
-        ("Acknowledged", rate(cluster.acknowledged_per_second), "all subscriptions, by Spark"),
-        ("Backlog", count(cluster.backlog_records), "records, all subscriptions"),
+        ("Stored", rate(totals.stored_per_second), "records, mean of 30 s"),
+        ("Acknowledged", rate(totals.acknowledged_per_second), "all subscriptions, by Spark"),
+        ("Backlog", count(totals.backlog_records), "records, all subscriptions"),
         (
             "Blocked",
             count(blocked),
-            f"segments, longest for {duration(cluster.longest_blocked_seconds)}" if blocked else "nothing waits",
+            f"segments, longest for {duration(age_seconds(totals.blocked_since_ms, cluster.as_of_ms))}"
+            if blocked
+            else "nothing waits",
         ),
         (
             "Segments",
-            f"{count(cluster.active_segments)} active",
-            f"{count(cluster.sealed_segments)} sealed, {plural(cluster.topics, 'topic')}",
+            f"{count(totals.active_segments)} active",
+            f"{count(totals.sealed_segments)} sealed, {plural(totals.topics, 'topic')}",
         ),
         (
             "Consumers",
-            count(cluster.connected_consumers),
-            f"{count(grace)} disconnected" if grace else f"in {plural(cluster.subscriptions, 'subscription')}",
+            count(totals.connected_consumers),
+            f"{count(grace)} disconnected" if grace else f"in {plural(totals.subscriptions, 'subscription')}",
         ),
     )
 
@@ -143,7 +145,7 @@ def _problems(cluster: ClusterDocument, daemons: Iterable[DaemonDocument], runbo
         shards = f"no known leader of shards {', '.join(leaderless)}: their topics are missing on this page "
         items.insert(0, element("li", badge("failed"), " ", shards))
     if not items:
-        return element("p", badge("ok"), f" All parts of {plural(cluster.daemons, 'daemon')} work.")
+        return element("p", badge("ok"), f" All parts of {plural(cluster.totals.daemons, 'daemon')} work.")
     return element("ul", *items, class_="problems")
 
 

@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from headgate.client.admin_values import ConsumerInfo, SegmentAssignment, SegmentInfo
 from headgate.model.bucket_ranges import BucketRange
 from headgate.model.identifiers import SegmentId
-from metrics.api.documents import DrainingSegment, SubscriptionDocument, SubscriptionSummary, TopicDocument
+from headgate.views.cluster import SubscriptionSummary
+from headgate.views.subscriptions import ConsumerInfo, SegmentAssignment
+from headgate.views.topics import SegmentInfo
+from metrics.api.documents import DrainingSegment, SubscriptionDocument, TopicDocument
 from metrics.page.buckets import bucket_bars
 from metrics.page.charts import charts
 from metrics.page.drawing import MAX_DRAWN_SEGMENTS, Box, drawing
 from metrics.page.markup import Html, element
 from metrics.page.shell import Page, sources
 from metrics.page.tables import Column, badge, link, part, table, tiles
-from metrics.page.units import UNKNOWN, count, duration, plural, rate, size
+from metrics.page.units import UNKNOWN, age_seconds, count, duration, plural, rate, size
 
 MAX_ROWS: Final = 200
 """Rows of a table of segments or consumers; the API has all of them."""
@@ -223,7 +225,7 @@ def _totals(document: SubscriptionDocument) -> Html:
         (
             "Blocked",
             count(summary.blocked_segments),
-            f"segments, longest for {duration(summary.longest_blocked_seconds)}"
+            f"segments, longest for {duration(age_seconds(summary.blocked_since_ms, document.as_of_ms))}"
             if summary.blocked_segments
             else "nothing waits",
         ),

@@ -50,6 +50,11 @@ def duration(seconds: float | None) -> str:
     return f"{seconds / _DAY_SECONDS:.0f} days"
 
 
+def age_seconds(since_ms: int | None, as_of_ms: int) -> float:
+    """Return the time since ``since_ms``; 0 if it is unknown, or in the future by another clock."""
+    return 0.0 if since_ms is None else max(0, as_of_ms - since_ms) / 1000
+
+
 def time_of_day(at_ms: int) -> str:
     """Return ``22:31:05 UTC``."""
     seconds = at_ms // _THOUSAND % _DAY_SECONDS

@@ -25,7 +25,7 @@ SUBSCRIPTIONS = 45
 @pytest.mark.parametrize("kind", ["mosquitto", "amqtt"])
 async def test_the_largest_reply_arrives(tmp_path: Path, kind: str) -> None:
     names = ["s" * 100] * ((m.MAX_REPLY_BYTES - 1000) // 102)
-    topic = m.TopicDescription(topic="t", topic_id=1, shard=0, layout_epoch=1, segments=[], subscriptions=names)
+    topic = m.TopicInfo(topic="t", topic_id=1, shard=0, layout_epoch=1, segments=[], subscriptions=names)
     payload = m.encode(m.Reply(request_id=7, leader_epoch=1, body=m.TopicReply(topic=topic)))
     states: list[bool] = []
     replies: list[m.Reply] = []

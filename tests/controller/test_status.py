@@ -8,7 +8,8 @@ import pytest
 from controller.leadership.transitions import Role
 from controller.status import daemon_status, subscription_document, summaries, topic_document
 from headgate.protocol import messages as m
-from headgate.protocol.backlog import SegmentBacklog, summarize_backlog
+from headgate.protocol.backlog import summarize_backlog
+from headgate.views.backlogs import SegmentBacklogInfo
 from metrics.api.source import UnknownNameError
 from metrics.status import ShardCounts
 from tests.support.worlds.one_shard import OneShard
@@ -65,7 +66,7 @@ async def test_summaries_are_the_leaders_own_counts():
     assert stream.backlog_records == backlog.backlogs[0].records == a.backlog_records
     assert (stream.blocked_segments, stream.draining_segments, stream.outlook) == (2, 1, "unknown")
     assert (queue.backlog_records, queue.outlook, queue.draining_segments) == (0, "empty", 0)
-    assert (stream.stored_per_second, stream.oldest_ms) == (None, None), "Spark has not counted"
+    assert (stream.stored_per_second, stream.oldest_ms) == (a.stored_per_second, None), "Spark has not counted"
 
 
 async def test_documents_are_what_describe_and_backlog_answer():
@@ -77,7 +78,7 @@ async def test_documents_are_what_describe_and_backlog_answer():
         described = (await client.call(m.DescribeSubscription, topic="a", subscription="t")).subscription
 
     assert [each.segment for each in topic.topic.segments] == [each.segment for each in found.layout] == [0, 1, 2, 3]
-    assert [(each.segment, each.status, list(each.blocked_by)) for each in found.subscription.segments] == [
+    assert [(each.segment, each.status, each.blocked_by) for each in found.subscription.segments] == [
         (each.segment, each.status, each.blocked_by) for each in described.segments
     ]
     assert found.backlog.records == found.summary.backlog_records
@@ -130,7 +131,7 @@ async def test_the_backlog_of_an_external_topic_is_that_of_its_tables_and_not_an
             subscription_type="STREAM",
             counted_by="spark",
             as_of_ms=1,
-            segments=[SegmentBacklog(segment=0, sealed=False, records=48, label="s0")],
+            segments=[SegmentBacklogInfo(segment=0, sealed=False, records=48, label="s0")],
             unknown_reason="a table is late",
         )
 

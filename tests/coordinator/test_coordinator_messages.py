@@ -156,13 +156,13 @@ async def test_a_description_names_holders_and_blocking_segments(harness: Coordi
     harness.coordinator.client_disconnected("anonymous/client-bob")
     described = harness.coordinator.describe()
 
-    assert [("ada", True, [0, 1, 2, 3]), ("bob", False, [])] == [
+    assert [("ada", True, (0, 1, 2, 3)), ("bob", False, ())] == [
         (consumer.consumer, consumer.connected, consumer.segments) for consumer in described.consumers
     ]
     assert {0: "granted", 1: "granted", 2: "revoking", 3: "revoking", 4: "blocked", 5: "blocked"} == {
         segment.segment: segment.status for segment in described.segments
     }
-    assert [0] == described.segments[4].blocked_by
+    assert (0,) == described.segments[4].blocked_by
     assert {4: (0,), 5: (0,)} == dict(harness.coordinator.blocked)
     assert 2 == harness.heartbeat("ada").blocked
     assert 2 == blocked_segments(harness)

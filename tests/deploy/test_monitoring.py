@@ -19,7 +19,8 @@ from prometheus_client import CollectorRegistry
 
 from controller.cli.up import DEFAULT_PORTS
 from controller.settings.load import load_settings
-from headgate.protocol.backlog import SegmentBacklog, summarize_backlog
+from headgate.protocol.backlog import summarize_backlog
+from headgate.views.backlogs import SegmentBacklogInfo
 from metrics.events import BacklogUpdated, TermEnded
 from metrics.instruments import Instruments
 from monitoring.dashboard import dashboard_json
@@ -65,7 +66,7 @@ def exported():
         if not isinstance(event, TermEnded):
             instruments.observe(event)
     counted = {"topic": "orders", "subscription": "billing", "subscription_type": "STREAM", "counted_by": "spark"}
-    segment = SegmentBacklog(segment=0, sealed=False, records=1)
+    segment = SegmentBacklogInfo(segment=0, sealed=False, records=1)
     backlog = summarize_backlog(**counted, as_of_ms=0, segments=[segment])
     instruments.observe(BacklogUpdated(shard=1, backlogs=(backlog,), now_ms=0))
     found = {}

@@ -68,7 +68,6 @@ RUN_BY = {
     "topic delete": "system/test_one_node.py",
     "topic delete --config": "system/test_one_node.py",
     "topic delete --yes": "system/test_one_node.py",
-    "topic describe": "system/test_one_node.py",
     "topic import": "system/test_kinesis_example.py",
     "topic import --format": "system/test_kinesis_example.py",
     "topic list": "system/test_one_node.py",

@@ -28,11 +28,12 @@ async def main(url: str) -> None:
         getattr(headgate, name)
 
     from headgate.ledger.ledger import Ledger  # noqa: PLC0415
-    from headgate.protocol.replies import SegmentDescription, TopicDescription  # noqa: PLC0415
+    from headgate.protocol.replies import TopicInfo  # noqa: PLC0415
     from headgate.reading.compacted_reader import CompactedRecords  # noqa: PLC0415
     from headgate.reading.segment_reader import ChunkCache  # noqa: PLC0415
     from headgate.reading.time_lookup import positions_at  # noqa: PLC0415
     from headgate.storage.object_store import open_store  # noqa: PLC0415
+    from headgate.views.topics import SegmentInfo  # noqa: PLC0415
 
     store = open_store(url)
     ledger, compacted, chunks = Ledger(store, 0), CompactedRecords(store, 0, 1), ChunkCache(Ledger(store, 0), 1)
@@ -40,7 +41,7 @@ async def main(url: str) -> None:
     offsets = [offset for item in objects async for rows in compacted.slices(item, 0) for offset in rows.offsets]
     for number in range(last + 1, await ledger.newest() + 1):
         offsets += (await chunks.rows(number, number))[0].offsets
-    segment = SegmentDescription(
+    segment = SegmentInfo(
         segment=0,
         first_hash=0,
         last_hash=65535,
@@ -51,7 +52,7 @@ async def main(url: str) -> None:
         size_bytes=0,
         created_at_ms=0,
     )
-    topic = TopicDescription(topic="t", topic_id=1, shard=0, layout_epoch=1, segments=[segment], subscriptions=[])
+    topic = TopicInfo(topic="t", topic_id=1, shard=0, layout_epoch=1, segments=[segment], subscriptions=[])
     found = [(await positions_at(ledger, topic, at_ms))[0] for at_ms in (2000, 3000, 4000)]
     entries = [type(entry).__name__ for entry in (await ledger.read(last + 1)).entries]
     sys.stdout.write(json.dumps({"compacted": last, "offsets": offsets, "positions": found, "entries": entries}))

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.protocol.backlog import SubscriptionBacklog
+from headgate.views.backlogs import BacklogInfo
 from metrics.busiest import KEPT_FACTOR, activity, choose_busiest
 
 A, B, C = (("orders", name) for name in "abc")
@@ -16,7 +16,7 @@ ACTIVITIES = st.dictionaries(
 
 
 def backlog(**fields):
-    return SubscriptionBacklog(
+    return BacklogInfo(
         topic="orders",
         subscription="a",
         subscription_type="STREAM",

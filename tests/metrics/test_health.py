@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 from prometheus_client import CollectorRegistry
 
+from headgate.views.cluster import ComponentState
 from metrics import events
-from metrics.health import STALLED_SECONDS, ComponentState, judge_health
+from metrics.health import STALLED_SECONDS, judge_health
 from metrics.instruments import Instruments
 from tests.support.samples.status_values import HEALTHY_FACTS
 

@@ -10,7 +10,9 @@ import sys
 import msgspec
 import pytest
 
-from headgate.client.admin_values import BacklogInfo, SubscriptionInfo, TopicInfo
+from headgate.views.backlogs import BacklogInfo
+from headgate.views.subscriptions import SubscriptionInfo
+from headgate.views.topics import TopicInfo
 from metrics.api.openapi import OPERATIONS, ROOT, openapi_document
 from tests.support.servers.http_server import HttpHarness
 

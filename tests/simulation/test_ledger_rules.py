@@ -9,11 +9,11 @@ import pytest
 from msgspec.structs import replace
 
 from headgate import SeekResult
-from headgate.client.admin_values import SegmentSeek
 from headgate.ledger.paths import chunk_path
 from headgate.model import entries as e
 from headgate.model.identifiers import Offset, SegmentId
 from headgate.model.layout import Layout
+from headgate.views.subscriptions import SegmentSeek
 from tests.simulation.ledger_rules import check_seek
 from tests.simulation.test_invariant_checker import CheckedLedger, refused
 

@@ -105,7 +105,7 @@ class Program:
             await self.ask(m.ConfirmRevoked, released=[(revocation.segment, revocation.generation)])
 
 
-async def described(ingest: IngestCluster, topic: str) -> m.SubscriptionDescription:
+async def described(ingest: IngestCluster, topic: str) -> m.SubscriptionInfo:
     """Return the leader's description of the topic's subscription."""
     async with ingest.client() as client, Admin(client) as admin:
         return await admin.describe_subscription(topic, "s")

@@ -11,9 +11,9 @@ from __future__ import annotations
 from typing import Final
 
 from headgate.cli.cluster.finding import Finding, ok, problem, warning
-from headgate.client.cluster.values import ClusterInfo, DaemonInfo
 from headgate.model.duration import duration
 from headgate.transport.broker_properties import LARGEST_PACKET_BYTES, BrokerProperties
+from headgate.views.cluster import ClusterInfo, DaemonInfo
 
 CLOCK_WARNING_SECONDS: Final = 5.0
 CLOCK_PROBLEM_SECONDS: Final = 60.0

@@ -11,7 +11,7 @@ from headgate.cli.terminal.output import examples, json_option, print_json, prin
 from headgate.cli.terminal.seconds_type import Seconds
 
 if TYPE_CHECKING:
-    from headgate.client.cluster.values import ClusterInfo
+    from headgate.views.cluster import ClusterInfo
 
 TIMEOUT_SECONDS: Final = 4.0
 """A person who looks because something is broken must not wait: with its start, the command ends within 5 seconds."""

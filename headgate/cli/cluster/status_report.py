@@ -11,9 +11,9 @@ from textwrap import wrap
 from typing import Final
 
 from headgate.cli.terminal.rates import NONE, UNKNOWN, outlook_text, rate_text
-from headgate.client.cluster.values import ClusterInfo, DaemonInfo, ShardInfo, SubscriptionSummary
 from headgate.model.duration import duration
 from headgate.protocol.backlog import records_text
+from headgate.views.cluster import ClusterInfo, DaemonInfo, ShardInfo, SubscriptionSummary
 
 WIDTH: Final = 80
 MAX_DAEMONS: Final = 6

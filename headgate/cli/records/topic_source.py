@@ -31,12 +31,12 @@ log = get_logger(__name__)
 class TopicSource:
     """What a reader of one topic needs."""
 
-    description: m.TopicDescription
+    description: m.TopicInfo
     ledger: Ledger
     ledger_id: str
     newest_chunk: int
     """The newest chunk before the description was asked for. Records that it does not count are not older."""
-    describe: Callable[[], Awaitable[m.TopicDescription]]
+    describe: Callable[[], Awaitable[m.TopicInfo]]
     """Asks the leader for the present description."""
     head: Head = field(default_factory=Head)
 
@@ -79,7 +79,7 @@ async def open_topic_source(
     m.require_name("topic", topic)
     head = Head()
 
-    async def describe() -> m.TopicDescription:
+    async def describe() -> m.TopicInfo:
         reply = (await client.request(shard, partial(m.DescribeTopic, topic=topic), timeout_seconds)).body
         if not isinstance(reply, m.TopicReply):
             raise ProtocolError(f"the leader of shard {shard} answered {type(reply).__name__} instead of TopicReply")

@@ -11,9 +11,9 @@ from typing import Final
 
 from headgate.cli.terminal.rates import outlook_text, rate_text
 from headgate.cli.topics.segment_tree import format_bytes
-from headgate.client.admin_values import BacklogInfo, SegmentBacklogInfo
 from headgate.model.duration import duration
-from headgate.protocol.backlog import Outlook, estimate_drain, records_text
+from headgate.protocol.backlog import estimate_drain, records_text
+from headgate.views.backlogs import BacklogInfo, Outlook, SegmentBacklogInfo
 
 COLUMNS: Final = ("topic", "subscription", "type", "records", "bytes", "oldest", "in/s", "acked/s", "drained in")
 NUMBERS: Final = ("segment", "records", "bytes", "oldest", "in/s", "acked/s", "drained in")

@@ -20,7 +20,8 @@ from msgspec import Meta
 from headgate.model.identifiers import Offset, SegmentId
 
 if TYPE_CHECKING:
-    from headgate.client.admin_values import SubscriptionInfo, TopicInfo
+    from headgate.views.subscriptions import SubscriptionInfo
+    from headgate.views.topics import TopicInfo
 
 VERSION: Final = 1
 MAX_FILE_BYTES: Final = 16 * 1024 * 1024

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
+from msgspec.structs import replace
 
 from headgate.cli.arguments import optional_topic_argument, subscription_argument, topic_argument
 from headgate.cli.context import CommandContext, with_context

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from headgate.model.duration import duration
-from headgate.protocol.backlog import Outlook
+from headgate.views.backlogs import Outlook
 
 UNKNOWN: Final = "?"
 NONE: Final = "-"

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 import msgspec
 
 if TYPE_CHECKING:
-    from headgate.protocol.messages import TopicDescription
+    from headgate.protocol.messages import TopicInfo
 
 MAX_POSITION_BYTES: Final = 1024
 """Limit of the protocol for a source position."""
@@ -61,7 +61,7 @@ _DECODER = msgspec.msgpack.Decoder(_Position)
 class CopyProgress:
     """The positions of one run."""
 
-    def __init__(self, ledger_id: str, topic: TopicDescription, target: CopyTarget, stored: bytes | None) -> None:
+    def __init__(self, ledger_id: str, topic: TopicInfo, target: CopyTarget, stored: bytes | None) -> None:
         """Continue at the position that is ``stored`` by the producer, or begin; raises CopyPositionError."""
         self._ledger_id = bytes.fromhex(ledger_id)
         self._topics = topic.shard, topic.topic_id, target.shard, target.topic_id
@@ -95,7 +95,7 @@ class CopyProgress:
         offsets = list(unfinished.values())
         return _ENCODER.encode(_Position(_KIND, self._ledger_id, self._topics, self._newest, differences, offsets))
 
-    def _position_in(self, topic: TopicDescription, target: CopyTarget, stored: bytes | None) -> _Position | None:
+    def _position_in(self, topic: TopicInfo, target: CopyTarget, stored: bytes | None) -> _Position | None:
         """Return the position in ``stored``; None to begin. Raises CopyPositionError if it is of something else."""
         if stored is None:
             return None
@@ -120,7 +120,7 @@ def unfinished_segments(stored: bytes) -> int | None:
     return None if position is None else len(position.segments)
 
 
-def _starts(topic: TopicDescription, ends: Mapping[int, int], position: _Position | None) -> dict[int, int]:
+def _starts(topic: TopicInfo, ends: Mapping[int, int], position: _Position | None) -> dict[int, int]:
     """Return the first offset to copy of each segment that is not complete, by segment."""
     if position is None:
         return dict.fromkeys(sorted(ends), 0)

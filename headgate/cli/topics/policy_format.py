@@ -7,7 +7,7 @@ from typing import Final
 
 import click
 
-from headgate.client.admin_values import PolicyOverrides
+from headgate.model.entries import TopicPolicy
 
 DEFAULT: Final = "default"
 """Resets a value to the cluster's setting."""
@@ -52,7 +52,7 @@ def duration(milliseconds: int) -> str:
     return f"{milliseconds / 1000:g}s"
 
 
-def policy_line(policy: PolicyOverrides) -> str:
+def policy_line(policy: TopicPolicy) -> str:
     """Format the values that a topic overrides like the options of `headgate topic set`; empty if there are none."""
     words = []
     for option, value in (("auto-split", policy.auto_split), ("auto-merge", policy.auto_merge)):

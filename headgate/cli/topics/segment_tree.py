@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from headgate.cli.topics.policy_format import policy_line
-from headgate.client.admin_values import PolicyOverrides, SegmentInfo, TopicImportResult, TopicInfo
+from headgate.model.entries import TopicPolicy
+from headgate.views.topics import SegmentInfo, TopicImportResult, TopicInfo
 
 HASH_BAR_CELLS = 64
 _HASHES = 65_536
@@ -52,7 +53,7 @@ def draw_topic(topic: TopicInfo) -> list[str]:
     if topic.external is None or topic.external.hash_bits:
         lines += ["", f"0000 {_hash_range_bar(active)} ffff"]
     lines += ["", "subscriptions: " + (", ".join(topic.subscriptions) or "none")]
-    if topic.policy != PolicyOverrides():
+    if topic.policy != TopicPolicy():
         lines.append(policy_line(topic.policy))
     return lines
 

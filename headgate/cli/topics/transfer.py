@@ -34,7 +34,6 @@ from headgate.errors import HeadgateError, RequestRejectedError
 
 if TYPE_CHECKING:
     from headgate import Admin, TopicInfo
-    from headgate.protocol.messages import TopicDescription
     from headgate.reading.topic_reader import TopicReader
 
 OUTPUT_BYTES: Final = 64 * 1024
@@ -105,9 +104,7 @@ class _Copy:
                 self.began = True
                 await sender.run(producer, self._outgoing(reader, positions, progress))
 
-    def _positions(
-        self, ledger_id: str, source: TopicDescription, target: TopicInfo, stored: bytes | None
-    ) -> CopyProgress:
+    def _positions(self, ledger_id: str, source: TopicInfo, target: TopicInfo, stored: bytes | None) -> CopyProgress:
         try:
             positions = CopyProgress(ledger_id, source, target, stored)
         except CopyPositionError as error:

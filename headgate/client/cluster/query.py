@@ -7,17 +7,17 @@ another one is asked as well every `NEXT_DAEMON_SECONDS`: a frozen daemon must n
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from functools import partial
 from typing import Final
 
+from msgspec.structs import replace
+
 from headgate.background import cancel_and_wait
-from headgate.client.admin_values import public_value
-from headgate.client.cluster.values import ClusterInfo, SubscriptionSummary
 from headgate.client.connection import Client
 from headgate.client.reply_dispatch import body_of
 from headgate.errors import NoLeaderError, ProtocolError
 from headgate.protocol import messages as m
+from headgate.views.cluster import ClusterInfo
 
 NEXT_DAEMON_SECONDS: Final = 0.75
 """A daemon answers within milliseconds, or within two seconds if it has to wait for another one."""
@@ -43,8 +43,7 @@ async def describe_cluster(client: Client, shards: int, timeout_seconds: float, 
         raise NoLeaderError(_explanation(client, shards, timeout_seconds))
     if first.overview is None:
         raise ProtocolError("a daemon answered describe_cluster without the overview: it is of another version")
-    rows = tuple(public_value(row, SubscriptionSummary) for page in pages for row in page.subscriptions)
-    return replace(public_value(first.overview, ClusterInfo), subscriptions=rows)
+    return replace(first.overview, subscriptions=tuple(row for page in pages for row in page.subscriptions))
 
 
 async def _ask(client: Client, shards: int, request: m.DescribeCluster, deadline: float) -> m.ClusterReply | None:

@@ -6,10 +6,10 @@ from typing import Self
 
 from headgate.client.client_lease import ClientLease
 from headgate.client.cluster.query import describe_cluster
-from headgate.client.cluster.values import ClusterInfo
 from headgate.client.connection import Client
 from headgate.errors import ConfigError, HeadgateError, NoLeaderError
 from headgate.protocol import messages as m
+from headgate.views.cluster import ClusterInfo
 
 
 class ClusterRequests:

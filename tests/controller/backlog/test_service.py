@@ -21,7 +21,7 @@ from drain.external.table_mapping import ExternalView
 from drain.protocol import BacklogResponse, BacklogRow, DrainCheckError, ExternalBacklogQuery, ExternalBacklogResponse
 from headgate.model import entries as e
 from headgate.protocol import messages as m
-from headgate.protocol.backlog import SegmentBacklog
+from headgate.views.backlogs import SegmentBacklogInfo
 from metrics.events import BacklogUpdated
 from tests.support.fakes.recording_observer import RecordingObserver
 from tests.support.samples.ledgers import WrittenLedger
@@ -235,9 +235,9 @@ def test_the_leader_counts_gaps_and_does_not_track_checkpoints(tmp_path):
     known = ledger.state.topics_by_id[topic]
     by_name = {name: complete(leader_backlog(each, known, 5)) for name, each in known.subscriptions.items()}
 
-    assert by_name[f"s{queue}"].segments == [
-        SegmentBacklog(segment=0, sealed=False, records=6, size_bytes=66),
-        SegmentBacklog(segment=1, sealed=False, records=0, size_bytes=0),
+    assert list(by_name[f"s{queue}"].segments) == [
+        SegmentBacklogInfo(segment=0, sealed=False, records=6, size_bytes=66),
+        SegmentBacklogInfo(segment=1, sealed=False, records=0, size_bytes=0),
     ]
     assert (by_name[f"s{checkpoint}"].records, by_name[f"s{checkpoint}"].outlook) == (None, "not_tracked")
 

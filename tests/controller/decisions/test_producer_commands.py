@@ -433,14 +433,14 @@ def test_a_named_producer_is_described(shard: Shard) -> None:
     shard.store(1, position=b"line 7")
 
     assert m.ProducerReply(
-        producer=m.ProducerDescription(
+        producer=m.ProducerInfo(
             producer="loader",
             shard=0,
             producer_id=1,
             producer_epoch=0,
             next_sequence=1,
             last_used_at_ms=1,
-            positions=[m.TopicPosition(topic="orders", topic_id=0, position=b"line 7")],
+            positions=(m.TopicPosition(topic="orders", topic_id=0, position=b"line 7"),),
         )
     ) == shard.do(describe_producer(m.DescribeProducer(producer="loader"), shard.state))
 

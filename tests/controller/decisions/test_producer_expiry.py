@@ -24,7 +24,7 @@ def anonymous(producer_id: int, *, used_at: int = NOW, chunk: int = 1) -> Produc
 def named(producer_id: int, *, used_at: int = NOW, chunk: int = 1) -> ProducerState:
     finished = FinishedBatches([FinishedBatch(0, chunk, 1, b"", [])])
     name, token = f"n{producer_id}", f"t{producer_id}"
-    return ProducerState(producer_id, 0, name, token, 1, finished, last_at_ms=used_at, last_chunk=chunk)
+    return ProducerState(producer_id, 0, name, token, 1, finished=finished, last_at_ms=used_at, last_chunk=chunk)
 
 
 def expired(known: Producers, *, max_anonymous: int = 10, durable: int = 1) -> tuple[list[int], list[int]]:

@@ -52,7 +52,7 @@ def ask(kind: Any, **fields: Any) -> Any:
 
 
 def moves(answer: m.SeekReply) -> list[tuple[int, int, int, int]]:
-    return [(move.segment, move.from_offset, move.to_offset, move.end_offset) for move in answer.moves]
+    return [(move.segment, move.from_offset, move.to_offset, move.end_offset) for move in answer.result.moves]
 
 
 def test_a_seek_is_one_entry_and_withdraws_drained_facts() -> None:
@@ -60,7 +60,7 @@ def test_a_seek_is_one_entry_and_withdraws_drained_facts() -> None:
     answer = shard.do(shard.seek(to="earliest"))
 
     assert [(0, 5, 0, 5), (1, 0, 0, 0), (2, 1, 0, 3)] == moves(answer)
-    assert 1 == answer.seek_generation == shard.subscription.seek_generation
+    assert 1 == answer.result.seek_generation == shard.subscription.seek_generation
     assert set() == shard.subscription.drained
     assert {0: 0, 1: 0, 2: 0} == shard.subscription.positions
 
@@ -153,7 +153,7 @@ def test_the_reply_describes_the_blocked_segments_after_the_change() -> None:
     shard.do(shard.seek(to="earliest"))
     described = shard.do(shard.order("strict")).subscription
 
-    assert {1: [0], 2: [0]} == {s.segment: s.blocked_by for s in described.segments if s.status == "blocked"}
+    assert {1: (0,), 2: (0,)} == {s.segment: s.blocked_by for s in described.segments if s.status == "blocked"}
 
 
 @pytest.mark.parametrize(
@@ -211,7 +211,7 @@ def test_a_created_subscription_starts_where_it_was_asked_for(
     created = shard.state.topics["orders"].subscriptions["audit"]
 
     assert (positions, order, "alice") == (created.positions, created.order, created.user)
-    assert ("audit", order, []) == (described.subscription, described.order, described.consumers)
+    assert ("audit", order, ()) == (described.subscription, described.order, described.consumers)
     assert created.unused_since_ms == 1, "it expires like every subscription without a consumer"
 
 

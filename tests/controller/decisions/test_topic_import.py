@@ -36,10 +36,10 @@ class Shard(CommandShard):
         assert isinstance(decoded, m.ImportTopic)
         return decided(import_topic(decoded, self.state, "alice"))
 
-    def imported(self, *segments: m.SegmentImport, **fields: Any) -> m.TopicImportReply:
+    def imported(self, *segments: m.SegmentImport, **fields: Any) -> m.TopicImportResult:
         reply = self.do(self.ask(*segments, **fields))
         assert isinstance(reply, m.TopicImportReply)
-        return reply
+        return reply.result
 
     def rejected(self, *segments: m.SegmentImport, **fields: Any) -> str:
         before = dict(self.state.topics)
@@ -87,12 +87,12 @@ def test_the_first_import_creates_the_topic_with_parents_before_children(shard: 
     layout = shard.state.topics["orders"].layout
 
     assert {"a": 0, "b": 1, "c": 2, "d": 3} == ids(shard)
-    assert ["a", "b", "c", "d"] == answer.created
+    assert ("a", "b", "c", "d") == answer.created
     assert (1, 2) == layout.segments[3].parents
     assert (1, 2) == layout.segments[0].children
     assert [3] == [segment.segment_id for segment in layout.active()]
     assert frozenset({0, 1, 2}) == layout.ancestors(3)
-    assert m.ExternalDescription(source="kinesis:orders", positions="opaque", hash_bits=4) == answer.topic.external
+    assert m.ExternalSource(source="kinesis:orders", positions="opaque", hash_bits=4) == answer.topic.external
     assert 0 == layout.layout_epoch
 
 
@@ -120,14 +120,14 @@ def test_the_same_listing_again_changes_nothing(split: Shard) -> None:
 def test_a_repeated_import_gets_its_reply_and_is_not_executed_twice(split: Shard) -> None:
     answer = split.imported(A, seg("b", 0, 7, "a"), C, token="t1")
 
-    assert [] == answer.created
+    assert () == answer.created
     assert {"a", "b", "c"} == ids(split).keys()
 
 
 def test_a_late_copy_of_an_import_is_answered_though_it_contradicts_a_later_one(split: Shard) -> None:
     split.imported(A, B_SEALED, C_SEALED, D)
 
-    assert [] == split.imported(A, B, C, token="t1").created
+    assert () == split.imported(A, B, C, token="t1").created
     assert {"a", "b", "c", "d"} == ids(split).keys()
 
 
@@ -141,7 +141,7 @@ def test_a_later_listing_seals_and_adds_segments(split: Shard) -> None:
     answer = split.imported(A, B_SEALED, C_SEALED, D)
     layout = split.state.topics["orders"].layout
 
-    assert (["d"], ["b", "c"]) == (answer.created, answer.sealed)
+    assert (("d",), ("b", "c")) == (answer.created, answer.sealed)
     assert (SegmentState.SEALED, 1, (3,)) == (layout.segments[1].state, layout.segments[1].end_offset, (3,))
     assert 1 == layout.layout_epoch
 
@@ -158,7 +158,7 @@ def test_a_partial_listing_keeps_unlisted_segments(split: Shard) -> None:
 def test_a_dry_run_reports_and_changes_nothing(split: Shard) -> None:
     answer = split.imported(A, B_SEALED, C_SEALED, D, dry_run=True)
 
-    assert (["d"], ["b", "c"]) == (answer.created, answer.sealed)
+    assert (("d",), ("b", "c")) == (answer.created, answer.sealed)
     assert 4 == len(answer.topic.segments)
     assert {"a", "b", "c"} == ids(split).keys()
 
@@ -174,7 +174,7 @@ def test_a_dry_run_describes_the_topic_as_the_import_leaves_it(shard: Shard) -> 
 
 
 def test_a_dry_run_of_a_first_import_creates_nothing(shard: Shard) -> None:
-    assert ["a", "b", "c"] == shard.imported(A, B, C, dry_run=True).created
+    assert ("a", "b", "c") == shard.imported(A, B, C, dry_run=True).created
     assert {} == shard.state.topics
 
 
@@ -190,26 +190,26 @@ def test_a_parent_that_its_source_no_longer_lists_stays_undrained(split: Shard) 
     """Kinesis lists a closed shard until its records expire; that does not make it drained."""
     answer = split.imported(B_SEALED, C_SEALED, D)
 
-    assert [] == answer.expired_parents
+    assert () == answer.expired_parents
     assert frozenset({0, 1, 2}) == split.state.topics["orders"].layout.ancestors(3)
 
 
 def test_an_unlisted_active_parent_is_sealed_when_its_children_appear(split: Shard) -> None:
-    assert ["b", "c"] == split.imported(D).sealed
+    assert ("b", "c") == split.imported(D).sealed
     assert (1, 2) == split.state.topics["orders"].layout.segments[3].parents
 
 
 def test_the_first_import_may_declare_unlisted_parents_expired(shard: Shard) -> None:
     assert "'a', which is not listed" in shard.rejected(B, C)
 
-    assert ["a"] == shard.imported(B, C, missing_parents="expired").expired_parents
+    assert ("a",) == shard.imported(B, C, missing_parents="expired").expired_parents
     assert () == shard.state.topics["orders"].layout.segments[0].parents
 
 
 def test_a_pruned_segment_is_not_added_again(split: Shard) -> None:
     split.apply(e.SegmentsPruned(topic_id=split.state.topics["orders"].topic_id, segments=[0]))
 
-    assert [] == split.imported(A, B, C).created
+    assert () == split.imported(A, B, C).created
     split.imported(A, B_SEALED, C_SEALED, D)
     assert {"b": 1, "c": 2, "d": 3} == ids(split)
     split.apply(e.SegmentsPruned(topic_id=split.state.topics["orders"].topic_id, segments=[1, 2]))
@@ -297,11 +297,11 @@ def test_an_end_offset_below_an_acknowledged_one_is_refused(shard: Shard) -> Non
 
     reason = shard.rejected(*later, seg("b", 0, 7, "a", end_offset=90), positions="offsets")
     assert "'b' ends at 90, but subscription 'billing' has acknowledged it to 100" in reason
-    assert ["b"] == shard.imported(*later, seg("b", 0, 7, "a", end_offset=100), positions="offsets").sealed
+    assert ("b",) == shard.imported(*later, seg("b", 0, 7, "a", end_offset=100), positions="offsets").sealed
     # Nothing is acknowledged in c, so it may end without a record.
     latest = [seg("b", 0, 7, "a", end_offset=100), seg("c", 8, 15, "a", end_offset=0)]
     children = [seg("d", 0, 7, "b"), seg("e", 8, 15, "c")]
-    assert ["c"] == shard.imported(*latest, *children, positions="offsets", complete=False).sealed
+    assert ("c",) == shard.imported(*latest, *children, positions="offsets", complete=False).sealed
 
 
 def test_an_import_does_not_replace_a_stored_topic(shard: Shard) -> None:
@@ -398,7 +398,7 @@ def lookups_of_an_update(count: int) -> int:
     shard.do(decided(import_topic(listing(*chain(count, CountedName)), shard.state, "alice")))
     update = listing(*chain(count + 1, CountedName), token="next")
     before = CountedName.hashed
-    assert [f"s{count:05}"] == shard.do(decided(import_topic(update, shard.state, "alice"))).created
+    assert (f"s{count:05}",) == shard.do(decided(import_topic(update, shard.state, "alice"))).result.created
     return CountedName.hashed - before
 
 
@@ -425,7 +425,7 @@ def test_a_plan_for_a_former_layout_is_made_again(shard: Shard, taken: int) -> N
     begin(steps, taken)
     shard.do(decided(import_topic(listing(*chain(3), token="first"), shard.state, "alice")))
 
-    assert ["s00003"] == shard.do(decided(steps)).created
+    assert ("s00003",) == shard.do(decided(steps)).result.created
     assert {"s00000": 0, "s00001": 1, "s00002": 2, "s00003": 3} == ids(shard)
 
 
@@ -436,7 +436,7 @@ def test_a_topic_that_was_deleted_between_two_steps_is_created_again(shard: Shar
     begin(steps, taken)
     shard.apply(e.TopicDeleted(topic_id=shard.state.topics["orders"].topic_id, token=""))
 
-    assert ["s00000", "s00001", "s00002"] == shard.do(decided(steps)).created
+    assert ("s00000", "s00001", "s00002") == shard.do(decided(steps)).result.created
 
 
 @BEFORE_OR_AFTER_THE_PLAN
@@ -464,5 +464,5 @@ def test_one_command_in_two_copies_is_executed_once(shard: Shard, taken: int) ->
         begin(steps, taken)
     shard.do(decided(first))
 
-    assert [] == shard.do(decided(second)).created
+    assert () == shard.do(decided(second)).result.created
     assert 0 == shard.state.topics["orders"].layout.layout_epoch

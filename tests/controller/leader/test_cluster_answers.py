@@ -48,7 +48,7 @@ async def test_the_answer_is_the_overview_with_the_leaders_subscriptions():
         (0, "a", leader.leader_epoch)
     ]
     (row,) = found.subscriptions
-    assert (row.topic, row.subscription, row.blocked_segments, row.blocking_segments) == ("orders", "billing", 2, [0])
+    assert (row.topic, row.subscription, row.blocked_segments, row.blocking_segments) == ("orders", "billing", 2, (0,))
     assert found.overview.totals.blocked_segments == 2
 
 

@@ -21,10 +21,8 @@ ADDRESS = m.Request(request_id=7, client_id="anonymous/client", body=m.ListTopic
 
 def described(size_bytes: int) -> m.TopicReply:
     """Return a reply of about ``size_bytes``."""
-    subscriptions = ["s" * 100] * (size_bytes // 102)
-    topic = m.TopicDescription(
-        topic="orders", topic_id=1, shard=0, layout_epoch=1, segments=[], subscriptions=subscriptions
-    )
+    subscriptions = ("s" * 100,) * (size_bytes // 102)
+    topic = m.TopicInfo(topic="orders", topic_id=1, shard=0, layout_epoch=1, segments=(), subscriptions=subscriptions)
     return m.TopicReply(topic=topic)
 
 

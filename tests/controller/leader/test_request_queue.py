@@ -124,7 +124,7 @@ async def test_an_import_is_decided_over_several_turns() -> None:
             turns += 1
         reply = await client.reply(1)
 
-    assert 2000 == len(reply.created)
+    assert 2000 == len(reply.result.created)
     assert turns >= 3
 
 
@@ -140,4 +140,4 @@ async def test_too_many_imports_at_once_are_refused() -> None:
 
     assert ["TopicImportReply"] * MAX_WAITING_REQUESTS + ["Rejected"] == [type(each).__name__ for each in replies]
     assert "unavailable" == replies[-1].verdict
-    assert segments == len(later.created)
+    assert segments == len(later.result.created)

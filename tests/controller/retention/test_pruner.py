@@ -217,18 +217,18 @@ async def test_a_command_prunes_now_and_returns_why_segments_are_retained() -> N
     async with _split_topic(shard) as (leader, client):
         await client.call(m.RegisterConsumer, **CONSUMER, subscription_type="STREAM", start="earliest")
         answer = await client.call(m.PruneTopic, topic="orders", token="4")
-        assert answer.segments == []
-        assert [(kept.segment, "0 of 1" in kept.reason) for kept in answer.retained] == [(0, True)]
+        assert answer.result.segments == ()
+        assert [(kept.segment, "0 of 1" in kept.reason) for kept in answer.result.retained] == [(0, True)]
 
         acknowledged = m.Acknowledgement(segment=0, generation=1, first_offset=0, end_offset=1)
         await client.call(m.AcknowledgeBatch, **CONSUMER, acknowledgements=[acknowledged])
         dry = await client.call(m.PruneTopic, topic="orders", token="5", dry_run=True)
-        assert dry.segments == [0]
+        assert dry.result.segments == (0,)
         assert _segments(leader) == [0, 1, 2]
 
         first = await client.call(m.PruneTopic, topic="orders", token="6")
         again = await client.call(m.PruneTopic, topic="orders", token="6")
-        assert first.segments == again.segments == [0], "a repeated command gets the same reply"
+        assert first.result.segments == again.result.segments == (0,), "a repeated command gets the same reply"
         assert _segments(leader) == [1, 2]
         registered = await client.call(m.RegisterConsumer, **CONSUMER, subscription_type="STREAM")
         assert sorted(grant.segment for grant in registered.grants) == [1, 2], "its children are grantable"

@@ -43,13 +43,13 @@ def test_records_advance_the_segment_and_the_producer() -> None:
     state = state_after([CREATED, OPENED], [stored(0, 0), stored(1, 2, source_position=b"line 4")])
 
     assert (4, 40) == (state.topics["orders"].tails[0].next_offset, state.topics["orders"].tails[0].size_bytes)
-    assert (2, b"line 4") == (state.producers[2].next_sequence, state.producers[2].source_position)
+    assert (2, {1: b"line 4"}) == (state.producers[2].next_sequence, state.producers[2].source_positions)
 
 
 def test_a_batch_without_a_source_position_keeps_the_last_one() -> None:
     state = state_after([CREATED, OPENED], [stored(0, 0, source_position=b"a"), stored(1, 2)])
 
-    assert b"a" == state.producers[2].source_position
+    assert {1: b"a"} == state.producers[2].source_positions
 
 
 def test_an_offset_or_sequence_that_is_not_the_next_one_is_a_bug() -> None:

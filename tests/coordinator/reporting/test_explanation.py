@@ -21,7 +21,7 @@ from tests.support.worlds.subscription_environment import CoordinatorHarness
 pytestmark = pytest.mark.looptime
 
 
-def explain_all(harness: CoordinatorHarness, context: ExplanationContext | None = None) -> m.SubscriptionExplanation:
+def explain_all(harness: CoordinatorHarness, context: ExplanationContext | None = None) -> m.Explanation:
     return complete(
         explain(
             harness.subscription,
@@ -34,18 +34,18 @@ def explain_all(harness: CoordinatorHarness, context: ExplanationContext | None 
     )
 
 
-def consumer_sentences(explained: m.SubscriptionExplanation) -> dict[str, list[str]]:
-    return {consumer.consumer: consumer.sentences for consumer in explained.consumers}
+def consumer_sentences(explained: m.Explanation) -> dict[str, list[str]]:
+    return {consumer.consumer: list(consumer.sentences) for consumer in explained.consumers}
 
 
 async def test_the_summary_counts_readable_blocked_and_drained_segments(lead: Lead) -> None:
     harness = lead("ada", records=3)
     harness.split(0)
 
-    assert explain_all(harness).summary[:2] == [
+    assert explain_all(harness).summary[:2] == (
         "Subscription billing of topic orders: type STREAM, order strict.",
         "Of 3 segments, 1 is readable, 2 are blocked and 0 are drained.",
-    ]
+    )
 
 
 async def test_the_summary_of_one_segment_is_in_the_singular(lead: Lead) -> None:
@@ -58,8 +58,8 @@ async def test_a_held_segment_names_its_consumer_and_its_backlog(lead: Lead) -> 
     explained = explain_all(harness)
 
     (segment,) = explained.segments
-    assert segment.sentences == ["Segment 0 (0000-ffff) is read by ada: 7 unacknowledged records."]
-    assert (segment.status, segment.consumers, segment.backlog_records) == ("granted", ["ada"], 7)
+    assert segment.sentences == ("Segment 0 (0000-ffff) is read by ada: 7 unacknowledged records.",)
+    assert (segment.status, segment.consumers, segment.backlog_records) == ("granted", ("ada",), 7)
     assert consumer_sentences(explained) == {"ada": ["ada reads segment 0."]}
 
 
@@ -146,7 +146,7 @@ async def test_a_blocked_segment_names_its_ancestor_with_backlog_and_time_left(l
     (ancestor,) = child.blocked_by
     assert child.status == "blocked"
     assert (ancestor.segment, ancestor.state, ancestor.backlog_records) == (0, "sealed", 90)
-    assert ancestor.consumers == ["ada"]
+    assert ancestor.consumers == ("ada",)
     assert ancestor.records_per_second == pytest.approx(2.5, rel=0.3)
     assert ancestor.expected_seconds == pytest.approx(90 / ancestor.records_per_second)
     assert child.sentences[0] == "Segment 1 (0000-7fff) is blocked until segment 0 is drained."
@@ -256,7 +256,7 @@ async def test_a_revoked_segment_names_the_missing_confirmation_and_its_deadline
     (moving,) = [segment for segment in explained.segments if segment.status == "revoking"]
     assert (moving.waiting_for, round(moving.waiting_seconds or 0)) == ("ada", 10)
     revoked = "revoked 10 s ago, not yet confirmed by ada, which is fenced in 20 s"
-    assert moving.sentences == [f"Segment 1 (8000-ffff) is moving from ada to bob: {revoked}."]
+    assert moving.sentences == (f"Segment 1 (8000-ffff) is moving from ada to bob: {revoked}.",)
     assert consumer_sentences(explained) == {
         "ada": ["ada reads segment 0.", "ada has not yet confirmed the revocation of segment 1."],
         "bob": ["bob has no segment: a segment is moving between consumers.", "bob will get segment 1 from ada."],
@@ -271,7 +271,7 @@ async def test_a_disconnected_holder_states_its_grace_period(lead: Lead) -> None
 
     grace = "has been disconnected for 20 s and keeps its segments for another 40 s"
     (segment,) = explained.segments
-    assert segment.sentences == [f"Segment 0 (0000-ffff) is read by ada, which {grace}: 0 unacknowledged records."]
+    assert segment.sentences == (f"Segment 0 (0000-ffff) is read by ada, which {grace}: 0 unacknowledged records.",)
     assert consumer_sentences(explained)["ada"][-1] == f"ada {grace}."
     assert [False] == [each.connected for each in explained.consumers]
 
@@ -323,10 +323,10 @@ def test_an_active_ancestor_of_an_external_topic_cannot_be_drained() -> None:
     context = ExplanationContext(now_ms=0, revoke_timeout_seconds=30, grace_seconds=60, held={})
     (child,) = complete(explain(subscription, topic, gate, context, segments=[1], consumers=[])).segments
 
-    assert child.sentences == [
+    assert child.sentences == (
         "Segment 1 (b) is blocked until segment 0 is drained.",
         "Segment 0 (a) is active: it still receives records and cannot be drained yet.",
-    ]
+    )
 
 
 async def test_an_untracked_subscription_has_no_backlog(lead: Lead) -> None:
@@ -343,6 +343,6 @@ async def test_a_drained_segment_is_explained_in_one_sentence(lead: Lead) -> Non
     harness.acknowledge("ada", 0, 3)
     await harness.run(5)
 
-    assert explain_all(harness).segments[0].sentences == [
-        "Segment 0 (0000-ffff) is drained: all its records are acknowledged."
-    ]
+    assert explain_all(harness).segments[0].sentences == (
+        "Segment 0 (0000-ffff) is drained: all its records are acknowledged.",
+    )

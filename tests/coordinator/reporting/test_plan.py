@@ -23,7 +23,7 @@ def asked(**changes) -> m.PlanChanges:
     return m.PlanChanges(topic="orders", subscription="billing", **changes)
 
 
-def planned(harness: CoordinatorHarness, **changes) -> m.ChangePlan:
+def planned(harness: CoordinatorHarness, **changes) -> m.Plan:
     before = (len(harness.entries), harness.topic.layout, dict(harness.subscription.holdings))
     plan = complete(plan_changes(harness.subscription, harness.topic, asked(**changes)))
     assert before == (len(harness.entries), harness.topic.layout, dict(harness.subscription.holdings))
@@ -39,7 +39,7 @@ async def settle(harness: CoordinatorHarness) -> None:
     raise AssertionError("handovers do not complete")
 
 
-def after(holders: dict[SegmentSlice, str], moves: list[m.PlannedMove]) -> dict[SegmentSlice, str]:
+def after(holders: dict[SegmentSlice, str], moves: list[m.ProposedMove]) -> dict[SegmentSlice, str]:
     found = dict(holders)
     for move in moves:
         held = slice_of(move.segment, move.first_bucket, move.end_bucket)
@@ -134,7 +134,7 @@ async def test_a_revoked_segment_counts_as_free_and_its_holder_keeps_the_others(
 async def test_a_segment_that_a_plan_creates_and_splits_is_empty_and_blocks_nothing(lead: Lead) -> None:
     plan = planned(lead("ada", records=5), splits=[0, 1])
 
-    assert {1: [], 2: [0], 3: [0], 4: [0]} == {each.segment: each.blocked_by for each in plan.created}
+    assert {1: (), 2: (0,), 3: (0,), 4: (0,)} == {each.segment: each.blocked_by for each in plan.created}
 
 
 async def test_a_planned_split_names_the_created_segments_and_their_blockers(lead: Lead) -> None:
@@ -144,8 +144,8 @@ async def test_a_planned_split_names_the_created_segments_and_their_blockers(lea
 
     assert [
         (each.segment, each.first_hash, each.last_hash, each.parents, each.blocked_by) for each in plan.created
-    ] == [(1, 0, 0x7FFF, [0], [0]), (2, 0x8000, 0xFFFF, [0], [0])]
-    assert plan.after_rebalance == []
+    ] == [(1, 0, 0x7FFF, (0,), (0,)), (2, 0x8000, 0xFFFF, (0,), (0,))]
+    assert plan.after_rebalance == ()
     assert {(move.segment, move.after) for move in plan.after_drain} == {(0, None), (1, "ada"), (2, "bob")}
     assert [(load.consumer, load.before, load.after_rebalance, load.after_drain) for load in plan.consumers] == [
         ("ada", 1, 1, 1),

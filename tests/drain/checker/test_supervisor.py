@@ -252,7 +252,7 @@ def test_the_command_has_the_engine_and_its_settings():
         reader="spark",
         spark_conf={"spark.a": "1", "spark.b": "x=y z"},
     )
-    arguments = parsed(command[3:])
+    arguments = parsed(command[4:])
 
     assert (arguments.ledger, arguments.master, arguments.reader) == ("s3://bucket/l", "sc://host:15002", "spark")
     assert dict(arguments.conf) == {"spark.a": "1", "spark.b": "x=y z"}

@@ -39,7 +39,7 @@ def times_of_requests(cluster: ScriptedCluster) -> list[float]:
 
 
 def answer(leader: ScriptedLeader, request: m.Request) -> None:
-    described = m.TopicDescription(topic="orders", topic_id=1, shard=0, layout_epoch=1, segments=[], subscriptions=[])
+    described = m.TopicInfo(topic="orders", topic_id=1, shard=0, layout_epoch=1, segments=[], subscriptions=[])
     leader.reply(request, m.TopicReply(topic=described))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,15 +10,14 @@ from hypothesis import strategies as st
 from headgate.model.hashing import KEY_BUCKETS
 from headgate.model.offset_ranges import OffsetRanges
 from headgate.protocol.backlog import (
-    SegmentBacklog,
     count_records,
-    document,
     estimate_drain,
     estimate_size_bytes,
     records_text,
     summarize_backlog,
     unacknowledged_offsets,
 )
+from headgate.views.backlogs import SegmentBacklogInfo
 
 RANGES = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), max_size=6)
 
@@ -82,10 +82,10 @@ def test_the_outlook_follows_from_records_and_rates(
 
 
 def test_totals_are_unknown_if_a_segment_is_and_rates_are_the_sum_of_the_known_ones() -> None:
-    known = SegmentBacklog(
+    known = SegmentBacklogInfo(
         segment=1, sealed=False, records=4, size_bytes=40, oldest_ms=7, stored_per_second=1.0, acknowledged_per_second=3
     )
-    unknown = SegmentBacklog(segment=0, sealed=True)
+    unknown = SegmentBacklogInfo(segment=0, sealed=True)
     about = {"topic": "t", "subscription": "s", "subscription_type": "STREAM", "counted_by": "spark", "as_of_ms": 9}
 
     alone = summarize_backlog(segments=[known], **about)
@@ -94,11 +94,11 @@ def test_totals_are_unknown_if_a_segment_is_and_rates_are_the_sum_of_the_known_o
     assert [each.segment for each in both.segments] == [0, 1]
     assert (both.records, both.size_bytes, both.oldest_ms, both.outlook) == (None, None, 7, "unknown")
     assert (both.stored_per_second, both.acknowledged_per_second) == (1.0, 3)
-    estimate = SegmentBacklog(segment=2, sealed=False, records=1, size_bytes=1, estimated=True)
+    estimate = SegmentBacklogInfo(segment=2, sealed=False, records=1, size_bytes=1, estimated=True)
     assert not alone.estimated
     with_estimate = summarize_backlog(segments=[known, estimate], **about)
     assert (with_estimate.records, with_estimate.size_bytes, with_estimate.estimated) == (5, 41, True)
-    assert document(both)["segments"][0]["records"] is None
+    assert msgspec.to_builtins(both)["segments"][0]["records"] is None
 
 
 @pytest.mark.parametrize(("labels", "external"), [([None, None], False), (["a", None], True), ([], False)])
@@ -111,7 +111,7 @@ def test_a_subscription_is_of_an_external_topic_if_a_segment_has_a_label(
         subscription_type="STREAM",
         counted_by="leader",
         as_of_ms=9,
-        segments=[SegmentBacklog(segment=n, sealed=False, label=label) for n, label in enumerate(labels)],
+        segments=[SegmentBacklogInfo(segment=n, sealed=False, label=label) for n, label in enumerate(labels)],
     )
 
     assert external == backlog.external

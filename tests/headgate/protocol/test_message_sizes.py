@@ -58,7 +58,7 @@ LIMITS = {
     "source": 4 * 256,
     "ledger_url": PATH,
     "position": 1024,
-    "ProducerDescription.positions": MAX_SOURCE_POSITIONS,
+    "ProducerInfo.positions": MAX_SOURCE_POSITIONS,
     "Committed.placements": MAX_SEGMENTS,
     "Acknowledged.rejected": m.MAX_BATCH_ACKNOWLEDGEMENTS,
     "Acknowledged.rejected.item": SENTENCE,
@@ -68,59 +68,60 @@ LIMITS = {
     "Registered.grants": MAX_SEGMENTS,
     "AssignmentChanged.granted": 1000,
     "AssignmentChanged.revoked": MAX_SEGMENTS * KEY_BUCKETS,
-    "SegmentDescription.parents": PARENTS,
-    "SegmentDescription.children": PARENTS,
-    "TopicDescription.segments": MAX_SEGMENTS,
-    "TopicDescription.subscriptions": MAX_SUBSCRIPTIONS,
-    "TopicDescription.subscriptions.item": NAME,
-    "TopicImportReply.created": MAX_SEGMENTS,
-    "TopicImportReply.created.item": LABEL,
-    "TopicImportReply.sealed": MAX_SEGMENTS,
-    "TopicImportReply.sealed.item": LABEL,
-    "TopicImportReply.expired_parents": MAX_SEGMENTS * PARENTS // 2,
-    "TopicImportReply.expired_parents.item": LABEL,
-    "Pruned.segments": MAX_SEGMENTS,
-    "Pruned.retained": MAX_SEGMENTS,
-    "Pruned.abandoned": MAX_SUBSCRIPTIONS,
-    "Pruned.abandoned.item": NAME,
+    "SegmentInfo.parents": PARENTS,
+    "SegmentInfo.children": PARENTS,
+    "TopicInfo.segments": MAX_SEGMENTS,
+    "TopicInfo.subscriptions": MAX_SUBSCRIPTIONS,
+    "TopicInfo.subscriptions.item": NAME,
+    "TopicImportResult.created": MAX_SEGMENTS,
+    "TopicImportResult.created.item": LABEL,
+    "TopicImportResult.sealed": MAX_SEGMENTS,
+    "TopicImportResult.sealed.item": LABEL,
+    "TopicImportResult.expired_parents": MAX_SEGMENTS * PARENTS // 2,
+    "TopicImportResult.expired_parents.item": LABEL,
+    "PruneResult.segments": MAX_SEGMENTS,
+    "PruneResult.retained": MAX_SEGMENTS,
+    "PruneResult.abandoned": MAX_SUBSCRIPTIONS,
+    "PruneResult.abandoned.item": NAME,
     **dict.fromkeys(["cluster", "daemon", "component", "version", "spread"], NAME),
     "url": PATH,
     "problem": 4 * m.MAX_REASON_CHARACTERS,
-    "ComponentDescription.reason": 4 * m.MAX_REASON_CHARACTERS,
-    "ClusterOverview.daemons": m.MAX_DESCRIBED_DAEMONS,
-    "ClusterOverview.shards": MAX_SHARDS,
-    "DaemonDescription.components": 10,
-    "SubscriptionSummaryDescription.blocking_segments": m.MAX_BLOCKING_SEGMENTS,
-    "SegmentProgress.blocked_by": MAX_NAMED_BLOCKERS,
-    "SegmentProgress.bucket_ranges": SLICES,
-    "ConsumerDescription.segments": SLICES,
-    "ConsumerDescription.bucket_ranges": SLICES,
-    "SubscriptionDescription.consumers": MAX_CONSUMERS,
-    "SubscriptionDescription.segments": MAX_SEGMENTS,
-    "SeekReply.moves": MAX_SEGMENTS,
-    "ProducerDescription.producer": NAME,
-    "SubscriptionBacklog.segments": MAX_SEGMENTS,
-    "PlannedSegment.parents": PARENTS,
-    "PlannedSegment.blocked_by": MAX_NAMED_BLOCKERS,
-    "ChangePlan.created": 3 * 100,
-    "ChangePlan.after_rebalance": MOVES,
-    "ChangePlan.after_drain": MOVES,
-    "ChangePlan.consumers": MAX_CONSUMERS + 1000,
-    "BlockingAncestor.consumers": KEY_BUCKETS,
-    "BlockingAncestor.consumers.item": NAME,
-    "SegmentExplanation.consumers": KEY_BUCKETS,
-    "SegmentExplanation.consumers.item": NAME,
-    "SegmentExplanation.blocked_by": MAX_NAMED_BLOCKERS,
-    "SegmentExplanation.sentences": MAX_NAMED_BLOCKERS + 2,
-    "SegmentExplanation.sentences.item": SENTENCE + KEY_BUCKETS * NAME,
-    "ConsumerExplanation.segments": MAX_SEGMENTS,
-    "ConsumerExplanation.sentences": 5,
-    "ConsumerExplanation.sentences.item": MAX_SEGMENTS * KEY_BUCKETS * NAME // 4,
-    "SubscriptionExplanation.summary": 5,
-    "SubscriptionExplanation.summary.item": SENTENCE,
+    "ComponentInfo.reason": 4 * m.MAX_REASON_CHARACTERS,
+    "ClusterInfo.daemons": m.MAX_DESCRIBED_DAEMONS,
+    "ClusterInfo.subscriptions": 0,
+    "ClusterInfo.shards": MAX_SHARDS,
+    "DaemonInfo.components": 10,
+    "SubscriptionSummary.blocking_segments": m.MAX_BLOCKING_SEGMENTS,
+    "SegmentAssignment.blocked_by": MAX_NAMED_BLOCKERS,
+    "SegmentAssignment.bucket_ranges": SLICES,
+    "ConsumerInfo.segments": SLICES,
+    "ConsumerInfo.bucket_ranges": SLICES,
+    "SubscriptionInfo.consumers": MAX_CONSUMERS,
+    "SubscriptionInfo.segments": MAX_SEGMENTS,
+    "SeekResult.moves": MAX_SEGMENTS,
+    "ProducerInfo.producer": NAME,
+    "BacklogInfo.segments": MAX_SEGMENTS,
+    "ProposedSegment.parents": PARENTS,
+    "ProposedSegment.blocked_by": MAX_NAMED_BLOCKERS,
+    "Plan.created": 3 * 100,
+    "Plan.after_rebalance": MOVES,
+    "Plan.after_drain": MOVES,
+    "Plan.consumers": MAX_CONSUMERS + 1000,
+    "BlockingSegment.consumers": KEY_BUCKETS,
+    "BlockingSegment.consumers.item": NAME,
+    "SegmentReasons.consumers": KEY_BUCKETS,
+    "SegmentReasons.consumers.item": NAME,
+    "SegmentReasons.blocked_by": MAX_NAMED_BLOCKERS,
+    "SegmentReasons.sentences": MAX_NAMED_BLOCKERS + 2,
+    "SegmentReasons.sentences.item": SENTENCE + KEY_BUCKETS * NAME,
+    "ConsumerReasons.segments": MAX_SEGMENTS,
+    "ConsumerReasons.sentences": 5,
+    "ConsumerReasons.sentences.item": MAX_SEGMENTS * KEY_BUCKETS * NAME // 4,
+    "Explanation.summary": 5,
+    "Explanation.summary.item": SENTENCE,
     # One segment and one consumer. An explanation of everything may be refused: the text says to ask for less.
-    "SubscriptionExplanation.segments": 1,
-    "SubscriptionExplanation.consumers": 1,
+    "Explanation.segments": 1,
+    "Explanation.consumers": 1,
 }
 ANNOUNCEMENTS = (m.ClusterDescription, m.LeaderAnnouncement, m.HeadAnnouncement, m.Presence)
 MESSAGES = [*typing.get_args(m.AnyReplyBody), *typing.get_args(m.AnyPush)]
@@ -141,10 +142,12 @@ def largest(of: shapes.Type, path: str) -> int:
             return 5 + 40 + names + sum(largest(field.type, f"{kind.__name__}.{field.name}") for field in fields)
         case shapes.UnionType(types=types):
             return max(largest(each, path) for each in types)
-        case shapes.ListType(item_type=item) if path in PAGED:
+        case shapes.ListType(item_type=item) | shapes.VarTupleType(item_type=item) if path in PAGED:
             return 5 + PAGE_BYTES + largest(item, path)
-        case shapes.ListType(item_type=item):
+        case shapes.ListType(item_type=item) | shapes.VarTupleType(item_type=item):
             return 5 + limit_of(path) * largest(item, f"{path}.item")
+        case shapes.NamedTupleType(fields=fields):
+            return 5 + sum(largest(field.type, path) for field in fields)
         case shapes.TupleType(item_types=items):
             return 5 + sum(largest(item, path) for item in items)
         case shapes.StrType() | shapes.BytesType():
@@ -183,10 +186,10 @@ def test_the_envelopes_fit_into_a_message_that_brokers_accept():
 
 
 def test_the_size_of_a_message_is_not_underestimated():
-    segment = m.SegmentDescription(
-        segment=2**63 - 1, first_hash=65535, last_hash=65535, state="x" * WORD, parents=[2**63 - 1] * PARENTS,
-        children=[2**63 - 1] * PARENTS, next_offset=2**63 - 1, size_bytes=2**63 - 1, created_at_ms=2**63 - 1,
+    segment = m.SegmentInfo(
+        segment=2**63 - 1, first_hash=65535, last_hash=65535, state="x" * len("active"), parents=(2**63 - 1,) * PARENTS,
+        children=(2**63 - 1,) * PARENTS, next_offset=2**63 - 1, size_bytes=2**63 - 1, created_at_ms=2**63 - 1,
         sealed_at_ms=2**63 - 1, label="x" * LABEL,
     )  # fmt: skip
 
-    assert len(m.encode(segment)) <= largest_message(m.SegmentDescription) <= 1.1 * len(m.encode(segment))
+    assert len(m.encode(segment)) <= largest_message(m.SegmentInfo) <= 1.1 * len(m.encode(segment))

@@ -127,9 +127,9 @@ def test_the_limits_match_the_code() -> None:
 @pytest.mark.parametrize(
     ("kind", "field", "meaning"),
     [
-        (m.ClusterOverview, "daemons", f"at most {m.MAX_DESCRIBED_DAEMONS}, by name"),
-        (m.ComponentDescription, "reason", f"at most {m.MAX_REASON_CHARACTERS} characters"),
-        (m.SubscriptionSummaryDescription, "blocking_segments", f"the first {m.MAX_BLOCKING_SEGMENTS} segments"),
+        (m.ClusterInfo, "daemons", f"at most {m.MAX_DESCRIBED_DAEMONS}, by name"),
+        (m.ComponentInfo, "reason", f"at most {m.MAX_REASON_CHARACTERS} characters"),
+        (m.SubscriptionSummary, "blocking_segments", f"the first {m.MAX_BLOCKING_SEGMENTS} segments"),
     ],
     ids=["daemons", "reason", "blocking segments"],
 )

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from metrics.api.history import MAX_SERIES, SAMPLES, History, merged_history
 from tests.support.samples.status_documents import NOW_MS, history, subscription_summary, topic_summary

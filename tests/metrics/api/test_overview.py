@@ -28,16 +28,16 @@ def test_totals_add_up_over_daemons():
         NOW_MS,
         2,
         [
-            part("one", [topic_summary("b")], [subscription_summary(topic="b", longest_blocked_seconds=5.0)]),
+            part("one", [topic_summary("b")], [subscription_summary(topic="b", blocked_since_ms=7)]),
             DaemonPart(daemon=two, topics=(topic_summary("a", shard=1, daemon="two", stored_per_second=None),)),
         ],
     )
 
     assert names(overview) == [("a", "two"), ("b", "one")]
-    cluster = overview.cluster
-    assert (cluster.topics, cluster.subscriptions, cluster.active_segments, cluster.sealed_segments) == (2, 1, 4, 2)
-    assert (cluster.stored_per_second, cluster.acknowledged_per_second) == (20.0, 25.0)
-    assert (cluster.blocked_segments, cluster.longest_blocked_seconds, cluster.backlog_records) == (2, 5.0, 100)
+    cluster, totals = overview.cluster, overview.cluster.totals
+    assert (totals.topics, totals.subscriptions, totals.active_segments, totals.sealed_segments) == (2, 1, 4, 2)
+    assert (totals.stored_per_second, totals.acknowledged_per_second) == (20.0, 25.0)
+    assert (totals.blocked_segments, totals.blocked_since_ms, totals.backlog_records) == (2, 7, 100)
     assert [(each.shard, each.daemon, each.leader_epoch) for each in cluster.shards] == [(0, "one", 3), (1, "two", 3)]
     assert cluster.complete
 

@@ -8,7 +8,8 @@ from types import MappingProxyType
 import pytest
 from prometheus_client import CollectorRegistry
 
-from headgate.protocol.backlog import SegmentBacklog, summarize_backlog
+from headgate.protocol.backlog import summarize_backlog
+from headgate.views.backlogs import SegmentBacklogInfo
 from metrics.events import BacklogUpdated, TermEnded
 from metrics.families.backlogs import MAX_TOPIC_SUBSCRIPTIONS
 from metrics.instruments import Instruments
@@ -25,7 +26,7 @@ def backlog(topic="orders", subscription="billing", more=NOTHING, **fields):
         subscription_type="STREAM",
         counted_by="spark",
         as_of_ms=NOW - 1000,
-        segments=[SegmentBacklog(segment=0, sealed=False, **given)],
+        segments=[SegmentBacklogInfo(segment=0, sealed=False, **given)],
         **more,
     )
 

@@ -6,9 +6,10 @@ import xml.etree.ElementTree as ET
 from dataclasses import fields, replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from metrics.api.documents import ComponentDocument
+from headgate.views.cluster import ComponentInfo
 from metrics.api.overview import merged
 from metrics.api.query import Query
 from metrics.api.query import topic_page as cut_topics
@@ -65,7 +66,7 @@ def test_the_overview_begins_with_totals():
 
 
 def test_the_overview_lists_what_is_degraded_with_the_entry_of_the_runbook():
-    broken = ComponentDocument(component="drain", state="degraded", reason="Spark is down")
+    broken = ComponentInfo(component="drain", state="degraded", reason="Spark is down")
     problems = overview(part(components=(broken,)), runbook_url="https://wiki/runbook").parts["problems"]
 
     assert "degraded drain of one : Spark is down" in text_of(problems)
@@ -222,7 +223,7 @@ def test_every_text_is_escaped():
                     assignment(0, "granted", consumer=HOSTILE, label=HOSTILE),
                     *(assignment(n, "waiting") for n in (1, 2, 3)),
                 ),
-                layout=(replace(SEGMENTS[0], label=HOSTILE), *SEGMENTS[1:]),
+                layout=(msgspec.structs.replace(SEGMENTS[0], label=HOSTILE), *SEGMENTS[1:]),
                 drain_problem=HOSTILE,
                 summary=subscription_summary(**hostile),
             )

@@ -66,8 +66,10 @@ def type_name(of: shapes.Type) -> str:
                 if all(isinstance(t, shapes.StructType) and issubclass(t.cls, base) for t in types)
             ]
             return "body" if bases else " or ".join(type_name(each) for each in types)
-        case shapes.ListType(item_type=item):
+        case shapes.ListType(item_type=item) | shapes.VarTupleType(item_type=item):
             return f"array of {type_name(item)}"
+        case shapes.NamedTupleType():
+            return f"[{', '.join(type_name(item.type) for item in of.fields)}]"
         case shapes.TupleType(item_types=items):
             return f"[{', '.join(type_name(item) for item in items)}]"
         case shapes.DictType(key_type=key, value_type=value):
@@ -92,7 +94,10 @@ def limits(of: shapes.Type) -> str:
     match of:
         case shapes.UnionType(types=types):
             return "; ".join(filter(None, map(limits, types)))
-        case shapes.ListType(item_type=item, min_length=low, max_length=high):
+        case (
+            shapes.ListType(item_type=item, min_length=low, max_length=high)
+            | shapes.VarTupleType(item_type=item, min_length=low, max_length=high)
+        ):
             within = "" if isinstance(item, shapes.StructType) else limits(item).removeprefix("each ")
             return "; ".join(filter(None, [_length(low, high, "items"), within and f"each {within}"]))
         case shapes.TupleType(item_types=items):

@@ -6,8 +6,10 @@ import asyncio
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Self, TextIO
+
+from msgspec.structs import replace
 
 from controller.cli.context import DaemonContext
 from controller.decisions.topic_import import import_topic
@@ -38,7 +40,6 @@ from headgate import (
     UnprunedSegment,
 )
 from headgate.cli.records.topic_source import TopicSource
-from headgate.client.admin_values import public_value
 from headgate.errors import HeadgateError, NoLeaderError, RequestRejectedError
 from headgate.protocol import messages as m
 from tests.support.worlds.command_shard import decided
@@ -173,7 +174,7 @@ class FakeAdmin:
             raise RequestRejectedError(outcome.verdict, outcome.reason)
         if outcome.entries:
             state.apply_all(outcome.entries, chunk=state.chunk + 1, at_ms=0)
-        answer = public_value(outcome.answer(state), TopicImportResult)
+        answer = outcome.answer(state).result
         if not dry_run:
             self.cluster.topics[name] = answer.topic
         return answer

@@ -218,7 +218,7 @@ class ScriptedLeader:
             case m.CreateTopic() | m.SplitSegment() | m.DescribeTopic() | m.MergeSegments():
                 self.cluster.commands.setdefault(getattr(body, "token", ""), type(body).__name__)
                 return m.TopicReply(
-                    topic=m.TopicDescription(
+                    topic=m.TopicInfo(
                         topic=body.topic, topic_id=1, shard=0, layout_epoch=1, segments=[], subscriptions=[]
                     )
                 )

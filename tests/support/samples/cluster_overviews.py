@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from headgate.client.cluster.values import (
+from headgate.protocol import messages as m
+from headgate.views.cluster import (
     ClusterInfo,
     ClusterTotals,
     ComponentInfo,
+    ComponentState,
     DaemonInfo,
     ShardInfo,
     SubscriptionSummary,
 )
-from headgate.protocol import messages as m
 
 NOW_MS = 1_700_000_000_000
 
@@ -22,7 +23,7 @@ def daemon(name="vm-1", *components, **fields):
         "version": "0.1.0",
         "started_at_ms": NOW_MS - 180_000,
         "as_of_ms": NOW_MS,
-        "components": components or (ComponentInfo(component="drain", state="ok", reason="ready"),),
+        "components": components or (ComponentInfo(component="drain", state=ComponentState.OK, reason="ready"),),
     }
     return DaemonInfo(daemon=name, **values | fields)
 
@@ -96,13 +97,13 @@ def cluster(*subscriptions, daemons=(), leaders=("vm-1", "vm-1"), **fields):
 
 def overview_message(daemon_name="vm-1"):
     """Return the smallest overview on the wire."""
-    return m.ClusterOverview(
+    return m.ClusterInfo(
         cluster="local",
         daemon=daemon_name,
         as_of_ms=NOW_MS,
         complete=True,
-        daemons=[],
-        shards=[],
+        daemons=(),
+        shards=(),
         totals=m.ClusterTotals(
             daemons=1,
             topics=0,

@@ -7,7 +7,7 @@ from controller.decisions.topic_commands import describe
 from controller.state.shard_state import ShardState
 from headgate.ledger.ledger import Ledger
 from headgate.model import entries as e
-from headgate.protocol.messages import TopicDescription
+from headgate.protocol.messages import TopicInfo
 from headgate.reading.time_lookup import positions_at
 from tests.support.fakes.object_store import FakeStore
 from tests.support.samples.compaction import compact
@@ -66,7 +66,7 @@ class LedgerWithPositions:
         for number in range(1, last + 1):
             await self.ledger.delete(number)
 
-    def description(self) -> TopicDescription:
+    def description(self) -> TopicInfo:
         """Return what the leader tells clients about the topic."""
         return describe(self.state.topics["t"], 0)
 

@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-from headgate.client.admin_values import (
-    BacklogInfo,
+from headgate.model.entries import SubscriptionType
+from headgate.model.layout import SegmentState
+from headgate.views.backlogs import BacklogInfo, SegmentBacklogInfo
+from headgate.views.cluster import ComponentInfo, ComponentState, SubscriptionSummary
+from headgate.views.subscriptions import (
     BucketRangeAssignment,
     ConsumerInfo,
-    ExternalSource,
     HeldBucketRange,
     SegmentAssignment,
-    SegmentBacklogInfo,
-    SegmentInfo,
     SubscriptionInfo,
-    TopicInfo,
 )
-from headgate.model.entries import SubscriptionType
+from headgate.views.topics import ExternalSource, SegmentInfo, TopicInfo
 from metrics.api.documents import (
-    ComponentDocument,
     DaemonDocument,
-    DaemonShardDocument,
+    DaemonShard,
     DrainingSegment,
     GracePeriod,
     HistorySample,
     SubscriptionDocument,
-    SubscriptionSummary,
     TopicDocument,
     TopicSummary,
 )
@@ -36,7 +33,7 @@ HOSTILE = "<script>alert(1)</script>\U0001f600&\"'"
 
 def shard_document(shard=0, role="leading", leader_epoch=3, **fields):
     values = {"head_chunk": 8, "fault": "", "producers": 1, "in_flight_batches": 0, "queue_bytes": 0}
-    return DaemonShardDocument(shard=shard, role=role, leader_epoch=leader_epoch, **values | fields)
+    return DaemonShard(shard=shard, role=role, leader_epoch=leader_epoch, **values | fields)
 
 
 def daemon_document(name="one", *shards, **fields):
@@ -45,7 +42,7 @@ def daemon_document(name="one", *shards, **fields):
         "state": "ready",
         "version": "1.0",
         "as_of_ms": NOW_MS,
-        "components": (ComponentDocument(component="drain", state="ok", reason="ready"),),
+        "components": (ComponentInfo(component="drain", state=ComponentState.OK, reason="ready"),),
         "shards": shards or (shard_document(),),
         "history": HISTORY,
     }
@@ -78,7 +75,7 @@ def subscription_summary(topic="orders", subscription="billing", **fields):
         "disconnected_consumers": 1,
         "blocked_segments": 2,
         "draining_segments": 1,
-        "longest_blocked_seconds": 90.0,
+        "blocked_since_ms": NOW_MS - 90_000,
         "outlook": "shrinking",
         "backlog_records": 100,
         "oldest_ms": NOW_MS - 30_000,
@@ -114,7 +111,7 @@ def segment(number, first, last, *, sealed_at_ms=None, parents=(), label=None, c
         segment=number,
         first_hash=first,
         last_hash=last,
-        state="active" if sealed_at_ms is None else "sealed",
+        state=SegmentState.ACTIVE if sealed_at_ms is None else SegmentState.SEALED,
         parents=parents,
         children=(),
         next_offset=400,

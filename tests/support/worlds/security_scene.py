@@ -231,7 +231,7 @@ class Scene:
             answer = await reply
         return answer.verdict if isinstance(answer, m.Rejected) else str(answer.__struct_config__.tag)
 
-    async def describe(self, topic: str) -> m.TopicDescription:
+    async def describe(self, topic: str) -> m.TopicInfo:
         """Return the description of ``topic``, as the honest administrator sees it."""
         async with Admin(self.cluster.config_of("operator")) as admin:
             return await admin.describe_topic(topic)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from headgate.cli.cluster import judgements as judge
-from headgate.client.cluster.values import ComponentInfo
 from headgate.protocol.codec import MAX_MESSAGE_BYTES
 from headgate.transport.broker_properties import BrokerProperties
+from headgate.views.cluster import ComponentInfo
 from tests.support.samples.cluster_overviews import NOW_MS, cluster, daemon, unreachable
 
 DAY = 86_400

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from headgate.cli.cluster.status_report import (
     MAX_DAEMONS,
@@ -12,7 +12,7 @@ from headgate.cli.cluster.status_report import (
     subscription_rows,
     time_line,
 )
-from headgate.client.cluster.values import ComponentInfo, ShardInfo
+from headgate.views.cluster import ComponentInfo, ShardInfo
 from tests.support.samples.cluster_overviews import NOW_MS, blocked, cluster, daemon, subscription, totals, unreachable
 
 STARTING = ComponentInfo(

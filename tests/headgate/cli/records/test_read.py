@@ -19,7 +19,7 @@ from tests.support.fakes.cli_client import FakeCluster
 from tests.support.samples.positioned_ledger import LedgerWithPositions
 
 
-async def never() -> m.TopicDescription:
+async def never() -> m.TopicInfo:
     """Do not answer."""
     await asyncio.Event().wait()
     raise AssertionError("nothing sets the event")

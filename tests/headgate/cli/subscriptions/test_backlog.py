@@ -6,11 +6,11 @@ import json
 
 import pytest
 
-from headgate import BacklogInfo, ExternalSource, TopicInfo
+from headgate import ExternalSource, TopicInfo
 from headgate.cli.main import main
-from headgate.client.admin_values import public_value
 from headgate.config import ClientConfig
-from headgate.protocol.backlog import SegmentBacklog, summarize_backlog
+from headgate.protocol.backlog import summarize_backlog
+from headgate.views.backlogs import SegmentBacklogInfo
 
 
 class Admin:
@@ -64,10 +64,10 @@ def requests(context):
         subscription_type="STREAM",
         counted_by="leader",
         as_of_ms=1,
-        segments=[SegmentBacklog(segment=3, sealed=True, records=1234, size_bytes=10)],
+        segments=[SegmentBacklogInfo(segment=3, sealed=True, records=1234, size_bytes=10)],
     )
     requests: list[tuple[str | None, str | None]] = []
-    admin = Admin(requests, [public_value(found, BacklogInfo)])
+    admin = Admin(requests, [found])
     context.open_admin = lambda: admin
     context.client_config = lambda: ClientConfig(
         cluster="c", broker_host="b", broker_port=1, ledger_url="file:///the/ledger", file="client.toml"
@@ -153,7 +153,7 @@ def test_verify_passes_spark_options_on(run, context, requests):
 
     spark = ("--master", "spark://m:7077", "--reader", "spark", "--conf", "a=1", "--conf", "b=2")
     assert run("backlog", "verify", "--ledger", "s3a://x", *spark) == 0
-    assert context.commands[0][5:-2] == list(spark)
+    assert context.commands[0][6:-2] == list(spark)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from headgate import BacklogInfo
 from headgate.cli.subscriptions.backlog_table import (
     NOTES,
     counted_lines,
@@ -14,18 +13,18 @@ from headgate.cli.subscriptions.backlog_table import (
     subscription_row,
     trend,
 )
-from headgate.client.admin_values import public_value
-from headgate.protocol.backlog import SegmentBacklog, summarize_backlog
+from headgate.protocol.backlog import summarize_backlog
+from headgate.views.backlogs import SegmentBacklogInfo
 
 NOW = 1_000_000
 
 
 def part(segment=0, **fields):
-    return SegmentBacklog(segment=segment, sealed=False, **fields)
+    return SegmentBacklogInfo(segment=segment, sealed=False, **fields)
 
 
 def backlog(*parts, kind="STREAM", counted_by="spark", as_of_ms=NOW, topic="orders", **more):
-    counted = summarize_backlog(
+    return summarize_backlog(
         topic=topic,
         subscription="billing",
         subscription_type=kind,
@@ -34,7 +33,6 @@ def backlog(*parts, kind="STREAM", counted_by="spark", as_of_ms=NOW, topic="orde
         segments=parts,
         **more,
     )
-    return public_value(counted, BacklogInfo)
 
 
 COUNTED = {"records": 1234, "size_bytes": 56_000, "oldest_ms": NOW - 7000}

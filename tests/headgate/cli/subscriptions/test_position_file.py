@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from headgate import ExternalSource, SubscriptionInfo, SubscriptionType, TopicInfo
 from headgate.cli.subscriptions.position_file import (

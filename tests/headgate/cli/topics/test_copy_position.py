@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from headgate import TopicInfo
 from headgate.cli.records.producer import position_text
@@ -20,15 +20,15 @@ from tests.support.fakes.cli_client import topic
 from tests.support.samples.positioned_ledger import LedgerWithPositions
 
 
-def described(*segments: tuple[int, int, bool], topic_id: int = 1, shard: int = 0) -> m.TopicDescription:
+def described(*segments: tuple[int, int, bool], topic_id: int = 1, shard: int = 0) -> m.TopicInfo:
     """Return a topic with segments of (number, end offset, sealed)."""
-    return m.TopicDescription(
+    return m.TopicInfo(
         topic="orders",
         topic_id=topic_id,
         shard=shard,
         layout_epoch=1,
         segments=[
-            m.SegmentDescription(
+            m.SegmentInfo(
                 segment=number,
                 first_hash=0,
                 last_hash=65_535,
@@ -50,7 +50,7 @@ TARGET = topic("copies")
 
 
 def begun(
-    source: m.TopicDescription, stored: bytes | None, *, target: TopicInfo = TARGET, ledger_id: str = LEDGER_ID
+    source: m.TopicInfo, stored: bytes | None, *, target: TopicInfo = TARGET, ledger_id: str = LEDGER_ID
 ) -> CopyProgress:
     return CopyProgress(ledger_id, source, target, stored)
 
@@ -131,7 +131,7 @@ def test_a_segment_that_was_sealed_at_the_position_is_complete() -> None:
     ],
     ids=["pruned", "an older ledger"],
 )
-def test_a_copy_that_cannot_continue_is_an_error(later: m.TopicDescription, reason: str) -> None:
+def test_a_copy_that_cannot_continue_is_an_error(later: m.TopicInfo, reason: str) -> None:
     stored = begun(described((0, 5, False)), None).after(0, 2)
 
     with pytest.raises(CopyPositionError, match=reason):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from headgate import PolicyOverrides
+from headgate import TopicPolicy
 from headgate.cli.topics.policy_format import duration, policy_line, retention
 
 
@@ -19,7 +19,7 @@ def test_a_duration_is_formatted_in_the_largest_unit_that_divides_it(millisecond
 
 
 def test_a_policy_is_formatted_like_the_options_of_the_command() -> None:
-    policy = PolicyOverrides(auto_split=True, auto_merge=False, max_segments=8, retention_ms=604_800_000)
+    policy = TopicPolicy(auto_split=True, auto_merge=False, max_segments=8, retention_ms=604_800_000)
 
     assert policy_line(policy) == "policy: auto-split on, auto-merge off, max-segments 8, retention 7d"
-    assert policy_line(PolicyOverrides(min_segments=2, retention_ms=-1)) == "policy: min-segments 2, retention none"
+    assert policy_line(TopicPolicy(min_segments=2, retention_ms=-1)) == "policy: min-segments 2, retention none"

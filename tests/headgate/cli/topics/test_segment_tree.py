@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
-
+import msgspec
 import pytest
 
-from headgate import PolicyOverrides
+from headgate import TopicPolicy
 from headgate.cli.topics.segment_tree import draw_topic, format_bytes
 from tests.support.fakes.cli_client import segment, topic
 
@@ -79,6 +78,6 @@ def test_sizes_have_units(size: int, shown: str):
 
 
 def test_a_policy_is_shown_below_the_tree():
-    described = dataclasses.replace(topic("t", segment(0, 0, 0xFFFF)), policy=PolicyOverrides(auto_split=True))
+    described = msgspec.structs.replace(topic("t", segment(0, 0, 0xFFFF)), policy=TopicPolicy(auto_split=True))
 
     assert draw_topic(described)[-1] == "policy: auto-split on"

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from typing import Any
 
+import msgspec
 import pytest
 
 from headgate import BucketRangeAssignment, ConsumerInfo, SegmentAssignment, SubscriptionType
 from headgate.cli.terminal.output import print_table
 from headgate.cli.topics.topic import _print_pruned
-from headgate.client.admin_values import PruneResult
+from headgate.views.topics import PruneResult
 from tests.headgate.cli.conftest import Invoke
 from tests.support.fakes.cli_client import FakeCluster, segment, subscription, topic
 
@@ -186,9 +186,11 @@ def test_subscription_describe_shows_consumers_and_blocking_segments(invoke: Inv
 
 def test_subscription_describe_shows_weights_and_capacities_if_balanced_by_load(invoke: Invoke, cluster: FakeCluster):
     described = subscription("orders", "hot")
-    reader = dataclasses.replace(described.consumers[0], capacity=250)
-    segments = [dataclasses.replace(described.segments[0], weight=391), described.segments[1]]
-    cluster.subscriptions.append(dataclasses.replace(described, balance="load", consumers=[reader], segments=segments))
+    reader = msgspec.structs.replace(described.consumers[0], capacity=250)
+    segments = [msgspec.structs.replace(described.segments[0], weight=391), described.segments[1]]
+    cluster.subscriptions.append(
+        msgspec.structs.replace(described, balance="load", consumers=[reader], segments=segments)
+    )
     shown = invoke("subscription", "describe", "orders", "hot").stdout.splitlines()
 
     assert shown[0] == "hot of orders: stream, order strict, balanced by load"
@@ -211,7 +213,7 @@ def test_subscription_describe_shows_bucket_ranges_and_why_a_consumer_is_idle(in
         BucketRangeAssignment(first_bucket=8, end_bucket=16, status="waiting", acknowledged_offset=9, unacknowledged=0),
     ]
     cluster.subscriptions.append(
-        dataclasses.replace(
+        msgspec.structs.replace(
             subscription("orders", "billing"),
             segments=[
                 SegmentAssignment(
@@ -245,7 +247,7 @@ def test_subscription_describe_shows_bucket_ranges_and_why_a_consumer_is_idle(in
 
 def test_positions_of_a_checkpoint_subscription_are_no_numbers(invoke: Invoke, cluster: FakeCluster):
     cluster.subscriptions.append(
-        dataclasses.replace(
+        msgspec.structs.replace(
             subscription("orders", "archive"),
             type=SubscriptionType.CHECKPOINT,
             segments=[SegmentAssignment(segment=0, status="granted", acknowledged_offset=0, next_offset=20_000)],

@@ -63,7 +63,7 @@ class DescribingLeader:
 
     def _page(self, request):
         number = 0 if request.after is None else int(request.after)
-        row = m.SubscriptionSummaryDescription(
+        row = m.SubscriptionSummary(
             topic="orders",
             subscription=f"s{number}",
             type="QUEUE",

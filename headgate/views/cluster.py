@@ -1,4 +1,4 @@
-"""The values that `Admin.describe_cluster` returns: the whole cluster, as one daemon sees it.
+"""The whole cluster, as one daemon sees it: in replies, from `Admin`, and in the HTTP API.
 
 Times are milliseconds since 1970 by the clock of the daemon that is named beside them, rates are per second. None means
 unknown or not applicable, never 0.
@@ -6,11 +6,29 @@ unknown or not applicable, never 0.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from enum import StrEnum
+from typing import Final, Literal
+
+import msgspec
 
 from headgate.model.entries import SubscriptionType
-from headgate.protocol.backlog import Outlook
+from headgate.views.backlogs import Outlook
+
+MAX_DESCRIBED_DAEMONS: Final = 100
+"""More daemons are only counted."""
+MAX_REASON_CHARACTERS: Final = 500
+"""A reply cuts a longer reason: that of an unreadable ledger names every shard."""
+MAX_BLOCKING_SEGMENTS: Final = 5
+"""Segments that a subscription waits for; the first ones are named."""
+
+
+class ComponentState(StrEnum):
+    """Whether a part of a daemon works."""
+
+    OK = "ok"
+    DEGRADED = "degraded"
+    FAILED = "failed"
+
 
 DaemonState = Literal["ready", "degraded", "not_ready", "unreachable"]
 """``degraded`` is ready, but a part of it does not work. ``unreachable``: it is alive in ZooKeeper, and did not answer
@@ -19,17 +37,15 @@ SpreadState = Literal["settled", "settling", "maintenance", "leaving"]
 """``settled``: it gets its share of shards; ``settling``: not yet; ``maintenance``, ``leaving``: it gives all away."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ComponentInfo:
+class ComponentInfo(msgspec.Struct, frozen=True, kw_only=True):
     """A part that a daemon depends on: ``broker``, ``store``, ``zookeeper``, ``drain`` (Spark) and others."""
 
     component: str
-    state: Literal["ok", "degraded", "failed"]
+    state: ComponentState
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DaemonInfo:
+class DaemonInfo(msgspec.Struct, frozen=True, kw_only=True):
     """One daemon. ``problem`` says why it did not answer; what it alone knows is then None or empty."""
 
     daemon: str
@@ -44,18 +60,17 @@ class DaemonInfo:
     problem: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShardInfo:
+class ShardInfo(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """Who leads a shard; None: no daemon is known to."""
 
     shard: int
     leader_epoch: int
     """The term, or the last one that is known."""
     daemon: str | None = None
+    head_chunk: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterTotals:
+class ClusterTotals(msgspec.Struct, frozen=True, kw_only=True):
     """Sums over the cluster. They lack the shards of daemons that did not answer: then it is not `complete`."""
 
     daemons: int
@@ -72,10 +87,11 @@ class ClusterTotals:
     """Over all subscriptions; None: no rate is known."""
     backlog_records: int | None = None
     """Over all subscriptions that acknowledge; None: one is unknown."""
+    blocked_since_ms: int | None = None
+    """Since when the longest blocked segment is blocked; None: none is."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SubscriptionSummary:
+class SubscriptionSummary(msgspec.Struct, frozen=True, kw_only=True):
     """A subscription in one line."""
 
     topic: str
@@ -85,26 +101,30 @@ class SubscriptionSummary:
     """The leader of its shard."""
     connected_consumers: int
     disconnected_consumers: int
+    """Consumers in their grace period."""
     blocked_segments: int
     draining_segments: int
     """Sealed segments that are readable and not drained."""
     outlook: Outlook
     blocked_since_ms: int | None = None
-    """Since when the present leader has seen its longest blocked segment blocked: a change of leader starts again."""
+    """Since when its longest blocked segment is blocked; None: none is."""
     blocking_segments: tuple[int, ...] = ()
     """The first segments that the blocked ones wait for."""
     backlog_records: int | None = None
     """By the leader's own count."""
+    oldest_ms: int | None = None
+    """When the oldest unacknowledged record was stored, at Spark's last count."""
     stored_per_second: float | None = None
     """Of its topic: the mean of half a minute, by the leader's count. External topics: Spark's."""
     acknowledged_per_second: float | None = None
     """Spark's; None: not counted yet."""
     drained_in_seconds: float | None = None
+    unknown_reason: str = ""
+    """External topics: why a value is unknown."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterInfo:
-    """The whole cluster. At most 100 daemons are described; ``totals`` counts all."""
+class ClusterInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """The whole cluster. A reply describes at most 100 daemons; ``totals`` counts all."""
 
     cluster: str
     daemon: str
@@ -112,8 +132,8 @@ class ClusterInfo:
     as_of_ms: int
     complete: bool
     """Every daemon answered, and every shard has a leader."""
-    daemons: tuple[DaemonInfo, ...]
     shards: tuple[ShardInfo, ...]
     totals: ClusterTotals
+    daemons: tuple[DaemonInfo, ...] = ()
     subscriptions: tuple[SubscriptionSummary, ...] = ()
     """By topic and name."""

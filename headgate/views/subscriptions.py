@@ -1,0 +1,128 @@
+"""Subscriptions with their consumers and positions, as replies, `Admin` and the HTTP API show them.
+
+Times are milliseconds since 1970 by the clock of the leader. None means unknown or not applicable, never 0.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from headgate.model.entries import Balance, Order, SubscriptionType
+from headgate.model.identifiers import ANONYMOUS, Generation, Offset, SegmentId
+
+AssignmentStatus = Literal["granted", "revoking", "waiting", "shared", "blocked", "drained"]
+"""``waiting``: no consumer holds it yet. ``shared``: consumers hold ranges of its key buckets.
+``blocked``: its ancestors are not drained. ``drained``: sealed, and every record is acknowledged."""
+
+
+class HeldBucketRange(NamedTuple):
+    """The key buckets ``first_bucket`` up to, not including, ``end_bucket`` of a shared segment."""
+
+    segment: SegmentId
+    first_bucket: int
+    end_bucket: int
+
+
+class ConsumerInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """One consumer of a subscription."""
+
+    consumer: str
+    incarnation: int
+    """Rises with every start of the program."""
+    connected: bool
+    segments: tuple[SegmentId, ...]
+    bucket_ranges: tuple[HeldBucketRange, ...] = ()
+    """The segments of which it reads only some key buckets."""
+    idle: str = ""
+    """Why it reads nothing; empty if it reads something."""
+    capacity: int = 100
+    """Share of an ordinary consumer's load, in percent; used when the subscription is balanced by
+    load."""
+    host: str = ""
+    """Where it runs, as the program says; empty: it does not say."""
+    version: str = ""
+    """Version of headgate in the program, as it says."""
+    registered_at_ms: int | None = None
+    """When this incarnation joined."""
+    disconnected_at_ms: int | None = None
+    """Start of its grace period; None: it is connected."""
+    last_heard_age_ms: int | None = None
+    """Time since its last message, or since its leader began; None: it is disconnected."""
+
+
+class BucketRangeAssignment(msgspec.Struct, frozen=True, kw_only=True):
+    """Position and holder of some key buckets of a shared segment."""
+
+    first_bucket: int
+    end_bucket: int
+    """The first bucket that does not belong to it."""
+    status: AssignmentStatus
+    acknowledged_offset: Offset
+    consumer: str | None = None
+    generation: Generation | None = None
+    unacknowledged: int | None = None
+    """Records that are not acknowledged; an estimate, because keys may spread unevenly over the buckets."""
+    estimated: bool = False
+
+
+class SegmentAssignment(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """Position and holder of one segment in one subscription."""
+
+    segment: SegmentId
+    status: AssignmentStatus
+    acknowledged_offset: Offset
+    """Every record below it is acknowledged."""
+    next_offset: Offset
+    """Offset of the next record that is stored; the end offset of a sealed segment."""
+    consumer: str | None = None
+    """None also for a shared segment: its ``bucket_ranges`` name the consumers."""
+    generation: Generation | None = None
+    blocked_by: tuple[SegmentId, ...] = ()
+    label: str | None = None
+    """External topics: the segment's name at its source."""
+    checkpoint: str | None = None
+    """External topics: where the next holder continues."""
+    bucket_ranges: tuple[BucketRangeAssignment, ...] = ()
+    weight: int | None = None
+    """Its load; None unless the subscription is balanced by load."""
+    unacknowledged: int | None = None
+    """Records that are not acknowledged. None: CHECKPOINT, or only the source of an external topic knows."""
+    estimated: bool = False
+    """``unacknowledged`` is an estimate, because the key buckets have different positions."""
+
+
+class SubscriptionInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """One subscription: its consumers and its positions."""
+
+    topic: str
+    subscription: str
+    subscription_id: int
+    """Unique on its shard. A subscription that is deleted and created again gets another id."""
+    type: SubscriptionType | None
+    """None: no consumer has registered yet."""
+    order: Order
+    seek_generation: int
+    """Number of seeks so far."""
+    consumers: tuple[ConsumerInfo, ...]
+    segments: tuple[SegmentAssignment, ...]
+    balance: Balance = "count"
+    user: str = ANONYMOUS
+    """Who created it."""
+
+
+class SegmentSeek(msgspec.Struct, frozen=True, kw_only=True):
+    """Movement of one segment's position. Records that a move forward skips count as acknowledged."""
+
+    segment: SegmentId
+    from_offset: Offset
+    to_offset: Offset
+    end_offset: Offset
+
+
+class SeekResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What a seek moved, or would move after a dry run. Other segments keep their positions."""
+
+    seek_generation: int
+    moves: tuple[SegmentSeek, ...]
