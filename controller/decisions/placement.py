@@ -60,10 +60,12 @@ def route_batch(topic: Topic, batch: m.ProduceBatch) -> tuple[e.RecordsStored, R
     return entry, records
 
 
-def oversized_reason(batch: m.ProduceBatch) -> str | None:
-    """Return which record of ``batch`` is too large, or None."""
+def refused_record(batch: m.ProduceBatch) -> str | None:
+    """Return which record of ``batch`` is too large or has no key, or None."""
     for index, record in enumerate(batch.records):
         size = len(record.key) + len(record.value)
         if size > m.MAX_RECORD_BYTES:
             return f"record {index} has {size} bytes of key and value; the limit is {m.MAX_RECORD_BYTES}"
+        if not record.key:
+            return f"record {index} has an empty key: records without a key would all have the same one"
     return None

@@ -16,7 +16,7 @@ in this order, which is that of the table in docs/protocol.md:
 11. the user has no right to it → ``forbidden``, after a barrier
 12. the topic does not exist → ``invalid``, after a barrier
 13. records for an external topic or another ``topic_id``, or a position not kept → ``invalid``, after a barrier
-14. a record is too large → ``invalid``
+14. a record is too large, or has no key → ``invalid``
 15. 128 batches are in flight, or too many bytes wait → ``unavailable``
 16. anything else → ``committed``
 
@@ -38,7 +38,7 @@ from dataclasses import dataclass
 
 from controller.access.requirements import refuse_access
 from controller.access.rules import AccessRules
-from controller.decisions.placement import oversized_reason
+from controller.decisions.placement import refused_record
 from controller.state.dedup_window import WINDOW, FinishedBatch
 from controller.state.producers import MAX_SOURCE_POSITIONS, ProducerState
 from controller.state.shard_state import ShardState
@@ -155,7 +155,7 @@ def _refused_content(batch: m.ProduceBatch, state: ShardState) -> Refusal | None
             f"topic {batch.topic!r} was deleted and created again: it has id {topic.topic_id}, and the batch is for id "
             f"{batch.topic_id}; open it again to learn the position in it",
         )
-    reason = oversized_reason(batch)
+    reason = refused_record(batch)
     return None if reason is None else Refusal("invalid", reason)
 
 

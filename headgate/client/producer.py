@@ -132,7 +132,7 @@ class Producer:
 
         Args:
             topic: the leader rejects the record if the topic does not exist.
-            key: records with the same key stay in order.
+            key: records with the same key stay in order. At least one byte.
             value: the content.
             timestamp_ms: milliseconds since 1970; None: now.
             source_position: for a named producer, how far it has read its source, at most 1 KiB. `open` the
@@ -295,6 +295,8 @@ class Producer:
         """Return the bytes that a record takes of the budget. Reject an invalid one before it spoils its batch."""
         if type(key) is not bytes or type(value) is not bytes:
             raise TypeError(f"key and value must be bytes, not {type(key).__name__} and {type(value).__name__}")
+        if not key:
+            raise RequestRejectedError("invalid", f"topic {topic!r}: the key is empty, and must have at least one byte")
         size = len(key) + len(value)
         if size > self._settings.max_record_bytes:
             raise RequestRejectedError(

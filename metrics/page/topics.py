@@ -268,7 +268,8 @@ def _drain_text(segment: SegmentId, draining: DrainingSegment | None, holders: M
         return f"{segment} is not drained{reader}"
     if draining.backlog_records == 0:
         return f"{segment} is acknowledged, and its drain check is due"
-    left = f"{segment} has {count(draining.backlog_records)} records left{reader}"
+    noun = "record" if draining.backlog_records == 1 else "records"
+    left = f"{segment} has {count(draining.backlog_records)} {noun} left{reader}"
     if not draining.acknowledged_per_second:
         return f"{left}, nothing acknowledged lately"
     return f"{left}, {rate(draining.acknowledged_per_second)}, about {duration(draining.expected_seconds)}"

@@ -14,7 +14,7 @@ from typing import Annotated, Final, Literal
 import msgspec
 from msgspec import Meta
 
-from headgate.cli.records.ndjson import BadLine, KeyedRecord, Line
+from headgate.cli.records.ndjson import BadLine, BlankLine, KeyedRecord, Line, json_text
 from headgate.protocol.messages import MAX_RECORD_BYTES
 
 MAX_LINE_BYTES: Final = 6 * MAX_RECORD_BYTES + 1000
@@ -45,18 +45,25 @@ def exported_line(key: bytes, value: bytes, timestamp_ms: int) -> bytes:
     return _ENCODER.encode(exported) + b"\n"
 
 
-def parse_exported(line: Line) -> KeyedRecord | BadLine:
+def parse_exported(line: Line) -> KeyedRecord | BadLine | BlankLine:
     """Return the record in ``line``."""
     if line.text is None:
         return BadLine(line.number, f"is longer than {MAX_LINE_BYTES} bytes, the longest line of an export")
+    text = json_text(line, line.text)
+    if not text.strip():
+        return BlankLine(line.number)
     try:
-        found = _DECODER.decode(line.text)
+        found = _DECODER.decode(text)
         key, value = _data(found.key, found.key_encoding), _data(found.value, found.value_encoding)
     except (msgspec.DecodeError, UnicodeDecodeError, binascii.Error) as error:
         return BadLine(line.number, f"is not a line of 'headgate topic export': {error}")
     if len(key) + len(value) > MAX_RECORD_BYTES:
         return BadLine(line.number, f"has a key and a value above {MAX_RECORD_BYTES} bytes, the maximum record size")
-    return KeyedRecord(line.number, line.end_offset, key, value, found.timestamp, line.digest)
+    if not key:
+        return BadLine(line.number, "has an empty key")
+    return KeyedRecord(
+        line.number, line.end_offset, key, value, found.timestamp, line.digest, has_mark=len(text) < len(line.text)
+    )
 
 
 def _text(data: bytes) -> tuple[str, _Encoding]:

@@ -2,9 +2,10 @@
 
 Rules:
 
-1. An invalid line stops the run with an error that names it. All lines before it are still sent and counted. With
+1. What is read is stored or counted: as invalid, as blank, or as a byte order mark.
+2. An invalid line stops the run with an error that names it. All lines before it are still sent and counted. With
    ``skip_bad_lines``, invalid lines are counted and reported instead.
-2. With a producer name, each record carries its position in the file, and the next run starts after the last stored
+3. With a producer name, each record carries its position in the file, and the next run starts after the last stored
    record. The first failure stops the run, so that the position never passes a record that was not stored.
 """
 
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 class LineParser:
     """How a line becomes a record."""
 
-    parse: Callable[[lines.Line], lines.KeyedRecord | lines.BadLine]
+    parse: Callable[[lines.Line], lines.KeyedRecord | lines.BadLine | lines.BlankLine]
     max_line_bytes: int = MAX_RECORD_BYTES
     advice: str = "correct the line, or skip invalid lines with --skip-bad-lines"
     """What to do about a line that is no record."""
@@ -141,7 +142,11 @@ class LineImport:
         """Return the record in ``line``; None for an invalid line, which is skipped or sets the reason to stop."""
         record = self._parser.parse(line)
         if isinstance(record, lines.KeyedRecord):
+            self.counts.byte_order_marks += record.has_mark
             return record
+        if isinstance(record, lines.BlankLine):
+            self.counts.blank += 1
+            return None
         problem = f"{_display_name(source)}:{record.number} {record.problem}"
         if not self._skip_bad_lines:
             self._sender.stop = HeadgateError(f"{problem}; {self._parser.advice}")

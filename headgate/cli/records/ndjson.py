@@ -2,21 +2,29 @@
 
 Rules:
 
-1. A record's value is the line, byte for byte, without its line end. It is not encoded again. With a key separator,
-   the value is what follows the first separator, and the key is what precedes it.
-2. A record's key is the text of one field: the characters of a string, or a number, true or false as written in the
-   line. ``a.b`` is field ``b`` inside field ``a``, unless a field ``a.b`` exists.
-3. A line that is not JSON, or does not have the field, is a `BadLine` with a readable reason. Raw lines and those with
+1. A line is what precedes a line feed, or the end of the source. Its bytes are stored unchanged: a carriage return
+   before the line feed, leading and trailing spaces and blank lines are data.
+2. A record's value is the line, byte for byte. It is not encoded again. With a key separator, the value is what
+   follows the first separator, and the key is what precedes it.
+3. A record's key is the text of one field: the characters of a string, or a number, true or false as written in the
+   line. ``a.b`` is field ``b`` inside field ``a``, unless a field ``a.b`` exists. An empty key is invalid.
+4. A line that is not JSON, or does not have the field, is a `BadLine` with a readable reason. Raw lines and those with
    a key separator need not be JSON.
-4. Blank lines are skipped. The last line may lack a line end. A byte order mark before the first line is removed.
-5. A line above the size limit is never kept in memory as a whole.
+5. Where lines are JSON, a blank line is no record, and a byte order mark before the first line is no part of it. Both
+   are counted and reported.
+6. A timestamp is a number in the stated unit, or a text in ISO 8601. It is rounded down to milliseconds; the value
+   keeps it as it was written. A number outside `PLAUSIBLE_MS` is invalid: its unit is another one.
+7. A line above the size limit is never kept in memory as a whole.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from decimal import Decimal
 from hashlib import blake2b
+from math import floor
+from typing import Final, Literal
 
 import msgspec
 
@@ -28,6 +36,11 @@ _OBJECT: msgspec.json.Decoder[dict[str, msgspec.Raw]] = msgspec.json.Decoder(dic
 _ANYTHING = msgspec.json.Decoder(msgspec.Raw)
 _STRING = msgspec.json.Decoder(str)
 _MAX_FIELDS_SHOWN = 8
+
+TimestampUnit = Literal["s", "ms", "us", "ns"]
+UNITS_PER_SECOND: Final[dict[TimestampUnit, int]] = {"s": 1, "ms": 1000, "us": 10**6, "ns": 10**9}
+PLAUSIBLE_MS: Final = range(631_152_000_000, 4_102_444_800_000)
+"""From 1990 up to 2100. A time of these years in another unit is outside."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +64,13 @@ class BadLine:
 
 
 @dataclass(frozen=True, slots=True)
+class BlankLine:
+    """A line of a JSON source with nothing but white space, which is no record."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
 class KeyedRecord:
     """A valid line."""
 
@@ -62,6 +82,8 @@ class KeyedRecord:
     """Milliseconds since 1970; None: when it is sent."""
     digest: bytes = b""
     """See `Line`."""
+    has_mark: bool = False
+    """Whether a byte order mark before the line was left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +97,8 @@ class LineFormat:
     is_json: bool = True
     """Whether a line must be JSON. With ``key_separator`` it need not."""
     timestamp_field: str | None = None
-    """Field with milliseconds since 1970, or a time in ISO 8601; only for JSON objects."""
+    """Field with a number since 1970, or a time in ISO 8601; only for JSON objects."""
+    timestamp_unit: TimestampUnit = "ms"
 
 
 class LineSplitter:
@@ -117,7 +140,7 @@ class LineSplitter:
             yield from self._complete()
 
     def _buffer(self, part: bytes) -> None:
-        if self._is_too_long or len(self._partial_line) + len(part) > self._max_line_bytes + 1:
+        if self._is_too_long or len(self._partial_line) + len(part) > self._max_line_bytes:
             self._is_too_long = True
             self._partial_line.clear()
         else:
@@ -125,32 +148,35 @@ class LineSplitter:
 
     def _complete(self) -> Iterator[Line]:
         self._number += 1
-        text = bytes(self._partial_line).removesuffix(b"\r")
-        if self._number == 1:
-            text = text.removeprefix(_BYTE_ORDER_MARK)
+        text = bytes(self._partial_line)
         overlong, self._is_too_long = self._is_too_long, False
         self._partial_line.clear()
         digest = b"" if self._hasher is None else self._hasher.copy().digest()
-        if overlong:
-            yield Line(self._number, self._offset, None, digest)
-        elif text.strip():
-            yield Line(self._number, self._offset, text, digest)
+        yield Line(self._number, self._offset, None if overlong else text, digest)
 
 
-def keyed_record(line: Line, form: LineFormat) -> KeyedRecord | BadLine:
+def json_text(line: Line, text: bytes) -> bytes:
+    """Return the text of a line that is JSON: without a byte order mark before the first line."""
+    return text.removeprefix(_BYTE_ORDER_MARK) if line.number == 1 else text
+
+
+def keyed_record(line: Line, form: LineFormat) -> KeyedRecord | BadLine | BlankLine:
     """Return the record in ``line``."""
     if line.text is None:
         return BadLine(line.number, f"is longer than {MAX_RECORD_BYTES} bytes, the maximum record size")
     if form.key_separator is not None:
         return _separated(line, line.text, form.key_separator)
+    text = json_text(line, line.text) if form.is_json else line.text
+    if form.is_json and not text.strip():
+        return BlankLine(line.number)
     key, timestamp_ms = form.key, None
     try:
         if form.key_field is not None or form.timestamp_field is not None:
-            fields = _OBJECT.decode(line.text)
+            fields = _OBJECT.decode(text)
             key = _key_text(fields, form.key_field) if form.key_field is not None else key
-            timestamp_ms = None if form.timestamp_field is None else _timestamp(fields, form.timestamp_field)
+            timestamp_ms = None if form.timestamp_field is None else _timestamp(fields, form)
         elif form.is_json:
-            _ANYTHING.decode(line.text)
+            _ANYTHING.decode(text)
     except msgspec.ValidationError:
         return BadLine(
             line.number, f"is not a JSON object, so it has no field {(form.key_field or form.timestamp_field)!r}"
@@ -160,15 +186,17 @@ def keyed_record(line: Line, form: LineFormat) -> KeyedRecord | BadLine:
     except _MissingKeyError as error:
         return BadLine(line.number, str(error))
     assert key is not None, "one of the three is given"
-    if len(key) + len(line.text) > MAX_RECORD_BYTES:
+    if len(key) + len(text) > MAX_RECORD_BYTES:
         return BadLine(line.number, f"and its key exceed {MAX_RECORD_BYTES} bytes, the maximum record size")
-    return KeyedRecord(line.number, line.end_offset, key, line.text, timestamp_ms, line.digest)
+    return KeyedRecord(line.number, line.end_offset, key, text, timestamp_ms, line.digest, len(text) < len(line.text))
 
 
 def _separated(line: Line, text: bytes, separator: bytes) -> KeyedRecord | BadLine:
     key, found, value = text.partition(separator)
     if not found:
         return BadLine(line.number, f"has no key separator {separator.decode(errors='replace')!r}")
+    if not key:
+        return BadLine(line.number, f"has no key before its separator {separator.decode(errors='replace')!r}")
     return KeyedRecord(line.number, line.end_offset, key, value, digest=line.digest)
 
 
@@ -188,18 +216,26 @@ def _field(fields: dict[str, msgspec.Raw], name: str) -> bytes:
     return bytes(raw)
 
 
-def _timestamp(fields: dict[str, msgspec.Raw], name: str) -> int:
-    text = _field(fields, name)
-    if text.isdigit() and int(text[:20]) < 2**63:
-        return int(text)
-    if text[:1] != b'"':
-        raise _MissingKeyError(
-            f"has no timestamp in field {name!r}: write milliseconds since 1970, or a text such as 2026-01-31T18:00:00Z"
-        )
+def _timestamp(fields: dict[str, msgspec.Raw], form: LineFormat) -> int:
+    assert form.timestamp_field is not None, "a timestamp is read from a field"
+    name, text = form.timestamp_field, _field(fields, form.timestamp_field)
+    if text[:1] == b'"':
+        try:
+            return iso_time_ms(_STRING.decode(text))
+        except ValueError as error:
+            raise _MissingKeyError(f"has no timestamp in field {name!r}: {error}") from None
     try:
-        return iso_time_ms(_STRING.decode(text))
-    except ValueError as error:
-        raise _MissingKeyError(f"has no timestamp in field {name!r}: {error}") from None
+        at_ms = Decimal(text.decode()) * 1000 / UNITS_PER_SECOND[form.timestamp_unit]
+    except (ArithmeticError, ValueError):
+        raise _MissingKeyError(
+            f"has no timestamp in field {name!r}: write a number since 1970, or a text such as 2026-01-31T18:00:00Z"
+        ) from None
+    if not PLAUSIBLE_MS.start <= at_ms < PLAUSIBLE_MS.stop:
+        raise _MissingKeyError(
+            f"has the timestamp {text[:40].decode()} in field {name!r}, which is not between 1990 and 2100 in "
+            f"{form.timestamp_unit}: is its unit another one? See --timestamp-unit"
+        )
+    return floor(at_ms)
 
 
 def _key_text(fields: dict[str, msgspec.Raw], name: str) -> bytes:
@@ -207,6 +243,8 @@ def _key_text(fields: dict[str, msgspec.Raw], name: str) -> bytes:
     kind = {b"{": "an object", b"[": "a list", b"n": "null"}.get(text[:1])
     if kind is not None:
         raise _MissingKeyError(f"has {kind} in field {name!r}; a key must be a string, a number, true or false")
+    if text == b'""':
+        raise _MissingKeyError(f"has an empty text in field {name!r}; a key must not be empty")
     return _STRING.decode(text).encode() if text[:1] == b'"' else text
 
 

@@ -37,7 +37,14 @@ from headgate.cli.terminal.output import examples
 )
 @click.option("--raw", is_flag=True, help="With --key: lines need not be JSON.")
 @click.option(
-    "--timestamp-field", metavar="FIELD", help="Field with the timestamp: milliseconds since 1970, or ISO 8601."
+    "--timestamp-field", metavar="FIELD", help="Field with the timestamp: a number since 1970, or a text in ISO 8601."
+)
+@click.option(
+    "--timestamp-unit",
+    type=click.Choice(list(lines.UNITS_PER_SECOND)),
+    default="ms",
+    show_default=True,
+    help="Unit of numbers in --timestamp-field. A time that is not between 1990 and 2100 is invalid.",
 )
 @click.option("--skip-bad-lines", is_flag=True, help="Skip invalid lines: count and report them.")
 @click.option(
@@ -57,19 +64,21 @@ def produce(
     key_separator: str | None,
     raw: bool,
     timestamp_field: str | None,
+    timestamp_unit: lines.TimestampUnit,
     skip_bad_lines: bool,
     name: str | None,
     as_json: bool,
 ) -> None:
     """Write lines from FILEs, or standard input, to TOPIC: newline-delimited JSON, or any text.
 
-    Each line is one record. Its value is the unchanged line, its key is the text of one field. Records with the same
-    key stay in order. Exit code 1 if a record was not stored.
+    Each line is one record. Its value is the unchanged line without its line feed, its key is the text of one field.
+    A carriage return before the line feed is part of the value. Blank lines are records with --raw, and otherwise
+    counted. Records with the same key stay in order. Exit code 1 if a record was not stored.
     """
     if sum(option is not None for option in (key_field, key, key_separator)) != 1:
         raise click.UsageError("give exactly one of --key-field FIELD, --key TEXT and --key-separator TEXT")
-    if key_separator == "":
-        raise click.UsageError("--key-separator must not be empty")
+    if "" in (key, key_separator):
+        raise click.UsageError("--key and --key-separator must not be empty")
     if raw and key is None:
         raise click.UsageError("--raw requires --key TEXT; with --key-separator, lines need not be JSON anyway")
     if timestamp_field is not None and (raw or key_separator is not None):
@@ -83,6 +92,7 @@ def produce(
         key_separator=None if key_separator is None else key_separator.replace("\\t", "\t").encode(),
         is_json=not raw,
         timestamp_field=timestamp_field,
+        timestamp_unit=timestamp_unit,
     )
     parser = LineParser(partial(lines.keyed_record, form=form))
     command = LineImport(context, topic, sources, parser=parser, skip_bad_lines=skip_bad_lines, name=name)

@@ -27,6 +27,10 @@ class OutcomeCounts:
     """Failed records that may have been stored."""
     skipped: int = 0
     """Invalid lines."""
+    blank: int = 0
+    """Blank lines of a source of JSON, which are no records."""
+    byte_order_marks: int = 0
+    """Marks before the first line of a source, which are no part of it."""
 
     def as_dict(self) -> dict[str, int]:
         """Return the counts by name."""
@@ -43,6 +47,10 @@ class OutcomeCounts:
             text += f" ({self.unknown} may have been stored)"
         if self.skipped:
             text += f", skipped {self.skipped} invalid lines"
+        if self.blank:
+            text += f", {self.blank} blank line{'s' if self.blank > 1 else ''}"
+        if self.byte_order_marks:
+            text += f", {self.byte_order_marks} byte order mark{'s' if self.byte_order_marks > 1 else ''} removed"
         return text
 
 

@@ -135,7 +135,7 @@ def delete(context: CommandContext, name: str, dry_run: bool, yes: bool, as_json
         found = context.ask(lambda admin: admin.describe_producer(name))
         deletion["shards"] = [each.shard for each in found]
         if not as_json:
-            _print_producer(found, err=True)
+            _print_producer(found, err=not dry_run)
     if not (yes or dry_run):
         ask_first(f"Delete producer {name} with these positions?", f"producer {name} was not deleted")
     if not dry_run:

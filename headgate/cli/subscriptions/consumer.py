@@ -144,7 +144,7 @@ def evict(
         eviction |= {"segments": member.segments, "connected": member.connected, "host": member.host}
         if not as_json:
             host = f" on {member.host}" if member.host else ""
-            click.echo(f"{what}: {_state(member)}{host}; segments: {_holdings(member)}", err=True)
+            click.echo(f"{what}: {_state(member)}{host}; segments: {_holdings(member)}", err=not dry_run)
     if not (yes or dry_run):
         ask_first(f"Evict {what}?", f"{what} was not evicted")
     if not dry_run:

@@ -1,6 +1,6 @@
 """Records are routed to segments and offsets."""
 
-from controller.decisions.placement import oversized_reason, route_batch
+from controller.decisions.placement import refused_record, route_batch
 from controller.state.shard_state import ShardState
 from controller.state.topic import Topic
 from headgate.model import entries as e
@@ -38,6 +38,13 @@ def test_the_reason_names_an_oversized_record_its_size_and_the_limit() -> None:
         records=[m.Record(b"k", b"v", 0), m.Record(b"k", b"v" * m.MAX_RECORD_BYTES, 0)],
     )
 
-    assert f"record 1 has {m.MAX_RECORD_BYTES + 1} bytes" in (oversized_reason(batch) or "")
+    assert f"record 1 has {m.MAX_RECORD_BYTES + 1} bytes" in (refused_record(batch) or "")
     largest = m.Record(b"k", b"v" * (m.MAX_RECORD_BYTES - 1), 0)
-    assert oversized_reason(m.ProduceBatch(topic="t", records=[largest, m.Record(b"", b"", 0)])) is None
+    assert refused_record(m.ProduceBatch(topic="t", records=[largest, m.Record(b"k", b"", 0)])) is None
+
+
+def test_a_record_without_a_key_is_refused_as_from_a_device() -> None:
+    """All records whose key is missing by mistake would have one key, in one segment."""
+    batch = m.ProduceBatch(topic="t", records=[m.Record(b"k", b"", 0), m.Record(b"", b"v", 0)])
+
+    assert "record 1 has an empty key" in (refused_record(batch) or "")

@@ -28,7 +28,7 @@ from tests.support.whole_state import decode_snapshot
 from tests.support.worlds.command_shard import CommandShard
 
 ORDERS = e.TopicCreated(topic_id=0, topic="orders", segments=1, token="create")
-BATCH = m.ProduceBatch(topic="orders", records=[m.Record(b"", b"", 0)])
+BATCH = m.ProduceBatch(topic="orders", records=[m.Record(b"k", b"", 0)])
 LIMIT = 3
 LAST_PRODUCER_EPOCH = 2_147_483_647  # docs/protocol.md
 

@@ -107,7 +107,7 @@ async def test_a_record_that_waited_for_buffer_space_expires_before_younger_ones
 
     async def timed(value: bytes) -> None:
         began = loop.time()
-        delivery = await producer.send("orders", b"", value)
+        delivery = await producer.send("orders", b"k", value)
         results.append(await _timed_outcome(delivery, began))
 
     async def send_younger(first) -> None:
@@ -117,7 +117,7 @@ async def test_a_record_that_waited_for_buffer_space_expires_before_younger_ones
     async with cluster.leader() as leader, Producer(cluster.client(), settings=settings) as producer:
         await producer.open("orders")
         leader.script.append("delay")
-        first = await producer.send("orders", b"", bytes(250))
+        first = await producer.send("orders", b"k", bytes(250))
         sending = [asyncio.ensure_future(send_younger(first)), asyncio.ensure_future(timed(b"waited"))]
         await asyncio.sleep(0.5)
         leader.answers = False

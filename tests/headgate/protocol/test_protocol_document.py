@@ -178,7 +178,7 @@ async def test_a_leader_replies_to_every_request_as_the_table_says() -> None:
         (m.ListProducers, {}),
         (m.DescribeProducer, {"producer": "loader"}),
         (m.DeleteProducer, {"producer": "loader", "token": "9"}),
-        (m.ProduceBatch, {"topic": "orders", "records": [m.Record(b"", b"", 0)]}),
+        (m.ProduceBatch, {"topic": "orders", "records": [m.Record(b"k", b"", 0)]}),
         (m.RegisterConsumer, {**consumer, "subscription_type": "STREAM", "start": "earliest"}),
         (m.Heartbeat, consumer),
         (m.CreateSubscription, {"topic": "orders", "subscription": "t", "subscription_type": "QUEUE", "token": "10"}),
@@ -284,7 +284,7 @@ EPOCH = 12
 DURABLE = 100
 """Far above every chunk of the state below, so that nothing is in flight unless a test says so."""
 RECORD = m.Record(b"key", b"value", 0)
-TOO_LARGE = [m.Record(b"", bytes(m.MAX_RECORD_BYTES + 1), 0)]
+TOO_LARGE = [m.Record(b"k", bytes(m.MAX_RECORD_BYTES + 1), 0)]
 
 
 def _state(finished: int) -> ShardState:
@@ -362,7 +362,9 @@ SITUATIONS = {
     "records for an external topic or another `topic_id`, or a position not kept": lambda: _judge(
         topic="elsewhere", records=TOO_LARGE
     ),
-    "a record is too large": lambda: _judge(finished=WINDOW, durable=1, sequence=WINDOW, records=TOO_LARGE),
+    "a record is too large, or has no key": lambda: _judge(
+        finished=WINDOW, durable=1, sequence=WINDOW, records=TOO_LARGE
+    ),
     f"{WINDOW} batches are in flight, or too many bytes wait": lambda: _judge(
         finished=WINDOW, durable=1, sequence=WINDOW
     ),
@@ -373,7 +375,7 @@ REASONS = {
     "a sequence in the window, with other content": "other content",
     "the topic does not exist": "there is no topic 'nowhere'",
     "records for an external topic or another `topic_id`, or a position not kept": "is external",
-    "a record is too large": "the limit is",
+    "a record is too large, or has no key": "the limit is",
 }
 """Tells those rows apart that have the same verdict."""
 

@@ -10,11 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headgate.cli.records.ndjson import (
+    UNITS_PER_SECOND,
     BadLine,
+    BlankLine,
     KeyedRecord,
     Line,
     LineFormat,
     LineSplitter,
+    TimestampUnit,
     decode_position,
     encode_position,
     keyed_record,
@@ -29,7 +32,7 @@ def split(*blocks: bytes, **options: Any) -> list[Line]:
     return [line for block in blocks for line in splitter.feed(block)] + list(splitter.end())
 
 
-def record(text: bytes, field: str | None = "id", key: bytes | None = None) -> KeyedRecord | BadLine:
+def record(text: bytes, field: str | None = "id", key: bytes | None = None) -> KeyedRecord | BadLine | BlankLine:
     """Return the result for line 3 with ``text``."""
     return keyed_record(Line(3, 100, text), LineFormat(key=key, key_field=field))
 
@@ -43,16 +46,25 @@ def problem(text: bytes, field: str | None = "id", key: bytes | None = None) -> 
 
 
 def test_lines_have_a_number_and_an_end_offset():
-    assert split(b"ab\n\ncd\r\nef") == [Line(1, 3, b"ab"), Line(3, 8, b"cd"), Line(4, 10, b"ef")]
+    """A carriage return belongs to its line, and a last line may lack its line feed."""
+    lines = [Line(1, 3, b"ab"), Line(2, 4, b""), Line(3, 8, b"cd\r"), Line(4, 10, b"ef")]
+    assert split(b"ab\n\ncd\r\nef") == lines
 
 
-def test_blank_lines_are_skipped_but_counted():
-    assert [line.number for line in split(b"\n \t\nx\n")] == [3]
+@pytest.mark.parametrize("text", [b"", b" \t", b"\r"])
+def test_a_blank_line_is_no_json_record_and_is_one_of_raw_lines(text: bytes):
+    assert record(text) == BlankLine(3)
+    assert keyed_record(Line(3, 100, text), LineFormat(key=b"k")) == BlankLine(3)
+    assert keyed_record(Line(3, 100, text), LineFormat(key=b"k", is_json=False)) == KeyedRecord(3, 100, b"k", text)
 
 
-def test_a_byte_order_mark_is_not_part_of_the_first_line():
-    assert split(b"\xef\xbb\xbf{}\n\xef\xbb\xbf{}\n")[0].text == b"{}"
-    assert split(b"\xef\xbb\xbf{}\n\xef\xbb\xbf{}\n")[1].text == b"\xef\xbb\xbf{}"
+def test_a_byte_order_mark_is_no_part_of_the_first_line_of_json():
+    text = b'\xef\xbb\xbf{"id": 1}'
+    assert KeyedRecord(1, 9, b"1", text[3:], has_mark=True) == keyed_record(
+        Line(1, 9, text), LineFormat(key_field="id")
+    )
+    assert isinstance(keyed_record(Line(2, 9, text), LineFormat(key_field="id")), BadLine)
+    assert KeyedRecord(1, 9, b"k", text) == keyed_record(Line(1, 9, text), LineFormat(key=b"k", is_json=False))
 
 
 @settings(deadline=None)
@@ -90,7 +102,6 @@ def test_splitting_continues_at_a_position():
     [
         (b'{"id": "abc"}', b"abc"),
         (b'{"id": "\\u00e4\\n"}', "ä\n".encode()),
-        (b'{"id": ""}', b""),
         (b'{"id": 12}', b"12"),
         (b'{"id": 1.10}', b"1.10"),
         (b'{"id": true}', b"true"),
@@ -176,7 +187,7 @@ def test_the_digest_of_a_line_is_that_of_all_bytes_up_to_its_end(parts: list[byt
 
 @pytest.mark.parametrize(
     ("text", "key", "value"),
-    [(b"a:b:c", b"a", b"b:c"), (b":v", b"", b"v"), (b"k:", b"k", b""), (b"\xff:\x00", b"\xff", b"\x00")],
+    [(b"a:b:c", b"a", b"b:c"), (b"k:v\r", b"k", b"v\r"), (b"k:", b"k", b""), (b"\xff:\x00", b"\xff", b"\x00")],
 )
 def test_a_key_separator_divides_any_line_once(text: bytes, key: bytes, value: bytes):
     found = keyed_record(Line(3, 100, text), LineFormat(key_separator=b":"))
@@ -200,7 +211,7 @@ def test_raw_lines_need_not_be_json():
     ("text", "timestamp_ms"),
     [
         (b'{"at":1769882400000}', 1_769_882_400_000),
-        (b'{"at":0}', 0),
+        (b'{"at":1769882400000.75}', 1_769_882_400_000),
         (b'{"at":"2026-01-31T18:00:00Z"}', 1_769_882_400_000),
         (b'{"at":"2026-01-31T19:00:00.250+01:00"}', 1_769_882_400_250),
     ],
@@ -214,10 +225,10 @@ def test_a_timestamp_is_milliseconds_or_a_time(text: bytes, timestamp_ms: int):
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        (b'{"at":-1}', "has no timestamp in field 'at': write milliseconds since 1970"),
-        (b'{"at":1.5}', "has no timestamp in field 'at': write milliseconds since 1970"),
-        (b'{"at":9223372036854775808}', "has no timestamp in field 'at': write milliseconds since 1970"),
-        (b'{"at":' + b"9" * 5000 + b"}", "has no timestamp in field 'at': write milliseconds since 1970"),
+        (b'{"at":-1}', "has the timestamp -1 in field 'at', which is not between 1990 and 2100 in ms: is its unit"),
+        (b'{"at":true}', "has no timestamp in field 'at': write a number since 1970"),
+        (b'{"at":' + b"9" * 5000 + b"}", f"has the timestamp {'9' * 40} in field 'at', which is not between"),
+        (b'{"at":1e9999}', "has the timestamp 1e9999 in field 'at', which is not between"),
         (b'{"at":"noon"}', "has no timestamp in field 'at': 'noon' is not a time"),
         (b'{"at":"2026-01-31T18:00:00"}', "has no timestamp in field 'at': '2026-01-31T18:00:00' has no time zone"),
         (b'{"n":1}', "has no field 'at'; its fields are 'n'"),
@@ -229,3 +240,37 @@ def test_an_unusable_timestamp_has_a_reason(text: bytes, problem: str):
 
     assert isinstance(found, BadLine)
     assert found.problem.startswith(problem)
+
+
+@pytest.mark.parametrize(
+    ("unit", "number"),
+    [
+        ("s", b"1769882400"),
+        ("s", b"1.7698824e9"),
+        ("ms", b"1769882400000"),
+        ("us", b"1769882400000000"),
+        ("ns", b"1769882400000000999"),
+    ],
+)
+def test_a_timestamp_is_read_in_its_unit_and_refused_in_another_one(unit: TimestampUnit, number: bytes):
+    """Seconds or microseconds given as milliseconds would be years wrong in silence."""
+    for other in UNITS_PER_SECOND:
+        found = keyed_record(
+            Line(3, 100, b'{"at":%b}' % number), LineFormat(key=b"k", timestamp_field="at", timestamp_unit=other)
+        )
+        if other == unit:
+            assert isinstance(found, KeyedRecord)
+            assert found.timestamp_ms == 1_769_882_400_000
+        else:
+            assert isinstance(found, BadLine)
+            assert f"not between 1990 and 2100 in {other}" in found.problem
+
+
+@pytest.mark.parametrize(
+    ("text", "form"),
+    [(b'{"id": ""}', LineFormat(key_field="id")), (b":v", LineFormat(key_separator=b":"))],
+    ids=["field", "separator"],
+)
+def test_an_empty_key_is_invalid(text: bytes, form: LineFormat):
+    found = keyed_record(Line(3, 100, text), form)
+    assert isinstance(found, BadLine)

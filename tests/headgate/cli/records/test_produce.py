@@ -55,7 +55,15 @@ def test_each_line_is_one_record_with_its_bytes_as_the_value(invoke: Invoke, ord
 def test_the_summary_as_json(invoke: Invoke, orders: FakeCluster, events: Path):
     result = invoke("produce", "orders", "--key-field", "id", str(events), "--json")
 
-    assert json.loads(result.stdout) == {"accepted": 3, "stored": 3, "failed": 0, "unknown": 0, "skipped": 0}
+    assert json.loads(result.stdout) == {
+        "accepted": 3,
+        "stored": 3,
+        "failed": 0,
+        "unknown": 0,
+        "skipped": 0,
+        "blank": 0,
+        "byte_order_marks": 0,
+    }
 
 
 def test_several_files_are_sent_in_order(invoke: Invoke, orders: FakeCluster, events: Path, tmp_path: Path):
@@ -76,7 +84,7 @@ def test_an_invalid_line_is_named_and_everything_before_it_is_sent(invoke: Invok
     assert [key for _, key, _ in orders.sent] == [b"1", b"2"]
     assert orders.flushes == 1
     summary, error = result.stderr.splitlines()
-    assert summary == "accepted 2, stored 2, failed 0"
+    assert summary == "accepted 2, stored 2, failed 0, 1 blank line"
     assert error.startswith(f"headgate: {path}:4 is not JSON")
     assert "--skip-bad-lines" in error
 
@@ -341,9 +349,26 @@ def test_lines_that_are_not_json_are_sent(
 
 
 def test_timestamps_of_a_field_are_sent(invoke: Invoke, orders: FakeCluster, events: Path):
-    invoke("produce", "orders", "--key-field", "id", "--timestamp-field", "n", str(events))
+    events.write_bytes(b'{"id": 1, "at": 1769882400}\n')
+    produce = partial(invoke, "produce", "orders", "--key-field", "id", "--timestamp-field", "at", str(events))
 
-    assert [1, 2, 3] == orders.timestamps
+    refused = produce()
+    assert (refused.exit_code, orders.sent) == (1, [])
+    assert "is its unit another one? See --timestamp-unit" in refused.stderr
+    assert produce("--timestamp-unit", "s").exit_code == 0
+    assert [1_769_882_400_000] == orders.timestamps
+
+
+def test_what_is_not_stored_is_counted(invoke: Invoke, orders: FakeCluster, events: Path):
+    """Blank lines and a byte order mark are no part of JSON. With --raw they are stored."""
+    content = b'\xef\xbb\xbf{"id": 1}\n\r\n\n'
+    events.write_bytes(content)
+
+    counted = invoke("produce", "orders", "--key-field", "id", str(events))
+    assert counted.stderr == "accepted 1, stored 1, failed 0, 2 blank lines, 1 byte order mark removed\n"
+    orders.sent.clear()
+    invoke("produce", "orders", "--key", "k", "--raw", str(events))
+    assert [value for _, _, value in orders.sent] == content.split(b"\n")[:-1]
 
 
 @pytest.mark.parametrize(
@@ -351,7 +376,8 @@ def test_timestamps_of_a_field_are_sent(invoke: Invoke, orders: FakeCluster, eve
     [
         ((), "give exactly one of --key-field FIELD, --key TEXT and --key-separator TEXT"),
         (("--key", "k", "--key-separator", ":"), "give exactly one of"),
-        (("--key-separator", ""), "--key-separator must not be empty"),
+        (("--key-separator", ""), "--key and --key-separator must not be empty"),
+        (("--key", ""), "--key and --key-separator must not be empty"),
         (("--key-field", "id", "--raw"), "--raw requires --key TEXT"),
         (("--key", "k", "--raw", "--timestamp-field", "at"), "--timestamp-field requires lines of JSON"),
         (("--key-separator", ":", "--timestamp-field", "at"), "--timestamp-field requires lines of JSON"),

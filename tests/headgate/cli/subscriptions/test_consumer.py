@@ -85,7 +85,7 @@ def test_an_eviction_is_requested_and_reported(invoke: Invoke, cluster: FakeClus
 def test_a_dry_run_of_an_eviction_shows_what_would_go(invoke: Invoke, cluster: FakeCluster) -> None:
     result = invoke("consumer", "evict", "orders", "billing", "reader-1", "--dry-run")
 
-    assert "connected on node-a; segments: 0" in result.stderr
+    assert "connected on node-a; segments: 0" in result.stdout
     assert "dry run: consumer reader-1 of subscription billing of orders was not evicted" in result.stderr
     assert cluster.calls == []
 
