@@ -20,6 +20,8 @@ def test_an_absent_number_keeps_its_meaning() -> None:
         defaults |= numeric_defaults(kind)
 
     assert defaults == {
+        "TermStarted.term_id": 0,
+        "ProducerOpened.incarnation": 0,
         "RecordsStored.producer_epoch": 0,
         "RecordsStored.sequence": 0,
         "AcknowledgedRange.first_bucket": 0,

@@ -57,6 +57,7 @@ LIMITS = {
     "checkpoint": CHECKPOINT,
     "source": 4 * 256,
     "ledger_url": PATH,
+    "ledger_id": 32,
     "position": 1024,
     "ProducerInfo.positions": MAX_SOURCE_POSITIONS,
     "Committed.placements": MAX_SEGMENTS,

@@ -13,7 +13,11 @@ from headgate.cli.records.ndjson import BadLine, KeyedRecord, Line
 from headgate.protocol.messages import MAX_RECORD_BYTES
 
 
-@given(st.binary(max_size=20), st.one_of(st.binary(max_size=50), st.text().map(str.encode)), st.integers(0, 2**63 - 1))
+@given(
+    st.binary(min_size=1, max_size=20),
+    st.one_of(st.binary(max_size=50), st.text().map(str.encode)),
+    st.integers(0, 2**63 - 1),
+)
 def test_a_record_survives_its_export(key: bytes, value: bytes, timestamp_ms: int) -> None:
     line = exported_line(key, value, timestamp_ms)
     found = parse_exported(Line(1, len(line), line.removesuffix(b"\n")))
@@ -30,7 +34,7 @@ def test_a_value_that_is_json_is_a_string() -> None:
 
 
 def test_the_largest_record_has_a_line_that_can_be_read() -> None:
-    line = exported_line(b"", b"\x01" * MAX_RECORD_BYTES, 2**63 - 1)
+    line = exported_line(b"\x01", b"\x01" * (MAX_RECORD_BYTES - 1), 2**63 - 1)
 
     assert len(line) <= MAX_LINE_BYTES
     assert isinstance(parse_exported(Line(1, len(line), line)), KeyedRecord)
