@@ -151,7 +151,7 @@ class SubscriptionCoordinator:
 
     @property
     def longest_blocked_seconds(self) -> float:
-        """How long the longest blocked segment has been blocked, whoever led meanwhile; 0: none is."""
+        """How long the longest blocked segment has been blocked, under any leader; 0: none is."""
         since_ms = self.blocked_since_ms
         return 0.0 if since_ms is None else max(0, self._now_ms() - since_ms) / 1000
 

@@ -11,7 +11,7 @@ BrokerConnectionKind = Literal["daemon", "devices"]
 MalformedReason = Literal["too_large", "not_msgpack", "invalid", "protocol", "sender", "presence"]
 DeviceRejectionReason = Literal["unknown_topic", "external_topic", "empty_key", "too_large", "retained"]
 DeviceConfirmationOutcome = Literal["sent", "not_sent", "invalid_topic"]
-"""``not_sent``: the broker was out of reach, or did not accept more."""
+"""``not_sent``: the broker was unreachable, or did not accept more."""
 ZooKeeperState = Literal["connecting", "connected", "suspended", "lost"]
 PollOutcome = Literal["drained", "waiting", "contradicted", "failed", "timed_out", "stuck"]
 """At least one segment is drained; none is; the leader contradicts a claim; the check raised; the

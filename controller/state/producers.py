@@ -71,7 +71,7 @@ class DeletedName(msgspec.Struct, frozen=True):
 
     name: str
     incarnation: int
-    """Of the last program that held it. One of a later start may open the name anew."""
+    """Of the last program that held it. One of a later start may open the name again."""
     at_ms: int
 
 

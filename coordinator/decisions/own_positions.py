@@ -4,7 +4,7 @@
 2. A position is at most the end of its segment, and the topic has had the segment. Ends never fall, and ids are
    never reused, so another position is of another history (controller.decisions.history finds most of them first).
 3. A pruned segment was read to its end. If the position is before it, the records in between are gone, and a
-   consumer that goes on would skip them in silence. The ends of the latest pruned segments are known; an older
+   consumer that continues would skip them in silence. The ends of the latest pruned segments are known; an older
    position counts as one before the end.
 4. Only its source knows where a segment of an external topic ends.
 

@@ -238,7 +238,7 @@ class ShardSession:
             incarnation=None if self._program is None else self._program.incarnation,
             producer_id=command.producer_id,
             producer_epoch=command.producer_epoch,
-            # Rule 12: an anonymous producer goes on, with what it has not sent yet.
+            # Rule 12: an anonymous producer continues, with what it has not sent yet.
             accept_new=command.producer_id is not None and self._program is None,
         )
         return self._client.send(self.shard, command.request_id, command.leader_epoch, body)

@@ -102,7 +102,7 @@ async def test_retained_messages_of_a_device_displace_none_of_another(tmp_path: 
 
 
 async def test_what_the_broker_drops_is_counted(tmp_path: Path) -> None:
-    """A flood of one device cannot be told from that of another, so operators learn of it."""
+    """A flood of one device looks like that of another, so operators learn of it."""
     async with small_broker(tmp_path) as broker:
         settings = Settings(
             ledger=LedgerSettings(url=tmp_path.as_uri()),

@@ -28,7 +28,7 @@ from headgate.errors import ObjectExistsError
 from headgate.model.entries import SubscriptionSeek
 from headgate.model.layout import Layout, SegmentState
 
-PACKAGES = ("controller", "coordinator", "drain", "headgate", "tests")
+PACKAGES = ("bench", "chaos", "controller", "coordinator", "demo", "drain", "headgate", "metrics", "scale", "tests")
 
 Function = Callable[..., Any]
 

@@ -265,6 +265,14 @@ async def work_for_a_while(shop: Shop, browser: Browser) -> None:
         await browser.until(f"document.querySelector('#rates .line').getAttribute('d') !== '{seen}'")
 
 
+async def spark_of(cluster: Cluster) -> FakeDrainService:
+    """Return a drain service that counts the ledger of ``cluster``."""
+    spark = FakeDrainService()
+    ledger_id = await read_ledger_id(open_store(cluster.ledger_url), cluster.ledger_url)
+    spark.watermark, spark.ledger = None, CountedLedger(ledger_id or "", cluster.ledger_url)
+    return spark
+
+
 async def test_the_page_of_a_daemon_follows_a_split_a_drain_and_a_killed_leader(
     cluster: Cluster, shop: Shop, browser: Browser, pytestconfig: pytest.Config
 ) -> None:
@@ -287,7 +295,7 @@ async def test_the_page_of_a_daemon_follows_a_split_a_drain_and_a_killed_leader(
 
     await browser.open(f"{root}/")
     await browser.until("document.getElementById('live').innerText === 'live'")
-    totals = await document(daemon, "/cluster")
+    totals = (await document(daemon, "/cluster"))["totals"]
     shown = await browser.evaluate(TILES)
     assert shown["Segments"] == f"{totals['active_segments']} active"
     assert (shown["Blocked"], shown["Consumers"]) == ("4", "3")
@@ -296,9 +304,7 @@ async def test_the_page_of_a_daemon_follows_a_split_a_drain_and_a_killed_leader(
         await browser.evaluate("[...document.querySelectorAll('#daemons tbody th')].map(each => each.innerText)")
     )
 
-    spark = FakeDrainService()
-    ledger_id = await read_ledger_id(open_store(cluster.ledger_url), cluster.ledger_url)
-    spark.watermark, spark.ledger = None, CountedLedger(ledger_id or "", cluster.ledger_url)
+    spark = await spark_of(cluster)
     async with await asyncio.start_unix_server(spark.serve, path=cluster.drain_socket):
         shop.let_acknowledge(120)
         await browser.until(f"!document.getElementById('problems').innerText.includes('drain of {leader}')")

@@ -47,7 +47,7 @@ class Shard(CommandShard):
         return reply
 
     def outcome(self, token: str, *, name: str | None = None, **kwargs: Any) -> Decision | Refusal:
-        """Decide a request; the first letter of a token stands for the incarnation of its program."""
+        """Decide a request; the first letter of a token is the incarnation of its program."""
         if name is not None:
             kwargs.setdefault("incarnation", ord(token[0]))
         request = m.OpenProducer(token=token, name=name, **kwargs)

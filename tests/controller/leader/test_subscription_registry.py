@@ -51,7 +51,7 @@ async def test_an_explanation_covers_one_consumer_or_segment_or_all():
 
     assert ([s.segment for s in everything.segments], [c.consumer for c in everything.consumers]) == ([0, 1], ["ada"])
     assert ([s.segment for s in segment.segments], segment.consumers) == ([1], ())
-    assert (consumer.segments, [c.consumer for c in consumer.consumers]) == ([], ["ada"])
+    assert (consumer.segments, [c.consumer for c in consumer.consumers]) == ((), ["ada"])
 
 
 @pytest.mark.parametrize(

@@ -337,6 +337,6 @@ async def test_choices_are_checked_before_anything_is_sent(cluster):
 async def test_a_request_that_no_leader_accepts_is_refused_before_it_is_sent(cluster):
     segments = [m.SegmentImport(segment=f"{n}", parents=["p" * 128] * 64) for n in range(600)]
     async with cluster.leader() as leader, cluster.client() as client:
-        with pytest.raises(RequestRejectedError, match="bytes; the limit is 4194304: send less at a time"):
+        with pytest.raises(RequestRejectedError, match="bytes; the limit of a message is 4194304: send less at a time"):
             await client.request(0, lambda: m.ImportTopic(topic="orders", token="t", segments=segments))
         assert leader.requests == []

@@ -167,7 +167,7 @@ async def test_a_checkpoint_consumer_that_ran_through_a_restore_ends_with_an_err
 
 
 async def test_a_chunk_that_a_leader_has_stated_and_that_stays_missing_is_an_error():
-    """The consumer's store has lost it, or is not mounted. Before, the consumer waited for ever."""
+    """The consumer's store has lost it, or is not mounted. Before, the consumer waited without end."""
     world = OneShard()
     async with world.leader() as leader:
         await create(world, segments=1)

@@ -59,7 +59,7 @@ async def test_a_daemon_that_does_not_know_the_id_yet_refuses_no_store() -> None
     ],
     ids=["an empty folder", "another ledger"],
 )
-async def test_a_consumer_with_a_wrong_ledger_url_is_told_both(store: FakeStore, problem: str) -> None:
+async def test_a_consumer_with_a_wrong_ledger_url_learns_both(store: FakeStore, problem: str) -> None:
     reads = Consumer(client(store), topic="orders", subscription="billing")
     with pytest.raises(LedgerError, match=f"{problem}: the daemons of cluster 'plant' use s3://lake/plant with id a"):
         await reads.__aenter__()

@@ -290,7 +290,7 @@ async def test_a_producer_whose_name_was_deleted_raises_on_every_path(cluster):
 
 @pytest.mark.parametrize("verdict", ["fenced", "forgotten"])
 async def test_a_named_producer_that_ends_on_one_shard_ends_on_all(verdict):
-    """On the others too it is the older program, or has lost its position; it must not go on half alive."""
+    """On the others too it is the older program, or has lost its position; it must not continue half alive."""
     cluster = ScriptedCluster(shards=3)
     topics = [next(f"t{n}" for n in range(100) if shard_of(f"t{n}", 3) == shard) for shard in range(3)]
     other = ScriptedLeader(cluster, 1, 1)

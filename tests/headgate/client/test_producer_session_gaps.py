@@ -207,7 +207,7 @@ def test_a_producer_recovers_from_an_outage_that_outlasts_its_delivery_timeout(n
     assert talk.session.epoch_bumps <= 2
 
 
-def test_an_expired_batch_that_nobody_follows_ends_its_epoch_when_its_answer_is_overdue():
+def test_an_expired_batch_that_no_other_follows_ends_its_epoch_when_its_answer_is_overdue():
     talk = streaming(deadline=3)
     talk.offer("a")
     assert [] == talk.wait(60)

@@ -196,7 +196,9 @@ class History(RandomLedger):
                         subscription_id=subscription.subscription_id,
                         seek_generation=subscription.seek_generation,
                         ranges=[e.AcknowledgedRange(segment, 0, 0)],
-                        checkpoints={segment: e.Checkpoint(str(self.rng.randrange(9)), 1, self.rng.randrange(9))},
+                        checkpoints={
+                            segment: e.Checkpoint(str(self.rng.randrange(9)), segment % 2, self.rng.randrange(9))
+                        },
                     )
                 )
         elif chance < 0.97:
