@@ -19,7 +19,7 @@ TOOLS = ("bench", "chaos", "scale", "demo", "monitoring", "docs/sitebuild", "dep
 LINES = {
     "product": (PRODUCT, "*.py", 60_500),  # 59 470 on 2026-11-26; the aim is 51 000
     "tools": (TOOLS, "*.py", 14_000),  # 13 469; the aim is 8 500
-    "tests": (("tests",), "*.*", 90_000),  # 88 478, data included; the aim is 66 000
+    "tests": (("tests",), "*.*", 90_500),  # 90 234, data and example clients included; the aim is 66 000
 }
 """Part → its folders, the files that count, and how many lines they may have."""
 GENERATED = ("__pycache__", "node_modules", "package-lock.json")

@@ -1,0 +1,21 @@
+// Prints each record as "segment<TAB>offset<TAB>key<TAB>value", until SIGTERM. A printed record is acknowledged.
+//
+//   npm ci && node consume.mjs --cluster local --topic orders --subscription billing --ledger headgate-data/ledger
+import { parseArgs } from "node:util";
+import { Consumer } from "./consumer.mjs";
+
+const { values } = parseArgs({
+  options: {
+    host: { type: "string", default: "127.0.0.1" },
+    port: { type: "string", default: "1883" },
+    cluster: { type: "string", default: "local" },
+    topic: { type: "string" },
+    subscription: { type: "string" },
+    consumer: { type: "string", default: "js" },
+    ledger: { type: "string" },
+  },
+});
+const text = (bytes) => new TextDecoder().decode(bytes);
+const consumer = new Consumer({ ...values, port: Number(values.port) });
+process.once("SIGTERM", () => consumer.stop());
+await consumer.run(({ segment, offset, key, value }) => console.log([segment, offset, text(key), text(value)].join("\t")));

@@ -1,0 +1,101 @@
+// Reads the chunks and compacted objects of one shard from a folder, written from docs/ledger.md alone.
+//
+// Every integer is a BigInt, because ids have 63 bits and numbers of JavaScript have 53. Objects are read as a whole.
+import { readFile, readdir } from "node:fs/promises";
+import { join } from "node:path";
+import { crc32 } from "node:zlib";
+import { decompress } from "fzstd";
+import { parquetMetadata, parquetReadObjects } from "hyparquet";
+
+const FORMAT = 3n;
+const ROW_COLUMNS = ["fact", "topic_id", "segment", "offset", "end_offset", "timestamp_ms", "key", "value"];
+
+const parseJson = (text) => // JSON.parse alone would round 63-bit ids
+  JSON.parse(text.replace(/([:[,]\s*)(\d+)(?=\s*[,\]}])/g, '$1"$2n"'), (_, value) =>
+    typeof value === "string" && /^\d+n$/.test(value) ? BigInt(value.slice(0, -1)) : value);
+
+export class LedgerFolder {
+  #folder; #shard; #ledgerId;
+
+  constructor(folder, shard, ledgerId) {
+    this.#folder = folder;
+    this.#shard = shard;
+    this.#ledgerId = ledgerId;
+  }
+
+  /** Fail unless this folder is the ledger that the cluster describes. */
+  async check() {
+    const data = await this.#read("ledger.json");
+    const found = data && this.#json(data, "ledger.json").ledger_id;
+    if (found !== this.#ledgerId) throw new Error(`${this.#folder} has the ledger id ${found}, the cluster ${this.#ledgerId}`);
+  }
+
+  /** Return {rows, term_id, previous_term_id} of a chunk; null if it does not exist. */
+  async chunk(number) {
+    const path = `chunks/${this.#shardFolder}/${digits(number, 12)}.parquet`;
+    const data = await this.#read(path);
+    if (data === null) return null;
+    const at = data.length - 16 - data.readUInt32LE(data.length - 8);
+    const expected = at < 0 ? 0 : crc32(data.subarray(at + 8), crc32(data.subarray(0, at + 4)));
+    if (at < 0 || data.toString("latin1", at, at + 4) !== "HGck" || data.readUInt32LE(at + 4) !== expected)
+      throw new Error(`${path} is damaged`);
+    const header = parseJson(parquetMetadata(bufferOf(data)).key_value_metadata.find(({ key }) => key === "headgate").value);
+    if (header.format !== FORMAT || header.shard !== this.#shard || header.number !== number)
+      throw new Error(`${path} is chunk ${header.number} of shard ${header.shard} in format ${header.format}`);
+    return { ...header, rows: await parquetRows(data, ROW_COLUMNS) };
+  }
+
+  /** Return {rows, last} of the compacted range that includes a trimmed chunk; null if there is none (any more). */
+  async compacted(number, topicId, segment, offset) {
+    const folder = `manifests/${this.#shardFolder}`;
+    const names = await readdir(join(this.#folder, folder)).catch(absent);
+    const range = chainOf(names ?? []).find(({ first, last }) => first <= number && number <= last);
+    const data = range && (await this.#read(`${folder}/${range.name}`));
+    if (!data) return null;
+    const manifest = this.#json(data, range.name);
+    if (manifest.format !== FORMAT || manifest.ledger_id !== this.#ledgerId) throw new Error(`${range.name} is of another ledger or format`);
+    const rows = [];
+    for (const item of manifest.objects) {
+      if (item.topic_id !== topicId || item.segment !== segment || item.end_offset <= offset) continue;
+      const object = await this.#read(item.path);
+      if (object === null) return null; // a wider range has replaced it
+      if (BigInt(crc32(object)) !== item.checksum) throw new Error(`${item.path} is damaged`);
+      const found = await parquetRows(object, ["offset", "timestamp_ms", "key", "value"]);
+      rows.push(...found.map((row) => ({ fact: "record", topic_id: topicId, segment, ...row })));
+    }
+    return { rows, last: range.last };
+  }
+
+  get #shardFolder() {
+    return `shard=${digits(this.#shard, 4)}`;
+  }
+
+  #read = (path) => readFile(join(this.#folder, path)).catch(absent);
+
+  #json(data, path) {
+    const [, checksum, content] = /^\{"checksum":"([0-9a-f]{8})",(.*)$/s.exec(data.toString()) ?? [];
+    if (checksum === undefined || crc32(content) !== parseInt(checksum, 16)) throw new Error(`${path} is damaged`);
+    return parseJson(`{${content}`);
+  }
+}
+
+const digits = (number, count) => String(number).padStart(count, "0");
+const bufferOf = (data) => data.buffer.slice(data.byteOffset, data.byteOffset + data.length);
+const parquetRows = (data, columns) =>
+  parquetReadObjects({ file: bufferOf(data), columns, utf8: false, compressors: { ZSTD: (input) => decompress(input) } });
+
+function absent(error) {
+  if (error.code !== "ENOENT") throw error;
+  return null;
+}
+
+/** Return the adjacent ranges from chunk 1 on that reach furthest, and of those chains one of the fewest ranges. */
+function chainOf(names) {
+  const chains = new Map([[0n, []]]); // last chunk → the shortest chain that ends there
+  for (const name of names.sort()) {
+    const [, first, last] = (/^(\d{12})-(\d{12})\.json$/.exec(name) ?? []).map((part, at) => (at ? BigInt(part) : part));
+    const before = last >= first && chains.get(first - 1n);
+    if (before && !(chains.get(last)?.length <= before.length + 1)) chains.set(last, [...before, { name, first, last }]);
+  }
+  return chains.get([...chains.keys()].reduce((a, b) => (a > b ? a : b)));
+}
