@@ -35,7 +35,7 @@ from controller.leadership.instance_record import InstanceRecord, encode_record,
 from controller.leadership.shard_load import Arrivals, ShardLoads, shard_loads
 from controller.leadership.spread import LiveDaemon, Move, Plan, ShardQueue, plan, weights
 from controller.leadership.successors import Successors, successors
-from controller.leadership.transfer_pace import BUDGET_SECONDS, History, startable
+from controller.leadership.transfer_pace import BUDGET_SECONDS, Abandoned, History, startable
 from controller.leadership.transitions import Event, Role
 from controller.settings.load import SpreadSettings
 from headgate.views.cluster import SpreadState
@@ -46,7 +46,7 @@ VIEW_INTERVAL_SECONDS: Final = 2.0
 EVACUATION_SECONDS: Final = 10.0
 """Longest time in which a stopping daemon transfers its shards. It hands over the others as without a successor."""
 EVACUATION_TRANSFER_SECONDS: Final = 3.0
-"""Longest wait for one successor meanwhile."""
+"""Longest wait for one successor meanwhile. Then another one is tried, or the same one again if there is no other."""
 
 log = structlog.get_logger(__name__)
 
@@ -89,7 +89,7 @@ class ShardSpreader:
         self._replicas = replicas
         self._instances: dict[str, bytes] = {}
         """From what the view was made: a quiet cluster shows the same for hours."""
-        self._planned: tuple[View, dict[int, SeenQueue], BrokerContact, bool] | None = None
+        self._planned: tuple[View, dict[int, SeenQueue], BrokerContact, bool, object] | None = None
         """From what the plan was made."""
         self._daemons: list[LiveDaemon] = []
         self._queues: list[ShardQueue] = []
@@ -102,7 +102,7 @@ class ShardSpreader:
         self._broker_connected = False
         self._broker_since = self._live_since
         self._spread_at: list[float] = []
-        self._abandoned_at: dict[int, float] = {}
+        self._abandoned: dict[tuple[int, str], Abandoned] = {}
         self._leaving = False
 
     async def register(self) -> None:
@@ -132,7 +132,7 @@ class ShardSpreader:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + EVACUATION_SECONDS
         self._leaving = True
-        self._abandoned_at.clear()  # The successor may have been restarted since.
+        self._abandoned.clear()  # The successor may have been restarted since.
         await self._settle()
         while loop.time() < deadline:
             with suppress(TimeoutError):
@@ -245,17 +245,19 @@ class ShardSpreader:
         if instances != self._instances or maintenance != self.view.maintenance:
             self._instances = instances
             self.view = View({name: read_record(data) for name, data in instances.items()}, maintenance)
+            # A daemon that is gone may be able to lead when it returns.
+            self._abandoned = {key: each for key, each in self._abandoned.items() if key[1] in instances}
         return True
 
     def _start_moves(self, timeout_seconds: float = TRANSFER_TIMEOUT_SECONDS) -> None:
         """Start what the plan wants of this daemon now."""
         now = asyncio.get_running_loop().time()
         self._spread_at = [at for at in self._spread_at if now - at < BUDGET_SECONDS]
-        planned = self.view, self._seen_queues(), self._record.broker, self._leaving
+        planned = self.view, self._seen_queues(), self._record.broker, self._leaving, self._abandoned.copy()
         if self._planned != planned:
             self._planned = planned
             self._daemons, self._queues = self._live_daemons(), self._shard_queues()
-            self.plan = plan(self._daemons, self._queues)
+            self.plan = plan(self._daemons, map(self._with_abandoned, self._queues))
         led = [each for each in self._controllers if each.leadership.role is Role.LEADING]
         self._choose_successors(self._daemons, self._queues, led)
         moves = [each for each in self.plan.moves if self._settings().enabled or each.reason != "spread"]
@@ -269,7 +271,7 @@ class ShardSpreader:
             ),
             in_flight=frozenset(each.shard for each in led if each.transfer is not None),
             spread_at=self._spread_at,
-            abandoned_at=self._abandoned_at,
+            abandoned=self._abandoned,
         )
         settle_seconds = self._settings().settle_seconds
         for move in startable(moves, self._instance, history, now, settle_seconds=settle_seconds):
@@ -302,13 +304,15 @@ class ShardSpreader:
         if move.reason == "spread":
             self._spread_at.append(now)
         outcome = self._controllers[move.shard].start_transfer(move.target, move.reason, timeout_seconds)
-        outcome.add_done_callback(lambda done: self._note(move.shard, done.result()))
+        outcome.add_done_callback(lambda done: self._note(move, done.result()))
 
-    def _note(self, shard: int, problem: str | None) -> None:
+    def _note(self, move: Move, problem: str | None) -> None:
         if problem is None:
-            self._abandoned_at.pop(shard, None)
-        else:
-            self._abandoned_at[shard] = asyncio.get_running_loop().time()
+            self._abandoned = {key: each for key, each in self._abandoned.items() if key[0] != move.shard}
+            return
+        before = self._abandoned.get((move.shard, move.target))
+        count = 1 if before is None else before.count + 1
+        self._abandoned[move.shard, move.target] = Abandoned(count, asyncio.get_running_loop().time())
 
     def _live_daemons(self) -> list[LiveDaemon]:
         return [
@@ -331,6 +335,11 @@ class ShardSpreader:
             ShardQueue(shard, each.holder, each.waiting, fixed=each.fixed, weight=weight[shard])
             for shard, each in seen.items()
         ]
+
+    def _with_abandoned(self, queue: ShardQueue) -> ShardQueue:
+        """Add what only this daemon knows. All daemons must agree on successors, which are decided without it."""
+        counts = {name: each.count for (shard, name), each in self._abandoned.items() if shard == queue.shard}
+        return replace(queue, abandoned=counts) if counts else queue
 
     def _seen_queues(self) -> dict[int, SeenQueue]:
         queues = ((each.shard, self._elections.queue(each.shard)) for each in self._controllers)

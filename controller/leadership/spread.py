@@ -9,7 +9,8 @@ Rules:
 2. A daemon in maintenance, one that is leaving, or one that has lost the broker gets no shards, and gives away all
    that another one can take. Shards follow the broker only to daemons that are known to reach it: when all have lost
    it, and come back one after the other, nothing moves. If no other is left, one that stops gives its shards to one in
-   maintenance, which would get the lock anyway, and without having read the ledger.
+   maintenance, which would get the lock anyway, and without having read the ledger. Of several daemons, the one to
+   which the fewest transfers of the shard were abandoned gets it. The holder knows that, and only the holder acts.
 3. Otherwise the loads of the settled daemons differ by at most the weight of one shard; with equal
    weights, the numbers of their shards differ by at most one. Only as many shards move as this takes.
 4. Only a settled daemon attracts shards to spread them. A daemon that starts again and again never
@@ -69,6 +70,8 @@ class ShardQueue:
     fixed: bool = False
     """An operator wants it at its holder."""
     weight: int = 1
+    abandoned: Mapping[str, int] = field(default_factory=dict)
+    """Daemon → number of transfers of this shard to it that were abandoned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,9 +156,10 @@ def _empty(draft: _Draft) -> None:
         elif reason == "shutdown" and not able:
             waiting = (live[name] for name in draft.able(shard) if name in live)
             able = [each.name for each in waiting if each.in_maintenance and not each.leaving and each.broker != "lost"]
-        candidates = [name for name in able if live[name].settled] or able
-        if candidates:
-            draft.move(shard, min(candidates, key=lambda name: (draft.loads[name], name)), reason)
+        if able:
+            abandoned = draft.queues[shard].abandoned
+            order = {name: (abandoned.get(name, 0), not live[name].settled, draft.loads[name], name) for name in able}
+            draft.move(shard, min(order, key=order.__getitem__), reason)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,9 @@ Rules:
    `BUDGET_SECONDS`: each one delays the clients of its shard for a moment.
 2. A shard that this daemon has led for less than the settling time is not spread: a view may be some seconds old.
 3. To give all shards away, up to `MAX_IN_FLIGHT` transfers are in flight, without a budget.
-4. A shard whose last transfer was abandoned is not tried again for `RETRY_SECONDS`.
+4. After a transfer was abandoned, the same shard is not given to the same successor for `RETRY_SECONDS`, and twice as
+   long after each further time, up to `MAX_RETRY_SECONDS`. `controller.leadership.spread` prefers another successor,
+   which is tried at once. A daemon that stops has no time for pauses. What was abandoned least often is started first.
 5. Rules 1 and 2 spare clients. They do not hold for a shard without a topic, and not for a daemon that has just
    started: clients have waited for its terms anyway, and daemons that start together spread their shards at once. Such
    a transfer needs a term of `TERM_SECONDS`, and up to `MAX_UNPACED` are in flight.
@@ -15,7 +17,7 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from controller.leadership.spread import Move
@@ -24,10 +26,25 @@ MAX_IN_FLIGHT: Final = 4
 SPREAD_BUDGET: Final = 16
 BUDGET_SECONDS: Final = 60.0
 RETRY_SECONDS: Final = 10.0
+MAX_RETRY_SECONDS: Final = 160.0
 START_SECONDS: Final = 30.0
 """How long after it has settled a daemon has just started."""
 TERM_SECONDS: Final = 5.0
 MAX_UNPACED: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Abandoned:
+    """Transfers of one shard to one successor that were abandoned, one after the other."""
+
+    count: int
+    at: float
+    """When the last one was abandoned."""
+
+    @property
+    def retry_at(self) -> float:
+        # The exponent is bounded: a daemon may be unable to lead for weeks.
+        return self.at + min(MAX_RETRY_SECONDS, RETRY_SECONDS * 2.0 ** min(self.count - 1, 10))
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,19 +60,23 @@ class History:
     in_flight: frozenset[int] = frozenset()
     spread_at: Sequence[float] = ()
     """When it started transfers that spread shards."""
-    abandoned_at: Mapping[int, float] | None = None
-    """Shard → when its last transfer was abandoned."""
+    abandoned: Mapping[tuple[int, str], Abandoned] = field(default_factory=dict)
+    """(Shard, successor) → transfers that were abandoned since the last complete one of the shard."""
+
+    def abandonments(self, move: Move) -> int:
+        found = self.abandoned.get((move.shard, move.target))
+        return 0 if found is None else found.count
 
 
 def startable(
     moves: Iterable[Move], instance: str, history: History, now: float, *, settle_seconds: float
 ) -> list[Move]:
-    """Return the moves of ``instance`` to start at ``now``, in their order."""
+    """Return the moves of ``instance`` to start at ``now``."""
     in_flight = len(history.in_flight)
     budget = SPREAD_BUDGET - sum(now - at < BUDGET_SECONDS for at in history.spread_at)
     just_started = now - history.started_at < settle_seconds + START_SECONDS
     started: list[Move] = []
-    for move in moves:
+    for move in sorted(moves, key=history.abandonments):
         unpaced = just_started or move.shard in history.without_topics
         term_seconds = min(TERM_SECONDS, settle_seconds) if unpaced else settle_seconds
         if move.source != instance or not _may_move(move, history, now, term_seconds):
@@ -78,7 +99,7 @@ def _may_move(move: Move, history: History, now: float, term_seconds: float) -> 
     since = history.led_since.get(move.shard)
     if since is None or move.shard in history.in_flight:
         return False
-    abandoned_at = (history.abandoned_at or {}).get(move.shard)
-    if abandoned_at is not None and now - abandoned_at < RETRY_SECONDS:
+    abandoned = history.abandoned.get((move.shard, move.target))
+    if abandoned is not None and now < abandoned.retry_at and move.reason != "shutdown":
         return False
     return move.reason != "spread" or now - since >= term_seconds

@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack
 import pytest
 from structlog.testing import capture_logs
 
-from controller.leader.shard_spreader import VIEW_INTERVAL_SECONDS
+from controller.leader.shard_spreader import EVACUATION_SECONDS, VIEW_INTERVAL_SECONDS
 from controller.leadership.broker_contact import LOST_SECONDS, STABLE_SECONDS
 from controller.leadership.instance_record import read_record
 from controller.leadership.transitions import Role
@@ -299,7 +299,37 @@ async def test_a_stopping_daemon_waits_for_a_silent_successor_only_for_some_seco
 
     await a.stop()
 
-    assert 2 < asyncio.get_running_loop().time() - before < 20
+    assert EVACUATION_SECONDS <= asyncio.get_running_loop().time() - before < 20
+
+
+async def test_a_stopping_daemon_tries_another_successor_for_what_a_silent_one_does_not_take(daemons: Daemons) -> None:
+    """Each shard has a leader when the daemon ends, without an election."""
+    a = await daemons.first()
+    b, c = await daemons.start("b"), await daemons.start("c")
+    await until(lambda: all(a.elections.queue(shard).waiting == {"b", "c"} for shard in range(SHARDS)))
+    await until(lambda: a.spreader.view.records.keys() == {"a", "b", "c"})
+    b.store.freeze()
+
+    with capture_logs() as logs:
+        await a.stop()
+
+    assert any(line["event"] == "transfer.abandoned" and line["successor"] == "b" for line in logs)
+    await until(lambda: len(c.led) == SHARDS, 0.2)
+
+
+async def test_a_stopping_daemon_waits_ten_seconds_for_its_only_successor(daemons: Daemons) -> None:
+    """As docs/operations/upgrade.md promises: it is tried again while there is time."""
+    a = await daemons.first()
+    b = await daemons.start("b")
+    await until(lambda: all(a.elections.queue(shard).waiting == {"b"} for shard in range(SHARDS)))
+    b.store.freeze()
+    stopping = asyncio.create_task(a.stop())
+    await never(stopping.done, EVACUATION_SECONDS - 2)
+    b.store.thaw()
+
+    await stopping
+
+    await until(lambda: len(b.led) == SHARDS, 0.2)
 
 
 async def test_an_operator_moves_a_shard_which_then_stays(daemons: Daemons) -> None:

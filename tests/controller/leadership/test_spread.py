@@ -277,6 +277,18 @@ def test_a_stopping_daemon_gives_its_shards_to_a_new_one_if_there_is_no_other() 
     assert plan(*view).moves == (Move(0, "a", "b", "shutdown"),)
 
 
+@pytest.mark.parametrize("changed", [{"leaving": True}, {"in_maintenance": True}])
+def test_a_daemon_is_emptied_to_the_successor_that_failed_least_often(changed: dict[str, bool]) -> None:
+    """Rule 2: another one first, also one that has just started. The same one again if there is no other."""
+    live, (queue,) = cluster({0: "a"}, a=changed, c={"settled": False}, daemons="abcd", d={"leaving": True})
+
+    def target(**abandoned: int) -> str:
+        (move,) = plan(live, [replace(queue, abandoned=abandoned)]).moves
+        return move.target
+
+    assert [target(), target(b=1), target(b=1, c=2), target(b=2, c=2)] == ["b", "c", "b", "b"]
+
+
 def test_a_daemon_is_emptied_to_where_the_spread_wants_the_shards() -> None:
     """Otherwise a shard would move twice."""
     live, queues = cluster(dict.fromkeys(range(2), "a"), a={"in_maintenance": True})

@@ -3,13 +3,14 @@
 import pytest
 
 from controller.leadership.spread import Move
-from controller.leadership.transfer_pace import History, startable
+from controller.leadership.transfer_pace import Abandoned, History, startable
 from metrics.label_values import TransferReason
 
 MAX_IN_FLIGHT = 4
 SPREAD_BUDGET = 16
 BUDGET_SECONDS = 60.0
 RETRY_SECONDS = 10.0
+MAX_RETRY_SECONDS = 160.0
 START_SECONDS = 30.0
 TERM_SECONDS = 5.0
 MAX_UNPACED = 16
@@ -67,12 +68,31 @@ def test_a_young_leader_is_not_spread_and_stops_at_once() -> None:
 
 
 @pytest.mark.parametrize("reason", ["spread", "maintenance"])
-def test_an_abandoned_transfer_is_repeated_after_a_pause(reason: TransferReason) -> None:
+@pytest.mark.parametrize(
+    ("count", "pause"), [(1, RETRY_SECONDS), (2, 2 * RETRY_SECONDS), (4, 8 * RETRY_SECONDS), (10**6, MAX_RETRY_SECONDS)]
+)
+def test_an_abandoned_transfer_is_repeated_after_a_growing_pause(
+    reason: TransferReason, count: int, pause: float
+) -> None:
     """Rule 4."""
     led = {0: 0.0}
 
-    assert started(reason, led_since=led, abandoned_at={0: NOW - RETRY_SECONDS + 1}) == []
-    assert started(reason, led_since=led, abandoned_at={0: NOW - RETRY_SECONDS}) == [0]
+    assert started(reason, led_since=led, abandoned={(0, "b"): Abandoned(count, NOW - pause + 1)}) == []
+    assert started(reason, led_since=led, abandoned={(0, "b"): Abandoned(count, NOW - pause)}) == [0]
+
+
+@pytest.mark.parametrize("reason", ["spread", "maintenance", "shutdown"])
+def test_after_an_abandoned_transfer_another_successor_is_tried_at_once(reason: TransferReason) -> None:
+    """Rule 4."""
+    assert started(reason, led_since={0: 0.0}, abandoned={(0, "c"): Abandoned(3, NOW)}) == [0]
+
+
+def test_a_stopping_daemon_tries_the_same_successor_again_after_all_others() -> None:
+    """Rule 4: shards that were not tried do not wait behind those that were."""
+    abandoned = {(0, "b"): Abandoned(2, NOW), (1, "b"): Abandoned(1, NOW)}
+
+    assert started("shutdown", abandoned=abandoned) == [2, 3, 4, 5]
+    assert started("shutdown", led_since=dict.fromkeys(range(3), 0.0), abandoned=abandoned) == [2, 1, 0]
 
 
 def test_a_daemon_starts_only_transfers_of_shards_that_it_leads() -> None:
