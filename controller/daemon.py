@@ -215,7 +215,7 @@ class Daemon:
             tasks.create_task(self._snapshot_scheduler(store).run(), name="snapshots"),
             tasks.create_task(self._unknown_topic_watch(transport).run(), name="unknown-topics"),
             tasks.create_task(spreader.run(), name="spread"),
-            tasks.create_task(probe_writes(store, self.instruments, self.instruments.writes_fail), name="writes"),
+            tasks.create_task(probe_writes(store, self.instruments, spreader.doubts_store), name="writes"),
         ]
         notifier.ready(f"{self.instance}: contending for {shards} shards")
         log.info("daemon.started", instance=self.instance, shards=shards, http=self.http_address)
@@ -351,13 +351,19 @@ class Daemon:
             elections=elections,
             new_leader=new_leader,
             standby=standby,
-            reaches_broker=lambda: transport.connected and not self.instruments.writes_fail(),
+            unready=lambda: self._unready(transport),
             observer=self.instruments,
             now_ms=self._now_ms,
             new_term_id=partial(secrets.randbits, ID_BITS),
             require_ledger=config.ledger.require,
             take_steps=self._restoring.complete,
         )
+
+    def _unready(self, transport: Transport) -> str | None:
+        if not transport.connected:
+            return "the broker is not connected"
+        problem = self.instruments.store_problems.get("create")
+        return None if problem is None else f"the last write to the store has failed: {problem}"
 
     def _shard_spreader(self, elections: Elections, standby: StandbyMemory) -> ShardSpreader:
         return ShardSpreader(
@@ -368,6 +374,7 @@ class Daemon:
             standby=standby,
             replicas=lambda: self.settings.standby.replicas,
             record=InstanceRecord(url=self._cluster_status.url or "", version=version("headgate")),
+            writes_fail=self.instruments.writes_fail,
             observer=self.instruments,
         )
 

@@ -1,7 +1,7 @@
 """Finds out whether this daemon can write to the store, also while it leads no shard.
 
 A read proves nothing about writes: a folder can be read-only, or lack hard links, and a bucket can refuse a key. So the
-daemon tries a write when it starts, often while writes fail, and now and then.
+daemon tries a write when it starts, often while writes fail or another daemon is not ready, and now and then.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ PROBE_TIMEOUT_SECONDS: Final = 10.0
 log = structlog.get_logger(__name__)
 
 
-async def probe_writes(store: Store, observer: events.Observer, failing: Callable[[], bool]) -> None:
-    """Try a write again and again. ``failing``: whether the last write, of a leader too, has failed."""
+async def probe_writes(store: Store, observer: events.Observer, doubtful: Callable[[], bool]) -> None:
+    """Try a write again and again. ``doubtful``: whether to do so often."""
     known: str | None = None
     while True:
         problem = await _problem(store)
@@ -40,7 +40,7 @@ async def probe_writes(store: Store, observer: events.Observer, failing: Callabl
                 log.error("store.not_writable", reason=problem)
         # A failed write of a leader is looked at soon, too: the next check is due within the shorter interval.
         waited = 0.0
-        while waited < (FAILING_INTERVAL_SECONDS if failing() else PROBE_INTERVAL_SECONDS):
+        while waited < (FAILING_INTERVAL_SECONDS if doubtful() else PROBE_INTERVAL_SECONDS):
             await asyncio.sleep(FAILING_INTERVAL_SECONDS)
             waited += FAILING_INTERVAL_SECONDS
 

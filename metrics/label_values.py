@@ -22,7 +22,7 @@ LayoutChangeKind = Literal["split", "merge"]
 LayoutChangeReason = Literal["rate", "bytes", "size", "consumers", "quiet", "command"]
 """``command``: a person or a program asked for it. The others are automatic."""
 SplitLimit = Literal["hot_key", "max_segments", "undrained_ancestors", "single_hash", "layout_full", "quota"]
-TransferReason = Literal["spread", "maintenance", "shutdown", "operator", "broker_lost"]
+TransferReason = Literal["spread", "maintenance", "shutdown", "operator", "no_broker", "no_store"]
 """Why a shard is transferred to another daemon."""
 RequestLimit = Literal["cluster_overviews", "operator_commands"]
 """Requests that wait for other daemons: those for an overview of the cluster; transfers and maintenance."""

@@ -74,14 +74,14 @@ class ShardController:
         elections: Elections,
         new_leader: Callable[[ShardState, Callable[[], bool]], ShardLeader],
         standby: StandbyMemory,
-        reaches_broker: Callable[[], bool],
+        unready: Callable[[], str | None],
         observer: events.Observer,
         now_ms: Callable[[], int],
         new_term_id: Callable[[], int],
         require_ledger: Callable[[], Awaitable[None]],
         take_steps: TakeSteps,
     ) -> None:
-        """``new_leader`` gets a state with its term chunk, of one of ``shards``. ``new_term_id`` draws 63 bits."""
+        """``new_leader`` gets a state with its term chunk. ``unready`` says why this daemon could not lead."""
         self.shard = ledger.shard
         self.leadership = Leadership()
         self.leader: ShardLeader | None = None
@@ -103,7 +103,7 @@ class ShardController:
         self._elections = elections
         self._new_leader = new_leader
         self._standby = standby
-        self._reaches_broker = reaches_broker
+        self._unready = unready
         self._observer = observer
         self._first_chunk = partial(first_chunk, instance=instance, now_ms=now_ms, new_term_id=new_term_id)
         self._require_ledger = require_ledger
@@ -269,7 +269,7 @@ class ShardController:
     async def _prepare(self) -> None:
         """Keep up with the ledger as closely as possible until this daemon gets the lock, and confirm it once.
 
-        Without the broker it does not confirm: its clients would wait until it is connected.
+        Without the broker, or a store that accepts writes, it does not confirm: clients would wait until it can lead.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + TRANSFER_TIMEOUT_SECONDS
@@ -284,11 +284,10 @@ class ShardController:
                         problem = None
                         return
                     await self._apply_new_chunks()
-                if problem is not None and self._reaches_broker():
-                    problem = None
-                    self._elections.confirm(self.shard)
-                elif problem is not None:
-                    problem = "the broker is not connected"
+                if problem is not None:
+                    problem = self._unready()
+                    if problem is None:
+                        self._elections.confirm(self.shard)
                 await asyncio.sleep(PREPARE_INTERVAL_SECONDS)
         except (StoreUnavailableError, LedgerError) as error:
             problem = str(error)
@@ -456,8 +455,8 @@ class ShardController:
                 self._end_transfer(f"daemon {transfer.successor!r} has ended, or lost its session in ZooKeeper")
                 return
             self._end_transfer(
-                f"daemon {transfer.successor!r} has not read the ledger of shard {self.shard}, or not reached the "
-                f"broker, within {transfer.timeout_seconds:g} s: see its log"
+                f"daemon {transfer.successor!r} was not ready to lead shard {self.shard} within "
+                f"{transfer.timeout_seconds:g} s: see transfer.not_prepared in its log"
             )
 
     def _end_transfer(self, problem: str | None) -> None:

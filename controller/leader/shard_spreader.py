@@ -11,7 +11,7 @@ first successor placed behind itself in the queue.
 2. This daemon is settled once its session has lasted for ``settle_seconds``. A new session begins again.
 3. `controller.leadership.shard_load` decides which loads this daemon reports in its registration. All daemons weigh
    the shards by the registered loads.
-4. It registers whether it reaches the broker (`controller.leadership.broker_contact`).
+4. It registers whether it can do a leader's work, or what it lacks (`controller.leadership.readiness`).
 5. A stopping daemon looks again before it leaves: in a rolling restart, its successor has just returned. It also
    waits for transfers that have begun already.
 """
@@ -28,10 +28,10 @@ import structlog
 
 from controller.leader.shard_controller import TRANSFER_TIMEOUT_SECONDS, ShardController
 from controller.leader.standby_memory import StandbyMemory
-from controller.leadership.broker_contact import BrokerContact, broker_contact
 from controller.leadership.cold_start import left_to_others
 from controller.leadership.election import Elections, ElectionsUnreachableError, SeenQueue
 from controller.leadership.instance_record import InstanceRecord, encode_record, read_record
+from controller.leadership.readiness import LACKS, Contact, Readiness, Servers, readiness
 from controller.leadership.shard_load import Arrivals, ShardLoads, shard_loads
 from controller.leadership.spread import LiveDaemon, Move, Plan, ShardQueue, plan, weights
 from controller.leadership.successors import Successors, successors
@@ -72,11 +72,13 @@ class ShardSpreader:
         standby: StandbyMemory,
         replicas: Callable[[], int],
         record: InstanceRecord,
+        writes_fail: Callable[[], bool],
         observer: events.Observer,
     ) -> None:
         """``replicas``: how many daemons keep the state of a shard beside its leader.
 
-        ``record`` is what this daemon registers; whether it is settled or leaving, and its loads, are added.
+        ``record`` is what this daemon registers; what changes is added. ``writes_fail``: whether its last write to the
+        store has failed.
         """
         self.view = View()
         self.plan = Plan({}, ())
@@ -89,7 +91,7 @@ class ShardSpreader:
         self._replicas = replicas
         self._instances: dict[str, bytes] = {}
         """From what the view was made: a quiet cluster shows the same for hours."""
-        self._planned: tuple[View, dict[int, SeenQueue], BrokerContact, bool, object] | None = None
+        self._planned: tuple[View, dict[int, SeenQueue], Readiness, bool, object] | None = None
         """From what the plan was made."""
         self._daemons: list[LiveDaemon] = []
         self._queues: list[ShardQueue] = []
@@ -99,8 +101,10 @@ class ShardSpreader:
         self._observer = observer
         self._loads = ShardLoads()
         self._started_at = self._live_since = asyncio.get_running_loop().time()
-        self._broker_connected = False
-        self._broker_since = self._live_since
+        self._servers = Servers(
+            Contact(works=False, since=self._live_since), Contact(works=True, since=self._live_since)
+        )
+        self._writes_fail = writes_fail
         self._spread_at: list[float] = []
         self._abandoned: dict[tuple[int, str], Abandoned] = {}
         self._leaving = False
@@ -115,7 +119,11 @@ class ShardSpreader:
 
     def broker_changed(self, connected: bool) -> None:
         """Note a connection to the broker, or its loss (rule 4)."""
-        self._broker_connected, self._broker_since = connected, asyncio.get_running_loop().time()
+        self._servers.broker.note(works=connected, now=asyncio.get_running_loop().time())
+
+    def doubts_store(self) -> bool:
+        """Return whether to try writes often: the store may fail for this daemon, or for one that is not ready."""
+        return self._writes_fail() or any(each.readiness != "ready" for each in self.view.records.values())
 
     async def run(self) -> None:
         """Look at the daemons, and start what follows, again and again."""
@@ -173,10 +181,7 @@ class ShardSpreader:
         return "leaving" if self._leaving else self._state(self._instance, self._record)
 
     def state_of(self, daemon: str) -> SpreadState | None:
-        """Return what the spread may do with another daemon, as ZooKeeper showed it last; None: it is not live.
-
-        ``settled``, ``settling``, ``maintenance`` or ``leaving``.
-        """
+        """Return what the spread may do with another daemon, as ZooKeeper showed it last; None: it is not live."""
         record = self.view.records.get(daemon)
         return None if record is None else self._state(daemon, record)
 
@@ -185,6 +190,8 @@ class ShardSpreader:
             return "leaving"
         if daemon in self.view.maintenance:
             return "maintenance"
+        if record.readiness in {"no_broker", "no_store"}:
+            return record.readiness
         return "settled" if record.settled else "settling"
 
     def _transfer_problem(self, shard: int, daemon: str) -> str | None:
@@ -195,22 +202,23 @@ class ShardSpreader:
             return None if transfer is None else f"shard {shard} is being transferred to daemon {transfer.successor!r}"
         if daemon not in self.view.records:
             return f"no daemon {daemon!r} is live: headgate daemon list"
-        if self.view.records[daemon].broker == "lost":
-            return f"daemon {daemon!r} has lost the broker: see its log"
+        if (lacks := LACKS.get(self.view.records[daemon].readiness)) is not None:
+            return f"daemon {daemon!r} {lacks}: see its log"
         queue = self._elections.queue(shard)
         if queue is None or daemon not in queue.waiting:
             return f"daemon {daemon!r} does not contend for shard {shard}: see its log"
         return None
 
     async def _settle(self) -> None:
-        """Register this daemon's loads, and whether it is settled, leaving or without the broker, after a change."""
+        """Register this daemon's loads, and whether it is settled, leaving or able to lead, after a change."""
         now = asyncio.get_running_loop().time()
+        self._servers.store.note(works=not self._writes_fail(), now=now)
         record = InstanceRecord(
             url=self._record.url,
             version=self._record.version,
             settled=now - self._live_since >= self._settings().settle_seconds,
             leaving=self._leaving,
-            broker=broker_contact(connected=self._broker_connected, seconds=now - self._broker_since),
+            readiness=readiness(self._servers, now),
             loads=dict(self._loads.reported),
         )
         if record != self._record:
@@ -253,7 +261,7 @@ class ShardSpreader:
         """Start what the plan wants of this daemon now."""
         now = asyncio.get_running_loop().time()
         self._spread_at = [at for at in self._spread_at if now - at < BUDGET_SECONDS]
-        planned = self.view, self._seen_queues(), self._record.broker, self._leaving, self._abandoned.copy()
+        planned = self.view, self._seen_queues(), self._record.readiness, self._leaving, self._abandoned.copy()
         if self._planned != planned:
             self._planned = planned
             self._daemons, self._queues = self._live_daemons(), self._shard_queues()
@@ -321,7 +329,7 @@ class ShardSpreader:
                 settled=record.settled,
                 in_maintenance=name in self.view.maintenance,
                 leaving=record.leaving or (name == self._instance and self._leaving),
-                broker=self._record.broker if name == self._instance else record.broker,
+                readiness=self._record.readiness if name == self._instance else record.readiness,
             )
             for name, record in self.view.records.items()
         ]

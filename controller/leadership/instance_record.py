@@ -11,7 +11,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from controller.leadership.broker_contact import BrokerContact
+from controller.leadership.readiness import Readiness
 
 
 class InstanceRecord(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -24,7 +24,8 @@ class InstanceRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """It is stopping."""
     loads: dict[int, Annotated[int, Meta(ge=0)]] = {}
     """Shard → load in bytes per second, for the shards that it leads (`controller.leadership.shard_load`)."""
-    broker: BrokerContact = "reached"
+    readiness: Readiness = "ready"
+    """Whether it can do a leader's work, or which server it lacks."""
 
 
 def encode_record(record: InstanceRecord) -> bytes:

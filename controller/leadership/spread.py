@@ -6,11 +6,11 @@ leads. No component coordinates them.
 Rules:
 
 1. A shard moves only to a daemon that waits in the shard's queue: it can read the ledger.
-2. A daemon in maintenance, one that is leaving, or one that has lost the broker gets no shards, and gives away all
-   that another one can take. Shards follow the broker only to daemons that are known to reach it: when all have lost
-   it, and come back one after the other, nothing moves. If no other is left, one that stops gives its shards to one in
-   maintenance, which would get the lock anyway, and without having read the ledger. Of several daemons, the one to
-   which the fewest transfers of the shard were abandoned gets it. The holder knows that, and only the holder acts.
+2. A daemon in maintenance, one that is leaving, or one that lacks the broker or the store gets no shards, and gives
+   away all that another one can take. Shards leave a daemon that lacks a server only for daemons that are ready: when
+   all lack it, and get it back one after the other, nothing moves. If no other is left, one that stops gives its shards
+   to one in maintenance, which would get the lock anyway, and without having read the ledger. Of several daemons, the
+   one to which the fewest transfers of the shard were abandoned gets it. Only the holder knows that, and acts on it.
 3. Otherwise the loads of the settled daemons differ by at most the weight of one shard; with equal
    weights, the numbers of their shards differ by at most one. Only as many shards move as this takes.
 4. Only a settled daemon attracts shards to spread them. A daemon that starts again and again never
@@ -31,7 +31,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from controller.leadership.broker_contact import BrokerContact
+from controller.leadership.readiness import LACKS, Readiness
 from metrics.label_values import TransferReason
 
 MAX_WEIGHT: Final = 4
@@ -47,16 +47,27 @@ class LiveDaemon:
     in_maintenance: bool = False
     leaving: bool = False
     """It is stopping."""
-    broker: BrokerContact = "reached"
+    readiness: Readiness = "ready"
+
+    @property
+    def lacks_server(self) -> bool:
+        return self.readiness in LACKS
+
+    @property
+    def stays(self) -> bool:
+        """Whether it is meant to lead shards, as soon as it has the servers that it may lack."""
+        return not (self.in_maintenance or self.leaving)
 
     @property
     def gives_away(self) -> bool:
-        return self.in_maintenance or self.leaving or self.broker == "lost"
+        return self.lacks_server or not self.stays
 
     @property
     def reason(self) -> TransferReason:
         """Why it gives shards away, if it does."""
-        return "shutdown" if self.leaving else "maintenance" if self.in_maintenance else "broker_lost"
+        if self.leaving or self.in_maintenance:
+            return "shutdown" if self.leaving else "maintenance"
+        return "no_broker" if self.readiness == "no_broker" else "no_store"
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,11 +162,11 @@ def _empty(draft: _Draft) -> None:
     for shard in sorted(shard for shard, holder in draft.placed.items() if live[holder].gives_away):
         reason = live[draft.placed[shard]].reason
         able = [name for name in draft.able(shard) if name in live and not live[name].gives_away]
-        if reason == "broker_lost":
-            able = [name for name in able if live[name].broker == "reached"]
+        if reason in LACKS:
+            able = [name for name in able if live[name].readiness == "ready"]
         elif reason == "shutdown" and not able:
             waiting = (live[name] for name in draft.able(shard) if name in live)
-            able = [each.name for each in waiting if each.in_maintenance and not each.leaving and each.broker != "lost"]
+            able = [each.name for each in waiting if each.in_maintenance and not each.leaving and not each.lacks_server]
         if able:
             abandoned = draft.queues[shard].abandoned
             order = {name: (abandoned.get(name, 0), not live[name].settled, draft.loads[name], name) for name in able}
@@ -177,7 +188,7 @@ def _spread(draft: _Draft) -> None:
     Each move makes the sum of the squares of all loads smaller, so the moves end.
     """
     targets = [
-        name for name, each in draft.live.items() if each.settled and not each.gives_away and each.broker == "reached"
+        name for name, each in draft.live.items() if each.settled and not each.gives_away and each.readiness == "ready"
     ]
     movable: dict[_Group, list[int]] = {}
     for shard, holder in draft.placed.items():

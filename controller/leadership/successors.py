@@ -6,6 +6,7 @@ first successor placed behind itself in the queue, so the lock passes to it when
 Rules:
 
 1. A successor waits in the shard's queue, and keeps its shards. Each shard has as many as there are, up to a number.
+   Those that lack the broker or the store come last: while all lack it, they keep the states that they have.
 2. The daemon to which the spread moves the shard comes first.
 3. Next is the daemon that would get the shard if its leader, after all planned moves, stopped. So the shards of a
    leader are divided among the others, whether it stops, is drained or is lost.
@@ -34,8 +35,10 @@ def successors(daemons: Iterable[LiveDaemon], queues: Iterable[ShardQueue], repl
     without = {name: plan(_leaving(live, name), moved).preferred for name in sorted(set(preferred.values()))}
 
     def ranked(queue: ShardQueue) -> tuple[str, ...]:
-        able = {name for name in queue.waiting if name in live and not live[name].gives_away}
-        order = sorted(able, key=lambda name: (not live[name].settled, _digest(queue.shard, name)))
+        able = {name for name in queue.waiting if name in live and live[name].stays}
+        order = sorted(
+            able, key=lambda name: (live[name].lacks_server, not live[name].settled, _digest(queue.shard, name))
+        )
         holder = preferred.get(queue.shard)
         first = [] if holder is None else [holder, without[holder][queue.shard]]
         return tuple(name for name in dict.fromkeys([*first, *order]) if name in able)[:replicas]

@@ -33,8 +33,9 @@ class ComponentState(StrEnum):
 DaemonState = Literal["ready", "degraded", "not_ready", "unreachable"]
 """``degraded`` is ready, but a part of it does not work. ``unreachable``: it is alive in ZooKeeper, and did not answer
 the daemon that was asked."""
-SpreadState = Literal["settled", "settling", "maintenance", "leaving"]
-"""``settled``: it gets its share of shards; ``settling``: not yet; ``maintenance``, ``leaving``: it gives all away."""
+SpreadState = Literal["settled", "settling", "maintenance", "leaving", "no_broker", "no_store"]
+"""``settled``: it gets its share of shards; ``settling``: not yet; the others: it gives all away.
+``no_broker``, ``no_store``: it does not reach the broker, or cannot write to the store."""
 
 
 class ComponentInfo(msgspec.Struct, frozen=True, kw_only=True):

@@ -288,8 +288,8 @@ BUGS = (
         lambda right, daemons, queues: right([replace(each, in_maintenance=False) for each in daemons], queues)),
     Bug("Shards are not spread.", SPREAD,
         lambda right, *args: replace(plan := right(*args), moves=tuple(each for each in plan.moves if each.reason != "spread"))),
-    Bug("A daemon that has lost the broker is only in doubt.", "controller.leadership.broker_contact:broker_contact",
-        lambda _, *, connected, **__: "reached" if connected else "doubtful"),
+    Bug("A daemon that has lost the broker is only in doubt.", "controller.leadership.readiness:readiness",
+        lambda right, *args: "doubtful" if (found := right(*args)) == "no_broker" else found),
     # Retention and trimming
     Bug("A segment is pruned before it is read.", "controller.retention.policy:decide_pruning", lambda right, layout, _, *rest: right(layout, (), *rest)),
     Bug("Chunks are deleted as soon as they are compacted.", f"{TRIM}:trim_point", with_arguments(delay_ms=0)),

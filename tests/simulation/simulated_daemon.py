@@ -112,6 +112,7 @@ class SimulatedDaemon:
             standby=self.standby,
             replicas=lambda: simulation.standby_replicas,
             record=InstanceRecord(url=f"http://{name}", version="1"),
+            writes_fail=lambda: False,
             observer=self,
         )
         self.cluster_status = ClusterStatus(
@@ -143,7 +144,7 @@ class SimulatedDaemon:
                 elections=self.elections,
                 new_leader=self._new_leader,
                 standby=self.standby,
-                reaches_broker=lambda: self.transport.connected,
+                unready=lambda: None if self.transport.connected else "the broker is not connected",
                 observer=self,
                 now_ms=self.now_ms,
                 new_term_id=partial(self.simulation.term_rng.getrandbits, 63),

@@ -38,7 +38,8 @@ def list_(context: CommandContext, as_json: bool) -> None:
     """List the live daemons, with the shards that each leads.
 
     "settled": it gets its share of the shards; "settling": it has not been live for long enough; "maintenance" and
-    "leaving": it gives its shards away.
+    "leaving": it gives its shards away; "no_broker" and "no_store": it does so too, because it does not reach the
+    broker, or cannot write to the store.
     """
     found = context.ask(lambda admin: admin.describe_cluster(blocked=True))
     if as_json:

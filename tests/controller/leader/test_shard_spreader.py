@@ -8,15 +8,18 @@ import pytest
 from structlog.testing import capture_logs
 
 from controller.leader.shard_spreader import EVACUATION_SECONDS, VIEW_INTERVAL_SECONDS
-from controller.leadership.broker_contact import LOST_SECONDS, STABLE_SECONDS
 from controller.leadership.instance_record import read_record
+from controller.leadership.readiness import BROKER_LOST_SECONDS, STABLE_SECONDS, STORE_LOST_SECONDS
 from controller.leadership.transitions import Role
 from controller.settings.load import SpreadSettings
 from controller.snapshots.job import take_snapshot
+from controller.store_probe import PROBE_INTERVAL_SECONDS, probe_writes
 from coordinator.steps import ResultT, Steps, complete
+from headgate.errors import StoreUnavailableError
 from headgate.ledger.ledger import Ledger
 from headgate.model import entries as e
 from headgate.model.hashing import shard_of
+from metrics import events
 from tests.support.waiting import never, until
 from tests.support.worlds.contenders import Cluster, Contender
 
@@ -50,6 +53,18 @@ class Daemons:
         first = await self.start("a")
         await until(lambda: len(first.led) == SHARDS)
         return first
+
+    async def two_that_try_writes(self) -> tuple[Contender, Contender]:
+        """Start two daemons that lead the same number of shards, and try whether their stores accept writes."""
+        a = await self.first()
+        b = await self.start("b")
+        await until(lambda: numbers(a, b) == [3, 3])
+        await until(lambda: not a.spreader.doubts_store() and not b.spreader.doubts_store())
+        for each in (a, b):
+            probe = asyncio.create_task(probe_writes(each.store, each.instruments, each.spreader.doubts_store))
+            self._stack.callback(probe.cancel)
+        await until(lambda: a.store.calls["delete"] and b.store.calls["delete"])
+        return a, b
 
 
 @pytest.fixture
@@ -463,13 +478,48 @@ async def test_the_shards_of_a_daemon_that_loses_the_broker_move_to_one_that_rea
     await until(lambda: numbers(a, b) == [3, 3])
 
     daemons.cluster.broker.cut("daemon-a")
-    await until(lambda: numbers(a, b) == [0, 6], LOST_SECONDS + VIEW_INTERVAL_SECONDS + 1)
-    await until(lambda: b.spreader.view.records["a"].broker == "lost")
-    assert await b.spreader.transfer(0, "a") == "daemon 'a' has lost the broker: see its log"
+    await until(lambda: numbers(a, b) == [0, 6], BROKER_LOST_SECONDS + VIEW_INTERVAL_SECONDS + 1)
+    await until(lambda: b.spreader.state_of("a") == "no_broker")
+    assert await b.spreader.transfer(0, "a") == "daemon 'a' does not reach the broker: see its log"
 
     daemons.cluster.broker.heal("daemon-a")
     await never(lambda: a.led, STABLE_SECONDS - 1)
     await until(lambda: a.led)
+
+
+async def refused(path: str, data: bytes) -> None:
+    raise StoreUnavailableError(f"{path}: the bucket refuses writes")
+
+
+async def test_the_shards_of_a_daemon_whose_store_refuses_writes_move_to_one_whose_store_accepts_them(
+    daemons: Daemons,
+) -> None:
+    daemons.unreachable_seconds, daemons.settings = 600, SpreadSettings(settle_seconds=1)
+    a, b = await daemons.two_that_try_writes()
+
+    accepted, a.store.create = a.store.create, refused  # type: ignore[method-assign]
+    await until(lambda: numbers(a, b) == [0, 6], PROBE_INTERVAL_SECONDS + STORE_LOST_SECONDS + 10)
+    await until(lambda: b.spreader.state_of("a") == "no_store")
+    assert await b.spreader.transfer(0, "a") == "daemon 'a' cannot write to the store: see its log"
+
+    # It gets none, not by the spread either: its queue ends behind those that can lead.
+    await never(lambda: a.led, 60)
+    a.store.create = accepted  # type: ignore[method-assign]
+    await until(lambda: a.led)
+
+
+async def test_nothing_moves_while_the_store_refuses_the_writes_of_all(daemons: Daemons) -> None:
+    """One daemon may notice it half a minute before the others try a write by themselves."""
+    daemons.unreachable_seconds, daemons.settings = 600, SpreadSettings(settle_seconds=1)
+    a, b = await daemons.two_that_try_writes()
+    led = a.led, b.led
+
+    accepted = a.store.create, b.store.create
+    a.store.create = b.store.create = refused  # type: ignore[method-assign]
+    a.instruments.observe(events.StoreOperationFailed(operation="create"))
+    await never(lambda: (a.led, b.led) != led, STORE_LOST_SECONDS + 60)
+    a.store.create, b.store.create = accepted  # type: ignore[method-assign]
+    await never(lambda: (a.led, b.led) != led, 30)
 
 
 async def test_nothing_moves_while_the_broker_is_restarted(daemons: Daemons) -> None:

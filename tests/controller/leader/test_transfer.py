@@ -118,9 +118,7 @@ async def test_a_leader_continues_if_its_successor_does_not_answer() -> None:
 
         problem = await a.controller.start_transfer("b", "spread", 2.0)
 
-        assert problem == (
-            "daemon 'b' has not read the ledger of shard 0, or not reached the broker, within 2 s: see its log"
-        )
+        assert problem == ("daemon 'b' was not ready to lead shard 0 within 2 s: see transfer.not_prepared in its log")
         assert a.leads
         assert not a.controller.leadership.transferring
         # Another transfer can follow.

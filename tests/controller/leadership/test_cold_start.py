@@ -48,7 +48,7 @@ def test_shards_go_to_those_that_are_next_in_their_queues() -> None:
     assert [2, 1] == left_to_others("a", [0, 1, 2], queues("ab", "ac", "ab"), DAEMONS)
 
 
-@pytest.mark.parametrize("unable", [{"in_maintenance": True}, {"leaving": True}, {"broker": "lost"}, None])
+@pytest.mark.parametrize("unable", [{"in_maintenance": True}, {"leaving": True}, {"readiness": "no_store"}, None])
 def test_no_shard_is_left_to_a_daemon_that_would_give_it_away(unable: dict[str, object] | None) -> None:
     """Rule 2. None: it has not registered, or has ended."""
     live = DAEMONS[:1] if unable is None else [DAEMONS[0], replace(DAEMONS[1], **unable)]

@@ -6,12 +6,12 @@ from controller.leadership.instance_record import InstanceRecord, encode_record,
 
 
 def test_a_record_is_read_as_it_was_written() -> None:
-    record = InstanceRecord(url="http://a:9464", version="1.2", settled=True, leaving=True, broker="lost")
+    record = InstanceRecord(url="http://a:9464", version="1.2", settled=True, leaving=True, readiness="no_store")
 
     assert read_record(encode_record(record)) == record
 
 
-@pytest.mark.parametrize("data", [b"", b"here", b"[]", b'{"settled": "yes"}', b'{"broker": "near"}'])
+@pytest.mark.parametrize("data", [b"", b"here", b"[]", b'{"settled": "yes"}', b'{"readiness": "near"}'])
 def test_other_data_is_a_daemon_that_gets_no_shards(data: bytes) -> None:
     assert read_record(data) == InstanceRecord()
     assert not InstanceRecord().settled

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from controller.leadership.readiness import LACKS
 from controller.leadership.spread import MAX_WEIGHT, LiveDaemon, Move, Plan, ShardQueue, plan, weights
 
 NAMES = ("a", "b", "c", "d", "e")
@@ -33,7 +34,7 @@ def after(view: tuple, moves: tuple[Move, ...]) -> tuple:
 
 # Strategies that exist once: one that depends on drawn values is built for each example, which takes longer than a plan.
 DAEMONS = st.lists(st.sampled_from(NAMES), min_size=1, unique=True)
-BROKERS = st.sampled_from(["reached", "doubtful", "lost"])
+READINESS = st.sampled_from(["ready", "doubtful", "no_broker", "no_store"])
 SHARDS = st.integers(0, 12)
 HOLDER = st.integers(0, 419)
 """Modulo any number of names: 420 is divisible by 1 to 7."""
@@ -51,7 +52,7 @@ def views(draw: st.DrawFn, *, heavy: bool = False, troubled: bool = True) -> tup
             settled=not draw(flag),
             in_maintenance=draw(flag) and draw(flag),
             leaving=draw(flag) and draw(flag),
-            broker=draw(BROKERS) if draw(flag) and draw(flag) else "reached",
+            readiness=draw(READINESS) if draw(flag) and draw(flag) else "ready",
         )
         for name in names
     ]
@@ -231,15 +232,15 @@ def test_a_daemon_that_gives_its_shards_away_keeps_only_what_no_other_can_take(v
     made = plan(*view)
 
     assert not any(live[move.target].gives_away for move in made.moves if not live[move.source].leaving)
-    assert not any(live[move.target].leaving or live[move.target].broker == "lost" for move in made.moves)
+    assert not any(live[move.target].leaving or live[move.target].lacks_server for move in made.moves)
     for queue in view[1]:
         holder = made.preferred.get(queue.shard)
         if holder is not None and live[holder].gives_away:
             left = queue.holder is not None and live[queue.holder].leaving and holder != queue.holder
             assert left <= live[holder].in_maintenance
-            needs_broker = live[holder].reason == "broker_lost"
+            needs_server = live[holder].reason in LACKS
             assert not any(
-                name in queue.waiting and not each.gives_away and (each.broker == "reached" or not needs_broker)
+                name in queue.waiting and not each.gives_away and (each.readiness == "ready" or not needs_server)
                 for name, each in live.items()
             )
 
@@ -256,7 +257,7 @@ def test_only_settled_daemons_attract_shards(view: tuple) -> None:
             assert not any(
                 each.settled
                 and not each.gives_away
-                and (each.broker == "reached" or move.reason != "broker_lost")
+                and (each.readiness == "ready" or move.reason not in LACKS)
                 and name in waiting[move.shard]
                 for name, each in live.items()
             )
@@ -300,22 +301,25 @@ def test_a_daemon_is_emptied_to_where_the_spread_wants_the_shards() -> None:
     )
 
 
-def test_a_daemon_that_has_lost_the_broker_is_emptied_to_those_that_reach_it() -> None:
+@pytest.mark.parametrize("lack", ["no_broker", "no_store"])
+def test_a_daemon_that_lacks_a_server_is_emptied_to_those_that_are_ready(lack: str) -> None:
     """Rule 2."""
     shards = dict.fromkeys(range(2), "a")
-    lost = {"broker": "lost"}
+    lost = {"readiness": lack}
 
-    made = plan(*cluster(shards, a=lost, b={"broker": "doubtful"}))
-    assert made.moves == (Move(0, "a", "c", "broker_lost"), Move(1, "a", "c", "broker_lost"))
-    # The broker was restarted: b was a little faster than a, and c is not there yet.
-    assert plan(*cluster(shards, a=lost, b={"broker": "doubtful"}, c=lost)).moves == ()
+    made = plan(*cluster(shards, a=lost, b={"readiness": "doubtful"}))
+    assert made.moves == (Move(0, "a", "c", lack), Move(1, "a", "c", lack))
+    # The server was restarted: b was a little faster than a, and c is not there yet.
+    assert plan(*cluster(shards, a=lost, b={"readiness": "doubtful"}, c=lost)).moves == ()
     # A daemon that stops does not choose.
     leaving = lost | {"leaving": True}
-    assert plan(*cluster({0: "a"}, "ab", a=leaving, b={"broker": "doubtful"})).moves == (Move(0, "a", "b", "shutdown"),)
+    assert plan(*cluster({0: "a"}, "ab", a=leaving, b={"readiness": "doubtful"})).moves == (
+        Move(0, "a", "b", "shutdown"),
+    )
 
 
-def test_a_daemon_that_may_have_lost_the_broker_attracts_no_shards() -> None:
-    assert plan(*cluster(dict.fromkeys(range(4), "a"), "ab", b={"broker": "doubtful"})).moves == ()
+def test_a_daemon_that_may_lack_a_server_attracts_no_shards() -> None:
+    assert plan(*cluster(dict.fromkeys(range(4), "a"), "ab", b={"readiness": "doubtful"})).moves == ()
 
 
 def test_a_stopping_daemon_gives_its_shards_to_one_in_maintenance_if_there_is_no_other() -> None:
@@ -324,11 +328,11 @@ def test_a_stopping_daemon_gives_its_shards_to_one_in_maintenance_if_there_is_no
 
     assert plan(*cluster(shard, "ab", a=leaving, b=maintenance)).moves == (Move(0, "a", "b", "shutdown"),)
     assert plan(*cluster(shard, a=leaving, b=maintenance)).moves == (Move(0, "a", "c", "shutdown"),)
-    for other in (maintenance | leaving, maintenance | {"broker": "lost"}):
+    for other in (maintenance | leaving, maintenance | {"readiness": "no_store"}):
         assert plan(*cluster(shard, "ab", a=leaving, b=other)).moves == ()
 
 
-@pytest.mark.parametrize("state", [{"in_maintenance": True}, {"broker": "lost"}])
+@pytest.mark.parametrize("state", [{"in_maintenance": True}, {"readiness": "no_broker"}, {"readiness": "no_store"}])
 def test_the_last_daemon_keeps_its_shards(state: dict) -> None:
     assert plan(*cluster({0: "a"}, "ab", a=state, b={"in_maintenance": True})).moves == ()
     assert plan(*cluster({0: "a"}, "a", a={"leaving": True})).moves == ()

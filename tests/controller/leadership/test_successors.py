@@ -24,8 +24,10 @@ def test_a_successor_waits_in_the_queue_and_keeps_its_shards(view: tuple, replic
     found = successors(*view, replicas)
 
     for queue in view[1]:
-        able = [name for name in queue.waiting if not live[name].gives_away]
+        able = [name for name in queue.waiting if live[name].stays]
         assert set(found[queue.shard]) <= set(able)
+        lacking = [live[name].lacks_server for name in found[queue.shard]]
+        assert lacking == sorted(lacking)
         assert len(found[queue.shard]) == len(set(found[queue.shard])) == min(replicas, len(able))
 
 

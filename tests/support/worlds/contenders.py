@@ -77,7 +77,7 @@ class Contender:
                 elections=self.elections,
                 new_leader=self._new_leader,
                 standby=self.standby,
-                reaches_broker=lambda: self.transport.connected,
+                unready=lambda: None if self.transport.connected else "the broker is not connected",
                 observer=self.instruments,
                 now_ms=now_ms,
                 new_term_id=partial(cluster.rng.getrandbits, 63),
@@ -95,6 +95,7 @@ class Contender:
             standby=self.standby,
             replicas=lambda: self.replicas,
             record=InstanceRecord(version="1"),
+            writes_fail=self.instruments.writes_fail,
             observer=self.instruments,
         )
         self._spreads = spread is not None
