@@ -168,7 +168,7 @@ def _busiest(topics: Sequence[TopicSummary]) -> Iterable[Html]:
 def _rows(topics: Sequence[TopicSummary]) -> Iterable[Sequence[object]]:
     highest = max((each.stored_per_second or 0.0 for each in topics), default=0.0)
     for each in topics:
-        sealed = f" + {count(each.sealed_segments)}" if each.sealed_segments else ""
+        sealed = f" + {count(each.sealed_segments)} sealed" if each.sealed_segments else ""
         yield (
             link(each.topic, "topics", each.topic),
             "external" if each.external else rate(each.stored_per_second),

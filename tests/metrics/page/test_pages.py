@@ -65,6 +65,12 @@ def test_the_overview_begins_with_totals():
     )
 
 
+def test_numbers_of_active_and_sealed_segments_are_told_apart():
+    topic = topic_summary(active_segments=5, sealed_segments=1)
+
+    assert " 5 + 1 sealed " in text_of(overview(part(topics=[topic])).parts["topics"])
+
+
 def test_the_overview_lists_what_is_degraded_with_the_entry_of_the_runbook():
     broken = ComponentInfo(component="drain", state="degraded", reason="Spark is down")
     problems = overview(part(components=(broken,)), runbook_url="https://wiki/runbook").parts["problems"]
