@@ -2,7 +2,8 @@
 
 1. A daemon collects its own summaries at most every second, and spends at most a twentieth of the
    loop's time on it: the pause grows with what the last collection took. Requests meanwhile share the
-   last answer. It asks the other daemons at most every second.
+   last answer, unless this daemon has begun or ended a term since. It asks the other daemons at most
+   every second.
 2. Without requests it collects its own summaries for the history only, every `SAMPLE_SECONDS`, and asks
    no other daemon.
 """
@@ -19,6 +20,7 @@ from controller.leader.leader import ShardLeader
 from controller.leader.shard_controller import ShardController
 from controller.leader.shard_spreader import ShardSpreader
 from controller.leadership.election import Elections
+from controller.leadership.transitions import Role
 from controller.peers import Peers, addresses
 from controller.status import daemon_status, shard_documents, subscription_document, summaries, topic_document
 from headgate.model.hashing import shard_of
@@ -42,26 +44,35 @@ class SharedAnswer(Generic[ValueT]):
     """One answer for all who ask at about the same time."""
 
     def __init__(
-        self, make: Callable[[], Awaitable[ValueT]], *, seconds: float = MIN_PAUSE_SECONDS, pause_factor: float = 0.0
+        self,
+        make: Callable[[], Awaitable[ValueT]],
+        *,
+        about: Callable[[], object] = lambda: None,
+        seconds: float = MIN_PAUSE_SECONDS,
+        pause_factor: float = 0.0,
     ) -> None:
-        """Use an answer for ``seconds``, or ``pause_factor`` times as long as it took; at most `MAX_PAUSE_SECONDS`."""
+        """Use an answer for ``seconds``, or ``pause_factor`` times as long as it took; at most `MAX_PAUSE_SECONDS`.
+
+        ``about`` returns what an answer holds for: one that was made for another value is not used.
+        """
         self._make = make
+        self._about = about
         self._seconds = seconds
         self._pause_factor = pause_factor
-        self._answer: tuple[ValueT, float] | None = None
-        """The last answer, and until when it is used."""
+        self._answer: tuple[ValueT, float, object] | None = None
+        """The last answer, until when it is used, and what it is about."""
         self._making = asyncio.Lock()
 
     async def get(self) -> ValueT:
         """Return the last answer while it is young, otherwise a new one."""
         loop = asyncio.get_running_loop()
         async with self._making:
-            if self._answer is None or loop.time() >= self._answer[1]:
-                began = loop.time()
+            if self._answer is None or loop.time() >= self._answer[1] or self._about() != self._answer[2]:
+                began, about = loop.time(), self._about()
                 value = await self._make()
                 took_seconds = loop.time() - began
                 pause_seconds = min(max(self._seconds, self._pause_factor * took_seconds), MAX_PAUSE_SECONDS)
-                self._answer = value, loop.time() + pause_seconds
+                self._answer = value, loop.time() + pause_seconds, about
             return self._answer[0]
 
 
@@ -94,8 +105,8 @@ class ClusterStatus:
         self._started_at_ms = now_ms()
         self._peers = peers
         self._history = History()
-        self._own = SharedAnswer(self._collect, pause_factor=PAUSE_FACTOR)
-        self._overview = SharedAnswer(self._merge)
+        self._own = SharedAnswer(self._collect, about=self._terms, pause_factor=PAUSE_FACTOR)
+        self._overview = SharedAnswer(self._merge, about=self._terms)
         self._instances = SharedAnswer(self._find_instances, seconds=INSTANCES_SECONDS)
 
     async def part(self) -> DaemonPart:
@@ -139,6 +150,11 @@ class ClusterStatus:
             problem = "is not led by this daemon" if own else "has no leader"
             raise NotAnsweredError(f"shard {controller.shard}, the shard of topic {topic!r}, {problem}; try again soon")
         return name
+
+    def _terms(self) -> list[tuple[int, int]]:
+        """Return (shard, leader epoch) of what this daemon leads: a leader that answers names itself as leader."""
+        leading = (each for each in self.controllers if each.leadership.role is Role.LEADING)
+        return [(each.shard, each.leader.leader_epoch) for each in leading if each.leader is not None]
 
     async def _collect(self) -> DaemonPart:
         leaders = [each.leader for each in self.controllers if each.leader is not None]

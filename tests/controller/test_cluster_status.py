@@ -13,6 +13,7 @@ from aiohttp import web
 
 from controller.cluster_status import MAX_PAUSE_SECONDS, ClusterStatus, SharedAnswer
 from controller.leadership.session_secret import TOKEN_STEP_MS, SessionSecret
+from controller.leadership.transitions import Leadership, Role
 from controller.peers import Peers, addresses
 from metrics.api.history import SAMPLE_SECONDS
 from metrics.api.source import NotAnsweredError, UnknownNameError
@@ -23,6 +24,7 @@ from tests.support.samples.status_documents import (
     NOW_MS,
     FakeSource,
     part,
+    shard_document,
     subscription_document,
     subscription_summary,
     topic_document,
@@ -335,6 +337,31 @@ async def test_all_who_ask_within_a_second_share_one_question_to_the_other_daemo
     await asyncio.sleep(0.2)
     await status.overview()
     assert peers.asked == 2
+
+
+@pytest.mark.looptime
+async def test_a_leader_that_answers_just_after_a_transfer_names_itself(monkeypatch):
+    """An answer of the second before names the former leader. It is about other terms."""
+    status = status_of(QuietPeers())
+    controller = status.controllers[0]
+
+    def own(*_):
+        role, leader = controller.leadership.role.value, controller.leader
+        return (shard_document(role=role, leader_epoch=2 if leader is None else leader.leader_epoch),)
+
+    monkeypatch.setattr("controller.cluster_status.daemon_status", lambda *_: None)
+    monkeypatch.setattr("controller.cluster_status.shard_documents", own)
+    monkeypatch.setattr("controller.cluster_status.summaries", nothing)
+    assert (await status.overview()).cluster.shards[0].daemon is None
+
+    for epoch in (3, 5):
+        controller.leader, controller.leadership = SimpleNamespace(leader_epoch=epoch), Leadership(Role.LEADING)
+        (shard,) = (await status.overview()).cluster.shards
+        assert (shard.daemon, shard.leader_epoch) == ("one", epoch)
+
+
+async def nothing(*_):
+    return (), ()
 
 
 @pytest.mark.looptime
