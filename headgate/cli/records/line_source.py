@@ -26,6 +26,7 @@ import click
 
 from headgate.cli.context import CommandContext
 from headgate.cli.records import ndjson as lines
+from headgate.cli.records.csv_rows import Quotes
 from headgate.cli.records.produce_progress import OutcomeCounts, ProgressLine
 from headgate.cli.records.sending import REPORTED, OutgoingRecord, RecordSender
 from headgate.cli.terminal.async_stdio import READ_BLOCK_BYTES, read_blocks
@@ -41,10 +42,14 @@ if TYPE_CHECKING:
 class LineParser:
     """How a line becomes a record."""
 
-    parse: Callable[[lines.Line], lines.KeyedRecord | lines.BadLine | lines.BlankLine]
+    parse: Callable[[lines.Line], lines.KeyedRecord | lines.BadLine | lines.BlankLine | lines.Header]
     max_line_bytes: int = MAX_RECORD_BYTES
     advice: str = "correct the line, or skip invalid lines with --skip-bad-lines"
     """What to do about a line that is no record."""
+    quotes: Callable[[], Quotes] | None = None
+    """For CSV: a line feed inside quotes does not end a line."""
+    has_header: bool = False
+    """Whether the first line is needed to parse the others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,15 +146,16 @@ class LineImport:
     def _record(self, source: Path, line: lines.Line) -> lines.KeyedRecord | None:
         """Return the record in ``line``; None for an invalid line, which is skipped or sets the reason to stop."""
         record = self._parser.parse(line)
-        if isinstance(record, lines.KeyedRecord):
+        if isinstance(record, lines.KeyedRecord | lines.Header):
             self.counts.byte_order_marks += record.has_mark
-            return record
+            return record if isinstance(record, lines.KeyedRecord) else None
         if isinstance(record, lines.BlankLine):
             self.counts.blank += 1
             return None
         problem = f"{_display_name(source)}:{record.number} {record.problem}"
-        if not self._skip_bad_lines:
-            self._sender.stop = HeadgateError(f"{problem}; {self._parser.advice}")
+        if record.ends or not self._skip_bad_lines:
+            advice = "correct this line" if record.ends else self._parser.advice
+            self._sender.stop = HeadgateError(f"{problem}; {advice}")
             return None
         self.counts.skipped += 1
         if self.counts.skipped <= REPORTED:
@@ -177,12 +183,17 @@ class LineImport:
         return found
 
     async def _lines(self, source: Path, beginning: _Beginning) -> AsyncGenerator[lines.Line, None]:
-        """Yield the lines of ``source`` from ``beginning`` on. Raises OSError."""
+        """Yield the lines of ``source`` from ``beginning`` on, after its header. Raises OSError."""
+        if beginning.offset and self._parser.has_header:
+            async with aclosing(self._lines(source, _Beginning())) as found:
+                yield await anext(found)
+        quotes = self._parser.quotes
         splitter = lines.LineSplitter(
             offset=beginning.offset,
             number=beginning.number,
             max_line_bytes=self._parser.max_line_bytes,
             hasher=beginning.hasher,
+            quotes=None if quotes is None else quotes(),
         )
         file = self._context.standard_input() if str(source) == "-" else os.open(source, os.O_RDONLY)
         try:

@@ -19,23 +19,28 @@ Rules:
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from decimal import Decimal
 from hashlib import blake2b
 from math import floor
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
 
 from headgate.cli.terminal.iso_time import iso_time_ms
 from headgate.protocol.messages import MAX_RECORD_BYTES
 
+if TYPE_CHECKING:
+    from headgate.cli.records.csv_rows import Quotes
+
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _OBJECT: msgspec.json.Decoder[dict[str, msgspec.Raw]] = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _ANYTHING = msgspec.json.Decoder(msgspec.Raw)
 _STRING = msgspec.json.Decoder(str)
 _MAX_FIELDS_SHOWN = 8
+_NUMBER: Final = re.compile(r"-?[0-9]+(\.[0-9]+)?([eE][-+]?[0-9]+)?")
 
 TimestampUnit = Literal["s", "ms", "us", "ns"]
 UNITS_PER_SECOND: Final[dict[TimestampUnit, int]] = {"s": 1, "ms": 1000, "us": 10**6, "ns": 10**9}
@@ -53,6 +58,8 @@ class Line:
     text: bytes | None
     digest: bytes = b""
     """Of everything up to ``end_offset``, for a named producer."""
+    more_lines: int = 0
+    """Lines after the first: a quoted field of CSV may contain line feeds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +68,8 @@ class BadLine:
 
     number: int
     problem: str
+    ends: bool = False
+    """Whether the run ends even if invalid lines are skipped: the line says what the others mean."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +77,14 @@ class BlankLine:
     """A line of a JSON source with nothing but white space, which is no record."""
 
     number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """The names of the columns of a source of CSV, which are no record."""
+
+    has_mark: bool = False
+    """See `KeyedRecord`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +101,8 @@ class KeyedRecord:
     """See `Line`."""
     has_mark: bool = False
     """Whether a byte order mark before the line was left out."""
+    more_lines: int = 0
+    """See `Line`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +130,14 @@ class LineSplitter:
         number: int = 0,
         max_line_bytes: int = MAX_RECORD_BYTES,
         hasher: blake2b | None = None,
+        quotes: Quotes | None = None,
     ) -> None:
-        """Start at byte ``offset``, after line ``number``. ``hasher`` of what precedes, if lines need a digest."""
+        """Start at byte ``offset``, after line ``number``. ``hasher`` of what precedes, if lines need a digest.
+
+        With ``quotes``, a line feed inside them does not end a line.
+        """
+        self._quotes = quotes
+        self._more_lines = 0
         self._hasher = hasher
         self._offset = offset
         self._number = number
@@ -128,7 +153,11 @@ class LineSplitter:
             self._offset += len(part) + 1
             if self._hasher is not None:
                 self._hasher.update(part + b"\n")
-            yield from self._complete()
+            if self._quotes is not None and self._quotes.is_open:
+                self._buffer(b"\n")
+                self._more_lines += 1
+            else:
+                yield from self._complete()
         self._buffer(parts[-1])
         self._offset += len(parts[-1])
         if self._hasher is not None:
@@ -140,6 +169,8 @@ class LineSplitter:
             yield from self._complete()
 
     def _buffer(self, part: bytes) -> None:
+        if self._quotes is not None:
+            self._quotes.feed(part)
         if self._is_too_long or len(self._partial_line) + len(part) > self._max_line_bytes:
             self._is_too_long = True
             self._partial_line.clear()
@@ -147,12 +178,15 @@ class LineSplitter:
             self._partial_line += part
 
     def _complete(self) -> Iterator[Line]:
-        self._number += 1
+        number, more_lines = self._number + 1, self._more_lines
+        self._number, self._more_lines = number + more_lines, 0
+        if self._quotes is not None:
+            self._quotes.reset()
         text = bytes(self._partial_line)
         overlong, self._is_too_long = self._is_too_long, False
         self._partial_line.clear()
         digest = b"" if self._hasher is None else self._hasher.copy().digest()
-        yield Line(self._number, self._offset, None if overlong else text, digest)
+        yield Line(number, self._offset, None if overlong else text, digest, more_lines)
 
 
 def json_text(line: Line, text: bytes) -> bytes:
@@ -183,7 +217,7 @@ def keyed_record(line: Line, form: LineFormat) -> KeyedRecord | BadLine | BlankL
         )
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         return BadLine(line.number, f"is not JSON: {_reason(error)}")
-    except _MissingKeyError as error:
+    except MissingKeyError as error:
         return BadLine(line.number, str(error))
     assert key is not None, "one of the three is given"
     if len(key) + len(text) > MAX_RECORD_BYTES:
@@ -200,7 +234,7 @@ def _separated(line: Line, text: bytes, separator: bytes) -> KeyedRecord | BadLi
     return KeyedRecord(line.number, line.end_offset, key, value, digest=line.digest)
 
 
-class _MissingKeyError(Exception):
+class MissingKeyError(Exception):
     """The object has no usable key or timestamp. The text gives the reason."""
 
 
@@ -212,28 +246,42 @@ def _field(fields: dict[str, msgspec.Raw], name: str) -> bytes:
         if inner is not None and bytes(inner)[:1] == b"{":
             return _field(_OBJECT.decode(inner), rest)
     if raw is None:
-        raise _MissingKeyError(f"has no field {name!r}; its fields are {_format_names(fields)}")
+        raise MissingKeyError(f"has no field {name!r}; its fields are {_format_names(fields)}")
     return bytes(raw)
 
 
 def _timestamp(fields: dict[str, msgspec.Raw], form: LineFormat) -> int:
     assert form.timestamp_field is not None, "a timestamp is read from a field"
     name, text = form.timestamp_field, _field(fields, form.timestamp_field)
+    where = f"field {name!r}"
     if text[:1] == b'"':
-        try:
-            return iso_time_ms(_STRING.decode(text))
-        except ValueError as error:
-            raise _MissingKeyError(f"has no timestamp in field {name!r}: {error}") from None
+        return _iso_ms(_STRING.decode(text), where)
+    return _number_ms(text.decode(), where, form.timestamp_unit)
+
+
+def text_time_ms(text: str, where: str, unit: TimestampUnit) -> int:
+    """Return the time in ``text``, a number since 1970 or ISO 8601; raises MissingKeyError."""
+    return _number_ms(text, where, unit) if _NUMBER.fullmatch(text) else _iso_ms(text, where)
+
+
+def _iso_ms(text: str, where: str) -> int:
     try:
-        at_ms = Decimal(text.decode()) * 1000 / UNITS_PER_SECOND[form.timestamp_unit]
+        return iso_time_ms(text)
+    except ValueError as error:
+        raise MissingKeyError(f"has no timestamp in {where}: {error}") from None
+
+
+def _number_ms(text: str, where: str, unit: TimestampUnit) -> int:
+    try:
+        at_ms = Decimal(text) * 1000 / UNITS_PER_SECOND[unit]
     except (ArithmeticError, ValueError):
-        raise _MissingKeyError(
-            f"has no timestamp in field {name!r}: write a number since 1970, or a text such as 2026-01-31T18:00:00Z"
+        raise MissingKeyError(
+            f"has no timestamp in {where}: write a number since 1970, or a text such as 2026-01-31T18:00:00Z"
         ) from None
     if not PLAUSIBLE_MS.start <= at_ms < PLAUSIBLE_MS.stop:
-        raise _MissingKeyError(
-            f"has the timestamp {text[:40].decode()} in field {name!r}, which is not between 1990 and 2100 in "
-            f"{form.timestamp_unit}: is its unit another one? See --timestamp-unit"
+        raise MissingKeyError(
+            f"has the timestamp {text[:40]} in {where}, which is not between 1990 and 2100 in "
+            f"{unit}: is its unit another one? See --timestamp-unit"
         )
     return floor(at_ms)
 
@@ -242,9 +290,9 @@ def _key_text(fields: dict[str, msgspec.Raw], name: str) -> bytes:
     text = _field(fields, name)
     kind = {b"{": "an object", b"[": "a list", b"n": "null"}.get(text[:1])
     if kind is not None:
-        raise _MissingKeyError(f"has {kind} in field {name!r}; a key must be a string, a number, true or false")
+        raise MissingKeyError(f"has {kind} in field {name!r}; a key must be a string, a number, true or false")
     if text == b'""':
-        raise _MissingKeyError(f"has an empty text in field {name!r}; a key must not be empty")
+        raise MissingKeyError(f"has an empty text in field {name!r}; a key must not be empty")
     return _STRING.decode(text).encode() if text[:1] == b'"' else text
 
 
@@ -278,7 +326,7 @@ _POSITION = msgspec.msgpack.Decoder(SourcePosition)
 
 def encode_position(record: KeyedRecord) -> bytes:
     """Return the position after ``record``."""
-    return msgspec.msgpack.encode(SourcePosition(record.end_offset, record.number, record.digest))
+    return msgspec.msgpack.encode(SourcePosition(record.end_offset, record.number + record.more_lines, record.digest))
 
 
 def decode_position(data: bytes) -> SourcePosition | None:

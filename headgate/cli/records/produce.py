@@ -1,4 +1,4 @@
-"""`headgate produce`: write lines to a topic, newline-delimited JSON or others, one record per line.
+"""`headgate produce`: write lines to a topic, newline-delimited JSON, CSV or others, one record per line.
 
 headgate.cli.records.line_source reads, sends and resumes. The summary counts records: accepted by the producer, stored
 (durable) and failed. Any failure sets exit code 1.
@@ -14,6 +14,7 @@ import click
 from headgate.cli.arguments import topic_argument
 from headgate.cli.context import CommandContext, with_context
 from headgate.cli.records import ndjson as lines
+from headgate.cli.records.csv_rows import Quotes, RowParser
 from headgate.cli.records.line_source import LineImport, LineParser, require_one_regular_file
 from headgate.cli.terminal.output import examples
 
@@ -22,13 +23,18 @@ from headgate.cli.terminal.output import examples
     epilog=examples(
         "headgate produce orders --key-field id events.ndjson",
         "tail -f app.log | headgate produce logs --key-field host --skip-bad-lines",
+        "headgate produce orders --csv --key-field id --timestamp-field at --timestamp-unit s events.csv",
         "headgate produce orders --key-field customer.id --name import-1 events.ndjson",
         "headgate read orders --format '%k\\t%v\\n' | headgate produce copies --key-separator '\\t'",
     ),
 )
 @topic_argument
 @click.argument("files", metavar="[FILE…|-]", nargs=-1, type=click.Path(path_type=Path, allow_dash=True))
-@click.option("--key-field", metavar="FIELD", help="Field that contains the key; a.b is field b inside field a.")
+@click.option(
+    "--key-field",
+    metavar="FIELD",
+    help="Field that contains the key; a.b is field b inside field a. With --csv, a column: its name or number from 1.",
+)
 @click.option("--key", metavar="TEXT", help="Use this key for every record, instead of --key-field.")
 @click.option(
     "--key-separator",
@@ -36,6 +42,8 @@ from headgate.cli.terminal.output import examples
     help="The key is what precedes this text in the line (\\t is a tab), the value what follows; not only JSON.",
 )
 @click.option("--raw", is_flag=True, help="With --key: lines need not be JSON.")
+@click.option("--csv", "is_csv", is_flag=True, help="Rows of CSV with a header; the value is the row as a JSON object.")
+@click.option("--no-header", is_flag=True, help="With --csv: the first row is a record too; the value is a JSON array.")
 @click.option(
     "--timestamp-field", metavar="FIELD", help="Field with the timestamp: a number since 1970, or a text in ISO 8601."
 )
@@ -63,13 +71,15 @@ def produce(
     key: str | None,
     key_separator: str | None,
     raw: bool,
+    is_csv: bool,
+    no_header: bool,
     timestamp_field: str | None,
     timestamp_unit: lines.TimestampUnit,
     skip_bad_lines: bool,
     name: str | None,
     as_json: bool,
 ) -> None:
-    """Write lines from FILEs, or standard input, to TOPIC: newline-delimited JSON, or any text.
+    """Write lines from FILEs, or standard input, to TOPIC: newline-delimited JSON, CSV, or any text.
 
     Each line is one record. Its value is the unchanged line without its line feed, its key is the text of one field.
     A carriage return before the line feed is part of the value. Blank lines are records with --raw, and otherwise
@@ -79,10 +89,14 @@ def produce(
         raise click.UsageError("give exactly one of --key-field FIELD, --key TEXT and --key-separator TEXT")
     if "" in (key, key_separator):
         raise click.UsageError("--key and --key-separator must not be empty")
+    if is_csv and (raw or key_separator is not None):
+        raise click.UsageError("--csv excludes --raw and --key-separator: a key of CSV is --key-field COLUMN")
+    if no_header and not is_csv:
+        raise click.UsageError("--no-header requires --csv")
     if raw and key is None:
         raise click.UsageError("--raw requires --key TEXT; with --key-separator, lines need not be JSON anyway")
     if timestamp_field is not None and (raw or key_separator is not None):
-        raise click.UsageError("--timestamp-field requires lines of JSON, so neither --raw nor --key-separator")
+        raise click.UsageError("--timestamp-field requires lines of JSON or CSV, so neither --raw nor --key-separator")
     sources = [Path("-")] if not files else list(files)
     if name is not None:
         require_one_regular_file(sources)
@@ -94,6 +108,10 @@ def produce(
         timestamp_field=timestamp_field,
         timestamp_unit=timestamp_unit,
     )
-    parser = LineParser(partial(lines.keyed_record, form=form))
+    if is_csv:
+        rows = RowParser(form, has_header=not no_header)
+        parser = LineParser(rows.parse, quotes=Quotes, has_header=not no_header)
+    else:
+        parser = LineParser(partial(lines.keyed_record, form=form))
     command = LineImport(context, topic, sources, parser=parser, skip_bad_lines=skip_bad_lines, name=name)
     command.run_command(as_json=as_json)

@@ -379,8 +379,8 @@ def test_what_is_not_stored_is_counted(invoke: Invoke, orders: FakeCluster, even
         (("--key-separator", ""), "--key and --key-separator must not be empty"),
         (("--key", ""), "--key and --key-separator must not be empty"),
         (("--key-field", "id", "--raw"), "--raw requires --key TEXT"),
-        (("--key", "k", "--raw", "--timestamp-field", "at"), "--timestamp-field requires lines of JSON"),
-        (("--key-separator", ":", "--timestamp-field", "at"), "--timestamp-field requires lines of JSON"),
+        (("--key", "k", "--raw", "--timestamp-field", "at"), "--timestamp-field requires lines of JSON or CSV"),
+        (("--key-separator", ":", "--timestamp-field", "at"), "--timestamp-field requires lines of JSON or CSV"),
     ],
 )
 def test_contradicting_options_are_wrong_usage(

@@ -1,0 +1,144 @@
+"""Convert rows of CSV to keyed records, for `headgate produce --csv`. Pure.
+
+Rules:
+
+1. Python's csv module decides what the fields of a row are, strictly: commas, double quotes, a doubled quote inside
+   quotes. A row ends with a line feed outside quotes; a carriage return before it is no part of the row.
+2. A record's value is the row as a JSON object with the names of the header, or as an array if there is no header.
+   All values are strings, with the characters of the field.
+3. A column is named by the header, or by its number from 1. A name of the header precedes a number.
+4. A row with more or fewer fields than the header, or than the first row, is a `BadLine`, and so is an empty key.
+5. A blank line is no record and is counted. So is a byte order mark, which is no part of the first row.
+6. A header that cannot name each column ends the run: without it, no row is a record.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from typing import Final
+
+import msgspec
+
+from headgate.cli.records.ndjson import (
+    BadLine,
+    BlankLine,
+    Header,
+    KeyedRecord,
+    Line,
+    LineFormat,
+    MissingKeyError,
+    json_text,
+    text_time_ms,
+)
+from headgate.protocol.messages import MAX_RECORD_BYTES
+
+_MARKS: Final = re.compile(rb'[",]')
+_QUOTE, _COMMA = b'",'
+
+
+class Quotes:
+    """Tells whether a row continues after a line feed: whether what was fed so far ends inside quotes."""
+
+    def __init__(self) -> None:
+        """Begin before a row."""
+        self.reset()
+
+    def reset(self) -> None:
+        """Begin another row."""
+        self.is_open = False
+        self._is_quoted_field = False
+        self._last = _COMMA
+
+    def feed(self, data: bytes) -> None:
+        """Read the next bytes of the row."""
+        for mark in _MARKS.finditer(data) if self.is_open or b'"' in data else ():
+            at = mark.start()
+            previous = data[at - 1] if at else self._last
+            if self.is_open:
+                self.is_open = data[at] != _QUOTE
+            elif data[at] == _COMMA:
+                self._is_quoted_field = False
+            else:
+                begins, again = previous == _COMMA, previous == _QUOTE and self._is_quoted_field
+                self.is_open = self._is_quoted_field = begins or again
+        if data:
+            self._last = data[-1]
+
+
+class RowParser:
+    """Parses the rows of one source after the other; the first line of each is its header."""
+
+    def __init__(self, form: LineFormat, *, has_header: bool) -> None:
+        """Without a header, the first row tells the number of columns."""
+        # The module's own limit is 128 KiB per field. Rows above the size of a record do not reach it.
+        csv.field_size_limit(MAX_RECORD_BYTES)
+        self._form = form
+        self._has_header = has_header
+        self._names: list[str] | None = None
+        self._columns: int | None = None
+
+    def parse(self, line: Line) -> KeyedRecord | BadLine | BlankLine | Header:
+        """Return what ``line`` contains."""
+        if line.number == 1:
+            self._names = self._columns = None
+        is_header = self._has_header and line.number == 1
+        if line.text is None:
+            problem = f"is longer than {MAX_RECORD_BYTES} bytes, the maximum record size: is a quote not closed?"
+            return BadLine(line.number, problem, ends=is_header)
+        text = json_text(line, line.text)
+        try:
+            row = next(csv.reader([text.decode()], strict=True), [])
+            if is_header:
+                self._set_header(row)
+                return Header(has_mark=len(text) < len(line.text))
+            return self._record(line, row, has_mark=len(text) < len(line.text)) if row else BlankLine(line.number)
+        except UnicodeDecodeError as error:
+            return BadLine(line.number, f"is not UTF-8 at its byte {error.start + 1}", ends=is_header)
+        except csv.Error as error:
+            return BadLine(line.number, f"is not CSV: {error}", ends=is_header)
+        except MissingKeyError as error:
+            return BadLine(line.number, str(error), ends=is_header)
+
+    def _set_header(self, row: list[str]) -> None:
+        twice = sorted({name for name in row if row.count(name) > 1})
+        if not row:
+            raise MissingKeyError("is blank, but must be the header; see --no-header")
+        if twice:
+            raise MissingKeyError(f"is a header with several columns {twice[0]!r}")
+        self._names, self._columns = row, len(row)
+        for column in (self._form.key_field, self._form.timestamp_field):
+            if column is not None:
+                self._index(column)
+
+    def _record(self, line: Line, row: list[str], *, has_mark: bool) -> KeyedRecord:
+        if self._columns is None:
+            self._columns = len(row)
+        if len(row) != self._columns:
+            whose = "the header" if self._has_header else "the first row"
+            at = f"column {min(len(row), self._columns) + 1} is {'extra' if len(row) > self._columns else 'missing'}"
+            raise MissingKeyError(f"has {len(row)} columns, and {whose} has {self._columns}: {at}")
+        form, key, timestamp_ms = self._form, self._form.key, None
+        if form.key_field is not None:
+            key = row[self._index(form.key_field)].encode()
+        if not key:
+            raise MissingKeyError(f"has an empty text in column {form.key_field!r}; a key must not be empty")
+        if form.timestamp_field is not None:
+            text, where = row[self._index(form.timestamp_field)], f"column {form.timestamp_field!r}"
+            timestamp_ms = text_time_ms(text, where, form.timestamp_unit)
+        value = msgspec.json.encode(row if self._names is None else dict(zip(self._names, row, strict=True)))
+        if len(key) + len(value) > MAX_RECORD_BYTES:
+            raise MissingKeyError(f"and its key exceed {MAX_RECORD_BYTES} bytes, the maximum record size")
+        return KeyedRecord(
+            line.number, line.end_offset, key, value, timestamp_ms, line.digest, has_mark, line.more_lines
+        )
+
+    def _index(self, column: str) -> int:
+        """Return the index of a column that is given by its name or its number."""
+        assert self._columns is not None, "a header or a row was read"
+        if self._names is not None and column in self._names:
+            return self._names.index(column)
+        if column.isascii() and column.isdigit() and 1 <= int(column[:9]) <= self._columns:
+            return int(column[:9]) - 1
+        known = "" if self._names is None else f" {', '.join(map(repr, self._names[:8]))}, or"
+        raise MissingKeyError(f"has no column {column!r}; its columns are{known} 1 to {self._columns}")
