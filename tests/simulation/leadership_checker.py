@@ -5,7 +5,8 @@
    daemon in maintenance leads nothing unless all are. Shards that an operator has transferred stay where they are.
 3. A shard moves to spread shards only if its leader led at least two more than the successor. Both have settled: the
    successor has run for `SETTLE_SECONDS`, and the term has lasted for so long, or for `TERM_SECONDS` if its daemon has
-   just started. A daemon spreads one shard at a time, except when it has just started.
+   just started. A view may be `VIEW_SECONDS` old: a successor that had settled may have been restarted meanwhile.
+   A daemon spreads one shard at a time, except when it has just started.
 4. A transfer that was reported as done has made that daemon the leader, and a description of the cluster names daemons
    that began the terms it names.
 5. No term outlasts `UNREACHABLE_SECONDS` in which its daemon does not reach the broker.
@@ -63,6 +64,8 @@ class LeadershipChecker:
     slowest_send_seconds: float = 0.0
     """In a calm world, from the call of `send` to the outcome."""
     started_at: dict[str, float] = field(default_factory=dict)
+    restarted_settled: dict[str, bool] = field(default_factory=dict)
+    """Daemon → whether it had settled when it was restarted last."""
     """Daemon → when its present process started."""
     _spreading: dict[int, str] = field(default_factory=dict)
     """Shard → the daemon that has just passed it on to spread shards."""
@@ -125,6 +128,12 @@ class LeadershipChecker:
         """Return whether a daemon has started so recently that a transfer which ends now may not have been paced."""
         return now_seconds - self.started_at.get(daemon, -math.inf) < SETTLE_SECONDS + START_SECONDS + TRANSFER_SECONDS
 
+    def daemon_started(self, daemon: str, now_seconds: float) -> None:
+        """Follow a start, also one after another of the same daemon."""
+        before = self.started_at.get(daemon)
+        self.restarted_settled[daemon] = before is not None and now_seconds - before >= SETTLE_SECONDS
+        self.started_at[daemon] = now_seconds
+
     def check_terms_end(self, daemon: str, terms: Collection[tuple[int, float]], lost_at: float, now: float) -> None:
         """Check the terms of a daemon that has not reached the broker since ``lost_at``: (shard, start) (rule 5).
 
@@ -146,7 +155,8 @@ class LeadershipChecker:
             (self.terms[shard][-1].began_at, term_seconds),
             (self.started_at.get(target, 0.0), SETTLE_SECONDS),
         ):
-            if now_seconds - since < least_seconds:
+            seen_before = since == self.started_at.get(target) and self.restarted_settled.get(target, False)
+            if now_seconds - since < least_seconds and not (seen_before and now_seconds - since < VIEW_SECONDS):
                 raise InvariantViolationError(
                     f"shard {shard} moved from {source!r} to {target!r} to spread shards, {now_seconds - since:.1f} s "
                     "after the term or the daemon began"

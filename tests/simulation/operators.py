@@ -68,7 +68,7 @@ class Operators:
 
     async def daemon_undrain(self, admin: Admin, rng: random.Random) -> None:
         """End the maintenance of a daemon, if one is in maintenance."""
-        if drained := sorted(self._world.zookeeper.service_state.maintenance):
+        if drained := sorted(self._world.zookeeper.service_state.in_maintenance):
             name = rng.choice(drained)
             self._drained.pop(name, None)
             await self._maintain(admin, name, on=False)
@@ -232,7 +232,7 @@ class Operators:
         while True:
             await asyncio.sleep(EMPTIED_SECONDS)
             live = {each.name: each for each in self._world.daemons}
-            maintenance = self._world.zookeeper.service_state.maintenance
+            maintenance = self._world.zookeeper.service_state.in_maintenance
             others = {(name, started_at[name]) for name in live.keys() - maintenance}
             present = [(name, began) for name, began in sorted(self._drained.items()) if name in live]
             for name, began in present:
@@ -309,7 +309,7 @@ class Operators:
 
     def _takers(self, loser: SimulatedDaemon, since: float) -> list[str]:
         """Return the daemons that could have taken the shards of another one ``since`` then."""
-        maintenance = self._world.zookeeper.service_state.maintenance
+        maintenance = self._world.zookeeper.service_state.in_maintenance
         started_at = self._world.checker.leadership.started_at
         return [
             each.name
@@ -357,4 +357,4 @@ class Operators:
             leaders[shard] = next((each.instance for each in newest if each.instance in leading), None)
         state = world.zookeeper.service_state
         fixed = [shard for shard, session in state.fixed.items() if state.queues.get(shard, [None])[0] is session]
-        return unevenness(leaders, [each.name for each in world.daemons], state.maintenance, fixed)
+        return unevenness(leaders, [each.name for each in world.daemons], state.in_maintenance, fixed)

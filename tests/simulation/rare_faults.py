@@ -294,6 +294,8 @@ class RareFaults:
 
 def damaged(data: bytes, rng: random.Random) -> tuple[bytes, str]:
     """Return other bytes in place of ``data``, and how they differ."""
+    if not data:
+        return b"\0", "has one byte"
     at = rng.randrange(len(data))
     kind = rng.choice(["bit", "bit", "page", "end", "all"])
     if kind == "bit":

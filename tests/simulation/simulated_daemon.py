@@ -156,7 +156,7 @@ class SimulatedDaemon:
 
     def start(self) -> None:
         """Start the daemon's task."""
-        self.simulation.checker.leadership.started_at[self.name] = asyncio.get_running_loop().time()
+        self.simulation.checker.leadership.daemon_started(self.name, asyncio.get_running_loop().time())
         self._task = self.machine.run(asyncio.create_task, self._run())
 
     def observe(self, event: events.Event) -> None:

@@ -94,6 +94,21 @@ def test_only_a_settled_term_moves_and_only_to_a_settled_daemon(term_at: float, 
                 ledgers.spread(0, "a", "b", at=at)
 
 
+@pytest.mark.parametrize(("settled", "at"), [(True, 92.9), (True, 94.1), (False, 92.9)])
+def test_a_view_may_be_older_than_a_restart_of_the_successor(settled: bool, at: float) -> None:
+    ledgers = Ledgers(calm=True)
+    for shard in range(3):
+        ledgers.lead(shard, "a", at=0.0)
+    ledgers.checker.daemon_started("b", 0.0 if settled else 85.0)
+    ledgers.checker.daemon_started("b", 91.0)
+
+    if settled and at < 94.0:
+        ledgers.spread(0, "a", "b", at=at)
+    else:
+        with pytest.raises(InvariantViolationError, match="after the term or the daemon began"):
+            ledgers.spread(0, "a", "b", at=at)
+
+
 def test_the_terms_of_a_daemon_that_has_just_started_move_sooner() -> None:
     for at, settled in ((24.0, False), (25.0, True)):
         ledgers = Ledgers(calm=True)

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 import controller.leader.shard_controller
+import controller.leader.term_chunk
 import controller.snapshots.restore
 import coordinator.assignment_reconciler
 import coordinator.drain_monitor
@@ -96,7 +97,7 @@ def test_a_damaged_chunk_stops_its_shard_until_it_is_repaired_and_nothing_else_d
 
 
 def test_a_lost_chunk_stops_its_shard_until_it_is_back() -> None:
-    stories = [play(plan_with("damaged_object", seed)) for seed in (3, 25)]
+    stories = [play(plan_with("damaged_object", seed)) for seed in (3, 9)]
 
     assert all(rows(story, "is lost") for story in stories)
     for reason in ("no snapshot can replace it", "the ledger has a gap"):
@@ -115,7 +116,7 @@ def test_an_object_in_place_of_a_lost_one_is_found() -> None:
 
 
 def test_readers_of_a_damaged_object_name_it() -> None:
-    stories = [play(plan_with("damaged_object", seed)) for seed in (1, 4)]
+    stories = [play(plan_with("damaged_object", seed)) for seed in (2, 10)]
 
     ended = [row for story in stories for row in rows(story, " ends: ")]
     assert ended
@@ -174,7 +175,7 @@ def test_daemons_whose_clocks_run_fast_or_slow_keep_every_promise() -> None:
 
 def test_ledger_time_that_falls_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Planted: the first chunk of a term has the time of its leader's clock, although the ledger is ahead of it."""
-    monkeypatch.setattr(controller.leader.shard_controller, "max", lambda _, now_ms: now_ms, raising=False)
+    monkeypatch.setattr(controller.leader.term_chunk, "max", lambda _, now_ms: now_ms, raising=False)
 
     assert "and the one before it of" in first_violation(lambda seed: plan_with("clock_drift", seed), first=18)
 
@@ -216,11 +217,11 @@ def test_a_message_of_a_later_version_has_unknown_fields_in_each_struct() -> Non
 
 
 def test_retained_messages_have_no_effect_on_later_leaders() -> None:
-    """Those of devices are counted as refused, and requests are not read."""
+    """Sessions of MQTT 5 get no copies of them."""
     stories = [play(plan_with("retained_messages", seed)) for seed in (1, 4)]
 
     assert all(rows(story, "retains requests") for story in stories)
-    assert sum(story.device_rejections["retained"] for story in stories) > 0
+    assert [0, 0] == [story.device_rejections["retained"] for story in stories]
 
 
 def test_a_reader_that_is_revoked_while_it_delivers_compacted_records_leaves_nothing_open() -> None:
@@ -248,8 +249,8 @@ def test_an_external_segment_may_be_pruned_before_there_is_a_subscription() -> N
 def test_a_false_answer_of_a_drain_check_opens_no_gate_because_of_the_veto_of_the_leader(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    plan = plan_of(26, SPARSE)
+    plan = plan_of(16, SPARSE)
     assert play(plan).backlogs.claimed_falsely
     monkeypatch.setattr(coordinator.drain_monitor, "contradiction", lambda *_: None)
 
-    assert "counts as drained at" in first_violation(lambda seed: plan_of(seed, SPARSE), first=26)
+    assert "counts as drained at" in first_violation(lambda seed: plan_of(seed, SPARSE), first=16)

@@ -277,7 +277,7 @@ class FakeElections:
         """See `Elections.maintenance`."""
         if not self._in_contact.is_set() or not self._service.can_reach(self) or not self._may_use_nodes():
             return None
-        return frozenset(name for name, record in self._service.service_state.maintenance.items() if record.on)
+        return self._service.service_state.in_maintenance
 
     async def set_maintenance(self, name: str, *, on: bool, token: str) -> None:
         """See `Elections.set_maintenance`."""

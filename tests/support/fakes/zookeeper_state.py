@@ -43,6 +43,12 @@ class ServiceState:
     """Shard → the session to which an operator had its lock passed on."""
     instances: dict[str, tuple[Session, bytes]] = field(default_factory=dict)
     maintenance: dict[str, MaintenanceRecord] = field(default_factory=dict)
+    """One for each instance that has ever been in maintenance."""
+
+    @property
+    def in_maintenance(self) -> frozenset[str]:
+        """The instances that are in maintenance now."""
+        return frozenset(name for name, record in self.maintenance.items() if record.on)
 
     def place_behind(self, shard: int, first: Session, second: Session) -> None:
         """Move ``second`` behind ``first`` in a queue."""
