@@ -13,13 +13,12 @@ from controller.leadership.readiness import BROKER_LOST_SECONDS, STABLE_SECONDS,
 from controller.leadership.transitions import Role
 from controller.settings.load import SpreadSettings
 from controller.snapshots.job import take_snapshot
-from controller.store_probe import PROBE_INTERVAL_SECONDS, probe_writes
+from controller.store_probe import probe_writes
 from coordinator.steps import ResultT, Steps, complete
 from headgate.errors import StoreUnavailableError
 from headgate.ledger.ledger import Ledger
 from headgate.model import entries as e
 from headgate.model.hashing import shard_of
-from metrics import events
 from tests.support.waiting import never, until
 from tests.support.worlds.contenders import Cluster, Contender
 
@@ -54,17 +53,18 @@ class Daemons:
         await until(lambda: len(first.led) == SHARDS)
         return first
 
-    async def two_that_try_writes(self) -> tuple[Contender, Contender]:
-        """Start two daemons that lead the same number of shards, and try whether their stores accept writes."""
+    async def two(self) -> tuple[Contender, Contender]:
+        """Start two daemons that are ready, and lead the same number of shards."""
         a = await self.first()
         b = await self.start("b")
         await until(lambda: numbers(a, b) == [3, 3])
         await until(lambda: not a.spreader.doubts_store() and not b.spreader.doubts_store())
-        for each in (a, b):
-            probe = asyncio.create_task(probe_writes(each.store, each.instruments, each.spreader.doubts_store))
-            self._stack.callback(probe.cancel)
-        await until(lambda: a.store.calls["delete"] and b.store.calls["delete"])
         return a, b
+
+    def try_writes(self, daemon: Contender) -> None:
+        """Let a daemon try now, and then again and again, whether its store accepts writes."""
+        probe = asyncio.create_task(probe_writes(daemon.store, daemon.instruments, daemon.spreader.doubts_store))
+        self._stack.callback(probe.cancel)
 
 
 @pytest.fixture
@@ -495,10 +495,12 @@ async def test_the_shards_of_a_daemon_whose_store_refuses_writes_move_to_one_who
     daemons: Daemons,
 ) -> None:
     daemons.unreachable_seconds, daemons.settings = 600, SpreadSettings(settle_seconds=1)
-    a, b = await daemons.two_that_try_writes()
+    a, b = await daemons.two()
 
     accepted, a.store.create = a.store.create, refused  # type: ignore[method-assign]
-    await until(lambda: numbers(a, b) == [0, 6], PROBE_INTERVAL_SECONDS + STORE_LOST_SECONDS + 10)
+    for each in (a, b):
+        daemons.try_writes(each)
+    await until(lambda: numbers(a, b) == [0, 6], STORE_LOST_SECONDS + 10)
     await until(lambda: b.spreader.state_of("a") == "no_store")
     assert await b.spreader.transfer(0, "a") == "daemon 'a' cannot write to the store: see its log"
 
@@ -511,12 +513,14 @@ async def test_the_shards_of_a_daemon_whose_store_refuses_writes_move_to_one_who
 async def test_nothing_moves_while_the_store_refuses_the_writes_of_all(daemons: Daemons) -> None:
     """One daemon may notice it half a minute before the others try a write by themselves."""
     daemons.unreachable_seconds, daemons.settings = 600, SpreadSettings(settle_seconds=1)
-    a, b = await daemons.two_that_try_writes()
+    a, b = await daemons.two()
     led = a.led, b.led
+    daemons.try_writes(b)
+    await until(lambda: b.store.calls["delete"])
 
     accepted = a.store.create, b.store.create
     a.store.create = b.store.create = refused  # type: ignore[method-assign]
-    a.instruments.observe(events.StoreOperationFailed(operation="create"))
+    daemons.try_writes(a)
     await never(lambda: (a.led, b.led) != led, STORE_LOST_SECONDS + 60)
     a.store.create, b.store.create = accepted  # type: ignore[method-assign]
     await never(lambda: (a.led, b.led) != led, 30)
