@@ -18,8 +18,7 @@ from typing import Final, NamedTuple
 
 from headgate.errors import LedgerError, ObjectMissingError, StoreUnavailableError
 from headgate.event_log import get_logger
-from headgate.ledger.chunk_ranges import compacted_through, ranges_to_read
-from headgate.ledger.compacted import CompactedObject, manifest_ranges, read_manifest
+from headgate.ledger.compacted import CompactedObject
 from headgate.ledger.ledger import Ledger
 from headgate.ledger.record_columns import RecordColumns
 from headgate.protocol.messages import TopicInfo
@@ -27,6 +26,7 @@ from headgate.reading.compacted_reader import CompactedRecords
 from headgate.reading.head import POLL_SECONDS, Head
 from headgate.reading.segment_reader import COMPACTION_RECHECK_SECONDS
 from headgate.reading.time_lookup import first_chunk_at
+from headgate.reading.topic_files import list_objects
 
 CONCURRENT_CHUNK_READS: Final = 8
 """Chunks that are read concurrently, hence the most that are in memory."""
@@ -197,21 +197,15 @@ class TopicReader:
                 self._next_chunk = number + 1
 
     async def _plan(self) -> _Plan:
-        store, shard = self._ledger.store, self._ledger.shard
-        ranges = [each for each in ranges_to_read(await manifest_ranges(store, shard)) if each.last >= self._next_chunk]
+        found = await list_objects(self._ledger, self._next_chunk)
         objects = [
             item
-            for chunks in ranges
+            for manifest in found.manifests
             # A parent has a lower number than its children.
-            for item in sorted((await read_manifest(store, shard, chunks)).objects, key=_place)
+            for item in sorted(manifest.objects, key=_place)
             if item.topic_id == self._topic_id and self._is_wanted(item.segment)
         ]
-        after = max(compacted_through(ranges), self._next_chunk - 1)
-        numbers = await self._ledger.numbers(after=after)
-        if numbers and numbers[0] != after + 1:
-            raise ObjectMissingError(f"chunk {after + 1} of shard {shard} is missing; try again")
-        await self._ledger.make_durable()
-        return _Plan(objects, after, numbers)
+        return _Plan(objects, found.compacted_through, found.chunks)
 
     async def _object_records(self, item: CompactedObject) -> AsyncGenerator[LedgerRecord]:
         async for rows in self._compacted.slices(item, self._next_offsets.get(item.segment, 0)):

@@ -38,6 +38,8 @@ RUN_BY = {
     # They start a node, or a process without end.
     "drain serve": "drain/service/test_service.py",
     "status --watch": "system/test_status_watch.py",
+    "topic files": "headgate/cli/topics/test_files.py",
+    "topic files --json": "headgate/cli/topics/test_files.py",
     "up --data": "controller/cli/test_up.py",
     "up --external": "controller/cli/test_up.py",
     "up --results": "controller/cli/test_up.py",

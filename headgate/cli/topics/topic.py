@@ -11,6 +11,7 @@ from headgate.cli.completion import complete_topic
 from headgate.cli.context import CommandContext, with_context
 from headgate.cli.terminal.confirmation import ask_first, dry_run_option, require_consent, yes_option
 from headgate.cli.terminal.output import examples, json_option, print_json, print_table
+from headgate.cli.topics.files import files
 from headgate.cli.topics.policy_format import DEFAULT, count, retention, switch
 from headgate.cli.topics.segment_tree import draw_topic, format_bytes, import_lines
 from headgate.cli.topics.transfer import copy, export, import_records
@@ -29,11 +30,12 @@ if TYPE_CHECKING:
     ),
 )
 def topic() -> None:
-    """Create, import, list, describe, split, merge, set, copy, export, prune and delete topics."""
+    """Create, import, list, describe, split, merge, set, copy, export, prune and delete topics; list their files."""
 
 
 topic.add_command(copy)
 topic.add_command(export)
+topic.add_command(files)
 topic.add_command(import_records)
 
 

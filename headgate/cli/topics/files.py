@@ -1,0 +1,79 @@
+"""`headgate topic files`: where other programs find the records of a topic."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
+
+import click
+
+from headgate.cli.arguments import topic_argument
+from headgate.cli.context import CommandContext, with_context
+from headgate.cli.terminal.output import examples, json_option, print_json, print_table
+
+if TYPE_CHECKING:
+    from headgate.reading.topic_files import TopicFile
+    from headgate.views.topics import TopicInfo
+
+
+@click.command(
+    epilog=examples(
+        "headgate topic files orders",
+        "headgate topic files orders --json > orders.json",
+    ),
+)
+@topic_argument
+@json_option
+@with_context
+def files(context: CommandContext, topic: str, as_json: bool) -> None:
+    """List the Parquet files that hold the records of TOPIC, each record once.
+
+    A compacted file holds only records of one segment of TOPIC. A chunk also has other rows: select fact "record", the
+    topic id and the segments that --json prints. If a file disappears while it is read, list again.
+    """
+    description, found = context.run(_files(context, topic))
+    listed = listing(description, found, context.client_config().ledger_url)
+    if as_json:
+        print_json(listed)
+        return
+    print_table(
+        ("kind", "chunks", "segment", "offsets", "location"),
+        [
+            (
+                each["kind"],
+                f"{each['first_chunk']}-{each['last_chunk']}",
+                "" if each["segment"] is None else str(each["segment"]),
+                "" if each["segment"] is None else f"{each['first_offset']}-{each['end_offset'] - 1}",
+                each["location"],
+            )
+            for each in listed["files"]
+        ],
+        numbers=("segment",),
+    )
+
+
+def listing(topic: TopicInfo, files: list[TopicFile], ledger_url: str) -> dict[str, Any]:
+    """Return what ``--json`` prints. Pure."""
+    import msgspec  # noqa: PLC0415 - not needed to print help
+
+    base = location(ledger_url)
+    return {
+        "topic": topic.topic,
+        "topic_id": topic.topic_id,
+        "shard": topic.shard,
+        "segments": [each.segment for each in topic.segments],
+        "files": [{"location": f"{base}/{each.path}", **msgspec.structs.asdict(each)} for each in files],
+    }
+
+
+def location(ledger_url: str) -> str:
+    """Return what Parquet readers call the ledger: the path of a folder, or the URL of a bucket."""
+    parts = urlsplit(ledger_url)
+    return (unquote(parts.path) if parts.scheme == "file" else ledger_url).rstrip("/")
+
+
+async def _files(context: CommandContext, topic: str) -> tuple[TopicInfo, list[TopicFile]]:
+    from headgate.reading.topic_files import topic_files  # noqa: PLC0415 - not needed to print help
+
+    async with context.open_topic(topic) as source:
+        return source.description, await topic_files(source.ledger, source.description)

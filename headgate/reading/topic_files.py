@@ -1,0 +1,109 @@
+"""Which objects of a ledger hold the records of a topic, each record once.
+
+Compacted objects hold the records of the oldest chunks, and the chunks after them the rest. A chunk that was compacted
+may still exist, and a manifest still names objects of pruned segments, which are deleted: neither is listed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Final, Literal, NamedTuple
+
+import msgspec
+
+from headgate.errors import ObjectMissingError
+from headgate.ledger.chunk_ranges import compacted_through, ranges_to_read
+from headgate.ledger.compacted import Manifest, manifest_ranges, read_manifest
+from headgate.ledger.ledger import Ledger
+from headgate.ledger.paths import chunk_path
+from headgate.views.topics import TopicInfo
+
+MAX_ATTEMPTS: Final = 3
+"""Compaction may replace a manifest before it is read; the next compaction is minutes away."""
+RETRY_SECONDS: Final = 1.0
+
+
+class TopicFile(msgspec.Struct, frozen=True, kw_only=True):
+    """One object with records of a topic."""
+
+    path: str
+    """Relative to the ledger's URL."""
+    kind: Literal["compacted", "chunk"]
+    first_chunk: int
+    """The first of the chunks whose records it replaces, or its own number."""
+    last_chunk: int
+    segment: int | None = None
+    """The only segment of a compacted object. A chunk may have records of any."""
+    first_offset: int | None = None
+    end_offset: int | None = None
+    """The offset after its last record."""
+
+
+class StoredObjects(NamedTuple):
+    """What holds the records of a shard, oldest first: manifests, then chunks."""
+
+    shard: int
+    manifests: list[Manifest]
+    compacted_through: int
+    """The manifests describe everything up to this chunk."""
+    chunks: list[int]
+
+
+async def list_objects(ledger: Ledger, first_chunk: int = 1) -> StoredObjects:
+    """Return what holds the records of the shard from ``first_chunk`` on, all of it durable.
+
+    Raises:
+        LedgerError: a manifest is damaged.
+        ObjectMissingError: a manifest or a chunk was replaced meanwhile, try again; or the ledger has a gap.
+        StoreUnavailableError: the store is unreachable.
+
+    """
+    store, shard = ledger.store, ledger.shard
+    ranges = [each for each in ranges_to_read(await manifest_ranges(store, shard)) if each.last >= first_chunk]
+    manifests = [await read_manifest(store, shard, chunks) for chunks in ranges]
+    after = max(compacted_through(ranges), first_chunk - 1)
+    numbers = await ledger.numbers(after=after)
+    if numbers and numbers[0] != after + 1:
+        raise ObjectMissingError(f"chunk {after + 1} of shard {shard} is missing; try again")
+    await ledger.make_durable()
+    return StoredObjects(shard, manifests, after, numbers)
+
+
+async def topic_files(ledger: Ledger, topic: TopicInfo) -> list[TopicFile]:
+    """Return the objects that hold the records of ``topic``, a current description from the leader.
+
+    Raises like `list_objects`.
+    """
+    for _ in range(MAX_ATTEMPTS - 1):
+        try:
+            objects = await list_objects(ledger)
+            break
+        except ObjectMissingError:
+            await asyncio.sleep(RETRY_SECONDS)
+    else:
+        objects = await list_objects(ledger)
+    return select_files(topic.topic_id, [each.segment for each in topic.segments], objects)
+
+
+def select_files(topic_id: int, segments: Iterable[int], objects: StoredObjects) -> list[TopicFile]:
+    """Return the files of the topic's existing ``segments``, oldest range first, then the chunks. Pure."""
+    existing = set(segments)
+    compacted = [
+        TopicFile(
+            path=item.path,
+            kind="compacted",
+            first_chunk=manifest.first,
+            last_chunk=manifest.last,
+            segment=item.segment,
+            first_offset=item.first_offset,
+            end_offset=item.end_offset,
+        )
+        for manifest in objects.manifests
+        for item in manifest.objects
+        if item.topic_id == topic_id and item.segment in existing
+    ]
+    return compacted + [
+        TopicFile(path=chunk_path(objects.shard, number), kind="chunk", first_chunk=number, last_chunk=number)
+        for number in objects.chunks
+    ]
