@@ -109,7 +109,7 @@ async def test_a_successor_that_was_too_slow_keeps_what_it_has_read_for_the_next
     target.store.freeze()
     problem = await source.spreader.transfer(0, target.name)
     assert problem is not None
-    assert "has not read the ledger" in problem
+    assert "was not ready to lead" in problem
     target.store.thaw()
 
     await until(lambda: target.name in daemons.keepers(0))

@@ -65,7 +65,7 @@ def test_the_overview_begins_with_totals():
     )
 
 
-def test_numbers_of_active_and_sealed_segments_are_told_apart():
+def test_numbers_of_active_and_sealed_segments_have_words():
     topic = topic_summary(active_segments=5, sealed_segments=1)
 
     assert " 5 + 1 sealed " in text_of(overview(part(topics=[topic])).parts["topics"])
