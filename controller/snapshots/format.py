@@ -35,7 +35,7 @@ from headgate.ledger.format_version import check_format
 from headgate.ledger.paths import snapshot_path
 from headgate.model.offset_ranges import OffsetRange, OffsetRanges
 
-FORMAT: Final = 4
+FORMAT: Final = 5
 PRODUCERS_PER_BLOCK: Final = 500
 BATCHES_PER_BLOCK: Final = 1000
 """Finished batches of those producers: 10 ms to decode if each batch has records in four segments."""

@@ -30,7 +30,7 @@ from headgate.errors import ForeignObjectError, LedgerError, LedgerFormatError, 
 from headgate.ledger.chunk import FORMAT
 from headgate.ledger.format_version import check_format
 from headgate.ledger.ledger import Ledger, run_start
-from headgate.ledger.paths import FORMER_CHUNKS_FOLDER, chunk_folder, snapshot_path
+from headgate.ledger.paths import FORMER_CHUNKS_FOLDER, FORMER_FOLDER_FORMAT, chunk_folder, snapshot_path
 
 OnUnusableSnapshot = Callable[[int], None]
 """Called with the shard of an unusable snapshot."""
@@ -192,7 +192,7 @@ async def refuse_former_folder(ledger: Ledger) -> None:
     """Raise LedgerFormatError if the chunks are where an older version looked for them: this is no new ledger."""
     former = f"{FORMER_CHUNKS_FOLDER}/shard={ledger.shard:04d}"
     if await ledger.store.names(former):
-        check_format(former, FORMAT - 1, FORMAT)
+        check_format(former, FORMER_FOLDER_FORMAT, FORMAT)
 
 
 def _other_history(ledger: Ledger, state: ShardState, chunk: int) -> OtherHistoryError:

@@ -23,7 +23,7 @@ from headgate.ledger.paths import chunk_name, chunk_numbers
 from headgate.ledger.sealed_parquet import check_sealed
 from headgate.storage.object_store import Store
 
-FORMAT: Final = 4
+FORMAT: Final = 5
 RETAINED_RESULTS: Final = 3
 """Results that are kept: the newest, one that a run may have started from, and one for a slow
 run."""

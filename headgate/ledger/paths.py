@@ -13,7 +13,8 @@ IDENTITY_PATH: Final = "ledger.json"
 MANIFESTS_FOLDER: Final = "manifests"
 """The folder of all shards' manifests (headgate.ledger.compacted)."""
 FORMER_CHUNKS_FOLDER: Final = "ledger"
-"""The same folder up to format 2."""
+FORMER_FOLDER_FORMAT: Final = 2
+"""The last format whose chunks were in that folder."""
 _CHUNK_NAME: Final = re.compile(r"([0-9]{12})\.parquet")
 _SNAPSHOT_NAME: Final = re.compile(r"([0-9]{12})\.snapshot")
 

@@ -21,7 +21,7 @@ def test_a_result_of_an_earlier_version_is_rejected_with_instructions():
 
     with pytest.raises(
         ResultError,
-        match=r"shard=0003/000000000007.parquet has format 1, .* reads format 4;.*move backlog/shard=0003 away",
+        match=r"shard=0003/000000000007.parquet has format 1, .* reads format 5;.*move backlog/shard=0003 away",
     ):
         decode_result(bytes(sink.getvalue()), shard=3, watermark=7)
 
