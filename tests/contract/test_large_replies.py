@@ -24,8 +24,8 @@ SUBSCRIPTIONS = 45
 
 @pytest.mark.parametrize("kind", ["mosquitto", "amqtt"])
 async def test_the_largest_reply_arrives(tmp_path: Path, kind: str) -> None:
-    names = ["s" * 100] * ((m.MAX_REPLY_BYTES - 1000) // 102)
-    topic = m.TopicInfo(topic="t", topic_id=1, shard=0, layout_epoch=1, segments=[], subscriptions=names)
+    names = ("s" * 100,) * ((m.MAX_REPLY_BYTES - 1000) // 102)
+    topic = m.TopicInfo(topic="t", topic_id=1, shard=0, layout_epoch=1, segments=(), subscriptions=names)
     payload = m.encode(m.Reply(request_id=7, leader_epoch=1, body=m.TopicReply(topic=topic)))
     states: list[bool] = []
     replies: list[m.Reply] = []
@@ -45,7 +45,9 @@ async def test_the_largest_reply_arrives(tmp_path: Path, kind: str) -> None:
             assert states == []
 
     assert len(parts) == m.MAX_PARTS
-    assert [reply.body for reply in replies] == [m.TopicReply(topic=topic)]
+    assert len(replies) == 1
+    same = replies[0].body == m.TopicReply(topic=topic)
+    assert same, "pytest would compare 32 MB word by word"
 
 
 async def test_a_list_of_many_large_subscriptions_leaves_the_leader_connected(tmp_path: Path) -> None:
