@@ -277,7 +277,7 @@ def _tiny_records(_: ShardState) -> m.ProduceBatch:
 def _rejected_acknowledgements(_: ShardState) -> m.AcknowledgeBatch:
     count = limit_of(m.AcknowledgeBatch, "acknowledgements")
     return m.AcknowledgeBatch(
-        **_on("crowd", 0), **PRODUCER, acknowledgements=[m.Acknowledgement(n % 4094, 0, 0, 1) for n in range(count)]
+        **_on("crowd", 0), acknowledgements=[m.Acknowledgement(n % 4094, 0, 0, 1) for n in range(count)]
     )
 
 

@@ -55,6 +55,7 @@ requests_per_second = 20
 producers = 1
 """
 """Honest: operator, shop, billing, gateway. The others attack with their own credentials."""
+HONEST_PRODUCER = "shop"
 
 TOPIC, SUBSCRIPTION, CONSUMER, PRODUCER = "orders", "billing", "b-1", "import-1"
 REPLY_SECONDS = 60.0
@@ -279,6 +280,9 @@ class Scene:
                 pass
 
     def _is_honest(self, entry: e.Entry) -> bool:
+        """Return whether the honest users wrote ``entry``. Their producer opens its identity again after a pause."""
+        if isinstance(entry, e.ProducerOpened):
+            return entry.user == HONEST_PRODUCER
         return isinstance(entry, e.RecordsStored | e.RecordsAcknowledged) and entry.topic_id == self.topic_id
 
     async def _acknowledged(self) -> bool:
