@@ -149,8 +149,8 @@ async def move(story: Story, folder: Path) -> None:
 
     config = stored_config(cluster) | {"ledger_url": cluster.ledger_url}
     store_config(cluster, config)
-    # The copy is another ledger: a disk of one machine would look like this to its daemon.
-    await refused(cluster, f"{folder.as_uri()} has no object ledger.json")
+    # The copy is another ledger, with an id of its own: a disk of one machine would look like this to its daemon.
+    await refused(cluster, f"{folder.as_uri()} is another ledger here: its object ledger.json has the id ")
     del config["ledger_id"]
     store_config(cluster, config)
     await story.daemon()
