@@ -252,7 +252,7 @@ async def test_objects_with_other_names_are_skipped(spark, ledger):
         (encode_result(Result(0, 7, ())), "000000000002.parquet says that it is result 7 of shard 0"),
         (
             with_metadata({"headgate-backlog": '{"format":9,"shard":0,"watermark":2}'}),
-            "2.parquet has format 9, this version of headgate reads format 4; run the newer version",
+            "2.parquet has format 9, this version of headgate reads format 5; run the newer version",
         ),
         (with_metadata({}), "000000000002.parquet is a Parquet object that headgate did not write; if the chunks"),
     ],
