@@ -95,19 +95,19 @@ async def test_a_real_ledger_has_no_differences(counting):
 
 
 @pytest.mark.spark
-async def test_a_changed_result_is_detected(counting, spark, monkeypatch, capsys):
+def test_a_changed_result_is_detected(counting, spark, monkeypatch, capsys):
     ledger, increments, whole = counting
     ledger.grow(5)
-    await verify(increments, whole, [0])
+    asyncio.run(verify(increments, whole, [0]))
     watermark = ledger.state.chunk
-    good = await read_result(LedgerChunks(ledger.url).store, 0, watermark)
+    good = asyncio.run(read_result(LedgerChunks(ledger.url).store, 0, watermark))
     rows = (replace(good.rows[0], records=good.rows[0].records + 1), *good.rows[1:])
     (ledger.root / result_path(0, watermark)).write_bytes(encode_result(replace(good, rows=rows)))
     built = []
     monkeypatch.setattr(command_line, "build_session", lambda **settings: built.append(settings) or spark)
     monkeypatch.setattr(type(spark), "stop", lambda self: None)
 
-    assert await asyncio.to_thread(main, ["--ledger", ledger.url, "--reader", "spark", "--conf", "spark.a=1"]) == 1
+    assert main(["--ledger", ledger.url, "--reader", "spark", "--conf", "spark.a=1"]) == 1
     assert built[0]["extra"] == {"spark.a": "1"}
     output = capsys.readouterr()
     assert "records" in output.out
@@ -115,7 +115,7 @@ async def test_a_changed_result_is_detected(counting, spark, monkeypatch, capsys
 
 
 @pytest.mark.spark
-async def test_an_error_of_one_reader_is_detected_by_the_other(counting, spark, monkeypatch, capsys):
+def test_an_error_of_one_reader_is_detected_by_the_other(counting, spark, monkeypatch, capsys):
     ledger, *_ = counting
     ledger.grow(5)
 
@@ -130,5 +130,5 @@ async def test_an_error_of_one_reader_is_detected_by_the_other(counting, spark, 
     monkeypatch.setattr(command_line, "build_session", lambda **_: spark)
     monkeypatch.setattr(type(spark), "stop", lambda self: None)
 
-    assert await asyncio.to_thread(main, ["--ledger", ledger.url]) == 1
+    assert main(["--ledger", ledger.url]) == 1
     assert "size_bytes" in capsys.readouterr().out
