@@ -20,7 +20,7 @@ class ShardCounts:
     connected_consumers: int = 0
     consumers_in_grace: int = 0
     longest_blocked_seconds: float = 0.0
-    """How long this leader has seen the longest blocked segment blocked."""
+    """How long the longest blocked segment has been blocked, under any leader."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
