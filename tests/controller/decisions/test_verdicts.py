@@ -3,11 +3,13 @@
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from controller.access.rules import OPEN
 from controller.decisions import verdicts
 from controller.decisions.verdicts import Accept, Duplicate, Judgement, judge_term
 from controller.state.dedup_window import WINDOW
+from controller.state.producers import MAX_SOURCE_POSITIONS
 from controller.state.shard_state import ShardState
 from coordinator.decisions.refusal import Refusal
 from headgate.model import entries as e
@@ -107,8 +109,8 @@ def test_a_refusal_does_not_change_the_state() -> None:
 # Name → batch, number of stored batches, newest durable chunk, judgement or (verdict, after a barrier).
 ROWS: dict[str, tuple[m.ProduceBatch, int, int, Any]] = {
     # After a barrier, because a deposed leader may not know the topic.
-    "row 11, an unknown topic": (batch(topic="other"), 0, 1, ("invalid", True)),
-    "row 15, a newer producer epoch starts at 0": (batch(0, epoch=3), 2, 3, Accept()),
+    "row 12, an unknown topic": (batch(topic="other"), 0, 1, ("invalid", True)),
+    "row 16, a newer producer epoch starts at 0": (batch(0, epoch=3), 2, 3, Accept()),
     "row 6, a newer producer epoch starts nowhere else": (batch(1, epoch=3), 1, 2, ("out_of_order", True)),
     # It was forgotten, so its first batch may be a delayed copy of a stored one.
     "row 4, an unknown producer at sequence 0": (batch(0, producer=77), 0, 1, ("forgotten", True)),
@@ -116,7 +118,7 @@ ROWS: dict[str, tuple[m.ProduceBatch, int, int, Any]] = {
     "row 10, a finished batch": (batch(1), 3, 4, Duplicate(3, [e.Placement(0, 0, 65535, 1, 1)], topic_id=1)),
     # The reply waits for the original's chunk, which is not durable yet.
     "row 10, a batch in flight": (batch(2), 3, 3, Duplicate(4, [e.Placement(0, 0, 65535, 2, 1)], topic_id=1)),
-    "row 15, the next sequence while the last is in flight": (batch(3), 3, 2, Accept()),
+    "row 16, the next sequence while the last is in flight": (batch(3), 3, 2, Accept()),
     "row 7, a sequence ahead": (batch(4), 3, 4, ("out_of_order", True)),
     # In Restate, rejecting the first and accepting the second in one epoch lost the first.
     "row 7, the second batch after the first was refused": (batch(1), 0, 1, ("out_of_order", True)),
@@ -125,7 +127,7 @@ ROWS: dict[str, tuple[m.ProduceBatch, int, int, Any]] = {
     "row 9, the same records for another topic": (batch(1, topic="other"), 3, 4, ("invalid", True)),
     "row 9, a changed batch under the same sequence": (batch(1, records=2), 3, 4, ("invalid", True)),
     # Stored at least once, without deduplication.
-    "row 15, a batch without a producer": (batch(None, producer=None), 0, 1, Accept()),
+    "row 16, a batch without a producer": (batch(None, producer=None), 0, 1, Accept()),
 }
 
 
@@ -176,3 +178,18 @@ def test_records_for_an_external_topic_are_invalid_after_a_barrier() -> None:
     state.apply(e.TopicImported(topic_id=9, topic="kinesis", token="i", segments=segments, positions="opaque"))
 
     assert verdict(judge_batch(batch(topic="kinesis"), state, durable=1)) == ("invalid", True)
+
+
+def test_a_source_position_is_stored_only_where_it_is_kept() -> None:
+    """Otherwise the next program under the name would continue elsewhere, and skip records or store them again."""
+    state, positioned = shard(), replace(batch(producer=5), topic_id=1, source_position=b"7")
+    opened = e.ProducerOpened(producer_id=5, producer_epoch=0, token="n", name="import", incarnation=1)
+    state.apply_all([opened], chunk=2, at_ms=0)
+    assert Accept() == judge_batch(positioned, state, 2)
+    assert ("invalid", True) == verdict(judge_batch(replace(positioned, topic_id=2), state, 2))
+    assert ("invalid", True) == verdict(judge_batch(replace(positioned, producer_id=PRODUCER), state, 2))
+
+    state.producers[5].source_positions = dict.fromkeys(range(2, 2 + MAX_SOURCE_POSITIONS), b"")
+    assert ("invalid", True) == verdict(judge_batch(positioned, state, 2))
+    state.producers[5].source_positions[1] = state.producers[5].source_positions.pop(2)
+    assert Accept() == judge_batch(positioned, state, 2)

@@ -182,10 +182,22 @@ async def test_any_other_reply_is_an_error_and_the_next_query_succeeds(service, 
     assert observer.of(events.DrainCheckFailed) == [events.DrainCheckFailed(reason=reason)]
 
 
+async def test_nobody_is_believed_while_the_own_process_does_not_run(service, tmp_path):
+    """Another program listens at its path."""
+    states = []
+    settings = {"pid": lambda: None, "on_state": lambda *state: states.append(state)}
+    async with checker_at(tmp_path, **settings) as checker, asyncio.TaskGroup() as tasks:
+        asking = tasks.create_task(checker.drained(query(1)))
+        await until(lambda: states)
+        asking.cancel()
+
+    assert (states, service.connections) == ([("degraded", "the Spark process does not run")], 0)
+
+
 async def test_a_hang_is_an_error_after_the_time_limit_and_closes_the_connection(service, tmp_path):
     service.may_answer.clear()
     observer = RecordingObserver()
-    async with checker_at(tmp_path, timeout_seconds=0.1, observer=observer) as checker:
+    async with checker_at(tmp_path, timeout_seconds=1.0, observer=observer) as checker:
         with pytest.raises(DrainCheckError, match="no answer from"):
             await checker.drained(query(1))
         assert observer.of(events.DrainCheckFailed)[0] == events.DrainCheckFailed(reason="timed_out")
