@@ -182,7 +182,7 @@ async def test_any_other_reply_is_an_error_and_the_next_query_succeeds(service, 
     assert observer.of(events.DrainCheckFailed) == [events.DrainCheckFailed(reason=reason)]
 
 
-async def test_nobody_is_believed_while_the_own_process_does_not_run(service, tmp_path):
+async def test_no_answer_is_believed_while_the_own_process_does_not_run(service, tmp_path):
     """Another program listens at its path."""
     states = []
     settings = {"pid": lambda: None, "on_state": lambda *state: states.append(state)}
