@@ -13,7 +13,7 @@ Pure. Importing a listing twice changes nothing. An update only adds and seals s
 7. A new segment of a topic with hashes has parents.
 
 Sources forget segments: Kinesis lists a closed shard until its records expire. An unlisted known
-parent therefore stays, and a segment pruned here is not added again. Only the first import can
+parent therefore stays. A segment pruned here was sealed, and is not added again. Only the first import can
 declare unlisted parents expired (``missing_parents``). KCL treats every parent that it cannot find
 as finished, so children can overtake a parent not discovered yet.
 """
@@ -137,6 +137,9 @@ class _Planner:
         """Check rule 6, and seal the segments that the source has sealed since."""
         for label in sorted(self._listed.keys() & self._known.keys()):
             self._update_known_segment(self._listed[label], self._known[label])
+        for label in sorted(self._listed.keys() & self._external.pruned):
+            if end_of(self._listed[label], self._external.positions) is None:
+                raise LayoutError(f"segment {label!r} is active; it was sealed, and is pruned")
 
     def add_segments(self) -> None:
         """Add the new segments, parents first, and seal their unlisted parents."""

@@ -161,12 +161,7 @@ class ExternalProgram:
         if self._imported:
             newest = listing[[*changed][-1]].parents[0]
             acknowledged = 0 if self._positions == "opaque" or changed[newest].sealed else self._acknowledged(newest)
-            read = [
-                label
-                for label, segment in changed.items()
-                if segment.is_finished(self._positions) or self._is_pruned(label)
-            ]
-            invalid = invalid_updates(list(listing.values()), self._imported, acknowledged, read)
+            invalid = invalid_updates(list(listing.values()), self._imported, acknowledged)
             for what in self._rng.sample(sorted(invalid), min(3, len(invalid))):
                 await self._try_invalid(admin, TOPIC, what, invalid[what])
         while True:

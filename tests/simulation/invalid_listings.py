@@ -6,7 +6,7 @@ Each breaks one rule of `controller.decisions.topic_import` and no other, so a l
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Final
 
@@ -19,13 +19,10 @@ HASH_BITS: Final = 8
 Listing = Sequence[m.SegmentImport]
 
 
-def invalid_updates(
-    listing: Listing, known: Mapping[str, m.SegmentImport], acknowledged: int, read: Collection[str]
-) -> dict[str, Listing]:
+def invalid_updates(listing: Listing, known: Mapping[str, m.SegmentImport], acknowledged: int) -> dict[str, Listing]:
     """Return what is wrong → a listing, for an update of a topic with the segments ``known`` to ``listing``.
 
-    ``acknowledged``: so many records of its newest parent are acknowledged. ``read``: segments that were read to their
-    end, and possibly pruned.
+    ``acknowledged``: so many records of its newest parent are acknowledged.
     """
     segments = {each.segment: each for each in listing}
     new = [each for each in listing if each.segment not in known]
@@ -38,7 +35,7 @@ def invalid_updates(
         found["an active segment is not listed"] = [each for each in known.values() if each.segment != active[0]]
     if acknowledged > 0:
         found["it ends before what is acknowledged"] = _with(listing, replace(parent, end_offset=acknowledged - 1))
-    if sealed := [each for each in known.values() if _is_sealed(each) and each.segment not in read]:
+    if sealed := [each for each in known.values() if _is_sealed(each)]:
         reopened = replace(sealed[0], sealed=False, end_offset=None)
         found["a sealed segment is active"] = _with(list(known.values()), reopened)
     if parent.hashes is not None:

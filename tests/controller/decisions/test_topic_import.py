@@ -217,6 +217,12 @@ def test_a_pruned_segment_is_not_added_again(split: Shard) -> None:
     assert {"d": 3, "e": 4} == ids(split)
 
 
+def test_a_pruned_segment_is_not_active_again(split: Shard) -> None:
+    split.apply(e.SegmentsPruned(topic_id=split.state.topics["orders"].topic_id, segments=[0]))
+
+    assert "segment 'a' is active; it was sealed, and is pruned" in split.rejected(seg("a"), B, C)
+
+
 def test_a_new_segment_may_have_a_pruned_parent_beside_another_one(shard: Shard) -> None:
     first, second = seg("p", hashes=None, sealed=True), seg("q", hashes=None)
     shard.imported(first, second, hash_bits=0)
