@@ -10,6 +10,7 @@ import re
 from pathlib import Path
 
 import nox
+from nox.command import CommandFailed
 
 PYTHONS = ("3.11", "3.12", "3.13")
 UNIT = "not contract and not security and not simulation and not spark and not system"
@@ -28,6 +29,7 @@ HEAVY = (
 """Packages that no test of the client needs, with most of the bytes of constraints-dev.txt."""
 WITH_SPARK = ("tests/headgate/ledger/test_flipped_bits.py", "tests/headgate/ledger/test_format_version.py")
 """Tests of the ledger that Spark reads too."""
+NOT_AUDITED = "not looked up, because pypi.org must be reached for that: repeat it where it is, as in CI ({})"
 
 nox.options.sessions = ["unit"]
 nox.options.default_venv_backend = "uv"
@@ -55,9 +57,27 @@ def client(session: nox.Session) -> None:
 @nox.session
 def audit(session: nox.Session) -> None:
     """Look up known vulnerabilities of every pinned package. It needs the Internet."""
-    session.install("pip-audit")
+    try:
+        session.install("pip-audit", silent=True)
+    except CommandFailed:
+        session.error(NOT_AUDITED.format("pip-audit cannot be installed"))
     for pinned in sorted(Path().glob("constraints*.txt")):
-        session.run("pip-audit", "--require-hashes", "--disable-pip", "--requirement", str(pinned))
+        # Without --strict, a package that the service does not answer for would pass.
+        command = ("pip-audit", "--strict", "--require-hashes", "--disable-pip", "--requirement", str(pinned))
+        output = str(session.run(*command, silent=True, success_codes=[0, 1]))
+        if problem := audit_problem(output):
+            session.error(f"{pinned}: {problem}")
+        session.log(f"{pinned}: no known vulnerabilities")
+
+
+def audit_problem(output: str) -> str | None:
+    """Return what pip-audit's ``output`` says against the packages; None: it has looked up all, and found nothing."""
+    lines = output.strip().splitlines() or ["no output"]
+    if any(re.match(r"Found \d+ known vulnerabilit", line) for line in lines):
+        return output.strip()
+    if lines == ["No known vulnerabilities found"]:
+        return None
+    return NOT_AUDITED.format(lines[-1])
 
 
 def run_tests(session: nox.Session, *selected: str) -> None:
