@@ -154,5 +154,6 @@ def test_versions_and_ports_are_those_of_the_program() -> None:
 
 def test_base_images_are_official_names_with_a_version() -> None:
     images = [*re.findall(r"^FROM (\S+)", TEXT, re.MULTILINE), *(service["image"] for service in SERVICES.values())]
+    named = r"daemon|(?:[a-z-]+/)?[a-z-]+:v?\d[\w.-]*(?:@sha256:\w+)?"
 
-    assert [] == [image for image in images if not re.fullmatch(r"daemon|(?:[a-z-]+/)?[a-z-]+:v?\d[\w.-]*", image)]
+    assert [] == [image for image in images if not re.fullmatch(named, image)]
