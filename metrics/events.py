@@ -181,7 +181,7 @@ class TermEnded(Event, frozen=True):
 
 
 class TransferEnded(Event, frozen=True):
-    """A transfer of a shard by this daemon ended. Before it passed the lock on, it refused requests for ``seconds``."""
+    """A transfer of a shard by this daemon ended, ``seconds`` after it stopped accepting requests for the successor."""
 
     shard: int
     reason: labels.TransferReason

@@ -213,7 +213,7 @@ class NothingDrained:
 class NoOtherDaemon:
     """What a daemon without others does for operators."""
 
-    async def transfer(self, _shard: int, daemon: str) -> str | None:
+    async def transfer(self, _shard: int, daemon: str, _token: str) -> str | None:
         return f"no daemon {daemon!r} is live"
 
     async def set_maintenance(self, _daemon: str, *, on: bool, token: str) -> str | None:  # noqa: ARG002 - nothing remembers it

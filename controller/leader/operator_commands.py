@@ -35,8 +35,11 @@ Reply = Callable[[m.AnyReplyBody | Refusal], None]
 class Operations(Protocol):
     """What a daemon can do for an operator. Both return why it was not done, None if it was."""
 
-    async def transfer(self, shard: int, daemon: str) -> str | None:
-        """Transfer a shard that this daemon leads; to itself: keep it."""
+    async def transfer(self, shard: int, daemon: str, token: str) -> str | None:
+        """Transfer a shard that this daemon leads; to itself: keep it.
+
+        A transfer that has failed for the command with this token is not tried again: the lock may have come back.
+        """
 
     async def set_maintenance(self, daemon: str, *, on: bool, token: str) -> str | None:
         """Begin or end the maintenance of a daemon, unless a command with this token has done it before."""
@@ -87,7 +90,7 @@ class OperatorCommands:
         task.add_done_callback(done)
 
     async def _move(self, operations: Operations, request: m.TransferShard) -> Answer:
-        problem = await operations.transfer(self._shard, request.daemon)
+        problem = await operations.transfer(self._shard, request.daemon, request.token)
         if problem is not None:
             return Refusal("invalid", problem)
         return m.Done() if request.daemon == self._instance else None

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from functools import partial
 
 import structlog
@@ -47,7 +47,9 @@ WRITE_TIMEOUT_SECONDS = 10.0
 HANDOVER_TIMEOUT_SECONDS = 5.0
 """Longest wait for the last commit during a handover."""
 TRANSFER_TIMEOUT_SECONDS = 10.0
-"""Longest wait until a successor has read the ledger."""
+"""Longest wait until a successor has read the ledger, and then until its term has begun."""
+FOLLOW_INTERVAL_SECONDS = 0.02
+"""How often a daemon that has passed the lock on looks for the next term."""
 PREPARE_INTERVAL_SECONDS = 0.01
 """How often a nominated successor reads new chunks."""
 CONTEND_BACKOFF = Backoff(first_seconds=0.25, longest_seconds=5.0, jitter=0)
@@ -118,9 +120,6 @@ class ShardController:
         """Serves the term. Its result says why the term failed; None if it has not."""
         self._catching_up: asyncio.Task[None] | None = None
         self._preparing: asyncio.Task[None] | None = None
-        self._transfer_limit: asyncio.TimerHandle | None = None
-        self._handed_over_at: float | None = None
-        """When this term stopped accepting requests for a handover."""
         self._attempts = 0
         """Attempts to start a term since the last successful one."""
         self._unreadable = 0
@@ -149,17 +148,17 @@ class ShardController:
         self, successor: str, reason: TransferReason, timeout_seconds: float = TRANSFER_TIMEOUT_SECONDS
     ) -> asyncio.Future[str | None]:
         """Transfer the shard to another daemon. Returns `Transfer.done`; a repeated call joins the first one."""
-        done: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
-        if self.leadership.role is not Role.LEADING:
-            done.set_result(f"daemon {self._instance!r} does not lead shard {self.shard}")
-        elif self.transfer is None:
-            self.transfer = Transfer(successor, reason, timeout_seconds, done)
-            self.post(Event.TRANSFER_REQUESTED)
-        elif self.transfer.successor == successor:
+        if self.transfer is not None and self.transfer.successor == successor:
             return self.transfer.done
+        transfer = Transfer(self.shard, successor, reason, timeout_seconds, self.post)
+        if self.transfer is not None:
+            transfer.done.set_result(f"shard {self.shard} is being transferred to daemon {self.transfer.successor!r}")
+        elif self.leadership.role is not Role.LEADING:
+            transfer.done.set_result(f"daemon {self._instance!r} does not lead shard {self.shard}")
         else:
-            done.set_result(f"shard {self.shard} is being transferred to daemon {self.transfer.successor!r}")
-        return done
+            self.transfer = transfer
+            self.post(Event.TRANSFER_REQUESTED)
+        return transfer.done
 
     async def run(self) -> None:
         """Follow, contend and lead until a requested stop is complete."""
@@ -180,8 +179,8 @@ class ShardController:
                     )
                 for action in actions:
                     await self._perform(action, event, tasks)
-                if self.transfer is not None and self.leader is None:
-                    self._end_transfer(f"the term ended: {event.value.replace('_', ' ')}")
+                if not self.leadership.transferring and (before.transferring or self.leader is None):
+                    self._end_transfer(event)
             tail.cancel()
             self._stop_preparing()
 
@@ -194,11 +193,12 @@ class ShardController:
                 assert self.leader is not None, "no leader to serve"
                 self._serving = tasks.create_task(self._serve(self.leader), name=f"leader-{self.shard}")
             case Action.END_TERM:
-                await self._end_term(event.value if self._handed_over_at is None else "handover")
+                orderly = event in (Event.SUCCESSOR_READY, Event.STOP_REQUESTED)
+                await self._end_term("handover" if orderly else event.value)
             case Action.HAND_OVER:
-                await self._hand_over()
-            case Action.NOMINATE | Action.PASS_ON | Action.ABANDON:
-                self._perform_transfer(action, event)
+                await self._hand_over(event)
+            case Action.NOMINATE | Action.PASS_ON | Action.FORGET:
+                self._perform_transfer(action, tasks)
             case Action.PREPARE:
                 self._stop_preparing()
                 self._standby.nominated(self.shard)
@@ -428,9 +428,11 @@ class ShardController:
             return str(error)
         return None
 
-    async def _hand_over(self) -> None:
+    async def _hand_over(self, event: Event) -> None:
         assert self.leader is not None, "no leader to hand over"
-        self._handed_over_at = asyncio.get_running_loop().time()
+        if self.transfer is not None and event is Event.SUCCESSOR_READY:
+            self.transfer.end_wait()
+            self.transfer.stopped_at = asyncio.get_running_loop().time()
         try:
             async with asyncio.timeout(HANDOVER_TIMEOUT_SECONDS):
                 await self.leader.hand_over()
@@ -438,35 +440,38 @@ class ShardController:
             # Uncommitted requests were not answered: their clients send them to the next leader.
             self._log.warning("handover.incomplete", limit_seconds=HANDOVER_TIMEOUT_SECONDS)
 
-    def _perform_transfer(self, action: Action, event: Event) -> None:
-        transfer = self.transfer
+    def _perform_transfer(self, action: Action, tasks: asyncio.TaskGroup) -> None:
+        transfer, leader = self.transfer, self.leader
         assert transfer is not None, "no transfer"
         if action is Action.NOMINATE:
             self._elections.nominate(self.shard, transfer.successor)
-            self._transfer_limit = asyncio.get_running_loop().call_later(
-                transfer.timeout_seconds, self.post, Event.TRANSFER_ABANDONED
-            )
+            transfer.wait()
         elif action is Action.PASS_ON:
+            assert leader is not None, "no term to follow"
             self._elections.pass_on(self.shard, fixed=transfer.reason == "operator")
-            self._end_transfer(None)
+            following = self._follow_term(TermTail(leader.commit.durable, leader.leader_epoch, self._instance))
+            transfer.wait(tasks.create_task(following, name=f"successor-{self.shard}"))
         else:
             self._elections.nominate(self.shard, "")
-            if event is Event.SUCCESSOR_LEFT:
-                self._end_transfer(f"daemon {transfer.successor!r} has ended, or lost its session in ZooKeeper")
-                return
-            self._end_transfer(
-                f"daemon {transfer.successor!r} was not ready to lead shard {self.shard} within "
-                f"{transfer.timeout_seconds:g} s: see transfer.not_prepared in its log"
-            )
 
-    def _end_transfer(self, problem: str | None) -> None:
+    async def _follow_term(self, tail: TermTail) -> None:
+        """Report the term that follows the one of ``tail``. The transfer limits the wait."""
+        ended = tail.leader_epoch
+        while tail.leader_epoch == ended:
+            await asyncio.sleep(FOLLOW_INTERVAL_SECONDS)
+            with suppress(StoreUnavailableError, LedgerError):  # `_tail` reports them.
+                await tail.read(self._ledger)
+        self._record_progress(1, tail)
+        self.post(Event.TERM_FOLLOWED)
+
+    def _end_transfer(self, event: Event) -> None:
         transfer, self.transfer = self.transfer, None
-        assert transfer is not None, "no transfer"
-        if self._transfer_limit is not None:
-            self._transfer_limit.cancel()
-        seconds = 0.0
-        if self._handed_over_at is not None:
-            seconds = asyncio.get_running_loop().time() - self._handed_over_at
+        if transfer is None:
+            return
+        transfer.end_wait()
+        problem = transfer.problem(event, self.following_leader)
+        now = asyncio.get_running_loop().time()
+        seconds = 0.0 if transfer.stopped_at is None else now - transfer.stopped_at
         self._observer.observe(
             events.TransferEnded(
                 shard=self.shard,
@@ -501,4 +506,4 @@ class ShardController:
             self.leader = None
             self.terms_ended += 1
         self._catching_up = self._serving = None  # A task refers to its leader, also when it is done.
-        self.led_since = self._handed_over_at = None
+        self.led_since = None

@@ -13,7 +13,7 @@ first successor placed behind itself in the queue.
    the shards by the registered loads.
 4. It registers whether it can do a leader's work, or what it lacks (`controller.leadership.readiness`).
 5. A stopping daemon looks again before it leaves: in a rolling restart, its successor has just returned. It also
-   waits for transfers that have begun already.
+   waits for transfers that have begun already, until the terms of the successors have begun.
 """
 
 from __future__ import annotations
@@ -153,16 +153,22 @@ class ShardSpreader:
             await asyncio.wait(in_flight, timeout=deadline - loop.time(), return_when=asyncio.FIRST_COMPLETED)
         log.warning("daemon.evacuation_incomplete", limit_seconds=EVACUATION_SECONDS)
 
-    async def transfer(self, shard: int, daemon: str) -> str | None:
+    async def transfer(self, shard: int, daemon: str, token: str) -> str | None:
         """See `controller.leader.operator_commands.Operations`."""
+        failed = self._abandoned.get((shard, daemon))
+        if failed is not None and failed.token == token:
+            return failed.problem
         problem = self._transfer_problem(shard, daemon)
         if problem is not None:
             return problem
         if daemon == self._instance:
             self._elections.keep(shard)
             return None
+        outcome = self._controllers[shard].start_transfer(daemon, "operator")
+        if not outcome.done():
+            outcome.add_done_callback(lambda done: self._note(shard, daemon, done.result(), token))
         # Shielded: one operator who gives up must not end the transfer for another one.
-        return await asyncio.shield(self._controllers[shard].start_transfer(daemon, "operator"))
+        return await asyncio.shield(outcome)
 
     async def set_maintenance(self, daemon: str, *, on: bool, token: str) -> str | None:
         """See `controller.leader.operator_commands.Operations`. A daemon that is not live cannot begin one."""
@@ -277,7 +283,7 @@ class ShardSpreader:
             without_topics=frozenset(
                 each.shard for each in led if each.leader is not None and not each.leader.state.topics
             ),
-            in_flight=frozenset(each.shard for each in led if each.transfer is not None),
+            in_flight=frozenset(each.shard for each in self._controllers if each.transfer is not None),
             spread_at=self._spread_at,
             abandoned=self._abandoned,
         )
@@ -312,15 +318,15 @@ class ShardSpreader:
         if move.reason == "spread":
             self._spread_at.append(now)
         outcome = self._controllers[move.shard].start_transfer(move.target, move.reason, timeout_seconds)
-        outcome.add_done_callback(lambda done: self._note(move, done.result()))
+        outcome.add_done_callback(lambda done: self._note(move.shard, move.target, done.result()))
 
-    def _note(self, move: Move, problem: str | None) -> None:
+    def _note(self, shard: int, target: str, problem: str | None, token: str | None = None) -> None:
         if problem is None:
-            self._abandoned = {key: each for key, each in self._abandoned.items() if key[0] != move.shard}
+            self._abandoned = {key: each for key, each in self._abandoned.items() if key[0] != shard}
             return
-        before = self._abandoned.get((move.shard, move.target))
+        before = self._abandoned.get((shard, target))
         count = 1 if before is None else before.count + 1
-        self._abandoned[move.shard, move.target] = Abandoned(count, asyncio.get_running_loop().time())
+        self._abandoned[shard, target] = Abandoned(count, asyncio.get_running_loop().time(), problem, token)
 
     def _live_daemons(self) -> list[LiveDaemon]:
         return [

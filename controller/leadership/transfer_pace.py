@@ -40,6 +40,9 @@ class Abandoned:
     count: int
     at: float
     """When the last one was abandoned."""
+    problem: str = ""
+    token: str | None = None
+    """Of the operator's command that asked for the last one; None: the spread did."""
 
     @property
     def retry_at(self) -> float:

@@ -14,7 +14,8 @@ An event that a state does not list has no effect.
    or network. No daemon writes after an object that it cannot read.
 7. A transfer begins with the nomination of a successor. The leader serves until the successor has read
    the ledger and reaches the broker; then it commits what it has accepted, and passes the lock on to it. If the
-   successor is not ready in time, or leaves, the leader continues.
+   successor is not ready in time, or leaves, the leader continues. The transfer is complete when the successor's term
+   is in the ledger. It has failed if that does not happen in time, if another term follows, or if the lock comes back.
 """
 
 from __future__ import annotations
@@ -53,7 +54,9 @@ class Event(StrEnum):
     SUCCESSOR_READY = "successor_ready"
     SUCCESSOR_LEFT = "successor_left"
     TRANSFER_ABANDONED = "transfer_abandoned"
-    """The successor is not ready in time."""
+    """The successor is not ready in time, or its term has not begun in time."""
+    TERM_FOLLOWED = "term_followed"
+    """After this daemon has passed the lock on, the ledger contains a later term."""
     STOP_REQUESTED = "stop_requested"
 
 
@@ -76,13 +79,13 @@ class Action(StrEnum):
     """Read the ledger without pauses, and confirm that this daemon is ready."""
     NOMINATE = "nominate"
     """Ask the successor to prepare, and limit the time for it."""
-    ABANDON = "abandon"
+    FORGET = "forget"
     """Forget the successor."""
 
 
 _STEP_DOWN = (Action.END_TERM, Action.WITHDRAW, Action.CONTEND)
 _RETRY = (Action.WITHDRAW, Action.CONTEND)
-_OF_A_TRANSFER = (Event.SUCCESSOR_READY, Event.SUCCESSOR_LEFT, Event.TRANSFER_ABANDONED)
+_OF_A_TRANSFER = (Event.SUCCESSOR_READY, Event.SUCCESSOR_LEFT, Event.TRANSFER_ABANDONED, Event.TERM_FOLLOWED)
 
 Transitions = Mapping[Role, Mapping[Event, tuple[Role, tuple[Action, ...]]]]
 
@@ -90,6 +93,8 @@ TRANSITIONS: Transitions = {
     Role.FOLLOWING: {
         Event.LOCK_ACQUIRED: (Role.CATCHING_UP, (Action.CATCH_UP,)),
         Event.NOMINATED: (Role.FOLLOWING, (Action.PREPARE,)),
+        Event.TERM_FOLLOWED: (Role.FOLLOWING, (Action.FORGET,)),
+        Event.TRANSFER_ABANDONED: (Role.FOLLOWING, (Action.FORGET,)),
         Event.STOP_REQUESTED: (Role.STOPPED, (Action.WITHDRAW,)),
     },
     Role.CATCHING_UP: {
@@ -115,8 +120,8 @@ TRANSITIONS: Transitions = {
             Role.FOLLOWING,
             (Action.HAND_OVER, Action.PASS_ON, Action.END_TERM, Action.CONTEND),
         ),
-        Event.SUCCESSOR_LEFT: (Role.LEADING, (Action.ABANDON,)),
-        Event.TRANSFER_ABANDONED: (Role.LEADING, (Action.ABANDON,)),
+        Event.SUCCESSOR_LEFT: (Role.LEADING, (Action.FORGET,)),
+        Event.TRANSFER_ABANDONED: (Role.LEADING, (Action.FORGET,)),
         Event.STOP_REQUESTED: (Role.STOPPED, (Action.HAND_OVER, Action.WITHDRAW, Action.END_TERM)),
     },
     Role.FAILED: {
@@ -135,7 +140,7 @@ class Leadership:
     holds_lock: bool = False
     in_contact: bool = True
     transferring: bool = False
-    """A leader has nominated a successor."""
+    """This daemon has nominated a successor, whose term is not in the ledger yet."""
 
     @property
     def yields_to_contender(self) -> bool:
@@ -154,11 +159,8 @@ class Leadership:
         role, actions = table[self.role].get(event, (self.role, ()))
         if Action.WITHDRAW in actions or Action.PASS_ON in actions:
             known = replace(known, holds_lock=False)
-        transferring = self.transferring
-        if role is not Role.LEADING or Action.ABANDON in actions:
-            transferring = False
-        elif Action.NOMINATE in actions:
-            transferring = True
+        goes_on = Action.FORGET not in actions and (role is self.role or Action.PASS_ON in actions)
+        transferring = Action.NOMINATE in actions or (self.transferring and goes_on)
         return replace(known, role=role, transferring=transferring), actions
 
 

@@ -122,7 +122,7 @@ def _add_transfer_metrics(metrics: MetricFactory) -> None:
         transfers.child(reason, outcome)  # from 0 on, so that an alert sees the first one
     handovers = metrics.histogram(
         "transfer_handover_seconds",
-        "Time in which a shard accepted no requests before its lock was passed on.",
+        "Time in which a shard accepted no requests, until its successor's term was in the ledger.",
         HANDOVER_BUCKETS,
     ).child()
 

@@ -1,11 +1,9 @@
-"""The report of a run: a page, a document and a chart that say the same."""
+"""The report of a run: a page and a document that say the same."""
 
 from __future__ import annotations
 
 import json
-from xml.etree import ElementTree as ET
 
-from chaos.chart import chart
 from chaos.judge import RunEvidence, SentRecord, SubscriptionEvidence, TopicEvidence
 from chaos.report import EXAMPLES, RULES, Report, document, make_report, markdown, verdict
 from chaos.timeline import SECOND_NS, FaultWindow, Operation, Timeline
@@ -104,16 +102,3 @@ def test_the_document_is_json_with_the_same_faults() -> None:
     assert ["leader-killed", "broker <cut>"] == [fault["name"] for fault in found["faults"]]
     assert {"orders": 1.0} == {name: round(s, 1) for name, s in found["faults"][0]["outage_seconds"].items()}
     assert (7, True, {"orders": 1}) == (found["seed"], found["passed"], found["terms"])
-
-
-def test_the_chart_marks_every_fault_and_draws_one_dot_per_second_with_an_answer() -> None:
-    drawing = ET.fromstring(chart("seed 7 & more", TIMELINE, FAULTS))
-    svg = "{http://www.w3.org/2000/svg}"
-
-    assert ["1: leader-killed", "2: broker <cut>"] == [title.text for title in drawing.iter(f"{svg}title")]
-    assert 4 == len(list(drawing.iter(f"{svg}circle")))
-    assert [5, 5] == [len(line.attrib["points"].split()) for line in drawing.iter(f"{svg}polyline")]
-
-
-def test_a_chart_of_a_run_in_which_nothing_succeeded_can_be_drawn() -> None:
-    ET.fromstring(chart("", Timeline(0, 1, {}, []), []))

@@ -11,7 +11,8 @@ are models:
 5. A daemon may find damage when it reads the ledger, or an old chunk missing while it leads.
 6. A daemon may leave its term to the other one before it has read the ledger.
 7. A leader may be asked for a transfer to the other daemon, which confirms when it has prepared. The leader may give up,
-   and does so when it learns that the other daemon has left the queue.
+   and does so when it learns that the other daemon has left the queue. After it has passed the lock on it looks for the
+   term of the other daemon.
 
 Promises: what was replied to is in the ledger, once and under the term that replied; the chunks of a term follow its
 term chunk without a chunk of another term between them; a handover discards no request; once faults end, one daemon leads and can
@@ -79,6 +80,8 @@ class Daemon:
     stop_requested: bool = False
     nominates: bool = False
     """It waits for the other daemon to confirm, and may give up."""
+    awaits: bool = False
+    """It has passed the lock on, and waits for the term of the other daemon, and may give up."""
     prepares: bool = False
     """It was asked to confirm."""
 
@@ -119,7 +122,8 @@ class LeadershipAndFencing:
                 "loses its session": name in self._queue and budget.expired_sessions > 0,
                 "is asked for a transfer": leads and budget.transfers > 0 and len(self._queue) > 1,
                 "confirms": daemon.prepares,
-                "gives up its successor": daemon.nominates,
+                "gives up its successor": daemon.nominates or daemon.awaits,
+                "sees the next term": daemon.awaits and self._ledger[-1].daemon != name,
                 "queues again": daemon.contends and name not in self._queue,
                 "loses contact": not daemon.lost_contact and budget.lost_contacts > 0,
                 "has contact again": daemon.lost_contact,
@@ -166,8 +170,11 @@ class LeadershipAndFencing:
                 if self._other(name).nominates:
                     self._other(name).events.append(Event.SUCCESSOR_READY)
             case "gives up its successor":
-                daemon.nominates = False
+                daemon.nominates = daemon.awaits = False
                 daemon.events.append(Event.TRANSFER_ABANDONED)
+            case "sees the next term":
+                daemon.awaits = False
+                daemon.events.append(Event.TERM_FOLLOWED)
             case "queues again":
                 self._join(name)
             case "has contact again":
@@ -232,16 +239,20 @@ class LeadershipAndFencing:
             raise BrokenPromiseError(f"no daemon leads: {[each.leadership.role.value for each in alive]}")
         if alive and self._budget.requests:
             raise BrokenPromiseError("no leader has committed the last request")
-        if any(each.leadership.transferring for each in alive):
-            raise BrokenPromiseError("a leader waits for a successor that it does not nominate")
+        self._check_waits()
         if self._tries_transfers and len(alive) > 1:
             self._check_transfers(leaders[0])
 
+    def _check_waits(self) -> None:
+        if any(each.leadership.transferring for each in self._daemons.values()):
+            raise BrokenPromiseError("a daemon waits for a successor, and nothing ends the wait")
+
     def _check_transfers(self, leader: Daemon) -> None:
-        """Transfer the shard to the other daemon and back; each of them commits a request."""
-        for _ in range(2):
+        """Transfer the shard to the other daemon and back; each of them commits a request. One sees no later term."""
+        for unseen in ("", "sees the next term"):
             leader.events.append(Event.TRANSFER_REQUESTED)
-            self._settle()
+            self._settle(unseen)
+            self._check_waits()
             self._budget = replace(self._budget, requests=1)
             self._settle()
             (successor,) = (each for each in self._daemons.values() if each is not leader)
@@ -249,10 +260,11 @@ class LeadershipAndFencing:
                 raise BrokenPromiseError("a transfer has made no other daemon the leader")
             leader = successor
 
-    def _settle(self) -> None:
+    def _settle(self, without: str = "") -> None:
         """Take all steps that are not faults. No daemon gives up before the other one had the time to confirm."""
         for _ in range(SETTLING_STEPS):
-            choices = sorted(self.choices(), key=lambda choice: choice.endswith("gives up its successor"))
+            possible = [each for each in self.choices() if not without or not each.endswith(without)]
+            choices = sorted(possible, key=lambda choice: choice.endswith("gives up its successor"))
             if not choices:
                 break
             self.take(choices[0])
@@ -268,6 +280,7 @@ class LeadershipAndFencing:
         daemon.leadership, actions = before.on(event, self._table)
         for action in actions:
             self._perform(action, name, daemon)
+        daemon.awaits = daemon.awaits and daemon.leadership.transferring
         if orderly and event in (Event.STOP_REQUESTED, Event.SUCCESSOR_READY) and in_flight in daemon.late:
             raise BrokenPromiseError(f"daemon {name} has discarded a request in a handover")
         if event is Event.TERM_LEFT and before.role is Role.CATCHING_UP and (daemon.reads or self._queue[0] == name):
@@ -304,10 +317,10 @@ class LeadershipAndFencing:
                     self._other(name).events.append(Event.NOMINATED)
             case Action.PREPARE:
                 daemon.prepares = True
-            case Action.ABANDON:
+            case Action.FORGET:
                 daemon.nominates = False
             case Action.PASS_ON:
-                daemon.contends = False
+                daemon.contends, daemon.awaits = False, True
                 self._leave(name)
             case Action.CONTEND:
                 daemon.contends = True

@@ -15,7 +15,6 @@ from controller.broker_connection import BrokerConnection
 from controller.devices.session_port import Delivery
 from controller.leadership.session_secret import SessionSecret
 from controller.local.broker_access import BrokerAccess
-from controller.local.secured_cluster import SecuredBroker
 from controller.local.supervised_process import ProcessSpec
 from controller.settings.load import BrokerSettings, ClusterSettings, LedgerSettings, Settings
 from headgate.protocol import messages as m
@@ -24,6 +23,7 @@ from metrics import events
 from tests.support.fakes.recording_observer import RecordingObserver
 from tests.support.samples.secret_files import write_secret
 from tests.support.servers.programs import TEST_SECONDS
+from tests.support.servers.secured_cluster import SecuredBroker
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.security, pytest.mark.timeout(TEST_SECONDS)]

@@ -143,7 +143,7 @@ class InvariantChecker:
             raise InvariantViolationError(
                 f"chunk {number} of shard {shard} is of {found.header.at_ms} ms, and the one before it of {state.at_ms} ms"
             )
-        self.leadership.check_chunk(shard, found, _now_seconds(), calm=self.calm)
+        self.leadership.check_chunk(shard, found, _now_seconds())
         if found.header.records:
             self._check_records(state, data, number)
         self.history.setdefault(shard, []).append((found.entries, found.header.at_ms))

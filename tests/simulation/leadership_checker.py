@@ -67,14 +67,12 @@ class LeadershipChecker:
     restarted_settled: dict[str, bool] = field(default_factory=dict)
     """Daemon → whether it had settled when it was restarted last."""
     """Daemon → when its present process started."""
-    _spreading: dict[int, str] = field(default_factory=dict)
-    """Shard → the daemon that has just passed it on to spread shards."""
 
     def epoch(self, shard: int) -> int:
         """Return the newest epoch of a shard; 0: it had no leader yet."""
         return len(self.terms.get(shard, ()))
 
-    def check_chunk(self, shard: int, found: Chunk, now_seconds: float, *, calm: bool) -> None:
+    def check_chunk(self, shard: int, found: Chunk, now_seconds: float) -> None:
         """Check the epoch and the writer of a chunk that was just written (rules 1 and 3)."""
         terms = self.terms.setdefault(shard, [])
         began = [entry for entry in found.entries if isinstance(entry, e.TermStarted)]
@@ -85,9 +83,6 @@ class LeadershipChecker:
                 f"after epoch {len(terms)}"
             )
         if began:
-            if calm:
-                self._check_need(shard, began[0].instance, now_seconds)
-            self._spreading.pop(shard, None)
             terms.append(Term(began[0].instance, now_seconds))
         writer = WRITER.get()
         if self.knows_writers and writer != terms[-1].instance:
@@ -96,11 +91,13 @@ class LeadershipChecker:
                 f"{terms[-1].instance!r}"
             )
 
-    def transfer_ended(self, source: str, event: events.TransferEnded) -> None:
-        """Note the end of a transfer."""
+    def transfer_ended(self, source: str, event: events.TransferEnded, *, calm: bool) -> None:
+        """Note the end of a transfer. A complete one has made another daemon the leader (rule 4)."""
         self.transfers[f"{event.reason} {event.outcome}"] += 1
-        if event.reason == "spread" and event.outcome == "completed":
-            self._spreading[event.shard] = source
+        if event.outcome == "completed" and self.terms[event.shard][-1].instance == source:
+            raise InvariantViolationError(f"shard {event.shard} was passed on by {source!r}, and no term has followed")
+        if calm and event.reason == "spread" and event.outcome == "completed":
+            self._check_need(event.shard, source)
 
     def check_transfer_done(self, shard: int, daemon: str, epoch_before: int) -> None:
         """Check a transfer that was reported as done (rule 4); ``epoch_before``: when it was asked for."""
@@ -145,14 +142,13 @@ class LeadershipChecker:
                 f"daemon {daemon!r} leads shards {older} without the broker for {now - lost_at:.1f} s"
             )
 
-    def _check_need(self, shard: int, target: str, now_seconds: float) -> None:
-        """Check a move that was to spread shards: at some moment of the view it had to be needed (rule 3)."""
-        source = self._spreading.get(shard)
-        if source is None or target == source:
-            return
+    def _check_need(self, shard: int, source: str) -> None:
+        """Check a move that has spread shards: at some moment of the view it had to be needed (rule 3)."""
+        before, moved = self.terms[shard][-2:]
+        target, now_seconds = moved.instance, moved.began_at
         term_seconds = TERM_SECONDS if self.has_just_started(source, now_seconds) else SETTLE_SECONDS
         for since, least_seconds in (
-            (self.terms[shard][-1].began_at, term_seconds),
+            (before.began_at, term_seconds),
             (self.started_at.get(target, 0.0), SETTLE_SECONDS),
         ):
             seen_before = since == self.started_at.get(target) and self.restarted_settled.get(target, False)
@@ -165,16 +161,18 @@ class LeadershipChecker:
         moments |= {each.began_at for terms in self.terms.values() for each in terms}
         for moment in moments:
             if now_seconds - VIEW_SECONDS <= moment <= now_seconds:
-                led = self._led_at(moment)
+                led = self._led_at(moment, moved)
                 if led[source] - led[target] > 1:
                     return
         raise InvariantViolationError(
-            f"shard {shard} moved from {source!r} to {target!r} to spread shards, which were even: {dict(self._led_at(now_seconds))}"
+            f"shard {shard} moved from {source!r} to {target!r} to spread shards, which were even: {dict(self._led_at(now_seconds, moved))}"
         )
 
-    def _led_at(self, moment: float) -> Counter[str]:
-        """Return daemon → number of shards that it led at a moment."""
-        newest = ([each for each in terms if each.began_at <= moment] for terms in self.terms.values())
+    def _led_at(self, moment: float, moved: Term) -> Counter[str]:
+        """Return daemon → number of shards that it led at a moment, before ``moved`` began."""
+        newest = (
+            [each for each in terms if each.began_at <= moment and each is not moved] for terms in self.terms.values()
+        )
         return Counter(found[-1].instance for found in newest if found)
 
 

@@ -162,7 +162,11 @@ class SimulatedDaemon:
     def observe(self, event: events.Event) -> None:
         """Count verdicts, transfers, and what access control refuses."""
         if isinstance(event, events.TransferEnded):
-            self.simulation.checker.leadership.transfer_ended(self.name, event)
+            checker = self.simulation.checker
+            try:
+                checker.leadership.transfer_ended(self.name, event, calm=checker.calm)
+            except InvariantViolationError as error:
+                self.simulation.fail(error)
             if event.reason == "spread":
                 self._check_spread(event)
         elif isinstance(event, events.QuotaExceeded):

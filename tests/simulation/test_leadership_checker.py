@@ -25,7 +25,7 @@ class Ledgers:
         header = ChunkHeader(format=1, shard=shard, number=1, leader_epoch=epoch, at_ms=0, entries=1, records=0)
         context = copy_context()
         context.run(WRITER.set, writer)
-        context.run(self.checker.check_chunk, shard, Chunk(header, entries), at, calm=self._calm)
+        context.run(self.checker.check_chunk, shard, Chunk(header, entries), at)
 
     def lead(self, shard: int, daemon: str, at: float = 0.0) -> None:
         """Begin the next term."""
@@ -33,9 +33,9 @@ class Ledgers:
 
     def spread(self, shard: int, source: str, target: str, at: float) -> None:
         """Transfer a shard to spread shards."""
-        event = events.TransferEnded(shard=shard, reason="spread", outcome="completed", seconds=0.0)
-        self.checker.transfer_ended(source, event)
         self.lead(shard, target, at)
+        event = events.TransferEnded(shard=shard, reason="spread", outcome="completed", seconds=0.0)
+        self.checker.transfer_ended(source, event, calm=self._calm)
 
 
 def test_a_term_is_written_by_the_daemon_that_began_it() -> None:
@@ -139,6 +139,14 @@ def test_moves_are_judged_in_calm_worlds_only() -> None:
     ledgers.spread(0, "a", "b", at=100)
 
     assert ledgers.checker.epoch(0) == 2
+
+
+def test_a_transfer_is_not_complete_before_a_term_has_followed() -> None:
+    ledgers = Ledgers()
+    ledgers.lead(0, "a")
+
+    with pytest.raises(InvariantViolationError, match="passed on by 'a', and no term has followed"):
+        ledgers.spread(0, "a", "a", at=1.0)
 
 
 def test_a_transfer_that_was_reported_as_done_has_happened() -> None:

@@ -24,7 +24,7 @@ class Daemon:
         self.calls: list[tuple[object, ...]] = []
         self.outcome: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
 
-    async def transfer(self, shard: int, daemon: str) -> str | None:
+    async def transfer(self, shard: int, daemon: str, token: str) -> str | None:
         self.calls.append(("transfer", shard, daemon))
         return await asyncio.shield(self.outcome)
 

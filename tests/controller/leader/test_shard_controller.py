@@ -328,24 +328,6 @@ async def test_a_daemon_with_a_damaged_copy_leaves_the_shard_to_another() -> Non
     assert [(1, "a"), (2, "c")] == await cluster.terms()
 
 
-async def test_a_follower_reports_an_unreadable_object_and_can_be_stopped() -> None:
-    cluster = Cluster()
-    async with Contender(cluster, "a").running() as a, Contender(cluster, "b").running() as b:
-        await until(lambda: a.leads or b.leads)
-        leader, follower = (a, b) if a.leads else (b, a)
-        leader.leader.commit.barrier()
-        await leader.leader.commit.flush()
-        cluster.objects[CHUNK_2] = _flip(intact := cluster.objects[CHUNK_2])
-        await until(lambda: follower.controller.fault is not None)
-        assert str(follower.controller.fault).startswith(CHUNK_2)
-        assert leader.controller.fault is None
-        cluster.objects[CHUNK_2] = intact
-        await until(lambda: follower.controller.fault is None, 10)
-        cluster.objects[CHUNK_2] = b""
-        leader.controller.post(Event.STOP_REQUESTED)
-        await until(lambda: follower.controller.following_chunk == 2)
-
-
 async def test_a_failed_shard_stops_on_request() -> None:
     cluster = Cluster()
     cluster.objects[CHUNK_2] = b"no chunk 1"

@@ -10,6 +10,7 @@ from structlog.testing import capture_logs
 from controller.leader.shard_spreader import EVACUATION_SECONDS, VIEW_INTERVAL_SECONDS
 from controller.leadership.instance_record import read_record
 from controller.leadership.readiness import BROKER_LOST_SECONDS, STABLE_SECONDS, STORE_LOST_SECONDS
+from controller.leadership.transfer_pace import MAX_IN_FLIGHT
 from controller.leadership.transitions import Role
 from controller.settings.load import SpreadSettings
 from controller.snapshots.job import take_snapshot
@@ -347,6 +348,42 @@ async def test_a_stopping_daemon_waits_ten_seconds_for_its_only_successor(daemon
     await until(lambda: len(b.led) == SHARDS, 0.2)
 
 
+async def test_a_stopping_daemon_stays_until_the_terms_of_its_successors_have_begun(daemons: Daemons) -> None:
+    """No more than four shards wait for their new leaders at a time. If one fails, this daemon could still lead."""
+    a, b = await daemons.first(), await daemons.start("b")
+    await until(lambda: all(a.elections.queue(shard).waiting == {"b"} for shard in range(SHARDS)))
+    allowed, create = asyncio.Event(), b.store.create
+
+    async def held(path: str, data: bytes) -> None:
+        await allowed.wait()
+        await create(path, data)
+
+    b.store.create = held  # type: ignore[method-assign]
+    stopping = asyncio.create_task(a.stop())
+    await until(lambda: len(a.led) == SHARDS - MAX_IN_FLIGHT)
+    await never(lambda: stopping.done() or len(a.led) < SHARDS - MAX_IN_FLIGHT, 2)
+    allowed.set()
+
+    await stopping
+    assert {each.following_leader for each in a.controllers} == {"b"}
+
+
+async def test_a_command_whose_successor_began_no_term_is_not_executed_again(daemons: Daemons) -> None:
+    """Its client asks the leader that follows, which is the same daemon again."""
+    a, b = await daemons.first(), await daemons.start("b")
+    await until(lambda: a.elections.queue(0).waiting == {"b"} and "b" in a.spreader.view.records)
+    accepted, b.store.create = b.store.create, refused  # type: ignore[method-assign]
+    problem = await a.spreader.transfer(0, "b", "first")
+    await until(lambda: 0 in a.led)
+    b.store.create = accepted  # type: ignore[method-assign]
+
+    assert problem is not None
+    assert "daemon 'b' was ready" in problem
+    assert await a.spreader.transfer(0, "b", "first") == problem
+    assert 0 in a.led
+    assert await a.spreader.transfer(0, "b", "second") is None
+
+
 async def test_an_operator_moves_a_shard_which_then_stays(daemons: Daemons) -> None:
     """Another shard makes up for it."""
     a = await daemons.first()
@@ -354,7 +391,7 @@ async def test_an_operator_moves_a_shard_which_then_stays(daemons: Daemons) -> N
     await until(lambda: numbers(a, b) == [3, 3])
     shard = min(a.led)
 
-    assert await a.spreader.transfer(shard, "b") is None
+    assert await a.spreader.transfer(shard, "b", "token") is None
     await until(lambda: shard in b.led)
     await until(lambda: numbers(a, b) == [3, 3])
 
@@ -365,18 +402,18 @@ async def test_an_operator_has_a_shard_kept_where_it_is(daemons: Daemons) -> Non
     """Others move to the second daemon instead."""
     a = await daemons.first()
     kept = {0, 2, 4}
-    assert [await a.spreader.transfer(shard, "a") for shard in sorted(kept)] == [None] * 3
+    assert [await a.spreader.transfer(shard, "a", "token") for shard in sorted(kept)] == [None] * 3
 
     b = await daemons.start("b")
     await until(lambda: numbers(a, b) == [3, 3])
 
     assert a.led == kept
     moving = a.controllers[0].start_transfer("b", "operator")
-    assert await a.spreader.transfer(0, "a") == "shard 0 is being transferred to daemon 'b'"
+    assert await a.spreader.transfer(0, "a", "token") == "shard 0 is being transferred to daemon 'b'"
     assert await moving is None
     await a.elections.set_maintenance("a", on=True, token="True")
     await until(lambda: a.spreader.view.maintenance)
-    assert await a.spreader.transfer(2, "a") == "daemon 'a' is in maintenance: headgate daemon drain a --off"
+    assert await a.spreader.transfer(2, "a", "token") == "daemon 'a' is in maintenance: headgate daemon drain a --off"
 
 
 async def test_a_busy_shard_counts_as_several(daemons: Daemons) -> None:
@@ -435,16 +472,16 @@ async def test_a_transfer_to_a_daemon_that_cannot_take_the_shard_is_refused(daem
     b = await daemons.start("b")
     await until(lambda: a.elections.queue(0).waiting == {"b"} and "b" in a.spreader.view.records)
 
-    assert await a.spreader.transfer(0, "x") == "no daemon 'x' is live: headgate daemon list"
+    assert await a.spreader.transfer(0, "x", "token") == "no daemon 'x' is live: headgate daemon list"
     b.elections.withdraw(0)
     await until(lambda: not a.elections.queue(0).waiting)
-    assert await a.spreader.transfer(0, "b") == "daemon 'b' does not contend for shard 0: see its log"
+    assert await a.spreader.transfer(0, "b", "token") == "daemon 'b' does not contend for shard 0: see its log"
     assert await a.spreader.set_maintenance("x", on=True, token="True") == "no daemon 'x' is live: headgate daemon list"
     assert await a.spreader.set_maintenance("x", on=False, token="False") is None
     assert await a.spreader.set_maintenance("b", on=True, token="True") is None
     await until(lambda: a.spreader.view.maintenance)
     await until(lambda: b.spreader.state == "maintenance")
-    assert await a.spreader.transfer(0, "b") == "daemon 'b' is in maintenance: headgate daemon drain b --off"
+    assert await a.spreader.transfer(0, "b", "token") == "daemon 'b' is in maintenance: headgate daemon drain b --off"
 
 
 async def test_a_daemon_knows_from_zookeeper_what_the_spread_may_do_with_another(daemons: Daemons) -> None:
@@ -480,7 +517,7 @@ async def test_the_shards_of_a_daemon_that_loses_the_broker_move_to_one_that_rea
     daemons.cluster.broker.cut("daemon-a")
     await until(lambda: numbers(a, b) == [0, 6], BROKER_LOST_SECONDS + VIEW_INTERVAL_SECONDS + 1)
     await until(lambda: b.spreader.state_of("a") == "no_broker")
-    assert await b.spreader.transfer(0, "a") == "daemon 'a' does not reach the broker: see its log"
+    assert await b.spreader.transfer(0, "a", "token") == "daemon 'a' does not reach the broker: see its log"
 
     daemons.cluster.broker.heal("daemon-a")
     await never(lambda: a.led, STABLE_SECONDS - 1)
@@ -502,7 +539,7 @@ async def test_the_shards_of_a_daemon_whose_store_refuses_writes_move_to_one_who
         daemons.try_writes(each)
     await until(lambda: numbers(a, b) == [0, 6], STORE_LOST_SECONDS + 10)
     await until(lambda: b.spreader.state_of("a") == "no_store")
-    assert await b.spreader.transfer(0, "a") == "daemon 'a' cannot write to the store: see its log"
+    assert await b.spreader.transfer(0, "a", "token") == "daemon 'a' cannot write to the store: see its log"
 
     # It gets none, not by the spread either: its queue ends behind those that can lead.
     await never(lambda: a.led, 60)

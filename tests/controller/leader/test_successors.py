@@ -95,7 +95,7 @@ async def test_a_daemon_without_the_state_is_ready_before_a_shard_is_transferred
     source = daemons.leader(0)
     target = next(each for each in daemons.all if each is not source and each.name not in daemons.keepers(0))
 
-    assert await source.spreader.transfer(0, target.name) is None
+    assert await source.spreader.transfer(0, target.name, "token") is None
     await until(lambda: 0 in target.led)
 
     assert target.controllers[0].leader is not None
@@ -107,14 +107,14 @@ async def test_a_successor_that_was_too_slow_keeps_what_it_has_read_for_the_next
     source = daemons.leader(0)
     target = next(each for each in daemons.all if each is not source and each.name not in daemons.keepers(0))
     target.store.freeze()
-    problem = await source.spreader.transfer(0, target.name)
+    problem = await source.spreader.transfer(0, target.name, "first")
     assert problem is not None
     assert "was not ready to lead" in problem
     target.store.thaw()
 
     await until(lambda: target.name in daemons.keepers(0))
     await never(lambda: target.name not in daemons.keepers(0), LINGER_SECONDS / 2)
-    assert await source.spreader.transfer(0, target.name) is None
+    assert await source.spreader.transfer(0, target.name, "token") is None
 
 
 async def test_a_daemon_that_has_just_started_reads_only_the_states_that_it_would_take_over(daemons: Daemons) -> None:

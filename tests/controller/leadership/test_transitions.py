@@ -42,7 +42,26 @@ def test_a_ready_successor_gets_the_lock_after_the_accepted_requests_are_committ
     after, actions = Leadership(Role.LEADING, holds_lock=True).on(Event.TRANSFER_REQUESTED)[0].on(Event.SUCCESSOR_READY)
 
     assert actions == (Action.HAND_OVER, Action.PASS_ON, Action.END_TERM, Action.CONTEND)
-    assert after == Leadership(Role.FOLLOWING)
+    assert after == PASSED_ON
+
+
+PASSED_ON = Leadership(Role.FOLLOWING, transferring=True)
+
+
+@pytest.mark.parametrize(
+    "event", [Event.TERM_FOLLOWED, Event.TRANSFER_ABANDONED, Event.LOCK_ACQUIRED, Event.STOP_REQUESTED]
+)
+def test_a_transfer_ends_when_a_term_follows_or_can_no_longer_follow(event: Event) -> None:
+    """Rule 7."""
+    after, actions = PASSED_ON.on(event)
+
+    assert not after.transferring
+    assert actions == Leadership().on(event)[1] or actions == (Action.FORGET,)
+
+
+@pytest.mark.parametrize("event", [Event.NOMINATED, Event.CONTACT_LOST, Event.CONTACT_REGAINED, Event.SUCCESSOR_READY])
+def test_a_transfer_goes_on_after_the_lock_was_passed_on(event: Event) -> None:
+    assert PASSED_ON.on(event)[0].transferring
 
 
 @pytest.mark.parametrize("event", [Event.TRANSFER_ABANDONED, Event.SUCCESSOR_LEFT])
@@ -50,7 +69,7 @@ def test_a_leader_continues_if_its_successor_is_not_ready_in_time_or_leaves(even
     """Rule 7. The answer of a successor that was given up has no effect."""
     after, actions = TRANSFERRING.on(event)
 
-    assert actions == (Action.ABANDON,)
+    assert actions == (Action.FORGET,)
     assert after == Leadership(Role.LEADING, holds_lock=True)
     assert after.on(Event.SUCCESSOR_READY) == (after, ())
     assert after.on(Event.SUCCESSOR_LEFT) == (after, ())

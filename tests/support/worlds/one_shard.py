@@ -118,7 +118,7 @@ class NoOtherDaemons:
         self._world = world
         self._instance = instance
 
-    async def transfer(self, shard: int, daemon: str) -> str | None:
+    async def transfer(self, shard: int, daemon: str, token: str) -> str | None:
         self._world.transfers.append(daemon)
         return None if daemon == self._instance else f"no daemon {daemon!r} is live, to lead shard {shard}"
 
