@@ -20,7 +20,6 @@ import msgspec
 
 from bench.harness.tcp_proxy import Proxy
 from chaos.fault_shim import FaultShim, compile_shim, find_compiler
-from controller.local.cluster import LocalCluster, LocalDaemon
 from controller.local.embedded import EmbeddedZooKeeper
 from controller.local.reserved_port import LOOPBACK
 from controller.settings.load import IngestSettings, Settings, SpreadSettings, SubscriptionSettings
@@ -28,6 +27,7 @@ from controller.settings.write import client_toml
 from headgate import SubscriptionType
 from headgate.errors import HeadgateError
 from headgate.model.hashing import shard_of
+from trials.cluster import LocalCluster, LocalDaemon
 
 DAEMONS: Final = ("daemon-1", "daemon-2", "daemon-3")
 ZOOKEEPERS: Final = 3

@@ -8,8 +8,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Self
 
-from controller.local.cluster import LocalCluster
 from controller.settings.load import SubscriptionSettings
+from trials.cluster import LocalCluster
 
 SHARDS = 2
 TOPIC = "telemetry"

@@ -19,13 +19,13 @@ import aiohttp
 import msgspec
 import psutil
 
-from controller.local.cluster import LocalCluster
 from controller.settings.load import SnapshotSettings, SpreadSettings, StandbySettings, SubscriptionSettings
 from headgate.child_command import python_module
 from headgate.errors import HeadgateError
 from headgate.parent_death_signal import with_parent_death_signal
 from scale.clients import Shares
 from scale.sizes import Sizes
+from trials.cluster import LocalCluster
 
 PAGE_SECONDS: Final = 120.0
 """Longest wait for an answer over HTTP."""

@@ -15,7 +15,7 @@ import pytest
 from tests.support.source_folders import ROOT, SOURCE_FOLDERS
 
 PRODUCT = ("headgate", "controller", "coordinator", "drain", "metrics", "daemon")
-TOOLS = ("bench", "chaos", "scale", "demo", "monitoring", "docs/sitebuild", "deploy")
+TOOLS = ("bench", "chaos", "scale", "demo", "trials", "monitoring", "docs/sitebuild", "deploy")
 LINES = {
     "product": (PRODUCT, "*.py", 60_500),  # 60 309 on 2026-11-26; the aim is 51 000
     "tools": (TOOLS, "*.py", 14_000),  # 13 530; the aim is 8 500
@@ -28,7 +28,7 @@ FUNCTION_LINES = 60
 ATTRIBUTES = 15
 """State that a reader has to hold in mind."""
 MORE_ATTRIBUTES = {
-    "ShardController": 35,
+    "ShardController": 33,
     "MqttTransport": 29,
     "ShardLeader": 29,
     "ZooKeeperElections": 28,
@@ -37,7 +37,6 @@ MORE_ATTRIBUTES = {
     "HttpServer": 21,
     "AssignmentReconciler": 19,
     "Client": 19,
-    "LocalCluster": 18,
     "SubscriptionCoordinator": 18,
     "GroupCommit": 17,
     "ShardSession": 16,

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, Self
 
 from bench.harness.raw_client import RawClient
-from controller.local.cluster import LocalCluster
 from controller.settings.write import client_toml
 from headgate import Admin
 from headgate.child_command import python_module
@@ -23,6 +22,7 @@ from headgate.client.connection import Client
 from headgate.errors import HeadgateError
 from headgate.parent_death_signal import with_parent_death_signal
 from headgate.protocol import messages as m
+from trials.cluster import LocalCluster
 
 TOPIC, SHARD, SEGMENTS = "bench", 0, 4
 HONEST, HOSTILE, HOSTILE_TOPIC = "honest", "hostile", "theirs"

@@ -17,5 +17,6 @@ SOURCE_FOLDERS = (
     "examples",
     "monitoring",
     "scale",
+    "trials",
     "tests",
 )

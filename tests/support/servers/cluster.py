@@ -16,7 +16,6 @@ import msgspec
 from kazoo.client import KazooClient
 from kazoo.security import make_digest_acl
 
-from controller.local.cluster import LocalCluster, LocalDaemon
 from controller.settings.load import ZooKeeperSettings
 from headgate.config import ClientConfig
 from tests.support.samples.record_rows import record_rows
@@ -30,6 +29,7 @@ from tests.support.servers.programs import (
     whole_lines,
 )
 from tests.support.servers.secured_cluster import SecuredCluster
+from trials.cluster import LocalCluster, LocalDaemon
 
 SESSION_SECONDS = 4.0
 """Short, because a test that kills a leader waits for it. Twice the minimum, because on a busy machine only daemons that

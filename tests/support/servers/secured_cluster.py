@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from controller.local.broker_access import BrokerAccess
-from controller.local.cluster import LocalCluster
 from controller.local.embedded import EmbeddedBroker
 from controller.local.server_tls import ServerTls
 from controller.local.supervised_process import ProcessSpec
 from headgate.config import ClientConfig
 from headgate.secret_file import read_secret
+from trials.cluster import LocalCluster
 
 
 class SecuredBroker(EmbeddedBroker):

@@ -7,10 +7,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from controller.local.cluster import LocalCluster
 from controller.local.reserved_port import ReservedPort, port_is_free
 from controller.settings.load import DrainSettings, HttpSettings, InstanceSettings, load_settings
 from headgate import load_client_config
+from trials.cluster import LocalCluster
 
 
 async def test_ports_are_reserved_before_anything_runs_and_released_at_the_end(tmp_path: Path) -> None:

@@ -1,0 +1,1 @@
+"""What the demo, the benchmarks, the trials and the system tests have in common."""
