@@ -32,12 +32,12 @@ async def probe_writes(store: Store, observer: events.Observer, doubtful: Callab
             observer.observe(events.StoreOperationSucceeded(operation="create"))
         else:
             observer.observe(events.StoreOperationFailed(operation="create", reason=problem))
-        if problem != known:
-            known = problem
+        if (problem is None) != (known is None):
             if problem is None:
                 log.info("store.writable")
             else:
                 log.error("store.not_writable", reason=problem)
+        known = problem
         # A failed write of a leader is looked at soon, too: the next check is due within the shorter interval.
         waited = 0.0
         while waited < (FAILING_INTERVAL_SECONDS if doubtful() else PROBE_INTERVAL_SECONDS):

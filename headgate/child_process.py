@@ -15,8 +15,10 @@ import signal
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Final, Self
+from typing import BinaryIO, Final, Self
 
+from headgate.event_log import get_logger
+from headgate.lossy_output import lose_lines
 from headgate.parent_death_signal import with_parent_death_signal
 
 MAX_LOG_BYTES: Final = 16 * 1024 * 1024
@@ -48,8 +50,7 @@ class ChildProcess:
             # Otherwise only the exit code of the script that ties the child to this process would show it.
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), command[0])
         output_path = output_path or log_path
-        rotate_log(log_path)
-        with log_path.open("ab") as log, output_path.open("ab") as output:
+        with _open_log(log_path) as log, log if output_path == log_path else output_path.open("ab") as output:
             process = await asyncio.create_subprocess_exec(
                 *with_parent_death_signal(*command),
                 stdin=stdin,
@@ -129,7 +130,19 @@ class ChildProcess:
             os.killpg(self._process.pid, number)
 
 
+def _open_log(path: Path) -> BinaryIO:
+    """Open a log to append to it, or drop what is written: the child is more important than its log."""
+    rotate_log(path)
+    try:
+        return path.open("ab")
+    except OSError as error:
+        lose_lines(1)
+        get_logger(__name__).warning("log.not_opened", path=str(path), error=str(error))
+        return open(os.devnull, "ab")  # noqa: PTH123 - the caller closes it
+
+
 def rotate_log(path: Path, max_bytes: int = MAX_LOG_BYTES) -> None:
-    """Rename ``path`` to ``NAME.1`` if it holds more than ``max_bytes``."""
-    if path.exists() and path.stat().st_size > max_bytes:
-        path.replace(path.with_name(f"{path.name}.1"))
+    """Rename ``path`` to ``NAME.1`` if it holds more than ``max_bytes``, and that is possible."""
+    with suppress(OSError):
+        if path.stat().st_size > max_bytes:
+            path.replace(path.with_name(f"{path.name}.1"))

@@ -22,6 +22,12 @@ def take_lost_lines() -> int:
     return lost
 
 
+def lose_lines(count: int) -> None:
+    """Note lines that could not be written."""
+    global _lost_lines  # noqa: PLW0603 - as in `take_lost_lines`
+    _lost_lines += count
+
+
 class LossyFile(io.RawIOBase):
     """Writes to a file descriptor, which belongs to the caller."""
 
@@ -31,7 +37,6 @@ class LossyFile(io.RawIOBase):
 
     def write(self, data: Any) -> int:
         """Write all of ``data``, or count what is lost. Returns its length in both cases."""
-        global _lost_lines  # noqa: PLW0603 - as in `take_lost_lines`
         view = memoryview(data)
         remaining = memoryview(b"\n" + bytes(view)) if self._within_line else view
         size = len(remaining)
@@ -41,7 +46,7 @@ class LossyFile(io.RawIOBase):
             self._within_line = False
         except OSError:
             self._within_line |= len(remaining) < size
-            _lost_lines += max(1, bytes(remaining).count(b"\n"))
+            lose_lines(max(1, bytes(remaining).count(b"\n")))
         return len(view)
 
     def writable(self) -> bool:

@@ -162,7 +162,13 @@ def _log_stream(folder: DataFolder, verbose: bool) -> Iterator[TextIO]:
         yield sys.stderr
         return
     path = folder.log_path("daemon.log")
-    with path.open("a") as stream:
+    try:
+        stream = path.open("a")
+    except OSError as error:
+        _print_status(f"logs: standard error, because {path} cannot be written: {error.strerror}")
+        yield sys.stderr
+        return
+    with stream:
         _print_status(f"logs: {path.parent}")
         yield stream
 

@@ -159,8 +159,8 @@ class Leadership:
         role, actions = table[self.role].get(event, (self.role, ()))
         if Action.WITHDRAW in actions or Action.PASS_ON in actions:
             known = replace(known, holds_lock=False)
-        goes_on = Action.FORGET not in actions and (role is self.role or Action.PASS_ON in actions)
-        transferring = Action.NOMINATE in actions or (self.transferring and goes_on)
+        stays = Action.FORGET not in actions and (role is self.role or Action.PASS_ON in actions)
+        transferring = Action.NOMINATE in actions or (self.transferring and stays)
         return replace(known, role=role, transferring=transferring), actions
 
 

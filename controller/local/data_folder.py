@@ -6,6 +6,7 @@ the last start are saved, so that clients can wait for a restart.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 from pathlib import Path
@@ -56,7 +57,8 @@ class DataFolder:
                 "stop that node, or choose another folder with --data",
             ) from None
         os.ftruncate(self._lock, 0)
-        os.pwrite(self._lock, f"{os.getpid()}\n".encode(), 0)
+        with contextlib.suppress(OSError):  # The lock counts; a full disk only hides who has it.
+            os.pwrite(self._lock, f"{os.getpid()}\n".encode(), 0)
         return self
 
     def __exit__(

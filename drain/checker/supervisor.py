@@ -12,9 +12,10 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Self
+from typing import Final
 
 from drain.checker.connection import Connection
 from drain.protocol import DrainCheckError, Ping, Pong
@@ -119,10 +120,6 @@ class DrainSupervisor(BackgroundService):
         self.pid: int | None = None
         """Process id while the process runs."""
 
-    async def __aenter__(self) -> Self:
-        self._folder.mkdir(parents=True, exist_ok=True)
-        return await super().__aenter__()
-
     async def _run(self) -> None:
         self._set_state("starting", f"the Spark process is starting, see {self._log_path}")
         while True:
@@ -141,6 +138,7 @@ class DrainSupervisor(BackgroundService):
     async def _run_process(self) -> _RunEnd:
         """Start the process, watch it until it fails, and stop it; return why it ended."""
         try:
+            self._folder.mkdir(parents=True, exist_ok=True)
             process = await ChildProcess.start(*self._command, log_path=self._log_path)
         except OSError as error:
             return _RunEnd(f"the Spark process cannot be started: {error.strerror or error}")
@@ -164,7 +162,8 @@ class DrainSupervisor(BackgroundService):
             # With its group, because the JVM may outlast the process that started it.
             await process.stop(stop_seconds, whole_group=True)
             await asyncio.gather(ended, watching, return_exceptions=True)
-            self._path.unlink(missing_ok=True)
+            with suppress(OSError):  # The next process replaces it, or says why it cannot.
+                self._path.unlink()
             self.pid = None
 
     async def _watch(self, ready: asyncio.Future[float]) -> str:

@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from controller.store_probe import FAILING_INTERVAL_SECONDS, PROBE_INTERVAL_SECONDS, probe_writes
 from headgate.storage.object_store import LocalStore
@@ -59,9 +60,11 @@ async def test_a_daemon_that_leads_nothing_learns_that_writes_fail_and_that_they
     await asyncio.sleep(1)
     assert [events.StoreOperationSucceeded(operation="create")] == observer.events
     store.outage()
-    await asyncio.sleep(PROBE_INTERVAL_SECONDS)
-    assert failing()
-    store.outage(False)
-    await asyncio.sleep(FAILING_INTERVAL_SECONDS)
+    with capture_logs() as logs:
+        await asyncio.sleep(2 * PROBE_INTERVAL_SECONDS)
+        assert failing()
+        store.outage(False)
+        await asyncio.sleep(FAILING_INTERVAL_SECONDS)
     assert not failing()
+    assert ["store.not_writable", "store.writable"] == [line["event"] for line in logs]
     probing.cancel()

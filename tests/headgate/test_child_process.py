@@ -11,6 +11,7 @@ import pytest
 
 from headgate import parent_death_signal
 from headgate.child_process import ChildProcess, rotate_log
+from headgate.lossy_output import take_lost_lines
 from tests.support.waiting import until
 
 
@@ -120,3 +121,20 @@ def _runs(pid: int) -> bool:
         return _state(pid) != "Z"
     except FileNotFoundError:
         return False
+
+
+async def test_a_child_whose_log_cannot_be_opened_runs_without_it(tmp_path: Path) -> None:
+    """Its supervisor would try in vain to start it for as long as a disk is full. The lost log counts as a line."""
+    take_lost_lines()
+    child = await ChildProcess.start("true", log_path=tmp_path / "missing" / "log")
+
+    assert 0 == await child.wait()
+    assert 1 == take_lost_lines()
+
+
+def test_a_large_log_that_cannot_be_renamed_grows(tmp_path: Path) -> None:
+    (tmp_path / "log").write_bytes(b"12345")
+    (tmp_path / "log.1").mkdir()
+    rotate_log(tmp_path / "log", max_bytes=4)
+
+    assert 5 == (tmp_path / "log").stat().st_size

@@ -40,6 +40,16 @@ def test_the_start_prints_addresses_and_commands(invoke: Invoke, recorder: NodeR
     assert f"headgate --config {tmp_path / 'client.toml'} topic create orders" in result.stderr
 
 
+def test_a_log_that_cannot_be_written_is_replaced_by_standard_error(
+    invoke: Invoke, recorder: NodeRecorder, tmp_path: Path
+):
+    (log := tmp_path / "logs" / "daemon.log").mkdir(parents=True)
+    result = invoke("up", "--data", str(tmp_path), *ANY_PORTS)
+
+    assert recorder.settings
+    assert f"logs: standard error, because {log} cannot be written: Is a directory" in result.stderr
+
+
 def test_the_state_of_spark_is_printed(invoke: Invoke, recorder: NodeRecorder, tmp_path: Path):
     recorder.drain_state = ("degraded", "the Spark process ended with code 1; next start in 8 s")
     result = invoke("up", "--data", str(tmp_path), *ANY_PORTS)

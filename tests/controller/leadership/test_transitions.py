@@ -60,7 +60,7 @@ def test_a_transfer_ends_when_a_term_follows_or_can_no_longer_follow(event: Even
 
 
 @pytest.mark.parametrize("event", [Event.NOMINATED, Event.CONTACT_LOST, Event.CONTACT_REGAINED, Event.SUCCESSOR_READY])
-def test_a_transfer_goes_on_after_the_lock_was_passed_on(event: Event) -> None:
+def test_a_transfer_continues_after_the_lock_was_passed_on(event: Event) -> None:
     assert PASSED_ON.on(event)[0].transferring
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import stat
@@ -51,6 +52,15 @@ def test_a_killed_node_releases_its_folder(tmp_path: Path):
 
     with DataFolder(tmp_path):
         assert (tmp_path / "up.lock").read_text() == f"{os.getpid()}\n"
+
+
+def test_a_node_starts_although_its_process_id_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "pwrite", full)
+    with DataFolder(tmp_path), pytest.raises(ConfigError, match="in use"), DataFolder(tmp_path):
+        pass
 
 
 def test_a_folder_that_cannot_be_created_is_a_clear_error(tmp_path: Path):

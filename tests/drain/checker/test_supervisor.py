@@ -170,6 +170,16 @@ async def test_a_process_that_exits_at_once_is_restarted_repeatedly(tmp_path):
     assert "ready" not in [state for state, _ in supervised.states]
 
 
+async def test_a_folder_that_cannot_be_created_delays_only_the_process(tmp_path):
+    """Its disk may be full when the daemon starts."""
+    supervised = Supervised(tmp_path, "well")
+    (tmp_path / "folder").write_text("in the way")
+    async with supervised.supervisor:
+        assert "cannot be started: File exists" in await supervised.until("degraded")
+        (tmp_path / "folder").unlink()
+        await supervised.until("ready")
+
+
 async def test_a_missing_command_is_reported(tmp_path):
     supervised = Supervised(tmp_path, "well")
     supervised.supervisor._command = [str(tmp_path / "nothing")]
