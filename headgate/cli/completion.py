@@ -21,57 +21,49 @@ TIMEOUT_SECONDS: Final = 3.0
 """A person waits with a finger on the Tab key."""
 
 Names = list[str]
+Completion = Callable[[click.Context, click.Parameter, str], Names]
 
 
-def complete_topic(context: click.Context, _: click.Parameter, incomplete: str) -> Names:
-    """Return the names of topics that begin with ``incomplete``."""
+def _completion(find: Callable[[Admin, str | None, str | None], Awaitable[Names]]) -> Completion:
+    """Return what completes an argument with the names that ``find`` returns.
 
-    async def names(admin: Admin) -> Names:
-        return [each.topic for each in await admin.list_topics()]
+    ``find`` gets the topic and the subscription that precede on the command line, None where there is none.
+    """
 
-    return _ask(context, names, incomplete)
+    def complete(context: click.Context, _: click.Parameter, incomplete: str) -> Names:
+        # After an option without its value, click has not assigned the arguments yet.
+        assigned = [context.params[name] for name in ("topic", "name") if context.params.get(name) is not None]
+        topic, subscription = (*assigned, *context.args, None, None)[:2]
+        return _ask(context, lambda admin: find(admin, topic, subscription), incomplete)
 
-
-def complete_subscription(context: click.Context, _: click.Parameter, incomplete: str) -> Names:
-    """Return the names of subscriptions of the topic that precedes on the command line."""
-    # After an option without its value, click has not assigned the arguments yet.
-    topic = context.params.get("topic") or next(iter(context.args), None)
-
-    async def names(admin: Admin) -> Names:
-        return [each.subscription for each in await admin.list_subscriptions(topic)]
-
-    return _ask(context, names, incomplete)
+    return complete
 
 
-def complete_consumer(context: click.Context, _: click.Parameter, incomplete: str) -> Names:
-    """Return the names of consumers of the topic and the subscription that precede on the command line."""
-    assigned = [context.params[name] for name in ("topic", "name") if context.params.get(name) is not None]
-    topic, subscription = (*assigned, *context.args, None, None)[:2]
-
-    async def names(admin: Admin) -> Names:
-        if topic is None or subscription is None:
-            return []
-        return [each.consumer for each in (await admin.describe_subscription(topic, subscription)).consumers]
-
-    return _ask(context, names, incomplete)
+@_completion
+async def complete_topic(admin: Admin, *_: str | None) -> Names:
+    return [each.topic for each in await admin.list_topics()]
 
 
-def complete_daemon(context: click.Context, _: click.Parameter, incomplete: str) -> Names:
-    """Return the names of live daemons."""
-
-    async def names(admin: Admin) -> Names:
-        return [each.daemon for each in (await admin.describe_cluster(blocked=True)).daemons]
-
-    return _ask(context, names, incomplete)
+@_completion
+async def complete_subscription(admin: Admin, topic: str | None, _: str | None) -> Names:
+    return [each.subscription for each in await admin.list_subscriptions(topic)]
 
 
-def complete_producer(context: click.Context, _: click.Parameter, incomplete: str) -> Names:
-    """Return the names of producers."""
+@_completion
+async def complete_consumer(admin: Admin, topic: str | None, subscription: str | None) -> Names:
+    if topic is None or subscription is None:
+        return []
+    return [each.consumer for each in (await admin.describe_subscription(topic, subscription)).consumers]
 
-    async def names(admin: Admin) -> Names:
-        return [each.producer for each in await admin.list_producers()]
 
-    return _ask(context, names, incomplete)
+@_completion
+async def complete_daemon(admin: Admin, *_: str | None) -> Names:
+    return [each.daemon for each in (await admin.describe_cluster(blocked=True)).daemons]
+
+
+@_completion
+async def complete_producer(admin: Admin, *_: str | None) -> Names:
+    return [each.producer for each in await admin.list_producers()]
 
 
 def _ask(context: click.Context, names: Callable[[Admin], Awaitable[Names]], incomplete: str) -> Names:

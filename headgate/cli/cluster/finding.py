@@ -49,17 +49,19 @@ def finding_lines(findings: Sequence[Finding]) -> list[str]:
     """Return the findings in lines of `WIDTH`, and a summary."""
     lines: list[str] = []
     for each in findings:
-        lines += _wrapped(f"{each.level:<9}{each.check}: {each.text}", _INDENT)
+        lines += wrapped(f"{each.level:<9}{each.check}: {each.text}", _INDENT)
         if each.remedy:
-            lines += _wrapped(f"{_INDENT}→ {each.remedy}", f"{_INDENT}  ")
+            lines += wrapped(f"{_INDENT}→ {each.remedy}", f"{_INDENT}  ")
     counts = {level: sum(each.level == level for each in findings) for level in ("ok", "warning", "problem")}
-    summary = f"{counts['ok']} ok, {_plural(counts['warning'], 'warning')}, {_plural(counts['problem'], 'problem')}"
+    summary = f"{counts['ok']} ok, {plural(counts['warning'], 'warning')}, {plural(counts['problem'], 'problem')}"
     return [*lines, "", summary]
 
 
-def _wrapped(text: str, indent: str) -> list[str]:
+def wrapped(text: str, indent: str) -> list[str]:
+    """Return ``text`` in lines of `WIDTH`. An address is not broken."""
     return wrap(text, WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
-def _plural(number: int, noun: str) -> str:
+def plural(number: int, noun: str) -> str:
+    """Return the number of things with their noun."""
     return f"{number} {noun}{'' if number == 1 else 's'}"

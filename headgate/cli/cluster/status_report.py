@@ -7,15 +7,14 @@ not known, because the daemon did not answer or is of an earlier version.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from textwrap import wrap
 from typing import Final
 
+from headgate.cli.cluster.finding import plural, wrapped
 from headgate.cli.terminal.rates import NONE, UNKNOWN, outlook_text, rate_text
 from headgate.model.duration import duration
 from headgate.protocol.backlog import records_text
 from headgate.views.cluster import ClusterInfo, DaemonInfo, ShardInfo, SubscriptionSummary
 
-WIDTH: Final = 80
 MAX_DAEMONS: Final = 6
 MAX_DEGRADED: Final = 6
 MAX_SUBSCRIPTIONS: Final = 8
@@ -29,7 +28,7 @@ _WORST_FIRST: Final = ("unreachable", "not_ready", "degraded", "ready")
 
 def report_lines(cluster: ClusterInfo) -> list[str]:
     """Return the lines about daemons, what is degraded, and totals."""
-    return [*_wrapped(_headline(cluster), "  "), "", *_daemons(cluster), *_degraded(cluster), "", *_totals(cluster)]
+    return [*wrapped(_headline(cluster), "  "), "", *_daemons(cluster), *_degraded(cluster), "", *_totals(cluster)]
 
 
 def time_line(cluster: ClusterInfo) -> str:
@@ -68,7 +67,7 @@ def _blocked(row: SubscriptionSummary, as_of_ms: int) -> str:
         return NONE
     seconds = None if row.blocked_since_ms is None else max(0, as_of_ms - row.blocked_since_ms) / 1000
     waited = UNKNOWN if seconds is None else duration(seconds)
-    return f"{_plural(row.blocked_segments, 'segment')} for {waited} by {_blockers(row)}"
+    return f"{plural(row.blocked_segments, 'segment')} for {waited} by {_blockers(row)}"
 
 
 def led_shards(shards: Iterable[ShardInfo]) -> str:
@@ -86,20 +85,20 @@ def _headline(cluster: ClusterInfo) -> str:
     without = sum(each.daemon is None for each in cluster.shards)
     state = "complete" if cluster.complete else "incomplete: totals lack what did not answer"
     led = "each has a leader" if not without else f"{without} without a leader"
-    return f"cluster {cluster.cluster}: {_plural(len(cluster.shards), 'shard')}, {led}; {state}"
+    return f"cluster {cluster.cluster}: {plural(len(cluster.shards), 'shard')}, {led}; {state}"
 
 
 def _daemons(cluster: ClusterInfo) -> Iterator[str]:
     shown = sorted(cluster.daemons, key=lambda each: (_WORST_FIRST.index(each.state), each.daemon))[:MAX_DAEMONS]
     for daemon in sorted(shown, key=lambda each: each.daemon):
-        yield from _wrapped(f"{daemon.daemon}  {_condition(daemon)}", "  ")
+        yield from wrapped(f"{daemon.daemon}  {_condition(daemon)}", "  ")
         led = [each for each in cluster.shards if each.daemon == daemon.daemon]
-        yield from _wrapped(f"  leads {led_shards(led) if led else 'no shard'}", "    ")
+        yield from wrapped(f"  leads {led_shards(led) if led else 'no shard'}", "    ")
     if cluster.totals.daemons > len(shown):
         yield f"and {cluster.totals.daemons - len(shown)} more; see --json"
     without = [each for each in cluster.shards if each.daemon is None]
     if without:
-        yield from _wrapped(f"without a leader: {led_shards(without)}", "  ")
+        yield from wrapped(f"without a leader: {led_shards(without)}", "  ")
 
 
 def _condition(daemon: DaemonInfo) -> str:
@@ -130,7 +129,7 @@ def _degraded(cluster: ClusterInfo) -> Iterator[str]:
         yield ""
         yield "degraded:"
     for each in found[:MAX_DEGRADED]:
-        yield from _wrapped(f"  {each}", "    ")
+        yield from wrapped(f"  {each}", "    ")
     if len(found) > MAX_DEGRADED:
         yield f"  and {len(found) - MAX_DEGRADED} more; see --json"
 
@@ -138,9 +137,9 @@ def _degraded(cluster: ClusterInfo) -> Iterator[str]:
 def _totals(cluster: ClusterInfo) -> Iterator[str]:
     totals = cluster.totals
     yield (
-        f"{_plural(totals.topics, 'topic')}, {_plural(totals.active_segments, 'active segment')}, "
-        f"{totals.sealed_segments} sealed; {_plural(totals.subscriptions, 'subscription')}, "
-        f"{_plural(totals.connected_consumers, 'consumer')}"
+        f"{plural(totals.topics, 'topic')}, {plural(totals.active_segments, 'active segment')}, "
+        f"{totals.sealed_segments} sealed; {plural(totals.subscriptions, 'subscription')}, "
+        f"{plural(totals.connected_consumers, 'consumer')}"
         + (f", {totals.disconnected_consumers} away" if totals.disconnected_consumers else "")
     )
     stored, acknowledged = rate_text(totals.stored_per_second), rate_text(totals.acknowledged_per_second)
@@ -156,12 +155,3 @@ def _blockers(row: SubscriptionSummary) -> str:
         return UNKNOWN
     more = ", …" if row.draining_segments > len(row.blocking_segments) else ""
     return f"segment{'s' * (len(row.blocking_segments) > 1)} {', '.join(map(str, row.blocking_segments))}{more}"
-
-
-def _wrapped(text: str, indent: str) -> list[str]:
-    """Return ``text`` in lines of `WIDTH`. An address is not broken."""
-    return wrap(text, WIDTH, subsequent_indent=indent, break_on_hyphens=False, break_long_words=False)
-
-
-def _plural(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -1,7 +1,4 @@
-"""A local cluster with users of its own, and a broker whose log names every refusal.
-
-The tests and benchmarks of security run on it.
-"""
+"""A local cluster with users of its own, and a broker whose log names every refusal."""
 
 from __future__ import annotations
 
