@@ -246,7 +246,7 @@ async def subscription_document(
         subscription=described,
         backlog=backlog,
         layout=topic_commands.describe(topic, leader.state.shard).segments,
-        draining=_draining(coordinator, backlog, context.rates),
+        draining=_draining(coordinator, backlog),
         grace_periods=tuple(
             GracePeriod(consumer=each.consumer, disconnected_at_ms=each.disconnected_at_ms)
             for each in found.consumers.values()
@@ -264,20 +264,17 @@ def _find(leader: ShardLeader, name: str) -> Topic:
     return topic
 
 
-def _draining(
-    coordinator: SubscriptionCoordinator, backlog: BacklogInfo, rates: Mapping[int, float]
-) -> tuple[DrainingSegment, ...]:
+def _draining(coordinator: SubscriptionCoordinator, backlog: BacklogInfo) -> tuple[DrainingSegment, ...]:
     """Return the segments that block others, with the leader's own rates: they need no Spark."""
     records = {each.segment: each.records for each in backlog.segments}
-    blocking = sorted({ancestor for blockers in coordinator.blocked.values() for ancestor in blockers})
     return tuple(
         DrainingSegment(
             segment=segment,
             backlog_records=records.get(segment),
-            acknowledged_per_second=rates.get(segment),
-            expected_seconds=estimate_drain(records.get(segment), 0.0, rates.get(segment), tracked=True)[1],
+            acknowledged_per_second=outlook.records_per_second,
+            expected_seconds=outlook.expected_seconds,
         )
-        for segment in blocking
+        for segment, outlook in coordinator.drain_outlooks(records).items()
     )
 
 

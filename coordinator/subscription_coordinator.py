@@ -37,7 +37,7 @@ from coordinator.load_monitor import LoadMonitor
 from coordinator.membership import Membership
 from coordinator.ports import CoordinatorSettings, DoLater, DrainCheck, LedgerPort, PushMessage
 from coordinator.reporting.description import describe
-from coordinator.reporting.drain_rate import DrainRate
+from coordinator.reporting.drain_rate import DrainOutlook, DrainRate, drain_outlook, rated_slices
 from coordinator.reporting.explanation import ExplanationContext, explain
 from coordinator.reporting.idle_reasons import idle_reasons
 from coordinator.reporting.plan import plan_changes
@@ -46,7 +46,8 @@ from coordinator.state.topic_view import TopicSnapshot, TopicView
 from coordinator.steps import Steps, complete
 from headgate.errors import LayoutError
 from headgate.model import entries as e
-from headgate.model.bucket_ranges import SegmentSlice
+from headgate.model.bucket_ranges import SegmentSlice, buckets_of, segment_of
+from headgate.model.hashing import KEY_BUCKETS
 from headgate.protocol import messages as m
 from metrics import events
 from metrics.noop_observer import NoopObserver
@@ -201,6 +202,12 @@ class SubscriptionCoordinator:
             rates=self._drain_rate.rates(),
             idle=idle_reasons(self._subscription, self.gate),
         )
+
+    def drain_outlooks(self, counted: Mapping[int, int | None]) -> dict[int, DrainOutlook]:
+        """Return segment that blocks others → how fast it is acknowledged; ``counted`` as in `drain_outlook`."""
+        rates = self._drain_rate.rates()
+        blocking = sorted({ancestor for blockers in self.blocked.values() for ancestor in blockers})
+        return {each: drain_outlook(self._subscription, self._topic, each, rates, counted) for each in blocking}
 
     def explain(
         self, request: m.ExplainSubscription, drain_problem: str | None = None
@@ -398,15 +405,16 @@ class SubscriptionCoordinator:
             self._remove_consumers(evicted[:MAX_EVICTIONS_PER_TICK], "evicted", fenced)
         late = self._reconciler.overdue_revocations(now_ms, self._settings.revoke_timeout_seconds)
         if self._drain_rate.is_due(now):
-            blocking = self._reconciler.blocking_segments()
-            self._drain_rate.add_sample(now, {s: self._acknowledged(s) for s in blocking})
+            slices = rated_slices(self._subscription, self._reconciler.blocking_segments())
+            self._drain_rate.add_sample(now, {each: self._acknowledged(each) for each in slices})
         if late:
             self._log.warning("revocation.timed_out", segments=[str(segment_slice) for segment_slice in sorted(late)])
             self._reconcile("revocation timed out", timed_out=late)
 
-    def _acknowledged(self, segment: int) -> int:
-        end_offset = self._topic.tails[segment].next_offset
-        return end_offset - self._subscription.unacknowledged_records(segment, end_offset).records
+    def _acknowledged(self, segment_slice: SegmentSlice) -> int:
+        end_offset = self._topic.tails[segment_of(segment_slice)].next_offset
+        stored = end_offset * len(buckets_of(segment_slice)) // KEY_BUCKETS
+        return stored - self._subscription.unacknowledged_records(segment_slice, end_offset).records
 
     def _reconcile(
         self,

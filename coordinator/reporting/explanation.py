@@ -18,6 +18,7 @@ from typing import Final
 
 from coordinator.decisions.external_topics import remaining_at_source
 from coordinator.decisions.gate import Gate, is_gated, tracks_acknowledgements
+from coordinator.reporting.drain_rate import DrainOutlook, drain_outlook
 from coordinator.reporting.progress import segment_status, unacknowledged
 from coordinator.state.subscription import RegisteredConsumer, Subscription
 from coordinator.state.topic_view import TopicView
@@ -26,7 +27,7 @@ from headgate.model.bucket_ranges import BucketRange, SegmentSlice, segment_of
 from headgate.model.duration import duration
 from headgate.model.layout import SegmentState
 from headgate.protocol import messages as m
-from headgate.protocol.backlog import RecordCount, estimate_drain
+from headgate.protocol.backlog import RecordCount
 
 LATE_SECONDS: Final = 5.0
 """A drain check that takes longer is late: one takes a fraction of a second."""
@@ -65,8 +66,8 @@ class ExplanationContext:
     """Why drain checks are not answered; None: nothing is known to be wrong."""
     contradicted: Mapping[int, str] = field(default_factory=dict)
     """Segment → why the leader does not believe the drain check that calls it drained."""
-    rates: Mapping[int, float] = field(default_factory=dict)
-    """Segment → acknowledged records per second, if measured."""
+    rates: Mapping[SegmentSlice, float] = field(default_factory=dict)
+    """What one consumer reads → acknowledged records per second, if measured."""
     idle: Mapping[str, str] = field(default_factory=dict)
     """Consumer without a segment → the reason."""
 
@@ -246,25 +247,24 @@ class _Explainer:
     def _known_ancestor(self, segment: int) -> tuple[m.BlockingSegment, str]:
         known = self._ancestors.get(segment)
         if known is None:
-            described = self._blocking_ancestor(segment)
-            known = self._ancestors[segment] = described, self._ancestor(described)
+            outlook = drain_outlook(self._subscription, self._topic, segment, self._context.rates, {})
+            described = self._blocking_ancestor(segment, outlook)
+            known = self._ancestors[segment] = described, self._ancestor(described, outlook)
         return known
 
-    def _blocking_ancestor(self, segment: int) -> m.BlockingSegment:
+    def _blocking_ancestor(self, segment: int, outlook: DrainOutlook) -> m.BlockingSegment:
         backlog = self._backlog(segment)
-        records = None if backlog is None else backlog.records
-        rate = self._context.rates.get(segment)
         return m.BlockingSegment(
             segment=segment,
             state=self._topic.layout.segments[segment].state,
-            backlog_records=records,
+            backlog_records=None if backlog is None else backlog.records,
             estimated=backlog is not None and backlog.estimated,
-            records_per_second=rate,
-            expected_seconds=estimate_drain(records, 0.0, rate, tracked=True)[1],
+            records_per_second=outlook.records_per_second,
+            expected_seconds=outlook.expected_seconds,
             consumers=tuple(each.consumer for each in self._context.held.get(segment, ())),
         )
 
-    def _ancestor(self, ancestor: m.BlockingSegment) -> str:
+    def _ancestor(self, ancestor: m.BlockingSegment, outlook: DrainOutlook) -> str:
         title = self._title(ancestor.segment)
         if reason := self._context.contradicted.get(ancestor.segment):
             return f"{title} does not open: {reason}. Check which ledger the Spark process counts (headgate doctor)."
@@ -277,8 +277,10 @@ class _Explainer:
             reader = "itself blocked"
         left = "time left unknown"
         if ancestor.expected_seconds is not None:
-            assert ancestor.records_per_second is not None
-            left = f"about {duration(ancestor.expected_seconds)} left at {ancestor.records_per_second:.1f} records/s"
+            rate = self._context.rates[outlook.slowest]
+            left = f"about {duration(ancestor.expected_seconds)} left at {rate:.1f} records/s"
+            if isinstance(outlook.slowest, BucketRange):
+                left += f" of {self._subscription.holdings[outlook.slowest].consumer}, the last to finish"
         verb = "is" if ancestor.backlog_records is None else "has"
         return f"{title} {verb} {self._remaining(ancestor.segment)} and is {reader}: {left}."
 

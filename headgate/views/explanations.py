@@ -17,9 +17,9 @@ class BlockingSegment(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     backlog_records: int | None = None
     """None: only the source of an external topic knows."""
     records_per_second: float | None = None
-    """Rate at which it is acknowledged."""
+    """Rate at which it is acknowledged, by all its consumers together."""
     expected_seconds: float | None = None
-    """Time until its backlog is acknowledged, at that rate."""
+    """Time until the last of its consumers is done, each with its own backlog and rate."""
     consumers: tuple[str, ...] = ()
     estimated: bool = False
 

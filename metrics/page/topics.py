@@ -272,7 +272,9 @@ def _drain_text(segment: SegmentId, draining: DrainingSegment | None, holders: M
     left = f"{segment} has {count(draining.backlog_records)} {noun} left{reader}"
     if not draining.acknowledged_per_second:
         return f"{left}, nothing acknowledged lately"
-    return f"{left}, {rate(draining.acknowledged_per_second)}, about {duration(draining.expected_seconds)}"
+    expected = draining.expected_seconds
+    time_left = "time left unknown" if expected is None else f"about {duration(expected)}"
+    return f"{left}, {rate(draining.acknowledged_per_second)}, {time_left}"
 
 
 def _next_check(document: SubscriptionDocument) -> str:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from headgate.model.duration import duration as known_duration
+
 UNKNOWN: Final = "-"
 _THOUSAND: Final = 1000
 _EXACT_BELOW: Final = 10_000
@@ -39,15 +41,8 @@ def size(size_bytes: int | None) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """Return ``0.4 s``, ``12 s``, ``3 min``, ``2 h`` or ``3 days``."""
-    if seconds is None:
-        return UNKNOWN
-    if seconds < 1:
-        return f"{max(seconds, 0.0):.1f} s"
-    for unit, length, limit in (("s", 1, 120), ("min", 60, 7200), ("h", 3600, 2 * _DAY_SECONDS)):
-        if seconds < limit:
-            return f"{seconds / length:.0f} {unit}"
-    return f"{seconds / _DAY_SECONDS:.0f} days"
+    """Return a duration as the command line shows it."""
+    return UNKNOWN if seconds is None else known_duration(seconds)
 
 
 def age_seconds(since_ms: int | None, as_of_ms: int) -> float:

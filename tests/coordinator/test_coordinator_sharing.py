@@ -213,19 +213,36 @@ async def test_the_backlog_of_each_bucket_range_is_its_own(harness: CoordinatorH
     ] == list(explained.sentences)
 
 
-async def test_the_time_left_of_a_shared_ancestor_follows_from_the_records_of_all_its_consumers(
+async def test_the_time_left_of_a_shared_ancestor_is_that_of_its_slowest_consumer(
     harness: CoordinatorHarness,
 ) -> None:
-    """Bob acknowledges nothing, so the segment's position stays. Five records of ada follow in eight seconds."""
+    """Of the ten records, ada acknowledges her five in eight seconds. Bob acknowledges nothing, then one."""
     harness.split(0)
     for end in (0, 4, 10):
         harness.acknowledge("ada", LOW, end)
         await harness.run(4)
-    (child, *_) = [each for each in explained_segments(harness) if each.status == "blocked"]
-    (ancestor,) = child.blocked_by
+    ancestor, sentence = blocking_ancestor(harness)
 
     assert (5, True) == (ancestor.backlog_records, ancestor.estimated)
     assert ancestor.records_per_second == pytest.approx(5 / 8, rel=0.3)
+    assert ancestor.expected_seconds is None, "ada's rate says nothing about bob's records"
+    assert sentence.endswith("is read by ada and bob: time left unknown.")
+
+    harness.acknowledge("bob", HIGH, 2)
+    await harness.run(4)
+    ancestor, sentence = blocking_ancestor(harness)
+
+    assert ancestor.expected_seconds is not None
+    assert ancestor.expected_seconds > 4 * 4 / 1.3, "four records, of which one took four seconds or more"
+    assert sentence.endswith(" records/s of bob, the last to finish.")
+    assert harness.coordinator.drain_outlooks({})[0].expected_seconds == ancestor.expected_seconds
+
+
+def blocking_ancestor(harness: CoordinatorHarness) -> tuple[m.BlockingSegment, str]:
+    """Return what the first blocked segment waits for, and its sentence."""
+    child = next(each for each in explained_segments(harness) if each.status == "blocked")
+    (ancestor,) = child.blocked_by
+    return ancestor, child.sentences[1]
 
 
 async def test_the_description_includes_ranges_without_a_holder(lead: Lead) -> None:
