@@ -161,6 +161,8 @@ class SubscriptionRegistry:
                 self._order_changed(entry.subscription_id)
             elif isinstance(entry, e.SubscriptionCreated):
                 self._add_coordinator(self._state.subscriptions[entry.subscription_id])
+                # Segments that end where it starts are drained in the same chunk, before the reply is built.
+                self._coordinators[entry.subscription_id].tick()
             elif isinstance(entry, e.TopicDeleted | e.SubscriptionDeleted):
                 for subscription_id in sorted(self._coordinators.keys() - self._state.subscriptions.keys()):
                     deleted = self._coordinators.pop(subscription_id)

@@ -9,6 +9,7 @@ import pytest
 from headgate.client.admin import Admin
 from headgate.client.consumer import Consumer
 from headgate.errors import ConfigError, RequestRejectedError
+from headgate.model.entries import SubscriptionType
 from tests.headgate.client.test_against_the_leader import client, create, delete, produce
 from tests.headgate.client.test_seek_while_consuming import take
 from tests.support.worlds.one_shard import OneShard, now_ms
@@ -75,6 +76,28 @@ async def test_its_type_is_that_of_its_consumers():
             await admin.create_subscription("orders", "audit", type="queue")
         again = await admin.create_subscription("orders", "audit", type="QUEUE", if_absent=True)
         assert again == await admin.describe_subscription("orders", "audit")
+
+
+@pytest.mark.parametrize("kind", SubscriptionType)
+@pytest.mark.parametrize("start", ["earliest", "latest"])
+@pytest.mark.parametrize("records", [0, 10], ids=["empty", "with records"])
+async def test_the_reply_is_what_a_description_says_right_after(kind: SubscriptionType, start, records: int):
+    """At the end of a sealed segment nothing has to be counted: its children are open from the start."""
+    world = OneShard()
+    async with world.leader(), Admin(client(world, "admin")) as admin:
+        await create(world, segments=1)
+        await produce(world, records)
+        await admin.split("orders", 0)
+        created = await admin.create_subscription("orders", "audit", type=kind, start=start)
+        assert created == await admin.describe_subscription("orders", "audit")
+        await asyncio.sleep(30)
+        assert created == await admin.describe_subscription("orders", "audit")
+        if kind != SubscriptionType.CHECKPOINT:
+            await admin.seek("orders", "audit", to="latest")
+            moved = await admin.describe_subscription("orders", "audit")
+            assert ["drained", "waiting", "waiting"] == [each.status for each in moved.segments]
+        waits = (kind, start, records > 0) == (SubscriptionType.STREAM, "earliest", True)
+        assert ["blocked" if waits else "waiting"] * 2 == [each.status for each in created.segments[1:]]
 
 
 async def test_it_can_be_created_again_after_its_deletion():
