@@ -17,8 +17,6 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from headgate.cli.terminal.seconds_type import Seconds
-from headgate.cli.terminal.suggestions import explain_rejection
-from headgate.errors import RequestRejectedError
 from headgate.parent_death_signal import with_parent_death_signal
 
 if TYPE_CHECKING:
@@ -27,8 +25,6 @@ if TYPE_CHECKING:
     from headgate import Admin, Consumer, Producer, ProducerSettings
     from headgate.cli.records.topic_source import TopicSource
     from headgate.config import ClientConfig
-    from headgate.model.entries import Balance, SubscriptionType
-    from headgate.protocol.messages import Start
 
 REPLY_TIMEOUT_SECONDS: Final = 30.0
 """For the answer to a request, including a change of leader."""
@@ -88,31 +84,11 @@ class CommandContext:
             connect_timeout_seconds=self.wait_seconds(),
         )
 
-    def open_consumer(
-        self,
-        *,
-        topic: str,
-        subscription: str,
-        type: SubscriptionType,  # noqa: A002 - as Consumer names it
-        name: str | None,
-        start: Start,
-        balance: Balance | None,
-        capacity: float,
-    ) -> Consumer:
-        """Return a Consumer, not yet entered."""
+    def open_consumer(self, **options: Any) -> Consumer:
+        """Return a Consumer with these options, not yet entered."""
         from headgate import Consumer  # noqa: PLC0415
 
-        return Consumer(
-            self.client_config(),
-            topic=topic,
-            subscription=subscription,
-            type=type,
-            name=name,
-            start=start,
-            balance=balance,
-            capacity=capacity,
-            connect_timeout_seconds=self.wait_seconds(),
-        )
+        return Consumer(self.client_config(), **options, connect_timeout_seconds=self.wait_seconds())
 
     def open_topic(self, topic: str) -> AbstractAsyncContextManager[TopicSource]:
         """Return a topic's description and ledger, not yet entered."""
@@ -122,27 +98,14 @@ class CommandContext:
         client = Client.from_config(self.client_config(), "reader", with_store=True)
         return open_topic_source(client, topic, self.wait_seconds())
 
-    def ask(self, question: Callable[[Admin], Awaitable[Result]], *, topic: str | None = None) -> Result:
-        """Run ``question`` with an Admin; return its result. If ``topic`` does not exist, the error says what does."""
-
-        async def answer() -> Result:
-            async with self.open_admin() as admin:
-                try:
-                    return await question(admin)
-                except RequestRejectedError as error:
-                    if topic is None:
-                        raise
-                    raise await explain_rejection(admin, topic, error) from None
-
-        return self.run(answer())
-
-    async def require_topic(self, topic: str) -> None:
-        """Raise HeadgateError if the topic does not exist; the text says which do."""
+    async def answer(self, question: Callable[[Admin], Awaitable[Result]]) -> Result:
+        """Return the result of ``question`` with an Admin."""
         async with self.open_admin() as admin:
-            try:
-                await admin.describe_topic(topic)
-            except RequestRejectedError as error:
-                raise await explain_rejection(admin, topic, error) from None
+            return await question(admin)
+
+    def ask(self, question: Callable[[Admin], Awaitable[Result]]) -> Result:
+        """Run ``question`` with an Admin; return its result."""
+        return self.run(self.answer(question))
 
     # Standard input and output, and processes
 

@@ -19,6 +19,7 @@ from headgate.client.connection import DEFAULT_TIMEOUT_SECONDS, Client
 from headgate.client.consumer_requests import subscription_type
 from headgate.client.reply_dispatch import body_of
 from headgate.client.source_listing import ExternalLayout
+from headgate.client.unknown_names import explained
 from headgate.config import ClientConfig
 from headgate.errors import ConfigError, RequestRejectedError
 from headgate.ledger.ledger import Ledger
@@ -109,11 +110,11 @@ class Admin(ClusterRequests):
 
     async def describe_topic(self, topic: str) -> TopicInfo:
         """Return the segments of ``topic``."""
-        return await self._describe_topic(topic)
+        return (await self._request(self._shard(topic), m.DescribeTopic(topic=topic), m.TopicReply)).topic
 
     async def leader_of(self, topic: str) -> str:
         """Return the name of the daemon that leads the topic's shard; waits until one answers."""
-        await self._describe_topic(topic)
+        await self.describe_topic(topic)
         announcement = self._client.leader(self._shard(topic))
         assert announcement is not None, "a leader has just answered"
         return announcement.instance
@@ -397,10 +398,6 @@ class Admin(ClusterRequests):
     def _shards_of(self, topic: str | None) -> Iterable[int]:
         return range(self._all_shards()) if topic is None else [self._shard(topic)]
 
-    async def _describe_topic(self, topic: str) -> m.TopicInfo:
-        request = m.DescribeTopic(topic=topic)
-        return (await self._request(self._shard(topic), request, m.TopicReply)).topic
-
     async def _change_topic(self, topic: str, request: m.AnyRequestBody) -> TopicInfo:
         return (await self._request(self._shard(topic), request, m.TopicReply)).topic
 
@@ -410,7 +407,7 @@ class Admin(ClusterRequests):
             raise ConfigError(
                 f"{method}: timestamp_ms={timestamp_ms} is in the future; use 'latest' for the present end"
             )
-        described = await self._describe_topic(topic)
+        described = await self.describe_topic(topic)
         if described.external is not None:
             raise ConfigError(
                 f"{method}: topic {topic!r} is external, so only its source knows when its records were stored; "
@@ -454,8 +451,11 @@ class Admin(ClusterRequests):
 
     async def _request(self, shard: int, request: m.AnyRequestBody, kind: type[ReplyT]) -> ReplyT:
         """Return the body of the reply to ``request``, which must be of type ``kind``."""
-        if isinstance(request, m.AnyCommand):
-            reply = await self._client.command(shard, request, self._timeout_seconds)
-        else:
-            reply = await self._client.request(shard, lambda: request, self._timeout_seconds)
+        try:
+            if isinstance(request, m.AnyCommand):
+                reply = await self._client.command(shard, request, self._timeout_seconds)
+            else:
+                reply = await self._client.request(shard, lambda: request, self._timeout_seconds)
+        except RequestRejectedError as error:
+            raise await explained(self, request, error) from None
         return body_of(reply, kind, f"the leader of shard {shard}")

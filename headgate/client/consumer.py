@@ -22,12 +22,14 @@ from headgate.client.consumer_tasks import ConsumerTasks
 from headgate.client.holdings import Holdings
 from headgate.client.membership import Membership
 from headgate.client.record_feed import ConsumedRecord, RecordFeed
+from headgate.client.unknown_names import explained
 from headgate.config import ClientConfig
 from headgate.errors import (
     AcknowledgementsNotStoredError,
     ConfigError,
     FencedError,
     HeadgateError,
+    RequestRejectedError,
 )
 from headgate.event_log import get_logger
 from headgate.model.entries import Balance, Order, SubscriptionType
@@ -160,13 +162,20 @@ class Consumer:
         shards = await self._lease.open(self._connect_timeout_seconds)
         try:
             remaining_seconds = max(0.0, deadline - asyncio.get_running_loop().time())
-            await self._membership.open(shard_of(self._topic, shards), remaining_seconds)
+            await self._join(shard_of(self._topic, shards), remaining_seconds)
         except BaseException:
             await self._release()
             raise
         self._tasks.spawn(self._acknowledger.run(), "acknowledgements")
         self._state = _State.OPEN
         return self
+
+    async def _join(self, shard: int, timeout_seconds: float) -> None:
+        try:
+            await self._membership.open(shard, timeout_seconds)
+        except RequestRejectedError as error:
+            async with Admin(self._client) as admin:
+                raise await explained(admin, m.DescribeTopic(topic=self._topic), error) from None
 
     async def __aexit__(self, exc_type: object, *_: object) -> None:
         """Flush acknowledgements and leave; a few seconds at most.

@@ -122,7 +122,7 @@ def consume(
     """
 
     async def print_records() -> int:
-        await context.require_topic(topic)
+        await context.answer(lambda admin: admin.describe_topic(topic))
         opened = context.open_consumer(
             topic=topic,
             subscription=name,

@@ -108,7 +108,7 @@ class LineImport:
 
     async def run(self) -> None:
         """Send all lines and wait for all outcomes. Raises HeadgateError if an invalid line or a failure stopped it."""
-        await self._context.require_topic(self._topic)
+        await self._context.answer(lambda admin: admin.describe_topic(self._topic))
         async with self._context.open_producer(name=self._name) as producer:
             beginning = await self._resume(producer)
             self.began = True

@@ -9,10 +9,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, NoReturn
 
-from headgate.cli.terminal.suggestions import explain_rejection
 from headgate.client.admin import Admin
 from headgate.client.connection import DEFAULT_TIMEOUT_SECONDS, Client
-from headgate.errors import HeadgateError, NoLeaderError, ProtocolError, RequestRejectedError
+from headgate.errors import HeadgateError, NoLeaderError, RequestRejectedError
 from headgate.event_log import get_logger
 from headgate.ledger.ledger import Ledger
 from headgate.model.hashing import shard_of
@@ -71,7 +70,8 @@ async def open_topic_source(
     """Connect ``client``, which has the ledger's store, and describe ``topic``.
 
     Raises:
-        HeadgateError: the topic does not exist, or its records are stored elsewhere.
+        RequestRejectedError: the topic does not exist.
+        HeadgateError: its records are stored elsewhere.
         NoLeaderError: the cluster, or the leader of the topic's shard, cannot be reached.
         StoreUnavailableError: the store is unreachable.
 
@@ -79,21 +79,12 @@ async def open_topic_source(
     m.require_name("topic", topic)
     head = Head()
 
-    async def describe() -> m.TopicInfo:
-        reply = (await client.request(shard, partial(m.DescribeTopic, topic=topic), timeout_seconds)).body
-        if not isinstance(reply, m.TopicReply):
-            raise ProtocolError(f"the leader of shard {shard} answered {type(reply).__name__} instead of TopicReply")
-        return reply.topic
-
-    async with client:
+    async with client, Admin(client, timeout_seconds=timeout_seconds) as admin:
         shard = shard_of(topic, await client.shards(timeout_seconds))
         ledger, ledger_id = Ledger(client.store, shard), await client.ledger_id(timeout_seconds)
         newest_chunk = await ledger.newest()
-        try:
-            description = await describe()
-        except RequestRejectedError as error:
-            async with Admin(client, timeout_seconds=timeout_seconds) as admin:
-                raise await explain_rejection(admin, topic, error) from None
+        describe = partial(admin.describe_topic, topic)
+        description = await describe()
         if description.external is not None:
             raise HeadgateError(
                 f"topic {topic!r} is external: its records are at {description.external.source}, not in the ledger"

@@ -89,7 +89,7 @@ def show(
     if watch:
         context.run(_watch(context, topic, name, by_segment=by_segment, as_json=as_json))
         return
-    found = context.ask(lambda admin: admin.backlog(topic, name), topic=topic)
+    found = context.ask(lambda admin: admin.backlog(topic, name))
     if as_json:
         print_json(found)
         return
@@ -215,7 +215,7 @@ def verify(
     command += [part for pair in conf for part in ("--conf", pair)]
     counted = ledger or context.client_config().ledger_url
     if ledger is None or topic is not None:
-        announced, shard, topic_id, external = context.ask(lambda admin: _locate_topic(admin, topic), topic=topic)
+        announced, shard, topic_id, external = context.ask(lambda admin: _locate_topic(admin, topic))
         if ledger is None:
             _refuse_another_ledger(context.client_config(), announced)
         if external:

@@ -65,7 +65,7 @@ def list_(context: CommandContext, topic: str | None, name: str | None, verbose:
             return [await admin.describe_subscription(topic, name)]
         return await admin.list_subscriptions(topic)
 
-    members = [(each, member) for each in context.ask(found, topic=topic) for member in each.consumers]
+    members = [(each, member) for each in context.ask(found) for member in each.consumers]
     if as_json:
         print_json(
             [{"topic": each.topic, "subscription": each.subscription, **_fields(member)} for each, member in members]
@@ -139,7 +139,7 @@ def evict(
     what = f"consumer {consumer} of subscription {name} of {topic}"
     eviction: dict[str, Any] = {"topic": topic, "subscription": name, "consumer": consumer, "evicted": not dry_run}
     if not yes or dry_run:
-        described = context.ask(lambda admin: admin.describe_subscription(topic, name), topic=topic)
+        described = context.ask(lambda admin: admin.describe_subscription(topic, name))
         member = _find(described, consumer)
         eviction |= {"segments": member.segments, "connected": member.connected, "host": member.host}
         if not as_json:
@@ -148,7 +148,7 @@ def evict(
     if not (yes or dry_run):
         ask_first(f"Evict {what}?", f"{what} was not evicted")
     if not dry_run:
-        context.ask(lambda admin: admin.evict_consumer(topic, name, consumer), topic=topic)
+        context.ask(lambda admin: admin.evict_consumer(topic, name, consumer))
     if as_json:
         print_json(eviction)
     else:

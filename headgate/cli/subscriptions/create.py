@@ -55,7 +55,7 @@ def create(
     """
     place: dict[str, Any] = {"timestamp_ms": start} if isinstance(start, int) else {"start": start}
     described = context.ask(
-        lambda admin: admin.create_subscription(topic, name, type=kind, if_absent=if_not_exists, **place), topic=topic
+        lambda admin: admin.create_subscription(topic, name, type=kind, if_absent=if_not_exists, **place)
     )
     if as_json:
         print_json(described)

@@ -45,7 +45,7 @@ def explain(
     For a blocked segment: the ancestors that block it, their remaining records and the estimated time. For a segment in
     handover: the consumer that has not confirmed yet. For an idle consumer: the reason.
     """
-    explained = context.ask(lambda admin: admin.explain(topic, name, segment=segment, consumer=consumer), topic=topic)
+    explained = context.ask(lambda admin: admin.explain(topic, name, segment=segment, consumer=consumer))
     if as_json:
         print_json(explained)
         return
@@ -92,10 +92,7 @@ def plan(
     """
     pairs = [_pair(text) for text in merges]
     planned = context.ask(
-        lambda admin: admin.plan(
-            topic, name, splits=splits, merges=pairs, add_consumers=joins, remove_consumers=leaves
-        ),
-        topic=topic,
+        lambda admin: admin.plan(topic, name, splits=splits, merges=pairs, add_consumers=joins, remove_consumers=leaves)
     )
     if as_json:
         print_json(planned)

@@ -45,7 +45,7 @@ def export(context: CommandContext, topic: str, name: str) -> None:
     that is not acknowledged. Records above it that a QUEUE, or one of several consumers of a segment, has acknowledged
     are not saved: after an import they are delivered again.
     """
-    described, subscription = context.ask(lambda admin: _described(admin, topic, name), topic=topic)
+    described, subscription = context.ask(lambda admin: _described(admin, topic, name))
     try:
         print_json(saved_positions(described, subscription, time.time_ns() // 1_000_000))
     except PositionFileError as error:
@@ -82,7 +82,7 @@ def import_(
     require_consent(context, yes=yes, dry_run=dry_run)
     try:
         saved = decode_positions(file.read(MAX_FILE_BYTES + 1))
-        described, subscription = context.ask(lambda admin: _described(admin, topic, name), topic=topic)
+        described, subscription = context.ask(lambda admin: _described(admin, topic, name))
         positions = positions_to_restore(saved, described, subscription)
     except PositionFileError as error:
         raise click.BadParameter(str(error), param_hint="FILE") from None

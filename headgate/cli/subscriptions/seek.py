@@ -86,7 +86,7 @@ def move_subscription(
     """Seek to ``target``, arguments of `Admin.seek`; without ``yes``, show what would move and ask first."""
 
     def request(*, dry_run: bool) -> SeekResult:
-        return context.ask(lambda admin: admin.seek(topic, name, **target, dry_run=dry_run), topic=topic)
+        return context.ask(lambda admin: admin.seek(topic, name, **target, dry_run=dry_run))
 
     what = f"subscription {name} of {topic}"
     if not (yes or dry_run):
@@ -144,7 +144,7 @@ def set_order(context: CommandContext, topic: str, name: str, order: Order, as_j
     strict (the default of STREAM): a child is read only when every ancestor is drained, so each key stays in order.
     none: children do not wait. The order can be changed at any time, while consumers run.
     """
-    described = context.ask(lambda admin: admin.set_order(topic, name, order), topic=topic)
+    described = context.ask(lambda admin: admin.set_order(topic, name, order))
     if as_json:
         print_json(described)
         return

@@ -70,7 +70,7 @@ def _type(described: SubscriptionInfo) -> str:
 @with_context
 def list_(context: CommandContext, topic: str | None, as_json: bool) -> None:
     """List the subscriptions of TOPIC, or of all topics."""
-    subscriptions = context.ask(lambda admin: admin.list_subscriptions(topic), topic=topic)
+    subscriptions = context.ask(lambda admin: admin.list_subscriptions(topic))
     found = sorted(subscriptions, key=lambda each: (each.topic, each.subscription))
     if as_json:
         print_json(found)
@@ -140,7 +140,7 @@ def describe(context: CommandContext, topic: str, name: str, as_json: bool) -> N
     "~" marks an estimate: consumers that share a segment have different positions in it. "-" marks what is not tracked
     (CHECKPOINT), or what only the source of an external topic knows.
     """
-    described = context.ask(lambda admin: admin.describe_subscription(topic, name), topic=topic)
+    described = context.ask(lambda admin: admin.describe_subscription(topic, name))
     if as_json:
         print_json(described)
         return
@@ -218,7 +218,7 @@ def delete(
     what = f"subscription {name} of {topic}"
     deletion: dict[str, Any] = {"topic": topic, "subscription": name, "deleted": not dry_run}
     if not yes or dry_run:
-        described = context.ask(lambda admin: admin.describe_subscription(topic, name), topic=topic)
+        described = context.ask(lambda admin: admin.describe_subscription(topic, name))
         connected = sum(consumer.connected for consumer in described.consumers)
         deletion |= {"segments": len(described.segments), "connected_consumers": connected}
         if not as_json:
@@ -227,7 +227,7 @@ def delete(
     if not (yes or dry_run):
         ask_first(f"Delete {what}?", f"{what} was not deleted")
     if not dry_run:
-        context.ask(lambda admin: admin.delete_subscription(topic, name, force=force), topic=topic)
+        context.ask(lambda admin: admin.delete_subscription(topic, name, force=force))
     if as_json:
         print_json(deletion)
     else:

@@ -39,11 +39,9 @@ topic.add_command(files)
 topic.add_command(import_records)
 
 
-def _print_topic(
-    context: CommandContext, request: Callable[[Admin], Awaitable[TopicInfo]], as_json: bool, topic: str | None = None
-) -> None:
-    """Send one request about an existing ``topic``, or to create one, and print the topic that it returns."""
-    described = context.ask(request, topic=topic)
+def _print_topic(context: CommandContext, request: Callable[[Admin], Awaitable[TopicInfo]], as_json: bool) -> None:
+    """Send one request, and print the topic that it returns."""
+    described = context.ask(request)
     if as_json:
         print_json(described)
     else:
@@ -168,7 +166,7 @@ def describe(context: CommandContext, name: str, as_json: bool) -> None:
 
     The hash of a record's key determines its segment. "→ 4" refers to merged segment 4, which is drawn elsewhere.
     """
-    _print_topic(context, lambda admin: admin.describe_topic(name), as_json, name)
+    _print_topic(context, lambda admin: admin.describe_topic(name), as_json)
 
 
 @topic.command(
@@ -185,7 +183,7 @@ def split(context: CommandContext, name: str, segment: SegmentId, as_json: bool)
 
     Producers and consumers keep running. STREAM subscriptions open the two children when SEGMENT is drained.
     """
-    _print_topic(context, lambda admin: admin.split(name, segment), as_json, name)
+    _print_topic(context, lambda admin: admin.split(name, segment), as_json)
 
 
 @topic.command(
@@ -200,7 +198,7 @@ def split(context: CommandContext, name: str, segment: SegmentId, as_json: bool)
 @with_context
 def merge(context: CommandContext, name: str, first: SegmentId, second: SegmentId, as_json: bool) -> None:
     """Merge the adjacent segments FIRST and SECOND of TOPIC into one."""
-    _print_topic(context, lambda admin: admin.merge(name, first, second), as_json, name)
+    _print_topic(context, lambda admin: admin.merge(name, first, second), as_json)
 
 
 @topic.command(
@@ -236,7 +234,7 @@ def set_(context: CommandContext, name: str, as_json: bool, **given: Any) -> Non
         raise click.UsageError("give at least one option to set")
     reset = [field for field in get_args(PolicyField) if named.get(field) == DEFAULT]
     values = {field: value for field, value in named.items() if value != DEFAULT}
-    _print_topic(context, lambda admin: admin.set_topic_policy(name, reset=reset, **values), as_json, name)
+    _print_topic(context, lambda admin: admin.set_topic_policy(name, reset=reset, **values), as_json)
 
 
 @topic.command(
@@ -257,11 +255,11 @@ def prune(context: CommandContext, name: str, dry_run: bool, yes: bool, as_json:
     """
     require_consent(context, yes=yes, dry_run=dry_run)
     if not (yes or dry_run):
-        proposed = context.ask(lambda admin: admin.prune_topic(name, dry_run=True), topic=name)
+        proposed = context.ask(lambda admin: admin.prune_topic(name, dry_run=True))
         _print_pruned(proposed, dry_run=True, err=True)
         if proposed.segments:
             ask_first(f"Prune {len(proposed.segments)} segments of topic {name}?", f"topic {name} was not pruned")
-    pruned = context.ask(lambda admin: admin.prune_topic(name, dry_run=dry_run), topic=name)
+    pruned = context.ask(lambda admin: admin.prune_topic(name, dry_run=dry_run))
     if as_json:
         print_json({"segments": pruned.segments, "retained": pruned.retained, "abandoned": pruned.abandoned})
     else:
@@ -311,14 +309,14 @@ def delete(context: CommandContext, name: str, force: bool, dry_run: bool, yes: 
         async def contents(admin: Admin) -> tuple[TopicInfo, list[SubscriptionInfo]]:
             return await admin.describe_topic(name), await admin.list_subscriptions(name)
 
-        described, subscriptions = context.ask(contents, topic=name)
+        described, subscriptions = context.ask(contents)
         deletion |= topic_contents(described, subscriptions)
         if not as_json:
             click.echo(_contents_line(name, deletion), err=True)
     if not (yes or dry_run):
         ask_first(f"Delete topic {name}?", f"topic {name} was not deleted")
     if not dry_run:
-        context.ask(lambda admin: admin.delete_topic(name, force=force), topic=name)
+        context.ask(lambda admin: admin.delete_topic(name, force=force))
     if as_json:
         print_json(deletion)
     else:

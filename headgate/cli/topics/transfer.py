@@ -28,7 +28,6 @@ from headgate.cli.records.line_source import LineImport, LineParser, require_one
 from headgate.cli.records.produce_progress import OutcomeCounts, ProgressLine
 from headgate.cli.records.sending import OutgoingRecord, RecordSender
 from headgate.cli.terminal.output import examples, json_option, print_json
-from headgate.cli.terminal.suggestions import explain_rejection
 from headgate.cli.topics.copy_position import CopyPositionError, CopyProgress
 from headgate.errors import HeadgateError, RequestRejectedError
 
@@ -136,10 +135,7 @@ async def _require_target(context: CommandContext, topic: str, *, name: str | No
     A topic that the producer ``name`` has written to before has the earlier part of the same records.
     """
     async with context.open_admin() as admin:
-        try:
-            described = await admin.describe_topic(topic)
-        except RequestRejectedError as error:
-            raise await explain_rejection(admin, topic, error) from None
+        described = await admin.describe_topic(topic)
         if described.external is not None:
             raise HeadgateError(f"topic {topic!r} is external: its records are stored elsewhere")
         records = sum(segment.next_offset for segment in described.segments)

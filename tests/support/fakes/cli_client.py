@@ -40,6 +40,7 @@ from headgate import (
     UnprunedSegment,
 )
 from headgate.cli.records.topic_source import TopicSource
+from headgate.client.unknown_names import unknown_topic
 from headgate.errors import HeadgateError, NoLeaderError, RequestRejectedError
 from headgate.protocol import messages as m
 from tests.support.worlds.command_shard import decided
@@ -145,7 +146,7 @@ class FakeAdmin:
 
     def _find(self, name: str) -> TopicInfo:
         if name not in self.cluster.topics:
-            raise RequestRejectedError("invalid", f"there is no topic {name!r}")
+            raise RequestRejectedError("invalid", unknown_topic(name, self.cluster.topics))
         return self.cluster.topics[name]
 
     async def create_topic(self, name: str, *, segments: int) -> TopicInfo:

@@ -138,14 +138,6 @@ def test_a_consumer_that_fails_ends_the_command(invoke: Invoke, orders: FakeClus
     assert invoke("consume", "orders", "billing").exit_code == 1
 
 
-def test_an_unknown_topic_names_the_command_that_creates_it(invoke: Invoke, cluster: FakeCluster):
-    result = invoke("consume", "orders", "billing")
-
-    assert result.exit_code == 1
-    assert "headgate topic create orders" in result.stderr
-    assert cluster.opened == []
-
-
 PROGRAM = """
 import sys
 from headgate.cli.main import main

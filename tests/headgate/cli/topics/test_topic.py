@@ -102,24 +102,14 @@ def test_describe_draws_the_segments(invoke: Invoke, orders: FakeCluster):
     assert json.loads(invoke("topic", "describe", "orders", "--json").stdout)["layout_epoch"] == 7
 
 
-@pytest.mark.parametrize(
-    ("name", "existing", "hint"),
-    [
-        ("ordres", ("orders", "returns"), "did you mean 'orders'?"),
-        ("nothing", ("orders", "returns"), "there are: orders, returns"),
-        ("nothing", [f"t{n:02}" for n in range(11)], f"there are: {', '.join(f't{n:02}' for n in range(10))}, …"),
-        ("nothing", (), "create it first: headgate topic create nothing"),
-    ],
-    ids=["near", "other", "many", "none"],
-)
-def test_an_unknown_topic_is_an_error_that_names_those_of_all_shards(
-    name: str, existing: tuple[str, ...], hint: str, invoke: Invoke, cluster: FakeCluster
-):
-    cluster.topics = {each: topic(each, segment(0, 0, 0xFFFF)) for each in existing}
-    for words in (("topic", "describe", name), ("topic", "delete", name, "--yes"), ("consume", name, "billing")):
+def test_an_unknown_topic_is_an_error_that_names_the_near_ones(invoke: Invoke, orders: FakeCluster):
+    for words in (("topic", "describe", "ordres"), ("topic", "delete", "ordres", "--yes"), ("consume", "ordres", "b")):
         result = invoke(*words)
 
-        assert (result.exit_code, result.stderr) == (1, f"headgate: topic '{name}' does not exist; {hint}\n")
+        assert (result.exit_code, result.stderr) == (
+            1,
+            "headgate: topic 'ordres' does not exist; did you mean 'orders'?\n",
+        )
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,58 @@
+"""Say which topic or subscription was probably meant by a name that does not exist.
+
+A topic's name selects its shard, so only the lists of all shards have the near names: the leader that refuses a request
+names none. A user who may not list what exists gets the leader's words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Final
+
+from headgate.errors import HeadgateError, RequestRejectedError
+from headgate.protocol import messages as m
+
+if TYPE_CHECKING:
+    from headgate.client.admin import Admin
+
+MAX_NAMES_SHOWN: Final = 10
+
+
+def unknown_topic(topic: str, existing: Iterable[str]) -> str:
+    """Return that ``topic`` does not exist, and which of the ``existing`` ones may be meant."""
+    hint = _hint(topic, existing) or f"create it first: headgate topic create {topic}"
+    return f"topic {topic!r} does not exist; {hint}"
+
+
+def unknown_subscription(topic: str, subscription: str, existing: Iterable[str]) -> str:
+    """Return that ``topic`` has no such subscription, and which of the ``existing`` ones may be meant."""
+    hint = _hint(subscription, existing) or "it has none: a consumer creates its own"
+    return f"topic {topic!r} has no subscription {subscription!r}; {hint}"
+
+
+async def explained(admin: Admin, request: m.AnyRequestBody, error: RequestRejectedError) -> RequestRejectedError:
+    """Return a better error than ``error`` if it was caused by a name in ``request``, otherwise ``error``."""
+    topic, subscription = getattr(request, "topic", None), getattr(request, "subscription", None)
+    if error.verdict != "invalid" or topic is None or isinstance(request, m.CreateTopic | m.ImportTopic):
+        return error
+    try:
+        topics = [each.topic for each in await admin.list_topics()]
+        if topic not in topics:
+            return RequestRejectedError(error.verdict, unknown_topic(topic, topics))
+        if subscription is None or isinstance(request, m.CreateSubscription | m.RegisterConsumer):
+            return error
+        subscriptions = [each.subscription for each in await admin.list_subscriptions(topic)]
+    except HeadgateError:  # The user may not list them, or a shard has no leader.
+        return error
+    if subscription in subscriptions:
+        return error
+    return RequestRejectedError(error.verdict, unknown_subscription(topic, subscription, subscriptions))
+
+
+def _hint(name: str, existing: Iterable[str]) -> str:
+    names = sorted(existing)
+    if near := get_close_matches(name, names):
+        return f"did you mean {' or '.join(map(repr, near))}?"
+    more = ", …" if len(names) > MAX_NAMES_SHOWN else ""
+    return f"there are: {', '.join(names[:MAX_NAMES_SHOWN])}{more}" if names else ""

@@ -1,0 +1,102 @@
+"""A name that does not exist is answered with those that do, wherever it is used and as far as the user may see them."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from controller.access.rules import AccessRules, Right, Role
+from headgate.client.admin import Admin
+from headgate.client.unknown_names import MAX_NAMES_SHOWN, unknown_topic
+from headgate.errors import RequestRejectedError
+from tests.support.worlds.one_shard import OneShard
+from tests.support.worlds.one_shard_programs import client, create, reader
+
+pytestmark = pytest.mark.looptime
+
+Question = Callable[[Admin], Awaitable[object]]
+
+OF_TOPICS: dict[str, Question] = {
+    "describe": lambda admin: admin.describe_topic("ordres"),
+    "split": lambda admin: admin.split("ordres", 0),
+    "delete": lambda admin: admin.delete_topic("ordres"),
+    "prune": lambda admin: admin.prune_topic("ordres"),
+    "backlog": lambda admin: admin.backlog("ordres"),
+    "list subscriptions": lambda admin: admin.list_subscriptions("ordres"),
+    "create subscription": lambda admin: admin.create_subscription("ordres", "billing"),
+    "describe subscription": lambda admin: admin.describe_subscription("ordres", "billing"),
+}
+OF_SUBSCRIPTIONS: dict[str, Question] = {
+    "describe": lambda admin: admin.describe_subscription("orders", "biling"),
+    "explain": lambda admin: admin.explain("orders", "biling"),
+    "plan": lambda admin: admin.plan("orders", "biling"),
+    "seek": lambda admin: admin.seek("orders", "biling", to="earliest"),
+    "order": lambda admin: admin.set_order("orders", "biling", "none"),
+    "evict": lambda admin: admin.evict_consumer("orders", "biling", "c"),
+    "delete": lambda admin: admin.delete_subscription("orders", "biling"),
+    "backlog": lambda admin: admin.backlog("orders", "biling"),
+}
+
+
+@pytest.mark.parametrize("question", OF_TOPICS.values(), ids=OF_TOPICS.keys())
+async def test_the_near_topics_are_named(question: Question) -> None:
+    world = OneShard()
+    async with world.leader(), Admin(client(world, "admin")) as admin:
+        await create(world)
+        with pytest.raises(RequestRejectedError, match=r"^topic 'ordres' does not exist; did you mean 'orders'\?$"):
+            await question(admin)
+
+
+@pytest.mark.parametrize("question", OF_SUBSCRIPTIONS.values(), ids=OF_SUBSCRIPTIONS.keys())
+async def test_the_near_subscriptions_are_named(question: Question) -> None:
+    world = OneShard()
+    async with world.leader(), Admin(client(world, "admin")) as admin:
+        await create(world)
+        with pytest.raises(RequestRejectedError, match="has no subscription 'biling'; it has none: a consumer creates"):
+            await question(admin)
+        await admin.create_subscription("orders", "billing")
+        with pytest.raises(RequestRejectedError, match=r"has no subscription 'biling'; did you mean 'billing'\?$"):
+            await question(admin)
+
+
+async def test_a_consumer_of_a_mistyped_topic_is_told_the_near_ones() -> None:
+    world = OneShard()
+    async with world.leader():
+        await create(world)
+        with pytest.raises(RequestRejectedError, match=r"topic 'ordres' does not exist; did you mean 'orders'\?"):
+            async with reader(world, topic="ordres"):
+                pass
+
+
+async def test_another_mistake_keeps_its_own_words() -> None:
+    world = OneShard()
+    async with world.leader(), Admin(client(world, "admin")) as admin:
+        await create(world)
+        with pytest.raises(RequestRejectedError, match="exists"):
+            await admin.create_topic("orders")
+        with pytest.raises(RequestRejectedError, match="active segments are"):
+            await admin.split("orders", 99)
+
+
+async def test_a_user_who_may_not_list_the_topics_learns_none() -> None:
+    world = OneShard()
+    async with world.leader():
+        await create(world)
+        world.access.rules = AccessRules({"eve": (Right(Role.CONSUMER, ("ord*",)),)})
+        async with Admin(client(world, "eve", "eve")) as eve:
+            with pytest.raises(RequestRejectedError, match=r"^there is no topic 'ordres'$"):
+                await eve.describe_topic("ordres")
+
+
+@pytest.mark.parametrize(
+    ("existing", "hint"),
+    [
+        (("orders", "returns"), "there are: orders, returns"),
+        ([f"t{n:02}" for n in range(11)], f"there are: {', '.join(f't{n:02}' for n in range(MAX_NAMES_SHOWN))}, …"),
+        ((), "create it first: headgate topic create nothing"),
+    ],
+    ids=["other", "many", "none"],
+)
+def test_without_a_near_name_the_first_are_listed(existing: tuple[str, ...], hint: str) -> None:
+    assert unknown_topic("nothing", existing) == f"topic 'nothing' does not exist; {hint}"
