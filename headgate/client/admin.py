@@ -26,6 +26,7 @@ from headgate.ledger.ledger import Ledger
 from headgate.model.entries import Order, SubscriptionType
 from headgate.model.hashing import shard_of
 from headgate.model.identifiers import Offset, SegmentId
+from headgate.model.time_text import is_plausible
 from headgate.protocol import messages as m
 from headgate.reading.time_lookup import positions_at
 from headgate.storage.object_store import Store, open_store
@@ -403,6 +404,8 @@ class Admin(ClusterRequests):
 
     async def _positions_at(self, topic: str, timestamp_ms: int, method: str) -> dict[int, int]:
         """Return segment → offset of its first record stored at ``timestamp_ms`` or later; for ``method``."""
+        if not is_plausible(timestamp_ms):
+            raise ConfigError(f"{method}: timestamp_ms={timestamp_ms} is not between 1990 and 2100 in milliseconds")
         if timestamp_ms > self._client.now_ms():
             raise ConfigError(
                 f"{method}: timestamp_ms={timestamp_ms} is in the future; use 'latest' for the present end"

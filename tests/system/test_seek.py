@@ -34,7 +34,7 @@ async def test_a_seek_delivers_everything_again_in_order_with_children_after_par
     moved = await seek(node, "--to", "earliest")
     assert [0, 0, 0] == [move["to_offset"] for move in moved["moves"]]
     await until_printed(reader, total + 2 * BATCH)
-    await seek(node, "--timestamp", datetime.fromtimestamp(before_the_split, UTC).isoformat())
+    await seek(node, "--to", datetime.fromtimestamp(before_the_split, UTC).isoformat())
     await until_printed(reader, total + 3 * BATCH)
     rejected = await node.commands.finish("subscription", "seek", "moved", "billing", "--position", "1=99999", "--yes")
     assert "99999 is beyond it: choose 0 to" in rejected.error_message()

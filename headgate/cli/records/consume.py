@@ -19,13 +19,13 @@ import msgspec
 
 from headgate.cli.arguments import subscription_argument, subscription_type_option, topic_argument
 from headgate.cli.context import CommandContext, with_context
+from headgate.cli.subscriptions.position_types import PLACE_HELP, Place, PlaceOption
 from headgate.cli.terminal.output import examples
 from headgate.model.entries import SubscriptionType
 
 if TYPE_CHECKING:
     from headgate import ConsumedRecord, Consumer
     from headgate.model.entries import Balance
-    from headgate.protocol.messages import Start
     from headgate.reading.topic_reader import LedgerRecord
 
 PRINT_BATCH_RECORDS = 512
@@ -77,10 +77,10 @@ def _put_text(line: dict[str, Any], name: str, data: bytes) -> None:
 @click.option(
     "--from",
     "start",
-    type=click.Choice(["earliest", "latest"]),
+    type=Place(),
     default="latest",
     show_default=True,
-    help="Where a new subscription starts. An existing one continues at its position.",
+    help=f"Where a new subscription starts. An existing one continues at its position. {PLACE_HELP}",
 )
 @click.option("--max", "max_records", type=click.IntRange(min=1), metavar="N", help="Exit after N records.")
 @click.option("--exit-when-caught-up", is_flag=True, help="Exit when all records stored so far have been printed.")
@@ -108,7 +108,7 @@ def consume(
     topic: str,
     name: str,
     kind: SubscriptionType,
-    start: Start,
+    start: PlaceOption,
     max_records: int | None,
     exit_when_caught_up: bool,
     consumer: str | None,
@@ -122,13 +122,18 @@ def consume(
     """
 
     async def print_records() -> int:
-        await context.answer(lambda admin: admin.describe_topic(topic))
+        if isinstance(start, int):
+            await context.answer(
+                lambda admin: admin.create_subscription(topic, name, type=kind, timestamp_ms=start, if_absent=True)
+            )
+        else:
+            await context.answer(lambda admin: admin.describe_topic(topic))
         opened = context.open_consumer(
             topic=topic,
             subscription=name,
             type=kind,
             name=consumer,
-            start=start,
+            start="earliest" if start == "earliest" else "latest",
             balance=balance,
             capacity=capacity,
         )

@@ -29,7 +29,7 @@ from headgate.cli.records.ndjson import (
     LineFormat,
     MissingKeyError,
     json_text,
-    text_time_ms,
+    timestamp_ms,
 )
 from headgate.protocol.messages import MAX_RECORD_BYTES
 
@@ -118,20 +118,18 @@ class RowParser:
             whose = "the header" if self._has_header else "the first row"
             at = f"column {min(len(row), self._columns) + 1} is {'extra' if len(row) > self._columns else 'missing'}"
             raise MissingKeyError(f"has {len(row)} columns, and {whose} has {self._columns}: {at}")
-        form, key, timestamp_ms = self._form, self._form.key, None
+        form, key, at_ms = self._form, self._form.key, None
         if form.key_field is not None:
             key = row[self._index(form.key_field)].encode()
         if not key:
             raise MissingKeyError(f"has an empty text in column {form.key_field!r}; a key must not be empty")
         if form.timestamp_field is not None:
             text, where = row[self._index(form.timestamp_field)], f"column {form.timestamp_field!r}"
-            timestamp_ms = text_time_ms(text, where, form.timestamp_unit)
+            at_ms = timestamp_ms(text, where, form)
         value = msgspec.json.encode(row if self._names is None else dict(zip(self._names, row, strict=True)))
         if len(key) + len(value) > MAX_RECORD_BYTES:
             raise MissingKeyError(f"and its key exceed {MAX_RECORD_BYTES} bytes, the maximum record size")
-        return KeyedRecord(
-            line.number, line.end_offset, key, value, timestamp_ms, line.digest, has_mark, line.more_lines
-        )
+        return KeyedRecord(line.number, line.end_offset, key, value, at_ms, line.digest, has_mark, line.more_lines)
 
     def _index(self, column: str) -> int:
         """Return the index of a column that is given by its name or its number."""

@@ -12,24 +12,20 @@ Rules:
    a key separator need not be JSON.
 5. Where lines are JSON, a blank line is no record, and a byte order mark before the first line is no part of it. Both
    are counted and reported.
-6. A timestamp is a number in the stated unit, or a text in ISO 8601. It is rounded down to milliseconds; the value
-   keeps it as it was written. A number outside `PLAUSIBLE_MS` is invalid: its unit is another one.
+6. A timestamp is a number or text that `headgate.model.time_text` reads. The value keeps it as it was written.
 7. A line above the size limit is never kept in memory as a whole.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from decimal import Decimal
 from hashlib import blake2b
-from math import floor
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from headgate.cli.terminal.iso_time import iso_time_ms
+from headgate.model.time_text import TimeUnit, time_ms
 from headgate.protocol.messages import MAX_RECORD_BYTES
 
 if TYPE_CHECKING:
@@ -40,12 +36,6 @@ _OBJECT: msgspec.json.Decoder[dict[str, msgspec.Raw]] = msgspec.json.Decoder(dic
 _ANYTHING = msgspec.json.Decoder(msgspec.Raw)
 _STRING = msgspec.json.Decoder(str)
 _MAX_FIELDS_SHOWN = 8
-_NUMBER: Final = re.compile(r"-?[0-9]+(\.[0-9]+)?([eE][-+]?[0-9]+)?")
-
-TimestampUnit = Literal["s", "ms", "us", "ns"]
-UNITS_PER_SECOND: Final[dict[TimestampUnit, int]] = {"s": 1, "ms": 1000, "us": 10**6, "ns": 10**9}
-PLAUSIBLE_MS: Final = range(631_152_000_000, 4_102_444_800_000)
-"""From 1990 up to 2100. A time of these years in another unit is outside."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +106,9 @@ class LineFormat:
     is_json: bool = True
     """Whether a line must be JSON. With ``key_separator`` it need not."""
     timestamp_field: str | None = None
-    """Field with a number since 1970, or a time in ISO 8601; only for JSON objects."""
-    timestamp_unit: TimestampUnit = "ms"
+    """Field with a time; only for JSON objects."""
+    timestamp_unit: TimeUnit = "ms"
+    """Unit of numbers without one."""
 
 
 class LineSplitter:
@@ -253,37 +244,15 @@ def _field(fields: dict[str, msgspec.Raw], name: str) -> bytes:
 def _timestamp(fields: dict[str, msgspec.Raw], form: LineFormat) -> int:
     assert form.timestamp_field is not None, "a timestamp is read from a field"
     name, text = form.timestamp_field, _field(fields, form.timestamp_field)
-    where = f"field {name!r}"
-    if text[:1] == b'"':
-        return _iso_ms(_STRING.decode(text), where)
-    return _number_ms(text.decode(), where, form.timestamp_unit)
+    return timestamp_ms(_STRING.decode(text) if text[:1] == b'"' else text.decode(), f"field {name!r}", form)
 
 
-def text_time_ms(text: str, where: str, unit: TimestampUnit) -> int:
-    """Return the time in ``text``, a number since 1970 or ISO 8601; raises MissingKeyError."""
-    return _number_ms(text, where, unit) if _NUMBER.fullmatch(text) else _iso_ms(text, where)
-
-
-def _iso_ms(text: str, where: str) -> int:
+def timestamp_ms(text: str, where: str, form: LineFormat) -> int:
+    """Return the time in ``text``; raises MissingKeyError."""
     try:
-        return iso_time_ms(text)
+        return time_ms(text, form.timestamp_unit)
     except ValueError as error:
-        raise MissingKeyError(f"has no timestamp in {where}: {error}") from None
-
-
-def _number_ms(text: str, where: str, unit: TimestampUnit) -> int:
-    try:
-        at_ms = Decimal(text) * 1000 / UNITS_PER_SECOND[unit]
-    except (ArithmeticError, ValueError):
-        raise MissingKeyError(
-            f"has no timestamp in {where}: write a number since 1970, or a text such as 2026-01-31T18:00:00Z"
-        ) from None
-    if not PLAUSIBLE_MS.start <= at_ms < PLAUSIBLE_MS.stop:
-        raise MissingKeyError(
-            f"has the timestamp {text[:40]} in {where}, which is not between 1990 and 2100 in "
-            f"{unit}: is its unit another one? See --timestamp-unit"
-        )
-    return floor(at_ms)
+        raise MissingKeyError(f"has no timestamp in {where}: {error}, or see --timestamp-unit") from None
 
 
 def _key_text(fields: dict[str, msgspec.Raw], name: str) -> bytes:

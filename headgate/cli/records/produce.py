@@ -17,6 +17,7 @@ from headgate.cli.records import ndjson as lines
 from headgate.cli.records.csv_rows import Quotes, RowParser
 from headgate.cli.records.line_source import LineImport, LineParser, require_one_regular_file
 from headgate.cli.terminal.output import examples
+from headgate.model.time_text import TIME_HELP, UNITS_PER_SECOND, TimeUnit
 
 
 @click.command(
@@ -44,15 +45,13 @@ from headgate.cli.terminal.output import examples
 @click.option("--raw", is_flag=True, help="With --key: lines need not be JSON.")
 @click.option("--csv", "is_csv", is_flag=True, help="Rows of CSV with a header; the value is the row as a JSON object.")
 @click.option("--no-header", is_flag=True, help="With --csv: the first row is a record too; the value is a JSON array.")
-@click.option(
-    "--timestamp-field", metavar="FIELD", help="Field with the timestamp: a number since 1970, or a text in ISO 8601."
-)
+@click.option("--timestamp-field", metavar="FIELD", help=f"Field with the timestamp. {TIME_HELP}")
 @click.option(
     "--timestamp-unit",
-    type=click.Choice(list(lines.UNITS_PER_SECOND)),
+    type=click.Choice(list(UNITS_PER_SECOND)),
     default="ms",
     show_default=True,
-    help="Unit of numbers in --timestamp-field. A time that is not between 1990 and 2100 is invalid.",
+    help="Unit of numbers without one in --timestamp-field. A time that is not between 1990 and 2100 is invalid.",
 )
 @click.option("--skip-bad-lines", is_flag=True, help="Skip invalid lines: count and report them.")
 @click.option(
@@ -74,7 +73,7 @@ def produce(
     is_csv: bool,
     no_header: bool,
     timestamp_field: str | None,
-    timestamp_unit: lines.TimestampUnit,
+    timestamp_unit: TimeUnit,
     skip_bad_lines: bool,
     name: str | None,
     as_json: bool,

@@ -24,9 +24,8 @@ from headgate.cli.arguments import topic_argument
 from headgate.cli.context import CommandContext, with_context
 from headgate.cli.records.consume import record_line
 from headgate.cli.records.record_format import PLACEHOLDERS, UnknownPlaceholderError, record_formatter
-from headgate.cli.subscriptions.position_types import Position, Timestamp
+from headgate.cli.subscriptions.position_types import PLACE_HELP, Place, PlaceOption
 from headgate.cli.terminal.output import examples
-from headgate.model.identifiers import Offset, SegmentId
 
 if TYPE_CHECKING:
     from headgate.cli.records.topic_source import TopicSource
@@ -37,28 +36,12 @@ MAX_TAIL_RECORDS: Final = 100_000
 OUTPUT_BYTES: Final = 64 * 1024
 """A block of output is written when it has this size."""
 
-Start = str | int | tuple[SegmentId, Offset]
-"""earliest or latest, milliseconds since 1970, or the first offset of one segment."""
-_TIME, _POSITION = Timestamp(), Position()
-
-
-class _Start(click.ParamType[Start]):
-    name = "start"
-
-    def convert(self, value: Start, param: click.Parameter | None, ctx: click.Context | None) -> Start:
-        if not isinstance(value, str) or value in {"earliest", "latest"}:
-            return value
-        if not value[:1].isdigit():
-            choices = "earliest, latest, a time such as 2026-01-31T18:00:00Z, or a position such as 3=1200"
-            self.fail(f"{value!r} is not {choices}", param, ctx)
-        return (_POSITION if "=" in value else _TIME).convert(value, param, ctx)
-
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
     """Which records, as the options say."""
 
-    starts: tuple[Start, ...]
+    starts: tuple[PlaceOption, ...]
     tail: int | None
     follow: bool
     key: bytes | None
@@ -85,10 +68,10 @@ def _format_option(_: click.Context, parameter: click.Parameter, text: str | Non
 @click.option(
     "--from",
     "starts",
-    type=_Start(),
+    type=Place(positions=True),
     multiple=True,
-    help="First record: earliest, latest, a time at which it was stored, or SEGMENT=OFFSET, which can be repeated and "
-    "reads only the named segments. [default: earliest]",
+    help=f"Where to start. {PLACE_HELP} SEGMENT=OFFSET can be repeated, and reads only the named segments. "
+    "[default: earliest]",
 )
 @click.option("--tail", type=click.IntRange(0, MAX_TAIL_RECORDS), metavar="N", help="Only the last N stored records.")
 @click.option("--follow", "-f", is_flag=True, help="Then print new records, until Ctrl-C.")
@@ -108,7 +91,7 @@ def _format_option(_: click.Context, parameter: click.Parameter, text: str | Non
 def read(
     context: CommandContext,
     topic: str,
-    starts: tuple[Start, ...],
+    starts: tuple[PlaceOption, ...],
     tail: int | None,
     follow: bool,
     key: str | None,
@@ -133,7 +116,7 @@ def read(
         click.echo(f"{printed} records", err=True)
 
 
-def _check_starts(starts: tuple[Start, ...], *, tail: int | None, follow: bool) -> None:
+def _check_starts(starts: tuple[PlaceOption, ...], *, tail: int | None, follow: bool) -> None:
     """Raise UsageError for options that contradict each other."""
     if starts and tail is not None:
         raise click.UsageError("give --from or --tail, not both")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from headgate.cli.arguments import subscription_type_option, topic_argument
 from headgate.cli.context import CommandContext, with_context
-from headgate.cli.subscriptions.position_types import StartPoint
+from headgate.cli.subscriptions.position_types import PLACE_HELP, Place, place_arguments
 from headgate.cli.terminal.output import examples, json_option, print_json
 from headgate.model.entries import SubscriptionType
 from headgate.protocol.backlog import records_text
@@ -30,11 +30,10 @@ if TYPE_CHECKING:
 @click.option(
     "--from",
     "start",
-    type=StartPoint(),
-    metavar="earliest|latest|TIME",
+    type=Place(),
     default="latest",
     show_default=True,
-    help="Where it starts: the first record, the present end, or the first record that was stored at a time.",
+    help=f"Where it starts. {PLACE_HELP}",
 )
 @click.option("--if-not-exists", is_flag=True, help="One that exists with this type is no error and stays as it is.")
 @json_option
@@ -53,7 +52,7 @@ def create(
     Its records are kept from now on, as for any subscription. Without this command, the first consumer creates its
     subscription. Consumers of another type are refused.
     """
-    place: dict[str, Any] = {"timestamp_ms": start} if isinstance(start, int) else {"start": start}
+    place = place_arguments(start, "start")
     described = context.ask(
         lambda admin: admin.create_subscription(topic, name, type=kind, if_absent=if_not_exists, **place)
     )

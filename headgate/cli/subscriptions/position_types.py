@@ -1,28 +1,18 @@
-"""Types of options that name a place in a topic: a time, an offset of a segment, or where to start."""
+"""Types of options that name a place in a topic: where to start or to move, or an offset of a segment."""
 
 from __future__ import annotations
 
+from typing import Any, Final
+
 import click
 
-from headgate.cli.terminal.iso_time import iso_time_ms
 from headgate.model.identifiers import Offset, SegmentId
+from headgate.model.time_text import TIME_HELP, time_ms
 
 _MAX_INT64 = 2**63 - 1
 
-
-class Timestamp(click.ParamType[int]):
-    """A time in ISO 8601 with a UTC offset, as milliseconds since 1970."""
-
-    name = "time"
-
-    def convert(self, value: str | int, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Return the milliseconds; fail with an example for anything that is not an unambiguous time."""
-        if isinstance(value, int):
-            return value
-        try:
-            return iso_time_ms(value)
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
+PlaceOption = str | int | tuple[SegmentId, Offset]
+"""earliest or latest, milliseconds since 1970, or the first offset of one segment."""
 
 
 class Position(click.ParamType[tuple[SegmentId, Offset]]):
@@ -44,18 +34,36 @@ class Position(click.ParamType[tuple[SegmentId, Offset]]):
         return SegmentId(int(segment)), Offset(int(offset))
 
 
-class StartPoint(click.ParamType["str | int"]):
-    """``earliest``, ``latest`` or a time, which becomes milliseconds since 1970."""
+class Place(click.ParamType[PlaceOption]):
+    """``earliest``, ``latest``, a time (`headgate.model.time_text`) or, with ``positions``, one `Position`."""
 
-    name = "start"
+    name = "place"
 
-    def convert(self, value: str | int, param: click.Parameter | None, ctx: click.Context | None) -> str | int:
-        """Return the word or the milliseconds; fail with the choices for anything else."""
-        if isinstance(value, int) or value in {"earliest", "latest"}:
+    def __init__(self, *, positions: bool = False) -> None:
+        self._positions = positions
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:  # noqa: ARG002
+        """Return what an option of this type takes."""
+        return "earliest|latest|TIME" + ("|SEGMENT=OFFSET" if self._positions else "")
+
+    def convert(self, value: PlaceOption, param: click.Parameter | None, ctx: click.Context | None) -> PlaceOption:
+        """Return the word, the milliseconds or the pair; fail with examples for anything else."""
+        if not isinstance(value, str) or value in {"earliest", "latest"}:
             return value
-        if not value[:1].isdigit():
-            self.fail(f"{value!r} is not earliest, latest, or a time such as 2026-01-31T18:00:00Z", param, ctx)
-        return _TIME.convert(value, param, ctx)
+        if self._positions and "=" in value:
+            return _POSITION.convert(value, param, ctx)
+        try:
+            return time_ms(value)
+        except ValueError as error:
+            others = "earliest, latest, or a position such as 3=1200" if self._positions else "earliest or latest"
+            self.fail(f"{error}, or {others}", param, ctx)
 
 
-_TIME = Timestamp()
+PLACE_HELP: Final = f"earliest is the first stored record, latest the present end. {TIME_HELP}"
+"""For the help of every option of type `Place`."""
+_POSITION = Position()
+
+
+def place_arguments(place: PlaceOption, word: str) -> dict[str, Any]:
+    """Return the argument of a method of `Admin` that means ``place``. ``word``: its name for earliest and latest."""
+    return {"timestamp_ms": place} if isinstance(place, int) else {word: place}

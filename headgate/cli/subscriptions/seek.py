@@ -9,32 +9,27 @@ import click
 
 from headgate.cli.arguments import subscription_argument, topic_argument
 from headgate.cli.context import CommandContext, with_context
-from headgate.cli.subscriptions.position_types import Position, Timestamp
+from headgate.cli.subscriptions.position_types import PLACE_HELP, Place, Position, place_arguments
 from headgate.cli.terminal.confirmation import ask_first, require_consent, yes_option
 from headgate.cli.terminal.output import examples, json_option, print_json, print_table
 from headgate.model.identifiers import Offset, SegmentId
 
 if TYPE_CHECKING:
     from headgate import SeekResult, SegmentSeek
+    from headgate.cli.subscriptions.position_types import PlaceOption
     from headgate.model.entries import Order
-    from headgate.protocol.messages import Start
 
 
 @click.command(
     epilog=examples(
         "headgate subscription seek orders billing --to earliest",
-        "headgate subscription seek orders billing --timestamp 2026-01-31T18:00:00Z --dry-run",
+        "headgate subscription seek orders billing --to 2026-01-31T18:00:00Z --dry-run",
         "headgate subscription seek orders billing --position 3=1200 --position 4=0 --yes",
     ),
 )
 @topic_argument
 @subscription_argument
-@click.option(
-    "--to", type=click.Choice(["earliest", "latest"]), help="Move to the first stored record, or to the current end."
-)
-@click.option(
-    "--timestamp", "timestamp_ms", type=Timestamp(), help="Move to the first record stored at or after this time."
-)
+@click.option("--to", type=Place(), help=f"Where to move every segment. {PLACE_HELP}")
 @click.option(
     "--position", "pairs", type=Position(), multiple=True, help="Move one segment to an offset; can be repeated."
 )
@@ -46,8 +41,7 @@ def seek(
     context: CommandContext,
     topic: str,
     name: str,
-    to: Start | None,
-    timestamp_ms: int | None,
+    to: PlaceOption | None,
     pairs: tuple[tuple[SegmentId, Offset], ...],
     dry_run: bool,
     yes: bool,
@@ -62,14 +56,14 @@ def seek(
     The previous positions are lost. On a terminal, the command shows what would move and asks first. Elsewhere it
     needs --yes.
     """
-    if sum((to is not None, timestamp_ms is not None, bool(pairs))) != 1:
-        raise click.UsageError("give exactly one of --to, --timestamp and --position")
+    if (to is None) != bool(pairs):
+        raise click.UsageError("give either --to or --position")
     positions = dict(pairs)
     if len(positions) < len(pairs):
         raise click.UsageError("--position names a segment twice")
 
     require_consent(context, yes=yes, dry_run=dry_run)
-    target = {"to": to, "timestamp_ms": timestamp_ms, "positions": positions or None}
+    target = {"positions": positions} if to is None else place_arguments(to, "to")
     move_subscription(context, topic, name, target, dry_run=dry_run, yes=yes, as_json=as_json)
 
 

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
 import pytest
 from click.testing import CliRunner, Result
 
 from headgate.cli.main import main
+from headgate.cli.records.topic_source import TopicSource
+from headgate.protocol import messages as m
 from tests.support.fakes.cli_client import FakeCluster, InProcessContext
+from tests.support.samples.positioned_ledger import LedgerWithPositions
 
 Invoke = Callable[..., Result]
+AT_MS = 1_769_882_400_000
 
 
 @pytest.fixture
@@ -33,3 +38,24 @@ def invoke(context: InProcessContext) -> Invoke:
         return CliRunner().invoke(main, list(arguments), input=stdin, prog_name="headgate", obj=context)
 
     return run
+
+
+async def never() -> m.TopicInfo:
+    """Do not answer."""
+    await asyncio.Event().wait()
+    raise AssertionError("nothing sets the event")
+
+
+@pytest.fixture
+def stored(cluster: FakeCluster) -> FakeCluster:
+    """A topic with records 0.0, 1.0, 0.1 and 0.2 (segment.offset), stored before, at and after 2026-01-31 18:00."""
+
+    async def write() -> LedgerWithPositions:
+        known = LedgerWithPositions()
+        for at_ms, steps in ((AT_MS - 10, (0, 1)), (AT_MS, (0,)), (AT_MS + 10, (0,))):
+            await known.write(at_ms, *steps)
+        return known
+
+    known = asyncio.run(write())
+    cluster.source = TopicSource(known.description(), known.ledger, "ledger", newest_chunk=3, describe=never)
+    return cluster

@@ -18,7 +18,7 @@ from headgate.errors import HeadgateError, RequestRejectedError
 from headgate.protocol.messages import SegmentImport
 from tests.headgate.client.test_against_the_leader import SMALL, client
 from tests.support.waiting import until
-from tests.support.worlds.one_shard import OneShard
+from tests.support.worlds.one_shard import BEGAN_MS, OneShard
 
 pytestmark = pytest.mark.looptime
 
@@ -242,7 +242,7 @@ async def test_a_seek_to_the_earliest_record_reads_parents_first_again() -> None
         async with running(cluster, source, "one"):
             await until(lambda: len(source.read_order) == 3 * RECORDS)
             again = len(source.read_order)
-            for to in ({"to": "latest"}, {"timestamp_ms": 5}):
+            for to in ({"to": "latest"}, {"timestamp_ms": BEGAN_MS}):
                 with pytest.raises(HeadgateError, match="external"):
                     await admin.seek("orders", "s", **to)
             await admin.seek("orders", "s", to="earliest")

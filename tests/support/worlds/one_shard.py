@@ -35,6 +35,7 @@ from tests.support.fakes.object_store import FakeStore
 from tests.support.samples.status_documents import part, shard_document
 
 CLUSTER = "test"
+BEGAN_MS = 1_767_225_600_000
 TERM_IDS = itertools.count(2000)
 """No world draws one of another, even if it continues a copy of its ledger."""
 SETTINGS = CoordinatorSettings(
@@ -48,8 +49,8 @@ SETTINGS = CoordinatorSettings(
 
 
 def now_ms() -> int:
-    """The loop's time as a wall clock."""
-    return int(asyncio.get_running_loop().time() * 1000)
+    """The loop's time as a wall clock, which began in 2026."""
+    return BEGAN_MS + int(asyncio.get_running_loop().time() * 1000)
 
 
 class BareClient:

@@ -10,14 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headgate.cli.records.ndjson import (
-    UNITS_PER_SECOND,
     BadLine,
     BlankLine,
     KeyedRecord,
     Line,
     LineFormat,
     LineSplitter,
-    TimestampUnit,
     decode_position,
     encode_position,
     keyed_record,
@@ -213,7 +211,7 @@ def test_raw_lines_need_not_be_json():
         (b'{"at":1769882400000}', 1_769_882_400_000),
         (b'{"at":1769882400000.75}', 1_769_882_400_000),
         (b'{"at":"2026-01-31T18:00:00Z"}', 1_769_882_400_000),
-        (b'{"at":"2026-01-31T19:00:00.250+01:00"}', 1_769_882_400_250),
+        (b'{"at":"1769882400s"}', 1_769_882_400_000),
     ],
 )
 def test_a_timestamp_is_milliseconds_or_a_time(text: bytes, timestamp_ms: int):
@@ -225,12 +223,10 @@ def test_a_timestamp_is_milliseconds_or_a_time(text: bytes, timestamp_ms: int):
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        (b'{"at":-1}', "has the timestamp -1 in field 'at', which is not between 1990 and 2100 in ms: is its unit"),
-        (b'{"at":true}', "has no timestamp in field 'at': write a number since 1970"),
-        (b'{"at":' + b"9" * 5000 + b"}", f"has the timestamp {'9' * 40} in field 'at', which is not between"),
-        (b'{"at":1e9999}', "has the timestamp 1e9999 in field 'at', which is not between"),
+        (b'{"at":-1}', "has no timestamp in field 'at': '-1' is not between 1990 and 2100 in ms"),
+        (b'{"at":true}', "has no timestamp in field 'at': 'true' is not a time"),
+        (b'{"at":{}}', "has no timestamp in field 'at': '{}' is not a time"),
         (b'{"at":"noon"}', "has no timestamp in field 'at': 'noon' is not a time"),
-        (b'{"at":"2026-01-31T18:00:00"}', "has no timestamp in field 'at': '2026-01-31T18:00:00' has no time zone"),
         (b'{"n":1}', "has no field 'at'; its fields are 'n'"),
         (b"[1]", "is not a JSON object, so it has no field 'at'"),
     ],
@@ -240,30 +236,6 @@ def test_an_unusable_timestamp_has_a_reason(text: bytes, problem: str):
 
     assert isinstance(found, BadLine)
     assert found.problem.startswith(problem)
-
-
-@pytest.mark.parametrize(
-    ("unit", "number"),
-    [
-        ("s", b"1769882400"),
-        ("s", b"1.7698824e9"),
-        ("ms", b"1769882400000"),
-        ("us", b"1769882400000000"),
-        ("ns", b"1769882400000000999"),
-    ],
-)
-def test_a_timestamp_is_read_in_its_unit_and_refused_in_another_one(unit: TimestampUnit, number: bytes):
-    """Seconds or microseconds given as milliseconds would be years wrong in silence."""
-    for other in UNITS_PER_SECOND:
-        found = keyed_record(
-            Line(3, 100, b'{"at":%b}' % number), LineFormat(key=b"k", timestamp_field="at", timestamp_unit=other)
-        )
-        if other == unit:
-            assert isinstance(found, KeyedRecord)
-            assert found.timestamp_ms == 1_769_882_400_000
-        else:
-            assert isinstance(found, BadLine)
-            assert f"not between 1990 and 2100 in {other}" in found.problem
 
 
 @pytest.mark.parametrize(

@@ -47,8 +47,7 @@ def test_the_created_subscription_is_one_json_document(invoke: Invoke, cluster: 
     ("words", "reason"),
     [
         (("--type", "pull"), "'pull' is not one of"),
-        (("--from", "yesterday"), "'yesterday' is not earliest, latest, or a time such as 2026-01-31T18:00:00Z"),
-        (("--from", "2026-01-01T00:00:00"), "add Z for UTC, or an offset such as +01:00"),
+        (("--from", "yesterday"), "or earliest or latest"),
     ],
 )
 def test_an_invalid_option_is_rejected_without_a_request(
@@ -59,12 +58,3 @@ def test_an_invalid_option_is_rejected_without_a_request(
     assert result.exit_code == 2
     assert reason in result.stderr
     assert cluster.calls == []
-
-
-def test_an_unknown_topic_is_compared_with_those_that_exist(invoke: Invoke, cluster: FakeCluster) -> None:
-    cluster.topics["orders"] = topic("orders", segment(0, 0, 65_535))
-
-    result = invoke("subscription", "create", "order", "audit")
-
-    assert result.exit_code == 1
-    assert "orders" in result.stderr

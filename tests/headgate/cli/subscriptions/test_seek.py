@@ -10,16 +10,13 @@ import pytest
 from tests.headgate.cli.conftest import Invoke
 from tests.support.fakes.cli_client import FakeCluster
 
-NOTHING = {"to": None, "timestamp_ms": None, "positions": None, "dry_run": False}
-
 
 @pytest.mark.parametrize(
     ("words", "wanted"),
     [
         (("--to", "earliest"), {"to": "earliest"}),
         (("--to", "latest", "--dry-run"), {"to": "latest", "dry_run": True}),
-        (("--timestamp", "2026-01-01T00:00:00Z"), {"timestamp_ms": 1_767_225_600_000}),
-        (("--timestamp", "2026-01-01T01:00:00.250+01:00"), {"timestamp_ms": 1_767_225_600_250}),
+        (("--to", "2026-01-01T00:00:00Z"), {"timestamp_ms": 1_767_225_600_000}),
         (("--position", "3=1200", "--position", "4=0"), {"positions": {3: 1200, 4: 0}}),
     ],
 )
@@ -29,18 +26,18 @@ def test_each_kind_of_target_reaches_the_client(
     result = invoke("subscription", "seek", "orders", "billing", *words, "--yes")
 
     assert result.exit_code == 0, result.stderr
-    assert cluster.calls == [("seek", "orders", "billing", NOTHING | wanted)]
+    assert cluster.calls == [("seek", "orders", "billing", {"dry_run": False} | wanted)]
 
 
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        ((), "give exactly one of --to, --timestamp and --position"),
-        (("--to", "latest", "--position", "0=1"), "give exactly one of --to, --timestamp and --position"),
-        (("--to", "yesterday"), "'yesterday' is not one of 'earliest', 'latest'"),
-        (("--timestamp", "noon"), "write for example 2026-01-31T18:00:00Z"),
-        (("--timestamp", "2026-01-01T00:00:00"), "add Z for UTC, or an offset such as +01:00"),
-        (("--timestamp", "1969-01-01T00:00:00Z"), "is before 1970"),
+        ((), "give either --to or --position"),
+        (("--to", "latest", "--position", "0=1"), "give either --to or --position"),
+        (
+            ("--to", "yesterday"),
+            "'yesterday' is not a time; write for example 2026-01-31T18:00:00Z or 1769882400s, or ear",
+        ),
         (("--position", "3"), "write for example 3=1200"),
         (("--position", "3=-1"), "write for example 3=1200"),
         (("--position", "3=²"), "write for example 3=1200"),

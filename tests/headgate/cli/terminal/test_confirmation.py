@@ -11,7 +11,7 @@ from tests.headgate.cli.records.test_producer import info
 from tests.support.fakes.cli_client import FakeCluster, InProcessContext, segment, subscription, topic
 
 SEEK = ("subscription", "seek", "orders", "billing", "--to", "earliest")
-SEEK_REQUEST = {"to": "earliest", "timestamp_ms": None, "positions": None}
+SEEK_REQUEST = {"to": "earliest"}
 DESTRUCTIVE = [
     (("topic", "delete", "orders"), "topic orders: 1 segments, 12 records (2.0 kB); subscriptions: billing; 1 consum"),
     (("topic", "prune", "orders"), "would be pruned"),
