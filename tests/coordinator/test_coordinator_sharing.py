@@ -216,7 +216,7 @@ async def test_the_backlog_of_each_bucket_range_is_its_own(harness: CoordinatorH
 async def test_the_time_left_of_a_shared_ancestor_is_that_of_its_slowest_consumer(
     harness: CoordinatorHarness,
 ) -> None:
-    """Of the ten records, ada acknowledges her five in eight seconds. Bob acknowledges nothing, then one."""
+    """Of the ten records, ada acknowledges five in eight seconds. Bob acknowledges nothing, then one."""
     harness.split(0)
     for end in (0, 4, 10):
         harness.acknowledge("ada", LOW, end)

@@ -60,7 +60,7 @@ async def test_the_near_subscriptions_are_named(question: Question) -> None:
             await question(admin)
 
 
-async def test_a_consumer_of_a_mistyped_topic_is_told_the_near_ones() -> None:
+async def test_a_consumer_of_a_mistyped_topic_names_the_near_ones() -> None:
     world = OneShard()
     async with world.leader():
         await create(world)
