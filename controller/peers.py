@@ -12,7 +12,6 @@ import asyncio
 import ssl
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
-from types import TracebackType
 from typing import Final, Self, TypeVar
 from urllib.parse import quote
 
@@ -77,9 +76,7 @@ class Peers:
         )
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self._session = None
         await self._stack.aclose()
 

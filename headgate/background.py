@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from types import TracebackType
 from typing import Any, ClassVar, Self
 
 
@@ -36,12 +35,7 @@ class BackgroundService(ABC):
         self._task = asyncio.get_running_loop().create_task(self._run(), name=self.task_name)
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         task, self._task = self._task, None
         assert task is not None, "closed twice"
         await cancel_and_wait(task)

@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Awaitable, Callable
-from types import TracebackType
 from typing import Final, Self
 
 import msgspec
@@ -167,12 +166,7 @@ class HttpServer:
             ) from None
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         """Stop listening, and wait up to ``close_seconds`` for open requests."""
         if self._runner is not None and self._listener is not None:
             await self._listener.close()

@@ -10,7 +10,6 @@ import contextlib
 import fcntl
 import os
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 import msgspec
@@ -61,12 +60,7 @@ class DataFolder:
             os.pwrite(self._lock, f"{os.getpid()}\n".encode(), 0)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Release the folder. The lock file stays: if it were deleted, two nodes could lock two files of this name."""
         os.close(self._lock)
 

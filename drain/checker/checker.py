@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Iterable
-from types import TracebackType
 from typing import Final, TypeVar
 
 from drain.checker.connection import Connection
@@ -91,13 +90,8 @@ class SparkDrainChecker(BackgroundService):
         self._failed_attempts = 0
         self._state: DrainState | None = None
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await super().__aexit__(kind, error, trace)
+    async def __aexit__(self, *_: object) -> None:
+        await super().__aexit__()
         for waiter in self._connection_waiters:
             if not waiter.done():
                 waiter.set_exception(DrainCheckError("the drain checker was closed"))

@@ -14,7 +14,6 @@ from collections.abc import Awaitable, Callable
 from collections.abc import Set as AbstractSet
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
 from drain.peer import PeerRefusedError, check_peer, trusted_users
@@ -55,12 +54,7 @@ class DrainListener:
         self._accepting = asyncio.get_running_loop().create_task(self._accept(listening), name="drain-accept")
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         assert self._accepting is not None, "not entered"
         assert self._socket is not None, "not entered"
         await cancel_and_wait(self._accepting)

@@ -12,7 +12,6 @@ import contextlib
 import operator
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
-from types import TracebackType
 from typing import Final
 
 from drain.backlog.counting import RunError
@@ -131,14 +130,9 @@ class RunCoalescer(BackgroundService):
         self._count_history: dict[int, History] = {}
         self.runs = 0
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         with contextlib.suppress(MustRestartError):
-            await super().__aexit__(kind, error, trace)
+            await super().__aexit__()
         if self._next_run is not None:
             self._next_run.cancel()
 
