@@ -37,7 +37,7 @@ NEWEST_PYTHON := 3.13
 # The folders with tests of a tier, so that no process collects the others; tests/test_tiers.py refuses tests elsewhere.
 SIMULATION_TESTS := tests/controller/leader tests/controller/scaling tests/coordinator tests/exploration \
   tests/headgate/client tests/simulation
-CONTRACT_TESTS := tests/contract tests/controller/local tests/controller/test_broker_connection.py tests/deploy \
+CONTRACT_TESTS := tests/contract tests/controller/local tests/controller/connections/test_broker.py tests/deploy \
   tests/headgate/transport
 # Tests start Spark some thirty times; with this archive of its classes, each start takes 4 s less of a processor.
 SPARK_CLASSES := build/spark-classes.jsa
@@ -177,7 +177,7 @@ performance: $(TEST_STAMP) ## Run every benchmark, and write docs/performance.md
 nightly: $(TEST_STAMP) ## Plant each bug of a list, and play seeds until one finds it: half an hour
 	$(BIN)/python -m tests.simulation.nightly
 
-mutation: $(TEST_STAMP) ## Mutate the pure packages, and list what no unit test notices; ONLY='coordinator.decisions.gate*' for some
+mutation: $(TEST_STAMP) ## Mutate the pure packages, and list what no unit test notices; ONLY='shard.subscriptions.gate*' for some
 	$(BIN)/mutmut run $(ONLY)
 	$(BIN)/mutmut results
 

@@ -32,7 +32,7 @@ from chaos.report import Report, document, make_report, markdown, verdict
 from chaos.run import RunPlan, Say, play
 from chaos.schedule import left_out, plan, plan_in_order
 from chaos.timeline import Timeline
-from controller.logs import configure_logging
+from controller.process.logs import configure_logging
 from controller.settings.load import LogSettings
 from headgate.errors import ConfigError, HeadgateError
 

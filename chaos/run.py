@@ -26,8 +26,8 @@ from chaos.timeline import SECOND_NS, FaultWindow, Timeline
 from demo.checks import Violation
 from demo.patience import STALLED_SECONDS, Patience
 from headgate import Admin
-from headgate.background import cancel_and_wait
 from headgate.errors import HeadgateError
+from headgate.process.background import cancel_and_wait
 
 COMMAND_SECONDS: Final = 60.0
 """Deadline of the operator's commands."""

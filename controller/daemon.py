@@ -22,14 +22,15 @@ import structlog
 from prometheus_client import CollectorRegistry
 
 from controller.access.control import AccessControl
-from controller.broker_connection import BrokerConnection
-from controller.cluster_config import ClusterConfig, join_cluster
-from controller.cluster_status import ClusterStatus
-from controller.decisions.client_ids import ClientIds
+from controller.cluster.config import ClusterConfig, join_cluster
+from controller.cluster.own_status import daemon_status
+from controller.cluster.peers import Peers
+from controller.cluster.status import ClusterStatus
+from controller.connections.broker import BrokerConnection
+from controller.connections.drain import DrainConnection
+from controller.connections.store import probe_writes
+from controller.connections.zookeeper import ZooKeeperSession, elections_root, zookeeper_credentials
 from controller.devices.unknown_topics import UnknownTopicWatch
-from controller.drain_connection import DrainConnection
-from controller.file_systems import FileSystemWatch, measured_folders
-from controller.garbage_collection import GarbageCollection
 from controller.leader.context import LeaderContext
 from controller.leader.drain_check import DrainChecker
 from controller.leader.election_events import ElectionEvents
@@ -47,11 +48,13 @@ from controller.leadership.election import (
     Refused,
     Suspended,
 )
-from controller.leadership.instance_record import InstanceRecord
-from controller.leadership.shard_leaders import ShardLeaders
-from controller.leadership.transitions import Event, Role
-from controller.logs import change_level
-from controller.peers import Peers
+from controller.leadership.policy.instance_record import InstanceRecord
+from controller.leadership.policy.shard_leaders import ShardLeaders
+from controller.leadership.policy.transitions import Event, Role
+from controller.process.file_systems import FileSystemWatch, measured_folders
+from controller.process.garbage_collection import GarbageCollection
+from controller.process.logs import change_level
+from controller.process.systemd import SystemdNotifier
 from controller.settings.certificate_expiry import report_certificates
 from controller.settings.for_coordinator import coordinator_settings
 from controller.settings.http_files import read_http_access, read_peer_tls
@@ -60,24 +63,21 @@ from controller.settings.listeners import advertised_url, http_warnings
 from controller.settings.load import Settings
 from controller.settings.reload import reloaded
 from controller.snapshots.scheduler import SnapshotScheduler
-from controller.state.shard_state import ShardState
-from controller.state.steady_clock import SteadyClock
-from controller.status import daemon_status
-from controller.store_probe import probe_writes
-from controller.zookeeper_session import ZooKeeperSession, elections_root, zookeeper_credentials
 from headgate.ledger.compacted import delete_compacted_segments
 from headgate.ledger.ledger import Ledger
 from headgate.ledger.paths import chunk_folder
-from headgate.lossy_output import take_lost_lines
+from headgate.log.lossy_output import take_lost_lines
 from headgate.protocol import messages as m
 from headgate.storage.object_store import Store, open_store
 from headgate.transport.port import Transport
 from metrics import events
 from metrics.health import Health, HealthFacts, judge_health
-from metrics.http import HttpServer
 from metrics.label_values import DrainState
 from metrics.status import DaemonStatus
-from metrics.systemd import SystemdNotifier
+from shard.requests.client_ids import ClientIds
+from shard.state.shard_state import ShardState
+from shard.state.steady_clock import SteadyClock
+from web.server import HttpServer
 
 TICK_INTERVAL_SECONDS = 0.25
 """Liveness and the watchdog depend on this tick."""

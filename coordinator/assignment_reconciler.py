@@ -14,18 +14,18 @@ from itertools import islice
 
 import structlog
 
-from coordinator.balancing import handover
-from coordinator.balancing.balance import compute_target
-from coordinator.decisions.gate import Gate, blocked_since_ms, compute_gate
 from coordinator.ports import DoLater, LedgerPort, PushMessage
-from coordinator.reporting.description import build_grant
-from coordinator.reporting.explanation import SegmentHolder
-from coordinator.state.subscription import RegisteredConsumer, Subscription
-from coordinator.state.topic_view import TopicView
 from headgate.model import entries as e
 from headgate.model.bucket_ranges import SegmentSlice, bucket_bounds, overlaps, segment_of
 from headgate.protocol import messages as m
 from metrics import events
+from shard.balancing import handover
+from shard.balancing.balance import compute_target
+from shard.reporting.description import build_grant
+from shard.reporting.explanation import SegmentHolder
+from shard.state.subscription import RegisteredConsumer, Subscription
+from shard.state.topic_view import TopicView
+from shard.subscriptions.gate import Gate, blocked_since_ms, compute_gate
 
 MAX_GRANTS_PER_PUSH = 1000
 """Limit that keeps a message far below the maximum message size."""
@@ -123,7 +123,7 @@ class AssignmentReconciler:
         return [self._build_grant(held) for held in self._slices_held_by(name) if held not in self._revoking]
 
     def holders(self) -> dict[int, list[SegmentHolder]]:
-        """Return segment → its holders, for `coordinator.reporting.explanation`."""
+        """Return segment → its holders, for `shard.reporting.explanation`."""
         now = self._clock()
         held: dict[int, list[SegmentHolder]] = {}
         for segment_slice, holding in sorted(self._subscription.holdings.items()):

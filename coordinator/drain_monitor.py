@@ -6,7 +6,7 @@
 3. A result counts only at the seek generation at which its check started.
 4. A drain check is installed once and never removed. Without one, only a segment that needs no
    count becomes drained.
-5. A segment is recorded only if the leader's own acknowledgements agree (coordinator.decisions.two_witnesses).
+5. A segment is recorded only if the leader's own acknowledgements agree (shard.subscriptions.two_witnesses).
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from typing import Final
 
 import structlog
 
-from coordinator.decisions.gate import drained_without_count, tracks_acknowledgements, undrained_sealed
-from coordinator.decisions.two_witnesses import DrainClaim, contradiction
 from coordinator.drain_poller import DrainPoller
 from coordinator.ports import CoordinatorSettings, DrainCheck, LedgerPort
-from coordinator.state.subscription import Subscription
-from coordinator.state.topic_view import TopicView
 from headgate.model import entries as e
 from metrics import events
 from metrics.label_values import PollOutcome
+from shard.state.subscription import Subscription
+from shard.state.topic_view import TopicView
+from shard.subscriptions.gate import drained_without_count, tracks_acknowledgements, undrained_sealed
+from shard.subscriptions.two_witnesses import DrainClaim, contradiction
 
 CONTRADICTED_REMEDY: Final = "check which ledger the Spark process counts: headgate doctor --daemon-config FILE"
 

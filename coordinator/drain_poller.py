@@ -26,9 +26,9 @@ from collections.abc import Awaitable, Callable, Mapping
 
 import structlog
 
-from coordinator.decisions.two_witnesses import DrainClaim
 from headgate.backoff import Backoff, BackoffSchedule
 from metrics.label_values import PollOutcome
+from shard.subscriptions.two_witnesses import DrainClaim
 
 JITTER = 0.1
 """Largest fraction by which a pause is shortened."""

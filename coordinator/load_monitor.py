@@ -9,13 +9,13 @@ from collections.abc import Iterable
 
 import structlog
 
-from coordinator.balancing.weights import LoadSample, WeightSmoother
 from coordinator.ports import CoordinatorSettings, LedgerPort
-from coordinator.state.subscription import Subscription
-from coordinator.state.topic_view import TopicView
 from headgate.model import entries as e
 from metrics import events
 from metrics.label_values import WeightChange
+from shard.balancing.weights import LoadSample, WeightSmoother
+from shard.state.subscription import Subscription
+from shard.state.topic_view import TopicView
 
 log = structlog.get_logger(__name__)
 

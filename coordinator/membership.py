@@ -1,6 +1,6 @@
 """The consumers of one subscription: who is registered, and when this leader heard each of them last.
 
-Performs what coordinator.decisions.sessions decides about heartbeats: proposes entries, and tells a removed consumer
+Performs what shard.subscriptions.sessions decides about heartbeats: proposes entries, and tells a removed consumer
 why. It does not assign segments. The times of the last contact are not in the ledger: a new leader gives every consumer
 one heartbeat window.
 """
@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterable, Sequence
 
 import structlog
 
-from coordinator.decisions import sessions
 from coordinator.ports import CoordinatorSettings, LedgerPort, PushMessage
-from coordinator.reporting.description import fenced_push
-from coordinator.state.subscription import RegisteredConsumer, Subscription
 from headgate.model import entries as e
 from headgate.protocol import messages as m
 from metrics import events
+from shard.reporting.description import fenced_push
+from shard.state.subscription import RegisteredConsumer, Subscription
+from shard.subscriptions import sessions
 
 log = structlog.get_logger(__name__)
 

@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from coordinator.balancing.weights import CHANGE_INTERVAL_SECONDS, SAMPLE_INTERVAL_SECONDS
-from coordinator.decisions.sessions import MISSED_HEARTBEATS
-from coordinator.decisions.two_witnesses import DrainClaim
-from coordinator.state.subscription import Subscription
 from headgate.model import entries as e
 from headgate.protocol import messages as m
+from shard.balancing.weights import CHANGE_INTERVAL_SECONDS, SAMPLE_INTERVAL_SECONDS
+from shard.state.subscription import Subscription
+from shard.subscriptions.sessions import MISSED_HEARTBEATS
+from shard.subscriptions.two_witnesses import DrainClaim
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

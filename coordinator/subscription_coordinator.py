@@ -27,23 +27,10 @@ from collections.abc import Set as AbstractSet
 import structlog
 
 from coordinator.assignment_reconciler import AssignmentReconciler
-from coordinator.decisions import acknowledgements, sessions
-from coordinator.decisions.gate import Gate, tracks_acknowledgements
-from coordinator.decisions.refusal import Refusal
-from coordinator.decisions.registration import judge_registration, replaced_reason
-from coordinator.decisions.unread import unread_segments
 from coordinator.drain_monitor import DrainMonitor
 from coordinator.load_monitor import LoadMonitor
 from coordinator.membership import Membership
 from coordinator.ports import CoordinatorSettings, DoLater, DrainCheck, LedgerPort, PushMessage
-from coordinator.reporting.description import describe
-from coordinator.reporting.drain_rate import DrainOutlook, DrainRate, drain_outlook, rated_slices
-from coordinator.reporting.explanation import ExplanationContext, explain
-from coordinator.reporting.idle_reasons import idle_reasons
-from coordinator.reporting.plan import plan_changes
-from coordinator.state.subscription import RegisteredConsumer, Subscription
-from coordinator.state.topic_view import TopicSnapshot, TopicView
-from coordinator.steps import Steps, complete
 from headgate.errors import LayoutError
 from headgate.model import entries as e
 from headgate.model.bucket_ranges import SegmentSlice, buckets_of, segment_of
@@ -51,6 +38,19 @@ from headgate.model.hashing import KEY_BUCKETS
 from headgate.protocol import messages as m
 from metrics import events
 from metrics.noop_observer import NoopObserver
+from shard.reporting.description import describe
+from shard.reporting.drain_rate import DrainOutlook, DrainRate, drain_outlook, rated_slices
+from shard.reporting.explanation import ExplanationContext, explain
+from shard.reporting.idle_reasons import idle_reasons
+from shard.reporting.plan import plan_changes
+from shard.state.subscription import RegisteredConsumer, Subscription
+from shard.state.topic_view import TopicSnapshot, TopicView
+from shard.steps import Steps, complete
+from shard.subscriptions import acknowledgements, sessions
+from shard.subscriptions.gate import Gate, tracks_acknowledgements
+from shard.subscriptions.refusal import Refusal
+from shard.subscriptions.registration import judge_registration, replaced_reason
+from shard.subscriptions.unread import unread_segments
 
 MAX_EVICTIONS_PER_TICK = 25
 """Consumers that one tick evicts at most: each removal looks at all holdings."""
@@ -188,7 +188,7 @@ class SubscriptionCoordinator:
         return (yield from describe(shot, TopicSnapshot.of(self._topic), self.gate, heard))
 
     def explanation_context(self, drain_problem: str | None = None) -> ExplanationContext:
-        """Return the volatile state that `coordinator.reporting.explanation` uses; see `explain`."""
+        """Return the volatile state that `shard.reporting.explanation` uses; see `explain`."""
         return ExplanationContext(
             now_ms=self._now_ms(),
             revoke_timeout_seconds=self._settings.revoke_timeout_seconds,

@@ -17,16 +17,16 @@ import click
 import msgspec
 from rich.console import Console
 
-from controller.logs import configure_logging
+from controller.process.logs import configure_logging
 from controller.settings.load import LogSettings
 from demo.cluster import SHARDS, DemoCluster
 from demo.evidence import read_committed, read_deliveries, read_ledger
 from demo.report import evaluate_run, show
 from demo.scenario import SUBSCRIPTIONS, Run, run_scenario, topic_shard
 from demo.view import View
-from headgate.arguments import require_seconds
 from headgate.errors import ConfigError, HeadgateError
 from headgate.ledger.ledger import Ledger
+from headgate.settings.arguments import require_seconds
 from headgate.storage.object_store import open_store
 
 EXIT_VIOLATION, EXIT_UNFINISHED = 1, 3

@@ -11,11 +11,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from controller.state.shard_state import ShardState
-from coordinator.state.subscription import Subscription
 from headgate.ledger.chunk import Chunk
 from headgate.model import entries as e
 from headgate.model.layout import Layout
+from shard.state.shard_state import ShardState
+from shard.state.subscription import Subscription
 
 
 @dataclass(frozen=True, slots=True)

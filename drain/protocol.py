@@ -11,7 +11,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from drain.external.table_mapping import ExternalView
+from drain.table_mapping import ExternalView
 from headgate.errors import HeadgateError
 
 VERSION: Final = 1

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from headgate.client.producer_settings import ProducerSettings
     from headgate.client.record_batch import Delivery, RecordMetadata
     from headgate.client.source_listing import ExternalLayout, read_layout, read_list_shards
-    from headgate.config import ClientConfig, load_client_config
     from headgate.errors import (
         AcknowledgementsNotStoredError,
         CommandUnknownError,
@@ -42,6 +41,7 @@ if TYPE_CHECKING:
     from headgate.model.entries import SubscriptionType, TopicPolicy
     from headgate.model.identifiers import Generation, Offset, SegmentId
     from headgate.model.position_token import without_segments
+    from headgate.settings.config import ClientConfig, load_client_config
     from headgate.views.backlogs import BacklogInfo, SegmentBacklogInfo
     from headgate.views.cluster import (
         ClusterInfo,
@@ -89,7 +89,7 @@ _EXPORTS = {
     "client.producer_settings": ("ProducerSettings",),
     "client.record_batch": ("Delivery", "RecordMetadata"),
     "client.source_listing": ("ExternalLayout", "read_layout", "read_list_shards"),
-    "config": ("ClientConfig", "load_client_config"),
+    "settings.config": ("ClientConfig", "load_client_config"),
     "errors": (
         "AcknowledgementsNotStoredError",
         "CommandUnknownError",

@@ -6,10 +6,6 @@ A bug is an assertion or an ordinary exception, and ends the leader's term or th
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from headgate.model.identifiers import SegmentId
 
 
 class HeadgateError(Exception):
@@ -157,7 +153,7 @@ class AcknowledgementsNotStoredError(HeadgateError):
 
     """
 
-    def __init__(self, reason: str, offsets: Mapping[SegmentId, tuple[tuple[int, int], ...]]) -> None:
+    def __init__(self, reason: str, offsets: Mapping[int, tuple[tuple[int, int], ...]]) -> None:
         super().__init__(reason)
         self.offsets = dict(offsets)
 

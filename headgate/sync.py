@@ -32,7 +32,6 @@ from collections.abc import Callable, Coroutine, Iterator
 from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar
 
-from headgate.arguments import require_seconds
 from headgate.client import admin, consumer, producer
 from headgate.client.connection import DEFAULT_TIMEOUT_SECONDS, Client
 from headgate.client.producer import CloseReport
@@ -40,11 +39,12 @@ from headgate.client.producer_settings import ProducerSettings
 from headgate.client.record_batch import Delivery as AsyncDelivery
 from headgate.client.record_batch import RecordMetadata
 from headgate.client.record_feed import ConsumedRecord
-from headgate.config import ClientConfig
 from headgate.errors import HeadgateError
 from headgate.model.entries import Balance, Order, SubscriptionType
 from headgate.model.identifiers import SegmentId
 from headgate.protocol import messages as m
+from headgate.settings.arguments import require_seconds
+from headgate.settings.config import ClientConfig
 
 __all__ = ["Admin", "Consumer", "Delivery", "EventLoopThread", "Producer"]
 

@@ -1,4 +1,4 @@
-"""The status of one daemon at one moment, as values.
+"""The status of one daemon at one moment, as values. Pure.
 
 Topics and subscriptions are included only for shards that this daemon leads, because a follower's
 state can be a second old.
@@ -49,7 +49,7 @@ class ShardStatus:
     """Accepted bytes waiting for the object store."""
     counts: ShardCounts = ShardCounts()
     topics: tuple[TopicInfo, ...] = ()
-    """Like ``subscriptions`` and ``backlogs`` only in a status that describes them (controller.status)."""
+    """Like ``subscriptions`` and ``backlogs`` only in a status that describes them (controller.cluster.own_status)."""
     subscriptions: tuple[SubscriptionInfo, ...] = ()
     backlogs: tuple[BacklogInfo, ...] = ()
 

@@ -9,9 +9,9 @@ from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from headgate.child_command import python_module
-from headgate.child_process import ChildProcess
 from headgate.errors import HeadgateError
+from headgate.process.child_command import python_module
+from headgate.process.child_process import ChildProcess
 from scale.report import metric_lines
 from scale.sizes import SUBSCRIPTION, topic_name
 from scale.trial import Trial

@@ -24,12 +24,12 @@ from typing import Any, Final
 import msgspec
 
 from bench.harness.logs import log_to_standard_error
-from headgate.background import cancel_and_wait
 from headgate.client.connection import Client
-from headgate.config import ClientConfig, load_client_config
 from headgate.errors import HeadgateError
 from headgate.model.hashing import shard_of
+from headgate.process.background import cancel_and_wait
 from headgate.protocol import messages as m
+from headgate.settings.config import ClientConfig, load_client_config
 from scale.generated_consumer import GeneratedConsumer
 from scale.sizes import SUBSCRIPTION, Sizes, share, topic_name, topic_of
 

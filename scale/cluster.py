@@ -20,9 +20,9 @@ import msgspec
 import psutil
 
 from controller.settings.load import SnapshotSettings, SpreadSettings, StandbySettings, SubscriptionSettings
-from headgate.child_command import python_module
 from headgate.errors import HeadgateError
-from headgate.parent_death_signal import with_parent_death_signal
+from headgate.process.child_command import python_module
+from headgate.process.parent_death_signal import with_parent_death_signal
 from scale.clients import Shares
 from scale.sizes import Sizes
 from trials.cluster import LocalCluster

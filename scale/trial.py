@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from headgate import Admin
-from headgate.background import cancel_and_wait
 from headgate.client.connection import Client
 from headgate.errors import HeadgateError
+from headgate.process.background import cancel_and_wait
 from scale.cluster import ScaleCluster, TrialOptions, Usage
 from scale.report import Measured, Report, percentile, shown
 from scale.sizes import Sizes, topic_name

@@ -13,11 +13,11 @@ from contextlib import AsyncExitStack
 from typing import Final, Self
 
 from headgate import Producer, ProducerSettings
-from headgate.background import cancel_and_wait
 from headgate.client.connection import Client
-from headgate.config import ClientConfig
 from headgate.errors import HeadgateError
 from headgate.model.hashing import shard_of
+from headgate.process.background import cancel_and_wait
+from headgate.settings.config import ClientConfig
 
 POLL_SECONDS: Final = 0.05
 INTERVAL_SECONDS: Final = 0.25

@@ -14,7 +14,7 @@ import pytest
 
 from tests.support.source_folders import ROOT, SOURCE_FOLDERS
 
-PRODUCT = ("headgate", "controller", "coordinator", "drain", "metrics", "daemon")
+PRODUCT = ("headgate", "controller", "coordinator", "drain", "metrics", "shard", "web", "daemon")
 TOOLS = ("bench", "chaos", "scale", "demo", "trials", "monitoring", "docs/sitebuild", "deploy")
 LINES = {
     "product": (PRODUCT, "*.py", 60_500),  # 60 309 on 2026-11-26; the aim is 51 000

@@ -30,11 +30,11 @@ from controller.local.zookeeper_ensemble import ensemble
 from controller.settings.load import ClusterSettings, DrainSettings, LogSettings, Settings, SpreadSettings
 from controller.settings.write import client_toml, settings_toml
 from drain.checker.supervisor import LOG_NAME, DrainSupervisor, service_command
-from headgate.child_process import ChildProcess
-from headgate.config import ClientConfig
 from headgate.errors import HeadgateError
 from headgate.ledger.ledger import Ledger
 from headgate.model.entries import TermStarted
+from headgate.process.child_process import ChildProcess
+from headgate.settings.config import ClientConfig
 from headgate.storage.object_store import open_store
 
 STOP_SECONDS = 120.0

@@ -45,17 +45,17 @@ from bench.harness.one_leader import (
     TurnClock,
     run_timed,
 )
-from controller.cluster_status import ClusterStatus
-from controller.garbage_collection import GarbageCollection
-from controller.peers import Peers
-from controller.state.shard_state import ShardState
-from controller.status import daemon_status
+from controller.cluster.own_status import daemon_status
+from controller.cluster.peers import Peers
+from controller.cluster.status import ClusterStatus
+from controller.process.garbage_collection import GarbageCollection
 from headgate.protocol import messages as m
 from metrics import events
 from metrics.health import HealthFacts, judge_health
-from metrics.http import HttpServer
 from metrics.instruments import Instruments
 from metrics.noop_observer import NoopObserver
+from shard.state.shard_state import ShardState
+from web.server import HttpServer
 
 PLAIN: Final = "plain_batch"
 PAGES: Final = {

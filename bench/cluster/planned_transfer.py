@@ -16,9 +16,9 @@ from typing import Final
 from bench.harness.benchmark import Benchmark, Effort, Measurement, gc_disabled
 from bench.harness.cluster import SHARD, TOPIC, BenchCluster
 from headgate import Producer
-from headgate.child_command import python_module
 from headgate.errors import HeadgateError
-from headgate.parent_death_signal import with_parent_death_signal
+from headgate.process.child_command import python_module
+from headgate.process.parent_death_signal import with_parent_death_signal
 
 TRANSFERS, QUICK_TRANSFERS = 20, 2
 DAEMONS: Final = ("d1", "d2")

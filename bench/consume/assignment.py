@@ -1,6 +1,6 @@
 """Time to compute an assignment, against the assignors of faust and kafka-python.
 
-Ours is coordinator.balancing.target, called as a coordinator calls it. The others are the sticky
+Ours is shard.balancing.target, called as a coordinator calls it. The others are the sticky
 assignors of two Python clients for Kafka, called directly with inputs that were built before the
 clock started. All sides get the same consumers, segments and previous balanced assignment. The
 value is faust's time over ours when one consumer joins 1 000 that hold 10 000 segments.
@@ -23,7 +23,7 @@ from typing import Any
 
 from bench.harness import peer_assignors as peers
 from bench.harness.benchmark import Benchmark, Effort, Measurement, Part, Rounds, run_alternating
-from coordinator.balancing.target import AssignmentInput, assign
+from shard.balancing.target import AssignmentInput, assign
 
 SEGMENTS_EACH = 10
 CONSUMERS, MANY_CONSUMERS, FEW_CONSUMERS = 1000, 10_000, 100

@@ -14,7 +14,6 @@ from typing import Final
 
 from bench.harness.benchmark import Benchmark, Effort, Measurement, run_alternating_async
 from bench.harness.workload import Shard, batches
-from coordinator.reporting.description import build_grant
 from headgate.ledger.ledger import Ledger
 from headgate.ledger.paths import chunk_folder, chunk_name
 from headgate.model import entries as e
@@ -24,6 +23,7 @@ from headgate.reading.compacted_reader import CompactedRecords
 from headgate.reading.head import Head
 from headgate.reading.segment_reader import SegmentReader
 from headgate.storage.object_store import LocalStore
+from shard.reporting.description import build_grant
 
 CHUNKS, QUICK_CHUNKS = 100, 10
 """Chunks of the short ledger."""

@@ -17,8 +17,8 @@ from pathlib import Path
 import msgspec
 
 from bench.harness.performance_page import Machine, Result, Results, page, readme
-from headgate.child_command import python_module
 from headgate.errors import HeadgateError
+from headgate.process.child_command import python_module
 
 LONGEST_SECONDS = 1800
 """A benchmark that takes longer is ended."""

@@ -27,8 +27,8 @@ import msgspec
 from bench.harness import worst_cases as worst
 from bench.harness.cluster import HOSTILE, HOSTILE_TOPIC, TOPIC
 from bench.harness.raw_client import RawClient
-from headgate.config import ClientConfig, load_client_config
 from headgate.protocol import messages as m
+from headgate.settings.config import ClientConfig, load_client_config
 
 LIGHT_ACTS_A_SECOND: Final = 20.0
 HEAVY_ACTS_A_SECOND: Final = 0.5

@@ -17,10 +17,10 @@ from typing import Any, Self
 from bench.harness.raw_client import RawClient
 from controller.settings.write import client_toml
 from headgate import Admin
-from headgate.child_command import python_module
 from headgate.client.connection import Client
 from headgate.errors import HeadgateError
-from headgate.parent_death_signal import with_parent_death_signal
+from headgate.process.child_command import python_module
+from headgate.process.parent_death_signal import with_parent_death_signal
 from headgate.protocol import messages as m
 from trials.cluster import LocalCluster
 

@@ -18,22 +18,22 @@ from functools import partial
 from typing import Self, TypeVar
 
 from controller.access.control import AccessControl
-from controller.access.rules import OPEN
-from controller.decisions.tick_pace import TICK_INTERVAL_SECONDS
+from controller.cluster.own_status import summaries
 from controller.leader.context import LeaderContext
 from controller.leader.leader import ShardLeader
 from controller.settings.load import IngestSettings, RetentionSettings, ScalingSettings
-from controller.state.shard_state import ShardState
-from controller.status import summaries
 from coordinator.ports import CoordinatorSettings
 from drain.protocol import DrainedResponse, DrainQuery
 from headgate.errors import ObjectExistsError, ObjectMissingError
 from headgate.ledger.ledger import Ledger
 from headgate.protocol import messages as m
 from headgate.transport.port import MessageHandler, max_payload_bytes
-from metrics.api.documents import DaemonDocument, DaemonShard
-from metrics.api.overview import DaemonPart, Overview, merged
 from metrics.events import Observer
+from shard.access.rules import OPEN
+from shard.requests.tick_pace import TICK_INTERVAL_SECONDS
+from shard.state.shard_state import ShardState
+from web.api.documents import DaemonDocument, DaemonShard
+from web.api.overview import DaemonPart, Overview, merged
 
 CLUSTER = "bench"
 CLIENT_ID = "c"
@@ -249,7 +249,7 @@ class OneLeader:
         self.leader = ShardLeader(state, context, lambda: False)
 
     async def _overview(self) -> Overview:
-        """Return what a daemon without others would: see controller.cluster_status."""
+        """Return what a daemon without others would: see controller.cluster.status."""
         state = self.leader.state
         topics, subscriptions = await summaries("bench", [self.leader])
         leading = DaemonShard(

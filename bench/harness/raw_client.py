@@ -14,7 +14,7 @@ from paho.mqtt.client import Client, MQTTMessage, MQTTv5
 from paho.mqtt.enums import CallbackAPIVersion
 from paho.mqtt.reasoncodes import ReasonCode
 
-from headgate.config import ClientConfig
+from headgate.settings.config import ClientConfig
 
 ANSWER_SECONDS: Final = 60.0
 CONNECT_SECONDS: Final = 20.0

@@ -9,10 +9,10 @@ from __future__ import annotations
 import random
 
 from controller.chunk_writer.builder import ChunkBuilder
-from controller.decisions.placement import route_batch
-from controller.state.shard_state import ShardState
 from headgate.model import entries as e
 from headgate.protocol import messages as m
+from shard.requests.placement import route_batch
+from shard.state.shard_state import ShardState
 
 KEYS = 5_000
 AT_MS = 1_700_000_000_000

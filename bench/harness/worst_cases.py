@@ -13,14 +13,14 @@ from typing import Any, Final
 import msgspec
 
 from bench.harness.one_leader import CLIENT
-from controller.decisions.topic_commands import MAX_SEGMENTS
 from controller.snapshots.format import decode_steps, encode_snapshot
-from controller.state.shard_state import ShardState
-from coordinator.decisions.registration import MAX_CONSUMERS
-from coordinator.steps import complete
 from headgate.model import entries as e
 from headgate.model.hashing import KEY_BUCKETS
 from headgate.protocol import messages as m
+from shard.requests.topic_commands import MAX_SEGMENTS
+from shard.state.shard_state import ShardState
+from shard.steps import complete
+from shard.subscriptions.registration import MAX_CONSUMERS
 
 STREAM, QUEUE = e.SubscriptionType.STREAM, e.SubscriptionType.QUEUE
 TOPIC: Final = "bench"

@@ -29,19 +29,19 @@ import msgspec
 
 from bench.harness.benchmark import Benchmark, Effort, Measurement, run_alternating_async
 from bench.harness.workload import AT_MS, Shard, batches
-from controller.decisions.topic_commands import MAX_SEGMENTS
 from controller.leader.step_driver import StepDriver
 from controller.snapshots.format import decode_steps, encode_snapshot
 from controller.snapshots.restore import catch_up
-from controller.state.dedup_window import FinishedBatch
-from controller.state.shard_state import ShardState
-from coordinator.steps import complete
 from headgate.ledger import checksum
 from headgate.ledger.ledger import Ledger
 from headgate.ledger.paths import chunk_folder, chunk_name, snapshot_path
 from headgate.model import entries as e
 from headgate.protocol import messages as m
 from headgate.storage.object_store import LocalStore
+from shard.requests.topic_commands import MAX_SEGMENTS
+from shard.state.dedup_window import FinishedBatch
+from shard.state.shard_state import ShardState
+from shard.steps import complete
 
 PRODUCERS, QUICK_PRODUCERS = 1_000_000, 4_000
 SEGMENTS, QUICK_SEGMENTS = 100_000, 500

@@ -8,13 +8,13 @@ from typing import Final
 
 import structlog
 
-from controller.access.rate_limits import OverRate, RateLimits
-from controller.access.rules import AccessRules
-from coordinator.decisions.refusal import Refusal
+from headgate.log.report_limit import ReportLimit
 from headgate.protocol import messages as m
-from headgate.report_limit import ReportLimit
 from metrics import events
 from metrics.label_values import Quota
+from shard.access.rate_limits import OverRate, RateLimits
+from shard.access.rules import AccessRules
+from shard.subscriptions.refusal import Refusal
 
 MAX_LOGGED_CLIENTS: Final = 1000
 """Clients whose refusals were logged. Beyond it all are forgotten, and are logged once more."""

@@ -30,11 +30,11 @@ from typing import Annotated, Final, Literal
 
 import msgspec
 
-from controller.access.quotas import DEFAULT_LIMITS, QUOTAS, Limits, limits_of_user
-from controller.access.rules import ANY, AccessRules, Right, Role
 from headgate.errors import ConfigError, InvalidNameError
 from headgate.protocol.messages import MAX_MESSAGE_BYTES, require_name
 from metrics.label_values import Quota
+from shard.access.quotas import DEFAULT_LIMITS, QUOTAS, Limits, limits_of_user
+from shard.access.rules import ANY, AccessRules, Right, Role
 
 LEAST_BYTES_PER_SECOND: Final = MAX_MESSAGE_BYTES // 60
 """The largest message is paid for in a minute, half the default delivery timeout."""

@@ -6,11 +6,11 @@ from collections.abc import Iterable
 
 from msgspec.structs import replace
 
-from controller.state.shard_state import ShardState
-from controller.state.topic import Topic
-from coordinator.state.subscription import Subscription
-from drain.external.table_mapping import ExternalView
 from drain.protocol import ExternalBacklogQuery
+from drain.table_mapping import ExternalView
+from shard.state.shard_state import ShardState
+from shard.state.subscription import Subscription
+from shard.state.topic import Topic
 
 
 def external_view(topic: Topic, subscriptions: Iterable[Subscription]) -> ExternalView | None:

@@ -14,15 +14,15 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from controller.state.shard_state import ShardState
-from coordinator.reporting.progress import unacknowledged
-from coordinator.state.subscription import Subscription
-from coordinator.state.topic_view import TopicSnapshot, TopicView
-from coordinator.steps import COST_PER_ITEM, Steps, parts
 from drain.protocol import BacklogResponse, BacklogRow, ExternalBacklogResponse
 from headgate.model.layout import SegmentState
 from headgate.protocol.backlog import TRACKED, estimate_size_bytes, summarize_backlog
 from headgate.views.backlogs import BacklogInfo, SegmentBacklogInfo
+from shard.reporting.progress import unacknowledged
+from shard.state.shard_state import ShardState
+from shard.state.subscription import Subscription
+from shard.state.topic_view import TopicSnapshot, TopicView
+from shard.steps import COST_PER_ITEM, Steps, parts
 
 OUTDATED: Final = "its tables were counted before its last seek or import: ask again"
 

@@ -16,15 +16,15 @@ import structlog
 
 from controller.backlog.external_query import external_queries
 from controller.backlog.merge import backlogs
-from controller.state.shard_state import ShardState
-from coordinator.steps import TakeSteps
 from drain.protocol import BacklogResponse, DrainCheckError, ExternalBacklogQuery, ExternalBacklogResponse
-from headgate.background import cancel_and_wait
+from headgate.log.report_limit import ConditionReport
+from headgate.process.background import cancel_and_wait
 from headgate.protocol import messages as m
 from headgate.protocol.paging import cut_page, follows
-from headgate.report_limit import ConditionReport
 from headgate.views.backlogs import BacklogInfo
 from metrics import events
+from shard.state.shard_state import ShardState
+from shard.steps import TakeSteps
 
 REFRESH_TIMEOUT_SECONDS: Final = 1.5
 """Less than the two seconds after which a client repeats its request."""

@@ -15,8 +15,6 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from controller.snapshots.restore import catch_up
-from controller.state.shard_state import ShardState
-from coordinator.steps import complete_now
 from headgate.errors import LedgerError, ObjectMissingError
 from headgate.ledger.chunk_ranges import ChunkRange, ranges_to_read
 from headgate.ledger.compacted import (
@@ -30,6 +28,8 @@ from headgate.ledger.ledger import Ledger
 from headgate.ledger.paths import chunk_folder
 from headgate.model.hashing import shard_of
 from headgate.storage.object_store import Store
+from shard.state.shard_state import ShardState
+from shard.steps import complete_now
 
 MAX_PROBLEMS: Final = 20
 """Problems of one shard that are listed: a lost folder would list a line for each object."""

@@ -28,8 +28,6 @@ import msgspec
 
 from controller.backup.check import missing_numbers
 from controller.snapshots.restore import catch_up
-from controller.state.shard_state import ShardState
-from coordinator.steps import complete_now
 from headgate.errors import LedgerError, ObjectExistsError, ObjectMissingError
 from headgate.ledger.chunk_ranges import ChunkRange, ranges_to_read
 from headgate.ledger.compacted import create_manifest, manifest_path, manifest_ranges, named_paths, read_manifest
@@ -37,6 +35,8 @@ from headgate.ledger.identity import claim_ledger_id
 from headgate.ledger.ledger import Ledger, run_start
 from headgate.ledger.paths import CHUNKS_FOLDER, chunk_folder, chunk_path, snapshot_path
 from headgate.storage.object_store import Store
+from shard.state.shard_state import ShardState
+from shard.steps import complete_now
 
 PARALLEL_CHUNKS: Final = 16
 PARALLEL_COMPACTED: Final = 2

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from controller.access.broker_rules import BrokerFormat, export
-from controller.access.quotas import QUOTAS, limit_text
-from controller.access.rules import AccessRules, Act, Action
 from controller.cli.run import read_settings
 from headgate.cli.terminal.output import examples, json_option, print_json, print_table
 from headgate.errors import ConfigError
+from shard.access.broker_rules import BrokerFormat, export
+from shard.access.quotas import QUOTAS, limit_text
+from shard.access.rules import AccessRules, Act, Action
 
 if TYPE_CHECKING:
     from controller.settings.load import Settings

@@ -16,7 +16,7 @@ import click
 
 from headgate.cli.context import CommandContext
 from headgate.cli.terminal.signals import until_signalled
-from headgate.lossy_output import lossy_standard_output
+from headgate.log.lossy_output import lossy_standard_output
 
 if TYPE_CHECKING:
     from controller.daemon import Daemon
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from controller.local.embedded import EmbeddedBroker, EmbeddedZooKeeper
     from controller.local.server_tls import ServerTls
     from controller.settings.load import LogSettings, Settings
-    from headgate.child_process import ChildProcess
+    from headgate.process.child_process import ChildProcess
 
 Result = TypeVar("Result")
 
@@ -64,7 +64,7 @@ class DaemonContext(CommandContext):
 
     def start_daemon_logs(self, settings: LogSettings, stream: TextIO, instance: str) -> None:
         """Send the logs of the daemon ``instance`` to ``stream``."""
-        from controller.logs import configure_logging  # noqa: PLC0415
+        from controller.process.logs import configure_logging  # noqa: PLC0415
 
         configure_logging(settings, stream, instance=instance)
 

@@ -21,24 +21,24 @@ from typing import Final
 
 from controller.cli.counted_ledger import counted_ledger
 from controller.cli.run import check_files, read_settings
-from controller.file_systems import measured_folders
+from controller.connections.zookeeper import elections_root, zookeeper_credentials
 from controller.leadership.election import Connected, ElectionEvent, Refused
-from controller.leadership.zookeeper import ZooKeeperElections
+from controller.leadership.zookeeper.elections import ZooKeeperElections
 from controller.local.machine import FREE_MEGABYTES
-from controller.logs import configure_logging
+from controller.process.file_systems import measured_folders
+from controller.process.logs import configure_logging
 from controller.settings.broker_files import broker_warnings
 from controller.settings.certificate_expiry import USES
 from controller.settings.listeners import http_warnings
 from controller.settings.load import LogSettings, Settings
 from controller.settings.zookeeper_problems import zookeeper_warnings
-from controller.zookeeper_session import elections_root, zookeeper_credentials
 from drain.spark.java import find_java
 from headgate.cli.cluster import judgements as judge
 from headgate.cli.cluster.finding import Finding, ok, problem, warning
 from headgate.errors import ConfigError, HeadgateError, ObjectExistsError, TransportError
+from headgate.files.tls import certificate_expiry
 from headgate.protocol import messages as m
 from headgate.storage.object_store import Store, open_store
-from headgate.tls import certificate_expiry
 from headgate.transport.broker_probe import read_broker_properties
 from headgate.transport.broker_tls import broker_tls
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from headgate.cli.terminal.output import examples
-from metrics.http_tokens import new_token, read_tokens, token_line
+from web.tokens import new_token, read_tokens, token_line
 
 OWNER_ONLY = 0o600
 

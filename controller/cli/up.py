@@ -36,16 +36,16 @@ from controller.settings.load import (
     load_settings,
 )
 from controller.settings.write import client_toml, settings_toml
-from drain.external.table_mapping import read_tables
 from drain.socket_path import own_socket
-from headgate.background import cancel_and_wait
+from drain.table_mapping import read_tables
 from headgate.cli.terminal.interrupted import InterruptedBySignalError
 from headgate.cli.terminal.output import examples
 from headgate.errors import ConfigError
+from headgate.process.background import cancel_and_wait
 
 if TYPE_CHECKING:
     from controller.daemon import Daemon
-    from headgate.child_process import ChildProcess
+    from headgate.process.child_process import ChildProcess
     from metrics.health import Health
 
 READY_WARNING_SECONDS = 60.0
@@ -107,7 +107,7 @@ class _UpOptions:
 @click.option(
     "--external",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="TOML file that names the tables of external topics (format: drain/external/table_mapping.py).",
+    help="TOML file that names the tables of external topics (format: drain/table_mapping.py).",
 )
 @click.option("--verbose", "-v", is_flag=True, help="Log to standard error instead of a file.")
 @pass_daemon_context

@@ -24,16 +24,16 @@ from functools import partial
 
 import structlog
 
-from controller.commit import GroupCommit
-from controller.decisions.placement import route_batch
+from controller.chunk_writer.group_commit import GroupCommit
 from controller.devices.confirmations import Confirmations
 from controller.devices.session_port import Delivery
 from controller.devices.subscriptions import DeviceSubscriptions
-from controller.leadership.shard_load import message_cost
-from controller.state.shard_state import ShardState
+from controller.leadership.policy.shard_load import message_cost
 from headgate.protocol import messages as m
 from metrics import events
 from metrics.label_values import DeviceRejectionReason
+from shard.requests.placement import route_batch
+from shard.state.shard_state import ShardState
 
 REJECTION_LOG_INTERVAL_SECONDS = 60.0
 """Between two log lines for one rejection reason and topic."""

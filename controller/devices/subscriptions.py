@@ -27,12 +27,12 @@ from contextlib import suppress
 
 import structlog
 
-from controller.commit import GroupCommit
+from controller.chunk_writer.group_commit import GroupCommit
 from controller.devices.session_port import Delivery, DeviceSession
-from controller.state.shard_state import ShardState
 from headgate.errors import TransportError
 from headgate.protocol import messages as m
 from metrics import events
+from shard.state.shard_state import ShardState
 
 SENTINEL_INTERVAL_SECONDS = 10.0
 """Between two sentinels: far longer than a broker needs to deliver its queue, without an outage."""

@@ -15,12 +15,12 @@ from typing import Final
 import msgspec
 import structlog
 
-from controller.commit import GroupCommit
-from controller.decisions.handlers import AfterBarrier, AfterChunk, Outcome
-from controller.state.dedup_window import WINDOW
+from controller.chunk_writer.group_commit import GroupCommit
+from headgate.log.report_limit import ReportLimit
 from headgate.protocol import messages as m
-from headgate.report_limit import ReportLimit
 from metrics import events
+from shard.requests.handlers import AfterBarrier, AfterChunk, Outcome
+from shard.state.dedup_window import WINDOW
 
 CORRECTION_INTERVAL_SECONDS: Final = 1.0
 """Between two corrections, so that two programs that replace each other's announcement do so slowly."""

@@ -1,6 +1,6 @@
 """Answers `describe_cluster` of one leader term: the leader handles other requests while the daemons are asked.
 
-1. The overview is that of the HTTP API: all who ask within a second share one, see controller.cluster_status.
+1. The overview is that of the HTTP API: all who ask within a second share one, see controller.cluster.status.
 2. At most `MAX_PENDING_ANSWERS` replies wait. Further requests are refused as ``unavailable``, so clients repeat them.
 3. A reply waits for no chunk: what it says is not in the ledger, and people ask most urgently while the store is away.
 """
@@ -12,13 +12,13 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Final
 
-from controller.cluster_reply import cluster_reply
-from controller.decisions.handlers import Deferred, Outcome
-from coordinator.decisions.refusal import Refusal
-from headgate.background import cancel_and_wait
+from controller.leader.cluster_reply import cluster_reply
+from headgate.process.background import cancel_and_wait
 from headgate.protocol import messages as m
 from metrics import events
-from metrics.api.overview import Overview
+from shard.requests.handlers import Deferred, Outcome
+from shard.subscriptions.refusal import Refusal
+from web.api.overview import Overview
 
 MAX_PENDING_ANSWERS: Final = 64
 NO_CHUNK: Final = 0

@@ -12,11 +12,11 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from controller.backlog.external_query import external_view
-from controller.commit import GroupCommit
-from controller.state.shard_state import ShardState
-from coordinator.decisions.two_witnesses import DrainClaim
-from coordinator.state.subscription import Subscription
+from controller.chunk_writer.group_commit import GroupCommit
 from drain.protocol import DrainCheckError, DrainedResponse, DrainQuery
+from shard.state.shard_state import ShardState
+from shard.state.subscription import Subscription
+from shard.subscriptions.two_witnesses import DrainClaim
 
 
 class DrainChecker(Protocol):

@@ -17,8 +17,8 @@ from controller.leadership.election import (
     SuccessorReady,
     Suspended,
 )
-from controller.leadership.shard_leaders import ShardLeaders
-from controller.leadership.transitions import Event
+from controller.leadership.policy.shard_leaders import ShardLeaders
+from controller.leadership.policy.transitions import Event
 
 
 class ElectionEvents:

@@ -14,27 +14,8 @@ from typing import TypeVar
 
 import structlog
 
-from controller.access.quotas import Limits
-from controller.access.requirements import refuse_access
 from controller.backlog.service import BacklogService
-from controller.commit import GroupCommit, TermEndedError
-from controller.decisions import producer_commands, producer_expiry, subscription_commands, topic_commands, topic_import
-from controller.decisions.deadline import judge_deadline
-from controller.decisions.handlers import (
-    AfterBarrier,
-    AfterChunk,
-    Decision,
-    Deferred,
-    Handler,
-    Outcome,
-    Stepwise,
-    handler,
-)
-from controller.decisions.history import judge_history
-from controller.decisions.placement import route_batch
-from controller.decisions.quota import keep_within_quotas
-from controller.decisions.tick_pace import TICK_INTERVAL_SECONDS, tick_pause_seconds
-from controller.decisions.verdicts import Accept, Duplicate, judge_batch, judge_term
+from controller.chunk_writer.group_commit import GroupCommit, TermEndedError
 from controller.devices.confirmations import Confirmations
 from controller.devices.intake import DeviceIntake
 from controller.devices.session_port import Delivery
@@ -47,18 +28,37 @@ from controller.leader.request_decoding import Malformed, read_request, read_req
 from controller.leader.request_queue import RequestQueue
 from controller.leader.step_driver import StepDriver
 from controller.leader.subscription_registry import SubscriptionRegistry
-from controller.leadership.shard_load import message_cost
-from controller.leadership.transitions import Event
+from controller.leadership.policy.shard_load import message_cost
+from controller.leadership.policy.transitions import Event
 from controller.retention.pruner import Pruner
 from controller.retention.trimmer import Trimmer
 from controller.scaling.autoscaler import Autoscaler
-from controller.state.ledger_time import IDLE_CHUNK_MS
-from controller.state.shard_state import ShardState
-from coordinator.decisions.refusal import Refusal
 from headgate.model import entries as e
 from headgate.protocol import messages as m
 from metrics import events
 from metrics.label_values import BatchVerdict, LayoutChangeKind
+from shard.access.quotas import Limits
+from shard.access.requirements import refuse_access
+from shard.requests import producer_commands, producer_expiry, subscription_commands, topic_commands, topic_import
+from shard.requests.deadline import judge_deadline
+from shard.requests.handlers import (
+    AfterBarrier,
+    AfterChunk,
+    Decision,
+    Deferred,
+    Handler,
+    Outcome,
+    Stepwise,
+    handler,
+)
+from shard.requests.history import judge_history
+from shard.requests.placement import route_batch
+from shard.requests.quota import keep_within_quotas
+from shard.requests.tick_pace import TICK_INTERVAL_SECONDS, tick_pause_seconds
+from shard.requests.verdicts import Accept, Duplicate, judge_batch, judge_term
+from shard.state.ledger_time import IDLE_CHUNK_MS
+from shard.state.shard_state import ShardState
+from shard.subscriptions.refusal import Refusal
 
 SUCCESSOR_CHECK_SECONDS = 1.0 - TICK_INTERVAL_SECONDS / 2
 """Age of the last check for a chunk of another leader after which an idle leader checks again: with the next tick."""

@@ -17,11 +17,11 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Final, Protocol
 
-from controller.decisions.handlers import Deferred, Outcome, Registration, handler
-from coordinator.decisions.refusal import Refusal
-from headgate.background import cancel_and_wait
+from headgate.process.background import cancel_and_wait
 from headgate.protocol import messages as m
 from metrics import events
+from shard.requests.handlers import Deferred, Outcome, Registration, handler
+from shard.subscriptions.refusal import Refusal
 
 MAX_PENDING: Final = 16
 MAX_REMEMBERED: Final = 256

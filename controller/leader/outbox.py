@@ -13,13 +13,13 @@ from functools import partial
 
 import structlog
 
-from controller.commit import GroupCommit
+from controller.chunk_writer.group_commit import GroupCommit
 from controller.leader.delayed_replies import DelayedReplies
 from controller.leader.request_decoding import Address
-from coordinator.decisions.refusal import Refusal
 from headgate.protocol import messages as m
 from headgate.transport.port import Transport
 from metrics import events
+from shard.subscriptions.refusal import Refusal
 
 log = structlog.get_logger(__name__)
 

@@ -4,7 +4,7 @@
 2. Only the first answer is under way, so the memory that answers take is that of one. At most
    `MAX_WAITING_REQUESTS` wait, each with its message.
 3. A query reads a snapshot that its first step takes. A command reads the state itself: its last
-   step must decide for the state that it finds (see `controller.decisions.handlers.Stepwise`).
+   step must decide for the state that it finds (see `shard.requests.handlers.Stepwise`).
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from controller.decisions.handlers import Outcome, StepResult
 from controller.leader.step_driver import StepDriver
-from coordinator.decisions.refusal import Refusal
-from coordinator.steps import Steps
+from shard.requests.handlers import Outcome, StepResult
+from shard.steps import Steps
+from shard.subscriptions.refusal import Refusal
 
 MAX_WAITING_REQUESTS: Final = 64
 """Large requests that wait on one shard, the first one included. An import keeps a message of megabytes."""

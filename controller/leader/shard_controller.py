@@ -1,6 +1,6 @@
 """One daemon's role in one shard: follow the ledger, contend, lead and hand over.
 
-controller.leadership.transitions decides. This module performs its actions and posts its events.
+controller.leadership.policy.transitions decides. This module performs its actions and posts its events.
 While following, it keeps reading the ledger, so that a new term only has to read the chunks of the
 last second; of a shard whose state does not fit into the daemon's `StandbyMemory`, it follows the terms.
 
@@ -21,23 +21,23 @@ from functools import partial
 import structlog
 
 from controller.backup.check import misplaced
-from controller.commit import TermEndedError
+from controller.chunk_writer.group_commit import TermEndedError
 from controller.leader.leader import ShardLeader
 from controller.leader.standby_memory import StandbyMemory
 from controller.leader.term_chunk import first_chunk
 from controller.leader.term_tail import TermTail
 from controller.leader.transfer import Transfer
 from controller.leadership.election import Elections
-from controller.leadership.transitions import Action, Event, Leadership, Role
+from controller.leadership.policy.transitions import Action, Event, Leadership, Role
 from controller.snapshots.restore import apply_new_chunks, catch_up, load_newest_snapshot
-from controller.state.shard_state import ShardState
-from controller.state.size import estimated_bytes
-from coordinator.steps import ResultT, Steps, TakeSteps
 from headgate.backoff import Backoff
 from headgate.errors import ConfigError, LedgerError, ObjectExistsError, OutcomeUnknownError, StoreUnavailableError
 from headgate.ledger.ledger import Ledger
 from metrics import events
 from metrics.label_values import TransferReason
+from shard.state.shard_state import ShardState
+from shard.state.size import estimated_bytes
+from shard.steps import ResultT, Steps, TakeSteps
 
 TAIL_INTERVAL_SECONDS = 1.0
 """How often a follower reads new chunks."""

@@ -1,17 +1,17 @@
 """Keeps the shards spread over the daemons: one daemon's share of the work.
 
-`controller.leadership.spread` decides where each shard should be, from ZooKeeper's view, and
-`controller.leadership.transfer_pace` which transfers this daemon starts. This module reads the view, registers this
-daemon, starts transfers of shards that this daemon leads, and gives all of them away before it stops.
+`controller.leadership.policy.spread` decides where each shard should be, from ZooKeeper's view, and
+`controller.leadership.policy.transfer_pace` which transfers this daemon starts. This module reads the view, registers
+this daemon, starts transfers of shards that this daemon leads, and gives all of them away before it stops.
 
-`controller.leadership.successors` decides which daemons keep the state of each shard. The leader of a shard has its
-first successor placed behind itself in the queue.
+`controller.leadership.policy.successors` decides which daemons keep the state of each shard. The leader of a shard has
+its first successor placed behind itself in the queue.
 
 1. Without contact to ZooKeeper nothing is started.
 2. This daemon is settled once its session has lasted for ``settle_seconds``. A new session begins again.
-3. `controller.leadership.shard_load` decides which loads this daemon reports in its registration. All daemons weigh
-   the shards by the registered loads.
-4. It registers whether it can do a leader's work, or what it lacks (`controller.leadership.readiness`).
+3. `controller.leadership.policy.shard_load` decides which loads this daemon reports in its registration. All daemons
+   weigh the shards by the registered loads.
+4. It registers whether it can do a leader's work, or what it lacks (`controller.leadership.policy.readiness`).
 5. A stopping daemon looks again before it leaves: in a rolling restart, its successor has just returned. It also
    waits for transfers that have begun already, until the terms of the successors have begun.
 """
@@ -28,15 +28,15 @@ import structlog
 
 from controller.leader.shard_controller import TRANSFER_TIMEOUT_SECONDS, ShardController
 from controller.leader.standby_memory import StandbyMemory
-from controller.leadership.cold_start import left_to_others
 from controller.leadership.election import Elections, ElectionsUnreachableError, SeenQueue
-from controller.leadership.instance_record import InstanceRecord, encode_record, read_record
-from controller.leadership.readiness import LACKS, Contact, Readiness, Servers, readiness
-from controller.leadership.shard_load import Arrivals, ShardLoads, shard_loads
-from controller.leadership.spread import LiveDaemon, Move, Plan, ShardQueue, plan, weights
-from controller.leadership.successors import Successors, successors
-from controller.leadership.transfer_pace import BUDGET_SECONDS, Abandoned, History, startable
-from controller.leadership.transitions import Event, Role
+from controller.leadership.policy.cold_start import left_to_others
+from controller.leadership.policy.instance_record import InstanceRecord, encode_record, read_record
+from controller.leadership.policy.readiness import LACKS, Contact, Readiness, Servers, readiness
+from controller.leadership.policy.shard_load import Arrivals, ShardLoads, shard_loads
+from controller.leadership.policy.spread import LiveDaemon, Move, Plan, ShardQueue, plan, weights
+from controller.leadership.policy.successors import Successors, successors
+from controller.leadership.policy.transfer_pace import BUDGET_SECONDS, Abandoned, History, startable
+from controller.leadership.policy.transitions import Event, Role
 from controller.settings.load import SpreadSettings
 from headgate.views.cluster import SpreadState
 from metrics import events

@@ -1,8 +1,8 @@
 """The memory of one daemon for the states of shards that it follows.
 
-`controller.leadership.standby` decides which states stay. This module remembers their sizes and of which shards this
-daemon is a successor, asks about once a second, and lets only some states be read at a time: their sizes are not known
-before.
+`controller.leadership.policy.standby` decides which states stay. This module remembers their sizes and of which shards
+this daemon is a successor, asks about once a second, and lets only some states be read at a time: their sizes are not
+known before.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from contextlib import asynccontextmanager
 from typing import Final
 
 from controller.leadership.election import Elections
-from controller.leadership.standby import LINGER_SECONDS, FollowedShard, Use, warm_shards
-from controller.leadership.successors import Successors
+from controller.leadership.policy.standby import LINGER_SECONDS, FollowedShard, Use, warm_shards
+from controller.leadership.policy.successors import Successors
 
 DECISION_SECONDS: Final = 1.0
 READERS: Final = 4

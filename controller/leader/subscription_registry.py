@@ -13,33 +13,33 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TypeVar
 
-from controller.commit import GroupCommit
-from controller.decisions.handlers import Outcome, Registration, StepResult, Stepwise, handler
-from controller.decisions.lookup import find_subscription, find_topic
-from controller.decisions.quota import LimitsOf, judge_joining
-from controller.decisions.subscription_commands import new_subscription
+from controller.chunk_writer.group_commit import GroupCommit
 from controller.leader.drain_check import DrainChecker, LedgerDrainCheck
 from controller.leader.step_driver import StepDriver
-from controller.state.shard_state import ShardState
-from controller.state.topic import Topic
-from coordinator.decisions import external_topics
-from coordinator.decisions.own_positions import own_positions_error
-from coordinator.decisions.refusal import Refusal
-from coordinator.decisions.registration import (
+from coordinator.ports import CoordinatorSettings, PushMessage
+from coordinator.subscription_coordinator import SubscriptionCoordinator
+from headgate.model import entries as e
+from headgate.protocol import messages as m
+from headgate.protocol.paging import Page, follows
+from metrics.events import Observer
+from shard.requests.handlers import Outcome, Registration, StepResult, Stepwise, handler
+from shard.requests.lookup import find_subscription, find_topic
+from shard.requests.quota import LimitsOf, judge_joining
+from shard.requests.subscription_commands import new_subscription
+from shard.state.shard_state import ShardState
+from shard.state.subscription import Subscription
+from shard.state.topic import Topic
+from shard.steps import Steps
+from shard.subscriptions import external_topics
+from shard.subscriptions.own_positions import own_positions_error
+from shard.subscriptions.refusal import Refusal
+from shard.subscriptions.registration import (
     judge_deleted_subscription,
     judge_deleted_topic,
     order_error,
     refuse_other_user,
     subscriptions_error,
 )
-from coordinator.ports import CoordinatorSettings, PushMessage
-from coordinator.state.subscription import Subscription
-from coordinator.steps import Steps
-from coordinator.subscription_coordinator import SubscriptionCoordinator
-from headgate.model import entries as e
-from headgate.protocol import messages as m
-from headgate.protocol.paging import Page, follows
-from metrics.events import Observer
 
 RequestT = TypeVar(
     "RequestT",

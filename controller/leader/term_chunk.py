@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from controller.chunk_writer.builder import ChunkBuilder
-from controller.state.shard_state import ShardState
 from headgate.model import entries as e
+from shard.state.shard_state import ShardState
 
 
 @dataclass(frozen=True, slots=True)

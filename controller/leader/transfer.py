@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from controller.leadership.transitions import Event
+from controller.leadership.policy.transitions import Event
 from metrics.label_values import TransferReason
 
 

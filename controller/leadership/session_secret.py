@@ -1,4 +1,4 @@
-"""What only the daemons of a cluster can derive: parts of their client ids, and tokens for HTTP. Pure.
+"""What only the daemons of a cluster can derive: parts of their client ids, and tokens for HTTP.
 
 A broker gives a session, with every message that waits in it, to any client that connects with its
 id. So the ids of daemons and of device sessions end with a code that only daemons can compute. It is

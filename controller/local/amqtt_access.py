@@ -15,8 +15,8 @@ from amqtt.contexts import Action, BaseContext
 from amqtt.plugins.base import BaseAuthPlugin, BaseTopicPlugin
 from amqtt.session import Session
 
-from controller.access.broker_rules import Access
 from controller.local.broker_access import is_password
+from shard.access.broker_rules import Access
 
 
 @dataclass(frozen=True, slots=True)

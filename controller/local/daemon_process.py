@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from headgate.child_command import python_module
-from headgate.child_process import ChildProcess
+from headgate.process.child_command import python_module
+from headgate.process.child_process import ChildProcess
 
 
 async def start_daemon(config: Path, log_path: Path, environ: Mapping[str, str] | None = None) -> ChildProcess:

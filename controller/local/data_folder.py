@@ -16,8 +16,8 @@ import msgspec
 
 from controller.local.private_file import OWNER_ONLY, OWNER_ONLY_FOLDER, write_private_file
 from controller.local.reserved_port import ReservedPort, port_is_free
-from headgate.child_process import rotate_log
 from headgate.errors import ConfigError
+from headgate.process.child_process import rotate_log
 
 
 class NodeState(msgspec.Struct, frozen=True):

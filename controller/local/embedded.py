@@ -36,7 +36,7 @@ from controller.local.supervised_process import (
 )
 from controller.local.zookeeper_ensemble import EnsembleMember
 from drain.spark.java import find_java
-from headgate.child_command import python_module
+from headgate.process.child_command import python_module
 
 HOST: Final = LOOPBACK
 MIN_FREE_BYTES: Final = 64 * 1024 * 1024

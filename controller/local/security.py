@@ -17,9 +17,7 @@ from typing import Final
 
 import msgspec
 
-from controller.access.broker_rules import BrokerFormat, export
 from controller.access.file import read_access_file
-from controller.access.rules import ANY, AccessRules, Role
 from controller.local.broker_access import BrokerAccess
 from controller.local.certificates import CertificateFiles, LocalCertificateAuthority
 from controller.local.private_file import OWNER_ONLY_FOLDER, write_private_file
@@ -27,10 +25,12 @@ from controller.local.reserved_port import LOOPBACK
 from controller.local.server_tls import ServerTls
 from controller.settings.load import AccessSettings, Settings
 from controller.settings.write import client_toml
-from headgate.config import ClientConfig
 from headgate.errors import ConfigError
-from headgate.secret_file import read_secret
-from metrics.http_tokens import new_token, token_line
+from headgate.files.secret_file import read_secret
+from headgate.settings.config import ClientConfig
+from shard.access.broker_rules import BrokerFormat, export
+from shard.access.rules import ANY, AccessRules, Role
+from web.tokens import new_token, token_line
 
 DAEMON_USER: Final = "headgate"
 HOSTS: Final = ("localhost", LOOPBACK)

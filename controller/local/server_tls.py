@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from controller.local.certificates import CertificateFiles
-from headgate.tls import client_context
+from headgate.files.tls import client_context
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from controller.settings.load import (
     Settings,
     ZooKeeperSettings,
 )
-from headgate.config import ClientConfig
+from headgate.settings.config import ClientConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,7 @@
 """Keep one server running as a child process: start it, wait until it is ready, restart it when it dies.
 
-A server that dies is started again with growing pauses (headgate.restart_policy), and that is logged. An error about a
-server that did not start quotes the end of its log. The caller supplies the command and the readiness check.
+A server that dies is started again with growing pauses (headgate.process.restart_policy), and that is logged. An error
+about a server that did not start quotes the end of its log. The caller supplies the command and the readiness check.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typing import Final, Self
 
 import structlog
 
-from headgate.background import cancel_and_wait
 from headgate.backoff import Backoff
-from headgate.child_process import ChildProcess
 from headgate.errors import HeadgateError
-from headgate.restart_policy import Failures, RestartPolicy
+from headgate.process.background import cancel_and_wait
+from headgate.process.child_process import ChildProcess
+from headgate.process.restart_policy import Failures, RestartPolicy
 
 PROBE_INTERVAL_SECONDS: Final = 0.05
 """Pause between two readiness checks."""

@@ -11,7 +11,7 @@
 5. A subscription that had no consumers for the subscription expiry retains nothing. It is reported,
    because it loses its unread records.
 
-Times are ages that leaders lived through (controller.state.ledger_time): no step of a clock prunes
+Times are ages that leaders lived through (shard.state.ledger_time): no step of a clock prunes
 anything.
 """
 
@@ -23,11 +23,11 @@ from dataclasses import dataclass
 from functools import cache
 from types import MappingProxyType
 
-from coordinator.decisions.gate import tracks_acknowledgements
-from coordinator.state.subscription import Subscription
-from coordinator.steps import Steps
 from headgate.model.entries import SubscriptionType
 from headgate.model.layout import Layout, Segment, SegmentState
+from shard.state.subscription import Subscription
+from shard.steps import Steps
+from shard.subscriptions.gate import tracks_acknowledgements
 
 KEEP_FOREVER = -1
 

@@ -15,9 +15,7 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 
 import structlog
 
-from controller.commit import GroupCommit
-from controller.decisions.handlers import Answer, Decision, Registration, StepResult, Stepwise, handler
-from controller.decisions.lookup import find_topic
+from controller.chunk_writer.group_commit import GroupCommit
 from controller.retention.policy import (
     KEEP_FOREVER,
     SEGMENTS_PER_COST,
@@ -27,15 +25,17 @@ from controller.retention.policy import (
     prune_basis,
 )
 from controller.settings.load import RetentionSettings
-from controller.state.shard_state import ShardState
-from controller.state.topic import Topic
-from coordinator.decisions.refusal import Refusal
-from coordinator.steps import Steps, TakeSteps
 from headgate.backoff import Backoff, BackoffSchedule
 from headgate.errors import LedgerError, ObjectMissingError, StoreUnavailableError
 from headgate.model import entries as e
 from headgate.protocol import messages as m
 from metrics import events
+from shard.requests.handlers import Answer, Decision, Registration, StepResult, Stepwise, handler
+from shard.requests.lookup import find_topic
+from shard.state.shard_state import ShardState
+from shard.state.topic import Topic
+from shard.steps import Steps, TakeSteps
+from shard.subscriptions.refusal import Refusal
 
 PRUNE_INTERVAL_SECONDS = 10.0
 """Pause between two rounds. Retention times are hours and days."""

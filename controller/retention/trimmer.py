@@ -16,12 +16,11 @@ from typing import Final
 
 import structlog
 
-from controller.commit import GroupCommit, TermEndedError
-from controller.leadership.transitions import Event
+from controller.chunk_writer.group_commit import GroupCommit, TermEndedError
+from controller.leadership.policy.transitions import Event
 from controller.retention.trim_policy import deletable, trim_point
 from controller.snapshots.format import SnapshotError, check_snapshot
 from controller.snapshots.restore import require_complete
-from controller.state.shard_state import ShardState
 from headgate.errors import ForeignObjectError, LedgerError, ObjectMissingError, StoreUnavailableError
 from headgate.ledger.chunk_ranges import ChunkRange, compacted_through, ranges_to_read
 from headgate.ledger.compacted import compacted_folder, manifest_path, manifest_ranges, named_paths, read_manifest
@@ -30,6 +29,7 @@ from headgate.ledger.paths import snapshot_path
 from headgate.model import entries as e
 from metrics import events
 from metrics.label_values import ObjectKind
+from shard.state.shard_state import ShardState
 
 TRIM_INTERVAL_SECONDS: Final = 30.0
 LISTING_INTERVAL_SECONDS: Final = 3600.0

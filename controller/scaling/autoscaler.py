@@ -11,9 +11,6 @@ from collections.abc import Callable, Sequence
 
 import structlog
 
-from controller.access.quotas import UNLIMITED
-from controller.decisions import topic_commands as commands
-from controller.decisions.quota import LimitsOf, judge_entries
 from controller.scaling.hot_key_sampler import HotKeySampler
 from controller.scaling.policy import (
     Merge,
@@ -27,13 +24,16 @@ from controller.scaling.policy import (
     undrained_generations,
 )
 from controller.settings.load import ScalingSettings
-from controller.state.shard_state import ShardState
-from controller.state.topic import Topic
-from coordinator.decisions.refusal import Refusal
 from headgate.ledger.record_columns import RecordColumns
 from headgate.model import entries as e
 from metrics import events
 from metrics.label_values import LayoutChangeKind, LayoutChangeReason
+from shard.access.quotas import UNLIMITED
+from shard.requests import topic_commands as commands
+from shard.requests.quota import LimitsOf, judge_entries
+from shard.state.shard_state import ShardState
+from shard.state.topic import Topic
+from shard.subscriptions.refusal import Refusal
 
 EVALUATION_INTERVAL_SECONDS = 5.0
 """Half of the shortest window."""

@@ -1,4 +1,4 @@
-"""Estimates the fraction of a segment's records that has the most frequent key hash.
+"""Estimates the fraction of a segment's records that has the most frequent key hash. Pure.
 
 Splitting cannot separate records of one hash. Samples start empty in each term.
 

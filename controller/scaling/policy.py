@@ -29,12 +29,12 @@ from itertools import pairwise
 import msgspec
 
 from controller.settings.load import ScalingSettings
-from controller.state.traffic import SLOT_MS, Rate
-from coordinator.decisions.gate import is_gated
-from coordinator.state.subscription import Subscription
 from headgate.model.entries import TopicPolicy
 from headgate.model.layout import Layout, Segment
 from metrics.label_values import LayoutChangeReason, SplitLimit
+from shard.state.subscription import Subscription
+from shard.state.traffic import SLOT_MS, Rate
+from shard.subscriptions.gate import is_gated
 
 MIN_REMAINING_LOAD = 0.5
 """Load beside the hottest hash, as a fraction of a threshold, that makes a split worth it."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from controller.settings.load import Settings
-from headgate.tls import certificate_expiry
+from headgate.files.tls import certificate_expiry
 from metrics import events
 from metrics.label_values import CertificateUse
 

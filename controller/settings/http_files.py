@@ -6,9 +6,9 @@ import ssl
 
 from controller.settings.sections import HttpSettings
 from headgate.errors import ConfigError
-from headgate.tls import client_context, server_context
-from metrics.http_access import HttpAccess
-from metrics.http_tokens import read_tokens
+from headgate.files.tls import client_context, server_context
+from web.access import HttpAccess
+from web.tokens import read_tokens
 
 
 def read_http_access(http: HttpSettings) -> HttpAccess:

@@ -43,13 +43,13 @@ from controller.settings.sections import (
     ZooKeeperSettings,
 )
 from controller.settings.zookeeper_problems import zookeeper_problems
-from drain.external.table_mapping import read_tables
 from drain.socket_path import own_socket, socket_path
 from drain.spark.master import conf_problem, engine_of, is_on_this_machine
+from drain.table_mapping import read_tables
 from headgate.errors import ConfigError, InvalidNameError
-from headgate.named_file import with_located_files
+from headgate.files.named_file import with_located_files
 from headgate.protocol.messages import require_name
-from headgate.setting_errors import explain
+from headgate.settings.setting_errors import explain
 from headgate.transport.tls_options import FILES, tls_option_problem
 
 __all__ = [

@@ -12,13 +12,13 @@ import msgspec
 from msgspec import Meta
 
 from controller.access.file import read_access_file
-from controller.access.rules import OPEN, AccessRules
 from drain.spark.master import DEFAULT_MASTER
-from headgate.arguments import HIGHEST_PORT, SHORTEST_SECONDS
 from headgate.errors import ConfigError
+from headgate.files.secret_file import read_secret
 from headgate.protocol.messages import MAX_MESSAGE_BYTES
-from headgate.secret_file import read_secret
+from headgate.settings.arguments import HIGHEST_PORT, SHORTEST_SECONDS
 from headgate.storage.size_limits import MAX_CHUNK_BYTES
+from shard.access.rules import OPEN, AccessRules
 
 MAX_SHARDS = 1024
 
@@ -218,7 +218,7 @@ class DrainSettings(Section, frozen=True, kw_only=True):
     """A drain check that takes longer counts as "not drained yet", in seconds. Default: 60; a cold
     first run takes about 10."""
     external: Text | None = None
-    """TOML file that names the tables of external topics (drain.external.table_mapping), read when
+    """TOML file that names the tables of external topics (drain.table_mapping), read when
     Spark starts. Excludes ``results``, which cover only the ledger."""
 
 

@@ -8,7 +8,7 @@ import msgspec
 import tomli_w
 
 from controller.settings.load import Settings
-from headgate.config import ClientConfig
+from headgate.settings.config import ClientConfig
 
 
 def settings_toml(comment: str, settings: Settings) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ssl
 
 from controller.settings.sections import ZooKeeperSettings
-from headgate.tls import client_context
+from headgate.files.tls import client_context
 
 
 def read_zookeeper_tls(zookeeper: ZooKeeperSettings) -> ssl.SSLContext | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from controller.settings.sections import ZooKeeperSettings
-from headgate.arguments import is_port
+from headgate.settings.arguments import is_port
 from headgate.transport.tls_options import FILES, is_loopback
 
 _USERNAME = re.compile(r"[!-9;-~]+")

@@ -1,4 +1,4 @@
-"""Encode and decode the state of a shard. A snapshot of chunk 42 is the state after chunks 1 to 42.
+"""Encode and decode the state of a shard. A snapshot of chunk 42 is the state after chunks 1 to 42. Pure.
 
 No I/O. Raises SnapshotError for an unusable object, LedgerFormatError for an older format.
 
@@ -6,7 +6,7 @@ No I/O. Raises SnapshotError for an unusable object, LedgerFormatError for an ol
    rejected: ignoring the field would lose state. A missing field takes its default, which must mean
    its absence. Where that is impossible, raise `FORMAT`.
 2. Damage is detected: a checksum covers every byte, and the header counts the parts.
-3. It is decoded in steps (`coordinator.steps`) of some milliseconds, so that a daemon can serve other shards meanwhile.
+3. It is decoded in steps (`shard.steps`) of some milliseconds, so that a daemon can serve other shards meanwhile.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from typing import Any, Final
 
 import msgspec
 
-from controller.state.dedup_window import FinishedBatch, FinishedBatches
-from controller.state.deleted_members import DeletedMembers
-from controller.state.ledger_time import LedgerTime
-from controller.state.producers import DeletedName, ProducerState
-from controller.state.shard_state import ShardState, Tombstone
-from controller.state.terms import Terms
-from controller.state.topic import Topic
-from coordinator.state.subscription import RemovedConsumer
-from coordinator.steps import Steps
 from headgate.errors import LedgerError
 from headgate.ledger import checksum
 from headgate.ledger.format_version import check_format
 from headgate.ledger.paths import snapshot_path
 from headgate.model.offset_ranges import OffsetRange, OffsetRanges
+from shard.state.dedup_window import FinishedBatch, FinishedBatches
+from shard.state.deleted_members import DeletedMembers
+from shard.state.ledger_time import LedgerTime
+from shard.state.producers import DeletedName, ProducerState
+from shard.state.shard_state import ShardState, Tombstone
+from shard.state.subscription import RemovedConsumer
+from shard.state.terms import Terms
+from shard.state.topic import Topic
+from shard.steps import Steps
 
 FORMAT: Final = 5
 PRODUCERS_PER_BLOCK: Final = 500

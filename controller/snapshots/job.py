@@ -19,14 +19,14 @@ from typing import Final
 
 from controller.snapshots.format import encode_snapshot
 from controller.snapshots.restore import catch_up
-from controller.state.shard_state import ShardState
-from coordinator.steps import complete_now
-from headgate.command_parser import CommandParser
 from headgate.errors import ConfigError, HeadgateError, LedgerError, ObjectExistsError
 from headgate.ledger.ledger import Ledger
 from headgate.ledger.paths import chunk_folder, snapshot_path
-from headgate.parent_death_signal import die_with_parent
+from headgate.process.parent_death_signal import die_with_parent
+from headgate.settings.command_parser import CommandParser
 from headgate.storage.object_store import open_store
+from shard.state.shard_state import ShardState
+from shard.steps import complete_now
 
 RETAINED_SNAPSHOTS: Final = 3
 """Snapshots that are kept: the newest, one in case it is damaged, and one that a slow restore may

@@ -6,7 +6,7 @@
    would contradict replies that clients have received.
 3. A missing next number may be the end, a gap, or trimmed: a listing decides. Trimmed chunks are in
    a newer snapshot.
-4. Chunks name the term that wrote them and the term before (`controller.state.terms`). A state in memory that the
+4. Chunks name the term that wrote them and the term before (`shard.state.terms`). A state in memory that the
    ledger does not continue is discarded: the ledger was put back to an older state.
 5. All chunks that were not trimmed must exist, including those that a snapshot makes unnecessary here: consumers read
    them. Hours of chunks are kept, and a store lists a thousand per request, so a new leader, for which clients wait,
@@ -23,14 +23,14 @@ import structlog
 
 from controller.snapshots.format import SnapshotError, decode_steps
 from controller.snapshots.read_ahead import read_in_order
-from controller.state.shard_state import ShardState
-from coordinator.steps import TakeSteps
-from headgate.background import cancel_and_wait
 from headgate.errors import ForeignObjectError, LedgerError, LedgerFormatError, ObjectMissingError
 from headgate.ledger.chunk import FORMAT
 from headgate.ledger.format_version import check_format
 from headgate.ledger.ledger import Ledger, run_start
 from headgate.ledger.paths import FORMER_CHUNKS_FOLDER, FORMER_FOLDER_FORMAT, chunk_folder, snapshot_path
+from headgate.process.background import cancel_and_wait
+from shard.state.shard_state import ShardState
+from shard.steps import TakeSteps
 
 OnUnusableSnapshot = Callable[[int], None]
 """Called with the shard of an unusable snapshot."""

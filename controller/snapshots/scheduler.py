@@ -13,9 +13,9 @@ from typing import Final
 
 import structlog
 
-from headgate.child_command import python_module
 from headgate.errors import StoreUnavailableError
 from headgate.ledger.ledger import Ledger
+from headgate.process.child_command import python_module
 from headgate.storage.object_store import Store
 from metrics import events
 

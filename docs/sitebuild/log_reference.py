@@ -15,7 +15,7 @@ from pathlib import Path
 
 from sitebuild.settings_reference import UndocumentedError
 
-PACKAGES = ("controller", "coordinator", "drain", "headgate", "metrics")
+PACKAGES = ("controller", "coordinator", "drain", "headgate", "metrics", "shard", "web")
 LEVELS = ("debug", "info", "warning", "error", "critical")
 MEANINGS = Path(__file__).with_name("log_meanings.toml")
 _EVENT = re.compile(r"[a-z_]+\.[a-z_]+")

@@ -44,8 +44,8 @@ from drain.command_line import add_ledger_options, add_spark_options, run_comman
 from drain.protocol import CountedLedger
 from drain.spark.chunks import LedgerChunks, MustRestartError
 from drain.spark.small_chunk_reader import SMALL_READ_MAX_ROWS
-from headgate.command_parser import CommandParser
 from headgate.errors import HeadgateError, LedgerError, ObjectMissingError, StoreError
+from headgate.settings.command_parser import CommandParser
 from headgate.storage.object_store import Store, open_store
 
 MAX_CHUNKS_PER_JOB: Final = 4000

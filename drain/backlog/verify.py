@@ -26,7 +26,7 @@ from drain.backlog.merge import Backlog, StateRow, outstanding
 from drain.backlog.results import Result
 from drain.command_line import add_ledger_options, add_spark_options, run_command, spark_session
 from drain.spark.chunks import LedgerChunks
-from headgate.command_parser import CommandParser
+from headgate.settings.command_parser import CommandParser
 
 MAX_PRINTED_DIFFERENCES: Final = 50
 """Differences that are printed. Of the others only the number is."""

@@ -34,8 +34,8 @@ from drain.protocol import (
     fit_into_line,
 )
 from drain.socket_path import socket_path
-from headgate.background import BackgroundService
 from headgate.backoff import Backoff
+from headgate.process.background import BackgroundService
 from metrics import events
 from metrics.label_values import DrainState
 from metrics.noop_observer import NoopObserver

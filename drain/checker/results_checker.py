@@ -33,8 +33,8 @@ from drain.protocol import (
     RequireLedger,
     any_ledger,
 )
-from headgate.background import BackgroundService
 from headgate.errors import StoreError
+from headgate.process.background import BackgroundService
 from headgate.storage.object_store import Store
 from metrics.label_values import DrainState
 

@@ -1,6 +1,6 @@
 """Supervise the Spark process: start it, ping it, restart it, stop it.
 
-headgate.restart_policy decides how long a start may take and when the next one follows. Here a sign of
+headgate.process.restart_policy decides how long a start may take and when the next one follows. Here a sign of
 life is a longer log. The process and its JVM share a process group, and the kernel kills them when
 the daemon ends. A ping without a reply in time counts as a crash. Only the
 process that was started here is believed, by its process id. The state for readiness is
@@ -20,10 +20,10 @@ from typing import Final
 from drain.checker.connection import Connection
 from drain.protocol import DrainCheckError, Ping, Pong
 from drain.socket_path import socket_path
-from headgate.background import BackgroundService
-from headgate.child_command import python_module
-from headgate.child_process import ChildProcess
-from headgate.restart_policy import MAX_EXTENSION, Failures, RestartPolicy
+from headgate.process.background import BackgroundService
+from headgate.process.child_command import python_module
+from headgate.process.child_process import ChildProcess
+from headgate.process.restart_policy import MAX_EXTENSION, Failures, RestartPolicy
 from metrics.label_values import DrainState
 
 LOG_NAME: Final = "drain.log"

@@ -47,7 +47,6 @@ from drain.spark.chunks import LedgerChunks
 from drain.spark.fact_source import hadoop_url
 from drain.spark.schemas import FACTS, MERGED
 from drain.spark.spark_schemas import spark_frame, spark_schema
-from headgate.command_parser import CommandParser
 from headgate.errors import HeadgateError, LedgerError, ObjectMissingError
 from headgate.ledger.checksum import checksum
 from headgate.ledger.chunk_ranges import FANOUT, ChunkRange, compacted_through, ranges_to_read
@@ -61,6 +60,7 @@ from headgate.ledger.compacted import (
 from headgate.ledger.identity import read_ledger_id
 from headgate.ledger.ledger import Ledger
 from headgate.ledger.paths import CHUNKS_FOLDER, chunk_folder, chunk_name
+from headgate.settings.command_parser import CommandParser
 from headgate.storage.object_store import Store, open_store
 
 CHUNKS: Final = 1024

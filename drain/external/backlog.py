@@ -19,8 +19,8 @@ import msgspec
 from drain.backlog.merge import Backlog, StateRow, outstanding
 from drain.backlog.rates import BacklogKey, Rates
 from drain.backlog.rows import backlog_rows
-from drain.external.table_mapping import EntriesTable, ExternalTables, ExternalView
 from drain.protocol import ExternalBacklogQuery, ExternalBacklogResponse
+from drain.table_mapping import EntriesTable, ExternalTables, ExternalView
 from headgate.protocol.backlog import TRACKED
 
 CheckpointKey = tuple[int, str | None]

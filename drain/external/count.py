@@ -26,8 +26,8 @@ from drain.external import offset_facts as external_facts
 from drain.external import opaque_facts
 from drain.external.backlog import CheckpointKey, RemainingEntries, checkpoint_keys, offset_backlog, opaque_backlog
 from drain.external.offset_facts import SEGMENT_SCHEMA, TableError
-from drain.external.table_mapping import AcknowledgementsTable, EntriesTable, ExternalTables, ExternalView
 from drain.spark.engines import ENGINE_ERRORS, is_gone
+from drain.table_mapping import AcknowledgementsTable, EntriesTable, ExternalTables, ExternalView
 
 _READ_OPTIONS = {
     # An unreadable line is an error, not a row of nulls.

@@ -22,9 +22,9 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
-from drain.external.table_mapping import AcknowledgementsTable, EntriesTable
 from drain.spark.schemas import FACTS
 from drain.spark.spark_schemas import spark_schema
+from drain.table_mapping import AcknowledgementsTable, EntriesTable
 from headgate.errors import HeadgateError
 
 _WHOLE = (t.ByteType, t.ShortType, t.IntegerType, t.LongType)

@@ -17,7 +17,7 @@ from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
 from drain.external.offset_facts import TableError, counted, example, is_whole, mapped
-from drain.external.table_mapping import EntriesTable
+from drain.table_mapping import EntriesTable
 
 CHECKPOINT_SCHEMA: Final = "segment long, label string, checkpoint string, after string"
 """A checkpoint: segment number and label, its text (null: the beginning), and the version of its

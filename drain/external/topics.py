@@ -1,4 +1,4 @@
-"""Schedule the counts of external topics that have tables (drain.external.table_mapping).
+"""Schedule the counts of external topics that have tables (drain.table_mapping).
 
 A drain query is counted at once, because a gate waits for it; an error keeps the gate closed. A
 backlog query returns the last count and triggers another one in the background, so that slow tables
@@ -22,9 +22,9 @@ from drain.backlog.merge import Backlog, StateRow
 from drain.backlog.rates import Count, History, append_count, rates, topic_count
 from drain.backlog.results import Result
 from drain.external.backlog import backlog_from_ledger, backlog_response, unknown_reason
-from drain.external.table_mapping import ExternalTables, ExternalView
 from drain.protocol import MAX_REASON_LENGTH, DrainQuery, ExternalBacklogQuery, ExternalBacklogResponse
 from drain.spark.chunks import MustRestartError
+from drain.table_mapping import ExternalTables, ExternalView
 from headgate.errors import HeadgateError
 
 MAX_RESULT_AGE_SECONDS: Final = 1.0

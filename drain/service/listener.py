@@ -18,9 +18,9 @@ from typing import Final, Self
 
 from drain.peer import PeerRefusedError, check_peer, trusted_users
 from drain.protocol import MAX_LINE_BYTES
-from headgate.background import cancel_and_wait
 from headgate.errors import ConfigError
-from headgate.report_limit import ReportLimit
+from headgate.log.report_limit import ReportLimit
+from headgate.process.background import cancel_and_wait
 
 REPORT_SECONDS: Final = 60.0
 PAUSE_SECONDS: Final = 1.0

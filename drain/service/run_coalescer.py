@@ -32,8 +32,8 @@ from drain.protocol import (
     ExternalBacklogResponse,
 )
 from drain.spark.chunks import LedgerChunks, MustRestartError
-from headgate.background import BackgroundService
 from headgate.errors import HeadgateError, StoreUnavailableError
+from headgate.process.background import BackgroundService
 
 BATCHING_DELAY_SECONDS: Final = 0.02
 """From the first request to the run, if no run is under way. Requests made together then share one

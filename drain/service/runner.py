@@ -19,9 +19,9 @@ from pyspark.sql import SparkSession
 from drain.backlog.counting import ChunkBatch, JvmGoneError, RunError, aggregate_chunks
 from drain.backlog.merge import Backlog, MergedRow, StateRow
 from drain.external.count import count_external
-from drain.external.table_mapping import ExternalTables, ExternalView
 from drain.spark.engines import ENGINE_ERRORS, calls_of
 from drain.spark.fact_source import FactSource
+from drain.table_mapping import ExternalTables, ExternalView
 
 Counted = TypeVar("Counted")
 

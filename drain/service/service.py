@@ -28,7 +28,6 @@ from drain.backlog.job import BacklogJob
 from drain.command_line import add_spark_options, seconds
 from drain.compaction.job import CompactionJob, CompactionSettings, wall_clock_ms
 from drain.compaction.schedule import CHECK_INTERVAL_SECONDS, CompactionScheduler
-from drain.external.table_mapping import read_tables
 from drain.external.topics import IDLE_FACTOR, ExternalTopicCounter
 from drain.protocol import (
     MAX_OPEN_REQUESTS,
@@ -52,10 +51,11 @@ from drain.spark.chunks import LedgerChunks, MustRestartError
 from drain.spark.engines import ENGINE_ERRORS
 from drain.spark.master import engine_of
 from drain.spark.session import build_session
-from headgate.background import cancel_and_wait
-from headgate.command_parser import CommandParser
+from drain.table_mapping import read_tables
 from headgate.errors import ConfigError, HeadgateError, LedgerError, StoreError
-from headgate.lossy_output import lossy_standard_output
+from headgate.log.lossy_output import lossy_standard_output
+from headgate.process.background import cancel_and_wait
+from headgate.settings.command_parser import CommandParser
 
 STOP_SECONDS: Final = 8.0
 """Longest time for stopping Spark. After that the process exits, and the JVM with it."""

@@ -101,7 +101,7 @@ def build_session(
     # Workers that read objects (drain.spark.object_data_source) need the packages of this
     # interpreter. On a cluster its path may differ.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    # They import nothing from the working folder either (headgate.child_process.python_module).
+    # They import nothing from the working folder either (headgate.process.child_process.python_module).
     os.environ.setdefault("PYTHONSAFEPATH", "1")
     if is_on_this_machine(master):
         settings |= LOCAL_SETTINGS

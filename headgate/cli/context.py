@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from headgate.cli.terminal.seconds_type import Seconds
-from headgate.parent_death_signal import with_parent_death_signal
+from headgate.process.parent_death_signal import with_parent_death_signal
 
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
     from headgate import Admin, Consumer, Producer, ProducerSettings
-    from headgate.cli.records.topic_source import TopicSource
-    from headgate.config import ClientConfig
+    from headgate.cli.topic_source import TopicSource
+    from headgate.settings.config import ClientConfig
 
 REPLY_TIMEOUT_SECONDS: Final = 30.0
 """For the answer to a request, including a change of leader."""
@@ -57,7 +57,7 @@ class CommandContext:
         """Return the client configuration. Raises ConfigError."""
         import msgspec  # noqa: PLC0415
 
-        from headgate.config import load_client_config  # noqa: PLC0415
+        from headgate.settings.config import load_client_config  # noqa: PLC0415
 
         config = load_client_config(self.config)
         seconds = self.timeout_seconds or config.broker_timeout_seconds or BROKER_TIMEOUT_SECONDS
@@ -92,7 +92,7 @@ class CommandContext:
 
     def open_topic(self, topic: str) -> AbstractAsyncContextManager[TopicSource]:
         """Return a topic's description and ledger, not yet entered."""
-        from headgate.cli.records.topic_source import open_topic_source  # noqa: PLC0415
+        from headgate.cli.topic_source import open_topic_source  # noqa: PLC0415
         from headgate.client.connection import Client  # noqa: PLC0415
 
         client = Client.from_config(self.client_config(), "reader", with_store=True)

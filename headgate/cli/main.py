@@ -27,8 +27,8 @@ from headgate.cli.exit_codes import ExitCode
 from headgate.cli.terminal.interrupted import InterruptedBySignalError
 from headgate.cli.terminal.machine_faults import machine_fault
 from headgate.cli.terminal.output import examples
-from headgate.error_line import asks_for_json, error_line
 from headgate.errors import CommandUnknownError, HeadgateError
+from headgate.log.error_line import asks_for_json, error_line
 
 _EXIT_SIGNAL_BASE = 128
 

@@ -30,7 +30,7 @@ from headgate.errors import (
     OtherHistoryError,
     RequestRejectedError,
 )
-from headgate.event_log import EventLogger
+from headgate.log.event_log import EventLogger
 from headgate.model.entries import SubscriptionType
 from headgate.protocol import messages as m
 

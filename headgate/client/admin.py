@@ -12,7 +12,6 @@ from typing import TypeVar, get_args
 
 import msgspec
 
-from headgate.arguments import require_choice, require_seconds
 from headgate.client.client_lease import ClientLease
 from headgate.client.cluster.requests import ClusterRequests
 from headgate.client.connection import DEFAULT_TIMEOUT_SECONDS, Client
@@ -20,7 +19,6 @@ from headgate.client.consumer_requests import subscription_type
 from headgate.client.reply_dispatch import body_of
 from headgate.client.source_listing import ExternalLayout
 from headgate.client.unknown_names import explained
-from headgate.config import ClientConfig
 from headgate.errors import ConfigError, RequestRejectedError
 from headgate.ledger.ledger import Ledger
 from headgate.model.entries import Order, SubscriptionType
@@ -29,6 +27,8 @@ from headgate.model.identifiers import Offset, SegmentId
 from headgate.model.time_text import is_plausible
 from headgate.protocol import messages as m
 from headgate.reading.time_lookup import positions_at
+from headgate.settings.arguments import require_choice, require_seconds
+from headgate.settings.config import ClientConfig
 from headgate.storage.object_store import Store, open_store
 from headgate.views.backlogs import BacklogInfo
 from headgate.views.explanations import Explanation, Plan

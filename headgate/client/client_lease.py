@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from headgate.client.connection import Client
-from headgate.config import ClientConfig
+from headgate.settings.config import ClientConfig
 
 
 class ClientLease:

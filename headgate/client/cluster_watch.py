@@ -10,9 +10,9 @@ import asyncio
 from typing import Final
 
 from headgate.errors import LedgerError, NoLeaderError, ProtocolError, StoreUnavailableError, TransportError
-from headgate.event_log import get_logger
 from headgate.ledger.identity import read_ledger_id
 from headgate.ledger.paths import IDENTITY_PATH
+from headgate.log.event_log import get_logger
 from headgate.protocol import messages as m
 from headgate.storage.object_store import Store
 from headgate.transport.port import Transport

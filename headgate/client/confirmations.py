@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from itertools import islice
 
 from headgate.errors import NoLeaderError, RequestRejectedError
-from headgate.event_log import EventLogger
+from headgate.log.event_log import EventLogger
 from headgate.protocol import messages as m
 
 Confirm = Callable[[list[tuple[int, int]]], Awaitable[None]]

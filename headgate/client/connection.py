@@ -25,10 +25,10 @@ from headgate.backoff import BackoffSchedule
 from headgate.client.cluster_watch import ClusterWatch
 from headgate.client.decisions.command_deadline import CommandDeadline
 from headgate.client.decisions.session_types import RETRY_BACKOFF
+from headgate.client.handlers import Handlers
 from headgate.client.leader_watch import LeaderHandler, LeaderWatch
 from headgate.client.reply_dispatch import ReplyDispatch, ReplyHandler
 from headgate.client.request_attempts import RequestAttempts
-from headgate.config import ClientConfig
 from headgate.errors import (
     CommandUnknownError,
     HeadgateError,
@@ -36,9 +36,9 @@ from headgate.errors import (
     RequestRejectedError,
     rejection,
 )
-from headgate.event_log import get_logger
-from headgate.handlers import Handlers
+from headgate.log.event_log import get_logger
 from headgate.protocol import messages as m
+from headgate.settings.config import ClientConfig
 from headgate.storage.object_store import Store, open_store
 from headgate.transport.mqtt import MqttTransport
 from headgate.transport.mqtt_timing import MqttTiming

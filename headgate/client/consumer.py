@@ -11,7 +11,6 @@ from collections.abc import AsyncGenerator, Mapping
 from enum import Enum
 from typing import Final, Self
 
-from headgate.arguments import require_seconds
 from headgate.backoff import Backoff, BackoffSchedule
 from headgate.client.acknowledger import Acknowledger
 from headgate.client.admin import Admin
@@ -23,7 +22,6 @@ from headgate.client.holdings import Holdings
 from headgate.client.membership import Membership
 from headgate.client.record_feed import ConsumedRecord, RecordFeed
 from headgate.client.unknown_names import explained
-from headgate.config import ClientConfig
 from headgate.errors import (
     AcknowledgementsNotStoredError,
     ConfigError,
@@ -31,11 +29,13 @@ from headgate.errors import (
     HeadgateError,
     RequestRejectedError,
 )
-from headgate.event_log import get_logger
+from headgate.log.event_log import get_logger
 from headgate.model.entries import Balance, Order, SubscriptionType
 from headgate.model.hashing import shard_of
 from headgate.model.identifiers import Offset, SegmentId
 from headgate.protocol import messages as m
+from headgate.settings.arguments import require_seconds
+from headgate.settings.config import ClientConfig
 from headgate.views.subscriptions import SeekResult
 
 CATCH_UP_BACKOFF: Final = Backoff(first_seconds=0.05, longest_seconds=1.0)

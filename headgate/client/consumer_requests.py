@@ -10,7 +10,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypedDict, get_args
 
-from headgate.arguments import require_choice
 from headgate.client.connection import Client
 from headgate.client.program import host_name, library_version
 from headgate.client.reply_dispatch import body_of
@@ -20,6 +19,7 @@ from headgate.model.identifiers import Offset, SegmentId
 from headgate.model.position_token import PositionToken, decode_positions
 from headgate.protocol import messages as m
 from headgate.reading.known_history import KnownHistory
+from headgate.settings.arguments import require_choice
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from headgate.errors import HeadgateError
-from headgate.event_log import EventLogger
+from headgate.log.event_log import EventLogger
 
 
 class ConsumerTasks:

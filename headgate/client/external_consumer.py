@@ -27,12 +27,12 @@ from headgate.client.connection import DEFAULT_TIMEOUT_SECONDS, Client
 from headgate.client.consumer import CLOSE_TIMEOUT_SECONDS, Consumer
 from headgate.client.decisions.held_segments import HeldKey
 from headgate.client.record_feed import HeldSegment, Reader, RecordFeed, Spawn
-from headgate.config import ClientConfig
 from headgate.errors import HeadgateError
 from headgate.model.entries import Order, SubscriptionType
 from headgate.model.external_topic import OPAQUE_END_OFFSET
 from headgate.model.identifiers import Offset, SegmentId
 from headgate.protocol import messages as m
+from headgate.settings.config import ClientConfig
 from headgate.storage.object_store import Store
 
 Read = Callable[["GrantedSegment"], Awaitable[None]]

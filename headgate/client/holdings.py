@@ -18,7 +18,7 @@ from headgate.client.consumer_tasks import ConsumerTasks
 from headgate.client.decisions.held_segments import Changes, HeldSegments, finish_seconds
 from headgate.client.record_feed import RecordFeed
 from headgate.errors import AcknowledgementsNotStoredError
-from headgate.event_log import EventLogger
+from headgate.log.event_log import EventLogger
 from headgate.model.bucket_ranges import slice_of
 from headgate.model.entries import SubscriptionType
 from headgate.model.identifiers import SegmentId

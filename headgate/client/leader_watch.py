@@ -13,7 +13,7 @@ from functools import partial
 from typing import Final
 
 from headgate.client.decisions.leader_belief import LeaderBelief, Question
-from headgate.handlers import Handlers
+from headgate.client.handlers import Handlers
 from headgate.protocol import messages as m
 
 MAX_QUESTIONS: Final = 16

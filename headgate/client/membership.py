@@ -24,7 +24,7 @@ from headgate.client.consumer_tasks import ConsumerTasks
 from headgate.client.holdings import Holdings
 from headgate.client.record_feed import RecordFeed
 from headgate.errors import FencedError, NoLeaderError, RequestRejectedError
-from headgate.event_log import EventLogger
+from headgate.log.event_log import EventLogger
 from headgate.model.identifiers import SegmentId
 from headgate.protocol import messages as m
 

@@ -20,7 +20,6 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Final, Self
 
-from headgate.arguments import require_seconds
 from headgate.client.byte_budget import ByteBudget
 from headgate.client.client_lease import ClientLease
 from headgate.client.connection import DEFAULT_TIMEOUT_SECONDS, Client
@@ -30,11 +29,12 @@ from headgate.client.record_batch import RECORD_OVERHEAD_BYTES, Delivery, Record
 from headgate.client.reply_dispatch import body_of
 from headgate.client.shard_batches import ShardBatches
 from headgate.client.shard_session import ShardSession
-from headgate.config import ClientConfig
 from headgate.errors import DeliveryFailedError, HeadgateError, RequestRejectedError
-from headgate.event_log import get_logger
+from headgate.log.event_log import get_logger
 from headgate.model.hashing import shard_of
 from headgate.protocol import messages as m
+from headgate.settings.arguments import require_seconds
+from headgate.settings.config import ClientConfig
 
 __all__ = ["CloseReport", "Delivery", "Producer", "RecordMetadata"]
 

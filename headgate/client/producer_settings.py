@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from headgate.arguments import require_seconds
 from headgate.errors import ConfigError
 from headgate.protocol import messages as m
+from headgate.settings.arguments import require_seconds
 
 SHORTEST_REQUEST_TIMEOUT_SECONDS: Final = 0.001
 """Shorter than a round trip on loopback: every batch would be sent again before its reply."""

@@ -26,7 +26,7 @@ from headgate.client.decisions.session_types import (
     SendBatch,
 )
 from headgate.errors import NoLeaderError, rejection
-from headgate.event_log import get_logger
+from headgate.log.event_log import get_logger
 from headgate.protocol import messages as m
 
 log = get_logger(__name__)

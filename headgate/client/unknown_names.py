@@ -6,17 +6,23 @@ names none. A user who may not list what exists gets the leader's words.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 from headgate.errors import HeadgateError, RequestRejectedError
 from headgate.protocol import messages as m
-
-if TYPE_CHECKING:
-    from headgate.client.admin import Admin
+from headgate.views.subscriptions import SubscriptionInfo
+from headgate.views.topics import TopicInfo
 
 MAX_NAMES_SHOWN: Final = 10
+
+
+class Lists(Protocol):
+    """What exists, as an `Admin` can ask."""
+
+    async def list_topics(self) -> Sequence[TopicInfo]: ...
+    async def list_subscriptions(self, topic: str) -> Sequence[SubscriptionInfo]: ...
 
 
 def unknown_topic(topic: str, existing: Iterable[str]) -> str:
@@ -31,18 +37,18 @@ def unknown_subscription(topic: str, subscription: str, existing: Iterable[str])
     return f"topic {topic!r} has no subscription {subscription!r}; {hint}"
 
 
-async def explained(admin: Admin, request: m.AnyRequestBody, error: RequestRejectedError) -> RequestRejectedError:
+async def explained(lists: Lists, request: m.AnyRequestBody, error: RequestRejectedError) -> RequestRejectedError:
     """Return a better error than ``error`` if it was caused by a name in ``request``, otherwise ``error``."""
     topic, subscription = getattr(request, "topic", None), getattr(request, "subscription", None)
     if error.verdict != "invalid" or topic is None or isinstance(request, m.CreateTopic | m.ImportTopic):
         return error
     try:
-        topics = [each.topic for each in await admin.list_topics()]
+        topics = [each.topic for each in await lists.list_topics()]
         if topic not in topics:
             return RequestRejectedError(error.verdict, unknown_topic(topic, topics))
         if subscription is None or isinstance(request, m.CreateSubscription | m.RegisterConsumer):
             return error
-        subscriptions = [each.subscription for each in await admin.list_subscriptions(topic)]
+        subscriptions = [each.subscription for each in await lists.list_subscriptions(topic)]
     except HeadgateError:  # The user may not list them, or a shard has no leader.
         return error
     if subscription in subscriptions:

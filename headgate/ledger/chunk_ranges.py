@@ -1,4 +1,4 @@
-"""Compacted ranges of chunks, and which ones a reader reads."""
+"""Compacted ranges of chunks, and which ones a reader reads. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The names of objects, relative to the ledger's URL. Names of one folder sort in the order of their numbers."""
+"""The names of objects, relative to the ledger's URL. Names of one folder sort in the order of their numbers. Pure."""
 
 from __future__ import annotations
 

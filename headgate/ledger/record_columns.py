@@ -1,4 +1,4 @@
-"""The records of one chunk as columns: what a leader encodes, and what readers decode."""
+"""The records of one chunk as columns: what a leader encodes, and what readers decode. Pure."""
 
 from __future__ import annotations
 

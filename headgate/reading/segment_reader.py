@@ -19,7 +19,7 @@ from enum import Enum, auto
 from typing import Final
 
 from headgate.errors import LedgerError, ObjectMissingError, StoreUnavailableError
-from headgate.event_log import get_logger
+from headgate.log.event_log import get_logger
 from headgate.model.bucket_ranges import BucketRange, buckets_of, slice_of
 from headgate.model.hashing import key_bucket
 from headgate.model.offset_ranges import OffsetRanges

@@ -17,10 +17,10 @@ from contextlib import aclosing
 from typing import Final, NamedTuple
 
 from headgate.errors import LedgerError, ObjectMissingError, StoreUnavailableError
-from headgate.event_log import get_logger
 from headgate.ledger.compacted import CompactedObject
 from headgate.ledger.ledger import Ledger
 from headgate.ledger.record_columns import RecordColumns
+from headgate.log.event_log import get_logger
 from headgate.protocol.messages import TopicInfo
 from headgate.reading.compacted_reader import CompactedRecords
 from headgate.reading.head import POLL_SECONDS, Head

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from headgate.tls import client_context
+from headgate.files.tls import client_context
 from headgate.transport.tls_options import TlsOptions
 from headgate.transport.tls_socket import TlsSocket
 

@@ -39,7 +39,7 @@ from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from headgate.backoff import BackoffSchedule
 from headgate.errors import ConfigError, TransportError
-from headgate.event_log import get_logger
+from headgate.log.event_log import get_logger
 from headgate.transport.aiomqtt_parts import (
     answer_unless_lost,
     broker_properties,

@@ -9,9 +9,9 @@ import pytest
 
 from chaos.cluster import DAEMONS, ORDERS, SHARDS
 from chaos.operator import Operator
-from headgate.background import cancel_and_wait
 from headgate.errors import NoLeaderError
 from headgate.model.hashing import shard_of
+from headgate.process.background import cancel_and_wait
 
 pytestmark = pytest.mark.looptime
 

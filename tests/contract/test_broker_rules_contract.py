@@ -13,10 +13,10 @@ from typing import Final
 
 import pytest
 
-from controller.access.broker_rules import BrokerFormat, export
-from controller.access.rules import AccessRules, Right, Role
 from headgate.errors import TransportError
 from headgate.transport.mqtt import MqttTransport
+from shard.access.broker_rules import BrokerFormat, export
+from shard.access.rules import AccessRules, Right, Role
 from tests.support.servers.tls_broker import TlsBroker
 from tests.support.waiting import until
 

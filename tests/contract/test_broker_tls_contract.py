@@ -21,10 +21,10 @@ from controller.local.certificates import LocalCertificateAuthority
 from controller.local.embedded import EmbeddedBroker
 from controller.settings.write import client_toml
 from headgate import Admin
-from headgate.config import load_client_config
 from headgate.errors import TransportError
-from headgate.event_log import LogEvent
-from headgate.tls import server_context
+from headgate.files.tls import server_context
+from headgate.log.event_log import LogEvent
+from headgate.settings.config import load_client_config
 from headgate.transport.broker_tls import BrokerTls
 from headgate.transport.mqtt import MqttTransport
 from tests.support.samples.client_configs import client_config

@@ -16,7 +16,7 @@ from controller.leadership.election import (
     Released,
     Suspended,
 )
-from controller.leadership.zookeeper_connection import DigestUser
+from controller.leadership.zookeeper.connection import DigestUser
 from tests.support.waiting import never, until
 from tests.support.worlds.election_environments import (
     DAEMONS,

@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 
 from bench.harness.tcp_proxy import Proxy
 from controller.leadership.election import Acquired, Connected, ElectionEvent, ForeignNodeFound, Suspended
-from controller.leadership.zookeeper import ZooKeeperElections
+from controller.leadership.zookeeper.elections import ZooKeeperElections
 from headgate.errors import ConfigError
 from tests.support.waiting import never, until
 from tests.support.worlds.election_environments import (

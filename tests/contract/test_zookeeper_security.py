@@ -15,10 +15,10 @@ from kazoo.exceptions import NoAuthError, NoChildrenForEphemeralsError, NotEmpty
 from kazoo.security import ACL, CREATOR_ALL_ACL, OPEN_ACL_UNSAFE, Id, Permissions
 from structlog.testing import capture_logs
 
-from controller.leadership.zookeeper import ZooKeeperElections
-from controller.leadership.zookeeper_connection import DigestUser, ZooKeeperCredentials
+from controller.leadership.zookeeper.connection import DigestUser, ZooKeeperCredentials
+from controller.leadership.zookeeper.elections import ZooKeeperElections
 from controller.local.certificates import LocalCertificateAuthority
-from headgate.tls import client_context
+from headgate.files.tls import client_context
 from tests.support.waiting import until
 from tests.support.worlds.election_environments import (
     DAEMONS,

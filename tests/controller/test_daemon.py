@@ -12,18 +12,16 @@ from unittest.mock import AsyncMock
 import pytest
 import structlog
 
-from controller.access.quotas import Limits
-from controller.access.rules import AccessRules, Act, Action, Right, Role
-from controller.cluster_config import ClusterConfig
+from controller.cluster.config import ClusterConfig
 from controller.daemon import Daemon
-from controller.decisions.collection_pace import MAX_PROMOTIONS
-from controller.garbage_collection import NEVER
 from controller.leader.step_driver import MAX_COST_PER_TURN
 from controller.leadership.election import Connected, ElectionClientError, Refused
 from controller.leadership.ledger_identity import LedgerIdentity
 from controller.leadership.session_secret import SessionSecret
-from controller.leadership.zookeeper_connection import DigestUser, ZooKeeperCredentials
+from controller.leadership.zookeeper.connection import DigestUser, ZooKeeperCredentials
 from controller.local.certificates import LocalCertificateAuthority
+from controller.process.collection_pace import MAX_PROMOTIONS
+from controller.process.garbage_collection import NEVER
 from controller.settings.load import (
     AccessSettings,
     DrainSettings,
@@ -33,12 +31,14 @@ from controller.settings.load import (
     Settings,
     ZooKeeperSettings,
 )
-from controller.state.shard_state import ShardState
-from coordinator.steps import Steps
 from headgate.errors import ConfigError
 from headgate.ledger.ledger import Ledger
 from headgate.protocol import messages as m
 from headgate.storage.object_store import LocalStore
+from shard.access.quotas import Limits
+from shard.access.rules import AccessRules, Act, Action, Right, Role
+from shard.state.shard_state import ShardState
+from shard.steps import Steps
 from tests.support.fakes.broker import FakeBroker
 from tests.support.fakes.object_store import FakeStore
 from tests.support.samples.secret_files import write_secret

@@ -5,11 +5,11 @@ import asyncio
 import pytest
 from structlog.testing import capture_logs
 
-from coordinator.decisions.two_witnesses import DrainClaim
-from coordinator.state.subscription import Subscription
 from headgate.model import entries as e
 from headgate.protocol import messages as m
 from metrics.events import DrainPollCompleted, SegmentsDrained
+from shard.state.subscription import Subscription
+from shard.subscriptions.two_witnesses import DrainClaim
 from tests.coordinator.conftest import Lead
 from tests.support.worlds.subscription_environment import CoordinatorHarness
 

@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coordinator.decisions.gate import compute_gate
 from headgate.model import entries as e
 from headgate.model.bucket_ranges import SegmentSlice, buckets_of, overlaps, segment_of, slice_of
 from headgate.model.hashing import KEY_BUCKETS
 from headgate.model.layout import SegmentState
 from headgate.protocol import messages as m
+from shard.subscriptions.gate import compute_gate
 from tests.support.samples.layouts import change
 from tests.support.worlds.subscription_environment import CoordinatorHarness
 

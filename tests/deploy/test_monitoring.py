@@ -33,7 +33,7 @@ RECORDED = {rule["record"]: rule["expr"] for rule in ALL_RULES if "record" in ru
 RULES = [rule for rule in ALL_RULES if "alert" in rule]
 RULE_TESTS = yaml.safe_load((PROMETHEUS / "headgate.rules.test.yml").read_text())["tests"]
 DASHBOARD = json.loads((DEPLOY / "grafana" / "headgate.json").read_text())
-PACKAGES = ("controller", "coordinator", "drain", "headgate", "metrics")
+PACKAGES = ("controller", "coordinator", "drain", "headgate", "metrics", "shard", "web")
 PROMETHEUS_METRICS = {"up", "ALERTS"}
 """Series that Prometheus creates."""
 PROMETHEUS_LABELS = {"alertstate"}

@@ -22,16 +22,16 @@ from typing import Final
 import aiohttp
 import pytest
 
-from controller.leadership.zookeeper import ZooKeeperElections
-from controller.leadership.zookeeper_connection import ZooKeeperCredentials
+from controller.leadership.zookeeper.connection import ZooKeeperCredentials
+from controller.leadership.zookeeper.elections import ZooKeeperElections
 from controller.local.embedded import find_mosquitto, zookeeper_classpath
 from controller.local.reserved_port import ReservedPort
 from controller.local.supervised_process import ProcessSpec, SupervisedProcess
 from drain.spark.java import find_java
 from headgate import Admin, Producer
-from headgate.config import ClientConfig
+from headgate.files.tls import client_context
 from headgate.model.identifiers import SegmentId
-from headgate.tls import client_context
+from headgate.settings.config import ClientConfig
 from tests.deploy.test_units import DEPLOY, UNITS, directives
 from tests.support.documents.code_blocks import blocks
 from tests.support.samples.secret_files import write_secret

@@ -11,12 +11,12 @@ import pytest
 
 from controller.leader.shard_controller import HANDOVER_TIMEOUT_SECONDS
 from controller.leader.shard_spreader import EVACUATION_SECONDS
+from controller.process.systemd import START_EXTENSION_SECONDS
 from controller.settings.load import load_settings
 from drain.service.service import STOP_SECONDS
-from metrics.http_listener import CLOSE_SECONDS
-from metrics.systemd import START_EXTENSION_SECONDS
 from tests.support.documents.program_help import help_of
 from tests.support.samples.secret_files import write_secret
+from web.listener import CLOSE_SECONDS
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 UNITS = ("headgate.service", "headgate-backlog.service", "headgate-backlog-once.service")

@@ -23,7 +23,7 @@ from controller.settings.load import Settings, parse_settings
 from controller.settings.reload import AT_RUN_TIME, FILES_READ_AGAIN
 from headgate.client.producer import Producer
 from headgate.client.producer_settings import ProducerSettings
-from headgate.config import ClientConfig
+from headgate.settings.config import ClientConfig
 from metrics.instruments import Instruments
 
 ROOT = Path(__file__).parents[2]

@@ -28,7 +28,7 @@ def site() -> Path:
         env=os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'docs'}"},
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=600,
         check=False,
     )
     assert (0, "") == (built.returncode, built.stderr)

@@ -24,7 +24,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
 
-from controller.leadership.transitions import TRANSITIONS, Action, Event, Leadership, Role, Transitions
+from controller.leadership.policy.transitions import TRANSITIONS, Action, Event, Leadership, Role, Transitions
 from tests.exploration.search import BrokenPromiseError
 
 SETTLING_STEPS = 60

@@ -23,19 +23,19 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from controller.access.requirements import refuse_access
-from controller.access.rules import OPEN, AccessRules
-from controller.decisions.handlers import Decision
-from controller.decisions.placement import route_batch
-from controller.decisions.producer_commands import open_producer
-from controller.decisions.verdicts import Accept, Duplicate, Judgement, judge_batch, judge_term
-from controller.state.shard_state import ShardState
-from coordinator.decisions.refusal import Refusal
 from headgate.client.decisions.producer_session import ProducerSession
 from headgate.client.decisions.session_types import Command, OpenIdentity, Outcome, Resolve, SendBatch
 from headgate.model import entries as e
 from headgate.model.identifiers import ANONYMOUS
 from headgate.protocol import messages as m
+from shard.access.requirements import refuse_access
+from shard.access.rules import OPEN, AccessRules
+from shard.requests.handlers import Decision
+from shard.requests.placement import route_batch
+from shard.requests.producer_commands import open_producer
+from shard.requests.verdicts import Accept, Duplicate, Judgement, judge_batch, judge_term
+from shard.state.shard_state import ShardState
+from shard.subscriptions.refusal import Refusal
 from tests.exploration.search import BrokenPromiseError
 
 FIRST_REQUEST_ID = 1_000_000

@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from controller.leadership.transitions import TRANSITIONS, Transitions
+from controller.leadership.policy.transitions import TRANSITIONS, Transitions
 from tests.exploration.leadership_and_fencing import Budget, LeadershipAndFencing
 from tests.exploration.search import StoryError, explore
 

@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import pytest
 
-from controller.access.rules import AccessRules
-from controller.decisions.verdicts import Accept, Duplicate, Judgement
-from controller.state.shard_state import ShardState
-from coordinator.decisions.refusal import Refusal
 from headgate.protocol import messages as m
+from shard.access.rules import AccessRules
+from shard.requests.verdicts import Accept, Duplicate, Judgement
+from shard.state.shard_state import ShardState
+from shard.subscriptions.refusal import Refusal
 from tests.exploration.search import StoryError, explore
 from tests.exploration.session_and_verdicts import Budget, Judge, SessionAndVerdicts, judge
 

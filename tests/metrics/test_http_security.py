@@ -13,14 +13,14 @@ import pytest
 from structlog.testing import capture_logs
 
 from controller.local.certificates import LocalCertificateAuthority
-from headgate.tls import client_context, server_context
-from metrics.http_access import CHALLENGES, HttpAccess
-from metrics.http_denials import MAX_LOGGED_PEERS, HttpDenials
-from metrics.http_tokens import read_tokens, token_line
+from headgate.files.tls import client_context, server_context
 from tests.support.fakes.recording_observer import RecordingObserver
 from tests.support.samples.secret_files import write_secret
 from tests.support.servers.http_server import HttpHarness
 from tests.support.waiting import until
+from web.access import CHALLENGES, HttpAccess
+from web.denials import MAX_LOGGED_PEERS, HttpDenials
+from web.tokens import read_tokens, token_line
 
 HOSTS = ("127.0.0.1",)
 LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC), datetime(2020, 2, 1, tzinfo=UTC)

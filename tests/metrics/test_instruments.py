@@ -7,7 +7,7 @@ import re
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from controller.leadership.transitions import TRANSITIONS, Action, Role
+from controller.leadership.policy.transitions import TRANSITIONS, Action, Role
 from metrics import events
 from metrics.families.drain import DRAIN_STATES
 from metrics.families.leadership import TERM_END_REASONS

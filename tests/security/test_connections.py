@@ -16,9 +16,9 @@ import pytest
 
 from bench.harness.raw_client import RawClient
 from controller.local.certificates import CertificateFiles, LocalCertificateAuthority
+from headgate.files.tls import client_context
 from headgate.model import entries as e
 from headgate.protocol import messages as m
-from headgate.tls import client_context
 from headgate.transport.mqtt import MqttTransport
 from tests.support.servers.programs import TEST_SECONDS, TIMEOUT_FACTOR
 from tests.support.servers.tls_handshakes import CLIENT_REFUSES, SERVER_REFUSES, handshake

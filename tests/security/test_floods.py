@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from bench.harness.raw_client import RawClient
-from controller.access.broker_rules import BrokerFormat, export
 from controller.access.file import read_access_file
-from controller.broker_connection import BrokerConnection
+from controller.connections.broker import BrokerConnection
 from controller.devices.session_port import Delivery
 from controller.leadership.session_secret import SessionSecret
 from controller.local.broker_access import BrokerAccess
@@ -20,6 +19,7 @@ from controller.settings.load import BrokerSettings, ClusterSettings, LedgerSett
 from headgate.protocol import messages as m
 from headgate.transport.mqtt_persistent_session import MAX_UNACKNOWLEDGED_MESSAGES, MqttPersistentSession
 from metrics import events
+from shard.access.broker_rules import BrokerFormat, export
 from tests.support.fakes.recording_observer import RecordingObserver
 from tests.support.samples.secret_files import write_secret
 from tests.support.servers.programs import TEST_SECONDS

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from collections import Counter
 
-from coordinator.balancing.bucket_split import is_shareable
-from coordinator.decisions.gate import compute_gate
-from coordinator.state.subscription import Subscription
 from headgate.model.bucket_ranges import BucketRange, buckets_of, segment_of
 from headgate.model.hashing import KEY_BUCKETS
 from headgate.model.layout import Layout
+from shard.balancing.bucket_split import is_shareable
+from shard.state.subscription import Subscription
+from shard.subscriptions.gate import compute_gate
 
 
 def uneven(subscription: Subscription, layout: Layout) -> str | None:

@@ -14,14 +14,14 @@ from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from controller.state.shard_state import ShardState
-from coordinator.reporting.progress import unacknowledged
 from drain.backlog.aggregates import merged_rows
 from drain.backlog.merge import Backlog, StateRow, by_topic, drained, next_result, outstanding
 from drain.protocol import DrainQuery
 from headgate.ledger.facts import facts_of
 from headgate.model import entries as e
 from headgate.model.hashing import KEY_BUCKETS, key_bucket
+from shard.reporting.progress import unacknowledged
+from shard.state.shard_state import ShardState
 from tests.simulation.broken_promise import InvariantViolationError
 from tests.support.fakes.fact_counter import FactCounter
 

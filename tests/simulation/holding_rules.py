@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-from controller.state.shard_state import ShardState
 from headgate.model import entries as e
 from headgate.model.bucket_ranges import slice_of
+from shard.state.shard_state import ShardState
 from tests.simulation.broken_promise import InvariantViolationError
 
 CERTAIN: Final = frozenset({"confirmed", "drained", "rewound"})

@@ -1,6 +1,6 @@
 """Listings of an external topic's segments that its leader must refuse, made from one that it must accept.
 
-Each breaks one rule of `controller.decisions.topic_import` and no other, so a leader that does not check this rule accepts it.
+Each breaks one rule of `shard.requests.topic_import` and no other, so a leader that does not check this rule accepts it.
 """
 
 from __future__ import annotations

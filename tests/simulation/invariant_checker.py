@@ -13,11 +13,11 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from controller.state.shard_state import ShardState
 from headgate.ledger import chunk
 from headgate.model import entries as e
 from headgate.model.bucket_ranges import BucketRange, overlaps, slice_of
 from headgate.model.hashing import KEY_BUCKETS, key_bucket
+from shard.state.shard_state import ShardState
 from tests.simulation.backlog_checker import BacklogChecker
 from tests.simulation.broken_promise import InvariantViolationError
 from tests.simulation.clients import KEY_PREFIX

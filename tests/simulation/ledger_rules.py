@@ -23,11 +23,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from controller.state.shard_state import ShardState
-from controller.state.topic import Topic
-from coordinator.decisions.gate import compute_gate, is_gated
-from coordinator.decisions.registration import default_order
-from coordinator.state.subscription import Subscription
 from headgate import SeekResult
 from headgate.ledger.chunk_ranges import ChunkRange, compacted_through, ranges_to_read
 from headgate.model import entries as e
@@ -35,6 +30,11 @@ from headgate.model.bucket_ranges import BucketRange, slice_of
 from headgate.model.external_topic import parse_hashes
 from headgate.model.hashing import SEGMENT_HASHES
 from headgate.model.layout import Layout, SegmentState
+from shard.state.shard_state import ShardState
+from shard.state.subscription import Subscription
+from shard.state.topic import Topic
+from shard.subscriptions.gate import compute_gate, is_gated
+from shard.subscriptions.registration import default_order
 from tests.simulation.broken_promise import InvariantViolationError
 from tests.simulation.holding_rules import HoldingRules
 from tests.simulation.producer_rules import ProducerRules

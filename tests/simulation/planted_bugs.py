@@ -18,17 +18,30 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace as with_fields
 
-from controller.decisions.verdicts import Accept, Duplicate
-from controller.leadership.transitions import TRANSITIONS, Action, Event, Role
-from coordinator.balancing.weights import weight_of
-from coordinator.decisions.gate import undrained_sealed
-from coordinator.decisions.refusal import Refusal
-from coordinator.decisions.sessions import Claim
+from controller.leadership.policy.transitions import TRANSITIONS, Action, Event, Role
 from headgate.errors import ObjectExistsError
 from headgate.model.entries import SubscriptionSeek
 from headgate.model.layout import Layout, SegmentState
+from shard.balancing.weights import weight_of
+from shard.requests.verdicts import Accept, Duplicate
+from shard.subscriptions.gate import undrained_sealed
+from shard.subscriptions.refusal import Refusal
+from shard.subscriptions.sessions import Claim
 
-PACKAGES = ("bench", "chaos", "controller", "coordinator", "demo", "drain", "headgate", "metrics", "scale", "tests")
+PACKAGES = (
+    "bench",
+    "chaos",
+    "controller",
+    "coordinator",
+    "demo",
+    "drain",
+    "headgate",
+    "metrics",
+    "scale",
+    "shard",
+    "tests",
+    "web",
+)
 
 Function = Callable[..., Any]
 
@@ -207,17 +220,17 @@ async def _overwriting(right: Function, self: Any, path: str, data: bytes) -> No
         self.objects[path] = data
 
 
-GATE = "coordinator.decisions.gate:compute_gate"
-HANDOVER = "coordinator.balancing.handover:plan"
-VERDICT = "controller.decisions.verdicts:judge_batch"
-ON = "controller.leadership.transitions:Leadership.on"
-SPREAD = "controller.leadership.spread:plan"
+GATE = "shard.subscriptions.gate:compute_gate"
+HANDOVER = "shard.balancing.handover:plan"
+VERDICT = "shard.requests.verdicts:judge_batch"
+ON = "controller.leadership.policy.transitions:Leadership.on"
+SPREAD = "controller.leadership.policy.spread:plan"
 TRIM = "controller.retention.trim_policy"
 MERGE = "drain.backlog.merge"
-SESSIONS = "coordinator.decisions.sessions"
-SEEK = "coordinator.decisions.seek:seek_positions"
+SESSIONS = "shard.subscriptions.sessions"
+SEEK = "shard.subscriptions.seek:seek_positions"
 DEVICES = "controller.devices"
-SUBSCRIPTION = "coordinator.state.subscription:Subscription"
+SUBSCRIPTION = "shard.state.subscription:Subscription"
 SERVE = (Role.LEADING, (Action.SERVE,))
 
 # fmt: off
@@ -226,7 +239,7 @@ BUGS = (
     Bug("A child does not wait for its ancestors.", GATE, lambda right, layout, drained, kind, _: right(layout, drained, kind, "none")),
     Bug("A child waits for its parents, but not for what these wait for.", GATE, _gate_of_parents),
     Bug("A drained segment stays grantable.", GATE, _granting_the_retired),
-    Bug("A sealed segment counts as drained without a count.", "coordinator.decisions.gate:drained_without_count",
+    Bug("A sealed segment counts as drained without a count.", "shard.subscriptions.gate:drained_without_count",
         lambda _, layout, drained, *__: sorted(undrained_sealed(layout, drained))),
     Bug("A drain check that fails counts as drained.", "coordinator.drain_poller:DrainPoller._check_with_timeout", _failed_is_drained),
     Bug("A drained fact outlives a seek.", f"{SUBSCRIPTION}.apply", _keeping_drained),
@@ -243,22 +256,22 @@ BUGS = (
     Bug("The holder of a drained segment keeps it.", HANDOVER, lambda right, state: right(replace(state, retired=frozenset()))),
     Bug("A confirmation releases nothing.", HANDOVER, lambda right, state: right(replace(state, confirmed=frozenset()))),
     Bug("A holder that is not the target's owner is not revoked.", HANDOVER, lambda right, state: replace(right(state), revocations=())),
-    Bug("A revocation never times out.", "coordinator.balancing.handover:timed_out", always(frozenset())),
+    Bug("A revocation never times out.", "shard.balancing.handover:timed_out", always(frozenset())),
     # Balance
-    Bug("A weight follows every change of load.", "coordinator.balancing.weights:leaves_band", lambda _, load, weight: weight_of(load) != weight),
+    Bug("A weight follows every change of load.", "shard.balancing.weights:leaves_band", lambda _, load, weight: weight_of(load) != weight),
     # Consumers
     Bug("A returning consumer replaces itself.", f"{SESSIONS}:judge_claim", partial(_claiming, Claim.CURRENT)),
     Bug("An older incarnation takes a name back.", f"{SESSIONS}:judge_claim", partial(_claiming, Claim.OUTDATED)),
     Bug("A disconnected consumer is never evicted.", f"{SESSIONS}:find_expired", with_arguments(grace_seconds=1e9)),
     Bug("A consumer without heartbeats is never disconnected.", f"{SESSIONS}:find_expired", with_arguments(heartbeat_interval_seconds=1e9)),
-    Bug("A consumer creates a deleted subscription again.", "coordinator.decisions.registration:judge_deleted_subscription", always(None)),
-    Bug("An acknowledgement may lie beyond the last record.", "coordinator.decisions.external_topics:acknowledgeable_end", always(None)),
-    Bug("A consumer may start at a position that does not exist.", "coordinator.decisions.own_positions:own_positions_error", always(None)),
+    Bug("A consumer creates a deleted subscription again.", "shard.subscriptions.registration:judge_deleted_subscription", always(None)),
+    Bug("An acknowledgement may lie beyond the last record.", "shard.subscriptions.external_topics:acknowledgeable_end", always(None)),
+    Bug("A consumer may start at a position that does not exist.", "shard.subscriptions.own_positions:own_positions_error", always(None)),
     Bug("A seek to the latest record leaves sealed segments as they are.", SEEK, _latest_of_active),
     Bug("A seek does not move the descendants of a segment.", SEEK, with_arguments(gated=False)),
     # Verdicts, and identities of producers
-    Bug("A request for another term is accepted.", "controller.decisions.verdicts:judge_term", always(None)),
-    Bug("A command is executed after its deadline.", "controller.decisions.deadline:judge_deadline", always(None)),
+    Bug("A request for another term is accepted.", "shard.requests.verdicts:judge_term", always(None)),
+    Bug("A command is executed after its deadline.", "shard.requests.deadline:judge_deadline", always(None)),
     Bug("An unknown producer is accepted.", VERDICT, accepting("forgotten")),
     Bug("An older producer epoch is accepted.", VERDICT, accepting("fenced")),
     Bug("A gap in the sequences is accepted.", VERDICT, accepting("arrived before")),
@@ -268,12 +281,12 @@ BUGS = (
         lambda right, *args, **kwargs: Accept() if isinstance(found := right(*args, **kwargs), Duplicate) else found),
     Bug("Batches have one digest, so a repetition may have other content.", "headgate.protocol.batch_digest:batch_digest", always(bytes(16))),
     Bug("A snapshot lacks the deduplication window.", "controller.snapshots.format:encode_snapshot", _snapshot_without_batches),
-    Bug("Named producers expire like anonymous ones.", "controller.decisions.producer_expiry:expired_producers", _expiring_names),
+    Bug("Named producers expire like anonymous ones.", "shard.requests.producer_expiry:expired_producers", _expiring_names),
     # Segments, records and what they are counted as
     Bug("The children of a split overlap in one hash.", "headgate.model.layout:Layout.changed", _overlapping_children),
     Bug("The child of a merge has only its lower parent.", "headgate.model.layout:Layout.changed", _merge_of_one_parent),
-    Bug("An external topic may have any graph.", "controller.decisions.source_listing:check_graph", always(None)),
-    Bug("What a deleted subscription contained stays counted.", "controller.state.usage:Usage.add_subscription",
+    Bug("An external topic may have any graph.", "shard.requests.source_listing:check_graph", always(None)),
+    Bug("What a deleted subscription contained stays counted.", "shard.state.usage:Usage.add_subscription",
         lambda right, self, found, times=1: right(self, found) if times > 0 else None),
     # Leadership
     Bug("The lock alone makes a leader.", ON, with_transition(Role.CATCHING_UP, Event.NUMBER_TAKEN, *SERVE)),
@@ -283,12 +296,12 @@ BUGS = (
     Bug("A daemon that cannot read the ledger leads.", ON, with_transition(Role.CATCHING_UP, Event.LEDGER_UNREADABLE, *SERVE)),
     Bug("A daemon keeps the lock after its term.", ON, _keeping_the_lock),
     Bug("Put-if-absent is a plain put.", "tests.support.fakes.object_store:FakeStore.create", _overwriting),
-    Bug("The ledger's time follows every clock.", "controller.state.steady_clock:SteadyClock.read", lambda _, __, wall_ms, ___: wall_ms),
+    Bug("The ledger's time follows every clock.", "shard.state.steady_clock:SteadyClock.read", lambda _, __, wall_ms, ___: wall_ms),
     Bug("A daemon in maintenance keeps its shards.", SPREAD,
         lambda right, daemons, queues: right([replace(each, in_maintenance=False) for each in daemons], queues)),
     Bug("Shards are not spread.", SPREAD,
         lambda right, *args: replace(plan := right(*args), moves=tuple(each for each in plan.moves if each.reason != "spread"))),
-    Bug("A daemon that has lost the broker is only in doubt.", "controller.leadership.readiness:readiness",
+    Bug("A daemon that has lost the broker is only in doubt.", "controller.leadership.policy.readiness:readiness",
         lambda right, *args: "doubtful" if (found := right(*args)) == "no_broker" else found),
     # Retention and trimming
     Bug("A segment is pruned before it is read.", "controller.retention.policy:decide_pruning", lambda right, layout, _, *rest: right(layout, (), *rest)),

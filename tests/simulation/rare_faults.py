@@ -29,7 +29,7 @@ from tests.simulation.simulated_daemon import CLUSTER
 from tests.support.fakes.broker import Message
 
 if TYPE_CHECKING:
-    from controller.state.topic import Topic
+    from shard.state.topic import Topic
     from tests.simulation.simulated_daemon import SimulatedDaemon
     from tests.simulation.world import ClusterSimulation
 

@@ -14,13 +14,13 @@ from typing import Any, Final
 
 import msgspec
 
-from controller.state.dedup_window import WINDOW
-from controller.state.shard_state import ShardState
-from coordinator.state.subscription import Subscription
 from headgate.model import entries as e
 from headgate.model.bucket_ranges import segment_of
 from headgate.model.identifiers import ANONYMOUS
 from headgate.protocol import messages as m
+from shard.state.dedup_window import WINDOW
+from shard.state.shard_state import ShardState
+from shard.state.subscription import Subscription
 from tests.simulation.broken_promise import InvariantViolationError
 from tests.simulation.external_program import SUBSCRIPTION as EXTERNAL_SUBSCRIPTION
 from tests.simulation.external_program import TOPIC as EXTERNAL_TOPIC

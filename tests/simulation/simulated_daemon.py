@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from controller.access.control import AccessControl
-from controller.cluster_status import ClusterStatus
+from controller.cluster.status import ClusterStatus
 from controller.devices.session_port import Delivery, DeviceSession
 from controller.leader.context import LeaderContext
 from controller.leader.election_events import ElectionEvents
@@ -22,20 +22,20 @@ from controller.leader.shard_spreader import ShardSpreader
 from controller.leader.standby_memory import StandbyMemory
 from controller.leader.step_driver import SerialSteps, TurnBudget
 from controller.leadership.election import ElectionEvent, Lost
-from controller.leadership.instance_record import InstanceRecord
 from controller.leadership.ledger_identity import LedgerIdentity
-from controller.leadership.shard_leaders import ShardLeaders
-from controller.leadership.transitions import Event, Role
+from controller.leadership.policy.instance_record import InstanceRecord
+from controller.leadership.policy.shard_leaders import ShardLeaders
+from controller.leadership.policy.transitions import Event, Role
 from controller.settings.load import IngestSettings, SpreadSettings
-from controller.state.shard_state import ShardState
-from controller.state.size import estimated_bytes
-from controller.state.steady_clock import SteadyClock
 from coordinator.ports import CoordinatorSettings
 from headgate.ledger.compacted import delete_compacted_segments
 from headgate.ledger.ledger import Ledger
 from headgate.protocol import messages as m
 from metrics import events
 from metrics.health import Health, HealthFacts, judge_health
+from shard.state.shard_state import ShardState
+from shard.state.size import estimated_bytes
+from shard.state.steady_clock import SteadyClock
 from tests.simulation.broken_promise import InvariantViolationError
 from tests.simulation.leadership_checker import SETTLE_SECONDS, UNREACHABLE_SECONDS, WRITER
 from tests.simulation.simulated_peers import SimulatedPeers

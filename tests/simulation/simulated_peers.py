@@ -9,9 +9,9 @@ import asyncio
 import ssl
 from typing import TYPE_CHECKING
 
-from controller.peers import TIMEOUT_SECONDS, Peers
-from metrics.api.documents import DaemonDocument
-from metrics.api.overview import DaemonPart
+from controller.cluster.peers import TIMEOUT_SECONDS, Peers
+from web.api.documents import DaemonDocument
+from web.api.overview import DaemonPart
 
 if TYPE_CHECKING:
     from tests.simulation.world import ClusterSimulation

@@ -2,11 +2,11 @@
 
 import pytest
 
-from coordinator.state.subscription import Holding, RegisteredConsumer, Subscription
 from headgate.model.bucket_ranges import SegmentSlice, slice_of
 from headgate.model.entries import SubscriptionType
 from headgate.model.hashing import KEY_BUCKETS
 from headgate.model.layout import Layout
+from shard.state.subscription import Holding, RegisteredConsumer, Subscription
 from tests.simulation.assignment_checker import uneven
 
 HALF, QUARTER = KEY_BUCKETS // 2, KEY_BUCKETS // 4

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from controller.chunk_writer.builder import ChunkBuilder
-from controller.state.shard_state import ShardState
 from headgate.ledger import chunk
 from headgate.ledger.paths import chunk_path
 from headgate.model import entries as e
+from shard.state.shard_state import ShardState
 from tests.simulation.broken_promise import InvariantViolationError
 from tests.simulation.import_program import IMPORT_KEY
 from tests.simulation.invariant_checker import InvariantChecker

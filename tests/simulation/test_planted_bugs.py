@@ -27,7 +27,7 @@ def test_a_function_is_replaced_where_it_was_imported() -> None:
     def wrong(right: Callable[..., Any], *_: Any) -> str:
         return f"in place of {right.__name__}"
 
-    bug = Bug("A test.", "coordinator.decisions.gate:compute_gate", wrong)
+    bug = Bug("A test.", "shard.subscriptions.gate:compute_gate", wrong)
     with planted(bug):
         used = vars(sys.modules["coordinator.assignment_reconciler"])["compute_gate"]
         assert used(None) == "in place of compute_gate"

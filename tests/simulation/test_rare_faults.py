@@ -12,11 +12,11 @@ import controller.leader.term_chunk
 import controller.snapshots.restore
 import coordinator.assignment_reconciler
 import coordinator.drain_monitor
-from controller.state.shard_state import ShardState
 from headgate.errors import LedgerError
 from headgate.ledger.ledger import Ledger
 from headgate.ledger.paths import chunk_path
 from headgate.protocol import messages as m
+from shard.state.shard_state import ShardState
 from tests.simulation.broken_promise import InvariantViolationError
 from tests.simulation.checked_objects import CheckedObjects
 from tests.simulation.failure import failure_of

@@ -14,8 +14,8 @@ import msgspec
 import pytest
 
 from controller.devices.subscriptions import DeviceSubscriptions
-from controller.state.producers import Producers, ProducerState
-from coordinator.state.subscription import Subscription
+from shard.state.producers import Producers, ProducerState
+from shard.state.subscription import Subscription
 from tests.simulation.broken_promise import InvariantViolationError
 from tests.simulation.clients import KEY_PREFIX
 from tests.simulation.failure import failure_of, shrunk

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from controller.access.quotas import UNLIMITED, Limits
-from controller.access.rules import OPEN, AccessRules, Right, Role
 from headgate.model.identifiers import ANONYMOUS
+from shard.access.quotas import UNLIMITED, Limits
+from shard.access.rules import OPEN, AccessRules, Right, Role
 from tests.simulation.plan import Plan
 from tests.simulation.rule_breaker import GUEST
 

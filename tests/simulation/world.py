@@ -24,7 +24,6 @@ from prometheus_client import CollectorRegistry
 
 from controller.settings.load import IngestSettings, RetentionSettings, ScalingSettings
 from controller.snapshots.job import take_snapshot
-from controller.state.shard_state import ShardState
 from drain.protocol import DrainedResponse, DrainQuery
 from headgate import Admin, Consumer, Delivery, Producer
 from headgate.client.connection import Client
@@ -43,6 +42,7 @@ from headgate.ledger.compacted import manifest_ranges
 from headgate.ledger.ledger import Ledger
 from headgate.model.hashing import shard_of
 from metrics.instruments import Instruments
+from shard.state.shard_state import ShardState
 from tests.simulation.clients import SWITCH_PROBABILITY, CommandClient, DeviceClients
 from tests.simulation.cluster_plan import DAEMONS, topic_on
 from tests.simulation.fault_injector import DELETED, OTHER, QUEUE, STREAM, TOPIC, FaultInjector

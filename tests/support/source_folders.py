@@ -11,6 +11,8 @@ SOURCE_FOLDERS = (
     "controller",
     "drain",
     "metrics",
+    "shard",
+    "web",
     "bench",
     "chaos",
     "demo",

@@ -12,10 +12,10 @@ from typing import Any
 import msgspec
 
 from controller.snapshots.format import decode_steps
-from controller.state.producers import Producers
-from controller.state.shard_state import ShardState
-from coordinator.steps import complete
 from headgate.model.offset_ranges import OffsetRanges
+from shard.state.producers import Producers
+from shard.state.shard_state import ShardState
+from shard.steps import complete
 
 PLAIN = frozenset({bool, bytes, float, int, str, type(None)})
 

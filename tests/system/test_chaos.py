@@ -11,7 +11,7 @@ import pytest
 
 from chaos.fault_shim import find_compiler
 from controller.local.embedded import find_mosquitto
-from headgate.child_process import ChildProcess
+from headgate.process.child_process import ChildProcess
 from tests.support.servers.programs import TEST_SECONDS
 
 pytestmark = [

@@ -13,7 +13,7 @@ import pytest
 
 from controller.local.certificates import LocalCertificateAuthority
 from controller.settings.load import HttpSettings
-from headgate.tls import client_context
+from headgate.files.tls import client_context
 from tests.support.servers.cluster import Cluster, Daemon
 from tests.support.servers.programs import TEST_SECONDS, wait_until
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from controller.leadership.shard_load import MIN_LOAD
+from controller.leadership.policy.shard_load import MIN_LOAD
 from tests.support.servers.node import Node
 from tests.support.servers.programs import (
     TEST_SECONDS,

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from headgate.config import load_client_config
+from headgate.settings.config import load_client_config
 from tests.support.servers.cluster import Cluster, Daemon, zookeeper_client
 from tests.support.servers.programs import TEST_SECONDS, jsonl
 

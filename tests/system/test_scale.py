@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from controller.local.embedded import find_mosquitto
-from headgate.child_process import ChildProcess
+from headgate.process.child_process import ChildProcess
 from scale.__main__ import DOCUMENT, STAGES
 from tests.support.servers.programs import TEST_SECONDS
 

@@ -20,15 +20,14 @@ from drain.protocol import CountedLedger
 from headgate import Consumer, Producer, SubscriptionType
 from headgate.ledger.identity import read_ledger_id
 from headgate.storage.object_store import open_store
-from metrics.http_access import HttpAccess
-from metrics.http_tokens import Tokens
-from metrics.page.units import count
 from tests.support.fakes.drain_service import FakeDrainService
 from tests.support.samples.status_documents import part, subscription_summary, topic_summary
 from tests.support.servers.browser import PHONE_WIDTH, WIDTH, Browser, browser_in, needs_browser
 from tests.support.servers.cluster import Cluster, Daemon
 from tests.support.servers.http_server import HttpHarness
 from tests.support.servers.programs import TEST_SECONDS, get, wait_until
+from web.access import HttpAccess, Tokens
+from web.page.units import count
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(TEST_SECONDS), needs_browser]
 

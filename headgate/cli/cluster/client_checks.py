@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Final
 from headgate.cli.cluster import judgements as judge
 from headgate.cli.cluster.finding import Finding, ok, problem, warning
 from headgate.errors import ConfigError, HeadgateError, RequestRejectedError, TransportError
+from headgate.files.tls import certificate_expiry
 from headgate.ledger.ledger import Ledger
 from headgate.storage.object_store import open_store
-from headgate.tls import certificate_expiry
 from headgate.transport.broker_probe import read_broker_properties
 
 if TYPE_CHECKING:
     from headgate.cli.context import CommandContext
-    from headgate.config import ClientConfig
+    from headgate.settings.config import ClientConfig
 
 STORE_SECONDS: Final = 10.0
 """A bucket that does not answer is given up: obstore repeats a request for 8 s."""

@@ -21,15 +21,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import TYPE_CHECKING
 
 import msgspec
 
+from headgate.cli.records.csv_quotes import Quotes
 from headgate.model.time_text import TimeUnit, time_ms
 from headgate.protocol.messages import MAX_RECORD_BYTES
-
-if TYPE_CHECKING:
-    from headgate.cli.records.csv_rows import Quotes
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _OBJECT: msgspec.json.Decoder[dict[str, msgspec.Raw]] = msgspec.json.Decoder(dict[str, msgspec.Raw])

@@ -14,7 +14,8 @@ import click
 from headgate.cli.arguments import topic_argument
 from headgate.cli.context import CommandContext, with_context
 from headgate.cli.records import ndjson as lines
-from headgate.cli.records.csv_rows import Quotes, RowParser
+from headgate.cli.records.csv_quotes import Quotes
+from headgate.cli.records.csv_rows import RowParser
 from headgate.cli.records.line_source import LineImport, LineParser, require_one_regular_file
 from headgate.cli.terminal.output import examples
 from headgate.model.time_text import TIME_HELP, UNITS_PER_SECOND, TimeUnit

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from headgate.cli.completion import complete_producer
+from headgate.cli.confirmation import ask_first, dry_run_option, require_consent, yes_option
 from headgate.cli.context import CommandContext, with_context
+from headgate.cli.records.copy_position import unfinished_segments
 from headgate.cli.records.ndjson import decode_position
-from headgate.cli.terminal.confirmation import ask_first, dry_run_option, require_consent, yes_option
 from headgate.cli.terminal.output import examples, json_option, print_json, print_table
-from headgate.cli.topics.copy_position import unfinished_segments
 from headgate.model.time_text import utc_day, utc_minute
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ from headgate.cli.subscriptions.position_types import PLACE_HELP, Place, PlaceOp
 from headgate.cli.terminal.output import examples
 
 if TYPE_CHECKING:
-    from headgate.cli.records.topic_source import TopicSource
+    from headgate.cli.topic_source import TopicSource
     from headgate.reading.topic_reader import LedgerRecord, TopicReader
 
 MAX_TAIL_RECORDS: Final = 100_000

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Final, Literal
 import click
 import msgspec
 
-from headgate.child_command import python_module
 from headgate.cli.arguments import optional_subscription_argument, optional_topic_argument
 from headgate.cli.commands import installation_hint, registered_commands
 from headgate.cli.context import CommandContext, with_context
@@ -25,12 +24,13 @@ from headgate.cli.terminal.output import (
     print_table,
 )
 from headgate.errors import ConfigError, HeadgateError
+from headgate.process.child_command import python_module
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from headgate import Admin, BacklogInfo
-    from headgate.config import ClientConfig
+    from headgate.settings.config import ClientConfig
 
 MAX_NAMES_SHOWN: Final = 10
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from headgate.cli.terminal.rates import outlook_text, rate_text
-from headgate.cli.topics.segment_tree import format_bytes
+from headgate.cli.terminal.rates import format_bytes, outlook_text, rate_text
 from headgate.model.duration import duration
 from headgate.protocol.backlog import estimate_drain, records_text
 from headgate.views.backlogs import BacklogInfo, Outlook, SegmentBacklogInfo

@@ -13,9 +13,9 @@ from headgate.cli.arguments import (
     subscription_argument,
     topic_argument,
 )
+from headgate.cli.confirmation import ask_first, dry_run_option, require_consent, yes_option
 from headgate.cli.context import CommandContext, with_context
 from headgate.cli.subscriptions.subscription import describe_holdings
-from headgate.cli.terminal.confirmation import ask_first, dry_run_option, require_consent, yes_option
 from headgate.cli.terminal.output import examples, json_option, print_json, print_table
 from headgate.errors import HeadgateError
 from headgate.model.time_text import utc_minute

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, BinaryIO
 import click
 
 from headgate.cli.arguments import subscription_argument, topic_argument
+from headgate.cli.confirmation import require_consent, yes_option
 from headgate.cli.context import CommandContext, with_context
 from headgate.cli.subscriptions.position_file import (
     MAX_FILE_BYTES,
@@ -17,7 +18,6 @@ from headgate.cli.subscriptions.position_file import (
     saved_positions,
 )
 from headgate.cli.subscriptions.seek import move_subscription
-from headgate.cli.terminal.confirmation import require_consent, yes_option
 from headgate.cli.terminal.output import examples, json_option, print_json
 from headgate.errors import HeadgateError
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from headgate.cli.arguments import subscription_argument, topic_argument
+from headgate.cli.confirmation import ask_first, require_consent, yes_option
 from headgate.cli.context import CommandContext, with_context
 from headgate.cli.subscriptions.position_types import PLACE_HELP, Place, Position, place_arguments
-from headgate.cli.terminal.confirmation import ask_first, require_consent, yes_option
 from headgate.cli.terminal.output import examples, json_option, print_json, print_table
 from headgate.model.identifiers import Offset, SegmentId
 

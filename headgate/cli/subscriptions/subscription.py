@@ -8,11 +8,11 @@ import click
 from msgspec.structs import replace
 
 from headgate.cli.arguments import optional_topic_argument, subscription_argument, topic_argument
+from headgate.cli.confirmation import ask_first, dry_run_option, require_consent, yes_option
 from headgate.cli.context import CommandContext, with_context
 from headgate.cli.subscriptions.create import create
 from headgate.cli.subscriptions.positions import export, import_
 from headgate.cli.subscriptions.seek import seek, set_order
-from headgate.cli.terminal.confirmation import ask_first, dry_run_option, require_consent, yes_option
 from headgate.cli.terminal.output import examples, json_option, print_json, print_table
 from headgate.model.bucket_ranges import slice_of
 from headgate.protocol.backlog import records_text

@@ -1,4 +1,4 @@
-"""Format rates, and when a backlog will be drained: ``?`` is not known yet, ``-`` does not exist. Pure."""
+"""Format sizes, rates, and when a backlog will be drained: ``?`` is not known yet, ``-`` does not exist. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,17 @@ from headgate.views.backlogs import Outlook
 UNKNOWN: Final = "?"
 NONE: Final = "-"
 _EXACT_BELOW: Final = 100
+_UNITS: Final = ("B", "kB", "MB", "GB", "TB", "PB")
+_THOUSAND: Final = 1000
 _OUTLOOKS: Final[dict[Outlook, str]] = {"empty": NONE, "never": "never", "not_tracked": NONE}
+
+
+def format_bytes(size: int) -> str:
+    """Format ``size`` with a unit."""
+    value, unit = float(size), 0
+    while value >= _THOUSAND and unit < len(_UNITS) - 1:
+        value, unit = value / _THOUSAND, unit + 1
+    return f"{size} B" if unit == 0 else f"{value:.1f} {_UNITS[unit]}"
 
 
 def rate_text(per_second: float | None) -> str:

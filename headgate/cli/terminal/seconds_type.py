@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-from headgate.arguments import SHORTEST_SECONDS, require_seconds
 from headgate.errors import ConfigError
+from headgate.settings.arguments import SHORTEST_SECONDS, require_seconds
 
 
 class Seconds(click.ParamType[float]):

@@ -9,22 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from headgate.cli.terminal.rates import format_bytes
 from headgate.cli.topics.policy_format import policy_line
 from headgate.model.entries import TopicPolicy
 from headgate.views.topics import SegmentInfo, TopicImportResult, TopicInfo
 
 HASH_BAR_CELLS = 64
 _HASHES = 65_536
-_UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
-_THOUSAND = 1000
-
-
-def format_bytes(size: int) -> str:
-    """Format ``size`` with a unit."""
-    value, unit = float(size), 0
-    while value >= _THOUSAND and unit < len(_UNITS) - 1:
-        value, unit = value / _THOUSAND, unit + 1
-    return f"{size} B" if unit == 0 else f"{value:.1f} {_UNITS[unit]}"
 
 
 def draw_topic(topic: TopicInfo) -> list[str]:

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any, BinaryIO, get_args
 import click
 
 from headgate.cli.completion import complete_topic
+from headgate.cli.confirmation import ask_first, dry_run_option, require_consent, yes_option
 from headgate.cli.context import CommandContext, with_context
-from headgate.cli.terminal.confirmation import ask_first, dry_run_option, require_consent, yes_option
 from headgate.cli.terminal.output import examples, json_option, print_json, print_table
+from headgate.cli.terminal.rates import format_bytes
 from headgate.cli.topics.files import files
 from headgate.cli.topics.policy_format import DEFAULT, count, retention, switch
-from headgate.cli.topics.segment_tree import draw_topic, format_bytes, import_lines
+from headgate.cli.topics.segment_tree import draw_topic, import_lines
 from headgate.cli.topics.transfer import copy, export, import_records
 from headgate.protocol.request_fields import PolicyField
 

@@ -23,12 +23,12 @@ import click
 from headgate.cli.arguments import topic_argument
 from headgate.cli.completion import complete_topic
 from headgate.cli.context import CommandContext, with_context
+from headgate.cli.records.copy_position import CopyPositionError, CopyProgress
 from headgate.cli.records.exported import MAX_LINE_BYTES, exported_line, parse_exported
 from headgate.cli.records.line_source import LineImport, LineParser, require_one_regular_file
 from headgate.cli.records.produce_progress import OutcomeCounts, ProgressLine
 from headgate.cli.records.sending import OutgoingRecord, RecordSender
 from headgate.cli.terminal.output import examples, json_option, print_json
-from headgate.cli.topics.copy_position import CopyPositionError, CopyProgress
 from headgate.errors import HeadgateError, RequestRejectedError
 
 if TYPE_CHECKING:

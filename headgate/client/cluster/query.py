@@ -12,10 +12,10 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from headgate.background import cancel_and_wait
 from headgate.client.connection import Client
 from headgate.client.reply_dispatch import body_of
 from headgate.errors import NoLeaderError, ProtocolError
+from headgate.process.background import cancel_and_wait
 from headgate.protocol import messages as m
 from headgate.views.cluster import ClusterInfo
 

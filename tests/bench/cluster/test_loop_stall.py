@@ -9,9 +9,9 @@ import pytest
 from bench.cluster.loop_stall import PLAIN, Group, check_cases, repeated, summarized
 from bench.harness.one_leader import Stall, TurnClock, run_timed
 from bench.harness.worst_cases import CASES, QUERIES, limit_of, plain
-from controller.access.requirements import _ACTS
-from controller.access.rules import Action
 from headgate.protocol import messages as m
+from shard.access.requirements import _ACTS
+from shard.access.rules import Action
 
 
 def test_every_kind_of_request_has_a_case(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -59,12 +59,6 @@ def test_every_benchmark_states_what_it_compares_and_has_a_goal() -> None:
     ]
 
 
-def test_the_list_names_each_benchmark_with_its_first_line() -> None:
-    result = _invoke(_benchmark(1.0), "--list")
-
-    assert (result.exit_code, result.stdout) == (0, "subject\n  made_up  What is compared.\n")
-
-
 def test_a_real_benchmark_ends_with_one_json_object() -> None:
     """Through the real command line, with the cheapest benchmark; progress stays off standard output."""
     done = subprocess.run(
@@ -93,29 +87,6 @@ def test_a_benchmark_whose_servers_cannot_start_ends_with_one_line() -> None:
 
     assert (result.exit_code, result.stdout) == (1, "")
     assert result.stderr == "Error: made_up: mosquitto is not installed: install it\n"
-
-
-def test_json_alone_is_one_line() -> None:
-    result = _invoke(_benchmark(1.5), "made_up", "--json")
-
-    assert [json.loads(line) for line in result.stdout.splitlines()] == [
-        {
-            "name": "made_up",
-            "value": 1.5,
-            "unit": "times",
-            "goal": 2.0,
-            "better": "lower",
-            "goal_met": True,
-            "parts": {"rounds": 3},
-        }
-    ]
-
-
-def test_the_docstring_and_a_table_are_printed_first() -> None:
-    result = _invoke(_benchmark(2.5), "made_up")
-
-    assert result.stdout.startswith("What is compared.")
-    assert "missed" in result.stdout
 
 
 @pytest.mark.parametrize(

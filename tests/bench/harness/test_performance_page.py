@@ -13,12 +13,12 @@ from click.testing import CliRunner
 from bench.__main__ import command
 from bench.harness.all_benchmarks import measure_all, results_to_keep, this_machine, write_pages
 from bench.harness.benchmark import Benchmark, Listed, Measurement
-from bench.harness.performance_page import MAX_PARTS, Result, Results, page, readme
+from bench.harness.performance_page import Results, page, readme
 from headgate.errors import HeadgateError
 
 ROOT = Path(__file__).parents[3]
-DOCS = {"fast": "How fast.\n\nWhy.", "broken": "Cannot run.", "drain_release": "Wait of a child."}
 MARKED = "# X\n\n<!-- measured: here -->\nold\n<!-- measured: end -->\n\nrest\n"
+DOCS = {"fast": "How fast.\n\nWhy.", "broken": "Cannot run.", "drain_release": "Wait of a child."}
 
 
 def fake_run(arguments: list[str]) -> subprocess.CompletedProcess[str]:
@@ -42,38 +42,6 @@ def test_every_benchmark_is_stored_also_one_that_fails(tmp_path: Path) -> None:
         (result.name, result.value, result.error) for result in results.benchmarks if not result.error
     ]
     assert "`python -m bench broken` ended with exit code 1" == results.benchmarks[1].error
-
-
-def test_the_page_has_values_goals_commands_and_the_machine(tmp_path: Path) -> None:
-    text = page(measured(tmp_path), "performance")
-
-    assert "| [fast](#fast) | 3 times | ≤ 2 | **missed** |" in text
-    assert "| [drain_release](#drain_release) | 12 times | ≥ 2 | met |" in text
-    assert "Not measured: `python -m bench broken` ended" in text
-    assert "python -m bench fast\n" in text
-    assert "Parts: rounds 5.\n" in text
-    assert f"{this_machine().cores} cores" in text
-    assert "Quick runs" not in text
-
-
-def test_the_page_shows_some_of_many_values_and_names_the_file_with_all(tmp_path: Path) -> None:
-    results = measured(tmp_path)
-    many = {f"case{number}_ms": float(number) for number in range(60)}
-    results.benchmarks[0] = msgspec.structs.replace(results.benchmarks[0], parts=many)
-
-    assert f"case{MAX_PARTS - 1}_ms {MAX_PARTS - 1}, and 12 more in `performance/results.json`.\n" in page(
-        results, "performance"
-    )
-
-
-def test_readme_has_its_benchmarks_in_its_own_order(tmp_path: Path) -> None:
-    results = measured(tmp_path)
-    (drain,) = (each for each in results.benchmarks if each.name == "drain_release")
-    other = msgspec.structs.replace(drain, name="ingest_throughput", doc="Throughput.")
-    results.benchmarks[:] = [other, drain]
-    text = readme("<!-- measured: x -->\n<!-- measured: end -->", results)
-
-    assert text.index(drain.doc.partition(".")[0]) < text.index("Throughput")
 
 
 def test_one_benchmark_is_measured_again_beside_the_results_of_the_others(tmp_path: Path) -> None:
@@ -114,28 +82,6 @@ def test_quick_runs_are_labelled_everywhere(tmp_path: Path) -> None:
 
     assert "**Quick runs on a busy machine.**" in page(results, "performance")
     assert "**Quick runs on a busy machine.**" in readme(MARKED, results)
-
-
-def test_the_part_of_readme_is_replaced(tmp_path: Path) -> None:
-    text = readme(MARKED, measured(tmp_path))
-
-    assert "old" not in text
-    assert "* Wait of a child: **12 times**\n<!-- measured: end -->\n\nrest\n" in text
-    assert text == readme(text, measured(tmp_path))
-
-
-def test_a_page_without_values_says_so() -> None:
-    unmeasured = [Result(name="x", doc="X.", error="no run is stored")]
-    text = page(Results(machine=this_machine(), quick=False, benchmarks=unmeasured), "performance")
-
-    assert "No run is stored yet." in text
-    assert "Measured on" not in text
-
-
-def test_a_readme_without_results_names_the_page() -> None:
-    text = readme(MARKED, Results(machine=this_machine(), quick=False, benchmarks=[]))
-
-    assert "](docs/performance.md).\n<!-- measured: end -->" in text
 
 
 @pytest.mark.parametrize(

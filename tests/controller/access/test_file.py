@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from controller.access.file import MAX_FILE_BYTES, read_access_file
-from controller.access.quotas import DEFAULT_LIMITS, UNLIMITED
-from controller.access.rules import OPEN, Right, Role
 from headgate.errors import ConfigError
+from shard.access.quotas import DEFAULT_LIMITS, UNLIMITED
+from shard.access.rules import OPEN, Right, Role
 
 ROOT = Path(__file__).resolve().parents[3]
 

@@ -16,13 +16,13 @@ from controller.backlog.service import (
     BacklogService,
 )
 from controller.leader.step_driver import StepDriver
-from coordinator.steps import complete
-from drain.external.table_mapping import ExternalView
 from drain.protocol import BacklogResponse, BacklogRow, DrainCheckError, ExternalBacklogQuery, ExternalBacklogResponse
+from drain.table_mapping import ExternalView
 from headgate.model import entries as e
 from headgate.protocol import messages as m
 from headgate.views.backlogs import SegmentBacklogInfo
 from metrics.events import BacklogUpdated
+from shard.steps import complete
 from tests.support.fakes.recording_observer import RecordingObserver
 from tests.support.samples.ledgers import WrittenLedger
 

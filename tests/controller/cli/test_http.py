@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from metrics.http_tokens import read_tokens
 from tests.headgate.cli.conftest import Invoke
+from web.tokens import read_tokens
 
 
 def test_each_token_is_printed_once_and_added_to_the_file(invoke: Invoke, tmp_path: Path) -> None:

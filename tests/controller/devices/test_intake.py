@@ -8,10 +8,10 @@ from collections.abc import Sequence
 import pytest
 from structlog.testing import capture_logs
 
-from controller.commit import TermEndedError
+from controller.chunk_writer.group_commit import TermEndedError
 from controller.devices.intake import REJECTION_LOG_INTERVAL_SECONDS
 from controller.devices.session_port import Delivery
-from controller.leadership.shard_load import message_cost
+from controller.leadership.policy.shard_load import message_cost
 from headgate.errors import TransportError
 from headgate.protocol import messages as m
 from tests.support.fakes.device_broker import FakeDeviceBroker, FakeDeviceSession

@@ -8,7 +8,6 @@ from contextlib import asynccontextmanager
 import pytest
 from structlog.testing import capture_logs
 
-from controller.access.rules import AccessRules, Right, Role
 from headgate.client.admin import Admin
 from headgate.client.connection import Client
 from headgate.client.consumer import Consumer
@@ -17,6 +16,7 @@ from headgate.client.producer_settings import ProducerSettings
 from headgate.errors import RequestRejectedError
 from headgate.model.entries import SubscriptionType
 from headgate.protocol import messages as m
+from shard.access.rules import AccessRules, Right, Role
 from tests.headgate.client.test_against_the_leader import client as client_of
 from tests.support.worlds.one_shard import CLUSTER, OneShard
 

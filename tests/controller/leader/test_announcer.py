@@ -5,9 +5,9 @@ import asyncio
 import msgspec
 import pytest
 
-from controller.commit import TermEndedError
-from controller.state.dedup_window import WINDOW
+from controller.chunk_writer.group_commit import TermEndedError
 from headgate.protocol import messages as m
+from shard.state.dedup_window import WINDOW
 from tests.support.worlds.one_shard import CLUSTER, OneShard
 from tests.support.worlds.producing_clients import batch, created, opened, serving
 

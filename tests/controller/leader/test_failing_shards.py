@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import pytest
 from structlog.testing import capture_logs
 
-from controller.leadership.transitions import Role
-from controller.status import daemon_status
+from controller.cluster.own_status import daemon_status
+from controller.leadership.policy.transitions import Role
 from headgate.ledger.paths import chunk_folder, chunk_path
 from metrics import events
 from tests.support.fakes.object_store import FakeStore, Fault, Operation

@@ -9,7 +9,7 @@ from itertools import pairwise
 import pytest
 from structlog.testing import capture_logs
 
-from controller.leadership.transitions import Event, Role
+from controller.leadership.policy.transitions import Event, Role
 from controller.snapshots.job import take_snapshot
 from headgate.ledger.paths import chunk_path, snapshot_path
 from headgate.model import entries as e

@@ -6,9 +6,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from controller.commit import EMPTY_CHUNK_BURST, EMPTY_CHUNK_INTERVAL_SECONDS, TermEndedError
-from controller.leadership.shard_load import message_cost
-from controller.leadership.transitions import Event
+from controller.chunk_writer.group_commit import EMPTY_CHUNK_BURST, EMPTY_CHUNK_INTERVAL_SECONDS, TermEndedError
+from controller.leadership.policy.shard_load import message_cost
+from controller.leadership.policy.transitions import Event
 from controller.settings.load import IngestSettings
 from headgate.protocol import messages as m
 from tests.support.fakes.broker import Message

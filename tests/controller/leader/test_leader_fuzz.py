@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controller.settings.load import IngestSettings
-from controller.state.shard_state import ShardState
 from headgate.protocol import messages as m
+from shard.state.shard_state import ShardState
 from tests.simulation.virtual_loop import VirtualLoop
 from tests.support.fakes.broker import Message
 from tests.support.samples.hostile_messages import hostile

@@ -6,12 +6,12 @@ import asyncio
 
 import pytest
 
-from controller.decisions.handlers import Deferred
 from controller.leader.operator_commands import MAX_PENDING, MAX_REMEMBERED, OperatorCommands
-from coordinator.decisions.refusal import Refusal
 from headgate.protocol import messages as m
 from metrics import events
 from metrics.noop_observer import NoopObserver
+from shard.requests.handlers import Deferred
+from shard.subscriptions.refusal import Refusal
 from tests.support.fakes.recording_observer import RecordingObserver
 from tests.support.waiting import until
 from tests.support.worlds.one_shard import OneShard

@@ -9,9 +9,6 @@ from contextlib import asynccontextmanager
 import pytest
 from structlog.testing import capture_logs
 
-from controller.access.quotas import DEFAULT_LIMITS, MAX_REFUSALS_PER_SECOND, Limits
-from controller.access.rules import AccessRules, Right, Role
-from controller.decisions.quota import IDLE_PRODUCER_MS
 from headgate.client.admin import Admin
 from headgate.client.connection import Client
 from headgate.client.consumer import Consumer
@@ -19,6 +16,9 @@ from headgate.client.producer import Producer, ProducerSettings
 from headgate.errors import RequestRejectedError
 from headgate.protocol import messages as m
 from metrics.label_values import Quota
+from shard.access.quotas import DEFAULT_LIMITS, MAX_REFUSALS_PER_SECOND, Limits
+from shard.access.rules import AccessRules, Right, Role
+from shard.requests.quota import IDLE_PRODUCER_MS
 from tests.headgate.client.test_against_the_leader import client as client_of
 from tests.support.worlds.one_shard import OneShard
 

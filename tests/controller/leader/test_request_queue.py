@@ -9,13 +9,13 @@ from itertools import pairwise
 
 import pytest
 
-from controller.decisions.handlers import Outcome, StepResult
 from controller.leader.leader import ShardLeader
 from controller.leader.request_queue import MAX_WAITING_REQUESTS, RequestQueue
 from controller.leader.step_driver import MAX_COST_PER_TURN, StepDriver
-from coordinator.decisions.refusal import Refusal
-from coordinator.steps import Steps
 from headgate.protocol import messages as m
+from shard.requests.handlers import Outcome, StepResult
+from shard.steps import Steps
+from shard.subscriptions.refusal import Refusal
 from tests.support.worlds.one_shard import CLUSTER, OneShard
 
 pytestmark = pytest.mark.looptime

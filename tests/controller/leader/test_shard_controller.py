@@ -9,7 +9,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from controller.chunk_writer.builder import ChunkBuilder
-from controller.leadership.transitions import Event, Role
+from controller.leadership.policy.transitions import Event, Role
 from controller.snapshots.job import take_snapshot
 from headgate.errors import ConfigError
 from headgate.ledger import chunk

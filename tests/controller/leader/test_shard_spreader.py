@@ -7,19 +7,19 @@ from contextlib import AsyncExitStack
 import pytest
 from structlog.testing import capture_logs
 
+from controller.connections.store import probe_writes
 from controller.leader.shard_spreader import EVACUATION_SECONDS, VIEW_INTERVAL_SECONDS
-from controller.leadership.instance_record import read_record
-from controller.leadership.readiness import BROKER_LOST_SECONDS, STABLE_SECONDS, STORE_LOST_SECONDS
-from controller.leadership.transfer_pace import MAX_IN_FLIGHT
-from controller.leadership.transitions import Role
+from controller.leadership.policy.instance_record import read_record
+from controller.leadership.policy.readiness import BROKER_LOST_SECONDS, STABLE_SECONDS, STORE_LOST_SECONDS
+from controller.leadership.policy.transfer_pace import MAX_IN_FLIGHT
+from controller.leadership.policy.transitions import Role
 from controller.settings.load import SpreadSettings
 from controller.snapshots.job import take_snapshot
-from controller.store_probe import probe_writes
-from coordinator.steps import ResultT, Steps, complete
 from headgate.errors import StoreUnavailableError
 from headgate.ledger.ledger import Ledger
 from headgate.model import entries as e
 from headgate.model.hashing import shard_of
+from shard.steps import ResultT, Steps, complete
 from tests.support.waiting import never, until
 from tests.support.worlds.contenders import Cluster, Contender
 

@@ -10,7 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from controller.chunk_writer.builder import ChunkBuilder
-from controller.leadership.transitions import Event, Role
+from controller.leadership.policy.transitions import Event, Role
 from headgate.errors import ConfigError
 from headgate.ledger.identity import identity_object
 from headgate.ledger.paths import IDENTITY_PATH, chunk_path

@@ -11,7 +11,7 @@ from itertools import pairwise
 import pytest
 
 from controller.leader.step_driver import SerialSteps, StepDriver, TurnBudget
-from coordinator.steps import Steps
+from shard.steps import Steps
 
 pytestmark = pytest.mark.looptime
 

@@ -10,7 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from controller.leadership.election import SeenQueue
-from controller.leadership.transitions import Event, Role
+from controller.leadership.policy.transitions import Event, Role
 from headgate.errors import StoreUnavailableError
 from headgate.model import entries as e
 from headgate.protocol import messages as m

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from amqtt.contexts import Action
 
-from controller.access.broker_rules import BrokerFormat, export
-from controller.access.rules import AccessRules, Right, Role
 from controller.local.amqtt_access import covers, parse_acl
 from controller.local.broker_access import BrokerAccess, hash_password, is_password
 from controller.local.embedded import find_mosquitto
+from shard.access.broker_rules import BrokerFormat, export
+from shard.access.rules import AccessRules, Right, Role
 
 ACL = export(
     AccessRules({"shop": (Right(Role.PRODUCER),), "sensor": (Right(Role.DEVICE, ("heat",)),)}),

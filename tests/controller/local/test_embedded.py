@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from controller.leadership.zookeeper import ZooKeeperElections
+from controller.leadership.zookeeper.elections import ZooKeeperElections
 from controller.local import embedded
 from controller.local.embedded import (
     EmbeddedBroker,
@@ -29,7 +29,7 @@ from controller.local.reserved_port import ReservedPort
 from controller.local.supervised_process import ProcessSpec, ProcessStartError, SupervisedProcess
 from headgate.backoff import Backoff
 from headgate.errors import ConfigError
-from headgate.restart_policy import RestartPolicy
+from headgate.process.restart_policy import RestartPolicy
 from tests.support.waiting import until
 
 needs_mosquitto = pytest.mark.skipif(find_mosquitto() is None, reason="mosquitto is not installed here; CI installs it")

@@ -18,7 +18,7 @@ from controller.local.broker_access import BrokerAccess
 from controller.local.certificates import LocalCertificateAuthority
 from controller.local.embedded import EmbeddedBroker, EmbeddedZooKeeper, find_mosquitto
 from controller.local.server_tls import ServerTls
-from headgate.tls import client_context
+from headgate.files.tls import client_context
 
 pytestmark = [pytest.mark.contract, pytest.mark.asyncio(loop_scope="module")]
 

@@ -9,8 +9,8 @@ import pytest
 from controller.local.broker_access import is_password
 from controller.local.security import LocalSecurity
 from controller.settings.load import HttpSettings, LedgerSettings, Settings
-from headgate.config import ClientConfig
-from metrics.http_tokens import read_tokens
+from headgate.settings.config import ClientConfig
+from web.tokens import read_tokens
 
 PLAIN = ClientConfig(cluster="local", broker_host="127.0.0.1", broker_port=1883, ledger_url="file:///x")
 

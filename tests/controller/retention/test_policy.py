@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.retention.policy import PruneDecision, RetentionRules, decide_pruning
-from coordinator.decisions.gate import compute_gate
-from coordinator.state.subscription import Subscription
-from coordinator.steps import complete
 from headgate.model.layout import Layout
+from shard.state.subscription import Subscription
+from shard.steps import complete
+from shard.subscriptions.gate import compute_gate
 
 HOUR = 3_600_000
 SPLIT = Layout.initial(1, 0).split(0, 10, 0)

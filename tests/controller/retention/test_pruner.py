@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 import structlog
 
-from controller.decisions.handlers import Decision
 from controller.leader.leader import ShardLeader
 from controller.settings.load import RetentionSettings
-from coordinator.decisions.refusal import Refusal
-from coordinator.steps import complete
 from headgate.errors import StoreUnavailableError
 from headgate.ledger.compacted import CompactedObject, Manifest, create_manifest
 from headgate.protocol import messages as m
+from shard.requests.handlers import Decision
+from shard.steps import complete
+from shard.subscriptions.refusal import Refusal
 from tests.support.worlds.one_shard import BareClient, OneShard
 
 pytestmark = pytest.mark.looptime

@@ -6,17 +6,17 @@ import asyncio
 
 import pytest
 
-from controller.commit import GroupCommit, TermEndedError
-from controller.leadership.transitions import Event
+from controller.chunk_writer.group_commit import GroupCommit, TermEndedError
+from controller.leadership.policy.transitions import Event
 from controller.retention.trimmer import LISTING_INTERVAL_SECONDS, Trimmer
 from controller.snapshots.job import take_snapshot
 from controller.snapshots.restore import catch_up
-from controller.state.shard_state import ShardState
-from coordinator.steps import complete_now
 from headgate.ledger.compacted import CompactedObject, Manifest, create_manifest
 from headgate.ledger.paths import snapshot_path
 from headgate.model import entries as e
 from metrics import events
+from shard.state.shard_state import ShardState
+from shard.steps import complete_now
 from tests.support.fakes.memory_ledger import LedgerInMemory
 from tests.support.fakes.recording_observer import RecordingObserver
 from tests.support.whole_state import everything

@@ -11,14 +11,14 @@ import msgspec
 import pytest
 import structlog
 
-from controller.access.quotas import Limits
-from controller.access.rules import AccessRules, Right, Role
 from controller.leader.leader import ShardLeader
 from controller.settings.load import ScalingSettings
 from headgate.ledger import chunk
 from headgate.model import entries as e
 from headgate.model.identifiers import ANONYMOUS
 from headgate.protocol import messages as m
+from shard.access.quotas import Limits
+from shard.access.rules import AccessRules, Right, Role
 from tests.support.worlds.one_shard import BareClient, OneShard
 
 pytestmark = pytest.mark.looptime

@@ -21,10 +21,10 @@ from controller.scaling.policy import (
     undrained_generations,
 )
 from controller.settings.load import ScalingSettings
-from controller.state.traffic import Rate
-from coordinator.state.subscription import RegisteredConsumer, Subscription
 from headgate.model.entries import NO_POLICY, TopicPolicy
 from headgate.model.layout import Layout
+from shard.state.subscription import RegisteredConsumer, Subscription
+from shard.state.traffic import Rate
 
 ON = ScalingSettings(split=True, merge=True, split_records_per_second=1000, split_bytes_per_second=100_000)
 LATER = 3_600_000

@@ -15,12 +15,12 @@ import pytest
 from controller.leader.step_driver import MAX_COST_PER_TURN
 from controller.snapshots import format as snapshots
 from controller.snapshots.format import SnapshotError, decode_steps, encode_snapshot
-from controller.state.dedup_window import FinishedBatch, FinishedBatches
-from controller.state.producers import ProducerState
-from controller.state.shard_state import ShardState
-from controller.state.topic import SegmentTail
 from headgate.ledger.checksum import SEAL_BYTES, seal
 from headgate.model import entries as e
+from shard.state.dedup_window import FinishedBatch, FinishedBatches
+from shard.state.producers import ProducerState
+from shard.state.shard_state import ShardState
+from shard.state.topic import SegmentTail
 from tests.support.samples.histories import History
 from tests.support.whole_state import decode_snapshot, everything
 

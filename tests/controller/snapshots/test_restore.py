@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from controller.snapshots.format import encode_snapshot
 from controller.snapshots.job import RETAINED_SNAPSHOTS, take_snapshot
 from controller.snapshots.restore import catch_up, load_newest_snapshot
-from controller.state.shard_state import ShardState
-from coordinator.steps import ResultT, Steps, complete_now
 from headgate.errors import LedgerError, LedgerFormatError, StoreUnavailableError
 from headgate.ledger.ledger import NAMES_PER_TURN, Ledger, run_start
 from headgate.ledger.paths import chunk_folder, chunk_name, snapshot_path
 from headgate.model import entries as e
+from shard.state.shard_state import ShardState
+from shard.steps import ResultT, Steps, complete_now
 from tests.support.fakes.memory_ledger import LedgerInMemory
 from tests.support.fakes.object_store import FakeStore
 from tests.support.whole_state import everything

@@ -12,11 +12,11 @@ import pytest
 from controller.snapshots.job import main
 from controller.snapshots.restore import apply_new_chunks
 from controller.snapshots.scheduler import SnapshotScheduler, due_shards
-from controller.state.shard_state import ShardState
 from headgate.ledger.ledger import Ledger
 from headgate.ledger.paths import snapshot_path
 from headgate.storage.object_store import LocalStore
 from metrics import events
+from shard.state.shard_state import ShardState
 from tests.support.fakes.recording_observer import RecordingObserver
 from tests.support.samples.ledgers import RandomLedger
 from tests.support.waiting import until

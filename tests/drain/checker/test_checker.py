@@ -11,7 +11,6 @@ from contextlib import asynccontextmanager
 import pytest
 
 from drain.checker.checker import SparkDrainChecker
-from drain.external.table_mapping import ExternalView
 from drain.protocol import (
     MAX_OPEN_REQUESTS,
     BacklogRequest,
@@ -25,6 +24,7 @@ from drain.protocol import (
     encode_line,
 )
 from drain.service.listener import DrainListener
+from drain.table_mapping import ExternalView
 from headgate.backoff import Backoff
 from metrics import events
 from tests.support.fakes.drain_service import FakeDrainService

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from controller.state.shard_state import ShardState
 from drain.backlog.merge import StateRow
 from drain.backlog.results import Result, publish_result, result_path
 from drain.checker.results_checker import TABLES_NOT_READ, ResultsChecker
-from drain.external.table_mapping import ExternalView
 from drain.protocol import CountedLedger, DrainCheckError, DrainQuery, ExternalBacklogQuery
+from drain.table_mapping import ExternalView
+from shard.state.shard_state import ShardState
 from tests.support.fakes.object_store import FakeStore
 from tests.support.samples.ledgers import RandomLedger, counted_by_hand
 

@@ -20,7 +20,7 @@ import pytest
 from drain.checker.supervisor import LOG_NAME, DrainSupervisor, SupervisorTimes, service_command
 from drain.service.service import parsed
 from headgate.backoff import Backoff
-from headgate.restart_policy import RestartPolicy
+from headgate.process.restart_policy import RestartPolicy
 from tests.support.waiting import until
 
 QUICK = SupervisorTimes(ping_interval=0.05, ping=30.0, retry=0.02, stop=30.0)

@@ -17,8 +17,8 @@ from drain.external.backlog import (
     opaque_backlog,
     unknown_reason,
 )
-from drain.external.table_mapping import AcknowledgementsTable, EntriesTable, ExternalTables, ExternalView
 from drain.protocol import ExternalBacklogQuery
+from drain.table_mapping import AcknowledgementsTable, EntriesTable, ExternalTables, ExternalView
 
 PLAIN = EntriesTable(path="p", segment="s", offset="o")
 SIZED = EntriesTable(path="p", segment="s", offset="o", size_bytes="b")

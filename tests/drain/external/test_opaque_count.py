@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from drain.backlog.merge import Backlog, StateRow
 from drain.external.count import count_external
 from drain.external.offset_facts import TableError
-from drain.external.table_mapping import AcknowledgementsTable, EntriesTable, ExternalTables, ExternalView
+from drain.table_mapping import AcknowledgementsTable, EntriesTable, ExternalTables, ExternalView
 from tests.support.samples.table_files import write_table
 
 pytestmark = pytest.mark.spark

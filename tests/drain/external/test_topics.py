@@ -14,9 +14,9 @@ from drain.backlog.counting import JvmGoneError, RunError
 from drain.backlog.merge import Backlog, StateRow, outstanding
 from drain.backlog.results import Result
 from drain.external.offset_facts import TableError
-from drain.external.table_mapping import AcknowledgementsTable, EntriesTable, ExternalTables, ExternalView
 from drain.external.topics import IDLE_FACTOR, NOT_MAPPED, NOT_YET, ExternalTopicCounter
 from drain.protocol import MAX_REASON_LENGTH, DrainQuery, ExternalBacklogQuery
+from drain.table_mapping import AcknowledgementsTable, EntriesTable, ExternalTables, ExternalView
 
 pytestmark = pytest.mark.looptime
 

@@ -8,10 +8,10 @@ import threading
 from typing import Any
 
 from drain.backlog.counting import ChunkBatch
-from drain.external.table_mapping import ExternalTables, ExternalView
 from drain.service import runner as runner_module
 from drain.service.runner import SparkRunner
 from drain.spark.fact_source import SparkFiles
+from drain.table_mapping import ExternalTables, ExternalView
 
 
 class Session:

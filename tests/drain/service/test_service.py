@@ -16,7 +16,6 @@ import pytest
 
 from drain.backlog.counting import ChunkBatch, JvmGoneError, RunError
 from drain.checker.checker import SparkDrainChecker
-from drain.external.table_mapping import ExternalView
 from drain.protocol import (
     DrainCheckError,
     DrainQuery,
@@ -30,8 +29,9 @@ from drain.protocol import (
 from drain.service import runner as runner_module
 from drain.service.runner import SparkRunner
 from drain.spark.fact_source import SparkFiles
+from drain.table_mapping import ExternalView
 from headgate.model import entries as e
-from headgate.parent_death_signal import with_parent_death_signal
+from headgate.process.parent_death_signal import with_parent_death_signal
 from tests.support.samples.ledgers import WrittenLedger
 from tests.support.waiting import until
 

@@ -11,7 +11,7 @@ import pytest
 
 from headgate.client.acknowledger import MAX_PENDING_RANGES, Acknowledger
 from headgate.errors import AcknowledgementsNotStoredError, NoLeaderError, RequestRejectedError
-from headgate.event_log import get_logger
+from headgate.log.event_log import get_logger
 from headgate.model.entries import SubscriptionType
 from headgate.protocol import messages as m
 

@@ -6,12 +6,12 @@ import asyncio
 
 import pytest
 
-from controller.state.shard_state import ShardState
 from headgate.client.admin import Admin
 from headgate.client.consumer import Consumer
 from headgate.client.producer import Producer
 from headgate.errors import FencedError, RequestRejectedError
 from headgate.protocol import messages as m
+from shard.state.shard_state import ShardState
 from tests.support.worlds.one_shard import OneShard
 from tests.support.worlds.one_shard_programs import SMALL, client, consume, create, in_order, produce, reader
 

@@ -10,14 +10,14 @@ import pytest
 
 from controller.settings.load import RetentionSettings
 from controller.snapshots.restore import catch_up
-from controller.state.shard_state import ShardState
-from coordinator.steps import complete_now
 from headgate.client.admin import Admin
 from headgate.client.consumer import Consumer
 from headgate.client.producer import Producer
 from headgate.errors import LedgerError, OtherHistoryError, PositionOutOfRangeError
 from headgate.ledger.paths import chunk_path
 from headgate.model.position_token import without_segments
+from shard.state.shard_state import ShardState
+from shard.steps import complete_now
 from tests.support.fakes.object_store import FakeStore
 from tests.support.worlds.one_shard import OneShard
 from tests.support.worlds.one_shard_programs import KEYS, client, consume, create, in_order, produce, reader

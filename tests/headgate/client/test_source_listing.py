@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from controller.decisions.source_listing import index_listing
-from controller.decisions.topic_import import plan_import
 from headgate.client.source_listing import read_layout, read_list_shards
 from headgate.errors import LayoutError
 from headgate.protocol.messages import ImportTopic, SegmentImport
+from shard.requests.source_listing import index_listing
+from shard.requests.topic_import import plan_import
 
 TOP = str(2**128 - 1)
 

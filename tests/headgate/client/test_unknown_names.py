@@ -6,10 +6,10 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from controller.access.rules import AccessRules, Right, Role
 from headgate.client.admin import Admin
 from headgate.client.unknown_names import MAX_NAMES_SHOWN, unknown_topic
 from headgate.errors import RequestRejectedError
+from shard.access.rules import AccessRules, Right, Role
 from tests.support.worlds.one_shard import OneShard
 from tests.support.worlds.one_shard_programs import client, create, reader
 

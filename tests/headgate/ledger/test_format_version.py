@@ -13,8 +13,6 @@ from controller.chunk_writer.builder import ChunkBuilder
 from controller.snapshots import format as snapshot_format
 from controller.snapshots.job import take_snapshot
 from controller.snapshots.restore import catch_up, load_newest_snapshot
-from controller.state.shard_state import ShardState
-from coordinator.steps import complete_now
 from drain.backlog import compacted_facts
 from drain.backlog.compacted_facts import encode_range_facts, read_compacted_facts
 from drain.spark.chunks import LedgerChunks
@@ -34,6 +32,8 @@ from headgate.reading.head import Head
 from headgate.reading.segment_reader import SegmentReader
 from headgate.reading.time_lookup import first_chunk_at
 from headgate.storage.object_store import LocalStore
+from shard.state.shard_state import ShardState
+from shard.steps import complete_now
 from tests.support.samples.object_formats import of_newer_format, of_older_format
 
 CHUNK_PATH = f"{chunk_folder(0)}/{chunk_name(1)}"

@@ -12,16 +12,16 @@ import msgspec
 import pytest
 from msgspec import inspect as shapes
 
-from controller.decisions.topic_commands import MAX_SEGMENTS
 from controller.settings.sections import MAX_SHARDS
-from controller.state.producers import MAX_SOURCE_POSITIONS
-from coordinator.decisions.gate import MAX_NAMED_BLOCKERS
-from coordinator.decisions.registration import MAX_CONSUMERS, MAX_SUBSCRIPTIONS
 from headgate.model.hashing import KEY_BUCKETS
 from headgate.protocol import messages as m
 from headgate.protocol.paging import PAGE_BYTES
 from headgate.transport.mqtt import MAX_OUTGOING_BYTES
 from headgate.transport.port import MAX_PAYLOAD_BYTES
+from shard.requests.topic_commands import MAX_SEGMENTS
+from shard.state.producers import MAX_SOURCE_POSITIONS
+from shard.subscriptions.gate import MAX_NAMED_BLOCKERS
+from shard.subscriptions.registration import MAX_CONSUMERS, MAX_SUBSCRIPTIONS
 
 NAME, LABEL, SENTENCE, WORD = 100, 128, 400, 12
 CHECKPOINT = 4 * 1024

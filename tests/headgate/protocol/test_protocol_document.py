@@ -11,20 +11,9 @@ import typing
 import msgspec
 import pytest
 
-from controller.access.quotas import MAX_REFUSALS_PER_SECOND
-from controller.access.rules import AccessRules, Right, Role
-from controller.decisions import verdicts
-from controller.decisions.deadline import judge_deadline
-from controller.decisions.topic_commands import MAX_SEGMENTS
-from controller.decisions.verdicts import Accept, Duplicate, Judgement, judge_batch, judge_term
 from controller.devices.confirmations import MAX_CORRELATION_BYTES, MAX_RESPONSE_TOPIC_BYTES
 from controller.leader.request_decoding import MAX_SEARCHED_BYTES, Malformed, read_request
-from controller.state.dedup_window import WINDOW
-from controller.state.shard_state import MAX_REMEMBERED_COMMANDS, ShardState
 from coordinator.assignment_reconciler import MAX_REPEATED_GRANTS
-from coordinator.decisions.refusal import Refusal
-from coordinator.decisions.registration import MAX_CONSUMERS, MAX_SUBSCRIPTIONS
-from coordinator.decisions.sessions import MISSED_HEARTBEATS
 from headgate.ledger.chunk import COLUMNS, RECORD_COLUMNS
 from headgate.ledger.paths import chunk_folder, chunk_name
 from headgate.model import entries as e
@@ -32,6 +21,17 @@ from headgate.model.hashing import key_bucket, key_hash, segment_hash
 from headgate.model.identifiers import ANONYMOUS
 from headgate.protocol import messages as m
 from headgate.protocol.batch_digest import batch_digest
+from shard.access.quotas import MAX_REFUSALS_PER_SECOND
+from shard.access.rules import AccessRules, Right, Role
+from shard.requests import verdicts
+from shard.requests.deadline import judge_deadline
+from shard.requests.topic_commands import MAX_SEGMENTS
+from shard.requests.verdicts import Accept, Duplicate, Judgement, judge_batch, judge_term
+from shard.state.dedup_window import WINDOW
+from shard.state.shard_state import MAX_REMEMBERED_COMMANDS, ShardState
+from shard.subscriptions.refusal import Refusal
+from shard.subscriptions.registration import MAX_CONSUMERS, MAX_SUBSCRIPTIONS
+from shard.subscriptions.sessions import MISSED_HEARTBEATS
 from tests.support.documents.markdown import sections, ticked
 from tests.support.documents.wire_shapes import NAME_PATTERN, STRUCTS, heading, rows
 from tests.support.worlds.one_shard import OneShard

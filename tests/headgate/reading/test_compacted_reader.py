@@ -10,11 +10,11 @@ import msgspec
 import pytest
 
 from headgate.errors import LedgerError
-from headgate.event_log import LogEvent
 from headgate.ledger.chunk_ranges import ChunkRange
 from headgate.ledger.compacted import Manifest, create_manifest, decode_compacted, manifest_path, read_manifest
 from headgate.ledger.ledger import Ledger
 from headgate.ledger.paths import chunk_folder, chunk_name
+from headgate.log.event_log import LogEvent
 from headgate.protocol import messages as m
 from headgate.reading.chunk_cache import ChunkCache
 from headgate.reading.compacted_reader import CompactedRecords, CompactedSlice

@@ -7,11 +7,11 @@ from itertools import count
 
 import pytest
 
-from controller.decisions.history import judge_history
-from controller.state.shard_state import ShardState
 from headgate.model import entries as e
 from headgate.protocol import messages as m
 from headgate.reading.known_history import KnownHistory
+from shard.requests.history import judge_history
+from shard.state.shard_state import ShardState
 
 History = list[int]
 """The term id of each chunk, from chunk 1 on."""

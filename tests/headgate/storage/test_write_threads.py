@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
-from collections.abc import Callable
 
 import pytest
 
@@ -102,19 +101,19 @@ async def test_the_threads_end_with_their_owner():
 
 def test_a_write_may_finish_after_its_loop_was_closed():
     threads = WriteThreads()
-    go: threading.Event = threading.Event()
-    ended: list[Callable[[], None]] = []
+    go, ended = threading.Event(), threading.Event()
 
     async def leave() -> None:
-        task = asyncio.create_task(threads.run(lambda: ended.append(go.wait(WAIT_SECONDS))))
+        task = asyncio.create_task(threads.run(lambda: ended.set() if go.wait(WAIT_SECONDS) else None))
         await asyncio.sleep(0)
         task.cancel()
 
     asyncio.run(leave())
     go.set()
-    asyncio.run(threads.run(lambda: ended.append("second")))
 
-    assert ended == [True, "second"]
+    assert ended.wait(WAIT_SECONDS)
+    asyncio.run(threads.run(ended.clear))
+    assert not ended.is_set()
 
 
 def _meet(barrier: threading.Barrier) -> None:

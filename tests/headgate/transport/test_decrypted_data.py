@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 
 from controller.local.certificates import LocalCertificateAuthority
-from headgate.tls import server_context
+from headgate.files.tls import server_context
 from headgate.transport.mqtt_persistent_session import MqttDelivery, MqttPersistentSession
 from headgate.transport.mqtt_timing import MqttTiming
 from tests.support.samples.client_configs import client_config

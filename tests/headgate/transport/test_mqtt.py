@@ -20,7 +20,7 @@ from paho.mqtt.client import Client as PahoClient
 from bench.harness.tcp_proxy import Proxy
 from controller.local.embedded import EmbeddedBroker
 from headgate.errors import TransportError
-from headgate.event_log import LogEvent
+from headgate.log.event_log import LogEvent
 from headgate.transport import mqtt
 from headgate.transport.mqtt import MqttTransport
 from headgate.transport.mqtt_packets import ArrivedMessage

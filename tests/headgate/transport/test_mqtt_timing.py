@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from headgate.client.connection import Client
-from headgate.config import ClientConfig
+from headgate.settings.config import ClientConfig
 from headgate.transport.broker_tls import BrokerTls, TlsSockets
 from headgate.transport.mqtt import MqttTransport
 from headgate.transport.mqtt_timing import MqttTiming

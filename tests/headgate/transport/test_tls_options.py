@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 import structlog
 
-from controller.broker_connection import BrokerConnection
+from controller.connections.broker import BrokerConnection
 from controller.leadership.session_secret import SessionSecret
 from controller.settings.load import BrokerSettings, LedgerSettings, Settings, load_settings, parse_settings
 from headgate.client.connection import Client
-from headgate.config import load_client_config
 from headgate.errors import ConfigError
-from headgate.event_log import LogEvent
+from headgate.log.event_log import LogEvent
+from headgate.settings.config import load_client_config
 from headgate.transport.tls_options import is_loopback, password_warning, tls_option_problem
 from tests.support.fakes.recording_observer import RecordingObserver
 from tests.support.samples.client_configs import client_config

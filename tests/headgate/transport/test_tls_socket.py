@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from controller.local.certificates import LocalCertificateAuthority
-from headgate.tls import client_context, server_context
+from headgate.files.tls import client_context, server_context
 from headgate.transport.tls_socket import RECEIVE_BYTES, TlsSocket
 
 NAME = "broker.example"

@@ -10,14 +10,14 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from xml.sax.saxutils import escape
 
-from controller.leadership.transitions import TRANSITIONS, Event, Role
-from coordinator.balancing.handover import HandoverState, plan
-from coordinator.balancing.target import AssignmentInput, assign
-from coordinator.decisions.gate import compute_gate
-from coordinator.state.subscription import Holding
+from controller.leadership.policy.transitions import TRANSITIONS, Event, Role
 from headgate.model.entries import SubscriptionType
 from headgate.model.hashing import SEGMENT_HASHES
 from headgate.model.layout import Layout, Segment
+from shard.balancing.handover import HandoverState, plan
+from shard.balancing.target import AssignmentInput, assign
+from shard.state.subscription import Holding
+from shard.subscriptions.gate import compute_gate
 
 FOLDER = Path(__file__).parents[3] / "docs" / "concepts"
 

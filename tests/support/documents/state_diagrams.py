@@ -11,7 +11,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TypeVar
 
-from controller.leadership.transitions import TRANSITIONS, Role
+from controller.leadership.policy.transitions import TRANSITIONS, Role
 from headgate.client.decisions.session_transitions import PHASES, Phase
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "state-machines.md"
@@ -28,7 +28,7 @@ actions in their order, in a diagram after a dash. An event that a state does no
 
 ## Leadership of a shard
 
-One daemon and one shard; the table and its rules are in `controller/leadership/transitions.py`.
+One daemon and one shard; the table and its rules are in `controller/leadership/policy/transitions.py`.
 
 {leadership}
 ## Producer session

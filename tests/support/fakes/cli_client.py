@@ -12,10 +12,7 @@ from typing import Any, Self, TextIO
 from msgspec.structs import replace
 
 from controller.cli.context import DaemonContext
-from controller.decisions.topic_import import import_topic
 from controller.settings.load import LogSettings
-from controller.state.shard_state import ShardState
-from coordinator.decisions.refusal import Refusal
 from headgate import (
     ClusterInfo,
     ConsumerInfo,
@@ -39,10 +36,13 @@ from headgate import (
     TopicInfo,
     UnprunedSegment,
 )
-from headgate.cli.records.topic_source import TopicSource
+from headgate.cli.topic_source import TopicSource
 from headgate.client.unknown_names import unknown_topic
 from headgate.errors import HeadgateError, NoLeaderError, RequestRejectedError
 from headgate.protocol import messages as m
+from shard.requests.topic_import import import_topic
+from shard.state.shard_state import ShardState
+from shard.subscriptions.refusal import Refusal
 from tests.support.worlds.command_shard import decided
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from controller.chunk_writer.builder import ChunkBuilder
 from controller.snapshots.job import take_snapshot
 from controller.snapshots.restore import catch_up
-from controller.state.shard_state import ShardState
-from coordinator.steps import complete_now
 from headgate.ledger.ledger import Ledger
 from headgate.ledger.paths import chunk_folder, chunk_name
 from headgate.model import entries as e
+from shard.state.shard_state import ShardState
+from shard.steps import complete_now
 from tests.support.fakes.object_store import FakeStore
 
 

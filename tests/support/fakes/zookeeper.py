@@ -33,7 +33,7 @@ from controller.leadership.election import (
     SuccessorReady,
     Suspended,
 )
-from controller.leadership.maintenance_record import MaintenanceRecord
+from controller.leadership.policy.maintenance_record import MaintenanceRecord
 from tests.support.fakes.zookeeper_state import NextWishes, Nomination, ServiceState, Session, place_of
 
 NOTICE_FRACTION = 0.4

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from headgate.config import ClientConfig
+from headgate.settings.config import ClientConfig
 
 
 def client_config(**fields: Any) -> ClientConfig:

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from controller.chunk_writer.builder import ChunkBuilder
-from controller.state.shard_state import ShardState
 from headgate.ledger.paths import chunk_folder, chunk_name
 from headgate.model import entries as e
 from headgate.model.hashing import KEY_BUCKETS
 from headgate.model.layout import SegmentState
+from shard.state.shard_state import ShardState
 
 RECORD_BYTES = 11
 EMPTY_CHUNKS = 0.1

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from controller.chunk_writer.builder import ChunkBuilder
-from controller.decisions.topic_commands import describe
-from controller.state.shard_state import ShardState
 from headgate.ledger.ledger import Ledger
 from headgate.model import entries as e
 from headgate.protocol.messages import TopicInfo
 from headgate.reading.time_lookup import positions_at
+from shard.requests.topic_commands import describe
+from shard.state.shard_state import ShardState
 from tests.support.fakes.object_store import FakeStore
 from tests.support.samples.compaction import compact
 

@@ -14,7 +14,7 @@ from headgate.views.subscriptions import (
     SubscriptionInfo,
 )
 from headgate.views.topics import ExternalSource, SegmentInfo, TopicInfo
-from metrics.api.documents import (
+from web.api.documents import (
     DaemonDocument,
     DaemonShard,
     DrainingSegment,
@@ -24,8 +24,8 @@ from metrics.api.documents import (
     TopicDocument,
     TopicSummary,
 )
-from metrics.api.overview import DaemonPart, Overview, merged
-from metrics.api.source import NotAnsweredError, UnknownNameError
+from web.api.overview import DaemonPart, Overview, merged
+from web.api.source import NotAnsweredError, UnknownNameError
 
 NOW_MS = 1_700_000_000_000
 HOSTILE = "<script>alert(1)</script>\U0001f600&\"'"

@@ -20,7 +20,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from headgate.child_process import ChildProcess
+from headgate.process.child_process import ChildProcess
 from tests.support.servers.programs import wait_until, whole_lines
 
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome")

@@ -17,7 +17,7 @@ from kazoo.client import KazooClient
 from kazoo.security import make_digest_acl
 
 from controller.settings.load import ZooKeeperSettings
-from headgate.config import ClientConfig
+from headgate.settings.config import ClientConfig
 from tests.support.samples.record_rows import record_rows
 from tests.support.servers.programs import (
     TIMEOUT_FACTOR,

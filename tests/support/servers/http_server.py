@@ -8,12 +8,12 @@ import aiohttp
 from prometheus_client import CollectorRegistry
 
 from metrics.health import judge_health
-from metrics.http import CACHE_SECONDS, HttpServer
 from metrics.instruments import Instruments
 from metrics.noop_observer import NoopObserver
 from metrics.status import DaemonStatus, ShardStatus
 from tests.support.samples.status_documents import FakeSource
 from tests.support.samples.status_values import HEALTHY_FACTS
+from web.server import CACHE_SECONDS, HttpServer
 
 DAEMON_STATUS = DaemonStatus(
     instance="one",

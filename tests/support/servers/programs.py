@@ -21,9 +21,9 @@ from typing import Any, Self, TypeVar
 import psutil
 
 from controller.settings.load import Settings
-from headgate.child_process import ChildProcess
-from headgate.parent_death_signal import with_parent_death_signal
-from headgate.tls import client_context
+from headgate.files.tls import client_context
+from headgate.process.child_process import ChildProcess
+from headgate.process.parent_death_signal import with_parent_death_signal
 
 Answer = TypeVar("Answer")
 

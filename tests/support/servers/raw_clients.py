@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from headgate.client.connection import Client
-from headgate.config import ClientConfig
+from headgate.settings.config import ClientConfig
 from headgate.transport.mqtt import MqttTransport
 
 

@@ -9,8 +9,8 @@ from controller.local.broker_access import BrokerAccess
 from controller.local.embedded import EmbeddedBroker
 from controller.local.server_tls import ServerTls
 from controller.local.supervised_process import ProcessSpec
-from headgate.config import ClientConfig
-from headgate.secret_file import read_secret
+from headgate.files.secret_file import read_secret
+from headgate.settings.config import ClientConfig
 from trials.cluster import LocalCluster
 
 

@@ -2,7 +2,7 @@
 
 They are small: two workers with one core, heaps of a few hundred megabytes. They listen on free
 loopback ports, write below one folder, and are killed with this process
-(headgate.parent_death_signal).
+(headgate.process.parent_death_signal).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 import pyspark
 
 from drain.spark.java import find_java
-from headgate.parent_death_signal import with_parent_death_signal
+from headgate.process.parent_death_signal import with_parent_death_signal
 from tests.support.servers.class_archive import SMALL_JVM, archive_options
 
 START_SECONDS = 240

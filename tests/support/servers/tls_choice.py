@@ -16,7 +16,7 @@ WITH_TLS: Final = frozenset(
         "test_seek.py",
         "test_sessions.py",
         "test_shared_subscription.py",
-        "test_top.py",
+        "test_status_watch.py",
         "test_tutorial.py",
         "test_two_daemons.py",
     }

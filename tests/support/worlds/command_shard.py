@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from controller.decisions.handlers import Decision, Steps
-from controller.state.shard_state import ShardState
-from coordinator.decisions.refusal import Refusal
 from headgate.model import entries as e
+from shard.requests.handlers import Decision, Steps
+from shard.state.shard_state import ShardState
+from shard.subscriptions.refusal import Refusal
 
 
 class CommandShard:

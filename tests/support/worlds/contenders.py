@@ -12,7 +12,6 @@ from typing import Final
 from prometheus_client import CollectorRegistry
 
 from controller.access.control import AccessControl
-from controller.access.rules import OPEN
 from controller.leader.context import LeaderContext
 from controller.leader.election_events import ElectionEvents
 from controller.leader.leader import ShardLeader
@@ -21,18 +20,19 @@ from controller.leader.shard_spreader import ShardSpreader
 from controller.leader.standby_memory import StandbyMemory
 from controller.leader.step_driver import SerialSteps, TurnBudget
 from controller.leadership.election import ElectionEvent, Lost
-from controller.leadership.instance_record import InstanceRecord
 from controller.leadership.ledger_identity import LedgerIdentity
-from controller.leadership.shard_leaders import ShardLeaders
-from controller.leadership.transitions import Event, Role
+from controller.leadership.policy.instance_record import InstanceRecord
+from controller.leadership.policy.shard_leaders import ShardLeaders
+from controller.leadership.policy.transitions import Event, Role
 from controller.settings.load import IngestSettings, RetentionSettings, ScalingSettings, SpreadSettings
-from controller.state.shard_state import ShardState
 from headgate.ledger.compacted import delete_compacted_segments
 from headgate.ledger.identity import identity_object
 from headgate.ledger.ledger import Ledger
 from headgate.ledger.paths import IDENTITY_PATH
 from headgate.model import entries as e
 from metrics.instruments import Instruments
+from shard.access.rules import OPEN
+from shard.state.shard_state import ShardState
 from tests.support.fakes.broker import FakeBroker
 from tests.support.fakes.object_store import FakeStore
 from tests.support.fakes.zookeeper import FakeZooKeeper

@@ -24,8 +24,8 @@ from controller.leadership.election import (
     Released,
     SuccessorReady,
 )
-from controller.leadership.zookeeper import RECONCILE_INTERVAL_SECONDS, ZooKeeperElections
-from controller.leadership.zookeeper_connection import DigestUser, ZooKeeperCredentials
+from controller.leadership.zookeeper.connection import DigestUser, ZooKeeperCredentials
+from controller.leadership.zookeeper.elections import RECONCILE_INTERVAL_SECONDS, ZooKeeperElections
 from controller.local.embedded import EmbeddedZooKeeper
 from tests.support.fakes.zookeeper import FakeZooKeeper
 from tests.support.servers.secure_zookeeper import SecureZooKeeper

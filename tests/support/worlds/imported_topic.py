@@ -1,8 +1,8 @@
 """An external topic, as the shard's state has it after an import."""
 
-from controller.state.shard_state import ShardState
-from controller.state.topic import Topic
 from headgate.model import entries as e
+from shard.state.shard_state import ShardState
+from shard.state.topic import Topic
 
 
 def imported_topic(*segments: e.ImportedSegment, positions: e.Positions = "offsets") -> Topic:

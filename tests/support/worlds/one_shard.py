@@ -13,26 +13,26 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 
 from controller.access.control import AccessControl
-from controller.access.rules import OPEN
-from controller.commit import TermEndedError
+from controller.chunk_writer.group_commit import TermEndedError
+from controller.cluster.own_status import summaries
 from controller.devices.session_port import OpenSession
 from controller.leader.context import LeaderContext
 from controller.leader.leader import ShardLeader
 from controller.leader.term_chunk import first_chunk
-from controller.leadership.maintenance_record import MaintenanceRecord
+from controller.leadership.policy.maintenance_record import MaintenanceRecord
 from controller.settings.load import IngestSettings, RetentionSettings, ScalingSettings
-from controller.state.shard_state import ShardState
-from controller.status import summaries
 from coordinator.ports import CoordinatorSettings
 from drain.protocol import DrainedResponse, DrainQuery
 from headgate.ledger.compacted import delete_compacted_segments
 from headgate.ledger.ledger import Ledger
 from headgate.protocol import messages as m
-from metrics.api.overview import Overview, merged
 from metrics.instruments import Instruments
+from shard.access.rules import OPEN
+from shard.state.shard_state import ShardState
 from tests.support.fakes.broker import FakeBroker
 from tests.support.fakes.object_store import FakeStore
 from tests.support.samples.status_documents import part, shard_document
+from web.api.overview import Overview, merged
 
 CLUSTER = "test"
 BEGAN_MS = 1_767_225_600_000

@@ -18,9 +18,9 @@ from typing import Self
 
 from bench.harness.raw_client import RawClient
 from headgate import Admin, Consumer, Producer
+from headgate.files.tls import client_context
 from headgate.model import entries as e
 from headgate.protocol import messages as m
-from headgate.tls import client_context
 from tests.support.samples.record_rows import record_rows
 from tests.support.servers.cluster import ONE_USER_OF_EACH_ROLE, Daemon, SecuredTestCluster
 from tests.support.servers.programs import metric, wait_until

@@ -11,18 +11,18 @@ import math
 import random
 from collections.abc import Callable
 
-from controller.state.shard_state import ShardState
-from controller.state.topic import Topic
-from coordinator.decisions.gate import is_gated
-from coordinator.decisions.refusal import Refusal
-from coordinator.decisions.two_witnesses import DrainClaim
 from coordinator.ports import CoordinatorSettings
-from coordinator.state.subscription import Subscription
 from coordinator.subscription_coordinator import SubscriptionCoordinator
 from drain.protocol import DrainCheckError
 from headgate.model import entries as e
 from headgate.model.bucket_ranges import SegmentSlice, overlaps, segment_of, slice_of
 from headgate.protocol import messages as m
+from shard.state.shard_state import ShardState
+from shard.state.subscription import Subscription
+from shard.state.topic import Topic
+from shard.subscriptions.gate import is_gated
+from shard.subscriptions.refusal import Refusal
+from shard.subscriptions.two_witnesses import DrainClaim
 from tests.support.fakes.recording_observer import RecordingObserver
 
 START_MS = 1_700_000_000_000

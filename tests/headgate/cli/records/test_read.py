@@ -8,7 +8,7 @@ from typing import NoReturn
 import pytest
 
 from headgate.cli.records.record_format import record_formatter
-from headgate.cli.records.topic_source import TopicSource
+from headgate.cli.topic_source import TopicSource
 from headgate.errors import HeadgateError
 from headgate.model.hashing import segment_hash
 from headgate.reading.topic_reader import LedgerRecord

@@ -8,8 +8,8 @@ import pytest
 
 from headgate import ExternalSource, TopicInfo
 from headgate.cli.main import main
-from headgate.config import ClientConfig
 from headgate.protocol.backlog import summarize_backlog
+from headgate.settings.config import ClientConfig
 from headgate.views.backlogs import SegmentBacklogInfo
 
 

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from headgate.cli.terminal.logs import start_logs
-from headgate.event_log import get_logger
+from headgate.log.event_log import get_logger
 
 
 class Terminal(io.StringIO):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from headgate.cli.records.topic_source import TopicSource
+from headgate.cli.topic_source import TopicSource
 from headgate.cli.topics.files import location
 from tests.headgate.cli.conftest import Invoke
 from tests.headgate.cli.records.test_read import never

@@ -6,7 +6,8 @@ import msgspec
 import pytest
 
 from headgate import TopicPolicy
-from headgate.cli.topics.segment_tree import draw_topic, format_bytes
+from headgate.cli.terminal.rates import format_bytes
+from headgate.cli.topics.segment_tree import draw_topic
 from tests.support.fakes.cli_client import segment, topic
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from headgate.cli.records.topic_source import TopicSource
+from headgate.cli.topic_source import TopicSource
 from headgate.errors import DeliveryFailedError
 from tests.headgate.cli.conftest import Invoke
 from tests.headgate.cli.records.test_producer import info

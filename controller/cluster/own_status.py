@@ -1,0 +1,322 @@
+"""Collects the status of this daemon as values: counts at once, documents over turns of the event loop."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
+
+from controller.leader.leader import ShardLeader
+from controller.leader.shard_controller import ShardController
+from coordinator.subscription_coordinator import SubscriptionCoordinator
+from headgate.model.layout import SegmentState
+from headgate.protocol.backlog import estimate_drain
+from headgate.views.backlogs import BacklogInfo
+from headgate.views.cluster import MAX_BLOCKING_SEGMENTS, SubscriptionSummary
+from metrics.status import DaemonStatus, ShardCounts, ShardStatus
+from shard.reporting.progress import unacknowledged
+from shard.requests import topic_commands
+from shard.state.subscription import Subscription
+from shard.state.topic import Topic
+from shard.state.topic_view import TopicSnapshot
+from shard.steps import Steps, parts
+from shard.subscriptions.gate import Gate, tracks_acknowledgements
+from web.api.documents import (
+    DaemonShard,
+    DrainingSegment,
+    GracePeriod,
+    SubscriptionDocument,
+    TopicDocument,
+    TopicSummary,
+)
+from web.api.overview import total_backlog
+from web.api.source import UnknownNameError
+
+RATE_WINDOW_MS = 30_000
+"""Of the rate of a topic: three slots of the traffic that the leader counts."""
+
+
+def daemon_status(instance: str, cluster: str, controllers: Iterable[ShardController]) -> DaemonStatus:
+    """Return the counts of all shards."""
+    return DaemonStatus(
+        instance=instance,
+        cluster=cluster,
+        shards=tuple(_shard(controller) for controller in controllers),
+    )
+
+
+def shard_documents(status: DaemonStatus) -> tuple[DaemonShard, ...]:
+    return tuple(
+        DaemonShard(
+            shard=each.shard,
+            role=each.role,
+            leader_epoch=each.leader_epoch,
+            head_chunk=each.head,
+            fault=each.fault,
+            producers=each.producers,
+            in_flight_batches=each.in_flight_batches,
+            queue_bytes=each.queue_bytes,
+        )
+        for each in status.shards
+    )
+
+
+# Summaries
+
+
+async def summaries(
+    instance: str, leaders: Sequence[ShardLeader]
+) -> tuple[tuple[TopicSummary, ...], tuple[SubscriptionSummary, ...]]:
+    """Return all topics and subscriptions of ``leaders`` in a line each, made over turns of the loop."""
+    topics: list[TopicSummary] = []
+    subscriptions: list[SubscriptionSummary] = []
+    for leader in leaders:
+        for name in sorted(leader.state.topics):
+            topic = leader.state.topics.get(name)
+            if topic is None:
+                continue  # It was deleted since the loop began.
+            summary, own = await _topic_summary(instance, leader, topic)
+            topics.append(summary)
+            subscriptions += own
+    return tuple(topics), tuple(subscriptions)
+
+
+async def _topic_summary(
+    instance: str, leader: ShardLeader, topic: Topic
+) -> tuple[TopicSummary, tuple[SubscriptionSummary, ...]]:
+    own: list[SubscriptionSummary] = []
+    counted = await _counted(leader, topic)
+    stored = topic.external is None
+    records, size_bytes, rate = await leader.driver.complete(_amounts(topic, leader.now_ms()))
+    for subscription in list(topic.subscriptions.values()):
+        coordinator = leader.subscription_registry.find(subscription.subscription_id)
+        if coordinator is not None:
+            own.append(
+                await leader.driver.complete(
+                    _subscription_summary(
+                        instance,
+                        topic,
+                        subscription,
+                        coordinator,
+                        counted.get((topic.name, subscription.name)),
+                        rate if stored else None,
+                    )
+                )
+            )
+    return TopicSummary(
+        topic=topic.name,
+        shard=leader.state.shard,
+        daemon=instance,
+        external=not stored,
+        active_segments=topic.layout.active_count,
+        sealed_segments=len(topic.layout.segments) - topic.layout.active_count,
+        records=records if stored else None,
+        size_bytes=size_bytes if stored else None,
+        stored_per_second=rate if stored else None,
+        subscriptions=len(own),
+        connected_consumers=sum(each.connected_consumers for each in own),
+        blocked_segments=sum(each.blocked_segments for each in own),
+        backlog_records=total_backlog(own),
+    ), tuple(own)
+
+
+def _amounts(topic: Topic, now_ms: int) -> Steps[tuple[int, int, float]]:
+    """Return records, bytes, and the rate over all segments; a segment sealed long ago adds nothing to it."""
+    tails = dict(topic.tails)
+    records = size_bytes = 0
+    rate = 0.0
+    for cost, some in parts(list(tails.values())):
+        yield cost
+        for tail in some:
+            records += tail.next_offset
+            size_bytes += tail.size_bytes
+            rate += tail.traffic.rate(now_ms, RATE_WINDOW_MS).records
+    return records, size_bytes, rate
+
+
+async def _counted(leader: ShardLeader, topic: Topic) -> Mapping[tuple[str, str], BacklogInfo]:
+    """Return the newest counts of Spark. Those of an external topic are its backlogs, so they are merged again."""
+    if topic.external is None:
+        return leader.backlogs.counted
+    found = await leader.backlogs.latest(lambda name, _: name == topic.name)
+    return {(each.topic, each.subscription): each for each in found}
+
+
+def _subscription_summary(
+    instance: str,
+    topic: Topic,
+    subscription: Subscription,
+    coordinator: SubscriptionCoordinator,
+    counted: BacklogInfo | None,
+    stored_per_second: float | None,
+) -> Steps[SubscriptionSummary]:
+    """Summarize a subscription. ``stored_per_second``: of its topic, by the leader's count; None: Spark's applies."""
+    yield coordinator.size
+    backlog, draining = yield from _progress(subscription.snapshot(), TopicSnapshot.of(topic), coordinator.gate)
+    stored = acknowledged = oldest_ms = None
+    if counted is not None and counted.counted_by == "spark":
+        stored, acknowledged, oldest_ms = (
+            counted.stored_per_second,
+            counted.acknowledged_per_second,
+            counted.oldest_ms,
+        )
+        backlog = counted.records if topic.external is not None else backlog
+    tracked = tracks_acknowledgements(subscription.type)
+    outlook, seconds = estimate_drain(backlog, stored, acknowledged, tracked=tracked)
+    return SubscriptionSummary(
+        topic=topic.name,
+        subscription=subscription.name,
+        type=subscription.type,
+        daemon=instance,
+        connected_consumers=coordinator.connected_consumers,
+        disconnected_consumers=coordinator.consumers - coordinator.connected_consumers,
+        blocked_segments=len(coordinator.blocked),
+        draining_segments=draining,
+        blocked_since_ms=coordinator.blocked_since_ms,
+        outlook=outlook,
+        backlog_records=backlog if tracked else None,
+        oldest_ms=oldest_ms if backlog else None,
+        stored_per_second=stored if stored_per_second is None else stored_per_second,
+        acknowledged_per_second=acknowledged,
+        drained_in_seconds=seconds,
+        unknown_reason="" if counted is None else counted.unknown_reason,
+        blocking_segments=_blocking(topic, coordinator.gate),
+    )
+
+
+def _blocking(topic: Topic, gate: Gate) -> tuple[int, ...]:
+    """Return the first readable segments that block others."""
+    if not gate.blocked:
+        return ()
+    segments = topic.layout.segments
+    return tuple(islice((each for each in gate.grantable if segments[each].children), MAX_BLOCKING_SEGMENTS))
+
+
+def _progress(subscription: Subscription, topic: TopicSnapshot, gate: Gate) -> Steps[tuple[int | None, int]]:
+    """Return the backlog by the leader's own count, and the number of draining segments."""
+    records: int | None = 0
+    draining = 0
+    for cost, some in parts(sorted(topic.layout.segments)):
+        yield cost
+        for segment in some:
+            count = unacknowledged(subscription, topic, segment)
+            records = None if records is None or count is None else records + count.records
+            sealed = topic.layout.segments[segment].state is SegmentState.SEALED
+            draining += sealed and segment not in gate.retired and segment not in gate.blocked
+    return records, draining if tracks_acknowledgements(subscription.type) else 0
+
+
+# Documents
+
+
+async def topic_document(instance: str, leader: ShardLeader, name: str) -> TopicDocument:
+    """Return one topic. Raises UnknownNameError."""
+    topic = _find(leader, name)
+    summary, own = await _topic_summary(instance, leader, topic)
+    return TopicDocument(
+        as_of_ms=leader.now_ms(),
+        daemon=instance,
+        summary=summary,
+        topic=topic_commands.describe(topic, leader.state.shard),
+        subscriptions=own,
+    )
+
+
+async def subscription_document(
+    instance: str, leader: ShardLeader, name: str, subscription: str
+) -> SubscriptionDocument:
+    """Return one subscription of topic ``name``. Raises UnknownNameError."""
+    topic = _find(leader, name)
+    found = topic.subscriptions.get(subscription)
+    coordinator = None if found is None else leader.subscription_registry.find(found.subscription_id)
+    if found is None or coordinator is None:
+        raise UnknownNameError(f"topic {name!r} has no subscription {subscription!r}")
+    counted = (await _counted(leader, topic)).get((name, subscription))
+    _, _, rate = await leader.driver.complete(_amounts(topic, leader.now_ms()))
+    own = rate if topic.external is None else None
+    summary = await leader.driver.complete(_subscription_summary(instance, topic, found, coordinator, counted, own))
+    (backlog,) = await leader.backlogs.latest(lambda *each: each == (name, subscription)) or (None,)
+    if backlog is None:
+        raise UnknownNameError(f"subscription {subscription!r} of topic {name!r} has just been deleted")
+    described = await leader.driver.complete(coordinator.describe_in_steps())
+    context = coordinator.explanation_context(leader.drain_problem())
+    return SubscriptionDocument(
+        as_of_ms=leader.now_ms(),
+        daemon=instance,
+        summary=summary,
+        subscription=described,
+        backlog=backlog,
+        layout=topic_commands.describe(topic, leader.state.shard).segments,
+        draining=_draining(coordinator, backlog),
+        grace_periods=tuple(
+            GracePeriod(consumer=each.consumer, disconnected_at_ms=each.disconnected_at_ms)
+            for each in found.consumers.values()
+            if each.disconnected_at_ms is not None
+        ),
+        next_drain_check_seconds=context.next_poll_seconds,
+        drain_problem=context.drain_problem,
+    )
+
+
+def _find(leader: ShardLeader, name: str) -> Topic:
+    topic = leader.state.topics.get(name)
+    if topic is None:
+        raise UnknownNameError(f"there is no topic {name!r}")
+    return topic
+
+
+def _draining(coordinator: SubscriptionCoordinator, backlog: BacklogInfo) -> tuple[DrainingSegment, ...]:
+    """Return the segments that block others, with the leader's own rates: they need no Spark."""
+    records = {each.segment: each.records for each in backlog.segments}
+    return tuple(
+        DrainingSegment(
+            segment=segment,
+            backlog_records=records.get(segment),
+            acknowledged_per_second=outlook.records_per_second,
+            expected_seconds=outlook.expected_seconds,
+        )
+        for segment, outlook in coordinator.drain_outlooks(records).items()
+    )
+
+
+# Counts
+
+
+def _counts(leader: ShardLeader) -> ShardCounts:
+    layouts = [topic.layout for topic in leader.state.topics.values()]
+    coordinators = leader.subscription_registry.coordinators
+    active, connected = sum(each.active_count for each in layouts), sum(c.connected_consumers for c in coordinators)
+    return ShardCounts(
+        active_segments=active,
+        sealed_segments=sum(len(each.segments) for each in layouts) - active,
+        connected_consumers=connected,
+        consumers_in_grace=sum(c.consumers for c in coordinators) - connected,
+        longest_blocked_seconds=max((c.longest_blocked_seconds for c in coordinators), default=0.0),
+    )
+
+
+def _shard(controller: ShardController) -> ShardStatus:
+    leader = controller.leader
+    role = controller.leadership.role.value
+    if leader is None:
+        return ShardStatus(
+            shard=controller.shard,
+            role=role,
+            leader_epoch=controller.following_epoch,
+            head=controller.following_chunk,
+            fault=controller.fault or "",
+            keeps_state=controller.keeps_state,
+            replay_lag_seconds=controller.replay_lag_seconds,
+        )
+    state, commit = leader.state, leader.commit
+    return ShardStatus(
+        shard=controller.shard,
+        role=role,
+        leader_epoch=leader.leader_epoch,
+        head=commit.durable,
+        producers=len(state.producers),
+        named_producers=state.producers.named,
+        in_flight_batches=commit.queued_batches,
+        waiting_requests=len(leader.waiting_requests),
+        queue_bytes=commit.queued_bytes,
+        counts=_counts(leader),
+    )

@@ -1,0 +1,162 @@
+"""Asks the other daemons of the cluster for what they lead, over their HTTP API.
+
+1. ZooKeeper names the live daemons and where they listen. While it does not answer, the last list counts.
+2. A request carries a token that only daemons can make (`SessionSecret.http_token`): it is valid for one
+   receiver and some minutes, and reads what any token reads.
+3. Each answer has a time limit and a size limit, and the number of requests in flight is bounded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack
+from typing import Final, Self, TypeVar
+from urllib.parse import quote
+
+import aiohttp
+import msgspec
+
+from controller.leadership.policy.instance_record import read_record
+from headgate.errors import HeadgateError
+from web.api.documents import (
+    DaemonDocument,
+    ErrorDocument,
+    SubscriptionDocument,
+    SubscriptionPage,
+    TopicDocument,
+    TopicPage,
+)
+from web.api.overview import DaemonPart
+from web.api.source import NotAnsweredError, UnknownNameError
+
+TIMEOUT_SECONDS: Final = 2.0
+"""Longest wait for an answer: a page with one slow daemon still appears in time."""
+MAX_ANSWER_BYTES: Final = 32 * 1024 * 1024
+"""Twice the largest subscription: 4095 segments, 1000 consumers."""
+MAX_REQUESTS: Final = 8
+PAGE_ROWS: Final = 1000
+MAX_PAGES: Final = 20
+
+DocumentT = TypeVar("DocumentT")
+PageT = TypeVar("PageT", TopicPage, SubscriptionPage)
+NOT_FOUND: Final = 404
+
+
+def addresses(instances: Mapping[str, bytes]) -> dict[str, str]:
+    """Return daemon → URL for each live daemon; empty if what it registered names none."""
+    urls = {name: read_record(data).url for name, data in instances.items()}
+    return {name: url if url.startswith(("http://", "https://")) else "" for name, url in urls.items()}
+
+
+class Peers:
+    """The other daemons. An async context manager: its connections live as long as it is entered."""
+
+    def __init__(
+        self, instance: str, tls: Callable[[], ssl.SSLContext], *, timeout_seconds: float = TIMEOUT_SECONDS
+    ) -> None:
+        """``tls`` is called for each connection to a daemon with TLS."""
+        self.token_for: Callable[[str], str] = lambda _: ""
+        """Receiver → token; set once the daemon has joined its cluster."""
+        self.known: dict[str, str] = {}
+        """Daemon → URL, of all live daemons."""
+        self._instance = instance
+        self._tls = tls
+        self._timeout_seconds = timeout_seconds
+        self._requests = asyncio.Semaphore(MAX_REQUESTS)
+        self._stack = AsyncExitStack()
+        self._session: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> Self:
+        # Each request has a connection of its own: an idle one would count at the peer's listener.
+        connector = aiohttp.TCPConnector(force_close=True)
+        self._session = await self._stack.enter_async_context(
+            aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar())
+        )
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._session = None
+        await self._stack.aclose()
+
+    async def parts(self) -> list[DaemonPart]:
+        """Return what the other daemons know; those that do not answer are ``unreachable``."""
+        return list(await asyncio.gather(*(self._part(name) for name in sorted(self.known) if name != self._instance)))
+
+    async def topic(self, daemon: str, topic: str) -> TopicDocument:
+        """Return one topic. Raises UnknownNameError or NotAnsweredError."""
+        return await self._get(daemon, f"/topics/{quote(topic, safe='')}?scope=daemon", TopicDocument)
+
+    async def subscription(self, daemon: str, topic: str, subscription: str) -> SubscriptionDocument:
+        """Return one subscription. Raises UnknownNameError or NotAnsweredError."""
+        path = f"/topics/{quote(topic, safe='')}/subscriptions/{quote(subscription, safe='')}?scope=daemon"
+        return await self._get(daemon, path, SubscriptionDocument)
+
+    async def _part(self, name: str) -> DaemonPart:
+        url = self.known.get(name) or None
+        try:
+            async with asyncio.timeout(self._timeout_seconds):
+                document = await self._get(name, "/daemon", DaemonDocument)
+                topics: list[TopicPage] = []
+                subscriptions: list[SubscriptionPage] = []
+                if any(each.role == "leading" for each in document.shards):
+                    topics = await self._pages(name, "/topics", TopicPage)
+                    subscriptions = await self._pages(name, "/subscriptions", SubscriptionPage)
+        except (HeadgateError, TimeoutError) as error:
+            problem = str(error) or f"daemon {name!r} did not answer within {self._timeout_seconds:g} s"
+            return DaemonPart(daemon=DaemonDocument(daemon=name, url=url, state="unreachable", problem=problem))
+        return DaemonPart(
+            daemon=document,
+            topics=tuple(row for page in topics for row in page.topics),
+            subscriptions=tuple(row for page in subscriptions for row in page.subscriptions),
+        )
+
+    async def _pages(self, name: str, path: str, kind: type[PageT]) -> list[PageT]:
+        found: list[PageT] = []
+        query = f"{path}?scope=daemon&limit={PAGE_ROWS}"
+        after = ""
+        for _ in range(MAX_PAGES):
+            page = await self._get(name, query + after, kind)
+            found.append(page)
+            if page.next is None:
+                break
+            after = f"&after={quote(page.next, safe='')}"
+        return found
+
+    async def _get(self, daemon: str, path: str, kind: type[DocumentT]) -> DocumentT:
+        url = self.known.get(daemon)
+        if not url or self._session is None:
+            raise NotAnsweredError(f"daemon {daemon!r} has registered no address in ZooKeeper")
+        try:
+            async with (
+                self._requests,
+                asyncio.timeout(self._timeout_seconds),
+                self._session.get(
+                    f"{url}/api/v1{path}",
+                    headers={"Authorization": f"Bearer {self.token_for(daemon)}"},
+                    ssl=self._tls() if url.startswith("https:") else True,
+                    allow_redirects=False,
+                ) as response,
+            ):
+                status, body = response.status, await _limited(response)
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            reason = str(error) or "no answer in time"
+            raise NotAnsweredError(f"daemon {daemon!r} at {url} did not answer: {reason}") from error
+        try:
+            if status == NOT_FOUND:
+                raise UnknownNameError(msgspec.json.decode(body, type=ErrorDocument).error)
+            if status != 200:  # noqa: PLR2004
+                raise NotAnsweredError(f"daemon {daemon!r} at {url} answered with status {status}")
+            return await asyncio.to_thread(msgspec.json.decode, body, type=kind)
+        except msgspec.DecodeError as error:
+            raise NotAnsweredError(f"daemon {daemon!r} at {url} is of another version: {error}") from error
+
+
+async def _limited(response: aiohttp.ClientResponse) -> bytes:
+    body = bytearray()
+    async for piece in response.content.iter_any():
+        body += piece
+        if len(body) > MAX_ANSWER_BYTES:
+            raise aiohttp.ClientPayloadError(f"more than {MAX_ANSWER_BYTES >> 20} MiB")
+    return bytes(body)

@@ -1,0 +1,205 @@
+"""Answers the HTTP API for the whole cluster: from this daemon's leaders, and from the other daemons.
+
+1. A daemon collects its own summaries at most every second, and spends at most a twentieth of the
+   loop's time on it: the pause grows with what the last collection took. Requests meanwhile share the
+   last answer, unless this daemon has begun or ended a term since. It asks the other daemons at most
+   every second.
+2. Without requests it collects its own summaries for the history only, every `SAMPLE_SECONDS`, and asks
+   no other daemon.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final, Generic, TypeVar
+
+from msgspec.structs import replace
+
+from controller.cluster.own_status import (
+    daemon_status,
+    shard_documents,
+    subscription_document,
+    summaries,
+    topic_document,
+)
+from controller.cluster.peers import Peers, addresses
+from controller.leader.leader import ShardLeader
+from controller.leader.shard_controller import ShardController
+from controller.leader.shard_spreader import ShardSpreader
+from controller.leadership.election import Elections
+from controller.leadership.policy.transitions import Role
+from headgate.model.hashing import shard_of
+from headgate.views.cluster import ComponentInfo
+from metrics.health import Health
+from web.api.documents import DaemonDocument, SubscriptionDocument, TopicDocument
+from web.api.history import SAMPLE_SECONDS, History
+from web.api.overview import DaemonPart, Overview, merged
+from web.api.source import NotAnsweredError
+
+MIN_PAUSE_SECONDS: Final = 1.0
+MAX_PAUSE_SECONDS: Final = 30.0
+PAUSE_FACTOR: Final = 20.0
+INSTANCES_SECONDS: Final = 5.0
+"""How long the list of live daemons is used. A daemon that has ended stays for the session timeout anyway."""
+
+ValueT = TypeVar("ValueT")
+
+
+class SharedAnswer(Generic[ValueT]):
+    """One answer for all who ask at about the same time."""
+
+    def __init__(
+        self,
+        make: Callable[[], Awaitable[ValueT]],
+        *,
+        about: Callable[[], object] = lambda: None,
+        seconds: float = MIN_PAUSE_SECONDS,
+        pause_factor: float = 0.0,
+    ) -> None:
+        """Use an answer for ``seconds``, or ``pause_factor`` times as long as it took; at most `MAX_PAUSE_SECONDS`.
+
+        ``about`` returns what an answer holds for: one that was made for another value is not used.
+        """
+        self._make = make
+        self._about = about
+        self._seconds = seconds
+        self._pause_factor = pause_factor
+        self._answer: tuple[ValueT, float, object] | None = None
+        """The last answer, until when it is used, and what it is about."""
+        self._making = asyncio.Lock()
+
+    async def get(self) -> ValueT:
+        """Return the last answer while it is young, otherwise a new one."""
+        loop = asyncio.get_running_loop()
+        async with self._making:
+            if self._answer is None or loop.time() >= self._answer[1] or self._about() != self._answer[2]:
+                began, about = loop.time(), self._about()
+                value = await self._make()
+                took_seconds = loop.time() - began
+                pause_seconds = min(max(self._seconds, self._pause_factor * took_seconds), MAX_PAUSE_SECONDS)
+                self._answer = value, loop.time() + pause_seconds, about
+            return self._answer[0]
+
+
+class ClusterStatus:
+    """A `web.api.source.StatusSource`."""
+
+    def __init__(
+        self,
+        *,
+        instance: str,
+        cluster: str,
+        version: str,
+        health: Callable[[], Health],
+        leader_of: Callable[[int], str | None],
+        now_ms: Callable[[], int],
+        peers: Peers,
+    ) -> None:
+        """``leader_of``: shard → the daemon that leads it, if one does."""
+        self.controllers: Sequence[ShardController] = ()
+        self.elections: Elections | None = None
+        self.spreader: ShardSpreader | None = None
+        self.url: str | None = None
+        """Where others reach this daemon."""
+        self._instance = instance
+        self._cluster = cluster
+        self._version = version
+        self._health = health
+        self._leader_of = leader_of
+        self._now_ms = now_ms
+        self._started_at_ms = now_ms()
+        self._peers = peers
+        self._history = History()
+        self._own = SharedAnswer(self._collect, about=self._terms, pause_factor=PAUSE_FACTOR)
+        self._overview = SharedAnswer(self._merge, about=self._terms)
+        self._instances = SharedAnswer(self._find_instances, seconds=INSTANCES_SECONDS)
+
+    async def part(self) -> DaemonPart:
+        return await self._own.get()
+
+    async def overview(self) -> Overview:
+        return await self._overview.get()
+
+    async def sample(self) -> None:
+        """Add to the history until cancelled."""
+        while True:
+            part = await self._own.get()
+            self._history.record(part.daemon.as_of_ms or 0, part.topics, part.subscriptions)
+            await asyncio.sleep(SAMPLE_SECONDS)
+
+    async def topic(self, topic: str, *, own: bool) -> TopicDocument:
+        leader = self._leader(topic, own=own)
+        if isinstance(leader, str):
+            await self._instances.get()
+            return await self._peers.topic(leader, topic)
+        document = await topic_document(self._instance, leader, topic)
+        return replace(document, history=self._history.topic(topic))
+
+    async def subscription(self, topic: str, subscription: str, *, own: bool) -> SubscriptionDocument:
+        leader = self._leader(topic, own=own)
+        if isinstance(leader, str):
+            await self._instances.get()
+            return await self._peers.subscription(leader, topic, subscription)
+        document = await subscription_document(self._instance, leader, topic, subscription)
+        return replace(document, history=self._history.subscription(topic, subscription))
+
+    def _leader(self, topic: str, *, own: bool) -> ShardLeader | str:
+        """Return the leader of the topic's shard in this daemon, or the name of the daemon that has it."""
+        if not self.controllers:
+            raise NotAnsweredError(f"daemon {self._instance!r} has not joined its cluster yet")
+        controller = self.controllers[shard_of(topic, len(self.controllers))]
+        if controller.leader is not None:
+            return controller.leader
+        name = None if own else self._leader_of(controller.shard)
+        if name is None:
+            problem = "is not led by this daemon" if own else "has no leader"
+            raise NotAnsweredError(f"shard {controller.shard}, the shard of topic {topic!r}, {problem}; try again soon")
+        return name
+
+    def _terms(self) -> list[tuple[int, int]]:
+        """Return (shard, leader epoch) of what this daemon leads: a leader that answers names itself as leader."""
+        leading = (each for each in self.controllers if each.leadership.role is Role.LEADING)
+        return [(each.shard, each.leader.leader_epoch) for each in leading if each.leader is not None]
+
+    async def _collect(self) -> DaemonPart:
+        leaders = [each.leader for each in self.controllers if each.leader is not None]
+        topics, subscriptions = await summaries(self._instance, leaders)
+        health = self._health()
+        status = daemon_status(self._instance, self._cluster, self.controllers)
+        document = DaemonDocument(
+            daemon=self._instance,
+            url=self.url,
+            state=health.state,
+            version=self._version,
+            started_at_ms=self._started_at_ms,
+            spread=None if self.spreader is None else self.spreader.state,
+            as_of_ms=self._now_ms(),
+            components=tuple(
+                ComponentInfo(component=each.name, state=each.state, reason=each.reason) for each in health.components
+            ),
+            shards=shard_documents(status),
+            history=self._history.daemon,
+        )
+        return DaemonPart(daemon=document, topics=topics, subscriptions=subscriptions)
+
+    async def _merge(self) -> Overview:
+        await self._instances.get()
+        own, others = await asyncio.gather(self._own.get(), self._peers.parts())
+        parts = [own, *map(self._with_spread, others)]
+        return await asyncio.to_thread(
+            merged, self._cluster, self._instance, self._now_ms(), len(self.controllers), parts
+        )
+
+    def _with_spread(self, part: DaemonPart) -> DaemonPart:
+        """Add what ZooKeeper shows of a daemon that does not answer: an operator may have begun its maintenance."""
+        if part.daemon.state != "unreachable" or self.spreader is None:
+            return part
+        return DaemonPart(daemon=replace(part.daemon, spread=self.spreader.state_of(part.daemon.daemon)))
+
+    async def _find_instances(self) -> None:
+        """Ask ZooKeeper for the live daemons. While it does not answer, those of the last answer remain."""
+        if self.elections is not None:
+            found = await self.elections.instances()
+            if found is not None:
+                self._peers.known = addresses(found)

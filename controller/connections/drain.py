@@ -1,0 +1,173 @@
+"""The daemon's connection to whatever answers drain checks: its Spark process, another one, or published results.
+
+1. It starts and supervises the Spark process if the settings say so.
+2. When checks are answered again, the leaders repeat theirs.
+3. An answer about another ledger than the cluster's is refused, and the state is degraded until one about the
+   cluster's arrives.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
+from functools import partial
+from pathlib import Path
+
+import structlog
+
+from controller.leader.drain_check import DrainChecker
+from controller.settings.load import CompactionSettings, Settings, ledger_unreachable_from_executors
+from drain.checker.checker import SparkDrainChecker
+from drain.checker.results_checker import ResultsChecker
+from drain.checker.supervisor import DrainSupervisor, service_command
+from drain.protocol import (
+    BacklogResponse,
+    CountedLedger,
+    DrainCheckError,
+    ExternalBacklogQuery,
+    RequireLedger,
+    wrong_ledger,
+)
+from headgate.process.restart_policy import RestartPolicy
+from headgate.storage.object_store import open_store
+from metrics import events
+from metrics.label_values import DrainState
+
+log = structlog.get_logger(__name__)
+
+
+def compaction_arguments(settings: CompactionSettings) -> list[str]:
+    """Return the compaction arguments of the Spark process; none if compaction is disabled."""
+    if not settings.enabled:
+        return []
+    return [
+        *("--compaction-chunks", str(settings.min_chunks)),
+        *("--compaction-delay-seconds", f"{settings.delay_seconds:g}"),
+        *("--compaction-delete-after-seconds", f"{settings.delete_delay_seconds:g}"),
+    ]
+
+
+class DrainConnection:
+    """One per daemon; all its leaders share it."""
+
+    def __init__(
+        self, settings: Settings, observer: events.Observer, rng: random.Random, recheck: Callable[[], None]
+    ) -> None:
+        """``recheck`` is called when checks that failed before may be answered now."""
+        self.state: tuple[DrainState, str] = ("off", "the drain service has not replied yet")
+        """State of the drain service, and its reason."""
+        self._reported: tuple[DrainState, str] = self.state
+        """The state according to the supervisor, or else to the checker."""
+        self._wrong_ledger: str | None = None
+        """Why the last answer was about another ledger; None: it was about the cluster's."""
+        self._settings = settings
+        self._observer = observer
+        self._rng = rng
+        self._recheck = recheck
+        self._supervisor: DrainSupervisor | None = None
+        self._checker: SparkDrainChecker | ResultsChecker | None = None
+
+    async def start(self, stack: AsyncExitStack) -> None:
+        """Start the Spark process if the settings say so, and supervise it until ``stack`` is closed."""
+        settings = self._settings.drain
+        if settings.results is not None:
+            return
+        if settings.spawn:
+            if ledger_unreachable_from_executors(self._settings):
+                log.warning(
+                    "drain.ledger_unreachable_from_executors", master=settings.master, ledger=self._settings.ledger.url
+                )
+            command = service_command(
+                ledger_url=self._settings.ledger.url,
+                socket=self._settings.drain_socket,
+                folder=Path(settings.folder),
+                master=settings.master,
+                reader=settings.reader,
+                spark_conf=settings.spark_conf,
+                driver_memory=settings.driver_memory,
+                run_timeout_seconds=settings.run_timeout_seconds,
+                external=settings.external,
+                compaction_arguments=compaction_arguments(self._settings.compaction),
+            )
+            supervisor = self._supervisor = DrainSupervisor(
+                command=command,
+                socket=self._settings.drain_socket,
+                folder=Path(settings.folder),
+                on_state=self._on_state,
+                on_restart=lambda: self._observer.observe(events.DrainServiceRestarted()),
+                policy=RestartPolicy(start_timeout_seconds=settings.start_timeout_seconds),
+                rng=self._rng,
+            )
+            await stack.enter_async_context(supervisor)
+
+    async def connect(self, stack: AsyncExitStack, ledger_id: Callable[[], str | None]) -> DrainChecker:
+        """Connect to the Spark process or the results until ``stack`` is closed.
+
+        ``ledger_id``: of the cluster's ledger; None while this daemon does not know it.
+        """
+        settings, supervisor = self._settings.drain, self._supervisor
+        require_ledger = partial(self._require_ledger, ledger_id)
+        if settings.results is not None:
+            results = self._checker = await stack.enter_async_context(
+                self._results_checker(settings.results, require_ledger)
+            )
+            return results
+        checker = SparkDrainChecker(
+            self._settings.drain_socket,
+            pid=None if supervisor is None else lambda: supervisor.pid,
+            timeout_seconds=settings.run_timeout_seconds,
+            # The supervisor reports the state of a spawned process. For another one, only its
+            # replies show it.
+            on_state=None if settings.spawn else self._on_state,
+            observer=self._observer,
+            rng=self._rng,
+            require_ledger=require_ledger,
+        )
+        self._checker = await stack.enter_async_context(checker)
+        return checker
+
+    def _results_checker(self, url: str, require_ledger: RequireLedger) -> ResultsChecker:
+        return ResultsChecker(
+            open_store(url),
+            stale_seconds=self._settings.drain.results_stale_seconds,
+            on_state=self._on_state,
+            on_result=self._recheck,
+            url=url,
+            require_ledger=require_ledger,
+        )
+
+    async def query_backlog(self, shard: int, now_ms: int, external: Sequence[ExternalBacklogQuery]) -> BacklogResponse:
+        """Return the backlogs of ``shard``; raises DrainCheckError."""
+        assert self._checker is not None, "this daemon leads a shard before its drain checker exists"
+        return await self._checker.backlog([shard], now_ms, external)
+
+    def _require_ledger(self, ledger_id: Callable[[], str | None], counted: CountedLedger) -> None:
+        """Raise DrainCheckError unless ``counted`` is the cluster's ledger."""
+        before = self._wrong_ledger
+        self._wrong_ledger = wrong_ledger(CountedLedger(ledger_id() or "", self._settings.ledger.url), counted)
+        if self._wrong_ledger != before:
+            if self._wrong_ledger is not None:
+                log.error("drain.wrong_ledger", reason=self._wrong_ledger)
+            self._update()
+        if self._wrong_ledger is not None:
+            raise DrainCheckError(self._wrong_ledger, "wrong_ledger")
+
+    def _on_state(self, state: DrainState, reason: str) -> None:
+        self._reported = (state, reason)
+        self._update()
+
+    def _update(self) -> None:
+        before = self.state[0]
+        self.state = self._reported if self._wrong_ledger is None else ("degraded", self._wrong_ledger)
+        state, reason = self.state
+        if state != before:
+            log.info("drain.state", state=state, reason=reason)
+        self._observer.observe(events.DrainServiceStateChanged(state=state))
+        if state == "ready" and before != "ready":
+            self._recheck()
+
+    def problem(self) -> str | None:
+        """Return why drain checks are not answered; None if they are."""
+        state, reason = self.state
+        return None if state == "ready" else reason

@@ -1,0 +1,62 @@
+"""Decide of which followed shards a daemon keeps the state in memory. Pure.
+
+A shard whose state is kept is *warm*: a new term reads only the chunks of the last second. Of the others the daemon
+follows the terms, and a new term begins with the newest snapshot. `controller.leadership.policy.successors` decides
+which daemons would take a shard over.
+
+Rules:
+
+1. The states of warm shards fit into the limit together.
+2. Only shards that this daemon may take over are warm: so followers do not read what every other one reads.
+3. Shards that it takes over next come first: it is the first one behind their leader in the queue, their first
+   successor, or was nominated for a transfer a short while ago. Then those of which it is another successor.
+4. A warm shard of which it is no successor any more stays for `LINGER_SECONDS`, behind the others: a daemon that
+   restarts changes the successors twice.
+5. Among equals, those that are warm already come first, so that nothing is read again without a gain; then the lower
+   number.
+6. A shard that does not fit is left out, and smaller ones behind it may still fit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final
+
+LINGER_SECONDS: Final = 60.0
+
+
+class Use(IntEnum):
+    """Why a daemon would keep the state of a shard; the lower, the more important."""
+
+    NEXT = 0
+    """It takes the shard over next."""
+    SUCCESSOR = 1
+    """It takes the shard over if others are lost as well."""
+    FORMER = 2
+    """It was one of these until a short while ago."""
+    NONE = 3
+
+
+@dataclass(frozen=True, slots=True)
+class FollowedShard:
+    """A shard that another daemon leads."""
+
+    shard: int
+    size_bytes: int
+    """Of its state, when it was last in memory; 0: it never was."""
+    use: Use = Use.SUCCESSOR
+    warm: bool = False
+
+
+def warm_shards(followed: Iterable[FollowedShard], limit_bytes: int) -> frozenset[int]:
+    """Return the shards whose state to keep, or to read."""
+    useful = [each for each in followed if each.use < Use.FORMER or (each.use is Use.FORMER and each.warm)]
+    chosen: set[int] = set()
+    left_bytes = limit_bytes
+    for each in sorted(useful, key=lambda each: (each.use, not each.warm, each.shard)):
+        if each.size_bytes <= left_bytes:
+            left_bytes -= each.size_bytes
+            chosen.add(each.shard)
+    return frozenset(chosen)

@@ -1,0 +1,492 @@
+"""`Elections` over ZooKeeper, with kazoo.
+
+Nodes, below the root node of the cluster:
+
+``config``                    the cluster config, written once
+``instances/<name>``          ephemeral, one for each live instance
+``maintenance/<name>``        whether the instance is in maintenance, and the last commands about it
+``shards/0003/<instance>-<random>-0000000007``  ephemeral and numbered: the queue for a shard, lowest number first
+``shards/0003``               its data is a `QueueOrder`: which node is first instead, and which one is nominated
+                              (`controller.leadership.zookeeper.succession`)
+
+Other nodes in a queue, permanent ones, and those of other users belong to no contender. They are logged, counted and
+ignored. One with the name of an instance keeps it out of the list of instances, and from nothing else.
+
+A task per contended shard reconciles the queue with the wanted state, after each watch and every
+few seconds, which bounds the cost of a lost watch.
+
+kazoo's recipes are not used: `Election` does not interrupt a leader whose node is gone;
+`Lock.release` and `Lock.cancel` block during a partition; a `Lock` with an expired session is never
+acquired again.
+
+kazoo reports SUSPENDED to a partitioned client, never LOST: only the server can report an expired
+session.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from typing import Any, Final, NoReturn, Self
+
+import structlog
+from kazoo.exceptions import (
+    ConnectionLoss,
+    NoNodeError,
+    OperationTimeoutError,
+    SessionExpiredError,
+    SessionMovedError,
+)
+from kazoo.handlers.threading import KazooTimeoutError
+from kazoo.protocol.states import KazooState
+
+from controller.leadership.election import (
+    Acquired,
+    Connected,
+    ElectionClientError,
+    EventHandler,
+    ForeignNodeFound,
+    HolderChanged,
+    Lost,
+    Refused,
+    Released,
+    SeenQueue,
+    Suspended,
+)
+from controller.leadership.policy.queue_order import QueueOrder, in_order, instance_of, queue_nodes, read_order
+from controller.leadership.zookeeper.connection import (
+    FAILURES,
+    RefusedError,
+    ZooKeeperConnection,
+    ZooKeeperCredentials,
+)
+from controller.leadership.zookeeper.contender import Contender, Grant
+from controller.leadership.zookeeper.nodes import ZooKeeperNodes
+from controller.leadership.zookeeper.registry import SessionOwner, ZooKeeperRegistry
+from controller.leadership.zookeeper.succession import ZooKeeperSuccession
+from controller.leadership.zookeeper_refusals import ZooKeeperRefusals
+
+RECONCILE_INTERVAL_SECONDS: Final = 5.0
+"""Longest time between two reconciliations."""
+CLOSE_TIMEOUT_SECONDS: Final = 3.0
+GRANT_TIMEOUT_SECONDS: Final = 1.0
+"""Longest wait at the end until ZooKeeper has stored to whom locks were passed on."""
+CONNECT_WARNING_SECONDS: Final = 3.0
+"""How long the first connection may take before a warning is logged."""
+
+_CONNECTING: Final = "connect"
+_OUT_OF_CONTACT: Final = (
+    ConnectionLoss,
+    SessionExpiredError,  # the base class of "connection closed"
+    SessionMovedError,
+    OperationTimeoutError,
+    KazooTimeoutError,
+    TimeoutError,
+)
+"""The failures that a connection event reports as well."""
+
+_Task = asyncio.Task[None]
+
+log = structlog.get_logger(__name__)
+
+
+class ZooKeeperElections:
+    """One ZooKeeper session; see `controller.leadership.election.Elections`."""
+
+    def __init__(
+        self,
+        hosts: str,
+        *,
+        root: str,
+        instance: str,
+        session_timeout_seconds: float,
+        on_event: EventHandler,
+        credentials: ZooKeeperCredentials | None = None,
+        reconcile_interval_seconds: float = RECONCILE_INTERVAL_SECONDS,
+        connect_warning_seconds: float = CONNECT_WARNING_SECONDS,
+    ) -> None:
+        """``hosts``: ``host:port,host:port``. ``root``: absolute node path. ``instance``: prefix of queue nodes."""
+        self._reconcile_interval_seconds = reconcile_interval_seconds
+        self._connect_warning_seconds = connect_warning_seconds
+        self._hosts = hosts
+        self._root = root.rstrip("/")
+        self._instance = instance
+        self._session_timeout_seconds = session_timeout_seconds
+        self._on_event = on_event
+        self._loop: asyncio.AbstractEventLoop
+        self._failure: asyncio.Future[ElectionClientError]
+        self._closing = False
+        self._credentials = credentials or ZooKeeperCredentials()
+        self._connection: ZooKeeperConnection
+        self._nodes: ZooKeeperNodes
+        self._registry: ZooKeeperRegistry
+        self._succession: ZooKeeperSuccession
+        self._session = 0
+        """Number of the session. A queue node belongs to one session."""
+        self._in_contact = asyncio.Event()
+        self._acquired: set[int] = set()
+        self._holders: dict[int, str] = {}
+        self._owned: dict[int, dict[str, bool]] = {}
+        """Shard → node in its queue → whether a session owns it. Asked once: names are not used again."""
+        self._contenders: dict[int, Contender] = {}
+        self._leaving: dict[tuple[str, str], Grant | None] = {}
+        """(folder, prefix) of the queue nodes to delete, and to which node the lock passes."""
+        self._leave_requested = asyncio.Event()
+        self._granted = asyncio.Event()
+        """All locks that this daemon passed on are where they should be."""
+        self._granted.set()
+        self._tasks: set[_Task] = set()
+        """The running tasks. A task is removed when it ends."""
+        self._registering: _Task | None = None
+        self._log = log.bind(zookeeper=hosts)
+        self._problems = ZooKeeperRefusals(hosts)
+
+    # Elections
+
+    def contend(self, shard: int) -> None:
+        if shard not in self._contenders:
+            wakeup = asyncio.Event()
+            prefix = f"{self._instance}-{secrets.token_hex(4)}-"
+            contender = Contender(shard, f"{self._root}/shards/{shard:04d}", prefix, wakeup, self._watcher(wakeup))
+            self._contenders[shard] = contender
+            contender.task = self._start(self._contend(contender), f"contender-{shard}")
+
+    def withdraw(self, shard: int) -> None:
+        self._leave(shard, None)
+
+    def queue(self, shard: int) -> SeenQueue | None:
+        contender = self._contenders.get(shard)
+        return None if contender is None else contender.seen
+
+    def nominate(self, shard: int, instance: str) -> None:
+        if (contender := self._contenders.get(shard)) is not None:
+            contender.wanted_successor, contender.successor, contender.successor_reported = instance, "", False
+            contender.wakeup.set()
+
+    def confirm(self, shard: int) -> None:
+        if (contender := self._contenders.get(shard)) is not None:
+            contender.confirmed = contender.nominated
+            contender.wakeup.set()
+
+    def place_next(self, shard: int, instance: str) -> None:
+        contender = self._contenders.get(shard)
+        if contender is not None and contender.wanted_next != instance:
+            contender.wanted_next, contender.placed_next = instance, ""
+            contender.wakeup.set()
+
+    def keep(self, shard: int) -> None:
+        if (contender := self._contenders.get(shard)) is not None:
+            contender.keeps = True
+            contender.wakeup.set()
+
+    def pass_on(self, shard: int, *, fixed: bool = False) -> None:
+        contender = self._contenders.get(shard)
+        if contender is not None and contender.successor:
+            order = QueueOrder(first=contender.successor, fixed=fixed)
+            self._leave(shard, Grant(order, contender.version, self._session))
+        else:
+            self._leave(shard, None)
+
+    def _leave(self, shard: int, grant: Grant | None) -> None:
+        contender = self._contenders.pop(shard, None)
+        if contender is None:
+            return
+        assert contender.task is not None
+        contender.task.cancel()
+        self._acquired.discard(shard)
+        self._holders.pop(shard, None)
+        # A create without a response may have left a node: all nodes with this prefix are deleted.
+        self._leaving[contender.folder, contender.prefix] = grant
+        if grant is not None:
+            self._granted.clear()
+        self._leave_requested.set()
+
+    async def register_instance(self, name: str, data: bytes) -> None:
+        if self._registering is not None:
+            self._registering.cancel()
+        self._registering = self._start(self._registry.keep_registered(name, data), "zookeeper-registration")
+
+    async def instances(self) -> dict[str, bytes] | None:
+        return await self._registry.instances()
+
+    async def maintenance(self) -> frozenset[str] | None:
+        return await self._registry.maintenance()
+
+    async def set_maintenance(self, name: str, *, on: bool, token: str) -> None:
+        await self._registry.set_maintenance(name, on=on, token=token)
+
+    async def cluster_config(self, default: dict[str, Any]) -> dict[str, Any]:
+        return await self._registry.cluster_config(default)
+
+    async def claim_ledger(self, ledger_id: str) -> str:
+        return await self._registry.claim_ledger(ledger_id)
+
+    async def watch(self) -> NoReturn:
+        raise await self._failure
+
+    def use(self, credentials: ZooKeeperCredentials) -> None:
+        """Use other certificates for the next connection, and another password at once.
+
+        The nodes are given to both passwords, so that daemons can change theirs one after the other.
+        """
+        if self._connection.use(credentials):
+            self._log.info("zookeeper.password_changed")
+            self._nodes.forget()
+            self._start(self._registry.close_nodes(), "zookeeper-close-nodes")
+            for contender in self._contenders.values():
+                contender.wakeup.set()
+
+    async def __aenter__(self) -> Self:
+        self._loop = asyncio.get_running_loop()
+        self._failure = self._loop.create_future()
+        self._connection = ZooKeeperConnection(
+            self._hosts,
+            session_timeout_seconds=self._session_timeout_seconds,
+            credentials=self._credentials,
+            on_state=self._on_state,
+            on_tls_problem=lambda problem: self._set_problem(_CONNECTING, problem),
+            on_end=self._fail,
+        )
+        self._nodes = ZooKeeperNodes(self._connection)
+        owner = SessionOwner(self._in_contact, self._set_problem, self._pause_after, self._report_foreign)
+        self._registry = ZooKeeperRegistry(self._connection, self._nodes, self._root, owner)
+        self._succession = ZooKeeperSuccession(self._connection, self._on_event)
+        self._connection.start()
+        self._start(self._delete_queue_nodes(), "zookeeper-leave")
+        self._start(self._warn_if_slow(), "zookeeper-connect-warning")
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """See `Elections.__aexit__`. Ending the session deletes all nodes of this daemon."""
+        if self._in_contact.is_set():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(GRANT_TIMEOUT_SECONDS):
+                    await self._granted.wait()
+        self._closing = True
+        for shard in list(self._contenders):
+            self.withdraw(shard)
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        if not await self._connection.close(CLOSE_TIMEOUT_SECONDS):
+            self._log.warning("zookeeper.close_timed_out", seconds=CLOSE_TIMEOUT_SECONDS)
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    # Connection
+
+    def _on_state(self, state: str) -> None:
+        if state == KazooState.CONNECTED:
+            self._in_contact.set()
+            self._log.info("zookeeper.connected")
+            self._set_problem(_CONNECTING, None)
+            self._on_event(Connected())
+        elif state == KazooState.SUSPENDED:
+            self._in_contact.clear()
+            self._log.warning("zookeeper.suspended")
+            self._on_event(Suspended())
+        else:
+            self._in_contact.clear()
+            self._session += 1
+            self._nodes.forget()
+            self._log.warning("zookeeper.session_expired")
+            for shard in sorted(self._acquired):
+                self._on_event(Released(shard))
+            self._acquired.clear()
+            self._on_event(Lost())
+
+    def _fail(self, reason: str, error: BaseException | None) -> None:
+        if self._closing or self._failure.done():
+            return
+        self._log.error("zookeeper.client_ended", exc_info=error)
+        self._failure.set_result(
+            ElectionClientError(f"the ZooKeeper client has ended and must be restarted with this process: {reason}")
+        )
+
+    def _set_problem(self, activity: str, problem: str | None) -> None:
+        if not self._closing and self._problems.change(activity, problem):
+            self._on_event(Refused(self._problems.first))
+
+    async def _warn_if_slow(self) -> None:
+        try:
+            async with asyncio.timeout(self._connect_warning_seconds):
+                await self._in_contact.wait()
+        except TimeoutError:
+            self._log.warning("zookeeper.unreachable", advice="check [zookeeper] hosts and tls; headgate keeps trying")
+
+    async def _pause_after(self, activity: str, error: BaseException) -> None:
+        """Wait before a retry. The event of a lost connection may arrive after the failure it caused."""
+        if isinstance(error, _OUT_OF_CONTACT):
+            await asyncio.sleep(0.1)
+            return
+        self._nodes.forget()
+        if isinstance(error, RefusedError):
+            self._set_problem(activity, str(error))
+        else:
+            self._log.warning("zookeeper.request_failed", error=repr(error))
+        await asyncio.sleep(self._reconcile_interval_seconds)
+
+    def _start(self, work: Coroutine[Any, Any, None], name: str) -> _Task:
+        task = self._loop.create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: _Task) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None and not self._failure.done():
+            self._failure.set_exception(error)
+
+    # Queues
+
+    async def _contend(self, contender: Contender) -> None:
+        session = -1
+        try:
+            while True:
+                await self._in_contact.wait()
+                contender.wakeup.clear()
+                contender.joined = contender.joined and session == self._session
+                session = self._session
+                try:
+                    await self._reconcile_queue(contender)
+                except FAILURES as error:
+                    await self._pause_after(contender.folder, error)
+                    continue
+                self._set_problem(contender.folder, None)
+                contender.joined = True
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(self._reconcile_interval_seconds):
+                        await contender.wakeup.wait()
+        finally:
+            self._set_problem(contender.folder, None)
+
+    async def _reconcile_queue(self, contender: Contender) -> None:
+        """Join the queue if necessary, watch the deciding node, and report whether this daemon is first."""
+        session, shard, folder = self._session, contender.shard, contender.folder
+        await self._nodes.ensure(folder)
+        # Before the queue: a change after this wakes the contender.
+        data, folder_stat = await self._connection.call("get", folder, watch=contender.watcher)
+        order = read_order(data)
+        if contender.joined and order.first == contender.node and self._in_contact.is_set():
+            # Passed on. The shard has no leader until this is known, so it is reported before the rest is read.
+            self._set_holder(shard, self._instance)
+            self._set_acquired(shard, first=True)
+        queue = in_order(await self._contenders_in(shard, folder), order)
+        mine = next((name for name in queue if name.startswith(contender.prefix)), None)
+        if mine is None:
+            if contender.joined:
+                self._log.warning("contender.queue_node_lost", shard=shard)
+            self._set_acquired(shard, first=False)
+            await self._connection.call("create", f"{folder}/{contender.prefix}", b"", ephemeral=True, sequence=True)
+            queue = in_order(await self._contenders_in(shard, folder), order)
+            mine = next((name for name in queue if name.startswith(contender.prefix)), None)
+        if mine is None:
+            raise ConnectionLoss("the queue node that was just created is missing")
+        contender.node = mine
+        await self._nodes.close(f"{folder}/{mine}")
+        rank = queue.index(mine)
+        # If first, only the own node matters. Otherwise the one before it.
+        watched = mine if rank == 0 else queue[rank - 1]
+        watched_stat = await self._connection.call("exists", f"{folder}/{watched}", watch=contender.watcher)
+        if session != self._session or not self._in_contact.is_set():
+            # kazoo's threads may deliver the response after a later loss.
+            raise ConnectionLoss("out of contact")
+        if watched_stat is None:
+            contender.wakeup.set()
+            return
+        if rank == 0:
+            order = await self._succession.arrange(contender, mine, queue, order, folder_stat.version)
+            queue = in_order(queue, order)
+        instances = [instance_of(name) for name in queue]
+        contender.seen = SeenQueue(
+            instances[0],
+            frozenset(instances[1:]),
+            fixed=order.fixed and queue[0] == order.first,
+            next="".join(instances[1:2]),
+        )
+        self._set_holder(shard, instances[0])
+        self._set_acquired(shard, first=rank == 0)
+        if rank == 0:
+            await self._succession.nominate(contender, mine, queue)
+            return
+        contender.wanted_successor = contender.successor = contender.wanted_next = contender.placed_next = ""
+        contender.keeps = False
+        if order.successor == mine:
+            await self._succession.be_nominated(contender, mine, folder_stat.version)
+
+    def _set_acquired(self, shard: int, *, first: bool) -> None:
+        if first and shard not in self._acquired:
+            self._acquired.add(shard)
+            self._on_event(Acquired(shard))
+        elif not first and shard in self._acquired:
+            self._acquired.discard(shard)
+            self._on_event(Released(shard))
+
+    def _set_holder(self, shard: int, instance: str) -> None:
+        if self._holders.get(shard) != instance:
+            self._holders[shard] = instance
+            self._on_event(HolderChanged(shard, instance))
+
+    async def _contenders_in(self, shard: int, folder: str) -> list[str]:
+        """Return the queue nodes of daemons. Another one at the front would leave the shard without a leader."""
+        queue = await self._queue(folder)
+        known = self._owned.get(shard, {})
+        owned = self._owned[shard] = {name: known[name] for name in queue if name in known}
+        for name in queue:
+            path = f"{folder}/{name}"
+            if name in owned or (stat := await self._connection.call("exists", path)) is None:
+                continue
+            with suppress(NoNodeError):
+                strangeness = await self._nodes.strangeness(path, stat)
+                owned[name] = strangeness is None
+                if strangeness is not None:
+                    self._report_foreign("queue.foreign_node", path, strangeness)
+        return [name for name in queue if owned.get(name, True)]
+
+    def _report_foreign(self, event: str, path: str, strangeness: str) -> None:
+        self._log.warning(
+            event,
+            node=path,
+            reason=strangeness,
+            advice="no daemon of this cluster created it, and it is ignored; delete it",
+        )
+        self._on_event(ForeignNodeFound(path))
+
+    def _watcher(self, wakeup: asyncio.Event) -> Callable[[object], None]:
+        def fired(_event: object) -> None:
+            # Runs on a kazoo thread.
+            with suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(wakeup.set)
+
+        return fired
+
+    async def _queue(self, folder: str) -> list[str]:
+        try:
+            return queue_nodes(await self._connection.call("get_children", folder))
+        except NoNodeError:
+            return []
+
+    # Leaving queues
+
+    async def _delete_queue_nodes(self) -> None:
+        while True:
+            await self._leave_requested.wait()
+            await self._in_contact.wait()
+            self._leave_requested.clear()
+            for (folder, prefix), grant in list(self._leaving.items()):
+                try:
+                    if grant is not None and grant.session == self._session:
+                        await self._succession.write_grant(folder, grant)
+                    for name in await self._queue(folder):
+                        if name.startswith(prefix):
+                            with suppress(NoNodeError):
+                                await self._connection.call("delete", f"{folder}/{name}")
+                except FAILURES as error:
+                    self._leave_requested.set()
+                    await self._pause_after("leave", error)
+                    break
+                self._set_problem("leave", None)
+                self._leaving.pop((folder, prefix), None)
+            if not any(self._leaving.values()):
+                self._granted.set()

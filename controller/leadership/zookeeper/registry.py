@@ -1,0 +1,226 @@
+"""The nodes of a cluster in ZooKeeper beside its queues: live instances, those in maintenance, and the config.
+
+The owner of the session says when there is contact, and how to pause after a failure.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+import structlog
+from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
+
+from controller.leadership.election import ElectionsUnreachableError
+from controller.leadership.policy.maintenance_record import MaintenanceRecord, read_maintenance
+from controller.leadership.zookeeper.connection import FAILURES, RefusedError, ZooKeeperConnection
+from controller.leadership.zookeeper.nodes import ZooKeeperNodes
+from headgate.errors import ConfigError
+
+REGISTRATION_CHECK_INTERVAL_SECONDS: Final = 1.0
+MAX_REPORTED_NODES: Final = 100
+"""Foreign nodes among the instances that are logged and counted, each once."""
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class SessionOwner:
+    """What the registry needs from the owner of the session."""
+
+    in_contact: asyncio.Event
+    set_problem: Callable[[str, str | None], None]
+    pause_after: Callable[[str, BaseException], Awaitable[None]]
+    report_foreign: Callable[[str, str, str], None]
+
+
+class ZooKeeperRegistry:
+    """The registry of one session; see `controller.leadership.election.Elections`."""
+
+    def __init__(self, connection: ZooKeeperConnection, nodes: ZooKeeperNodes, root: str, owner: SessionOwner) -> None:
+        self._connection = connection
+        self._nodes = nodes
+        self._root = root
+        self._owner = owner
+        self._foreign: set[str] = set()
+        """Nodes that were reported."""
+        self._written: bytes | None = None
+        """The data of the own instance, as it was written last."""
+
+    async def instances(self) -> dict[str, bytes] | None:
+        folder = f"{self._root}/instances"
+        if not self._owner.in_contact.is_set():
+            return None
+        found: dict[str, bytes] = {}
+        try:
+            for name in await self._connection.call("get_children", folder):
+                with suppress(NoNodeError):
+                    data, stat = await self._connection.call("get", f"{folder}/{name}")
+                    if stat.ephemeralOwner:
+                        found[name] = data
+                    else:
+                        self._report_foreign(f"{folder}/{name}", "permanent")
+        except FAILURES:
+            return None
+        return found
+
+    async def maintenance(self) -> frozenset[str] | None:
+        if not self._owner.in_contact.is_set():
+            return None
+        try:
+            folder = f"{self._root}/maintenance"
+            names = await self._connection.call("get_children", folder)
+            records = [(name, await self._connection.call("get", f"{folder}/{name}")) for name in names]
+        except NoNodeError:
+            return frozenset()
+        except FAILURES:
+            return None
+        return frozenset(name for name, (data, _) in records if read_maintenance(data).on)
+
+    async def set_maintenance(self, name: str, *, on: bool, token: str) -> None:
+        folder = f"{self._root}/maintenance"
+        if not self._owner.in_contact.is_set():
+            raise ElectionsUnreachableError("ZooKeeper cannot be reached; try again")
+        try:
+            await self._nodes.ensure(folder)
+            await self._change_maintenance(f"{folder}/{name}", token, on=on)
+        except RefusedError as error:
+            raise ElectionsUnreachableError(str(error)) from error
+        except FAILURES as error:
+            raise ElectionsUnreachableError(f"ZooKeeper did not store it: {error!r}; try again") from error
+
+    async def _change_maintenance(self, path: str, token: str, *, on: bool) -> None:
+        """Write what follows from the record that is stored; again, if another leader changes it meanwhile."""
+        with suppress(NodeExistsError):
+            await self._connection.call("create", path, msgspec.json.encode(MaintenanceRecord()))
+        while True:
+            data, stat = await self._connection.call("get", path)
+            changed = read_maintenance(data).after(token, on=on)
+            if changed is None:
+                return
+            with suppress(BadVersionError):
+                await self._connection.call("set", path, msgspec.json.encode(changed), version=stat.version)
+                return
+
+    async def keep_registered(self, name: str, data: bytes) -> None:
+        """Register the instance again and again; cancel it to stop."""
+        path = f"{self._root}/instances/{name}"
+        warned = False
+        while True:
+            await self._owner.in_contact.wait()
+            try:
+                registered = await self._register(path, data)
+                if not registered and not warned:
+                    warned = await self._report_occupied(name, path)
+            except FAILURES as error:
+                await self._owner.pause_after(path, error)
+                continue
+            self._owner.set_problem(path, None)
+            await asyncio.sleep(REGISTRATION_CHECK_INTERVAL_SECONDS)
+
+    async def cluster_config(self, default: dict[str, Any]) -> dict[str, Any]:
+        return await self._config(lambda path: self._read_or_create(path, default))
+
+    async def claim_ledger(self, ledger_id: str) -> str:
+        return str((await self._config(lambda path: self._read_or_claim(path, ledger_id)))["ledger_id"])
+
+    async def _config(self, request: Callable[[str], Awaitable[dict[str, Any]]]) -> dict[str, Any]:
+        """Return what ``request`` returns for the node of the config, once it succeeds."""
+        path = f"{self._root}/config"
+        while True:
+            await self._owner.in_contact.wait()
+            try:
+                config = await request(path)
+            except FAILURES as error:
+                await self._owner.pause_after(path, error)
+                continue
+            self._owner.set_problem(path, None)
+            return config
+
+    async def close_nodes(self) -> None:
+        """Give the nodes that no other activity looks at again to the present user."""
+        activity = "close nodes"
+        while True:
+            await self._owner.in_contact.wait()
+            try:
+                await self._nodes.ensure(f"{self._root}/instances")
+                await self._nodes.ensure(f"{self._root}/maintenance")
+                await self._nodes.close(f"{self._root}/config")
+            except FAILURES as error:
+                await self._owner.pause_after(activity, error)
+                continue
+            self._owner.set_problem(activity, None)
+            return
+
+    async def _register(self, path: str, data: bytes) -> bool:
+        """Return whether the instance is registered under this session, with ``data``."""
+        stat = await self._connection.call("exists", path)
+        if stat is not None:
+            registered = bool(stat.ephemeralOwner == self._connection.session_id)
+            if registered:
+                await self._nodes.close(path)
+                if self._written != data:
+                    await self._connection.call("set", path, data)
+                    self._written = data
+            return registered
+        await self._nodes.ensure(f"{self._root}/instances")
+        with suppress(NodeExistsError):
+            await self._connection.call("create", path, data, ephemeral=True)
+            self._written = data
+            return True
+        return False
+
+    async def _report_occupied(self, name: str, path: str) -> bool:
+        """Report who has the node of this instance; return whether anything still has it."""
+        if (stat := await self._connection.call("exists", path)) is None:
+            return False
+        try:
+            strangeness = await self._nodes.strangeness(path, stat)
+        except NoNodeError:
+            return False
+        if strangeness is None:
+            log.warning("instance.name_in_use", instance=name, advice="an older session has yet to expire")
+        else:
+            self._report_foreign(path, strangeness)
+        return True
+
+    def _report_foreign(self, path: str, strangeness: str) -> None:
+        if path not in self._foreign and len(self._foreign) < MAX_REPORTED_NODES:
+            self._foreign.add(path)
+            self._owner.report_foreign("instance.foreign_node", path, strangeness)
+
+    async def _read_or_create(self, path: str, default: dict[str, Any]) -> dict[str, Any]:
+        await self._nodes.ensure(self._root)
+        with suppress(NodeExistsError):
+            await self._connection.call("create", path, _encode(default))
+        await self._nodes.close(path)
+        return _decode(path, (await self._connection.call("get", path))[0])
+
+    async def _read_or_claim(self, path: str, ledger_id: str) -> dict[str, Any]:
+        while True:
+            data, stat = await self._connection.call("get", path)
+            config = _decode(path, data)
+            if "ledger_id" in config:
+                return config
+            with suppress(BadVersionError):
+                claimed = _encode(config | {"ledger_id": ledger_id})
+                await self._connection.call("set", path, claimed, version=stat.version)
+
+
+def _encode(config: dict[str, Any]) -> bytes:
+    return json.dumps(config, sort_keys=True).encode()
+
+
+def _decode(path: str, data: bytes) -> dict[str, Any]:
+    try:
+        config = json.loads(data)
+    except ValueError as error:
+        raise ConfigError(f"ZooKeeper node {path} is not JSON: {error}") from error
+    if not isinstance(config, dict):
+        raise ConfigError(f"ZooKeeper node {path} is not a JSON object")
+    return config

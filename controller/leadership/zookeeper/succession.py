@@ -1,0 +1,93 @@
+"""Passes the lock of a shard on to a successor, keeps it where an operator wants it, and places who is next.
+
+To pass a lock on, its holder writes the node of a contender as the successor into the folder of the queue. That
+contender writes the version of this data into its own node when it is prepared. Then the holder writes it as the first
+node, and deletes its own.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import msgspec
+from kazoo.exceptions import BadVersionError, NoNodeError
+
+from controller.leadership.election import EventHandler, Nominated, SuccessorLeft, SuccessorReady
+from controller.leadership.policy.queue_order import QueueOrder, instance_of
+from controller.leadership.zookeeper.connection import ZooKeeperConnection
+from controller.leadership.zookeeper.contender import Contender, Grant
+
+
+class ZooKeeperSuccession:
+    """What contenders write and read beside their places in a queue. All methods raise what the connection raises."""
+
+    def __init__(self, connection: ZooKeeperConnection, on_event: EventHandler) -> None:
+        self._connection = connection
+        self._on_event = on_event
+
+    async def arrange(
+        self, contender: Contender, mine: str, queue: list[str], order: QueueOrder, version: int
+    ) -> QueueOrder:
+        """Write who is behind this daemon, which has the lock, and that an operator wants it to stay; return the order.
+
+        ``version`` is that of ``order``. While a successor is nominated the lock is about to move: both have to wait.
+        """
+        if contender.wanted_successor:
+            return order
+        if contender.placed_next and contender.placed_next not in queue:
+            contender.wanted_next = contender.placed_next = ""
+        behind = contender.placed_next or next(
+            (name for name in queue[1:] if instance_of(name) == contender.wanted_next), ""
+        )
+        contender.placed_next = behind
+        fixed = contender.keeps or (order.fixed and order.first == mine)
+        wanted = QueueOrder(first=mine, fixed=fixed, next=behind or order.next)
+        if (contender.keeps and (order.first, order.fixed) != (mine, True)) or (behind and queue[1] != behind):
+            try:
+                await self._connection.call("set", contender.folder, msgspec.json.encode(wanted), version=version)
+            except BadVersionError:
+                return order  # Another client changed it, which wakes the contender.
+            order = wanted
+        contender.keeps = False
+        return order
+
+    async def nominate(self, contender: Contender, mine: str, queue: list[str]) -> None:
+        """Write the wanted nomination, and report once that the successor is prepared, or has left."""
+        if not contender.wanted_successor or contender.successor_reported:
+            return
+        if not contender.successor:
+            wanted = contender.wanted_successor
+            node = next((name for name in queue[1:] if instance_of(name) == wanted), None)
+            if node is None:
+                return
+            fixed = contender.seen is not None and contender.seen.fixed
+            order = msgspec.json.encode(QueueOrder(first=mine, fixed=fixed, successor=node, next=node))
+            stat = await self._connection.call("set", contender.folder, order)
+            if contender.wanted_successor != wanted:
+                return  # Another one is wanted meanwhile, and the contender is awake.
+            contender.successor, contender.version = node, stat.version
+        path, version = f"{contender.folder}/{contender.successor}", contender.version
+        event: SuccessorReady | SuccessorLeft = SuccessorReady(contender.shard)
+        try:
+            data, _ = await self._connection.call("get", path, watch=contender.watcher)
+            if data != b"%d" % version:
+                return
+        except NoNodeError:
+            event = SuccessorLeft(contender.shard)
+        if contender.version == version and contender.successor and not contender.successor_reported:
+            contender.successor_reported = True
+            self._on_event(event)
+
+    async def be_nominated(self, contender: Contender, mine: str, version: int) -> None:
+        """Report a new nomination, and write the confirmation of the present one."""
+        if contender.nominated != version:
+            contender.nominated = version
+            self._on_event(Nominated(contender.shard))
+        if contender.confirmed == version and contender.confirmation_written != version:
+            await self._connection.call("set", f"{contender.folder}/{mine}", b"%d" % version)
+            contender.confirmation_written = version
+
+    async def write_grant(self, folder: str, grant: Grant) -> None:
+        """Make the successor the first one, unless the order has changed since its nomination."""
+        with suppress(BadVersionError):
+            await self._connection.call("set", folder, msgspec.json.encode(grant.order), version=grant.version)

@@ -1,0 +1,1 @@
+"""The daemon as a process: its log, its memory, its disks, and systemd."""

@@ -1,0 +1,78 @@
+"""Measures the space of the file systems that the daemon writes to: a ledger in a folder, and the folder of Spark.
+
+A file system that does not answer delays only these measurements: each runs in a thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+from urllib.parse import unquote, urlsplit
+
+import structlog
+
+from controller.settings.load import Settings
+from headgate.process.background import BackgroundService
+from metrics import events
+from metrics.label_values import FileSystemUse
+
+log = structlog.get_logger()
+
+INTERVAL_SECONDS: Final = 30.0
+
+
+def measured_folders(settings: Settings) -> dict[FileSystemUse, Path]:
+    """Return the folders whose file systems may fill up. A bucket has none, and only a spawned Spark has one here."""
+    found: dict[FileSystemUse, Path] = {}
+    ledger = urlsplit(settings.ledger.url)
+    if ledger.scheme == "file":
+        found["ledger"] = Path(unquote(ledger.path))
+    if settings.drain.spawn:
+        found["drain"] = Path(settings.drain.folder)
+    return found
+
+
+class FileSystemWatch(BackgroundService):
+    """Reports the space of each file system. A folder that cannot be measured is logged once."""
+
+    task_name = "file-systems"
+
+    def __init__(
+        self,
+        folders: Mapping[FileSystemUse, Path],
+        observer: events.Observer,
+        interval_seconds: float = INTERVAL_SECONDS,
+    ) -> None:
+        self._folders = folders
+        self._observer = observer
+        self._interval_seconds = interval_seconds
+        self._failing: set[FileSystemUse] = set()
+
+    async def _run(self) -> None:
+        while True:
+            for use, folder in self._folders.items():
+                await self._measure(use, folder)
+            await asyncio.sleep(self._interval_seconds)
+
+    async def _measure(self, use: FileSystemUse, folder: Path) -> None:
+        try:
+            size_bytes, free_bytes = await asyncio.to_thread(_disk_usage, folder)
+        except OSError as error:
+            if use not in self._failing:
+                log.warning("file_system.unmeasured", use=use, folder=str(folder), error=str(error))
+            self._failing.add(use)
+            return
+        self._failing.discard(use)
+        self._observer.observe(events.FileSystemMeasured(use=use, free_bytes=free_bytes, size_bytes=size_bytes))
+
+
+def _disk_usage(folder: Path) -> tuple[int, int]:
+    """Return size and free bytes of the folder's file system, or of the closest existing folder above it.
+
+    Both folders are created when they are needed.
+    """
+    usage = shutil.disk_usage(next((each for each in (folder, *folder.parents) if each.exists()), folder))
+    return usage.total, usage.free

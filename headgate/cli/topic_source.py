@@ -1,0 +1,96 @@
+"""A topic as `headgate read` sees it: its description, its ledger, news of new chunks, and of its deletion."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final, NoReturn
+
+from headgate.client.admin import Admin
+from headgate.client.connection import DEFAULT_TIMEOUT_SECONDS, Client
+from headgate.errors import HeadgateError, NoLeaderError, RequestRejectedError
+from headgate.ledger.ledger import Ledger
+from headgate.log.event_log import get_logger
+from headgate.model.hashing import shard_of
+from headgate.protocol import messages as m
+from headgate.reading.head import Head
+
+DELETION_CHECK_INTERVAL_SECONDS: Final = 2.0
+"""Shortest time between two questions to the leader."""
+DELETION_RECHECK_SECONDS: Final = 30.0
+"""Longest time between two questions."""
+
+log = get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSource:
+    """What a reader of one topic needs."""
+
+    description: m.TopicInfo
+    ledger: Ledger
+    ledger_id: str
+    newest_chunk: int
+    """The newest chunk before the description was asked for. Records that it does not count are not older."""
+    describe: Callable[[], Awaitable[m.TopicInfo]]
+    """Asks the leader for the present description."""
+    head: Head = field(default_factory=Head)
+
+    async def until_deleted(self) -> NoReturn:
+        """Wait until the topic is deleted, and raise HeadgateError.
+
+        Its deletion is a chunk, so the leader is asked after new chunks, and now and then in case the news is lost.
+        """
+        name, asked_at_chunk = self.description.topic, self.head.number
+        while True:
+            await self.head.wait_for(asked_at_chunk + 1, DELETION_RECHECK_SECONDS)
+            await asyncio.sleep(DELETION_CHECK_INTERVAL_SECONDS)
+            asked_at_chunk = self.head.number
+            try:
+                found = await self.describe()
+            except NoLeaderError as error:
+                # The reader continues without a leader, so this waits for one as well.
+                log.debug("topic.deletion_unknown", reason=str(error))
+            except RequestRejectedError as error:
+                if error.verdict == "invalid":
+                    raise HeadgateError(f"topic {name!r} was deleted, with its records") from None
+                raise
+            else:
+                if found.topic_id != self.description.topic_id:
+                    raise HeadgateError(f"topic {name!r} was deleted and created again; run the command again")
+
+
+@asynccontextmanager
+async def open_topic_source(
+    client: Client, topic: str, timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS
+) -> AsyncIterator[TopicSource]:
+    """Connect ``client``, which has the ledger's store, and describe ``topic``.
+
+    Raises:
+        RequestRejectedError: the topic does not exist.
+        HeadgateError: its records are stored elsewhere.
+        NoLeaderError: the cluster, or the leader of the topic's shard, cannot be reached.
+        StoreUnavailableError: the store is unreachable.
+
+    """
+    m.require_name("topic", topic)
+    head = Head()
+
+    async with client, Admin(client, timeout_seconds=timeout_seconds) as admin:
+        shard = shard_of(topic, await client.shards(timeout_seconds))
+        ledger, ledger_id = Ledger(client.store, shard), await client.ledger_id(timeout_seconds)
+        newest_chunk = await ledger.newest()
+        describe = partial(admin.describe_topic, topic)
+        description = await describe()
+        if description.external is not None:
+            raise HeadgateError(
+                f"topic {topic!r} is external: its records are at {description.external.source}, not in the ledger"
+            )
+        remove = await client.watch_head(shard, lambda announced: head.advance(announced.head))
+        try:
+            yield TopicSource(description, ledger, ledger_id, max(1, newest_chunk), describe, head)
+        finally:
+            remove()

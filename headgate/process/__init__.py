@@ -1,0 +1,1 @@
+"""What a program runs: background tasks and child processes."""

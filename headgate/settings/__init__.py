@@ -1,0 +1,1 @@
+"""Settings and arguments, checked where they enter."""

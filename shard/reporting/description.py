@@ -1,0 +1,203 @@
+"""Builds messages about a subscription: grants for consumers, descriptions for operators. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from headgate.model.bucket_ranges import BucketRange, SegmentSlice, bucket_bounds, buckets_of, segment_of
+from headgate.model.hashing import KEY_BUCKETS
+from headgate.protocol import messages as m
+from shard.reporting.idle_reasons import idle_reasons
+from shard.reporting.progress import segment_status, unacknowledged
+from shard.state.subscription import Holding, RegisteredConsumer, Subscription
+from shard.state.topic_view import TopicView
+from shard.steps import Steps, encoding_cost, parts
+from shard.subscriptions.external_topics import external_grant
+from shard.subscriptions.gate import Gate
+
+_NO_RANGES: Final[list[m.BucketRangeAssignment]] = []
+_UNKNOWN: Final[Mapping[str, int]] = {}
+
+
+def build_grant(subscription: Subscription, topic: TopicView, segment_slice: SegmentSlice, *, durable: int) -> m.Grant:
+    """Return the grant of a held ``segment_slice``. Reading starts at the position of each bucket.
+
+    ``durable``: the newest durable chunk. A record that does not exist yet will be in a later one, however long ago the
+    segment's last record was stored, if there is one.
+    """
+    segment, buckets = segment_of(segment_slice), buckets_of(segment_slice)
+    starts = _bucket_starts(subscription, segment, buckets) if segment in subscription.progress_by_bucket else []
+    start = min((part.start_offset for part in starts), default=subscription.position(segment))
+    described, tail = topic.layout.segments[segment], topic.tails[segment]
+    first_bucket, end_bucket = bucket_bounds(segment_slice)
+    return m.Grant(
+        segment=segment,
+        generation=subscription.holdings[segment_slice].generation,
+        first_hash=described.first_hash,
+        last_hash=described.last_hash,
+        start_offset=start,
+        start_chunk=tail.chunk_of(start) if start < tail.next_offset else durable + 1,
+        end_offset=described.end_offset,
+        acknowledged=list(subscription.acknowledged_ranges.get(segment, [])),
+        external=external_grant(subscription, topic, segment),
+        first_bucket=first_bucket,
+        end_bucket=end_bucket,
+        starts=[part for part in starts if part.start_offset > start or part.acknowledged],
+    )
+
+
+def _bucket_starts(subscription: Subscription, segment: int, buckets: range) -> list[m.BucketStart]:
+    """Return the start of each of ``buckets``, with equal neighbors combined."""
+    found: list[m.BucketStart] = []
+    for bucket in buckets:
+        progress = subscription.acknowledged_in(segment, bucket)
+        part = m.BucketStart(bucket, bucket + 1, progress.position, list(progress.acknowledged_ranges))
+        if found and (found[-1].start_offset, found[-1].acknowledged) == (part.start_offset, part.acknowledged):
+            part = m.BucketStart(found.pop().first_bucket, bucket + 1, part.start_offset, part.acknowledged)
+        found.append(part)
+    return found
+
+
+def fenced_push(
+    subscription: Subscription, consumer: RegisteredConsumer, leader_epoch: int, reason: str
+) -> m.ConsumerFenced:
+    """Return the message that tells ``consumer`` that it was removed, and why."""
+    return m.ConsumerFenced(
+        topic=subscription.topic,
+        subscription=subscription.name,
+        consumer=consumer.consumer,
+        incarnation=consumer.incarnation,
+        leader_epoch=leader_epoch,
+        reason=reason,
+    )
+
+
+def describe(
+    subscription: Subscription, topic: TopicView, gate: Gate, last_heard_age_ms: Mapping[str, int] = _UNKNOWN
+) -> Steps[m.SubscriptionInfo]:
+    """Describe ``subscription``. ``last_heard_age_ms``: of its connected consumers, as far as the caller knows."""
+    yield len(subscription.holdings)
+    bucket_ranges = _range_progress_by_segment(subscription, topic)
+    yield len(subscription.holdings) + len(subscription.consumers)
+    consumers = _consumers(subscription, gate, last_heard_age_ms)
+    segments: list[m.SegmentAssignment] = []
+    for cost, some_segments in parts(sorted(topic.layout.segments)):
+        yield cost
+        segments += (
+            _progress(subscription, topic, gate, segment, bucket_ranges.get(segment, _NO_RANGES))
+            for segment in some_segments
+        )
+    yield encoding_cost(segments, consumers)
+    return m.SubscriptionInfo(
+        topic=topic.name,
+        subscription=subscription.name,
+        subscription_id=subscription.subscription_id,
+        type=subscription.type,
+        order=subscription.order,
+        balance=subscription.balance,
+        user=subscription.user,
+        seek_generation=subscription.seek_generation,
+        consumers=consumers,
+        segments=tuple(segments),
+    )
+
+
+def _consumers(
+    subscription: Subscription, gate: Gate, last_heard_age_ms: Mapping[str, int]
+) -> tuple[m.ConsumerInfo, ...]:
+    slices: dict[str, list[SegmentSlice]] = {name: [] for name in subscription.consumers}
+    for segment_slice, holding in sorted(subscription.holdings.items()):
+        slices[holding.consumer].append(segment_slice)
+    idle = idle_reasons(subscription, gate)
+    return tuple(
+        m.ConsumerInfo(
+            consumer=name,
+            incarnation=consumer.incarnation,
+            connected=consumer.disconnected_at_ms is None,
+            segments=tuple(sorted({segment_of(segment_slice) for segment_slice in slices[name]})),
+            bucket_ranges=tuple(
+                m.HeldBucketRange(segment_slice.segment, *bucket_bounds(segment_slice))
+                for segment_slice in slices[name]
+                if isinstance(segment_slice, BucketRange)
+            ),
+            idle=idle.get(name, ""),
+            capacity=consumer.capacity,
+            host=consumer.host,
+            version=consumer.version,
+            registered_at_ms=consumer.registered_at_ms,
+            disconnected_at_ms=consumer.disconnected_at_ms,
+            last_heard_age_ms=last_heard_age_ms.get(name),
+        )
+        for name, consumer in sorted(subscription.consumers.items())
+    )
+
+
+def _progress(
+    subscription: Subscription, topic: TopicView, gate: Gate, segment: int, bucket_ranges: list[m.BucketRangeAssignment]
+) -> m.SegmentAssignment:
+    holding = subscription.holdings.get(segment)
+    count = unacknowledged(subscription, topic, segment)
+    return m.SegmentAssignment(
+        segment=segment,
+        status=segment_status(subscription, gate, segment, shared=bool(bucket_ranges)),
+        acknowledged_offset=subscription.position(segment),
+        # A consumer of an external topic may be beyond the last known offset.
+        next_offset=max(topic.tails[segment].next_offset, subscription.position(segment)),
+        consumer=None if holding is None else holding.consumer,
+        generation=None if holding is None else holding.generation,
+        blocked_by=gate.blocked.get(segment, ()),
+        label=topic.layout.segments[segment].label,
+        checkpoint=subscription.checkpoint(segment),
+        weight=subscription.weights.get(segment) if subscription.balance == "load" else None,
+        bucket_ranges=tuple(bucket_ranges),
+        unacknowledged=None if count is None else count.records,
+        estimated=count is not None and count.estimated,
+    )
+
+
+def _range_progress_by_segment(
+    subscription: Subscription, topic: TopicView
+) -> dict[int, list[m.BucketRangeAssignment]]:
+    """Return shared segment → progress of its bucket ranges, held and free ones."""
+    found: dict[int, list[m.BucketRangeAssignment]] = {}
+    for segment_slice, holding in sorted(subscription.holdings.items()):
+        if isinstance(segment_slice, BucketRange):
+            known = found.setdefault(segment_slice.segment, [])
+            _fill_gap(subscription, topic, segment_slice.segment, known, segment_slice.first_bucket)
+            status: m.AssignmentStatus = "granted" if holding.revoked_at_ms is None else "revoking"
+            known.append(_range_progress(subscription, topic, segment_slice, status, holding))
+    for segment, known in found.items():
+        _fill_gap(subscription, topic, segment, known, KEY_BUCKETS)
+    return found
+
+
+def _fill_gap(
+    subscription: Subscription, topic: TopicView, segment: int, known: list[m.BucketRangeAssignment], end_bucket: int
+) -> None:
+    first_bucket = known[-1].end_bucket if known else 0
+    if first_bucket < end_bucket:
+        free = BucketRange(segment, first_bucket, end_bucket)
+        known.append(_range_progress(subscription, topic, free, "waiting", None))
+
+
+def _range_progress(
+    subscription: Subscription,
+    topic: TopicView,
+    bucket_range: BucketRange,
+    status: m.AssignmentStatus,
+    holding: Holding | None,
+) -> m.BucketRangeAssignment:
+    count = unacknowledged(subscription, topic, bucket_range)
+    return m.BucketRangeAssignment(
+        first_bucket=bucket_range.first_bucket,
+        end_bucket=bucket_range.end_bucket,
+        status=status,
+        acknowledged_offset=min(
+            subscription.acknowledged_in(bucket_range.segment, bucket).position for bucket in buckets_of(bucket_range)
+        ),
+        consumer=None if holding is None else holding.consumer,
+        generation=None if holding is None else holding.generation,
+        unacknowledged=None if count is None else count.records,
+        estimated=count is not None and count.estimated,
+    )

@@ -1,0 +1,66 @@
+"""Explains why a consumer has no segment. Pure. The first matching reason applies.
+
+1. All segments are blocked by undrained ancestors, or all are drained.
+2. A segment is moving, so the idle consumer may be about to get it.
+3. When balancing by load, no single move would even out the load.
+4. The type does not share segments: CHECKPOINT, or not yet known.
+5. The consumer cannot read bucket ranges, or no other consumer can.
+6. Each segment is already divided into single buckets.
+
+The text also states how many segments are blocked: those would give more to read.
+"""
+
+from __future__ import annotations
+
+from headgate.model.bucket_ranges import buckets_of, segment_of
+from headgate.model.hashing import KEY_BUCKETS
+from shard.balancing.bucket_split import is_shareable
+from shard.state.subscription import Subscription
+from shard.subscriptions.gate import Gate
+
+
+def idle_reasons(subscription: Subscription, gate: Gate) -> dict[str, str]:
+    """Return consumer → reason for each registered consumer without a segment."""
+    busy = {holding.consumer for holding in subscription.holdings.values()}
+    idle = sorted(subscription.consumers.keys() - busy)
+    if not idle:
+        return {}
+    readable, waiting = len(gate.grantable), len(gate.blocked)
+    if readable == 0:
+        reason = f"all {waiting} segments are blocked" if waiting else "all segments are drained"
+        return dict.fromkeys(idle, reason)
+    suffix = f"; {waiting} of {readable + waiting} segments are blocked" if waiting else ""
+    moving = _has_pending_handover(subscription, gate)
+    able = sum(consumer.supports_bucket_ranges for consumer in subscription.consumers.values())
+    return {
+        name: _reason(
+            subscription, moving=moving, shares=subscription.consumers[name].supports_bucket_ranges, able=able
+        )
+        + suffix
+        for name in idle
+    }
+
+
+def _reason(subscription: Subscription, *, moving: bool, shares: bool, able: int) -> str:
+    if moving:
+        return "a segment is moving between consumers"
+    if subscription.balance == "load" and len(subscription.holdings) >= len(subscription.consumers):
+        return "moving a segment to it would not even out the load"
+    if not is_shareable(subscription.type):
+        kind = "of type CHECKPOINT" if subscription.type else "of unknown type"
+        return f"segments of a subscription {kind} are not shared, and each has a consumer"
+    if not shares:
+        return "its client is too old to share a segment, and each segment has a consumer"
+    if able == 1:
+        return "the clients of the other consumers are too old to share a segment"
+    return f"each segment is already shared by {KEY_BUCKETS} consumers"
+
+
+def _has_pending_handover(subscription: Subscription, gate: Gate) -> bool:
+    held = dict.fromkeys(gate.grantable, 0)
+    for segment_slice, holding in subscription.holdings.items():
+        if holding.revoked_at_ms is not None:
+            return True
+        if segment_of(segment_slice) in held:
+            held[segment_of(segment_slice)] += len(buckets_of(segment_slice))
+    return any(count < KEY_BUCKETS for count in held.values())

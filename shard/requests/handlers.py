@@ -1,0 +1,107 @@
+"""What a request handler returns, and how handlers are registered by request type.
+
+A handler returns the body of the reply, or a `Refusal`. A pure decision returns a `Decision`: the
+entries to write, and how to build the body once they are applied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from headgate.model import entries as e
+from headgate.protocol import messages as m
+from shard.state.shard_state import ShardState
+from shard.steps import Steps
+from shard.subscriptions.refusal import Refusal
+
+Answer = Callable[[ShardState], m.AnyReplyBody]
+"""State after the entries are applied → reply body."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Propose ``entries``, then reply with what ``answer`` returns."""
+
+    entries: tuple[e.AnyEntry, ...]
+    answer: Answer
+
+
+@dataclass(frozen=True, slots=True)
+class AfterChunk:
+    """Reply with ``body`` once ``chunk`` is durable. Later entries need not be."""
+
+    chunk: int
+    body: m.AnyReplyBody
+
+
+@dataclass(frozen=True, slots=True)
+class AfterBarrier:
+    """Reply with ``body`` after a barrier, which proves that no other leader knows better."""
+
+    body: m.AnyReplyBody
+
+
+@dataclass(frozen=True, slots=True)
+class Deferred:
+    """Reply later: ``start`` gets a function that sends the body or the refusal, and calls it once.
+
+    The reply leaves once ``chunk`` is durable; None: once all is that was proposed before the reply.
+    """
+
+    start: Callable[[Callable[[m.AnyReplyBody | Refusal], None]], None]
+    chunk: int | None = None
+
+
+StepResult = m.AnyReplyBody | Decision | Refusal
+
+
+@dataclass(frozen=True, slots=True)
+class Stepwise:
+    """Take ``steps`` over turns of the loop, and carry out what they return in the turn of the last one.
+
+    The state may change between two steps. A query reads a snapshot; a decision must be for the state
+    that its last step finds.
+    """
+
+    steps: Steps[StepResult]
+
+
+Outcome = m.AnyReplyBody | Decision | AfterChunk | AfterBarrier | Deferred | Stepwise | Refusal
+Handler = Callable[[m.Request, ShardState], Outcome]
+Registration = tuple[type[m.RequestBody], Handler]
+BodyT = TypeVar("BodyT", bound=m.RequestBody)
+
+
+def done(_: ShardState) -> m.AnyReplyBody:
+    """Return `Done`: the `Answer` of commands without a result."""
+    return m.Done()
+
+
+def command(kind: type[BodyT], decide: Callable[[BodyT, ShardState], Decision | Refusal]) -> Registration:
+    """Register a pure decision on the shard's state for requests of type ``kind``."""
+    return _registration(kind, lambda body, state, _: decide(body, state))
+
+
+def user_command(kind: type[BodyT], decide: Callable[[BodyT, ShardState, str], Outcome]) -> Registration:
+    """Register a pure decision on the shard's state and on the user who asks for it."""
+    return _registration(kind, lambda body, state, client_id: decide(body, state, m.user_of(client_id)))
+
+
+def stepwise_command(kind: type[BodyT], decide: Callable[[BodyT, ShardState, str], Steps[StepResult]]) -> Registration:
+    """Register a `user_command` that takes several steps."""
+    return user_command(kind, lambda body, state, user: Stepwise(decide(body, state, user)))
+
+
+def handler(kind: type[BodyT], respond: Callable[[BodyT, str], Outcome]) -> Registration:
+    """Register a method that takes the body and the client id for requests of type ``kind``."""
+    return _registration(kind, lambda body, _, client_id: respond(body, client_id))
+
+
+def _registration(kind: type[BodyT], respond: Callable[[BodyT, ShardState, str], Outcome]) -> Registration:
+    def handle(request: m.Request, state: ShardState) -> Outcome:
+        assert isinstance(request.body, kind), f"{type(request.body).__name__} reached the handler of {kind.__name__}"
+        return respond(request.body, state, request.client_id)
+
+    return kind, handle

@@ -1,0 +1,251 @@
+"""Decide commands about subscriptions: create, delete, seek, and change the order, while consumers run.
+
+Pure. All entries of a command are in one chunk, so no half-done state exists.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from headgate.model import entries as e
+from headgate.protocol import messages as m
+from shard.reporting.description import describe
+from shard.requests.handlers import Answer, Decision, command, done, user_command
+from shard.requests.lookup import find_subscription, find_topic
+from shard.state.shard_state import ShardState
+from shard.state.subscription import Subscription
+from shard.state.topic import Topic
+from shard.steps import complete
+from shard.subscriptions.external_topics import seekable_ends, start_error
+from shard.subscriptions.gate import compute_gate, is_gated
+from shard.subscriptions.refusal import Refusal
+from shard.subscriptions.registration import default_order, order_error, subscriptions_error
+from shard.subscriptions.seek import SeekTarget, seek_positions
+
+SEGMENT_TWICE: Final = "the positions name a segment twice"
+
+
+def new_subscription(
+    request: m.RegisterConsumer, topic: Topic, subscription_id: int, user: str
+) -> e.SubscriptionCreated:
+    """Return the entry by which the registration of its first consumer creates a subscription."""
+    return e.SubscriptionCreated(
+        topic_id=topic.topic_id,
+        subscription_id=subscription_id,
+        subscription=request.subscription,
+        subscription_type=request.subscription_type,
+        order=request.order or default_order(request.subscription_type),
+        balance=request.balance or "count",
+        positions=_start_positions(request.start, topic),
+        user=user,
+    )
+
+
+def _start_positions(start: m.Start, topic: Topic) -> dict[int, int]:
+    """Return the present end of each segment, or nothing for the earliest record."""
+    return {} if start == "earliest" else {segment: tail.next_offset for segment, tail in topic.tails.items()}
+
+
+def create_subscription(request: m.CreateSubscription, state: ShardState, user: str) -> Decision | Refusal:
+    """Create a subscription without a consumer, as `new_subscription` does; one that exists is not changed."""
+    topic = find_topic(request.topic, state)
+    if isinstance(topic, Refusal):
+        return topic
+    existing = topic.subscriptions.get(request.subscription)
+    if existing is not None:
+        is_wanted = request.if_absent and existing.type == request.subscription_type
+        if is_wanted or request.token in state.commands:
+            return Decision((), _described(topic.topic_id, existing.subscription_id))
+        return _exists(existing, request)
+    if request.token in state.commands:
+        return _invalid(f"subscription {request.subscription!r} was created and has been deleted since")
+    reason = start_error(topic, "latest" if request.positions else request.start) or subscriptions_error(
+        topic.name, len(topic.subscriptions)
+    )
+    positions = _requested_start(request, topic)
+    if reason is not None or isinstance(positions, str):
+        return _invalid(reason or str(positions))
+    entry = e.SubscriptionCreated(
+        topic_id=topic.topic_id,
+        subscription_id=state.next_id,
+        subscription=request.subscription,
+        subscription_type=request.subscription_type,
+        order=default_order(request.subscription_type),
+        positions=positions,
+        user=user,
+        token=request.token,
+    )
+    return Decision((entry,), _described(topic.topic_id, entry.subscription_id))
+
+
+def _requested_start(request: m.CreateSubscription, topic: Topic) -> dict[int, int] | str:
+    """Return the positions of the new subscription, or what is wrong with those of the request; as for a seek."""
+    if not request.positions:
+        return _start_positions(request.start, topic)
+    target = dict(request.positions)
+    if len(target) < len(request.positions):
+        return SEGMENT_TWICE
+    return seek_positions(
+        target,
+        layout=topic.layout,
+        ends={segment: tail.next_offset for segment, tail in topic.tails.items()},
+        positions={},
+        gated=is_gated(request.subscription_type, default_order(request.subscription_type)),
+    )
+
+
+def _exists(existing: Subscription, request: m.CreateSubscription) -> Refusal:
+    name = f"subscription {existing.name!r} of topic {existing.topic!r}"
+    if request.if_absent:
+        return _invalid(
+            f"{name} exists and is of type {existing.type}, not {request.subscription_type}: delete it first, or "
+            "choose another name"
+        )
+    return _invalid(f"{name} exists (type {existing.type}, order {existing.order}): seek moves it")
+
+
+def delete_subscription(request: m.DeleteSubscription, state: ShardState) -> Decision | Refusal:
+    """Delete a subscription. ``force`` is required while it has consumers."""
+    if request.token in state.commands:
+        return Decision((), done)
+    found = find_subscription(request.topic, request.subscription, state)
+    if isinstance(found, Refusal):
+        return found
+    topic, subscription = found
+    if subscription.consumers and not request.force:
+        names = ", ".join(sorted(subscription.consumers))
+        return Refusal(
+            "invalid", f"subscription {request.subscription!r} has consumers {names}: stop them, or use force"
+        )
+    entry = e.SubscriptionDeleted(
+        topic_id=topic.topic_id,
+        subscription_id=subscription.subscription_id,
+        token=request.token,
+    )
+    return Decision((entry,), done)
+
+
+def seek_subscription(request: m.SeekSubscription, state: ShardState) -> Decision | Refusal:
+    """Move a subscription; shard.subscriptions.seek computes the positions and what is rejected."""
+    found = find_subscription(request.topic, request.subscription, state)
+    if isinstance(found, Refusal):
+        return found
+    topic, subscription = found
+    if request.token in state.commands:
+        return Decision((), _seek_answer(subscription.subscription_id, request))
+    if subscription.type == e.SubscriptionType.CHECKPOINT:
+        return _invalid(
+            f"subscription {request.subscription!r} is of type CHECKPOINT: its consumers keep their own positions; "
+            "start them with the positions they should have",
+        )
+    target = _requested_target(request)
+    if isinstance(target, Refusal):
+        return target
+    if topic.external is not None and target == "latest":
+        return _invalid(f"topic {topic.name!r} is external: only its source knows its end; seek to 'earliest'")
+    positions = seek_positions(
+        target,
+        layout=topic.layout,
+        ends=seekable_ends(subscription, topic),
+        positions=subscription.positions,
+        gated=is_gated(subscription.type, subscription.order),
+    )
+    if isinstance(positions, str):
+        return _invalid(positions)
+    if request.dry_run:
+        moves = tuple((s, subscription.position(s), to) for s, to in positions.items())
+        return Decision((), _seek_answer(subscription.subscription_id, request, moves))
+    entry = e.SubscriptionSeek(
+        topic_id=topic.topic_id,
+        subscription_id=subscription.subscription_id,
+        seek_generation=subscription.seek_generation + 1,
+        positions=positions,
+        token=request.token,
+    )
+    return Decision((entry,), _seek_answer(subscription.subscription_id, request))
+
+
+def set_order(request: m.SetSubscriptionOrder, state: ShardState) -> Decision | Refusal:
+    """Change the order of a subscription. Setting its present order again is allowed."""
+    found = find_subscription(request.topic, request.subscription, state)
+    if isinstance(found, Refusal):
+        return found
+    topic, subscription = found
+    answer = _described(topic.topic_id, subscription.subscription_id)
+    if request.token in state.commands:
+        return Decision((), answer)
+    if subscription.type is None:
+        return _invalid(
+            f"the type of subscription {request.subscription!r} is unknown so far: register a consumer first, with "
+            "the order that the subscription should have",
+        )
+    reason = order_error(subscription.type, request.order)
+    if reason is not None:
+        return _invalid(reason)
+    # The same order is written again: its token prevents a delayed copy of this command from undoing a later one.
+    entry = e.SubscriptionConfigured(
+        topic_id=topic.topic_id,
+        subscription_id=subscription.subscription_id,
+        subscription_type=subscription.type,
+        order=request.order,
+        balance=subscription.balance,
+        token=request.token,
+    )
+    return Decision((entry,), answer)
+
+
+def _requested_target(request: m.SeekSubscription) -> SeekTarget | Refusal:
+    if (request.to is None) == (not request.positions):
+        return _invalid("a seek needs either to ('earliest' or 'latest') or positions")
+    if request.to is not None:
+        return request.to
+    positions = dict(request.positions)
+    if len(positions) < len(request.positions):
+        return _invalid(SEGMENT_TWICE)
+    return positions
+
+
+def _seek_answer(
+    subscription_id: int,
+    request: m.SeekSubscription,
+    dry_moves: tuple[tuple[int, int, int], ...] | None = None,
+) -> Answer:
+    def answer(state: ShardState) -> m.AnyReplyBody:
+        subscription = state.subscriptions[subscription_id]
+        tails = state.topics_by_id[subscription.topic_id].tails
+        moves = dry_moves or ()
+        last = subscription.last_seek
+        if dry_moves is None and last is not None and last.token == request.token:
+            moves = last.moves
+        result = m.SeekResult(
+            seek_generation=subscription.seek_generation,
+            moves=tuple(
+                m.SegmentSeek(segment=s, from_offset=before, to_offset=to, end_offset=tails[s].next_offset)
+                for s, before, to in moves
+                if s in tails
+            ),
+        )
+        return m.SeekReply(result=result)
+
+    return answer
+
+
+def _described(topic_id: int, subscription_id: int) -> Answer:
+    def answer(state: ShardState) -> m.AnyReplyBody:
+        topic, subscription = state.topics_by_id[topic_id], state.subscriptions[subscription_id]
+        gate = compute_gate(topic.layout, subscription.drained, subscription.type, subscription.order)
+        return m.SubscriptionReply(subscription=complete(describe(subscription, topic, gate)))
+
+    return answer
+
+
+def _invalid(reason: str) -> Refusal:
+    return Refusal("invalid", reason, after_barrier=True)
+
+
+COMMANDS: Final = (
+    user_command(m.CreateSubscription, create_subscription),
+    command(m.DeleteSubscription, delete_subscription),
+    command(m.SeekSubscription, seek_subscription),
+    command(m.SetSubscriptionOrder, set_order),
+)

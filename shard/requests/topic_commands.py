@@ -1,0 +1,230 @@
+"""Decide commands about topics and their segments. Pure.
+
+A command that was executed before (same token) gets its reply again and is not executed twice. A
+split or merge is one entry, so no half-done state exists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, get_args
+
+import msgspec
+
+from headgate.errors import LayoutError
+from headgate.model import entries as e
+from headgate.model.layout import Layout
+from headgate.protocol import messages as m
+from headgate.protocol.paging import cut_page, follows
+from shard.requests.handlers import Answer, Decision, command, done, user_command
+from shard.requests.lookup import find_topic
+from shard.state.shard_state import ShardState
+from shard.state.topic import Topic
+from shard.subscriptions.refusal import Refusal
+
+MAX_SEGMENTS = 4096
+"""Limit for the segments of a layout, including sealed ones, so that one topic cannot exhaust the shard's memory."""
+
+
+def create_topic(request: m.CreateTopic, state: ShardState, user: str) -> Decision | Refusal:
+    """Create a topic of ``user``. An existing name is rejected, unless this command created it."""
+    if request.token in state.commands:
+        return repeated(request.topic, state, _describe(request.topic))
+    if request.topic in state.topics:
+        return Refusal("invalid", f"topic {request.topic!r} already exists", after_barrier=True)
+    entry = e.TopicCreated(
+        topic_id=state.next_id,
+        topic=request.topic,
+        segments=request.segments,
+        token=request.token,
+        user=user,
+    )
+    return Decision((entry,), _describe(request.topic))
+
+
+def repeated(topic: str, state: ShardState, answer: Answer) -> Decision | Refusal:
+    """Return the reply to a command that has created ``topic`` before; a late copy of it does not create it again."""
+    if topic in state.topics:
+        return Decision((), answer)
+    reason = f"topic {topic!r} was created and has been deleted since; a new command needs a new token"
+    return Refusal("invalid", reason, after_barrier=True)
+
+
+def delete_topic(request: m.DeleteTopic, state: ShardState) -> Decision | Refusal:
+    """Delete a topic. ``force`` is required while consumers use it."""
+    if request.token in state.commands:
+        return Decision((), done)
+    topic = find_topic(request.topic, state)
+    if isinstance(topic, Refusal):
+        return topic
+    users = sorted(
+        f"{subscription.name} ({', '.join(sorted(subscription.consumers))})"
+        for subscription in topic.subscriptions.values()
+        if subscription.consumers
+    )
+    if users and not request.force:
+        return Refusal("invalid", f"topic {request.topic!r} is in use by {'; '.join(users)}: stop them, or use force")
+    return Decision((e.TopicDeleted(topic_id=topic.topic_id, token=request.token),), done)
+
+
+def split_segment(request: m.SplitSegment, state: ShardState) -> Decision | Refusal:
+    """Split a segment at the middle of its range."""
+    return _change(request, state, lambda topic: split_entry(topic, request.segment, token=request.token))
+
+
+def split_entry(
+    topic: Topic, segment: int, *, token: str, reason: str = "", max_segments: int = MAX_SEGMENTS
+) -> e.SegmentSplit | Refusal:
+    """Return the entry that splits ``segment``. An automatic split has a ``reason`` and an empty ``token``."""
+    refusal = _refuse_layout(topic, lambda: topic.layout.split(segment, 0, 0), max_segments)
+    return refusal or e.SegmentSplit(
+        topic_id=topic.topic_id,
+        segment=segment,
+        end_offset=topic.tails[segment].next_offset,
+        token=token,
+        reason=reason,
+    )
+
+
+def merge_segments(request: m.MergeSegments, state: ShardState) -> Decision | Refusal:
+    """Merge two adjacent segments."""
+    return _change(request, state, lambda topic: merge_entry(topic, *request.segments, token=request.token))
+
+
+def merge_entry(
+    topic: Topic, first: int, second: int, *, token: str, reason: str = "", max_segments: int = MAX_SEGMENTS
+) -> e.SegmentsMerged | Refusal:
+    """Return the entry that merges two segments. An automatic merge has a ``reason`` and an empty ``token``."""
+    ends = {first: 0, second: 0}
+    refusal = _refuse_layout(topic, lambda: topic.layout.merge(first, second, ends, 0), max_segments)
+    return refusal or e.SegmentsMerged(
+        topic_id=topic.topic_id,
+        segments=(first, second),
+        end_offsets=(topic.tails[first].next_offset, topic.tails[second].next_offset),
+        token=token,
+        reason=reason,
+    )
+
+
+def set_topic_policy(request: m.SetTopicPolicy, state: ShardState) -> Decision | Refusal:
+    """Set the given fields of a topic's policy, and reset others to the cluster's settings."""
+    return _change(request, state, lambda topic: _policy_entry(topic, request))
+
+
+def _policy_entry(topic: Topic, request: m.SetTopicPolicy) -> e.TopicPolicySet | Refusal:
+    given = {field: value for field in get_args(m.PolicyField) if (value := getattr(request, field)) is not None}
+    if both := sorted(given.keys() & set(request.reset)):
+        return Refusal("invalid", f"{', '.join(both)}: give a value or reset it, not both")
+    if topic.external is not None and (given.get("auto_split") or given.get("auto_merge")):
+        return _refuse_external(topic)
+    policy = msgspec.structs.replace(topic.policy, **{**dict.fromkeys(request.reset), **given})
+    fewest, most = policy.min_segments, policy.max_segments
+    if fewest is not None and most is not None and fewest > most:
+        return Refusal("invalid", f"min_segments {fewest} is above max_segments {most}")
+    return e.TopicPolicySet(topic_id=topic.topic_id, policy=policy, token=request.token)
+
+
+def _change(
+    request: m.SplitSegment | m.MergeSegments | m.SetTopicPolicy,
+    state: ShardState,
+    entry_for: Callable[[Topic], e.AnyEntry | Refusal],
+) -> Decision | Refusal:
+    """Decide a command that changes an existing topic. A repeated one changes nothing."""
+    topic = find_topic(request.topic, state)
+    if isinstance(topic, Refusal):
+        return topic
+    if request.token in state.commands:
+        return Decision((), _describe(request.topic))
+    entry = entry_for(topic)
+    return entry if isinstance(entry, Refusal) else Decision((entry,), _describe(request.topic))
+
+
+def _refuse_layout(topic: Topic, change: Callable[[], Layout], max_segments: int) -> Refusal | None:
+    """Return why the layout of ``topic`` cannot be changed, if that is so."""
+    if topic.external is not None:
+        return _refuse_external(topic)
+    try:
+        after = change()
+    except LayoutError as error:
+        return Refusal("invalid", str(error), after_barrier=True)
+    if len(after.segments) <= max_segments:
+        return None
+    count = len(topic.layout.segments)
+    return Refusal("invalid", f"topic {topic.name!r} holds {count} segments; the limit is {max_segments}")
+
+
+def list_topics(request: m.ListTopics, _: ShardState) -> Decision:
+    """List the topics of the shard, by name."""
+
+    def answer(state: ShardState) -> m.AnyReplyBody:
+        topics, following = cut_page(
+            ((name,), describe(topic, state.shard))
+            for name, topic in sorted(state.topics.items())
+            if follows(request.after, name)
+        )
+        return m.TopicList(topics=topics, next=following)
+
+    return Decision((), answer)
+
+
+def describe_topic(request: m.DescribeTopic, state: ShardState) -> Decision | Refusal:
+    """Describe one topic."""
+    topic = find_topic(request.topic, state)
+    return topic if isinstance(topic, Refusal) else Decision((), _describe(topic.name))
+
+
+def describe(topic: Topic, shard: int) -> m.TopicInfo:
+    """Return the description of ``topic``."""
+    source = topic.external
+    return m.TopicInfo(
+        topic=topic.name,
+        topic_id=topic.topic_id,
+        shard=shard,
+        layout_epoch=topic.layout.layout_epoch,
+        segments=tuple(
+            m.SegmentInfo(
+                segment=segment.segment_id,
+                first_hash=segment.first_hash,
+                last_hash=segment.last_hash,
+                state=segment.state,
+                parents=segment.parents,
+                children=segment.children,
+                next_offset=topic.tails[segment.segment_id].next_offset,
+                size_bytes=topic.tails[segment.segment_id].size_bytes,
+                created_at_ms=segment.created_at_ms,
+                sealed_at_ms=segment.sealed_at_ms,
+                label=segment.label,
+            )
+            for _, segment in sorted(topic.layout.segments.items())
+        ),
+        subscriptions=tuple(sorted(topic.subscriptions)),
+        policy=topic.policy,
+        user=topic.user,
+        external=None
+        if source is None
+        else m.ExternalSource(source=source.source, positions=source.positions, hash_bits=source.hash_bits),
+    )
+
+
+def _refuse_external(topic: Topic) -> Refusal:
+    return Refusal(
+        "invalid",
+        f"topic {topic.name!r} is external: split or merge at its source, then import it again "
+        f"(headgate topic import {topic.name} FILE)",
+        after_barrier=True,
+    )
+
+
+def _describe(name: str) -> Answer:
+    return lambda state: m.TopicReply(topic=describe(state.topics[name], state.shard))
+
+
+COMMANDS: Final = (
+    user_command(m.CreateTopic, create_topic),
+    command(m.DeleteTopic, delete_topic),
+    command(m.SplitSegment, split_segment),
+    command(m.MergeSegments, merge_segments),
+    command(m.SetTopicPolicy, set_topic_policy),
+    command(m.ListTopics, list_topics),
+    command(m.DescribeTopic, describe_topic),
+)

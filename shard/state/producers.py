@@ -1,0 +1,252 @@
+"""The producers of a shard: their identities, names, positions and finished batches. Part of the fold.
+
+A named producer stays until it is deleted; only its deduplication window expires. An anonymous one
+is removed as a whole. Which of them expire is decided in shard.requests.producer_expiry.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right, insort
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import chain, islice
+from typing import Final
+
+import msgspec
+
+from headgate.model import entries as e
+from headgate.model.identifiers import ANONYMOUS
+from shard.state.dedup_window import FinishedBatch, FinishedBatches
+
+MAX_SOURCE_POSITIONS: Final = 1000
+"""Topics in which one name can have a position: as many as a user may have by default, 1 MB."""
+DELETED_NAME_RETENTION_MS: Final = 600_000
+"""How long a deleted name is remembered: much longer than a broker can delay a message."""
+MAX_DELETED_NAMES: Final = 10_000
+"""Per shard; beyond it, the earliest are forgotten. About 100 bytes each."""
+
+
+class ProducerState(msgspec.Struct, gc=False):
+    """The identity of one producer, and the end of its history.
+
+    The garbage collector leaves it out: it refers to nothing that could refer to it, and a daemon has hundreds of
+    thousands, which block the loop while they are traversed.
+    """
+
+    producer_id: int
+    producer_epoch: int
+    name: str | None
+    token: str
+    next_sequence: int = 0
+    previous_next_sequence: int | None = None
+    """Sequence that the epoch before the present one reached: all below it is stored, and nothing else ever will be.
+    None: there was none."""
+    finished: FinishedBatches = msgspec.field(default_factory=FinishedBatches)
+    """Empty for a named producer that has been idle for too long."""
+    source_positions: dict[int, bytes] = {}
+    """Topic id → how far a named producer has read its source, for topics that exist."""
+    incarnation: int = 0
+    """Of the program that holds the name; rises with each start. 0 for an anonymous producer."""
+    first_token: str | None = None
+    """Token of the opening that created the producer; None: ``token``, because it has not been opened again."""
+    last_chunk: int = 0
+    last_at_ms: int = 0
+    user: str = ANONYMOUS
+    """Who opened it. Only this user can use it."""
+
+    @property
+    def tokens(self) -> tuple[str, ...]:
+        """By which a repeated opening is recognized."""
+        return (self.token,) if self.first_token is None else (self.first_token, self.token)
+
+    @property
+    def new(self) -> bool:
+        """Whether the producer did not exist before its present epoch."""
+        return self.first_token is None
+
+
+class DeletedName(msgspec.Struct, frozen=True):
+    """A name that a command deleted. A late copy of a request that opened it must not bring it back."""
+
+    name: str
+    incarnation: int
+    """Of the last program that held it. One of a later start may open the name again."""
+    at_ms: int
+
+
+@dataclass(slots=True)
+class _ProducersOfUser:
+    anonymous: OrderedDict[int, ProducerState] = field(default_factory=OrderedDict)
+    """Least recently used first."""
+    named: int = 0
+
+
+class Producers(Mapping[int, ProducerState]):
+    """Producer id → producer. Each is in one of three groups, of which two are ordered by use."""
+
+    def __init__(self) -> None:
+        self.anonymous: OrderedDict[int, ProducerState] = OrderedDict()
+        """Producers without a name, least recently used first."""
+        self.with_window: OrderedDict[int, ProducerState] = OrderedDict()
+        """Named producers with finished batches, least recently used first."""
+        self.without_window: dict[int, ProducerState] = {}
+        """Named producers without finished batches."""
+        self._names: dict[str, int] = {}
+        self._ordered_names: list[str] = []
+        self._tokens: dict[str, int] = {}
+        """Tokens of the first and of the last opening → producer id."""
+        self.deleted: list[DeletedName] = []
+        """Latest last."""
+        self._of_users: dict[str, _ProducersOfUser] = {}
+
+    def __getitem__(self, producer_id: int) -> ProducerState:
+        for group in self._groups():
+            if producer_id in group:
+                return group[producer_id]
+        raise KeyError(producer_id)
+
+    def __iter__(self) -> Iterator[int]:
+        """Iterate over ids; `restore` in this order gives the same groups in the same order."""
+        return chain.from_iterable(self._groups())
+
+    def __len__(self) -> int:
+        return sum(map(len, self._groups()))
+
+    @property
+    def named(self) -> int:
+        """Number of named producers."""
+        return len(self._names)
+
+    def count_of(self, user: str) -> int:
+        """Return how many producers ``user`` has."""
+        found = self._of_users.get(user)
+        return 0 if found is None else found.named + len(found.anonymous)
+
+    def anonymous_of(self, user: str) -> Iterator[ProducerState]:
+        """Iterate over the anonymous producers of ``user``, least recently used first."""
+        found = self._of_users.get(user)
+        return iter(()) if found is None else iter(found.anonymous.values())
+
+    def of_name(self, name: str) -> ProducerState | None:
+        producer_id = self._names.get(name)
+        return None if producer_id is None else self[producer_id]
+
+    def opened_by(self, token: str) -> ProducerState | None:
+        """Return the producer whose first or last opening had ``token``."""
+        producer_id = self._tokens.get(token)
+        return None if producer_id is None else self[producer_id]
+
+    def deleted_incarnation(self, name: str, at_ms: int) -> int:
+        """Return the incarnation up to which ``name`` cannot be opened at ``at_ms``, because it was deleted; or -1."""
+        earliest_ms = at_ms - DELETED_NAME_RETENTION_MS
+        found = (each.incarnation for each in self.deleted if each.name == name and each.at_ms > earliest_ms)
+        return max(found, default=-1)
+
+    def named_after(self, name: str | None) -> Iterator[ProducerState]:
+        """Iterate over named producers by name, from the first one after ``name`` on."""
+        first = 0 if name is None else bisect_right(self._ordered_names, name)
+        return (self[self._names[each]] for each in islice(self._ordered_names, first, None))
+
+    def open(self, entry: e.ProducerOpened, chunk: int, at_ms: int) -> None:
+        before = self.remove(entry.producer_id if entry.replaced_id is None else entry.replaced_id)
+        self.restore(
+            ProducerState(
+                entry.producer_id,
+                entry.producer_epoch,
+                entry.name if before is None else entry.name or before.name,
+                entry.token,
+                previous_next_sequence=None if before is None else before.next_sequence,
+                source_positions={} if before is None else before.source_positions,
+                incarnation=entry.incarnation if before is None else max(entry.incarnation, before.incarnation),
+                first_token=None if before is None else before.first_token or before.token,
+                last_chunk=chunk,
+                last_at_ms=at_ms,
+                user=entry.user,
+            )
+        )
+
+    def finish_batch(
+        self, producer_id: int, producer_epoch: int, batch: FinishedBatch, source_position: bytes | None, at_ms: int
+    ) -> None:
+        """Add the batch that ``batch.chunk`` stores, of ledger time ``at_ms``."""
+        producer = self[producer_id]
+        if producer_epoch > producer.producer_epoch:
+            # The client raised its own epoch after a gap: a new incarnation with its own sequence.
+            producer.previous_next_sequence = producer.next_sequence
+            producer.producer_epoch, producer.next_sequence = producer_epoch, 0
+            producer.finished.clear()
+        assert batch.sequence == producer.next_sequence, f"sequence {batch.sequence} is not the next one"
+        producer.next_sequence = batch.sequence + 1
+        producer.finished.append(batch)
+        producer.last_chunk, producer.last_at_ms = batch.chunk, at_ms
+        if source_position is not None:
+            assert batch.topic_id is not None, "records belong to a topic"
+            producer.source_positions[batch.topic_id] = source_position
+        if producer.name is None:
+            self.anonymous.move_to_end(producer_id)
+            self._of_users[producer.user].anonymous.move_to_end(producer_id)
+        else:
+            self.without_window.pop(producer_id, None)
+            self.with_window[producer_id] = producer
+            self.with_window.move_to_end(producer_id)
+
+    def delete(self, producer_id: int, at_ms: int) -> None:
+        """Remove a named producer for good, and remember its name for a while."""
+        producer = self.remove(producer_id)
+        assert producer is not None, f"producer {producer_id} does not exist"
+        assert producer.name is not None, "a command deletes a named producer"
+        kept = [each for each in self.deleted if each.at_ms > at_ms - DELETED_NAME_RETENTION_MS]
+        self.deleted = [*kept, DeletedName(producer.name, producer.incarnation, at_ms)][-MAX_DELETED_NAMES:]
+
+    def drop_positions(self, topic_id: int) -> None:
+        """Forget the positions in a topic, which is deleted: one that is created again under its name has others."""
+        for producer_id in self._names.values():
+            self[producer_id].source_positions.pop(topic_id, None)
+
+    def expire(self, entry: e.ProducersExpired) -> None:
+        for producer_id in entry.producer_ids:
+            self.remove(producer_id)
+        for producer_id in entry.windows:
+            producer = self.with_window.pop(producer_id)
+            producer.finished.clear()
+            self.without_window[producer_id] = producer
+
+    def restore(self, producer: ProducerState) -> None:
+        """Add ``producer``, the most recently used one of its group."""
+        of_user = self._of_users.get(producer.user)
+        if of_user is None:
+            of_user = self._of_users[producer.user] = _ProducersOfUser()
+        if producer.name is None:
+            self.anonymous[producer.producer_id] = of_user.anonymous[producer.producer_id] = producer
+        else:
+            of_user.named += 1
+            group = self.with_window if producer.finished else self.without_window
+            group[producer.producer_id] = producer
+            self._names[producer.name] = producer.producer_id
+            insort(self._ordered_names, producer.name)
+        for token in producer.tokens:
+            self._tokens[token] = producer.producer_id
+
+    def remove(self, producer_id: int) -> ProducerState | None:
+        """Remove a producer with its name and its tokens, and return it."""
+        producer = self.get(producer_id)
+        if producer is None:
+            return None
+        for group in self._groups():
+            group.pop(producer_id, None)
+        for token in producer.tokens:
+            self._tokens.pop(token, None)
+        of_user = self._of_users[producer.user]
+        if producer.name is None:
+            del of_user.anonymous[producer_id]
+        else:
+            of_user.named -= 1
+            del self._names[producer.name]
+            del self._ordered_names[bisect_left(self._ordered_names, producer.name)]
+        if not of_user.named and not of_user.anonymous:
+            del self._of_users[producer.user]
+        return producer
+
+    def _groups(self) -> tuple[dict[int, ProducerState], ...]:
+        return self.anonymous, self.with_window, self.without_window

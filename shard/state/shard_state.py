@@ -1,0 +1,280 @@
+"""The state of a shard: a pure fold over the entries of its ledger.
+
+`ShardState.apply` validates nothing, uses no randomness, and takes its time from the chunk, so
+leader and contender reach the same state. The leader's state is ahead of the ledger by the entries
+in flight. Nothing is sent before its chunk is durable, and a failed commit discards the state.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from headgate.model import entries as e
+from headgate.model.external_topic import ExternalTopic, imported_layout, imported_segments
+from headgate.model.hashing import KEY_BUCKETS
+from headgate.model.layout import Layout
+from shard.state.dedup_window import FinishedBatch
+from shard.state.deleted_members import DeletedMembers
+from shard.state.ledger_time import LedgerTime
+from shard.state.producers import Producers
+from shard.state.subscription import Subscription
+from shard.state.terms import Terms
+from shard.state.topic import SegmentTail, Topic
+from shard.state.traffic import Traffic
+from shard.state.usage import Usage
+
+MAX_REMEMBERED_COMMANDS = 256
+"""Commands stored by token, so that a repeated command is not executed twice."""
+MAX_DELETED_TOPICS = 1000
+"""Names of deleted topics that are remembered, the latest ones."""
+
+
+_FREQUENT = (e.RecordsAcknowledged, e.SegmentGranted, e.SegmentReleased, e.SegmentRevoked)
+
+
+@dataclass(frozen=True, slots=True)
+class Tombstone:
+    """A pruned segment whose data is still to be deleted."""
+
+    chunk: int
+    """The chunk that pruned it."""
+    at_ms: int
+
+
+class ShardState:
+    """The state after applying a ledger up to some entry."""
+
+    def __init__(self, shard: int) -> None:
+        self.shard = shard
+        self.chunk = 0
+        """Number of the chunk whose entries are being applied, or were applied last."""
+        self.time = LedgerTime()
+        self.leader_epoch = 0
+        self.leader_instance = ""
+        self.trimmed_below = 1
+        """Chunks below this number are deleted or about to be, except the first ones of `terms`."""
+        self.terms = Terms()
+        self.next_id = 1
+        """The next topic or subscription id. One counter, so that a shard never uses an id twice."""
+        self.topics: dict[str, Topic] = {}
+        self.topics_by_id: dict[int, Topic] = {}
+        self.subscriptions: dict[int, Subscription] = {}
+        self.deleted_members = DeletedMembers()
+        self.deleted_topics: list[str] = []
+        """Names of deleted topics that do not exist again, the latest last: the broker may have filters of them."""
+        self.producers = Producers()
+        self.usage = Usage()
+        self.tombstones: dict[tuple[int, int], Tombstone] = {}
+        """(topic id, segment) whose data may still exist; the oldest tombstone first."""
+        self.commands: OrderedDict[str, int] = OrderedDict()
+        """Token of an executed command → its chunk."""
+
+    @property
+    def at_ms(self) -> int:
+        """Ledger time: the ``at_ms`` of the newest chunk."""
+        return self.time.at_ms
+
+    def release(self) -> None:
+        """Free what is large. No entry is applied any more, and the state is shown as empty."""
+        self.topics, self.topics_by_id, self.subscriptions = {}, {}, {}
+        self.producers, self.usage = Producers(), Usage()
+
+    def apply_all(self, entries: Iterable[e.AnyEntry], *, chunk: int, at_ms: int) -> None:
+        """Apply the entries of a whole chunk."""
+        self.begin_chunk(chunk, at_ms)
+        for entry in entries:
+            self.apply(entry)
+
+    def begin_chunk(self, chunk: int, at_ms: int) -> None:
+        """Set the chunk that the next entries belong to. Ledger time does not decrease if ``at_ms`` does."""
+        assert chunk == self.chunk + 1, f"chunk {chunk} after {self.chunk}"
+        self.chunk = chunk
+        self.time.advance(at_ms)
+
+    def apply(self, entry: e.AnyEntry) -> None:
+        """Apply one entry of the current chunk."""
+        if isinstance(entry, _FREQUENT):
+            # First, because a rebalance or a seek has thousands of them. No command is one.
+            self.subscriptions[entry.subscription_id].apply(entry, self.time.at_ms)
+            return
+        match entry:
+            case e.RecordsStored():
+                self._records_stored(entry)
+            case e.TermStarted():
+                self.leader_epoch, self.leader_instance = entry.leader_epoch, entry.instance
+                self.terms.begin(entry, self.chunk, self.at_ms)
+            case e.LedgerTrimmed():
+                self.trimmed_below = max(self.trimmed_below, entry.below)
+            case e.ProducerOpened():
+                self.producers.open(entry, self.chunk, self.at_ms)
+            case e.ProducersExpired():
+                self.producers.expire(entry)
+            case e.ProducerDeleted():
+                self.producers.delete(entry.producer_id, self.at_ms)
+            case e.SubscriptionCreated():
+                self._subscription_created(entry)
+            case e.ConsumerRegistered() | e.ConsumerRemoved():
+                self._consumers_changed(entry)
+            case e.SubscriptionDeleted():
+                self._subscription_deleted(entry)
+            case e.TopicPolicySet():
+                self.topics_by_id[entry.topic_id].policy = entry.policy
+            case e.TopicCreated():
+                self._topic_created(entry)
+            case e.TopicImported():
+                layout, external = imported_layout(entry, self.at_ms), ExternalTopic.imported(entry)
+                self._add_topic(
+                    Topic(entry.topic_id, entry.topic, layout, KEY_BUCKETS, {}, external=external, user=entry.user)
+                )
+            case e.TopicDeleted():
+                self._topic_deleted(self.topics_by_id[entry.topic_id])
+            case e.LayoutExtended():
+                self._layout_extended(entry)
+            case e.DataDeleted():
+                for segment in entry.segments:
+                    self.tombstones.pop((entry.topic_id, segment), None)
+            case e.SegmentSplit() | e.SegmentsMerged():
+                self._layout_changed(entry)
+            case e.SegmentsPruned():
+                self._segments_pruned(entry)
+            case _:
+                self.subscriptions[entry.subscription_id].apply(entry, self.at_ms)
+        if not isinstance(entry, e.ProducerOpened):
+            self._remember_command(getattr(entry, "token", ""))
+
+    def segments(self) -> set[tuple[int, int]]:
+        """Return topic id and number of all segments that exist."""
+        return {(topic_id, segment) for topic_id, topic in self.topics_by_id.items() for segment in topic.tails}
+
+    def topic_of(self, entry: e.AnyEntry) -> Topic | None:
+        """Return the topic of ``entry``, if it exists."""
+        return self.topics_by_id.get(getattr(entry, "topic_id", 0))
+
+    def _records_stored(self, entry: e.RecordsStored) -> None:
+        tails = self.topics_by_id[entry.topic_id].tails
+        for placement in entry.placements:
+            tail = tails[placement.segment]
+            assert tail.next_offset == placement.first_offset, f"offset {placement.first_offset} is not the next one"
+            size_bytes = entry.size_bytes * placement.count // entry.count
+            tail.add_index_entry(placement.first_offset, self.chunk)
+            tail.next_offset += placement.count
+            tail.size_bytes += size_bytes
+            tail.traffic.add(self.at_ms, placement.count, size_bytes)
+        if entry.producer_id is not None:
+            batch = FinishedBatch(entry.sequence, self.chunk, entry.topic_id, entry.digest, entry.placements)
+            self.producers.finish_batch(
+                entry.producer_id, entry.producer_epoch, batch, entry.source_position, self.at_ms
+            )
+
+    def _subscription_created(self, entry: e.SubscriptionCreated) -> None:
+        topic = self.topics_by_id[entry.topic_id]
+        subscription = Subscription.created(entry, topic.name, self.at_ms)
+        subscription.removed_consumers = self.deleted_members.of(topic.name, entry.subscription)
+        topic.subscriptions[entry.subscription] = subscription
+        self.subscriptions[entry.subscription_id] = subscription
+        self.next_id = max(self.next_id, entry.subscription_id + 1)
+        self.usage.add_subscription(subscription)
+
+    def _subscription_deleted(self, entry: e.SubscriptionDeleted) -> None:
+        subscription = self.subscriptions.pop(entry.subscription_id)
+        del self.topics_by_id[entry.topic_id].subscriptions[subscription.name]
+        self.deleted_members.add([subscription], self.at_ms)
+        self.usage.add_subscription(subscription, -1)
+
+    def _consumers_changed(self, entry: e.ConsumerRegistered | e.ConsumerRemoved) -> None:
+        subscription = self.subscriptions[entry.subscription_id]
+        self.usage.add_consumer(subscription.consumers.get(entry.consumer), -1)
+        subscription.apply(entry, self.at_ms)
+        self.usage.add_consumer(subscription.consumers.get(entry.consumer))
+
+    def _topic_created(self, entry: e.TopicCreated) -> None:
+        layout = Layout.initial(entry.segments, self.at_ms)
+        tails = {segment: SegmentTail() for segment in layout.segments}
+        self._add_topic(
+            Topic(
+                entry.topic_id,
+                entry.topic,
+                layout,
+                entry.buckets,
+                tails,
+                first_segments=entry.segments,
+                user=entry.user,
+            )
+        )
+
+    def _add_topic(self, topic: Topic) -> None:
+        self.topics[topic.name] = self.topics_by_id[topic.topic_id] = topic
+        if topic.name in self.deleted_topics:
+            self.deleted_topics.remove(topic.name)
+        self.next_id = max(self.next_id, topic.topic_id + 1)
+        self.usage.add_topic(topic)
+        if topic.external is not None:
+            _set_external_end_offsets(topic)
+
+    def _replace_layout(self, topic: Topic, layout: Layout) -> None:
+        self.usage.add(topic.user, "segments", len(layout.segments) - len(topic.layout.segments))
+        topic.layout = layout
+
+    def _topic_deleted(self, topic: Topic) -> None:
+        self.usage.add_topic(topic, -1)
+        self.producers.drop_positions(topic.topic_id)
+        del self.topics[topic.name], self.topics_by_id[topic.topic_id]
+        self.deleted_topics = [*self.deleted_topics, topic.name][-MAX_DELETED_TOPICS:]
+        for subscription in topic.subscriptions.values():
+            del self.subscriptions[subscription.subscription_id]
+        self.deleted_members.add(topic.subscriptions.values(), self.at_ms)
+        self._add_tombstones(topic, sorted(topic.layout.segments))
+
+    def _layout_changed(self, entry: e.SegmentSplit | e.SegmentsMerged) -> None:
+        topic = self.topics_by_id[entry.topic_id]
+        if isinstance(entry, e.SegmentSplit):
+            sealed: tuple[int, ...] = (entry.segment,)
+            self._replace_layout(topic, topic.layout.split(entry.segment, entry.end_offset, self.at_ms))
+        else:
+            sealed = entry.segments
+            ends = dict(zip(entry.segments, entry.end_offsets, strict=True))
+            self._replace_layout(topic, topic.layout.merge(*entry.segments, ends, self.at_ms))
+        for segment in sealed:
+            topic.tails[segment].traffic = Traffic()
+        for segment in topic.layout.segments:
+            topic.tails.setdefault(segment, SegmentTail())
+
+    def _layout_extended(self, entry: e.LayoutExtended) -> None:
+        topic = self.topics_by_id[entry.topic_id]
+        assert topic.external is not None, f"topic {topic.name!r} is not external"
+        created = imported_segments(entry.created, topic.external.hash_bits, self.at_ms)
+        self._replace_layout(topic, topic.layout.extended(created, entry.sealed, self.at_ms))
+        topic.external.add(entry.created)
+        _set_external_end_offsets(topic)
+
+    def _segments_pruned(self, entry: e.SegmentsPruned) -> None:
+        topic = self.topics_by_id[entry.topic_id]
+        for segment in entry.segments:
+            if topic.external is not None:
+                topic.external.prune(topic.layout.segments[segment])
+            topic.remember_pruned(segment)
+            del topic.tails[segment]
+        self._replace_layout(topic, topic.layout.prune(entry.segments))
+        for subscription in topic.subscriptions.values():
+            subscription.forget_segments(entry.segments)
+        self._add_tombstones(topic, entry.segments)
+
+    def _add_tombstones(self, topic: Topic, segments: Iterable[int]) -> None:
+        if topic.external is None:
+            for segment in segments:
+                self.tombstones[topic.topic_id, segment] = Tombstone(self.chunk, self.at_ms)
+
+    def _remember_command(self, token: str) -> None:
+        if not token:
+            return  # No client repeats it: no command, or the leader decided it without a request.
+        self.commands[token] = self.chunk
+        while len(self.commands) > MAX_REMEMBERED_COMMANDS:
+            self.commands.popitem(last=False)
+
+
+def _set_external_end_offsets(topic: Topic) -> None:
+    """Set the end offset of each segment of an external topic; it is unknown, hence 0, for active segments."""
+    for segment_id, segment in topic.layout.segments.items():
+        topic.tails.setdefault(segment_id, SegmentTail()).next_offset = segment.end_offset or 0

@@ -1,0 +1,79 @@
+"""One topic of a shard: its layout, its subscriptions, and where its records end. Part of the fold."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from headgate.model import entries as e
+from headgate.model.external_topic import ExternalTopic
+from headgate.model.identifiers import ANONYMOUS
+from headgate.model.layout import Layout
+from shard.state.subscription import Subscription
+from shard.state.traffic import Traffic
+
+MAX_INDEX_ENTRIES = 128
+"""Offsets per segment whose chunk is known; when the index is full, every second one is dropped."""
+MAX_PRUNED_ENDS = 10_000
+
+
+@dataclass(slots=True)
+class SegmentTail:
+    """Where the records of a segment end, and approximately which chunk holds which offset."""
+
+    next_offset: int = 0
+    size_bytes: int = 0
+    index: list[tuple[int, int]] = field(default_factory=list)
+    """(first offset in the chunk, chunk), ascending; sparse, never wrong."""
+    stride: int = 1
+    skipped: int = 0
+    traffic: Traffic = field(default_factory=Traffic)
+
+    def add_index_entry(self, first_offset: int, chunk: int) -> None:
+        """Record that ``chunk`` holds ``first_offset``. The index has one entry for every `stride`-th chunk."""
+        if self.index and self.index[-1][1] == chunk:
+            return
+        self.skipped += 1
+        if self.index and self.skipped < self.stride:
+            return
+        self.skipped = 0
+        self.index.append((first_offset, chunk))
+        if len(self.index) > MAX_INDEX_ENTRIES:
+            self.index = self.index[::2]
+            self.stride *= 2
+
+    def chunk_of(self, offset: int) -> int:
+        """Return a chunk at or before the one that holds ``offset``; 1 if the index is empty."""
+        found = 1
+        for first_offset, chunk in self.index:
+            if first_offset > offset:
+                break
+            found = chunk
+        return found
+
+
+@dataclass(slots=True)
+class Topic:
+    """One topic of this shard."""
+
+    topic_id: int
+    name: str
+    layout: Layout
+    buckets: int
+    tails: dict[int, SegmentTail]
+    subscriptions: dict[str, Subscription] = field(default_factory=dict)
+    first_segments: int = 1
+    """Number of segments at creation."""
+    policy: e.TopicPolicy = e.NO_POLICY
+    """Overrides of the cluster's settings."""
+    external: ExternalTopic | None = None
+    """The source of an external topic; None: headgate stores the records."""
+    user: str = ANONYMOUS
+    """Who created it."""
+    pruned_ends: dict[int, int] = field(default_factory=dict)
+    """Pruned segment → the offset after its last record, for the latest `MAX_PRUNED_ENDS`."""
+
+    def remember_pruned(self, segment: int) -> None:
+        """Keep the end of a segment that is pruned: a CHECKPOINT consumer may have a position in it."""
+        self.pruned_ends[segment] = self.tails[segment].next_offset
+        while len(self.pruned_ends) > MAX_PRUNED_ENDS:
+            del self.pruned_ends[next(iter(self.pruned_ends))]

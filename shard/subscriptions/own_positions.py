@@ -1,0 +1,58 @@
+"""Decides whether the positions that a CHECKPOINT consumer stores itself exist in the topic. Pure.
+
+1. Positions are of one topic. One that was created again under the name has another id.
+2. A position is at most the end of its segment, and the topic has had the segment. Ends never fall, and ids are
+   never reused, so another position is of another history (shard.requests.history finds most of them first).
+3. A pruned segment was read to its end. If the position is before it, the records in between are gone, and a
+   consumer that continues would skip them in silence. The ends of the latest pruned segments are known; an older
+   position counts as one before the end.
+4. Only its source knows where a segment of an external topic ends.
+
+A refusal needs a barrier, because a deposed leader does not know the newest ends. Kafka answers
+OFFSET_OUT_OF_RANGE, and finds other histories by a leader epoch in each position (KIP-320).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from headgate.protocol import messages as m
+from shard.state.topic_view import TopicView
+
+_CAUSE: Final = "the ledger was restored from an older backup, or the topic was created again"
+
+
+def own_positions_error(topic: TopicView, pruned_ends: Mapping[int, int], request: m.RegisterConsumer) -> str | None:
+    """Return why a consumer cannot start at the positions in ``request``; None if it can."""
+    if request.positions and request.positions_topic_id not in (None, topic.topic_id):
+        return (
+            f"these positions are of topic {topic.name!r} with id {request.positions_topic_id}, which was deleted: the "
+            f"present topic has id {topic.topic_id}, and other records; start without positions"
+        )
+    if topic.external is not None:
+        return None
+    for segment, position in sorted(request.positions):
+        reason = _position_error(topic, pruned_ends, segment, position)
+        if reason is not None:
+            return reason
+    return None
+
+
+def _position_error(topic: TopicView, pruned_ends: Mapping[int, int], segment: int, position: int) -> str | None:
+    tail, where = topic.tails.get(segment), f"segment {segment} of topic {topic.name!r}"
+    if segment >= topic.layout.next_segment_id:
+        return (
+            f"topic {topic.name!r} never had segment {segment}, of position {position}: {_CAUSE}; "
+            "start without this position"
+        )
+    if tail is not None and position > tail.next_offset:
+        return f"{where} ends at {tail.next_offset}, before position {position}: {_CAUSE}; start without this position"
+    if tail is not None or position == (end := pruned_ends.get(segment)):
+        return None
+    gone = f"{position} to {end - 1}" if end is not None and position < end else f"from {position} on"
+    return (
+        f"{where} was pruned before it was read: its records {gone} are gone; raise "
+        f"retention.checkpoint_retention_seconds, and start without the position of segment {segment} "
+        "(headgate.without_segments)"
+    )

@@ -1,0 +1,184 @@
+"""Decides whether a consumer may register, and what that changes in the subscription. Pure.
+
+The first matching rule applies:
+
+1. An instance that has left or was replaced is rejected: a broker may deliver a copy of its request
+   late, and segments would be assigned to a consumer that no longer runs. So is one that a command
+   evicted, otherwise its segments would return to it at once. An instance whose grace period ended
+   may register again unchanged.
+2. A name that a newer incarnation holds is rejected (shard.subscriptions.sessions).
+3. A type other than the recorded one is rejected, and so is an order that the type does not have.
+4. An unknown type becomes known, with the requested or the default order.
+5. A joining consumer changes order and balance if it requests them. A returning one does not: its
+   request may have been overridden since.
+6. A returning consumer may change its own capacity.
+7. A subscription has at most `MAX_CONSUMERS`: each registration computes an assignment of all.
+
+`judge_deleted_subscription` comes first. An instance of a deleted subscription, which it names,
+must neither recreate it nor join a later one of the same name. The same applies to an instance whose
+topic was deleted (`judge_deleted_topic`). A late copy of a first registration,
+or an older client, names none, so the shard remembers the consumers of deleted subscriptions. A
+restarted program creates a new subscription.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from headgate.model import entries as e
+from headgate.protocol import messages as m
+from shard.state.subscription import RegisteredConsumer, RemovedConsumer, Subscription, find_removed
+from shard.subscriptions.refusal import Refusal
+from shard.subscriptions.sessions import Claim, judge_claim
+
+MAX_CONSUMERS: Final = 1000
+"""Limit for the consumers of one subscription, connected or in their grace period, as in Kafka's share groups."""
+MAX_SUBSCRIPTIONS: Final = 1000
+"""Limit for the subscriptions of one topic: its description names all of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class AcceptedRegistration:
+    """The consumer may register."""
+
+    claim: Claim
+    configured: e.SubscriptionConfigured | None
+    """The new type, order and balance; None if they do not change."""
+    capacity_changed: bool = False
+    """Whether a returning consumer has another capacity than the recorded one."""
+
+
+def subscriptions_error(topic: str, subscriptions: int, max_subscriptions: int = MAX_SUBSCRIPTIONS) -> str | None:
+    """Return why a topic with that many subscriptions gets no other one, if that is so."""
+    if subscriptions < max_subscriptions:
+        return None
+    return f"topic {topic!r} has {subscriptions} subscriptions; the limit is {max_subscriptions}: delete one of them"
+
+
+def judge_deleted_subscription(
+    found: Subscription | None, former_consumers: Iterable[RemovedConsumer], request: m.RegisterConsumer, client_id: str
+) -> Refusal | None:
+    """Return the rejection of a ``request`` from a consumer of a deleted subscription; None for any other.
+
+    ``found`` is the current subscription of that name. ``former_consumers`` belonged to deleted
+    ones.
+    """
+    former_id = request.subscription_id
+    is_other = former_id is not None and (found is None or found.subscription_id != former_id)
+    is_delayed_copy = (
+        found is None and find_removed(former_consumers, request.consumer, request.incarnation, client_id) is not None
+    )
+    if not is_other and not is_delayed_copy:
+        return None
+    return Refusal(
+        "fenced",
+        f"subscription {request.subscription!r} of consumer {request.consumer!r} was deleted; "
+        "restart the program to create a new one",
+        after_barrier=True,
+    )
+
+
+def judge_deleted_topic(unknown: Refusal, request: m.RegisterConsumer) -> Refusal:
+    """Return the rejection of a ``request`` whose topic does not exist, instead of ``unknown`` if it existed once.
+
+    A consumer that names its subscription was registered, so its topic was deleted: it must stop.
+    """
+    if request.subscription_id is None:
+        return unknown
+    return Refusal(
+        "fenced",
+        f"topic {request.topic!r} of consumer {request.consumer!r} was deleted; create it and restart the program",
+        after_barrier=True,
+    )
+
+
+def default_order(subscription_type: e.SubscriptionType) -> e.Order:
+    """Return the order of a subscription of this type for which no other is requested."""
+    return "strict" if subscription_type == e.SubscriptionType.STREAM else "none"
+
+
+def order_error(subscription_type: e.SubscriptionType | None, order: e.Order | None) -> str | None:
+    """Return why the type cannot have this order, if it cannot."""
+    if order == "strict" and subscription_type != e.SubscriptionType.STREAM:
+        return f"order 'strict' is for STREAM only; a {subscription_type} subscription has no order"
+    return None
+
+
+def judge_registration(
+    subscription: Subscription, request: m.RegisterConsumer, client_id: str, *, max_consumers: int = MAX_CONSUMERS
+) -> AcceptedRegistration | Refusal:
+    """Judge ``request`` by the rules above."""
+    name, known = request.consumer, subscription.consumers.get(request.consumer)
+    if (foreign := refuse_other_user(known, name, client_id)) is not None:
+        return foreign
+    claim = judge_claim(known, request.incarnation, client_id)
+    removed = subscription.removed(name, request.incarnation, client_id)
+    if claim is not Claim.CURRENT and removed is not None:
+        if removed.evicted:
+            reason = f"consumer {name!r} was evicted by a command: restart the program to join again"
+        elif known is not None:
+            reason = replaced_reason(subscription, name)
+        else:
+            reason = (
+                f"incarnation {request.incarnation} of consumer {name!r} left or was replaced; register with a higher "
+                "one to return"
+            )
+        return Refusal("fenced", reason, after_proposed=True)
+    if claim is Claim.OUTDATED and known is not None:
+        return Refusal("fenced", replaced_reason(subscription, name), after_proposed=True)
+    if subscription.type is not None and request.subscription_type != subscription.type:
+        return Refusal(
+            "invalid",
+            f"subscription {subscription.name!r} of topic {subscription.topic!r} is of type {subscription.type}; "
+            f"register as {subscription.type}, or use another subscription",
+            after_proposed=True,
+        )
+    if (problem := order_error(request.subscription_type, request.order)) is not None:
+        return Refusal("invalid", problem, after_proposed=True)
+    if claim is Claim.FRESH and len(subscription.consumers) >= max_consumers:
+        return Refusal(
+            "invalid",
+            f"subscription {subscription.name!r} has {len(subscription.consumers)} consumers; the limit is "
+            f"{max_consumers}: stop one of them, or use another subscription",
+            after_proposed=True,
+        )
+    capacity_changed = known is not None and claim is Claim.CURRENT and known.capacity != request.capacity
+    return AcceptedRegistration(claim, _changed_configuration(subscription, request, claim), capacity_changed)
+
+
+def refuse_other_user(known: RegisteredConsumer | None, name: str, client_id: str) -> Refusal | None:
+    """Return the refusal of a request about consumer ``name`` that another user than that of ``known`` sends.
+
+    Clients know the names, incarnations and generations of all consumers of their subscription, so these prove nothing.
+    """
+    if known is None or m.user_of(known.client_id) == m.user_of(client_id):
+        return None
+    return Refusal("forbidden", f"consumer {name!r} belongs to another user: use another name", after_proposed=True)
+
+
+def replaced_reason(subscription: Subscription, name: str) -> str:
+    """Return the message for a consumer instance whose ``name`` another instance has taken over."""
+    known = subscription.consumers[name]
+    return f"consumer {name!r} is now incarnation {known.incarnation} at client {known.client_id!r}: stop this one"
+
+
+def _changed_configuration(
+    subscription: Subscription, request: m.RegisterConsumer, claim: Claim
+) -> e.SubscriptionConfigured | None:
+    order = request.order
+    if subscription.type is None:
+        order = order or default_order(request.subscription_type)
+    elif order is None or claim is Claim.CURRENT:
+        order = subscription.order
+    balance = subscription.balance if request.balance is None or claim is Claim.CURRENT else request.balance
+    if (subscription.type, subscription.order, subscription.balance) == (request.subscription_type, order, balance):
+        return None
+    return e.SubscriptionConfigured(
+        topic_id=subscription.topic_id,
+        subscription_id=subscription.subscription_id,
+        subscription_type=request.subscription_type,
+        order=order,
+        balance=balance,
+    )

@@ -1,0 +1,213 @@
+"""What the first daemon of a cluster stores in ZooKeeper, and what a daemon refuses to find there."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from controller.chunk_writer.builder import ChunkBuilder
+from controller.cluster.config import ClusterConfig, join_cluster, require_format, require_shards
+from controller.leadership.ledger_identity import LedgerIdentity
+from controller.leadership.session_secret import SessionSecret
+from controller.settings.load import ClusterSettings, LedgerSettings, Settings
+from headgate.errors import ConfigError, LedgerError, LedgerFormatError
+from headgate.ledger.identity import identity_object
+from headgate.ledger.paths import IDENTITY_PATH, chunk_folder, chunk_name, chunk_path
+from headgate.model import entries as e
+from headgate.protocol import messages as m
+from tests.support.fakes.object_store import FakeStore
+from tests.support.fakes.zookeeper import FakeZooKeeper
+from tests.support.samples.object_formats import of_newer_format, of_older_format
+
+pytestmark = pytest.mark.looptime
+
+LEDGER = "file:///ledger"
+SECRET = "0123456789abcdef" * 4
+STORED = {"shards": 4, "ledger_url": LEDGER, "session_secret": SECRET}
+NODE = "/headgate/local/config"
+OTHER_ID = "fedcba9876543210" * 2
+
+
+async def joined(service: FakeZooKeeper, store: FakeStore | None = None) -> ClusterConfig | None:
+    settings = Settings(cluster=ClusterSettings(shards=4), ledger=LedgerSettings(url=LEDGER))
+    async with service.elections("a", lambda _: None) as elections:
+        return await join_cluster(elections, settings, NODE, store or FakeStore(), asyncio.Event())
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        *(({"shards": shards}, "is not a number of shards from 1 to 1024") for shards in (10**8, 0, True, "4", None)),
+        ({"ledger_url": "file:///other"}, "a cluster must use a single ledger"),
+        *(
+            ({"session_secret": secret}, "session_secret is missing or unusable .* openssl rand -hex 32")
+            for secret in (None, "", SECRET[1:], SECRET.upper(), 7)
+        ),
+        *(({"ledger_id": found}, f"node {NODE}: ledger_id is unusable; remove it") for found in ("", 7, SECRET)),
+    ],
+    ids=str,
+)
+async def test_an_unusable_configuration_is_refused_with_its_node(changes: dict[str, Any], reason: str) -> None:
+    """An absurd number of shards would be created one by one, without serving or stopping meanwhile."""
+    service = FakeZooKeeper()
+    service.service_state.config = STORED | changes
+
+    with pytest.raises(ConfigError, match=reason) as error:
+        await joined(service)
+    assert SECRET[1:] not in str(error.value)
+
+
+async def test_all_daemons_of_a_cluster_have_one_secret() -> None:
+    service, store = FakeZooKeeper(), FakeStore()
+    first, second = await joined(service, store), await joined(service, store)
+    other = await joined(FakeZooKeeper())
+
+    assert first is not None
+    assert second is not None
+    assert other is not None
+    session = m.device_session_id("local", 0)
+    suffixes = {each.session_secret.suffix(session) for each in (first, second, other)}
+    assert first.session_secret.suffix(session) == second.session_secret.suffix(session)
+    assert len(suffixes) == 2
+    assert first.session_secret.suffix(session) != first.session_secret.suffix(m.device_session_id("local", 1))
+
+
+def test_a_secret_is_not_shown_and_its_suffix_is_fixed() -> None:
+    """Another suffix would be another session: what waits in the present one would be lost."""
+    secret = SessionSecret(SECRET)
+
+    assert secret.suffix("headgate:local:shard:0") == ":3c1152b03b94618f53d27e9960a20b96"
+    assert SECRET not in repr(secret) + str(vars(secret))
+
+
+@pytest.mark.parametrize("found", [(), (0,), (0, 1, 2, 3)], ids=["a new ledger", "a first start", "all shards"])
+async def test_a_ledger_with_at_most_the_cluster_s_shards_is_accepted(found: tuple[int, ...]) -> None:
+    await require_shards(ledger_of(*found), 4)
+
+
+async def test_a_ledger_with_more_shards_is_refused() -> None:
+    """A new cluster on a copy of it would not find the topics of the others."""
+    with pytest.raises(ConfigError, match=r"cluster.shards is 4, but the ledger has shard 7"):
+        await require_shards(ledger_of(0, 7), 4)
+
+
+async def test_an_unreachable_store_is_reported_by_its_shards() -> None:
+    store = ledger_of(0, 7)
+    store.outage()
+
+    await require_shards(store, 4)
+
+
+@pytest.mark.parametrize(
+    ("rewrite", "advice"),
+    [
+        pytest.param(of_older_format, "headgate does not convert ledgers: start a new cluster on an", id="older"),
+        pytest.param(of_newer_format, "run the newer version of headgate that wrote it", id="newer"),
+    ],
+)
+async def test_a_ledger_of_another_format_is_refused(rewrite: Callable[[bytes], bytes], advice: str) -> None:
+    """Every shard would fail for the same reason, and the daemon would run without one."""
+    store = FakeStore()
+    for number in (1, 2):
+        builder = ChunkBuilder()
+        builder.add(e.TermStarted(leader_epoch=number, instance="a"))
+        data = builder.encode(shard=2, number=number, leader_epoch=number, at_ms=0)
+        store.objects[chunk_path(2, number)] = data
+    await require_format(store)
+
+    store.objects[chunk_path(2, 2)] = rewrite(store.objects[chunk_path(2, 2)])
+
+    with pytest.raises(LedgerFormatError, match=rf"^{chunk_folder(2)}/0*2.parquet has format .*; {advice}"):
+        await require_format(store)
+
+
+async def test_a_ledger_where_an_older_version_had_it_is_refused() -> None:
+    store = FakeStore()
+    store.objects["ledger/shard=0000/000000000001.parquet"] = b""
+
+    with pytest.raises(LedgerFormatError, match=r"^ledger/shard=0000 has format 2"):
+        await require_format(store)
+
+
+async def test_a_damaged_chunk_or_an_unreachable_store_is_no_other_format() -> None:
+    await require_format(FakeStore())
+    await require_format(ledger_of(0))
+    store = ledger_of(0)
+    store.outage()
+    await require_format(store)
+
+
+async def test_daemons_with_a_disk_each_behind_one_url_are_refused() -> None:
+    """Whichever comes first fixes the ledger of the cluster, also if both start at once."""
+    service = FakeZooKeeper()
+    first, second = FakeStore(), FakeStore()
+
+    outcomes = await asyncio.gather(joined(service, first), joined(service, second), return_exceptions=True)
+
+    (refused,) = [each for each in outcomes if isinstance(each, BaseException)]
+    assert isinstance(refused, ConfigError)
+    line = r"file:///ledger is another ledger here: its object ledger.json has the id \w{32}, and cluster node "
+    assert re.match(
+        line + rf"{NODE} in ZooKeeper has \w{{32}}. All daemons need one ledger, not a disk each", str(refused)
+    )
+    right = second if isinstance(outcomes[0], BaseException) else first
+    assert await joined(service, right) is not None
+
+
+async def test_a_ledger_without_an_id_gets_one_and_a_cluster_without_one_takes_it() -> None:
+    """Those of an earlier version, a copy of a ledger, and one that was moved."""
+    service, store = FakeZooKeeper(), ledger_of(0)
+    service.service_state.config = dict(STORED)
+
+    with capture_logs() as logs:
+        await joined(service, store)
+        await joined(service, store)
+
+    (identified,) = [line for line in logs if line["event"] == "ledger.identified"]
+    assert service.service_state.config == STORED | {"ledger_id": identified["ledger_id"]}
+    assert store.objects[IDENTITY_PATH] == identity_object(identified["ledger_id"])
+    moved_to = FakeStore(objects=dict(store.objects))
+    service.service_state.config = dict(STORED)
+    await joined(service, moved_to)
+    assert service.service_state.config["ledger_id"] == identified["ledger_id"]
+
+
+async def test_a_daemon_whose_disk_is_not_mounted_is_refused_and_writes_nothing() -> None:
+    service, unmounted = FakeZooKeeper(), FakeStore()
+    await joined(service, FakeStore())
+
+    with pytest.raises(
+        LedgerError, match=rf"^{LEDGER} has no object ledger.json, .*ledger_id in the ZooKeeper node {NODE}.*. Mount"
+    ):
+        await joined(service, unmounted)
+
+    assert unmounted.objects == {}
+
+
+async def test_without_the_store_the_comparison_waits_for_the_first_term() -> None:
+    service, store = FakeZooKeeper(), FakeStore()
+    store.outage()
+    config = await joined(service, store)
+    assert config is not None
+    assert service.service_state.config is not None
+    assert "ledger_id" not in service.service_state.config
+
+    store.outage(False)
+    service.service_state.config["ledger_id"] = OTHER_ID
+    async with service.elections("b", lambda _: None) as elections:
+        # As a term does.
+        late = LedgerIdentity(store, url=LEDGER, node=NODE, known=None, claim=elections.claim_ledger)
+        with pytest.raises(ConfigError, match=OTHER_ID):
+            await late.require()
+
+
+def ledger_of(*shards: int) -> FakeStore:
+    store = FakeStore()
+    for shard in shards:
+        store.objects[f"{chunk_folder(shard)}/{chunk_name(1)}"] = b""
+    return store

@@ -1,0 +1,145 @@
+"""The status of a daemon: counts at once, summaries and documents of what it leads."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+
+from controller.cluster.own_status import daemon_status, subscription_document, summaries, topic_document
+from controller.leadership.policy.transitions import Role
+from headgate.protocol import messages as m
+from headgate.protocol.backlog import summarize_backlog
+from headgate.views.backlogs import SegmentBacklogInfo
+from metrics.status import ShardCounts
+from tests.support.worlds.one_shard import OneShard
+from web.api.source import UnknownNameError
+
+pytestmark = pytest.mark.looptime
+
+
+def leading(leader):
+    return SimpleNamespace(leader=leader, leadership=SimpleNamespace(role=Role.LEADING), shard=0)
+
+
+async def prepare(leader, client):
+    """Make topic ``a`` with a split segment, and topic ``b`` with a queue whose two consumers went away."""
+    for topic in ("a", "b"):
+        await client.call(m.CreateTopic, topic=topic, segments=2, token=topic)
+    for name in ("ada", "bob"):
+        await client.call(
+            m.RegisterConsumer, topic="b", subscription="s", consumer=name, incarnation=1, subscription_type="QUEUE"
+        )
+    await client.call(
+        m.RegisterConsumer, topic="a", subscription="t", consumer="cy", incarnation=1, subscription_type="STREAM"
+    )
+    await client.call(m.ProduceBatch, topic="a", records=[m.Record(str(n).encode(), b"x", 0) for n in range(64)])
+    await client.call(m.SplitSegment, topic="a", segment=0, token="s")
+
+
+async def test_counts_cover_all_topics():
+    shard = OneShard()
+    async with shard.leader() as leader, shard.client() as client:
+        await prepare(leader, client)
+        leader.on_presence(m.Presence(client_id=client.address, online=False))
+        (counted,) = daemon_status("one", "c", [leading(leader)]).shards
+
+    assert counted.counts.longest_blocked_seconds > 0
+    assert replace(counted.counts, longest_blocked_seconds=0) == ShardCounts(
+        active_segments=5, sealed_segments=1, consumers_in_grace=3
+    )
+
+
+async def test_summaries_are_the_leaders_own_counts():
+    shard = OneShard()
+    async with shard.leader() as leader, shard.client() as client:
+        await prepare(leader, client)
+        topics, subscriptions = await summaries("one", [leader])
+        described = await client.call(m.DescribeTopic, topic="a")
+        backlog = await client.call(m.DescribeBacklog, topic="a", subscription="t")
+
+    stored = sum(each.next_offset for each in described.topic.segments)
+    a, b = topics
+    assert (a.topic, a.shard, a.daemon, a.external, a.subscriptions) == ("a", 0, "one", False, 1)
+    assert (a.active_segments, a.sealed_segments, a.records, a.blocked_segments) == (3, 1, stored, 2)
+    assert (b.records, b.size_bytes, b.connected_consumers) == (0, 0, 2)
+    queue, stream = sorted(subscriptions, key=lambda each: each.subscription)
+    assert stream.backlog_records == backlog.backlogs[0].records == a.backlog_records
+    assert (stream.blocked_segments, stream.draining_segments, stream.outlook) == (2, 1, "unknown")
+    assert (queue.backlog_records, queue.outlook, queue.draining_segments) == (0, "empty", 0)
+    assert (stream.stored_per_second, stream.oldest_ms) == (a.stored_per_second, None), "Spark has not counted"
+
+
+async def test_documents_are_what_describe_and_backlog_answer():
+    shard = OneShard()
+    async with shard.leader() as leader, shard.client() as client:
+        await prepare(leader, client)
+        topic = await topic_document("one", leader, "a")
+        found = await subscription_document("one", leader, "a", "t")
+        described = (await client.call(m.DescribeSubscription, topic="a", subscription="t")).subscription
+
+    assert [each.segment for each in topic.topic.segments] == [each.segment for each in found.layout] == [0, 1, 2, 3]
+    assert [(each.segment, each.status, each.blocked_by) for each in found.subscription.segments] == [
+        (each.segment, each.status, each.blocked_by) for each in described.segments
+    ]
+    assert found.backlog.records == found.summary.backlog_records
+    (draining,) = found.draining
+    assert (draining.segment, draining.backlog_records) == (0, topic.topic.segments[0].next_offset)
+    assert found.grace_periods == ()
+
+
+async def test_a_grace_period_has_its_beginning():
+    shard = OneShard()
+    async with shard.leader() as leader, shard.client() as client:
+        await prepare(leader, client)
+        leader.on_presence(m.Presence(client_id=client.address, online=False))
+        found = await subscription_document("one", leader, "b", "s")
+
+    assert [each.consumer for each in found.grace_periods] == ["ada", "bob"]
+    assert all(0 < each.disconnected_at_ms <= found.as_of_ms for each in found.grace_periods)
+
+
+async def test_unknown_names_are_errors():
+    shard = OneShard()
+    async with shard.leader() as leader, shard.client() as client:
+        await prepare(leader, client)
+        with pytest.raises(UnknownNameError, match="there is no topic 'x'"):
+            await topic_document("one", leader, "x")
+        with pytest.raises(UnknownNameError, match="topic 'a' has no subscription 'x'"):
+            await subscription_document("one", leader, "a", "x")
+
+
+async def test_the_backlog_of_an_external_topic_is_that_of_its_tables_and_not_an_older_count():
+    shard = OneShard()
+    async with shard.leader() as leader, shard.client() as client:
+        segments = [m.SegmentImport(segment="s0")]
+        reply = await client.call(m.ImportTopic, topic="e", token="i", segments=segments, positions="offsets")
+        assert isinstance(reply, m.TopicImportReply), reply
+        registered = await client.call(
+            m.RegisterConsumer,
+            topic="e",
+            subscription="s",
+            consumer="ada",
+            incarnation=1,
+            subscription_type="STREAM",
+            external=True,
+            start="earliest",
+        )
+        assert isinstance(registered, m.Registered), registered
+        newest = summarize_backlog(
+            topic="e",
+            subscription="s",
+            subscription_type="STREAM",
+            counted_by="spark",
+            as_of_ms=1,
+            segments=[SegmentBacklogInfo(segment=0, sealed=False, records=48, label="s0")],
+            unknown_reason="a table is late",
+        )
+
+        async def latest(wanted):
+            return (newest,) if wanted("e", "s") and not wanted("a", "s") else ()
+
+        leader.backlogs.latest = latest
+        (topic,), (found,) = await summaries("one", [leader])
+
+    assert (found.backlog_records, found.unknown_reason) == (48, "a table is late")
+    assert (topic.external, topic.records, topic.stored_per_second, topic.backlog_records) == (True, None, None, 48)

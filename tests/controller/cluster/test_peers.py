@@ -1,0 +1,83 @@
+"""How much one daemon asks of the others, and how long it waits for them. `test_cluster_status` has what they answer."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import msgspec
+import pytest
+from aiohttp import web
+
+from controller.cluster.peers import MAX_REQUESTS, Peers
+from tests.support.samples.status_documents import daemon_document
+from web.api.documents import SubscriptionPage, TopicPage
+from web.api.source import NotAnsweredError
+
+Answer = Callable[[web.Request], Awaitable[web.Response]]
+
+
+@asynccontextmanager
+async def peers_with(answer: Answer, *names: str, timeout_seconds: float):
+    """Connect to daemons that answer every request so."""
+    app = web.Application()
+    app.router.add_get("/{path:.*}", answer)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    try:
+        async with Peers("one", ssl.create_default_context, timeout_seconds=timeout_seconds) as peers:
+            peers.known = dict.fromkeys(names, f"http://127.0.0.1:{runner.addresses[0][1]}")
+            yield peers
+    finally:
+        await runner.cleanup()
+
+
+async def test_a_document_that_never_arrives_is_an_error():
+    async def silent(_: web.Request) -> web.Response:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async with peers_with(silent, "two", timeout_seconds=0.1) as peers, asyncio.timeout(30):
+        with pytest.raises(NotAnsweredError, match="did not answer: no answer in time"):
+            await peers.topic("two", "orders")
+        with pytest.raises(NotAnsweredError, match="did not answer: no answer in time"):
+            await peers.subscription("two", "orders", "billing")
+
+
+async def test_the_time_limit_is_for_all_answers_of_a_daemon_together():
+    """Each page arrives in time, and there is always another one."""
+
+    async def slow(request: web.Request) -> web.Response:
+        if request.path.endswith("/daemon"):
+            return web.Response(body=msgspec.json.encode(daemon_document("two")))
+        await asyncio.sleep(0.1)
+        if request.path.endswith("/topics"):
+            return web.Response(body=msgspec.json.encode(TopicPage(as_of_ms=0, topics=(), next="x")))
+        return web.Response(body=msgspec.json.encode(SubscriptionPage(as_of_ms=0, subscriptions=(), next="x")))
+
+    async with peers_with(slow, "two", timeout_seconds=0.5) as peers:
+        (part,) = await peers.parts()
+
+    assert part.daemon.state == "unreachable"
+    assert part.daemon.problem == "daemon 'two' did not answer within 0.5 s"
+
+
+async def test_the_number_of_requests_in_flight_is_bounded():
+    in_flight = most = 0
+
+    async def counting(_: web.Request) -> web.Response:
+        nonlocal in_flight, most
+        in_flight += 1
+        most = max(most, in_flight)
+        await asyncio.sleep(0.05)
+        in_flight -= 1
+        return web.Response(body=msgspec.json.encode(daemon_document("two")))
+
+    names = [f"d{number}" for number in range(4 * MAX_REQUESTS)]
+    async with peers_with(counting, *names, timeout_seconds=30) as peers:
+        await asyncio.gather(*(peers.topic(name, "orders") for name in names), return_exceptions=True)
+
+    assert most == MAX_REQUESTS

@@ -1,0 +1,377 @@
+"""One daemon answers for the cluster: from its own leaders, and from real HTTP servers of others."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from itertools import pairwise
+from types import SimpleNamespace
+
+import msgspec
+import pytest
+from aiohttp import web
+
+from controller.cluster.peers import Peers, addresses
+from controller.cluster.status import MAX_PAUSE_SECONDS, ClusterStatus, SharedAnswer
+from controller.leadership.policy.transitions import Leadership, Role
+from controller.leadership.session_secret import TOKEN_STEP_MS, SessionSecret
+from metrics.health import judge_health
+from tests.support.samples.status_documents import (
+    NOW_MS,
+    FakeSource,
+    part,
+    shard_document,
+    subscription_document,
+    subscription_summary,
+    topic_document,
+    topic_summary,
+)
+from tests.support.samples.status_values import HEALTHY_FACTS
+from tests.support.servers.http_server import HttpHarness
+from web.access import HttpAccess, Tokens
+from web.api.history import SAMPLE_SECONDS
+from web.api.source import NotAnsweredError, UnknownNameError
+
+SECRET = SessionSecret("0" * 64)
+
+
+class Instances:
+    """ZooKeeper's list of live daemons."""
+
+    def __init__(self, found):
+        self.found = found
+
+    async def instances(self):
+        return self.found
+
+
+def following(shard=0):
+    return SimpleNamespace(
+        leader=None,
+        shard=shard,
+        leadership=SimpleNamespace(role=SimpleNamespace(value="following")),
+        following_epoch=2,
+        following_chunk=5,
+        keeps_state=True,
+        replay_lag_seconds=0.0,
+        fault=None,
+    )
+
+
+def status_of(peers, leader="two"):
+    found = ClusterStatus(
+        instance="one",
+        cluster="c",
+        version="1",
+        health=lambda: judge_health(HEALTHY_FACTS),
+        leader_of=lambda _: leader,
+        now_ms=lambda: NOW_MS,
+        peers=peers,
+    )
+    found.controllers = [following()]
+    return found
+
+
+def register(status, **urls):
+    status.elections = Instances({name: msgspec.json.encode({"url": url}) for name, url in urls.items()})
+
+
+@pytest.fixture
+async def two():
+    """Another daemon, which leads the shard and admits only daemons."""
+    source = FakeSource(part("two", [topic_summary(daemon="two")], [subscription_summary(daemon="two")]))
+    access = HttpAccess(tokens=Tokens(()))
+    harness = HttpHarness(
+        source=source, access=access, is_peer=lambda token: SECRET.accepts_http_token(token, "two", NOW_MS)
+    )
+    async with harness.server:
+        yield harness
+
+
+@pytest.fixture
+async def peers():
+    async with Peers("one", ssl.create_default_context, timeout_seconds=5) as peers:
+        peers.token_for = lambda receiver: SECRET.http_token(receiver, NOW_MS)
+        yield peers
+
+
+async def test_what_another_daemon_leads_is_part_of_the_overview(two, peers):
+    status = status_of(peers)
+    register(status, one="http://127.0.0.1:1", two=f"http://{two.server.address}")
+    overview = await status.overview()
+
+    assert [(each.topic, each.daemon) for each in overview.topics] == [("orders", "two")]
+    assert [each.daemon for each in overview.daemons] == ["one", "two"]
+    assert overview.daemons[0].started_at_ms == NOW_MS
+    assert overview.cluster.complete
+
+
+async def test_documents_come_from_the_leader(two, peers):
+    status = status_of(peers)
+    register(status, two=f"http://{two.server.address}")
+
+    assert await status.topic("orders", own=False) == topic_document()
+    assert await status.subscription("orders", "billing", own=False) == subscription_document()
+    with pytest.raises(UnknownNameError, match="there is no topic 'x'"):
+        await status.topic("x", own=False)
+
+
+async def test_pages_of_another_daemon_are_read_to_the_end(two, peers, monkeypatch):
+    monkeypatch.setattr("controller.cluster.peers.PAGE_ROWS", 2)
+    two.source.parts = [
+        part(
+            "two",
+            [topic_summary(f"t{n}", daemon="two") for n in range(5)],
+            [subscription_summary(f"t{n}", daemon="two") for n in range(5)],
+        )
+    ]
+    status = status_of(peers)
+    register(status, two=f"http://{two.server.address}")
+    overview = await status.overview()
+
+    assert (len(overview.topics), len(overview.subscriptions)) == (5, 5)
+
+
+async def test_a_daemon_that_does_not_answer_is_unreachable_and_others_are_shown(peers):
+    status = status_of(peers)
+    register(status, two="http://127.0.0.1:1", three="")
+    overview = await status.overview()
+
+    assert {each.daemon: each.state for each in overview.daemons} == {
+        "one": "ready",
+        "two": "unreachable",
+        "three": "unreachable",
+    }
+    problems = [each.reason for each in overview.cluster.degraded]
+    assert any("daemon 'two' at http://127.0.0.1:1 did not answer" in each for each in problems)
+    assert "daemon 'three' has registered no address in ZooKeeper" in problems
+    with pytest.raises(NotAnsweredError, match="daemon 'two' at"):
+        await status.topic("orders", own=False)
+
+
+async def test_of_a_daemon_that_does_not_answer_zookeeper_shows_the_maintenance(two, peers):
+    status = status_of(peers)
+    register(status, two=f"http://{two.server.address}", three="http://127.0.0.1:1")
+    status.spreader = SimpleNamespace(state="settled", state_of={"two": "settling", "three": "maintenance"}.get)
+    overview = await status.overview()
+
+    # The one that answers says itself what the spread may do with it.
+    answered = two.source.parts[0].daemon.spread
+    assert {each.daemon: each.spread for each in overview.daemons} == {
+        "one": "settled",
+        "two": answered,
+        "three": "maintenance",
+    }
+    assert answered != "settling"
+
+
+async def test_a_daemon_that_answers_too_late_or_too_much_or_nonsense_is_unreachable(monkeypatch):
+    monkeypatch.setattr("controller.cluster.peers.MAX_ANSWER_BYTES", 1000)
+
+    async def late(_):
+        await asyncio.sleep(60)
+
+    async def large(_):
+        return web.Response(body=b" " * 2000)
+
+    async def nonsense(_):
+        return web.Response(body=b"{}")
+
+    async def moved(_):
+        raise web.HTTPFound("http://127.0.0.1:1/")
+
+    app = web.Application()
+    handlers = {"late": late, "large": large, "nonsense": nonsense, "moved": moved}
+    for name, handler in handlers.items():
+        app.router.add_get(f"/{name}/api/v1/daemon", handler)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    port = runner.addresses[0][1]
+    try:
+        async with Peers("one", ssl.create_default_context, timeout_seconds=1) as peers:
+            peers.known = {name: f"http://127.0.0.1:{port}/{name}" for name in handlers}
+            problems = {each.daemon.daemon: each.daemon.problem for each in await peers.parts()}
+    finally:
+        await runner.cleanup()
+
+    assert "did not answer" in problems["late"]
+    assert "more than" in problems["large"]
+    assert "is of another version" in problems["nonsense"]
+    assert "answered with status 302" in problems["moved"]
+
+
+async def test_while_zookeeper_does_not_answer_the_last_addresses_remain(peers):
+    status = status_of(peers)
+    register(status, two="http://127.0.0.1:1")
+    await status.overview()
+    status.elections.found = None
+    await status._find_instances()
+
+    assert peers.known == {"two": "http://127.0.0.1:1"}
+
+
+@pytest.mark.parametrize(
+    ("leader", "own", "message"),
+    [
+        pytest.param("two", True, "is not led by this daemon", id="another daemon asks"),
+        pytest.param(None, False, "has no leader; try again soon", id="no leader"),
+    ],
+)
+async def test_a_shard_without_a_leader_is_not_answered(peers, leader, own, message):
+    with pytest.raises(NotAnsweredError, match=message):
+        await status_of(peers, leader).topic("orders", own=own)
+
+
+async def test_before_it_joined_a_daemon_says_so(peers):
+    status = status_of(peers)
+    status.controllers = []
+    with pytest.raises(NotAnsweredError, match="has not joined its cluster yet"):
+        await status.topic("orders", own=False)
+    assert (await status.part()).daemon.shards == ()
+
+
+def test_registered_addresses_are_urls_or_none():
+    found = addresses({"a": b'{"url":"https://a:1"}', "b": b"{}", "c": b"x", "d": b'{"url":"file:///etc"}'})
+    assert found == {"a": "https://a:1", "b": "", "c": "", "d": ""}
+
+
+@pytest.mark.parametrize(
+    ("receiver", "later_ms", "accepted"),
+    [
+        ("two", 0, True),
+        ("two", TOKEN_STEP_MS, True),
+        ("two", -TOKEN_STEP_MS, True),
+        ("two", 2 * TOKEN_STEP_MS, False),
+        ("three", 0, False),
+    ],
+)
+def test_a_token_of_a_daemon_is_for_one_receiver_and_some_minutes(receiver, later_ms, accepted):
+    token = SECRET.http_token("two", NOW_MS)
+
+    assert token.startswith("peer.")
+    assert SECRET.accepts_http_token(token, receiver, NOW_MS + later_ms) == accepted
+    assert not SessionSecret("1" * 64).accepts_http_token(token, "two", NOW_MS)
+
+
+def test_a_token_that_is_not_ascii_is_refused():
+    assert not SECRET.accepts_http_token("peer.ü", "two", NOW_MS)
+
+
+@pytest.mark.looptime
+@pytest.mark.parametrize(("took", "pause"), [(0.01, 1.0), (0.2, 4.0), (60.0, MAX_PAUSE_SECONDS)])
+async def test_the_pause_grows_with_what_an_answer_took(took, pause):
+    made = []
+
+    async def make():
+        await asyncio.sleep(took)
+        made.append(len(made))
+        return made[-1]
+
+    answer = SharedAnswer(make, pause_factor=20)
+    assert await asyncio.gather(answer.get(), answer.get()) == [0, 0]
+    await asyncio.sleep(pause - 0.001)
+    assert await answer.get() == 0
+    await asyncio.sleep(0.002)
+    assert await answer.get() == 1
+
+
+@pytest.mark.looptime
+async def test_the_history_is_sampled_without_requests(peers):
+    status = status_of(peers)
+    clock = asyncio.get_running_loop().time
+    status._now_ms = lambda: NOW_MS + int(clock() * 1000)
+    sampling = asyncio.ensure_future(status.sample())
+    await asyncio.sleep(3.5 * SAMPLE_SECONDS)
+    sampling.cancel()
+
+    history = (await status.part()).daemon.history
+    assert [later.at_ms - earlier.at_ms for earlier, later in pairwise(history)] == [SAMPLE_SECONDS * 1000] * 3
+
+
+class QuietPeers:
+    """Other daemons that know nothing. It counts how often they are asked."""
+
+    def __init__(self):
+        self.known = {}
+        self.asked = 0
+
+    async def parts(self):
+        self.asked += 1
+        return []
+
+
+@pytest.mark.looptime
+@pytest.mark.parametrize(("took_seconds", "pause_seconds"), [(0.0, 1.0), (0.2, 4.0)])
+async def test_own_summaries_are_collected_at_most_every_second_and_a_twentieth_of_the_time(
+    took_seconds, pause_seconds, monkeypatch
+):
+    clock = asyncio.get_running_loop().time
+    began = []
+
+    async def summaries(*_):
+        began.append(clock())
+        await asyncio.sleep(took_seconds)
+        return (), ()
+
+    monkeypatch.setattr("controller.cluster.status.summaries", summaries)
+    status = status_of(QuietPeers())
+    while clock() < 20:
+        await status.part()
+        await asyncio.sleep(0.05)
+
+    pauses = [later - earlier - took_seconds for earlier, later in pairwise(began)]
+    assert pauses
+    assert all(pause_seconds <= round(pause, 6) < pause_seconds + 0.1 for pause in pauses)
+
+
+@pytest.mark.looptime
+async def test_all_who_ask_within_a_second_share_one_question_to_the_other_daemons():
+    peers = QuietPeers()
+    status = status_of(peers)
+    await asyncio.gather(status.overview(), status.overview())
+    await asyncio.sleep(0.9)
+    await status.overview()
+    assert peers.asked == 1
+    await asyncio.sleep(0.2)
+    await status.overview()
+    assert peers.asked == 2
+
+
+@pytest.mark.looptime
+async def test_a_leader_that_answers_just_after_a_transfer_names_itself(monkeypatch):
+    """An answer of the second before names the former leader. It is about other terms."""
+    status = status_of(QuietPeers())
+    controller = status.controllers[0]
+
+    def own(*_):
+        role, leader = controller.leadership.role.value, controller.leader
+        return (shard_document(role=role, leader_epoch=2 if leader is None else leader.leader_epoch),)
+
+    monkeypatch.setattr("controller.cluster.status.daemon_status", lambda *_: None)
+    monkeypatch.setattr("controller.cluster.status.shard_documents", own)
+    monkeypatch.setattr("controller.cluster.status.summaries", nothing)
+    assert (await status.overview()).cluster.shards[0].daemon is None
+
+    for epoch in (3, 5):
+        controller.leader, controller.leadership = SimpleNamespace(leader_epoch=epoch), Leadership(Role.LEADING)
+        (shard,) = (await status.overview()).cluster.shards
+        assert (shard.daemon, shard.leader_epoch) == ("one", epoch)
+
+
+async def nothing(*_):
+    return (), ()
+
+
+@pytest.mark.looptime
+async def test_the_history_asks_no_other_daemon():
+    peers = QuietPeers()
+    status = status_of(peers)
+    clock = asyncio.get_running_loop().time
+    status._now_ms = lambda: NOW_MS + int(clock() * 1000)
+    sampling = asyncio.ensure_future(status.sample())
+    await asyncio.sleep(3.5 * SAMPLE_SECONDS)
+    sampling.cancel()
+
+    assert len((await status.part()).daemon.history) > 2
+    assert peers.asked == 0

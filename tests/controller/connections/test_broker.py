@@ -1,0 +1,152 @@
+"""The connections to the broker use the password and the certificates that were read last."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import subprocess
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from controller.connections.broker import BrokerConnection, daemon_timing
+from controller.daemon import Daemon
+from controller.leadership.session_secret import SessionSecret
+from controller.local.certificates import LocalCertificateAuthority
+from controller.settings.load import AccessSettings, BrokerSettings, LedgerSettings, Settings
+from headgate.client.connection import Client
+from headgate.errors import ConfigError
+from tests.support.fakes.recording_observer import RecordingObserver
+from tests.support.samples.client_configs import client_config
+from tests.support.samples.secret_files import write_secret
+from tests.support.servers.tls_broker import TlsBroker
+from tests.support.waiting import until
+
+
+def encrypted_settings(broker: TlsBroker) -> Settings:
+    """Return settings with which the daemon presents a certificate, whose files a test may replace."""
+    options = broker.options_of("daemon")
+    copies = {}
+    for field in ("ca_file", "certificate_file", "key_file"):
+        path = Path(getattr(options, field))
+        copies[field] = str(shutil.copy(path, broker.folder / path.name))
+    return Settings(
+        ledger=LedgerSettings(url=broker.folder.as_uri()),
+        access=AccessSettings(open=True),
+        broker=BrokerSettings(host=broker.host, port=broker.port or 1, tls=True, **copies),
+    )
+
+
+def test_unusable_certificates_are_found_when_the_daemon_is_created_and_keep_the_old_ones_at_a_reload(
+    tmp_path: Path,
+) -> None:
+    settings = encrypted_settings(TlsBroker(tmp_path))
+    certificate = Path(settings.broker.certificate_file or "")
+    good, daemon = certificate.read_text(), Daemon(settings)
+    before = daemon._broker._newest_context()
+
+    certificate.write_text("being copied")
+    with pytest.raises(ConfigError, match=rf"^\$\.broker\.certificate_file: {certificate} contains no certificate"):
+        Daemon(settings)
+    other_level = settings.replace(log=msgspec.structs.replace(settings.log, level="error"))
+    with pytest.raises(ConfigError, match="contains no certificate"):
+        daemon.reload(other_level)
+    assert before is daemon._broker._newest_context()
+    assert settings.log == daemon.settings.log
+
+    certificate.write_text(good)
+    daemon.reload(settings)
+    assert before is not daemon._broker._newest_context()
+
+
+@pytest.mark.contract
+async def test_transport_and_device_sessions_connect_with_the_newest_certificates(tmp_path: Path) -> None:
+    """The authority of the broker changes while both are connected."""
+    broker = TlsBroker(tmp_path / "broker", {"require_certificate": "true"})
+    next_authority = LocalCertificateAuthority(tmp_path / "next")
+    async with broker:
+        settings = encrypted_settings(broker)
+        connection = BrokerConnection(settings, RecordingObserver(), random.Random(1))
+        secret = SessionSecret(SessionSecret.new_digits())
+        async with (
+            connection.transport("a", secret) as transport,
+            connection.device_session(0, lambda _: None) as session,
+        ):
+            await until(lambda: transport.connected and session.connected)
+            files = next_authority.issue("broker", hosts=("127.0.0.1",))
+            broker.settings |= {
+                "certfile": files.certificate_file,
+                "keyfile": files.key_file,
+                "cafile": next_authority.ca_file,
+            }
+            await broker.stop()
+            await broker.start()
+            await until(lambda: "not signed by" in (transport.unreachable_reason or ""))
+
+            own = next_authority.issue("daemon", client=True)
+            for source, target in (
+                (next_authority.ca_file, settings.broker.ca_file),
+                (own.certificate_file, settings.broker.certificate_file),
+                (own.key_file, settings.broker.key_file),
+            ):
+                shutil.copy(source, str(target))
+            connection.reload()
+
+            await until(lambda: transport.connected and session.connected)
+
+
+def set_password(file: Path, password: str) -> None:
+    """Let mosquitto know the user till by ``password``."""
+    write_secret(file, f"till:{password}\n".encode())
+    subprocess.run(["mosquitto_passwd", "-U", str(file)], check=True, timeout=60)
+
+
+@pytest.mark.contract
+async def test_daemon_and_client_connect_with_the_newest_password(tmp_path: Path) -> None:
+    """A daemon reads it at a reload, a client at each connection."""
+    passwords, secret = tmp_path / "passwords", write_secret(tmp_path / "secret", b"old")
+    set_password(passwords, "old")
+    broker = TlsBroker(tmp_path / "broker", {"allow_anonymous": "false", "password_file": passwords})
+    async with broker:
+        user = {"tls": True, "username": "till", "password_file": str(secret), "ca_file": str(broker.authority.ca_file)}
+        settings = Settings(
+            ledger=LedgerSettings(url=tmp_path.as_uri()),
+            broker=BrokerSettings(host=broker.host, port=broker.port, **user),
+        )
+        connection = BrokerConnection(settings, RecordingObserver(), random.Random(1))
+        client = Client.from_config(client_config(broker_port=broker.port, **user), "consumer")
+        async with connection.transport("a", SessionSecret(SessionSecret.new_digits())) as daemon, client:
+            await until(lambda: daemon.connected and client.transport.connected)
+            set_password(passwords, "new")
+            await broker.restart()
+            for transport in (daemon, client.transport):
+                await until(
+                    lambda one=transport: one.unreachable_reason == "the broker refuses user till: Not authorized"
+                )
+            write_secret(secret, b"new")
+            await until(lambda: client.transport.connected)
+            assert not daemon.connected
+
+            secret.chmod(0o644)
+            with pytest.raises(ConfigError, match=r"^\$\.broker\.password_file: every user may access"):
+                connection.reload()
+            secret.chmod(0o600)
+            connection.reload()
+            await until(lambda: daemon.connected)
+
+
+@pytest.mark.parametrize(("ping_seconds", "keepalive_seconds"), [(1, 5), (2, 5), (3, 6), (60, 120)])
+def test_a_daemon_notices_silence_before_the_broker_gives_up_a_daemon_that_is_busy(
+    ping_seconds: int, keepalive_seconds: int
+) -> None:
+    timing = daemon_timing(ping_seconds)
+
+    assert (timing.ping_seconds, timing.keepalive_seconds) == (ping_seconds, keepalive_seconds)
+
+
+def test_the_daemons_connection_has_the_interval_of_the_settings(tmp_path: Path) -> None:
+    settings = Settings(ledger=LedgerSettings(url=tmp_path.as_uri()), broker=BrokerSettings(ping_seconds=7))
+    broker = BrokerConnection(settings, RecordingObserver(), random.Random(1))
+
+    assert broker.transport("a", SessionSecret(SessionSecret.new_digits()))._timing.ping_seconds == 7

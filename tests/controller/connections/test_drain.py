@@ -1,0 +1,77 @@
+"""The daemon's connection to the Spark process: what it reports, and when leaders check again."""
+
+from __future__ import annotations
+
+import random
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from controller.connections.drain import DrainConnection
+from controller.settings.load import DrainSettings, LedgerSettings, Settings
+from drain.protocol import CountedLedger, DrainCheckError, DrainQuery, wrong_ledger
+from drain.service.listener import DrainListener
+from metrics.instruments import Instruments
+from tests.support.fakes.drain_service import FakeDrainService
+from tests.support.waiting import until
+
+
+async def test_leaders_check_again_once_when_the_drain_service_becomes_ready(tmp_path: Path) -> None:
+    """Otherwise blocked segments wait for the end of a pause, up to a quarter of an hour."""
+    rechecks: list[None] = []
+    settings = Settings(ledger=LedgerSettings(url=tmp_path.as_uri()))
+    drain = DrainConnection(settings, Instruments(CollectorRegistry()), random.Random(1), lambda: rechecks.append(None))
+
+    drain._on_state("degraded", "the process ended")
+    assert [] == rechecks
+    assert "the process ended" == drain.problem()
+    for _ in range(2):
+        drain._on_state("ready", "it responds")
+
+    assert [None] == rechecks
+    assert drain.problem() is None
+
+
+OWN, OTHER = CountedLedger("a" * 32, "file:///new"), CountedLedger("b" * 32, "file:///old")
+
+
+async def test_a_drain_service_of_another_ledger_degrades_the_daemon_until_it_counts_the_cluster_s(
+    tmp_path: Path,
+) -> None:
+    rechecks: list[None] = []
+    fake = FakeDrainService()
+    fake.ledger, fake.drained = OTHER, frozenset({1})
+    socket = str(tmp_path / "s")
+    settings = Settings(ledger=LedgerSettings(url=OWN.url), drain=DrainSettings(socket=socket, spawn=False))
+    registry = CollectorRegistry()
+    drain = DrainConnection(settings, Instruments(registry), random.Random(1), lambda: rechecks.append(None))
+    known: list[str | None] = [None]
+    question = DrainQuery(0, 1, 2, 0, frozenset({1}), 0)
+    async with DrainListener(Path(socket), fake.serve), AsyncExitStack() as stack:
+        await drain.start(stack)
+        checker = await drain.connect(stack, lambda: known[0])
+        with pytest.raises(DrainCheckError, match="this daemon's ledger is file:///new with no id"):
+            await checker.drained(question)
+        known[0] = OWN.ledger_id
+        for ask in (checker.drained(question), drain.query_backlog(0, 1, ())):
+            with pytest.raises(DrainCheckError, match="file:///old was counted") as refused:
+                await ask
+            assert refused.value.failure == "wrong_ledger"
+        assert drain.state == ("degraded", wrong_ledger(OWN, OTHER))
+        assert registry.get_sample_value("headgate_drain_check_failures_total", {"reason": "wrong_ledger"}) == 3
+
+        await fake.hang_up()
+        for reason in ("closed the connection", "file:///old was counted"):
+            with pytest.raises(DrainCheckError, match=reason):
+                await checker.drained(question)
+        assert drain.state[0] == "degraded", "it answers again, but still about the other ledger"
+        fake.ledger = OWN
+        await fake.hang_up()
+        with pytest.raises(DrainCheckError, match="closed the connection"):
+            await checker.drained(question)
+        await until(lambda: drain.state[0] == "ready")
+        assert (await checker.drained(question)).drained == {1: 4}
+
+    assert rechecks == [None]

@@ -1,0 +1,67 @@
+"""When a daemon can do a leader's work."""
+
+import pytest
+
+from controller.connections.store import FAILING_INTERVAL_SECONDS, PROBE_TIMEOUT_SECONDS
+from controller.leader.shard_spreader import VIEW_INTERVAL_SECONDS
+from controller.leadership.policy.readiness import (
+    BROKER_LOST_SECONDS,
+    STABLE_SECONDS,
+    STORE_LOST_SECONDS,
+    Contact,
+    Servers,
+    readiness,
+)
+from headgate.transport.mqtt_timing import MqttTiming
+from headgate.transport.reconnection import RECONNECT_BACKOFF
+
+WORKS = (True, 1000.0)
+
+
+@pytest.mark.parametrize(
+    ("broker", "store", "expected"),
+    [
+        (WORKS, WORKS, "ready"),
+        ((False, 0.0), WORKS, "doubtful"),
+        ((False, BROKER_LOST_SECONDS - 0.1), WORKS, "doubtful"),
+        ((False, BROKER_LOST_SECONDS), WORKS, "no_broker"),
+        ((True, 0.0), WORKS, "doubtful"),
+        ((True, STABLE_SECONDS - 0.1), WORKS, "doubtful"),
+        ((True, STABLE_SECONDS), WORKS, "ready"),
+        (WORKS, (False, 0.0), "doubtful"),
+        (WORKS, (False, STORE_LOST_SECONDS - 0.1), "doubtful"),
+        (WORKS, (False, STORE_LOST_SECONDS), "no_store"),
+        (WORKS, (True, STABLE_SECONDS - 0.1), "doubtful"),
+        (WORKS, (True, STABLE_SECONDS), "ready"),
+        ((True, 0.0), (False, STORE_LOST_SECONDS), "no_store"),
+        ((False, 0.0), (False, STORE_LOST_SECONDS), "no_store"),
+    ],
+)
+def test_a_server_counts_when_it_lasts_and_so_does_its_loss(
+    broker: tuple[bool, float], store: tuple[bool, float], expected: str
+) -> None:
+    now = 2000.0
+
+    servers = Servers(*(Contact(works, now - seconds) for works, seconds in (broker, store)))
+    assert expected == readiness(servers, now)
+
+
+def test_a_loss_lasts_from_the_first_failure_to_the_next_success() -> None:
+    contact = Contact(works=True, since=0.0)
+    for works, now, since in [(True, 1.0, 0.0), (False, 2.0, 2.0), (False, 3.0, 2.0), (True, 4.0, 4.0)]:
+        contact.note(works=works, now=now)
+        assert (contact.works, contact.since) == (works, since)
+
+
+def test_no_daemon_is_ready_after_a_restart_of_the_broker_before_all_have_tried() -> None:
+    pause_seconds = RECONNECT_BACKOFF.longest_seconds
+
+    assert pause_seconds < BROKER_LOST_SECONDS
+    assert MqttTiming().connect_timeout_seconds + pause_seconds < STABLE_SECONDS
+
+
+def test_a_store_that_fails_for_all_is_known_to_all_before_one_gives_its_shards_away() -> None:
+    registered_and_seen_seconds = 2 * VIEW_INTERVAL_SECONDS
+
+    tried_seconds = FAILING_INTERVAL_SECONDS + PROBE_TIMEOUT_SECONDS
+    assert 2 * registered_and_seen_seconds + tried_seconds < STORE_LOST_SECONDS

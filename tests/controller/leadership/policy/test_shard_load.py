@@ -1,0 +1,226 @@
+"""Loads of shards: measured, smoothed, reported rarely, and the same for every daemon that reads the reports."""
+
+from __future__ import annotations
+
+from math import exp
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from controller.leadership.policy.shard_load import Arrivals, ShardLoads, message_cost, shard_loads
+from controller.leadership.policy.spread import weights
+
+MIB = 1 << 20
+MESSAGE_OVERHEAD_BYTES = 16 << 10
+MIN_LOAD = MIB
+BAND_FACTOR = 1.2
+SMOOTHING_SECONDS = 300.0
+FIRST_SECONDS = 30.0
+REPORT_INTERVAL_SECONDS = 60.0
+LOOK_SECONDS = 2.0
+
+
+class OneDaemon:
+    """A daemon that leads shards at given rates, and looks at them every two seconds."""
+
+    def __init__(self) -> None:
+        self.loads = ShardLoads()
+        self.now = 1000.0
+        self.others: dict[str, dict[int, int]] = {}
+        self.holders: dict[int, str | None] = {}
+        self.epoch = 1
+        self.reports: list[dict[int, int]] = []
+        self._costs: dict[int, float] = {}
+
+    def run(self, seconds: float, rates: dict[int, float]) -> None:
+        """Lead the shards of ``rates``, in bytes per second, for some seconds."""
+        end = self.now + seconds
+        while True:
+            led = {shard: Arrivals(self.epoch, round(self._costs.get(shard, 0))) for shard in rates}
+            self.loads.measure(self.now, led)
+            if self.loads.report(self.now, self.holders, self.others):
+                self.reports.append(dict(self.loads.reported))
+            if self.now >= end:
+                return
+            self.now += LOOK_SECONDS
+            for shard, rate in rates.items():
+                self._costs[shard] = self._costs.get(shard, 0) + rate * LOOK_SECONDS
+
+
+def test_small_messages_count_more_than_their_bytes() -> None:
+    assert message_cost(10) == 10 + MESSAGE_OVERHEAD_BYTES
+
+
+def test_the_first_load_is_the_mean_of_some_time() -> None:
+    daemon = OneDaemon()
+
+    daemon.run(FIRST_SECONDS - LOOK_SECONDS, {0: 8 * MIB})
+    assert not daemon.reports
+    daemon.run(LOOK_SECONDS, {0: 8 * MIB})
+
+    assert daemon.reports == [{0: 8 * MIB}]
+
+
+def test_a_burst_changes_no_report_and_a_lasting_change_does() -> None:
+    daemon = OneDaemon()
+    daemon.run(600, {0: 10 * MIB, 1: 10 * MIB})
+    daemon.run(30, {0: 25 * MIB, 1: 10 * MIB})
+    daemon.run(600, {0: 10 * MIB, 1: 10 * MIB})
+    assert daemon.reports == [{0: 10 * MIB, 1: 10 * MIB}]
+
+    daemon.run(2 * SMOOTHING_SECONDS, {0: 25 * MIB, 1: 10 * MIB})
+
+    assert daemon.reports[-1][0] > 20 * MIB
+    assert daemon.reports[-1][1] == 10 * MIB
+    assert len(daemon.reports) <= 7, "one for each fifth"
+
+
+def test_changes_are_reported_together_and_not_again_within_the_interval() -> None:
+    daemon = OneDaemon()
+    daemon.run(FIRST_SECONDS, {0: 10 * MIB, 1: 10 * MIB})
+    assert len(daemon.reports) == 1
+
+    daemon.run(REPORT_INTERVAL_SECONDS - LOOK_SECONDS, {0: 90 * MIB, 1: 90 * MIB})
+    assert len(daemon.reports) == 1
+    daemon.run(LOOK_SECONDS, {0: 90 * MIB, 1: 90 * MIB})
+
+    assert len(daemon.reports) == 2
+    assert min(daemon.reports[-1].values()) > 20 * MIB
+
+
+def after_one_term(load: int, seconds: float = 30.0) -> tuple[ShardLoads, float]:
+    """Return the loads of a daemon that has led shard 0 for some time, and when that was over."""
+    loads, began, cost = ShardLoads(), 1000.0, 10**12
+    loads.measure(began, {0: Arrivals(1, cost)})
+    loads.measure(began + seconds, {0: Arrivals(1, cost + round(load * seconds))})
+    return loads, began + seconds
+
+
+@pytest.mark.parametrize(("seconds", "is_measured"), [(29.5, False), (30.0, True)])
+def test_a_first_load_needs_half_a_minute(seconds: float, is_measured: bool) -> None:
+    loads, now = after_one_term(8 * MIB, seconds)
+
+    assert is_measured == loads.report(now, {}, {})
+    assert loads.reported == ({0: 8 * MIB} if is_measured else {})
+
+
+@pytest.mark.parametrize(
+    ("known", "load", "reported"),
+    [
+        (10 * MIB, 12 * MIB, 10 * MIB),
+        (12 * MIB, 10 * MIB, 12 * MIB),
+        (10 * MIB, 12 * MIB + 1, 12 * MIB + 1),
+        (12 * MIB, 10 * MIB - 1, 10 * MIB - 1),
+    ],
+    ids=["a fifth larger", "a fifth smaller", "more", "less"],
+)
+def test_a_load_changes_its_report_when_it_is_more_than_a_fifth_off(known: int, load: int, reported: int) -> None:
+    """Rule 3."""
+    loads, now = after_one_term(load)
+    loads.report(now, {}, {"b": {0: known}})
+
+    assert loads.reported == {0: reported}
+
+
+def test_loads_are_smoothed_over_five_minutes() -> None:
+    """Rule 1. The first two seconds of a hundredfold load show how fast."""
+    daemon = OneDaemon()
+    daemon.run(600, {0: 10 * MIB})
+    daemon.run(LOOK_SECONDS, {0: 1000 * MIB})
+
+    expected = 10 * MIB + 990 * MIB * (1 - exp(-LOOK_SECONDS / SMOOTHING_SECONDS))
+    assert daemon.reports[-1][0] == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.parametrize(("after_seconds", "is_reported"), [(59.5, False), (60.0, True)])
+def test_a_change_is_reported_a_minute_after_the_last_one(after_seconds: float, is_reported: bool) -> None:
+    """Rule 5."""
+    loads, now = after_one_term(8 * MIB)
+    assert loads.report(now, {}, {})
+    later = now + after_seconds
+    loads.measure(later, {0: Arrivals(1, 10**12 + 10**12)})
+
+    assert is_reported == loads.report(later, {}, {})
+
+
+def test_idle_shards_have_the_same_load() -> None:
+    daemon = OneDaemon()
+
+    daemon.run(600, {0: 0, 1: MIN_LOAD / 20, 2: MIN_LOAD / 2})
+
+    assert daemon.reports == [dict.fromkeys(range(3), MIN_LOAD)]
+
+
+def test_a_new_term_continues_with_the_reported_load_and_says_so_when_it_changes() -> None:
+    daemon = OneDaemon()
+    daemon.holders, daemon.others = {0: "b"}, {"b": {0: 30 * MIB}}
+    daemon.run(100, {})
+
+    daemon.holders = {0: "a"}
+    daemon.run(0, {0: 0})
+    assert daemon.reports == [{0: 30 * MIB}], "at once, though nothing was measured"
+    daemon.others = {"b": {}}
+    daemon.run(20, {0: 30 * MIB})
+
+    assert len(daemon.reports) == 1
+
+
+def test_the_load_of_a_shard_whose_daemon_has_failed_is_reported_at_once() -> None:
+    daemon = OneDaemon()
+    daemon.holders, daemon.others = {0: "a", 1: "b"}, {"b": {1: 30 * MIB}}
+    daemon.run(FIRST_SECONDS, {0: 5 * MIB})
+    daemon.run(LOOK_SECONDS, {0: 5 * MIB})
+
+    daemon.others = {}
+    daemon.run(0, {0: 5 * MIB, 1: 0})
+
+    assert daemon.reports[-1] == {0: 5 * MIB, 1: 30 * MIB}
+
+
+def test_a_daemon_reports_a_shard_that_it_has_led_until_another_one_does() -> None:
+    daemon = OneDaemon()
+    daemon.run(600, {0: 5 * MIB, 1: 5 * MIB})
+
+    daemon.run(600, {1: 5 * MIB})
+    assert daemon.loads.reported == {0: 5 * MIB, 1: 5 * MIB}
+    daemon.others = {"b": {0: 6 * MIB}}
+    daemon.run(LOOK_SECONDS, {1: 5 * MIB})
+
+    assert daemon.loads.reported == {1: 5 * MIB}
+
+
+def test_another_term_of_the_same_daemon_is_not_measured_across_the_gap() -> None:
+    daemon = OneDaemon()
+    daemon.run(600, {0: 5 * MIB})
+    daemon._costs, daemon.epoch = {}, 2
+
+    daemon.run(600, {0: 5 * MIB})
+
+    assert daemon.reports == [{0: 5 * MIB}]
+
+
+@pytest.mark.parametrize(
+    ("holder", "load"),
+    [
+        pytest.param("a", 3, id="the report of the holder"),
+        pytest.param("c", 7, id="the largest one of others"),
+        pytest.param(None, 7, id="without a holder"),
+    ],
+)
+def test_the_holder_says_how_much_its_shard_costs(holder: str | None, load: int) -> None:
+    reports = {"a": {0: 3}, "b": {0: 7}, "c": {}}
+
+    assert shard_loads({0: holder}, reports) == {0: load}
+    assert shard_loads({0: holder, 9: "a"}, dict(reversed(reports.items()))) == {0: load}
+
+
+@given(
+    load=st.floats(MIN_LOAD, 1e9),
+    errors=st.lists(st.floats(1 / BAND_FACTOR, BAND_FACTOR), min_size=1, max_size=20),
+)
+def test_equal_loads_never_differ_in_weight(load: float, errors: list[float]) -> None:
+    """However far each report is from the load, within the band."""
+    reported = {shard: load * error for shard, error in enumerate(errors)}
+
+    assert set(weights(reported).values()) == {1}

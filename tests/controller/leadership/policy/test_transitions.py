@@ -1,0 +1,161 @@
+"""The leadership table: properties over all roles and events."""
+
+import pytest
+
+from controller.leadership.policy.transitions import TRANSITIONS, Action, Event, Leadership, Role
+
+ENDS = [
+    Event.NUMBER_TAKEN,
+    Event.OUTCOME_UNKNOWN,
+    Event.STORE_UNREACHABLE,
+    Event.BROKER_UNREACHABLE,
+    Event.LEDGER_UNREADABLE,
+    Event.STOP_REQUESTED,
+]
+
+
+@pytest.mark.parametrize("event", ENDS)
+def test_an_event_that_ends_a_term_stops_requests_first_and_releases_the_lock(event: Event) -> None:
+    """Rules 2, 3 and 5."""
+    after, actions = Leadership(Role.LEADING, holds_lock=True).on(event)
+
+    assert after.role is not Role.LEADING
+    assert actions[0] in (Action.END_TERM, Action.HAND_OVER)
+    assert Action.WITHDRAW in actions
+    assert not after.holds_lock
+
+
+@pytest.mark.parametrize("event", [event for event in Event if event not in ENDS])
+def test_no_other_event_ends_a_term(event: Event) -> None:
+    """Rule 4: losing ZooKeeper or the lock does not end the term. Rule 7: nor does a request for a transfer."""
+    after, actions = Leadership(Role.LEADING, holds_lock=True).on(event)
+
+    assert after.role is Role.LEADING
+    assert actions == ((Action.NOMINATE,) if event is Event.TRANSFER_REQUESTED else ())
+
+
+TRANSFERRING = Leadership(Role.LEADING, holds_lock=True, transferring=True)
+
+
+def test_a_ready_successor_gets_the_lock_after_the_accepted_requests_are_committed() -> None:
+    """Rule 7."""
+    after, actions = Leadership(Role.LEADING, holds_lock=True).on(Event.TRANSFER_REQUESTED)[0].on(Event.SUCCESSOR_READY)
+
+    assert actions == (Action.HAND_OVER, Action.PASS_ON, Action.END_TERM, Action.CONTEND)
+    assert after == PASSED_ON
+
+
+PASSED_ON = Leadership(Role.FOLLOWING, transferring=True)
+
+
+@pytest.mark.parametrize(
+    "event", [Event.TERM_FOLLOWED, Event.TRANSFER_ABANDONED, Event.LOCK_ACQUIRED, Event.STOP_REQUESTED]
+)
+def test_a_transfer_ends_when_a_term_follows_or_can_no_longer_follow(event: Event) -> None:
+    """Rule 7."""
+    after, actions = PASSED_ON.on(event)
+
+    assert not after.transferring
+    assert actions == Leadership().on(event)[1] or actions == (Action.FORGET,)
+
+
+@pytest.mark.parametrize("event", [Event.NOMINATED, Event.CONTACT_LOST, Event.CONTACT_REGAINED, Event.SUCCESSOR_READY])
+def test_a_transfer_continues_after_the_lock_was_passed_on(event: Event) -> None:
+    assert PASSED_ON.on(event)[0].transferring
+
+
+@pytest.mark.parametrize("event", [Event.TRANSFER_ABANDONED, Event.SUCCESSOR_LEFT])
+def test_a_leader_continues_if_its_successor_is_not_ready_in_time_or_leaves(event: Event) -> None:
+    """Rule 7. The answer of a successor that was given up has no effect."""
+    after, actions = TRANSFERRING.on(event)
+
+    assert actions == (Action.FORGET,)
+    assert after == Leadership(Role.LEADING, holds_lock=True)
+    assert after.on(Event.SUCCESSOR_READY) == (after, ())
+    assert after.on(Event.SUCCESSOR_LEFT) == (after, ())
+    assert after.on(Event.TRANSFER_ABANDONED) == (after, ())
+
+
+@pytest.mark.parametrize("event", ENDS)
+def test_a_term_also_ends_while_a_successor_prepares(event: Event) -> None:
+    after, actions = TRANSFERRING.on(event)
+
+    assert actions == Leadership(Role.LEADING, holds_lock=True).on(event)[1]
+    assert not after.transferring
+
+
+def test_only_a_follower_prepares() -> None:
+    for role in Role:
+        assert (Action.PREPARE in Leadership(role).on(Event.NOMINATED)[1]) == (role is Role.FOLLOWING)
+
+
+@pytest.mark.parametrize("role", [role for role in Role if role is not Role.CATCHING_UP])
+def test_only_a_written_term_chunk_makes_a_leader(role: Role) -> None:
+    """Rule 1: the lock does not."""
+    for event in Event:
+        after, _ = Leadership(role).on(event)
+        assert after.role is not Role.LEADING or role is Role.LEADING
+    assert Leadership(Role.CATCHING_UP).on(Event.TERM_STARTED)[0].role is Role.LEADING
+
+
+def test_only_an_orderly_stop_commits_accepted_requests() -> None:
+    """After a taken number, nothing more may be written."""
+    for event in ENDS:
+        _, actions = Leadership(Role.LEADING).on(event)
+        assert (Action.HAND_OVER in actions) == (event is Event.STOP_REQUESTED)
+
+
+def test_a_leader_without_lock_or_contact_yields_to_a_contender() -> None:
+    """Rule 4, until both are back."""
+    leader = Leadership(Role.LEADING, holds_lock=True)
+    assert not leader.yields_to_contender
+
+    for loses, regains in ((Event.CONTACT_LOST, Event.CONTACT_REGAINED), (Event.LOCK_LOST, Event.LOCK_ACQUIRED)):
+        lonely, _ = leader.on(loses)
+        assert lonely.yields_to_contender
+        assert not lonely.on(regains)[0].yields_to_contender
+
+
+def test_a_follower_never_yields() -> None:
+    """A follower writes nothing."""
+    assert not Leadership(Role.FOLLOWING, in_contact=False).yields_to_contender
+
+
+def test_a_number_taken_while_catching_up_is_read_and_the_next_one_tried() -> None:
+    """The previous term was still writing."""
+    assert (Action.CATCH_UP,) == Leadership(Role.CATCHING_UP, holds_lock=True).on(Event.NUMBER_TAKEN)[1]
+
+
+def test_a_stopped_daemon_ignores_all_events() -> None:
+    """Late events included."""
+    assert not TRANSITIONS[Role.STOPPED]
+    for event in Event:
+        assert () == Leadership(Role.STOPPED).on(event)[1]
+
+
+@pytest.mark.parametrize("role", [Role.FOLLOWING, Role.CATCHING_UP, Role.LEADING])
+def test_each_role_can_be_stopped(role: Role) -> None:
+    """It also leaves the queue."""
+    after, actions = Leadership(role).on(Event.STOP_REQUESTED)
+
+    assert Role.STOPPED is after.role
+    assert Action.WITHDRAW in actions
+    assert Action.CONTEND not in actions
+
+
+@pytest.mark.parametrize(
+    ("role", "expected"),
+    [(Role.CATCHING_UP, (Action.WITHDRAW,)), (Role.LEADING, (Action.END_TERM, Action.WITHDRAW))],
+)
+def test_a_daemon_that_cannot_read_the_ledger_contends_only_when_it_can_again(
+    role: Role, expected: tuple[Action, ...]
+) -> None:
+    """Rule 6. A leader looks at its old chunks only during its term."""
+    failed, actions = Leadership(role, holds_lock=True).on(Event.LEDGER_UNREADABLE)
+
+    assert (Role.FAILED, False, expected) == (failed.role, failed.holds_lock, actions)
+    for event in Event:
+        _, actions = failed.on(event)
+        assert (Action.CONTEND in actions) == (event is Event.LEDGER_READABLE)
+        assert Action.CATCH_UP not in actions
+    assert failed.on(Event.LEDGER_READABLE)[0].role is Role.FOLLOWING

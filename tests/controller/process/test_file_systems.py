@@ -1,0 +1,73 @@
+"""The space of the file systems that a daemon writes to."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections import namedtuple
+from pathlib import Path
+
+import pytest
+import structlog
+from prometheus_client import CollectorRegistry
+
+from controller.process.file_systems import FileSystemWatch, measured_folders
+from controller.settings.load import LedgerSettings, Settings
+from controller.settings.sections import DrainSettings
+from metrics.instruments import Instruments
+
+Usage = namedtuple("Usage", "total used free")  # noqa: PYI024 - as shutil's
+
+
+@pytest.mark.parametrize(
+    ("url", "spawn", "expected"),
+    [
+        ("file:///var/my%20ledger", True, {"ledger": Path("/var/my ledger"), "drain": Path("/spark")}),
+        ("s3://bucket/ledger", True, {"drain": Path("/spark")}),
+        ("s3://bucket/ledger", False, {}),
+    ],
+    ids=["folder", "bucket", "Spark is elsewhere"],
+)
+def test_folders_on_this_machine_are_measured(url: str, spawn: bool, expected: dict[str, Path]) -> None:
+    drain = DrainSettings(folder="/spark", spawn=spawn)
+    assert expected == measured_folders(Settings(ledger=LedgerSettings(url=url), drain=drain))
+
+
+async def observed(folder: Path, count: int, monkeypatch: pytest.MonkeyPatch, usage) -> CollectorRegistry:
+    """Return the metrics after ``count`` measurements."""
+    measured = asyncio.Semaphore(0)
+    loop = asyncio.get_running_loop()
+
+    def disk_usage(path: Path):
+        loop.call_soon_threadsafe(measured.release)
+        return usage(path)
+
+    monkeypatch.setattr(shutil, "disk_usage", disk_usage)
+    registry = CollectorRegistry()
+    async with FileSystemWatch({"ledger": folder}, Instruments(registry), interval_seconds=0.001):
+        for _ in range(count + 1):  # the metrics of one are set before the next one begins
+            await measured.acquire()
+    return registry
+
+
+async def test_a_folder_that_does_not_exist_yet_has_the_space_of_the_one_above(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = {tmp_path: Usage(total=100, used=70, free=20)}
+    registry = await observed(tmp_path / "not" / "yet", 1, monkeypatch, usage.__getitem__)
+
+    assert registry.get_sample_value("headgate_file_system_free_bytes", {"use": "ledger"}) == 20
+    assert registry.get_sample_value("headgate_file_system_size_bytes", {"use": "ledger"}) == 100
+
+
+async def test_a_folder_that_cannot_be_measured_has_no_series_and_one_line_in_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(path: Path) -> Usage:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    with structlog.testing.capture_logs() as logged:
+        registry = await observed(tmp_path, 3, monkeypatch, fail)
+
+    assert registry.get_sample_value("headgate_file_system_free_bytes", {"use": "ledger"}) is None
+    assert [(line["event"], line["use"]) for line in logged] == [("file_system.unmeasured", "ledger")]

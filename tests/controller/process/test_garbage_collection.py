@@ -1,0 +1,122 @@
+"""The collector of the process: what it looks at, what it frees, and what it leaves as it was."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Iterator
+
+import pytest
+
+from controller.process.collection_pace import ALL_SECONDS, MAX_ENDED_TERMS, MAX_PROMOTIONS
+from controller.process.garbage_collection import NEVER, GarbageCollection
+from metrics import events
+from tests.support.fakes.recording_observer import RecordingObserver
+
+
+class Node:
+    """Refers to itself: only the garbage collector frees it."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+
+@pytest.fixture
+def observed() -> RecordingObserver:
+    return RecordingObserver()
+
+
+@pytest.fixture
+def garbage(observed: RecordingObserver) -> Iterator[GarbageCollection]:
+    with GarbageCollection(observed) as entered:
+        yield entered
+    gc.unfreeze()
+
+
+def promote() -> None:
+    """Have Python promote objects to the oldest generation often enough."""
+    for _ in range(MAX_PROMOTIONS):
+        gc.collect(1)
+
+
+def scopes(observed: RecordingObserver) -> list[str]:
+    return [each.scope for each in observed.of(events.GarbageCollected)]
+
+
+def test_the_oldest_generation_is_left_alone_while_it_is_entered() -> None:
+    before, frozen = gc.get_threshold(), gc.get_freeze_count()
+    with GarbageCollection(RecordingObserver()):
+        assert gc.get_threshold() == (*before[:2], NEVER)
+        assert gc.get_freeze_count() > frozen
+
+    assert gc.get_threshold() == before
+    assert gc.get_freeze_count() > frozen, "a process that ends does not look at them again"
+    gc.unfreeze()
+
+
+def test_nothing_is_collected_before_it_is_due(garbage: GarbageCollection, observed: RecordingObserver) -> None:
+    garbage.collect_if_due(terms_ended=0, now=1.0)
+
+    assert scopes(observed) == []
+
+
+def test_new_garbage_is_freed_and_what_lives_is_not_looked_at_again(
+    garbage: GarbageCollection, observed: RecordingObserver
+) -> None:
+    dropped, living = weakref.ref(Node()), Node()
+    promote()
+    garbage.collect_if_due(terms_ended=0, now=1.0)
+
+    assert scopes(observed) == ["new"]
+    assert dropped() is None
+    assert not any(each is living for each in gc.get_objects()), "it is frozen"
+
+
+def test_frozen_terms_are_freed_after_they_have_ended(garbage: GarbageCollection, observed: RecordingObserver) -> None:
+    term = Node()
+    ended = weakref.ref(term)
+    garbage.keep()
+    del term
+    promote()
+    garbage.collect_if_due(terms_ended=MAX_ENDED_TERMS - 1, now=1.0)
+    assert ended() is not None, "new objects are collected, and it is none"
+    garbage.collect_if_due(terms_ended=MAX_ENDED_TERMS, now=2.0)
+
+    assert ended() is None
+    assert scopes(observed) == ["new", "all"]
+    for more in (0, MAX_ENDED_TERMS - 1, MAX_ENDED_TERMS):
+        garbage.collect_if_due(terms_ended=MAX_ENDED_TERMS + more, now=3.0)
+    assert scopes(observed) == ["new", "all", "all"], "each counts once"
+
+
+def test_one_ended_term_is_freed_within_an_hour(garbage: GarbageCollection, observed: RecordingObserver) -> None:
+    garbage.collect_if_due(terms_ended=1, now=5.0)
+    garbage.collect_if_due(terms_ended=2, now=1_000.0)
+    garbage.collect_if_due(terms_ended=2, now=4.0 + ALL_SECONDS)
+    assert scopes(observed) == []
+    garbage.collect_if_due(terms_ended=2, now=5.0 + ALL_SECONDS)
+
+    assert scopes(observed) == ["all"]
+
+
+def test_what_was_frozen_by_a_collection_is_freed_within_an_hour(
+    garbage: GarbageCollection, observed: RecordingObserver
+) -> None:
+    node = Node()
+    dropped = weakref.ref(node)
+    for now in (1.0, 1_000.0):
+        promote()
+        garbage.collect_if_due(terms_ended=0, now=now)
+    del node
+    garbage.collect_if_due(terms_ended=0, now=1.0 + ALL_SECONDS)
+
+    assert dropped() is None
+    assert scopes(observed) == ["new", "new", "all"]
+
+
+def test_the_time_of_a_collection_is_observed(garbage: GarbageCollection, observed: RecordingObserver) -> None:
+    promote()
+    garbage.collect_if_due(terms_ended=0, now=1.0)
+
+    (event,) = observed.of(events.GarbageCollected)
+    assert 0 < event.seconds < 60

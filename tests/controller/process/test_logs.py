@@ -1,0 +1,185 @@
+"""Log lines: their format, their level, the instance, and libraries."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import structlog
+
+from controller.process.logs import LIBRARY_LEVELS, change_level, configure_logging
+from controller.settings.load import LogSettings
+from headgate.log.event_log import get_logger
+
+
+class Stream(io.TextIOWrapper):
+    """A text stream in memory that can claim to be a terminal."""
+
+    def __init__(self, *, terminal: bool = False) -> None:
+        super().__init__(io.BytesIO(), encoding="utf-8", write_through=True)
+        self.terminal = terminal
+
+    def isatty(self) -> bool:
+        return self.terminal
+
+    def text(self) -> str:
+        """Return the written text."""
+        return self.buffer.getvalue().decode()
+
+    def events(self) -> list[dict[str, object]]:
+        """Return the written lines, decoded from JSON."""
+        return [json.loads(line) for line in self.text().splitlines()]
+
+
+def configured(*, terminal: bool = False, **settings: Any) -> Stream:
+    """Configure logging of instance node-1, and return the stream that it writes to."""
+    stream = Stream(terminal=terminal)
+    configure_logging(LogSettings(**settings), stream, instance="node-1")
+    return stream
+
+
+@pytest.fixture(autouse=True)
+def _restore_logging() -> Iterator[None]:
+    """Restore the global logging configuration."""
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    levels = {name: logging.getLogger(name).level for name in LIBRARY_LEVELS}
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    for name, before in levels.items():
+        logging.getLogger(name).setLevel(before)
+    structlog.reset_defaults()
+
+
+def test_without_a_terminal_each_event_is_one_json_object_with_the_instance():
+    stream = configured()
+
+    structlog.get_logger("x").info("term.started", shard=3, odd=ValueError("two\nlines"))
+
+    (event,) = stream.events()
+    assert event.pop("timestamp").endswith("Z")
+    assert event == {
+        "event": "term.started",
+        "shard": 3,
+        "odd": "ValueError('two\\nlines')",
+        "instance": "node-1",
+        "level": "info",
+    }
+
+
+def test_events_are_text_on_a_terminal():
+    stream = configured(terminal=True)
+
+    structlog.get_logger("x").info("term.started", shard=3)
+
+    assert "term.started" in stream.text()
+    assert not stream.text().startswith("{")
+
+
+@pytest.mark.parametrize(("chosen", "terminal", "as_json"), [("json", True, True), ("text", False, False)])
+def test_a_configured_format_overrides_the_terminal(chosen: str, terminal: bool, as_json: bool):
+    stream = configured(terminal=terminal, format=chosen)
+
+    structlog.get_logger("x").warning("broker.lost")
+
+    assert stream.text().startswith("{") is as_json
+
+
+def test_events_below_the_level_are_not_written():
+    stream = configured(level="warning")
+
+    structlog.get_logger("x").info("quiet")
+    structlog.get_logger("x").warning("loud")
+
+    assert [event["event"] for event in stream.events()] == ["loud"]
+
+
+@pytest.mark.parametrize("library", ["kazoo.client", "py4j.java_gateway"])
+def test_libraries_log_only_errors(library: str):
+    stream = configured()
+
+    logging.getLogger(library).warning("reconnecting")
+    logging.getLogger(library).error("gave up after %d", 3)
+
+    (event,) = stream.events()
+    assert (event["event"], event["message"], event["level"]) == (library, "gave up after 3", "error")
+    assert event["instance"] == "node-1"
+
+
+def test_errors_of_paho_are_not_repeated_at_each_attempt():
+    stream = configured()
+
+    logging.getLogger("headgate.transport.paho").error("failed to receive on socket")
+
+    assert [] == stream.events()
+
+
+def test_events_of_the_library_keep_their_fields_and_level():
+    stream = configured(level="debug")
+
+    get_logger("headgate.transport.mqtt").bind(broker="h:1").debug("broker.pinged", attempt=2)
+
+    (event,) = stream.events()
+    assert ("broker.pinged", "debug", "h:1", 2) == tuple(event[key] for key in ("event", "level", "broker", "attempt"))
+    assert "node-1" == event["instance"]
+
+
+def test_libraries_log_everything_at_level_debug():
+    stream = configured(level="debug")
+
+    logging.getLogger("kazoo.client").info("connecting")
+
+    assert [event["message"] for event in stream.events()] == ["connecting"]
+
+
+@pytest.mark.parametrize("chosen", ["json", "text"])
+def test_an_exception_is_logged_without_local_variables(chosen: str):
+    stream = configured(format=chosen)
+    password = "hunter" + "2"
+
+    try:
+        [][len(password)]
+    except IndexError:
+        structlog.get_logger("x").exception("broker.lost")
+
+    assert "IndexError: list index out of range" in stream.text()
+    assert password not in stream.text()
+
+
+def test_configuring_twice_does_not_duplicate_lines():
+    first, second = configured(), configured()
+
+    logging.getLogger("library").warning("once")
+
+    assert len(second.events()) == 1
+    assert first.events() == []
+
+
+def test_a_wrong_format_string_of_a_library_does_not_raise(capsys: pytest.CaptureFixture[str]):
+    configured()
+    # The handlers of pytest do raise.
+    del logging.getLogger().handlers[:-1]
+
+    logging.getLogger("library").warning("%d", "x")
+
+    assert "Logging error" in capsys.readouterr().err
+
+
+def test_the_level_changes_for_bound_loggers():
+    """They live as long as a term."""
+    stream = configured(level="warning")
+    log = structlog.get_logger("x").bind(shard=3)
+    log.info("one")
+    change_level("debug")
+    log.debug("two")
+    logging.getLogger("kazoo").info("three")
+    change_level("error")
+    log.warning("four")
+    log.error("five")
+
+    assert ["two", "kazoo", "five"] == [event["event"] for event in stream.events()]

@@ -1,0 +1,92 @@
+"""Messages to systemd."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from controller.process.systemd import SystemdNotifier
+
+
+@pytest.fixture
+def manager(tmp_path):
+    """systemd's end of the socket; reads do not block."""
+    path = tmp_path / "notify"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listening:
+        listening.bind(str(path))
+        listening.setblocking(False)
+        yield listening
+
+
+@pytest.fixture
+def notifier(manager):
+    return SystemdNotifier({"NOTIFY_SOCKET": manager.getsockname()})
+
+
+def received(listening):
+    messages = []
+    while True:
+        try:
+            messages.append(listening.recv(4096).decode())
+        except BlockingIOError:
+            return messages
+
+
+def test_the_messages_of_a_start_and_a_stop(manager, notifier):
+    notifier.watchdog()
+    notifier.ready("contending for 4 shards")
+    notifier.watchdog()
+    notifier.stopping()
+
+    assert received(manager) == [
+        "EXTEND_TIMEOUT_USEC=300000000",
+        "WATCHDOG=1",
+        "READY=1\nSTATUS=contending for 4 shards",
+        "WATCHDOG=1",
+        "STOPPING=1\nSTATUS=stopping",
+    ]
+
+
+def test_no_keep_alive_is_sent_after_stopping(manager, notifier):
+    """The unit's stop time-out applies, however long the loop still runs."""
+    notifier.stopping()
+    received(manager)
+    notifier.watchdog()
+
+    assert received(manager) == []
+
+
+def test_a_line_break_in_a_status_does_not_start_an_assignment(manager, notifier):
+    notifier.ready("one\nMAINPID=1\r\ntwo")
+
+    assert received(manager) == ["READY=1\nSTATUS=one MAINPID=1 two"]
+
+
+def test_an_abstract_socket_address_is_supported():
+    """systemd writes the leading NUL as @."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listening:
+        listening.bind("")  # the kernel assigns an abstract address
+        listening.setblocking(False)
+        address = listening.getsockname()
+        SystemdNotifier({"NOTIFY_SOCKET": "@" + address[1:].decode()}).ready("here")
+
+        assert received(listening) == ["READY=1\nSTATUS=here"]
+
+
+def test_without_systemd_every_call_does_nothing(monkeypatch):
+    """It does not even open a socket."""
+    monkeypatch.setattr(socket, "socket", None)
+    notifier = SystemdNotifier({})
+    notifier.ready("x")
+    notifier.watchdog()
+    notifier.stopping()
+
+
+def test_a_message_that_cannot_be_sent_is_dropped(tmp_path, manager, notifier):
+    """The socket is missing, or its buffer is full. The caller never waits."""
+    SystemdNotifier({"NOTIFY_SOCKET": str(tmp_path / "missing")}).ready("x")
+    for _ in range(2000):
+        notifier.watchdog()
+
+    assert 0 < len(received(manager)) < 4000

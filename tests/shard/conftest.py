@@ -1,0 +1,5 @@
+"""Coordinators, for tests of what a subscription decides."""
+
+from tests.coordinator.conftest import lead
+
+__all__ = ["lead"]

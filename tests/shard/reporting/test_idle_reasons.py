@@ -1,0 +1,55 @@
+"""Why a consumer has no segment. The reasons of real assignments: tests/coordinator/test_coordinator_sharing.py."""
+
+from __future__ import annotations
+
+import pytest
+
+from headgate.model.bucket_ranges import BucketRange
+from headgate.model.entries import SubscriptionType
+from shard.reporting.idle_reasons import idle_reasons
+from shard.state.subscription import Holding, RegisteredConsumer, Subscription
+from shard.subscriptions.gate import Gate
+
+
+def idle(gate: Gate, **supports_bucket_ranges: bool) -> dict[str, str]:
+    """Return the reasons in a subscription whose first consumer holds segment 0, if that is readable."""
+    subscription = Subscription(1, "t", 2, "s", SubscriptionType.STREAM, "strict")
+    for name, supports in supports_bucket_ranges.items():
+        subscription.consumers[name] = RegisteredConsumer(name, 1, name, supports_bucket_ranges=supports)
+    for segment in gate.grantable:
+        subscription.holdings[segment] = Holding(next(iter(supports_bucket_ranges)), 1)
+    return idle_reasons(subscription, gate)
+
+
+@pytest.mark.parametrize(
+    ("gate", "reason"),
+    [
+        (Gate((), {1: (0,), 2: (0,)}, frozenset()), "all 2 segments are blocked"),
+        (Gate((), {}, frozenset({0})), "all segments are drained"),
+    ],
+    ids=["blocked", "drained"],
+)
+def test_without_a_readable_segment_all_consumers_have_the_same_reason(gate: Gate, reason: str) -> None:
+    assert idle(gate, ada=True, bob=False) == {"ada": reason, "bob": reason}
+
+
+def test_an_old_client_beside_a_newer_one_is_named_as_the_reason() -> None:
+    reasons = idle(Gate((0,), {}, frozenset()), ada=True, bob=False)
+
+    assert reasons == {"bob": "its client is too old to share a segment, and each segment has a consumer"}
+
+
+def test_a_load_is_no_reason_while_segments_are_balanced_by_count() -> None:
+    reasons = idle(Gate((0, 1), {}, frozenset()), ada=True, bob=False)
+
+    assert reasons == {"bob": "its client is too old to share a segment, and each segment has a consumer"}
+
+
+def test_a_single_bucket_without_a_holder_is_about_to_be_assigned() -> None:
+    subscription = Subscription(1, "t", 2, "s", SubscriptionType.STREAM, "strict")
+    for name in ("ada", "bob"):
+        subscription.consumers[name] = RegisteredConsumer(name, 1, name, supports_bucket_ranges=True)
+    subscription.holdings[BucketRange(0, 0, 15)] = Holding("ada", 1)
+
+    reasons = idle_reasons(subscription, Gate((0,), {}, frozenset()))
+    assert reasons == {"bob": "a segment is moving between consumers"}

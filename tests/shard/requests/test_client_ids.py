@@ -1,0 +1,75 @@
+"""Two programs with one client id are noticed, and a restarted program is not mistaken for two."""
+
+from __future__ import annotations
+
+from headgate.protocol import messages as m
+from shard.requests.client_ids import ClientIds, Conflict
+
+
+def online(incarnation: int | None, client_id: str = "shop/till") -> m.Presence:
+    return m.Presence(client_id=client_id, online=True, incarnation=incarnation)
+
+
+def gone(client_id: str = "shop/till") -> m.Presence:
+    return m.Presence(client_id=client_id, online=False)
+
+
+def test_an_older_program_behind_a_newer_one_is_a_conflict_each_time_and_new_once():
+    ids = ClientIds()
+    shown = [ids.check(presence) for presence in (online(1), online(2), gone(), online(1), online(2), online(1))]
+
+    assert shown == [None, None, None, Conflict(True, "shop/till"), None, Conflict(False, "shop/till")]
+
+
+def test_reconnections_and_restarts_are_no_conflict():
+    ids = ClientIds()
+
+    assert [ids.check(each) for each in (online(1), gone(), online(1), gone(), online(2), gone(), online(2))] == [
+        None
+    ] * 7
+
+
+def test_clients_are_independent_and_may_leave_out_their_incarnation():
+    ids = ClientIds()
+
+    assert [
+        ids.check(each) for each in (online(2, "u/a"), online(1, "u/b"), online(None, "u/a"), online(2, "u/a"))
+    ] == [None] * 4
+
+
+def test_only_so_many_clients_are_remembered():
+    ids = ClientIds(max_clients=2)
+    for number in range(3):
+        ids.check(online(2, f"shop/client-{number}"))
+
+    assert ids.check(online(1, "shop/client-0")) is None, "it was forgotten"
+    assert ids.check(online(1, "shop/client-2")) == Conflict(True, "shop/client-2")
+
+
+def test_a_conflict_of_a_client_that_was_forgotten_is_new_again():
+    ids = ClientIds(max_clients=1)
+    assert [ids.check(online(number)) for number in (2, 1, 1)][1:] == [
+        Conflict(True, "shop/till"),
+        Conflict(False, "shop/till"),
+    ]
+    ids.check(online(1, "shop/another"))
+
+    assert [ids.check(online(number)) for number in (2, 1)] == [None, Conflict(True, "shop/till")]
+
+
+def test_programs_of_two_users_with_one_client_id_disconnect_each_other_too():
+    ids = ClientIds()
+    ids.check(online(2, "rival/till"))
+
+    assert ids.check(online(1, "shop/till")) == Conflict(True, "rival/till")
+
+
+def test_ten_thousand_clients_are_remembered():
+    ids = ClientIds()
+    for number in range(10_000):
+        ids.check(online(2, f"shop/client-{number}"))
+
+    assert ids.check(online(1, "shop/client-0")), "it is the first of 10 000"
+    ids.check(online(2, "shop/one-more"))
+    assert ids.check(online(1, "shop/client-0")) is None
+    assert ids.check(online(1, "shop/client-2")), "only one was forgotten for each new one"

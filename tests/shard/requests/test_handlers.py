@@ -1,0 +1,57 @@
+"""A handler gets the parts of a request that its decision needs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from headgate.protocol import messages as m
+from shard.requests import handlers
+from shard.requests.handlers import Decision, Stepwise, command, done, handler, stepwise_command, user_command
+from shard.state.shard_state import ShardState
+
+STATE = ShardState(0)
+LIST = m.ListTopics()
+
+
+def request(body: Any = LIST) -> m.Request:
+    return m.Request(request_id=1, client_id="shop/till", body=body)
+
+
+@pytest.mark.parametrize(
+    ("register", "given"),
+    [(command, (LIST, STATE)), (user_command, (LIST, STATE, "shop")), (handler, (LIST, "shop/till"))],
+    ids=["command", "command of a user", "handler"],
+)
+def test_a_decision_gets_the_body_and_the_state_or_the_user_or_the_address(register: Any, given: tuple) -> None:
+    decided = Decision((), done)
+    seen = []
+    kind, handle = register(m.ListTopics, lambda *arguments: seen.append(arguments) or decided)
+
+    assert kind is m.ListTopics
+    assert handle(request(), STATE) is decided
+    assert seen == [given]
+
+
+def test_a_command_in_steps_is_not_taken_before_its_turn() -> None:
+    def decide(body: m.ListTopics, state: ShardState, user: str) -> Any:
+        yield 7
+        return Decision((), lambda _: m.TopicList(topics=[], next=[user]))
+
+    kind, handle = stepwise_command(m.ListTopics, decide)
+    outcome = handle(request(), STATE)
+
+    assert kind is m.ListTopics
+    assert isinstance(outcome, Stepwise)
+    assert next(outcome.steps) == 7
+    with pytest.raises(StopIteration) as ended:
+        next(outcome.steps)
+    assert ended.value.value.answer(STATE).next == ["shop"]
+
+
+def test_a_request_at_the_handler_of_another_type_is_a_bug() -> None:
+    _, handle = handlers.command(m.ListTopics, lambda _body, _state: Decision((), done))
+
+    with pytest.raises(AssertionError, match="DeleteTopic reached the handler of ListTopics"):
+        handle(request(m.DeleteTopic(topic="orders", token="t")), STATE)

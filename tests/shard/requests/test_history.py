@@ -1,0 +1,36 @@
+"""A leader refuses a consumer that has read another history than its own."""
+
+from __future__ import annotations
+
+import pytest
+
+from headgate.model import entries as e
+from headgate.protocol import messages as m
+from shard.requests.history import judge_history
+from shard.state.shard_state import ShardState
+
+OWN = {(1, 11), (2, 11), (3, 22), (4, 22)}
+"""Points of the leader's history: chunk, and the id of the term that wrote it."""
+
+
+@pytest.fixture
+def state() -> ShardState:
+    state = ShardState(0)
+    terms = {1: e.TermStarted(leader_epoch=1, instance="a", term_id=11)}
+    terms[3] = e.TermStarted(leader_epoch=2, instance="b", term_id=22)
+    for chunk in range(1, 5):
+        state.apply_all([terms[chunk]] if chunk in terms else [], chunk=chunk, at_ms=0)
+    return state
+
+
+@pytest.mark.parametrize("term_id", [0, 11, 22, 33])
+@pytest.mark.parametrize("chunk", range(1, 6))
+def test_only_points_of_the_own_history_are_accepted(state: ShardState, chunk: int, term_id: int) -> None:
+    """One foreign point is enough, and the refusal waits for a barrier."""
+    history = [(1, 11), (chunk, term_id)]
+    request = m.Heartbeat(topic="orders", subscription="billing", consumer="c", incarnation=1, history=history, held=[])
+
+    refusal = judge_history(request, state)
+
+    assert (refusal is None) == ((chunk, term_id) in OWN)
+    assert refusal is None or (refusal.verdict, refusal.after_barrier) == ("other_history", True)

@@ -1,0 +1,332 @@
+"""Creations, seeks and changes of order: decisions, repetitions and refusals."""
+
+from typing import Any
+
+import pytest
+
+from headgate.model import entries as e
+from headgate.protocol import messages as m
+from shard.requests.subscription_commands import (
+    create_subscription,
+    delete_subscription,
+    seek_subscription,
+    set_order,
+)
+from shard.subscriptions.refusal import Refusal
+from shard.subscriptions.registration import MAX_SUBSCRIPTIONS
+from tests.support.worlds.command_shard import CommandShard
+
+IDS = {"topic_id": 1, "subscription_id": 2}
+
+
+class Shard(CommandShard):
+    """Topic orders: 0 (5 records) was split into 1 and 2 (3 records); billing has read 0 and one record of 2."""
+
+    def __init__(self, kind: Any = "STREAM", order: Any = "strict") -> None:
+        super().__init__(
+            e.TopicCreated(topic_id=1, topic="orders", segments=1, token="t0"),
+            e.SubscriptionCreated(**IDS, subscription="billing", subscription_type=kind, order=order, positions={}),
+            e.RecordsStored(topic_id=1, count=5, placements=[e.Placement(0, 0, 65535, 0, 5)], size_bytes=5),
+            e.SegmentSplit(topic_id=1, segment=0, end_offset=5, token="t1"),
+            e.RecordsStored(topic_id=1, count=3, placements=[e.Placement(2, 32768, 65535, 0, 3)], size_bytes=3),
+            e.RecordsAcknowledged(
+                **IDS, seek_generation=0, ranges=[e.AcknowledgedRange(0, 0, 5), e.AcknowledgedRange(2, 0, 1)]
+            ),
+            e.SegmentsDrained(**IDS, segments=[0], seek_generation=0),
+        )
+        self.subscription = self.state.subscriptions[2]
+
+    def seek(self, token: str = "s1", **fields: Any) -> Any:
+        return seek_subscription(ask(m.SeekSubscription, token=token, **fields), self.state)
+
+    def create(self, token: str = "c1", **fields: Any) -> Any:
+        given = {"subscription": "audit", "subscription_type": "STREAM", **fields}
+        return create_subscription(ask(m.CreateSubscription, token=token, **given), self.state, "alice")
+
+    def order(self, order: Any, token: str = "o1") -> Any:
+        return set_order(ask(m.SetSubscriptionOrder, token=token, order=order), self.state)
+
+
+def ask(kind: Any, **fields: Any) -> Any:
+    return kind(**{"topic": "orders", "subscription": "billing", **fields})
+
+
+def moves(answer: m.SeekReply) -> list[tuple[int, int, int, int]]:
+    return [(move.segment, move.from_offset, move.to_offset, move.end_offset) for move in answer.result.moves]
+
+
+def test_a_seek_is_one_entry_and_withdraws_drained_facts() -> None:
+    shard = Shard()
+    answer = shard.do(shard.seek(to="earliest"))
+
+    assert [(0, 5, 0, 5), (1, 0, 0, 0), (2, 1, 0, 3)] == moves(answer)
+    assert 1 == answer.result.seek_generation == shard.subscription.seek_generation
+    assert set() == shard.subscription.drained
+    assert {0: 0, 1: 0, 2: 0} == shard.subscription.positions
+
+
+def test_descendants_of_named_segments_move_in_strict_order() -> None:
+    shard = Shard()
+
+    assert [(0, 5, 3, 5), (1, 0, 0, 0), (2, 1, 0, 3)] == moves(shard.do(shard.seek(positions=[(0, 3)])))
+
+
+def test_without_order_only_the_named_segments_move() -> None:
+    shard = Shard("QUEUE", "none")
+
+    assert [(0, 5, 3, 5)] == moves(shard.do(shard.seek(positions=[(0, 3)])))
+
+
+def test_a_repeated_seek_gets_its_reply_and_is_not_executed_again() -> None:
+    shard = Shard()
+    first = shard.do(shard.seek(positions=[(2, 3)]))
+    shard.apply(e.RecordsStored(topic_id=1, count=1, placements=[e.Placement(2, 32768, 65535, 3, 1)], size_bytes=1))
+    again = shard.seek(positions=[(2, 3)])
+
+    assert () == again.entries
+    assert [(2, 1, 3, 3)] == moves(first)
+    assert [(2, 1, 3, 4)] == moves(shard.do(again)), "the end is the one of now"
+
+
+def test_a_delayed_copy_of_a_seek_does_not_undo_a_later_seek() -> None:
+    shard = Shard()
+    shard.do(shard.seek("first", to="earliest"))
+    shard.do(shard.seek("second", to="latest"))
+    late = shard.seek("first", to="earliest")
+
+    assert () == late.entries
+    assert [] == moves(shard.do(late)), "its moves are not stored, and no client waits for them"
+    assert 2 == shard.subscription.seek_generation
+
+
+def test_a_dry_run_reports_the_moves_and_changes_nothing() -> None:
+    shard = Shard()
+    decision = shard.seek(to="earliest", dry_run=True)
+
+    assert () == decision.entries
+    assert [(0, 5, 0, 5), (1, 0, 0, 0), (2, 1, 0, 3)] == moves(shard.do(decision))
+    assert 0 == shard.subscription.seek_generation
+    assert 3 == len(shard.seek("s1", to="earliest").entries[0].positions), "its token is not used up"
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "reason"),
+    [
+        ("STREAM", {}, "needs either to"),
+        ("STREAM", {"to": "latest", "positions": [(0, 1)]}, "needs either to"),
+        ("STREAM", {"positions": [(0, 1), (0, 2)]}, "name a segment twice"),
+        ("STREAM", {"positions": [(2, 4)]}, "ends at 3; 4 is beyond it: choose 0 to 3"),
+        ("STREAM", {"positions": [(7, 0)]}, "there is no segment 7; the segments are 0, 1, 2"),
+        ("CHECKPOINT", {"to": "earliest"}, "its consumers keep their own positions"),
+        ("STREAM", {"to": "earliest", "subscription": "x"}, "has no subscription 'x'"),
+        ("STREAM", {"to": "earliest", "topic": "x"}, "there is no topic 'x'"),
+    ],
+    ids=["nothing", "both", "twice", "beyond", "unknown", "checkpoint", "no subscription", "no topic"],
+)
+def test_a_refused_seek_states_the_reason_and_changes_nothing(kind: str, fields: dict[str, Any], reason: str) -> None:
+    shard = Shard(kind, "strict" if kind == "STREAM" else "none")
+    refusal = shard.seek(**fields)
+
+    assert isinstance(refusal, Refusal)
+    assert ("invalid", True) == (refusal.verdict, refusal.after_barrier)
+    assert reason in refusal.reason
+
+
+def test_the_order_can_be_relaxed_and_restored() -> None:
+    shard = Shard()
+    assert "none" == shard.do(shard.order("none")).subscription.order
+    assert "none" == shard.subscription.order
+    assert "strict" == shard.do(shard.order("strict", "o2")).subscription.order
+
+
+def test_a_delayed_copy_of_a_change_of_order_does_not_undo_a_later_one() -> None:
+    shard = Shard()
+    shard.do(shard.order("none", "first"))
+    shard.do(shard.order("strict", "second"))
+    late = shard.do(shard.order("none", "first"))
+
+    assert "strict" == late.subscription.order == shard.subscription.order
+
+
+def test_the_reply_describes_the_blocked_segments_after_the_change() -> None:
+    shard = Shard(order="none")
+    shard.do(shard.seek(to="earliest"))
+    described = shard.do(shard.order("strict")).subscription
+
+    assert {1: (0,), 2: (0,)} == {s.segment: s.blocked_by for s in described.segments if s.status == "blocked"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        ("QUEUE", "order 'strict' is for STREAM"),
+        ("CHECKPOINT", "order 'strict' is for STREAM"),
+        (None, "is unknown so far"),
+    ],
+)
+def test_an_order_that_the_type_cannot_have_is_refused(kind: Any, reason: str) -> None:
+    shard = Shard(kind, "none")
+    refusal = shard.order("strict")
+
+    assert isinstance(refusal, Refusal)
+    assert reason in refusal.reason
+
+
+def test_a_change_of_the_order_of_no_subscription_is_refused() -> None:
+    refusal = set_order(ask(m.SetSubscriptionOrder, token="o1", order="none", subscription="x"), Shard().state)
+
+    assert isinstance(refusal, Refusal)
+    assert "has no subscription 'x'" in refusal.reason
+
+
+def test_a_change_of_order_keeps_the_balance() -> None:
+    shard = Shard()
+    shard.state.apply_all(
+        [e.SubscriptionConfigured(**IDS, subscription_type="STREAM", order="strict", balance="load")],
+        chunk=shard.state.chunk + 1,
+        at_ms=0,
+    )
+    shard.do(shard.order("none"))
+
+    assert ("none", "load") == (shard.subscription.order, shard.subscription.balance)
+
+
+@pytest.mark.parametrize(
+    ("fields", "positions", "order"),
+    [
+        ({}, {0: 5, 1: 0, 2: 3}, "strict"),
+        ({"start": "earliest"}, {}, "strict"),
+        ({"start": "earliest", "subscription_type": "QUEUE"}, {}, "none"),
+        ({"positions": [(0, 5), (2, 1)]}, {0: 5, 2: 1}, "strict"),
+        ({"positions": [(0, 2)]}, {0: 2, 1: 0, 2: 0}, "strict"),
+        ({"positions": [(2, 1)], "subscription_type": "QUEUE"}, {2: 1}, "none"),
+    ],
+    ids=["latest", "earliest", "queue", "positions", "within the parent", "queue at a position"],
+)
+def test_a_created_subscription_starts_where_it_was_asked_for(
+    fields: dict[str, Any], positions: dict[int, int], order: str
+) -> None:
+    shard = Shard()
+    described = shard.do(shard.create(**fields)).subscription
+    created = shard.state.topics["orders"].subscriptions["audit"]
+
+    assert (positions, order, "alice") == (created.positions, created.order, created.user)
+    assert ("audit", order, ()) == (described.subscription, described.order, described.consumers)
+    assert created.unused_since_ms == 1, "it expires like every subscription without a consumer"
+
+
+def test_a_repeated_creation_gets_its_reply_and_a_late_copy_creates_nothing() -> None:
+    shard = Shard()
+    shard.do(shard.create("first"))
+    again = shard.create("first")
+    assert () == again.entries
+    assert "audit" == shard.do(again).subscription.subscription
+
+    created = shard.state.topics["orders"].subscriptions["audit"]
+    shard.apply(e.SubscriptionDeleted(topic_id=1, subscription_id=created.subscription_id, token="d"))
+    late = shard.create("first")
+    assert isinstance(late, Refusal)
+    assert "has been deleted since" in late.reason
+
+
+def test_an_existing_subscription_stays_as_it_is() -> None:
+    shard = Shard()
+    existing = {"subscription": "billing", "start": "earliest"}
+    refusal = shard.create(**existing)
+    assert isinstance(refusal, Refusal)
+    assert "'billing' of topic 'orders' exists (type STREAM, order strict)" in refusal.reason
+
+    unchanged = shard.create(**existing, if_absent=True)
+    assert () == unchanged.entries
+    assert 2 == shard.do(unchanged).subscription.subscription_id
+
+    other = shard.create(**existing, if_absent=True, subscription_type="QUEUE")
+    assert isinstance(other, Refusal)
+    assert "is of type STREAM, not QUEUE" in other.reason
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"positions": [(0, 1), (0, 2)]}, "name a segment twice"),
+        ({"positions": [(2, 4)]}, "ends at 3; 4 is beyond it: choose 0 to 3"),
+        ({"positions": [(2, 1)]}, "comes after unread records of segment 0"),
+        ({"positions": [(7, 0)]}, "there is no segment 7; the segments are 0, 1, 2"),
+        ({"topic": "x"}, "there is no topic 'x'"),
+    ],
+    ids=["twice", "beyond", "skips the parent", "unknown", "no topic"],
+)
+def test_a_refused_creation_states_the_reason(fields: dict[str, Any], reason: str) -> None:
+    refusal = Shard().create(**fields)
+
+    assert isinstance(refusal, Refusal)
+    assert ("invalid", True) == (refusal.verdict, refusal.after_barrier)
+    assert reason in refusal.reason
+
+
+@pytest.mark.parametrize(
+    ("fields", "accepted"),
+    [({"start": "earliest"}, True), ({}, False), ({"start": "earliest", "positions": [(0, 1)]}, False)],
+    ids=["earliest", "latest", "positions"],
+)
+def test_a_subscription_of_an_external_topic_starts_at_the_earliest_record(
+    fields: dict[str, Any], accepted: bool
+) -> None:
+    shard = Shard()
+    segments = [e.ImportedSegment(segment=0, label="shard-0")]
+    shard.apply(e.TopicImported(topic_id=9, topic="kinesis", token="i", segments=segments, positions="opaque"))
+    outcome = shard.create(topic="kinesis", **fields)
+
+    assert accepted != isinstance(outcome, Refusal)
+    if not accepted:
+        assert "is external: start at 'earliest'" in outcome.reason
+
+
+@pytest.mark.parametrize(("to", "accepted"), [("earliest", True), ("latest", False)])
+def test_a_subscription_of_an_external_topic_moves_only_to_the_earliest_record(to: str, accepted: bool) -> None:
+    shard = Shard()
+    segments = [e.ImportedSegment(segment=0, label="shard-0")]
+    shard.apply(e.TopicImported(topic_id=9, topic="kinesis", token="i", segments=segments, positions="opaque"))
+    shard.do(shard.create(topic="kinesis", start="earliest"))
+    outcome = shard.seek(topic="kinesis", subscription="audit", to=to)
+
+    assert accepted != isinstance(outcome, Refusal)
+    if not accepted:
+        assert "is external: only its source knows its end; seek to 'earliest'" in outcome.reason
+
+
+@pytest.mark.parametrize("consumers", [0, 1])
+def test_a_subscription_is_deleted_once_and_with_consumers_only_by_force(consumers: int) -> None:
+    shard = Shard()
+    for number in range(consumers):
+        shard.apply(e.ConsumerRegistered(**IDS, consumer=f"c{number}", incarnation=1, client_id="c"))
+    deletion = ask(m.DeleteSubscription, token="d")
+    forced = ask(m.DeleteSubscription, token="d", force=True)
+
+    assert bool(consumers) == isinstance(delete_subscription(deletion, shard.state), Refusal)
+    assert m.Done() == shard.do(delete_subscription(forced if consumers else deletion, shard.state))
+    assert {} == shard.state.topics["orders"].subscriptions
+    again = delete_subscription(deletion, shard.state)
+    assert () == again.entries
+    assert m.Done() == shard.do(again), "its reply was lost"
+
+
+def test_a_topic_has_a_limited_number_of_subscriptions() -> None:
+    shard = Shard()
+    shard.apply(
+        *(
+            e.SubscriptionCreated(
+                topic_id=1,
+                subscription_id=100 + n,
+                subscription=f"s{n}",
+                subscription_type="QUEUE",
+                order="none",
+                positions={},
+            )
+            for n in range(MAX_SUBSCRIPTIONS - 1)
+        )
+    )
+    refusal = shard.create()
+
+    assert isinstance(refusal, Refusal)
+    assert "the limit is 1000" in refusal.reason

@@ -1,0 +1,195 @@
+"""The verdicts row by row; test_protocol_document.py covers their order."""
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from headgate.model import entries as e
+from headgate.model.identifiers import ANONYMOUS
+from headgate.protocol import messages as m
+from headgate.protocol.batch_digest import batch_digest
+from shard.access.rules import OPEN
+from shard.requests import verdicts
+from shard.requests.verdicts import Accept, Duplicate, Judgement, judge_term
+from shard.state.dedup_window import WINDOW
+from shard.state.producers import MAX_SOURCE_POSITIONS
+from shard.state.shard_state import ShardState
+from shard.subscriptions.refusal import Refusal
+
+PRODUCER = 9
+
+
+def batch(
+    sequence: int | None = 0, *, epoch: int = 0, producer: int | None = PRODUCER, records: int = 1, **kwargs: Any
+) -> m.ProduceBatch:
+    return m.ProduceBatch(
+        topic=kwargs.get("topic", "orders"),
+        records=[m.Record(b"k", kwargs.get("value", b"v"), 0)] * records,
+        producer_id=producer,
+        producer_epoch=epoch,
+        sequence=sequence,
+    )
+
+
+def stored(sequence: int, *, epoch: int = 0, count: int = 1, first_offset: int) -> e.RecordsStored:
+    return e.RecordsStored(
+        topic_id=1,
+        count=count,
+        placements=[e.Placement(0, 0, 65535, first_offset, count)],
+        size_bytes=2 * count,
+        producer_id=PRODUCER,
+        producer_epoch=epoch,
+        sequence=sequence,
+        digest=batch_digest(batch(records=count)),
+    )
+
+
+def shard(batches: int = 0, *, epoch: int = 0) -> ShardState:
+    """Return a shard whose producer has stored ``batches`` batches of one record, each in its own chunk from 2."""
+    state = ShardState(0)
+    state.apply_all(
+        [
+            e.TermStarted(leader_epoch=1, instance="a"),
+            e.TopicCreated(topic_id=1, topic="orders", segments=1, token="t"),
+            e.ProducerOpened(producer_id=PRODUCER, producer_epoch=epoch, token="x"),
+        ],
+        chunk=1,
+        at_ms=0,
+    )
+    for sequence in range(batches):
+        state.apply_all([stored(sequence, epoch=epoch, first_offset=sequence)], chunk=2 + sequence, at_ms=0)
+    return state
+
+
+def request(body: m.ProduceBatch | m.ListTopics, leader_epoch: int | None) -> m.Request:
+    return m.Request(request_id=1, client_id="client", leader_epoch=leader_epoch, body=body)
+
+
+def judge_batch(judged: m.ProduceBatch, state: ShardState, durable: int) -> Judgement:
+    return verdicts.judge_batch(judged, state, durable, user=ANONYMOUS, rules=OPEN)
+
+
+def verdict(judgement: Judgement) -> tuple[str, bool]:
+    assert isinstance(judgement, Refusal)
+    return judgement.verdict, judgement.after_barrier
+
+
+@pytest.mark.parametrize("epoch", [0, 2], ids=["older", "newer"])
+def test_another_term_is_not_leader(epoch: int) -> None:
+    """The epoch must be equal: older and newer ones are refused at once."""
+    judgement = judge_term(request(batch(), epoch), 1)
+
+    assert ("not_leader", False, False) == (judgement.verdict, judgement.after_barrier, judgement.delayed)
+
+
+def test_no_epoch_is_refused_with_a_delay() -> None:
+    """The delay slows down the retries of a client whose batches cannot be kept in order."""
+    judgement = judge_term(request(batch(), None), 1)
+
+    assert ("not_leader", True) == (judgement.verdict, judgement.delayed)
+
+
+def test_a_batch_of_this_term_passes_row_2() -> None:
+    """Other requests need no leader epoch."""
+    assert judge_term(request(batch(), 1), 1) is None
+    assert judge_term(request(m.ListTopics(), None), 1) is None
+
+
+def test_a_refusal_does_not_change_the_state() -> None:
+    """In Redpanda the rejected first batch left an entry that blocked the retry."""
+    state = shard()
+    judge_batch(batch(5, producer=77), state, 1)
+    judge_batch(batch(1), state, 1)
+
+    assert {PRODUCER} == set(state.producers)
+    assert Accept() == judge_batch(batch(0), state, 1)
+
+
+# Name → batch, number of stored batches, newest durable chunk, judgement or (verdict, after a barrier).
+ROWS: dict[str, tuple[m.ProduceBatch, int, int, Any]] = {
+    # After a barrier, because a deposed leader may not know the topic.
+    "row 12, an unknown topic": (batch(topic="other"), 0, 1, ("invalid", True)),
+    "row 16, a newer producer epoch starts at 0": (batch(0, epoch=3), 2, 3, Accept()),
+    "row 6, a newer producer epoch starts nowhere else": (batch(1, epoch=3), 1, 2, ("out_of_order", True)),
+    # It was forgotten, so its first batch may be a delayed copy of a stored one.
+    "row 4, an unknown producer at sequence 0": (batch(0, producer=77), 0, 1, ("forgotten", True)),
+    "row 4, an unknown producer at a later sequence": (batch(5, producer=77), 0, 1, ("forgotten", True)),
+    "row 10, a finished batch": (batch(1), 3, 4, Duplicate(3, [e.Placement(0, 0, 65535, 1, 1)], topic_id=1)),
+    # The reply waits for the original's chunk, which is not durable yet.
+    "row 10, a batch in flight": (batch(2), 3, 3, Duplicate(4, [e.Placement(0, 0, 65535, 2, 1)], topic_id=1)),
+    "row 16, the next sequence while the last is in flight": (batch(3), 3, 2, Accept()),
+    "row 7, a sequence ahead": (batch(4), 3, 4, ("out_of_order", True)),
+    # In Restate, rejecting the first and accepting the second in one epoch lost the first.
+    "row 7, the second batch after the first was refused": (batch(1), 0, 1, ("out_of_order", True)),
+    # The original's offsets would be wrong for some of its records.
+    "row 9, as many other records under the same sequence": (batch(1, value=b"w"), 3, 4, ("invalid", True)),
+    "row 9, the same records for another topic": (batch(1, topic="other"), 3, 4, ("invalid", True)),
+    "row 9, a changed batch under the same sequence": (batch(1, records=2), 3, 4, ("invalid", True)),
+    # Stored at least once, without deduplication.
+    "row 16, a batch without a producer": (batch(None, producer=None), 0, 1, Accept()),
+}
+
+
+@pytest.mark.parametrize(("judged", "batches", "durable", "expected"), ROWS.values(), ids=ROWS.keys())
+def test_every_row_of_the_table(judged: m.ProduceBatch, batches: int, durable: int, expected: Any) -> None:
+    judgement = judge_batch(judged, shard(batches), durable)
+
+    assert expected == (verdict(judgement) if isinstance(expected, tuple) else judgement)
+
+
+def test_an_older_producer_epoch_is_fenced_after_a_barrier() -> None:
+    """Even if its sequence matches a finished batch of the newer epoch (Redpanda accepted that)."""
+    assert ("fenced", True) == verdict(judge_batch(batch(0, epoch=0), shard(1, epoch=1), 2))
+
+
+def test_older_than_the_window_is_a_duplicate_without_offsets() -> None:
+    state = shard(WINDOW + 2)
+
+    assert Duplicate(0, None) == judge_batch(batch(1), state, WINDOW + 3)
+    assert isinstance(judge_batch(batch(2), state, WINDOW + 3), Duplicate)
+    assert judge_batch(batch(2), state, WINDOW + 3).placements is not None
+
+
+def test_batches_in_flight_are_limited_to_the_window() -> None:
+    """With one more, the oldest one could no longer be replied to with its offsets."""
+    state = shard(WINDOW)
+
+    assert ("unavailable", False) == verdict(judge_batch(batch(WINDOW), state, 1))
+    assert Accept() == judge_batch(batch(WINDOW), state, 2)
+
+
+def test_a_repetition_is_recognized_after_its_topic_was_deleted_and_created_again() -> None:
+    """The batch was stored, and is not stored again; its topic id says that the new topic does not contain it."""
+    state = shard(1)
+    deleted = e.TopicDeleted(topic_id=1, token="d")
+    original = Duplicate(2, [e.Placement(0, 0, 65535, 0, 1)], topic_id=1)
+    state.apply_all([deleted], chunk=3, at_ms=0)
+    assert original == judge_batch(batch(0), state, 3)
+
+    again = e.TopicCreated(topic_id=10, topic="orders", segments=1, token="again")
+    state.apply_all([again], chunk=4, at_ms=0)
+    assert original == judge_batch(batch(0), state, 4)
+
+
+def test_records_for_an_external_topic_are_invalid_after_a_barrier() -> None:
+    state = shard()
+    segments = [e.ImportedSegment(segment=0, label="shard-0")]
+    state.apply(e.TopicImported(topic_id=9, topic="kinesis", token="i", segments=segments, positions="opaque"))
+
+    assert verdict(judge_batch(batch(topic="kinesis"), state, durable=1)) == ("invalid", True)
+
+
+def test_a_source_position_is_stored_only_where_it_is_kept() -> None:
+    """Otherwise the next program under the name would continue elsewhere, and skip records or store them again."""
+    state, positioned = shard(), replace(batch(producer=5), topic_id=1, source_position=b"7")
+    opened = e.ProducerOpened(producer_id=5, producer_epoch=0, token="n", name="import", incarnation=1)
+    state.apply_all([opened], chunk=2, at_ms=0)
+    assert Accept() == judge_batch(positioned, state, 2)
+    assert ("invalid", True) == verdict(judge_batch(replace(positioned, topic_id=2), state, 2))
+    assert ("invalid", True) == verdict(judge_batch(replace(positioned, producer_id=PRODUCER), state, 2))
+
+    state.producers[5].source_positions = dict.fromkeys(range(2, 2 + MAX_SOURCE_POSITIONS), b"")
+    assert ("invalid", True) == verdict(judge_batch(positioned, state, 2))
+    state.producers[5].source_positions[1] = state.producers[5].source_positions.pop(2)
+    assert Accept() == judge_batch(positioned, state, 2)

@@ -1,0 +1,163 @@
+"""Producers as the ledger's entries define them: names stay, anonymous producers and windows expire."""
+
+import gc
+import tracemalloc
+from collections.abc import Sequence
+
+import pytest
+
+from headgate.model import entries as e
+from shard.state.producers import MAX_DELETED_NAMES, DeletedName, Producers
+from shard.state.shard_state import ShardState
+from tests.support.whole_state import everything
+
+CREATED = e.TopicCreated(topic_id=1, topic="orders", segments=1, token="create")
+
+
+def producers_after(*chunks: Sequence[e.AnyEntry]) -> Producers:
+    state = ShardState(0)
+    for number, entries in enumerate(((CREATED,), *chunks), start=1):
+        state.apply_all(entries, chunk=number, at_ms=number * 1000)
+    return state.producers
+
+
+def opened(
+    producer_id: int, epoch: int = 0, *, token: str | None = None, name: str | None = None, replaced: int | None = None
+) -> e.ProducerOpened:
+    token = token or f"{producer_id}-{epoch}"
+    return e.ProducerOpened(producer_id=producer_id, producer_epoch=epoch, token=token, name=name, replaced_id=replaced)
+
+
+def stored(producer_id: int, sequence: int, *, offset: int = 0, epoch: int = 0, position: bytes | None = None):
+    return e.RecordsStored(
+        topic_id=1,
+        count=1,
+        placements=[e.Placement(0, 0, 65535, offset, 1)],
+        size_bytes=10,
+        producer_id=producer_id,
+        producer_epoch=epoch,
+        sequence=sequence,
+        source_position=position,
+    )
+
+
+def test_opening_an_identity_restarts_its_sequence_and_keeps_its_source_position() -> None:
+    producers = producers_after(
+        [opened(2, name="loader")], [stored(2, 0, position=b"7")], [opened(2, epoch=1, name="loader")]
+    )
+
+    assert (1, 0, {1: b"7"}) == (producers[2].producer_epoch, producers[2].next_sequence, producers[2].source_positions)
+    assert not producers[2].finished
+
+
+def test_a_name_that_gets_a_new_id_keeps_its_source_position() -> None:
+    """The position of the source must survive a change of id, and the old id must not."""
+    producers = producers_after(
+        [opened(2, epoch=5, name="loader")],
+        [stored(2, 0, epoch=5, position=b"7")],
+        [opened(9, name="loader", replaced=2)],
+    )
+
+    assert {9} == set(producers)
+    assert producers.of_name("loader") is producers[9]
+    assert {1: b"7"} == producers[9].source_positions
+
+
+@pytest.mark.parametrize("use", [stored(2, 0), opened(2, epoch=1)], ids=["a batch", "opening again"])
+def test_anonymous_producers_are_ordered_by_use(use: e.AnyEntry) -> None:
+    """The least recently used producer expires first."""
+    assert [3, 2] == list(producers_after([opened(2), opened(3)], [use]).anonymous)
+
+
+def test_named_producers_with_a_window_are_ordered_by_use() -> None:
+    names = [opened(2, name="a"), opened(3, name="b")]
+    batches = [stored(2, 0), stored(3, 0, offset=1), stored(2, 1, offset=2)]
+
+    assert [3, 2] == list(producers_after(names, batches).with_window)
+
+
+def test_a_batch_of_a_higher_epoch_restarts_the_sequence() -> None:
+    """Batches of the earlier epoch take no space in its window."""
+    producers = producers_after([opened(2)], [stored(2, 0), stored(2, 1, offset=1)], [stored(2, 0, offset=2, epoch=1)])
+
+    assert [(0, 4)] == [(batch.sequence, batch.chunk) for batch in producers[2].finished]
+    assert (1, 1) == (producers[2].producer_epoch, producers[2].next_sequence)
+
+
+def test_opening_by_id_alone_keeps_the_name() -> None:
+    assert "loader" == producers_after([opened(2, name="loader")], [opened(2, epoch=1)])[2].name
+
+
+def test_an_expired_anonymous_producer_leaves_nothing() -> None:
+    assert everything(producers_after()) == everything(
+        producers_after([opened(2), stored(2, 0)], [e.ProducersExpired(producer_ids=[2, 77])])
+    )
+
+
+def test_an_expired_window_leaves_everything_else() -> None:
+    """The next run continues at the source position, and a repeated batch is still a duplicate."""
+    used = [opened(2, name="loader"), stored(2, 0, position=b"7")]
+    expired = [e.ProducersExpired(producer_ids=[], windows=[2])]
+    producers = producers_after(used, expired)
+
+    assert (0, "loader", 0, 1, {1: b"7"}) == (
+        len(producers[2].finished),
+        producers[2].name,
+        producers[2].producer_epoch,
+        producers[2].next_sequence,
+        producers[2].source_positions,
+    )
+    assert ([], [2]) == (list(producers.with_window), list(producers.without_window))
+    assert [2] == list(producers_after(used, expired, [stored(2, 1, offset=1)]).with_window)
+
+
+def test_a_deleted_producer_leaves_only_its_name_for_a_while() -> None:
+    """Its name can be opened again, and then has no history."""
+    used = [opened(2, name="loader"), stored(2, 0, position=b"7"), opened(2, epoch=1, name="loader")]
+    deleted = [e.ProducerDeleted(producer_id=2, token="gone")]
+
+    left = producers_after(used, deleted)
+    assert [DeletedName("loader", 0, 3000)] == left.deleted
+    left.deleted = []
+    assert everything(producers_after()) == everything(left)
+    again = producers_after(used, deleted, [opened(5, name="loader")]).of_name("loader")
+    assert again is not None
+    assert ({}, True) == (again.source_positions, again.new)
+
+
+def test_the_memory_of_deleted_names_is_bounded() -> None:
+    """By time, and by number: the latest ones stay."""
+    minute, names = 60_000, MAX_DELETED_NAMES + 1
+    state = ShardState(0)
+    state.apply_all([CREATED], chunk=1, at_ms=0)
+    for number in range(names):
+        lives = [opened(number, name=f"n{number}"), e.ProducerDeleted(producer_id=number, token=str(number))]
+        state.apply_all(lives, chunk=number + 2, at_ms=minute)
+    assert (MAX_DELETED_NAMES, "n1") == (len(state.producers.deleted), state.producers.deleted[0].name)
+    assert [0, -1] == [state.producers.deleted_incarnation("n5", minutes * minute) for minutes in (10, 11)]
+    lives = [opened(1, name="last"), e.ProducerDeleted(producer_id=1, token="last")]
+    state.apply_all(lives, chunk=names + 2, at_ms=11 * minute)
+
+    assert [DeletedName("last", 0, 11 * minute)] == state.producers.deleted
+
+
+def test_named_producers_are_listed_from_a_name_on() -> None:
+    producers = producers_after([opened(n, name=name) for n, name in enumerate("dacb", start=2)])
+
+    after = {name: "".join(each.name or "" for each in producers.named_after(name)) for name in (None, "b", "bb", "d")}
+
+    assert {None: "abcd", "b": "cd", "bb": "cd", "d": ""} == after, "bb: it was deleted between two pages"
+
+
+def test_an_identity_without_batches_takes_little_memory_and_is_left_out_by_the_garbage_collector() -> None:
+    """A daemon keeps hundreds of thousands. Those that have sent nothing yet are many after a start of all clients."""
+    count = 2000
+    producers_after([opened(1)])  # Imports and caches.
+    tracemalloc.start()
+    before, _ = tracemalloc.get_traced_memory()
+    known = producers_after([opened(number) for number in range(count)])
+    after, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert (after - before) / count < 800
+    assert not any(gc.is_tracked(each) for each in known.values())

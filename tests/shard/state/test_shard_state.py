@@ -1,0 +1,281 @@
+"""The same entries give the same state, and no id is used twice."""
+
+from typing import Any
+
+import pytest
+
+from headgate.model import entries as e
+from shard.state.deleted_members import DeletedMembers
+from shard.state.shard_state import ShardState, Tombstone
+from shard.state.subscription import RemovedConsumer, Subscription
+from shard.state.topic import SegmentTail
+
+
+def state_after(*chunks: list[Any]) -> ShardState:
+    state = ShardState(0)
+    for number, entries in enumerate(chunks, start=1):
+        state.apply_all(entries, chunk=number, at_ms=number * 1000)
+    return state
+
+
+CREATED = e.TopicCreated(topic_id=1, topic="orders", segments=2, token="create")
+OPENED = e.ProducerOpened(producer_id=2, producer_epoch=0, token="open")
+
+
+def stored(sequence: int, first_offset: int, count: int = 2, **kwargs: Any) -> e.RecordsStored:
+    return e.RecordsStored(
+        topic_id=1,
+        count=count,
+        placements=[e.Placement(0, 0, 32767, first_offset, count)],
+        size_bytes=10 * count,
+        producer_id=2,
+        sequence=sequence,
+        **kwargs,
+    )
+
+
+def subscribed(number: int = 2, name: str = "s", **kwargs: Any) -> e.SubscriptionCreated:
+    given = {"subscription_type": "STREAM", "order": "strict", "positions": {}} | kwargs
+    return e.SubscriptionCreated(topic_id=1, subscription_id=number, subscription=name, **given)
+
+
+def test_records_advance_the_segment_and_the_producer() -> None:
+    state = state_after([CREATED, OPENED], [stored(0, 0), stored(1, 2, source_position=b"line 4")])
+
+    assert (4, 40) == (state.topics["orders"].tails[0].next_offset, state.topics["orders"].tails[0].size_bytes)
+    assert (2, {1: b"line 4"}) == (state.producers[2].next_sequence, state.producers[2].source_positions)
+
+
+def test_a_batch_without_a_source_position_keeps_the_last_one() -> None:
+    state = state_after([CREATED, OPENED], [stored(0, 0, source_position=b"a"), stored(1, 2)])
+
+    assert {1: b"a"} == state.producers[2].source_positions
+
+
+def test_an_offset_or_sequence_that_is_not_the_next_one_is_a_bug() -> None:
+    """Applying it would hide a gap, so the term ends."""
+    with pytest.raises(AssertionError, match="offset 5"):
+        state_after([CREATED, OPENED], [stored(0, 5)])
+    with pytest.raises(AssertionError, match="sequence 3"):
+        state_after([CREATED, OPENED], [stored(3, 0)])
+
+
+def test_chunks_are_applied_without_gaps() -> None:
+    with pytest.raises(AssertionError, match="chunk 3 after 1"):
+        state_after([CREATED]).begin_chunk(3, 0)
+
+
+def test_ledger_time_never_decreases() -> None:
+    """A new leader's clock may be behind its predecessor's."""
+    state = ShardState(0)
+    state.begin_chunk(1, 5000)
+    state.begin_chunk(2, 3000)
+
+    assert 5000 == state.at_ms
+
+
+def test_a_topic_created_again_is_another_topic() -> None:
+    """It does not inherit the subscriptions of the deleted topic."""
+    state = state_after([CREATED, subscribed()], [e.TopicDeleted(topic_id=1, token="gone")])
+    assert 3 == state.next_id
+    assert ({}, {}, {}) == (state.topics, state.topics_by_id, state.subscriptions)
+
+    state.apply_all([e.TopicCreated(topic_id=3, topic="orders", segments=1, token="again")], chunk=3, at_ms=0)
+    assert {} == state.topics["orders"].subscriptions
+
+
+def test_a_split_and_a_merge_give_their_children_empty_tails() -> None:
+    state = state_after(
+        [CREATED, OPENED],
+        [stored(0, 0)],
+        [e.SegmentSplit(topic_id=1, segment=0, end_offset=2, token="split")],
+        [e.SegmentsMerged(topic_id=1, segments=(3, 1), end_offsets=(0, 0), token="merge")],
+    )
+    topic = state.topics["orders"]
+
+    assert {0, 1, 2, 3, 4} == set(topic.layout.segments) == set(topic.tails)
+    assert [2, 4] == [segment.segment_id for segment in topic.layout.active()]
+    assert {"create", "split", "merge"} == set(state.commands)
+
+
+def test_pruning_removes_every_reference_to_a_segment() -> None:
+    drained = e.SegmentsDrained(topic_id=1, subscription_id=2, segments=[0], seek_generation=0)
+    state = state_after(
+        [CREATED, subscribed(positions={0: 3})],
+        [e.SegmentSplit(topic_id=1, segment=0, end_offset=0, token="s")],
+        [drained],
+        [e.SegmentsPruned(topic_id=1, segments=[0])],
+    )
+    subscription = state.topics["orders"].subscriptions["s"]
+
+    assert 0 not in state.topics["orders"].tails
+    assert (set(), {}) == (subscription.drained, subscription.positions)
+
+
+def test_stored_commands_are_limited() -> None:
+    state = state_after([e.TopicCreated(topic_id=n, topic=f"t{n}", segments=1, token=f"k{n}") for n in range(1, 400)])
+
+    assert 256 == len(state.commands)
+    assert "k399" in state.commands
+
+
+def test_the_index_of_a_segment_is_limited_and_never_skips_an_offset() -> None:
+    """A consumer that starts at the returned chunk must find its offset there or later."""
+    tail = SegmentTail()
+    for chunk in range(1, 5000):
+        tail.add_index_entry((chunk - 1) * 3, chunk)
+
+    assert len(tail.index) <= 128
+    for offset in range(0, 14_000, 97):
+        true_chunk = offset // 3 + 1
+        assert tail.chunk_of(offset) <= true_chunk
+        assert true_chunk - tail.chunk_of(offset) <= 2 * tail.stride
+
+
+def test_the_index_of_a_segment_names_every_chunk_up_to_128() -> None:
+    tail = SegmentTail()
+    for chunk in range(1, 129):
+        tail.add_index_entry(chunk, chunk)
+    assert 128 == len(tail.index)
+
+    tail.add_index_entry(129, 129)
+    assert [(chunk, chunk) for chunk in range(1, 130, 2)] == tail.index
+
+
+def test_the_index_of_a_segment_names_every_second_chunk_above_128_and_every_fourth_above_256() -> None:
+    tail = SegmentTail()
+    for chunk in range(1, 256):
+        tail.add_index_entry(chunk, chunk)
+    assert [(chunk, chunk) for chunk in range(1, 256, 2)] == tail.index
+
+    for chunk in range(256, 512):
+        tail.add_index_entry(chunk, chunk)
+    assert [(chunk, chunk) for chunk in range(1, 512, 4)] == tail.index
+
+
+def test_the_first_offset_of_an_indexed_chunk_is_found_there() -> None:
+    tail = SegmentTail()
+    for chunk in range(1, 4):
+        tail.add_index_entry(10 * chunk, chunk)
+
+    assert [1, 1, 1, 2, 2, 3, 3] == [tail.chunk_of(offset) for offset in (0, 10, 19, 20, 29, 30, 99)]
+
+
+def test_the_index_of_an_empty_segment_returns_the_first_chunk() -> None:
+    assert 1 == SegmentTail().chunk_of(0)
+
+
+SPLIT = e.SegmentSplit(topic_id=1, segment=0, end_offset=0, token="split")
+
+
+def test_a_pruned_segment_has_a_tombstone_until_its_data_is_deleted() -> None:
+    state = state_after([CREATED], [SPLIT], [e.SegmentsPruned(topic_id=1, segments=[0], token="prune")])
+
+    assert {(1, 0): Tombstone(3, 3000)} == state.tombstones
+    assert "prune" in state.commands
+    state.apply_all([e.DataDeleted(topic_id=1, segments=[0])], chunk=4, at_ms=4000)
+    assert {} == state.tombstones
+
+
+def test_a_deleted_topic_leaves_a_tombstone_for_each_segment() -> None:
+    """Its data is deleted after all other state of the topic."""
+    state = state_after([CREATED], [SPLIT, e.TopicDeleted(topic_id=1, token="delete")])
+
+    assert {(1, segment): Tombstone(2, 2000) for segment in range(4)} == state.tombstones
+    state.apply_all([e.DataDeleted(topic_id=1, segments=[0, 1, 2, 3])], chunk=3, at_ms=3000)
+    assert {} == state.tombstones
+
+
+def test_traffic_is_counted_until_a_segment_is_sealed() -> None:
+    state = state_after([CREATED, OPENED], [stored(0, 0)])
+    assert [(0, 2, 20)] == state.topics["orders"].tails[0].traffic.slots
+
+    state.apply_all([e.SegmentSplit(topic_id=1, segment=0, end_offset=2, token="s")], chunk=3, at_ms=3000)
+    assert [] == state.topics["orders"].tails[0].traffic.slots
+
+
+def test_only_an_entry_of_a_topic_has_one() -> None:
+    state = state_after([CREATED])
+
+    assert state.topics["orders"] is state.topic_of(e.TopicDeleted(topic_id=1, token="t"))
+    assert state.topic_of(e.TopicDeleted(topic_id=2, token="t")) is None
+    assert state.topic_of(e.LedgerTrimmed(below=2)) is None
+
+
+def test_an_id_is_one_above_the_highest_used_one() -> None:
+    assert 2 == state_after([CREATED]).next_id
+    assert 10 == state_after([CREATED, subscribed(9)]).next_id
+
+
+def test_the_names_of_the_last_thousand_deleted_topics_are_remembered() -> None:
+    state = ShardState(0)
+    state.begin_chunk(1, 0)
+    for number in range(1, 1002):
+        state.apply(e.TopicCreated(topic_id=number, topic=f"t{number}", segments=1, token=""))
+        state.apply(e.TopicDeleted(topic_id=number, token=""))
+
+    assert [f"t{number}" for number in range(2, 1002)] == state.deleted_topics
+
+
+def test_an_automatic_change_is_not_stored_as_a_command() -> None:
+    """Otherwise automatic changes would displace commands that clients may still repeat."""
+    state = state_after([CREATED], [e.SegmentSplit(topic_id=1, segment=0, end_offset=0, token="", reason="busy")])
+
+    assert {"create"} == set(state.commands)
+
+
+def test_a_new_subscription_counts_as_unused() -> None:
+    assert 1000 == state_after([CREATED, subscribed()]).subscriptions[2].unused_since_ms
+
+
+def test_only_a_term_entry_starts_a_term() -> None:
+    term = [e.TermStarted(leader_epoch=1, instance="a")]
+
+    assert state_after([CREATED], term, [e.LedgerTrimmed(below=2)], [OPENED]).terms.started_at_ms == 2000
+
+
+def test_consumers_of_a_deleted_subscription_are_stored_by_its_name_for_a_limited_time() -> None:
+    def subscription(number: int, name: str) -> list[Any]:
+        ids = {"topic_id": 1, "subscription_id": number}
+        created = subscribed(number, name)
+        ada = e.ConsumerRegistered(**ids, consumer="ada", incarnation=number, client_id="c")
+        return [created, ada, e.SubscriptionDeleted(**ids, token=f"delete {number}")]
+
+    state = state_after([CREATED], subscription(2, "billing"), subscription(3, "alarms"))
+    topic = state.topics["orders"]
+    assert [RemovedConsumer("ada", 2, "c", 2000)] == state.deleted_members.of("orders", "billing")
+    assert [] == state.deleted_members.of("payments", "billing")
+
+    created = subscription(4, "billing")[0]
+    state.apply_all([created], chunk=4, at_ms=4000)
+    assert topic.subscriptions["billing"].removed("ada", 2, "c"), "a late copy finds a new one of the name"
+    assert not topic.subscriptions["billing"].removed("ada", 3, "c")
+
+    state.apply_all(subscription(5, "audit"), chunk=5, at_ms=603_000)
+    assert ["audit"] == [name for _, name, _ in state.deleted_members.members]
+
+
+def test_consumers_of_a_deleted_topic_do_not_come_back_with_a_new_topic_of_the_name() -> None:
+    ids = {"topic_id": 1, "subscription_id": 2}
+    ada = e.ConsumerRegistered(**ids, consumer="ada", incarnation=2, client_id="c")
+    deleted = e.TopicDeleted(topic_id=1, token="delete")
+    again = e.TopicCreated(topic_id=3, topic="orders", segments=1, token="again")
+    created = e.SubscriptionCreated(
+        topic_id=3, subscription_id=4, subscription="billing", subscription_type=None, order="strict", positions={}
+    )
+    state = state_after([CREATED, subscribed(2, "billing"), ada], [deleted], [again, created])
+
+    assert [RemovedConsumer("ada", 2, "c", 2000)] == state.deleted_members.of("orders", "billing")
+    assert state.subscriptions[4].removed("ada", 2, "c")
+
+
+def test_a_limited_number_of_former_consumers_is_remembered() -> None:
+    def gone(number: int) -> Subscription:
+        left = [RemovedConsumer(f"{number}-{n}", 1, "c", 0) for n in range(1000)]
+        return Subscription(1, "orders", number, "billing", None, "none", removed_consumers=left)
+
+    members = DeletedMembers()
+    members.add([gone(number) for number in range(12)], 1)
+
+    found = [member.consumer for member in members.of("orders", "billing")]
+    assert (10_000, "2-0", "11-999") == (len(found), found[0], found[-1])

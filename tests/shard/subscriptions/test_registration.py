@@ -1,0 +1,278 @@
+"""Which registrations are accepted and what they change, rule by rule, then on the coordinator."""
+
+from typing import Any
+
+import pytest
+
+from headgate.model import entries as e
+from headgate.protocol import messages as m
+from shard.state.subscription import MAX_REMOVED_CONSUMERS, RegisteredConsumer, Subscription
+from shard.subscriptions.refusal import Refusal
+from shard.subscriptions.registration import (
+    AcceptedRegistration,
+    judge_deleted_subscription,
+    judge_deleted_topic,
+    judge_registration,
+    subscriptions_error,
+)
+from shard.subscriptions.sessions import Claim
+from tests.coordinator.conftest import Lead
+
+IDS = {"topic_id": 1, "subscription_id": 2}
+
+
+def subscription(kind: Any = "STREAM", order: Any = "strict") -> Subscription:
+    """Consumer ada is registered as incarnation 5 at client-ada."""
+    created = e.SubscriptionCreated(**IDS, subscription="billing", subscription_type=kind, order=order, positions={})
+    known = Subscription.created(created, "orders")
+    known.apply(e.ConsumerRegistered(**IDS, consumer="ada", incarnation=5, client_id="anonymous/client-ada"), 0)
+    return known
+
+
+def remove(
+    known: Subscription, reason: Any, at_ms: int = 0, name: str = "ada", incarnation: int = 5, token: str = ""
+) -> None:
+    known.apply(e.ConsumerRemoved(**IDS, consumer=name, incarnation=incarnation, reason=reason, token=token), at_ms)
+
+
+def request(**fields: Any) -> m.RegisterConsumer:
+    asked = {"topic": "orders", "subscription": "billing", "consumer": "ada", "incarnation": 5}
+    return m.RegisterConsumer(**{**asked, "subscription_type": "STREAM", **fields})
+
+
+def judge(
+    known: Subscription, *, client_id: str = "anonymous/client-ada", **fields: Any
+) -> AcceptedRegistration | Refusal:
+    return judge_registration(known, request(**fields), client_id)
+
+
+@pytest.mark.parametrize("reason", ["left", "replaced"])
+def test_rule_1_a_delayed_copy_does_not_bring_a_consumer_back(reason: str) -> None:
+    known = subscription()
+    remove(known, reason)
+    rejected = judge(known)
+
+    assert isinstance(rejected, Refusal)
+    assert ("fenced", True) == (rejected.verdict, rejected.after_proposed)
+    assert "incarnation 5 of consumer 'ada' left or was replaced; register with a higher one" in rejected.reason
+
+
+@pytest.mark.parametrize("incarnation", [3, 5, 6], ids=["lower", "same, at another client", "higher"])
+def test_a_replaced_instance_learns_which_one_has_its_name(incarnation: int) -> None:
+    known = subscription()
+    remove(known, "replaced")
+    known.apply(e.ConsumerRegistered(**IDS, consumer="ada", incarnation=incarnation, client_id="anonymous/new"), 0)
+    rejected = judge(known)
+
+    assert isinstance(rejected, Refusal)
+    assert ("fenced", True) == (rejected.verdict, rejected.after_proposed)
+    assert (
+        f"consumer 'ada' is now incarnation {incarnation} at client 'anonymous/new': stop this one" == rejected.reason
+    )
+
+
+@pytest.mark.parametrize(("subscription_id", "verdict"), [(None, "invalid"), (7, "fenced")])
+def test_a_consumer_whose_topic_was_deleted_is_fenced(subscription_id: int | None, verdict: str) -> None:
+    """The request of one that has never been registered is invalid."""
+    unknown = Refusal("invalid", "there is no topic", after_barrier=True)
+    rejected = judge_deleted_topic(unknown, request(subscription_id=subscription_id))
+
+    assert (verdict, True) == (rejected.verdict, rejected.after_barrier)
+
+
+def test_rule_1_an_evicted_instance_may_register_again() -> None:
+    known = subscription()
+    remove(known, "evicted")
+
+    assert AcceptedRegistration(Claim.FRESH, None) == judge(known)
+
+
+def test_rule_1_an_instance_that_a_command_evicted_must_be_restarted() -> None:
+    """Otherwise it would get its segments back at once."""
+    known = subscription()
+    remove(known, "evicted", token="t")
+    rejected = judge(known)
+
+    assert isinstance(rejected, Refusal)
+    assert ("fenced", True) == (rejected.verdict, rejected.after_proposed)
+    assert "consumer 'ada' was evicted by a command: restart the program to join again" == rejected.reason
+    assert AcceptedRegistration(Claim.FRESH, None) == judge(known, incarnation=6)
+
+
+@pytest.mark.parametrize("fields", [{"incarnation": 6}, {"client_id": "other"}, {"consumer": "bob"}])
+def test_rule_1_another_instance_may_use_the_name(fields: dict[str, Any]) -> None:
+    known = subscription()
+    remove(known, "left")
+
+    assert AcceptedRegistration(Claim.FRESH, None) == judge(known, **fields)
+
+
+def test_rule_1_a_delayed_copy_does_not_replace_a_newer_instance() -> None:
+    """The copy has the higher incarnation, as after a clock was set back."""
+    known = subscription()
+    remove(known, "left")
+    known.apply(e.ConsumerRegistered(**IDS, consumer="ada", incarnation=3, client_id="anonymous/client-new"), 0)
+
+    assert isinstance(judge(known), Refusal)
+
+
+def test_rule_1_removed_consumers_expire_and_are_bounded() -> None:
+    known = subscription()
+    remove(known, "left", at_ms=1)
+    for n in range(MAX_REMOVED_CONSUMERS + 5):
+        known.apply(e.ConsumerRegistered(**IDS, consumer=f"c{n}", incarnation=1, client_id="x"), 2)
+        remove(known, "left", at_ms=2, name=f"c{n}", incarnation=1)
+    assert MAX_REMOVED_CONSUMERS == len(known.removed_consumers)
+    assert not known.removed("ada", 5, "anonymous/client-ada")
+    assert known.removed("c9", 1, "x")
+
+    known.apply(e.ConsumerRegistered(**IDS, consumer="d", incarnation=1, client_id="x"), 3)
+    remove(known, "evicted", at_ms=600_002, name="d", incarnation=1)
+    assert [] == known.removed_consumers
+
+
+def test_rule_2_a_replaced_incarnation_is_fenced() -> None:
+    rejected = judge(subscription(), incarnation=4)
+
+    assert isinstance(rejected, Refusal)
+    assert ("fenced", True) == (rejected.verdict, rejected.after_proposed)
+    assert "now incarnation 5 at client 'anonymous/client-ada'" in rejected.reason
+
+
+@pytest.mark.parametrize("incarnation", [4, 5, 6], ids=["lower", "same", "higher"])
+def test_a_name_that_a_consumer_of_another_user_has_is_refused_whatever_the_incarnation(incarnation: int) -> None:
+    rejected = judge(subscription(), client_id="eve/client-ada", incarnation=incarnation)
+
+    reason = "consumer 'ada' belongs to another user: use another name"
+    assert Refusal("forbidden", reason, after_proposed=True) == rejected
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "reason"),
+    [
+        ("STREAM", {"subscription_type": "QUEUE"}, "is of type STREAM; register as STREAM"),
+        ("QUEUE", {"subscription_type": "QUEUE", "order": "strict"}, "order 'strict' is for STREAM"),
+    ],
+)
+def test_rule_3_another_type_or_an_invalid_order_is_rejected(kind: str, fields: dict[str, Any], reason: str) -> None:
+    rejected = judge(subscription(kind, "none"), **fields)
+
+    assert isinstance(rejected, Refusal)
+    assert ("invalid", True) == (rejected.verdict, rejected.after_proposed)
+    assert reason in rejected.reason
+
+
+@pytest.mark.parametrize(
+    ("kind", "asked", "order"),
+    [("STREAM", None, "strict"), ("STREAM", "none", "none"), ("QUEUE", None, "none"), ("CHECKPOINT", None, "none")],
+)
+def test_rule_4_an_unknown_type_becomes_known(kind: str, asked: Any, order: str) -> None:
+    admitted = judge(subscription(None, "none"), subscription_type=kind, order=asked)
+
+    assert isinstance(admitted, AcceptedRegistration)
+    assert admitted.configured is not None
+    assert (kind, order) == (admitted.configured.subscription_type, admitted.configured.order)
+
+
+def test_rule_5_a_joining_consumer_changes_the_order_and_a_returning_one_does_not() -> None:
+    known = subscription()
+    joining = judge(known, consumer="bob", order="none")
+
+    assert isinstance(joining, AcceptedRegistration)
+    assert joining.configured is not None
+    assert "none" == joining.configured.order
+    assert AcceptedRegistration(Claim.CURRENT, None) == judge(known, order="none")
+    assert AcceptedRegistration(Claim.FRESH, None) == judge(known, consumer="bob")
+
+
+@pytest.mark.looptime
+async def test_a_duplicated_registration_after_a_leave_gets_no_segment(lead: Lead) -> None:
+    """Otherwise a consumer that does not run would hold segments until its eviction after 75 s."""
+    harness = lead("ada", "bob", segments=4)
+    harness.leave("ada")
+    before = harness.holders()
+    rejected = harness.register("ada")
+    await harness.change_leader()
+
+    assert isinstance(rejected, Refusal)
+    assert isinstance(harness.register("ada"), Refusal)
+    assert ["bob"] == list(harness.subscription.consumers)
+    assert dict.fromkeys(range(4), "bob") == before == harness.holders()
+    assert isinstance(harness.register("ada", incarnation=2), m.Registered)
+
+
+def judge_after_deletion(
+    found: Subscription | None, *, client_id: str = "anonymous/client-ada", **fields: Any
+) -> Refusal | None:
+    """Judge a registration of ada, a consumer of a deleted subscription of this name."""
+    return judge_deleted_subscription(found, subscription().known_consumers(7), request(**fields), client_id)
+
+
+@pytest.mark.parametrize(
+    ("found", "fields"),
+    [
+        pytest.param(None, {}, id="delayed copy of its first registration"),
+        pytest.param(None, {"subscription_id": 1, "incarnation": 4}, id="names the deleted subscription"),
+        pytest.param(subscription(), {"subscription_id": 1}, id="another subscription has the name"),
+    ],
+)
+def test_a_consumer_of_a_deleted_subscription_cannot_create_or_join_another(
+    found: Subscription | None, fields: dict[str, Any]
+) -> None:
+    rejected = judge_after_deletion(found, **fields)
+
+    assert rejected is not None
+    assert ("fenced", True) == (rejected.verdict, rejected.after_barrier)
+    assert "'billing' of consumer 'ada' was deleted" in rejected.reason
+
+
+@pytest.mark.parametrize("fields", [{"incarnation": 6}, {"client_id": "other"}, {"consumer": "bob"}])
+def test_a_restarted_program_creates_a_new_subscription(fields: dict[str, Any]) -> None:
+    assert judge_after_deletion(None, **fields) is None
+
+
+def test_a_consumer_of_the_current_subscription_may_name_it() -> None:
+    assert judge_after_deletion(subscription(), subscription_id=2) is None
+
+
+def test_consumers_that_left_before_the_deletion_are_remembered() -> None:
+    known = subscription()
+    remove(known, "left", at_ms=3)
+    known.apply(e.ConsumerRegistered(**IDS, consumer="bob", incarnation=1, client_id="anonymous/client-bob"), 4)
+
+    assert [("ada", 3), ("bob", 9)] == [(each.consumer, each.at_ms) for each in known.known_consumers(9)]
+
+
+def test_rule_7_a_full_subscription_takes_no_further_consumer_but_returning_and_replacing_ones() -> None:
+    known = subscription()
+    full = judge_registration(known, request(consumer="bob"), "anonymous/client-bob", max_consumers=1)
+
+    assert isinstance(full, Refusal)
+    assert ("invalid", True) == (full.verdict, full.after_proposed)
+    assert "has 1 consumers; the limit is 1: stop one of them, or use another subscription" in full.reason
+    assert isinstance(
+        judge_registration(known, request(), "anonymous/client-ada", max_consumers=1), AcceptedRegistration
+    )
+    replacing = request(incarnation=6)
+    assert isinstance(
+        judge_registration(known, replacing, "anonymous/client-ada", max_consumers=1), AcceptedRegistration
+    )
+
+
+def test_a_topic_has_at_most_so_many_subscriptions() -> None:
+    assert subscriptions_error("orders", 2, max_subscriptions=3) is None
+    reason = subscriptions_error("orders", 3, max_subscriptions=3)
+    assert reason == "topic 'orders' has 3 subscriptions; the limit is 3: delete one of them"
+
+
+def test_a_topic_has_1000_subscriptions_and_a_subscription_1000_consumers() -> None:
+    known = subscription()
+    known.consumers |= {f"c{n}": RegisteredConsumer(f"c{n}", 1, "anonymous/client-c") for n in range(998)}
+    assert isinstance(judge(known, consumer="bob"), AcceptedRegistration)
+    known.consumers["bob"] = RegisteredConsumer("bob", 1, "anonymous/client-bob")
+    full = judge(known, consumer="cyd")
+
+    assert isinstance(full, Refusal)
+    assert "has 1000 consumers; the limit is 1000:" in full.reason
+    assert subscriptions_error("orders", 999) is None
+    assert "the limit is 1000:" in (subscriptions_error("orders", 1000) or "")

@@ -1,0 +1,98 @@
+"""Reports about many segments take small steps, and describe nothing twice."""
+
+from __future__ import annotations
+
+import pytest
+
+from headgate.model import entries as e
+from headgate.protocol import messages as m
+from shard.reporting.explanation import ExplanationContext, explain
+from shard.state.subscription import Subscription
+from shard.steps import COST_PER_ITEM, ITEMS_PER_STEP, Steps, complete
+from shard.subscriptions.gate import compute_gate
+from tests.coordinator.conftest import Lead
+from tests.support.worlds.imported_topic import imported_topic
+
+pytestmark = pytest.mark.looptime
+
+SEGMENTS = 4 * ITEMS_PER_STEP + 1
+
+
+def costs(steps: Steps[object]) -> list[int]:
+    return list(steps)
+
+
+async def test_each_step_describes_a_limited_number_of_segments(lead: Lead) -> None:
+    harness = lead("ada", segments=SEGMENTS)
+
+    for steps in (
+        harness.coordinator.describe_in_steps(),
+        harness.coordinator.explain(m.ExplainSubscription(topic="orders", subscription="billing")),
+    ):
+        found = costs(steps)
+        full = ITEMS_PER_STEP * COST_PER_ITEM
+        assert 4 == found.count(full)
+        assert max(found) <= max(full, 2 * (SEGMENTS + 1))
+
+
+async def test_the_costs_of_a_description_and_of_an_explanation_are_those_of_what_they_look_at(lead: Lead) -> None:
+    """An item costs 8 to describe, at most 128 of them in one step, and 2 to encode."""
+    harness = lead("ada", segments=300)
+    explanation = harness.coordinator.explain(m.ExplainSubscription(topic="orders", subscription="billing"))
+    [_copy, *described] = costs(harness.coordinator.describe_in_steps())
+    [_copy, *explained] = costs(explanation)
+
+    segments, consumer, encoded = [1024, 1024, 352], [8], [602]
+    assert [300, 300 + 1, *segments, *encoded] == described
+    assert [300, *segments, *consumer, *encoded] == explained
+
+
+async def test_a_plan_lets_others_go_first_before_each_of_its_computations(lead: Lead) -> None:
+    harness = lead("ada", "bob", segments=SEGMENTS)
+    split = m.PlanChanges(topic="orders", subscription="billing", splits=[1])
+
+    [_copy, *computations] = costs(harness.coordinator.plan(split))
+
+    children, consumers = 2, 2
+    gates, targets, lists_of_moves, report = 2, 2, 2, 1
+    expected = (gates + targets + lists_of_moves + report) * [SEGMENTS + children + consumers]
+    assert expected == computations
+
+
+@pytest.mark.parametrize("taken", range(1, 6))
+async def test_a_report_describes_one_moment_although_its_subscription_changes(lead: Lead, taken: int) -> None:
+    harness = lead("ada", "bob", segments=SEGMENTS)
+    where = {"topic": "orders", "subscription": "billing"}
+    description = harness.coordinator.describe_in_steps()
+    explanation = harness.coordinator.explain(m.ExplainSubscription(**where))
+    plan = harness.coordinator.plan(m.PlanChanges(**where, splits=[1]))
+    for steps in (description, explanation, plan):
+        for _ in range(taken):
+            next(steps)
+    harness.split(0)
+    harness.seek({1: 0})
+    harness.leave("ada")
+    before = {"ada", "bob"} if taken > 1 else {"bob"}
+
+    described, explained, planned = complete(description), complete(explanation), complete(plan)
+
+    assert before == {each.consumer for each in described.consumers}
+    assert before == {each.consumer for each in explained.explanation.consumers}
+    assert before == {each.consumer for each in planned.plan.consumers}
+    assert SEGMENTS + 2 * (taken == 1) == len(described.segments) == len(explained.explanation.segments)
+
+
+def test_an_ancestor_is_described_once_for_all_its_descendants() -> None:
+    chain = [e.ImportedSegment(segment=n, label=f"s{n}", parents=[n - 1] if n else [], end_offset=9) for n in range(4)]
+    topic = imported_topic(*chain)
+    created = e.SubscriptionCreated(
+        topic_id=1, subscription_id=2, subscription="s", subscription_type="STREAM", order="strict", positions={}
+    )
+    subscription = Subscription.created(created, "t")
+    gate = compute_gate(topic.layout, set(), subscription.type, subscription.order)
+    context = ExplanationContext(now_ms=0, revoke_timeout_seconds=30, grace_seconds=60, held={})
+    steps = explain(subscription, topic, gate, context, segments=range(4), consumers=[])
+    child, grandchild = complete(steps).segments[2:]
+
+    assert child.blocked_by[0] is grandchild.blocked_by[1]
+    assert child.sentences[1] is grandchild.sentences[2]

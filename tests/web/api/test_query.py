@@ -1,0 +1,74 @@
+"""Queries are read strictly, and pages follow each other without gaps."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.samples.status_documents import NOW_MS, subscription_summary, topic_summary
+from web.api.query import InvalidQueryError, Query, read_query, subscription_page, topic_page
+
+ALL = ("scope", "limit", "after", "contains", "order", "topic")
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"limit": "0"}, "limit is '0'; give a number from 1 to 1000"),
+        ({"limit": "1001"}, "from 1 to 1000"),
+        ({"limit": "٣"}, "from 1 to 1000"),
+        ({"limit": "9" * 5000}, "from 1 to 1000"),
+        ({"scope": "all"}, "scope is 'all'; give one of: cluster, daemon"),
+        ({"order": "size"}, "order is 'size'; give one of: name, activity"),
+        ({"page": "2"}, "there is no parameter 'page' here; parameters: scope, limit"),
+    ],
+    ids=lambda each: str(each)[:40],
+)
+def test_a_query_that_is_not_valid_is_named_with_the_valid_choices(values, message):
+    with pytest.raises(InvalidQueryError, match=message[:60].replace("(", r"\(")):
+        read_query(values, ALL)
+
+
+def test_the_defaults_are_a_hundred_rows_of_the_cluster_by_name():
+    assert read_query({}, ALL) == Query(scope="cluster", limit=100, after="", contains="", order="name", topic=None)
+    assert read_query({"scope": "daemon"}, ALL).own
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 7, 8])
+def test_pages_of_topics_contain_each_topic_once(limit):
+    topics, found, after = [topic_summary(f"t{n}") for n in range(7)], [], ""
+    while True:
+        page = topic_page(topics, Query(limit=limit, after=after), NOW_MS)
+        assert len(page.topics) <= limit
+        found += [each.topic for each in page.topics]
+        if page.next is None:
+            break
+        after = page.next
+
+    assert found == [f"t{n}" for n in range(7)]
+
+
+def test_topics_are_searched_and_ordered():
+    topics = [topic_summary("ab", stored_per_second=1.0), topic_summary("b", stored_per_second=2.0), topic_summary("c")]
+
+    assert [each.topic for each in topic_page(topics, Query(contains="b"), NOW_MS).topics] == ["ab", "b"]
+    busiest = topic_page(topics, Query(order="activity", limit=2), NOW_MS)
+    assert ([each.topic for each in busiest.topics], busiest.next) == (["c", "b"], None)
+
+
+@pytest.mark.parametrize("limit", [1, 2, 4, 5])
+def test_pages_of_subscriptions_contain_each_once_also_where_one_name_begins_with_another(limit):
+    expected = [("a", "s"), ("a", "t"), ("a.b", "s"), ("b", "s")]
+    rows, found, after = [subscription_summary(*each) for each in expected], [], ""
+    while True:
+        page = subscription_page(rows, Query(limit=limit, after=after), NOW_MS)
+        found += [(each.topic, each.subscription) for each in page.subscriptions]
+        if page.next is None:
+            break
+        after = page.next
+
+    assert found == expected
+
+
+def test_subscriptions_of_one_topic():
+    rows = [subscription_summary("a", "s"), subscription_summary("b", "s")]
+    assert [each.topic for each in subscription_page(rows, Query(topic="b"), NOW_MS).subscriptions] == ["b"]

@@ -1,0 +1,280 @@
+"""What the pages show, as text of their HTML."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ET
+from dataclasses import fields, replace
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from headgate.views.cluster import ComponentInfo
+from metrics.health import HealthFacts, judge_health
+from tests.support.samples.status_documents import (
+    EXTERNAL,
+    HOSTILE,
+    NOW_MS,
+    SEGMENTS,
+    assignment,
+    daemon_document,
+    part,
+    subscription_document,
+    subscription_summary,
+    topic_document,
+    topic_summary,
+)
+from web.api.overview import merged
+from web.api.query import Query
+from web.api.query import topic_page as cut_topics
+from web.page.markup import element, markup
+from web.page.overview import ALERTS, overview_page, topics_page
+from web.page.shell import Surroundings, whole_page
+from web.page.topics import subscription_page, topic_page
+
+AROUND = Surroundings(
+    daemon="one",
+    cluster="test",
+    version="1.0",
+    assets={name: f"/static/{name}?v=1" for name in ("favicon.svg", "page.css", "page.js", "idiomorph.min.js")},
+)
+
+
+def text_of(html):
+    """Return the text of one part; raises unless it is well-formed."""
+    return " ".join(" ".join(ET.fromstring(html).itertext()).split())
+
+
+def overview(*parts, runbook_url=None):
+    found = parts or (part(topics=[topic_summary()], subscriptions=[subscription_summary()]),)
+    return overview_page(merged("test", "one", NOW_MS, 1, list(found)), runbook_url)
+
+
+def test_each_part_has_its_id_and_is_well_formed():
+    for page in (overview(), topic_page(topic_document()), subscription_page(subscription_document())):
+        assert {name: ET.fromstring(part).get("id") for name, part in page.parts.items()} == {
+            name: name for name in page.parts
+        }
+
+
+def test_the_overview_begins_with_totals():
+    assert text_of(overview().parts["totals"]) == (
+        "Stored 20/s records, mean of 30 s Acknowledged 25/s all subscriptions, by Spark "
+        "Backlog 100 records, all subscriptions Blocked 2 segments, longest for 90 s "
+        "Segments 2 active 1 sealed, 1 topic Consumers 1 1 disconnected"
+    )
+
+
+def test_numbers_of_active_and_sealed_segments_have_words():
+    topic = topic_summary(active_segments=5, sealed_segments=1)
+
+    assert " 5 + 1 sealed " in text_of(overview(part(topics=[topic])).parts["topics"])
+
+
+def test_the_overview_lists_what_is_degraded_with_the_entry_of_the_runbook():
+    broken = ComponentInfo(component="drain", state="degraded", reason="Spark is down")
+    problems = overview(part(components=(broken,)), runbook_url="https://wiki/runbook").parts["problems"]
+
+    assert "degraded drain of one : Spark is down" in text_of(problems)
+    assert 'href="https://wiki/runbook#headgatedraindegraded"' in problems
+    assert "runbook: HeadgateDrainDegraded" in text_of(overview(part(components=(broken,))).parts["problems"])
+    assert text_of(overview().parts["problems"]) == "Health ok All parts of 1 daemon work."
+
+
+def test_each_component_has_an_entry_in_the_runbook():
+    names = [each.name for each in fields(HealthFacts)]
+    facts = dict.fromkeys(names, 0) | {
+        "zookeeper": "x",
+        "drain": "x",
+        "drain_reason": "",
+        "unreadable": {},
+        "without_leader": {},
+    }
+    components = {each.name for each in judge_health(HealthFacts(**facts | {"zookeeper_problem": None})).components}
+    runbook = (Path(__file__).parents[3] / "deploy" / "prometheus" / "RUNBOOK.md").read_text()
+    headings = {line[3:].strip() for line in runbook.splitlines() if line.startswith("## ")}
+
+    assert ALERTS.keys() == components | {"daemon"}
+    assert set(ALERTS.values()) <= headings
+
+
+def test_the_overview_says_which_shards_have_no_leader():
+    page = overview_page(merged("test", "one", NOW_MS, 3, [part()]), None)
+    assert "no known leader of shards 1, 2: their topics are missing on this page" in text_of(page.parts["problems"])
+
+
+def test_daemons_are_linked_where_they_listen_and_say_why_they_do_not_answer():
+    gone = daemon_document("two", state="unreachable", problem="two did not answer", components=(), shards=(), url=None)
+    page = overview(part(), replace(part("two"), daemon=gone))
+
+    assert 'href="http://one.example:9464/"' in page.parts["daemons"]
+    assert "two unreachable" in text_of(page.parts["daemons"])
+    assert "two did not answer" in text_of(page.parts["problems"])
+
+
+def test_topics_are_links_and_the_busiest_are_first():
+    page = overview(part(topics=[topic_summary("a", stored_per_second=1.0), topic_summary("b", stored_per_second=9.0)]))
+    table = page.parts["topics"]
+
+    assert table.index('href="/topics/b"') < table.index('href="/topics/a"')
+
+
+def test_without_topics_the_overview_says_how_to_create_one():
+    assert "headgate topic create orders" in overview(part()).parts["topics"]
+
+
+def test_a_page_of_topics_leads_to_the_next_one_and_keeps_the_search():
+    topics = [topic_summary(f"a&{n}") for n in range(3)]
+    page = topics_page(cut_topics(topics, Query(limit=2, contains="a&"), NOW_MS), "a&", "")
+
+    assert 'href="/topics?contains=a%26&amp;after=a%261"' in page.parts["topics"]
+    assert 'value="a&amp;"' in page.parts["search"]
+    assert "First page" in topics_page(cut_topics(topics, Query(after="a&1"), NOW_MS), "", "a&1").parts["topics"]
+    assert "No such topic." in topics_page(cut_topics([], Query(), NOW_MS), "", "").parts["topics"]
+
+
+def test_a_topic_shows_its_segments_and_links_its_subscriptions():
+    page = topic_page(topic_document())
+
+    assert 'href="/topics/orders/subscriptions/billing"' in page.parts["subscriptions"]
+    assert "2 · 400 records" in page.parts["layout"]
+    assert "Stored 20/s" in text_of(page.parts["totals"])
+
+
+def test_what_a_blocked_segment_waits_for_has_backlog_rate_time_and_holder():
+    waiting = text_of(subscription_page(subscription_document()).parts["waiting"])
+    assert waiting == (
+        "What waits blocked segments 2, 3 wait for segment 0: 0 has 100 records left, read by ada, 10/s, about 10 s "
+        "The next drain check runs in 2 s."
+    )
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        pytest.param({"draining": ()}, "0 is not drained, read by ada", id="not counted"),
+        pytest.param(
+            {"drain_problem": "Spark is down"}, "Drain checks are not answered: Spark is down.", id="Spark down"
+        ),
+        pytest.param({"next_drain_check_seconds": None}, "No drain check is scheduled.", id="no check"),
+        pytest.param({"next_drain_check_seconds": 0.0}, "A drain check is running.", id="check runs"),
+    ],
+)
+def test_what_waits_says_what_is_unknown(fields, text):
+    assert text in text_of(subscription_page(subscription_document(**fields)).parts["waiting"])
+
+
+def test_statuses_of_segments_are_classes_and_labels_of_the_drawing():
+    layout = subscription_page(subscription_document()).parts["layout"]
+    found = ET.fromstring(layout).findall(".//svg[@class='wide']/g")
+    shown = {
+        group.get("class"): [text.text for text in group.findall("text")]
+        for group in found
+        if group.get("class") != "axis"
+    }
+
+    assert shown["draining"] == ["0 · ada", "100 behind", "about 10 s left"]
+    assert shown["active"] == ["1 · 2 consumers", "100 behind"]
+    assert shown["blocked"] == ["3 · waits for 0", "100 behind"]
+
+
+def test_drained_segments_are_folded_away():
+    drained = subscription_document(
+        (assignment(0, "drained", unacknowledged=0), *(assignment(n, "waiting") for n in (1, 2, 3)))
+    )
+    layout = ET.fromstring(subscription_page(drained).parts["layout"])
+    outside = [group.get("class") for group in layout.findall("div/svg[@class='wide']/g")]
+    inside = [group.get("class") for group in layout.findall("details//svg[@class='wide']/g")]
+
+    assert "drained" not in outside
+    assert outside.count("waiting") == 3
+    assert "drained" in inside
+    assert layout.find("details/summary").text == "1 drained segment, folded away"
+
+
+def test_an_acknowledged_segment_waits_for_its_drain_check():
+    done = subscription_document(
+        (assignment(0, "granted", consumer="ada", unacknowledged=0), *(assignment(n, "waiting") for n in (1, 2, 3)))
+    )
+    assert "acknowledged, drain check due" in subscription_page(done).parts["layout"]
+
+
+def test_consumers_have_state_age_host_and_the_time_of_their_last_message():
+    consumers = text_of(subscription_page(subscription_document()).parts["consumers"])
+
+    assert "ada connected 0, 1[8-15] 3 s ago 5 min ago plant-7 1.0 100 %" in consumers
+    assert "bob disconnected for 12 s 1[0-7] - 3 min ago - - 100 %" in consumers
+
+
+def test_each_page_has_rates_over_time():
+    for page in (overview(), topic_page(topic_document()), subscription_page(subscription_document())):
+        rates = text_of(page.parts["rates"])
+        assert "Stored in records/s over 30 s: now 20/s, lowest 10/s, highest 20/s" in rates
+
+
+def test_key_buckets_that_consumers_share_are_drawn_below_the_consumers():
+    consumers = text_of(subscription_page(subscription_document()).parts["consumers"])
+
+    assert "Key buckets of segment 1: buckets 0-7: bob, granted, ~50 behind; buckets 8-15: ada" in consumers
+
+
+def test_every_text_is_escaped():
+    hostile = {"subscription": HOSTILE, "unknown_reason": HOSTILE}
+    pages = [
+        overview(part(HOSTILE, [topic_summary(HOSTILE)], [subscription_summary(HOSTILE)], problem=HOSTILE)),
+        topic_page(topic_document(subscriptions=(subscription_summary(**hostile),), external=EXTERNAL)),
+        subscription_page(
+            subscription_document(
+                (
+                    assignment(0, "granted", consumer=HOSTILE, label=HOSTILE),
+                    *(assignment(n, "waiting") for n in (1, 2, 3)),
+                ),
+                layout=(msgspec.structs.replace(SEGMENTS[0], label=HOSTILE), *SEGMENTS[1:]),
+                drain_problem=HOSTILE,
+                summary=subscription_summary(**hostile),
+            )
+        ),
+        topics_page(cut_topics([], Query(), NOW_MS), HOSTILE, HOSTILE),
+    ]
+    for page in pages:
+        whole = str(whole_page(page, f"/{HOSTILE}", AROUND))
+        assert "<script>" not in whole
+        assert "alert(1)" in whole
+        for each in page.parts.values():
+            assert list(ET.fromstring(each).iter("script")) == []
+
+
+def test_nothing_inline_and_nothing_from_elsewhere():
+    whole = str(whole_page(overview(), "/", AROUND))
+
+    assert " style=" not in whole
+    assert "<style" not in whole
+    assert " onclick" not in whole
+    assert {word.split('"')[1] for word in whole.split("src=")[1:]} == {
+        "/static/page.js?v=1",
+        "/static/idiomorph.min.js?v=1",
+    }
+
+
+def test_a_page_has_landmarks_a_title_and_the_time_of_its_data():
+    whole = str(whole_page(subscription_page(subscription_document()), "/x?a=b", AROUND))
+
+    for expected in (
+        '<html lang="en">',
+        "<title>Subscription billing of orders · test</title>",
+        '<a href="#main" class="skip">',
+        '<nav aria-label="Breadcrumb">',
+        '<main id="main">',
+        "<footer>",
+        "<time>22:13:20 UTC</time>",
+        'data-events="/events?page=%2Fx%3Fa%3Db"',
+        'data-version="1.0"',
+    ):
+        assert expected in whole.replace('class="skip" href="#main"', 'href="#main" class="skip"')
+
+
+def test_markup_takes_html_as_it_is_and_escapes_the_rest():
+    assert markup("<", element("b", "&"), None, ["x", 1]) == "&lt;<b>&amp;</b>x1"
+    assert (
+        element("a", class_="x y", hidden=True, title=None, data_x='"') == '<a class="x y" hidden data-x="&quot;"></a>'
+    )

@@ -1,0 +1,1 @@
+"""The daemon's HTTP server, its API and the status page."""

@@ -1,0 +1,163 @@
+"""The documents that only the HTTP API has, version 1. The others are values of headgate.views. Pure.
+
+1. Names are stable, and units are their last part. A later version may add fields, and removes none.
+2. None is unknown or not applicable, never 0. Times are milliseconds since 1970, by the clock of the
+   daemon that is named beside them.
+3. A summary costs its leader little; documents with segments are made for one topic or subscription.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from headgate.views.backlogs import BacklogInfo
+from headgate.views.cluster import ClusterInfo, DaemonInfo, SubscriptionSummary
+from headgate.views.subscriptions import SubscriptionInfo
+from headgate.views.topics import SegmentInfo, TopicInfo
+
+
+class HistorySample(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """Rates and backlog at one moment, by the leaders' own counts (web.api.history)."""
+
+    at_ms: int
+    stored_per_second: float | None
+    acknowledged_per_second: float | None
+    """Since the sample before it."""
+    backlog_records: int | None
+
+
+class DaemonShard(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """A shard as one daemon sees it."""
+
+    shard: int
+    role: str
+    """``following``, ``catching_up``, ``leading``, ``failed`` or ``stopped``."""
+    leader_epoch: int
+    head_chunk: int
+    fault: str
+    """Why the daemon cannot read the ledger; empty if it can."""
+    producers: int
+    in_flight_batches: int
+    queue_bytes: int
+
+
+class DaemonDocument(DaemonInfo, frozen=True, kw_only=True):
+    """A daemon, with its shards and its history."""
+
+    shards: tuple[DaemonShard, ...] = ()
+    history: tuple[HistorySample, ...] = ()
+    """Of all topics that it led, every 15 seconds, for half an hour."""
+
+
+class TopicSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """A topic in one line. The rate is the mean of half a minute, from the leader's own count."""
+
+    topic: str
+    shard: int
+    daemon: str
+    """The leader of its shard."""
+    external: bool
+    active_segments: int
+    sealed_segments: int
+    records: int | None
+    """Stored so far in its segments; None for an external topic."""
+    size_bytes: int | None
+    stored_per_second: float | None
+    subscriptions: int
+    connected_consumers: int
+    blocked_segments: int
+    """Over all subscriptions."""
+    backlog_records: int | None
+    """Over all subscriptions that acknowledge; None: one is unknown."""
+
+
+class DegradedPart(msgspec.Struct, frozen=True, kw_only=True):
+    """A component that is not ``ok`` at a daemon, or a daemon that did not answer (component ``daemon``)."""
+
+    daemon: str
+    component: str
+    state: str
+    reason: str
+
+
+class ClusterDocument(ClusterInfo, frozen=True, kw_only=True):
+    """The whole cluster in totals, and what is degraded. Daemons and subscriptions are documents of their own."""
+
+    degraded: tuple[DegradedPart, ...] = ()
+    history: tuple[HistorySample, ...] = ()
+    """The sums over the daemons that answer."""
+
+
+class Daemons(msgspec.Struct, frozen=True, kw_only=True):
+    """All daemons that are registered in ZooKeeper."""
+
+    as_of_ms: int
+    daemons: tuple[DaemonDocument, ...]
+
+
+class TopicPage(msgspec.Struct, frozen=True, kw_only=True):
+    """Some topics. ``next`` is the ``after`` of the next page; None: this is the last one."""
+
+    as_of_ms: int
+    topics: tuple[TopicSummary, ...]
+    next: str | None
+
+
+class SubscriptionPage(msgspec.Struct, frozen=True, kw_only=True):
+    """Some subscriptions. ``next`` is the ``after`` of the next page; None: this is the last one."""
+
+    as_of_ms: int
+    subscriptions: tuple[SubscriptionSummary, ...]
+    next: str | None
+
+
+class TopicDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """One topic with its segments and subscriptions, by the leader of its shard."""
+
+    as_of_ms: int
+    daemon: str
+    summary: TopicSummary
+    topic: TopicInfo
+    subscriptions: tuple[SubscriptionSummary, ...]
+    history: tuple[HistorySample, ...] = ()
+    """Empty unless it is one of the busiest 200 topics and subscriptions of the daemon."""
+
+
+class DrainingSegment(msgspec.Struct, frozen=True, kw_only=True):
+    """A sealed segment that blocks others, and how fast it is acknowledged; None: not measured yet."""
+
+    segment: int
+    backlog_records: int | None
+    acknowledged_per_second: float | None
+    expected_seconds: float | None
+
+
+class GracePeriod(msgspec.Struct, frozen=True, kw_only=True):
+    """A consumer that is disconnected, and since when."""
+
+    consumer: str
+    disconnected_at_ms: int
+
+
+class SubscriptionDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """One subscription with its segments and consumers, by the leader of its shard."""
+
+    as_of_ms: int
+    daemon: str
+    summary: SubscriptionSummary
+    subscription: SubscriptionInfo
+    backlog: BacklogInfo
+    layout: tuple[SegmentInfo, ...]
+    draining: tuple[DrainingSegment, ...]
+    grace_periods: tuple[GracePeriod, ...]
+    next_drain_check_seconds: float | None
+    drain_problem: str | None
+    """Why drain checks are not answered at present."""
+    history: tuple[HistorySample, ...] = ()
+    """Empty unless it is one of the busiest 200 topics and subscriptions of the daemon."""
+
+
+class ErrorDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a request was refused, and what to do."""
+
+    error: str

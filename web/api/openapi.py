@@ -1,0 +1,156 @@
+"""The OpenAPI document of the HTTP API, made from the table of its operations and the types of its documents. Pure.
+
+It follows OpenAPI 3.1, whose schemas are JSON Schema 2020-12, as msgspec writes them.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+
+from web.api.documents import (
+    ClusterDocument,
+    DaemonDocument,
+    Daemons,
+    ErrorDocument,
+    SubscriptionDocument,
+    SubscriptionPage,
+    TopicDocument,
+    TopicPage,
+)
+
+ROOT: Final = "/api/v1"
+MAX_LIMIT: Final = 1000
+DEFAULT_LIMIT: Final = 100
+_REF: Final = "#/components/schemas/{name}"
+
+PARAMETERS: Final[dict[str, dict[str, Any]]] = {
+    "scope": {
+        "description": "cluster: all daemons; daemon: only what the daemon that answers leads.",
+        "schema": {"type": "string", "enum": ["cluster", "daemon"], "default": "cluster"},
+    },
+    "limit": {
+        "description": "Rows of a page.",
+        "schema": {"type": "integer", "minimum": 1, "maximum": MAX_LIMIT, "default": DEFAULT_LIMIT},
+    },
+    "after": {
+        "description": "The `next` of the page before; topics in the order of activity have one page only.",
+        "schema": {"type": "string"},
+    },
+    "contains": {"description": "Only topics whose names contain this text.", "schema": {"type": "string"}},
+    "order": {
+        "description": "name, or activity: blocked topics first, then the highest rate.",
+        "schema": {"type": "string", "enum": ["name", "activity"], "default": "name"},
+    },
+    "topic": {"description": "Only subscriptions of this topic.", "schema": {"type": "string"}},
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operation:
+    """One path of the API. ``query`` names its `PARAMETERS`; ``document`` None: the OpenAPI document."""
+
+    name: str
+    path: str
+    summary: str
+    document: type | None
+    query: tuple[str, ...] = ()
+
+
+OPERATIONS: Final = (
+    Operation(
+        name="cluster",
+        path="/cluster",
+        summary="Totals, and what is degraded.",
+        document=ClusterDocument,
+    ),
+    Operation(name="daemons", path="/daemons", summary="All live daemons.", document=Daemons),
+    Operation(name="daemon", path="/daemon", summary="The daemon that answers.", document=DaemonDocument),
+    Operation(
+        name="topics",
+        path="/topics",
+        summary="Topics in a line each.",
+        document=TopicPage,
+        query=("scope", "limit", "after", "contains", "order"),
+    ),
+    Operation(
+        name="topic",
+        path="/topics/{topic}",
+        summary="One topic with its segments and subscriptions.",
+        document=TopicDocument,
+        query=("scope",),
+    ),
+    Operation(
+        name="subscriptions",
+        path="/subscriptions",
+        summary="Subscriptions in a line each.",
+        document=SubscriptionPage,
+        query=("scope", "limit", "after", "topic"),
+    ),
+    Operation(
+        name="subscription",
+        path="/topics/{topic}/subscriptions/{subscription}",
+        summary="One subscription with its segments, consumers and backlog.",
+        document=SubscriptionDocument,
+        query=("scope",),
+    ),
+    Operation(name="openapi", path="/openapi.json", summary="This document.", document=None),
+)
+
+
+def openapi_document(version: str) -> dict[str, Any]:
+    """Return the document; ``version`` is that of headgate."""
+    documents = [each.document for each in OPERATIONS if each.document is not None]
+    _, components = msgspec.json.schema_components([*documents, ErrorDocument], ref_template=_REF)
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "headgate status",
+            "version": version,
+            "summary": "Read-only. Names are stable; a later version of headgate may add fields to version 1.",
+            "license": {"name": "Apache 2.0", "identifier": "Apache-2.0"},
+        },
+        "servers": [{"url": ROOT}],
+        "security": [{"token": []}, {"password": []}],
+        "paths": {each.path: {"get": _operation(each)} for each in OPERATIONS},
+        "components": {
+            "schemas": components,
+            "securitySchemes": {
+                "token": {"type": "http", "scheme": "bearer"},
+                "password": {"type": "http", "scheme": "basic", "description": "The token as the password."},
+            },
+        },
+    }
+
+
+def _operation(operation: Operation) -> dict[str, Any]:
+    in_path = re.findall(r"{(\w+)}", operation.path)
+    refused = {"400": "A parameter is not valid.", "401": "A token is required."}
+    if in_path:
+        refused |= {"404": "There is no such topic or subscription."}
+    if operation.document is not None:
+        refused |= {"503": "The daemon that leads the shard does not answer; repeat the request."}
+    schema = (
+        {"type": "object"} if operation.document is None else {"$ref": _REF.format(name=operation.document.__name__)}
+    )
+    return {
+        "operationId": operation.name,
+        "summary": operation.summary,
+        "parameters": [
+            *({"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in in_path),
+            *({"name": name, "in": "query", **PARAMETERS[name]} for name in operation.query),
+        ],
+        "responses": {
+            "200": {"description": operation.summary, "content": {"application/json": {"schema": schema}}},
+            **{status: _refusal(status, text) for status, text in refused.items()},
+        },
+    }
+
+
+def _refusal(status: str, text: str) -> dict[str, Any]:
+    media = "text/plain" if status == "401" else "application/json"
+    schema = {"type": "string"} if status == "401" else {"$ref": _REF.format(name="ErrorDocument")}
+    return {"description": text, "content": {media: {"schema": schema}}}

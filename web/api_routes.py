@@ -1,0 +1,102 @@
+"""Serves the HTTP API, version 1: `web.api.openapi.OPERATIONS` below ``/api/v1``.
+
+Documents are encoded in a worker thread, a few at a time, because megabytes of text would block the loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any, Final
+
+import msgspec
+from aiohttp import web
+
+from headgate.errors import HeadgateError
+from web.api.documents import Daemons, ErrorDocument
+from web.api.openapi import OPERATIONS, ROOT, Operation, openapi_document
+from web.api.query import InvalidQueryError, Query, read_query, subscription_page, topic_page
+from web.api.source import NotAnsweredError, StatusSource, UnknownNameError
+from web.bodies import send_body
+
+MAX_DOCUMENTS: Final = 4
+"""Documents that are made at the same time; further requests wait."""
+RETRY_SECONDS: Final = 2
+_STATUS: Final[dict[type[HeadgateError], int]] = {InvalidQueryError: 400, UnknownNameError: 404, NotAnsweredError: 503}
+
+Answer = Callable[[web.Request, Query], Awaitable[Any]]
+
+
+class HttpApi:
+    """The handlers of the API."""
+
+    def __init__(self, source: StatusSource, version: str) -> None:
+        self._source = source
+        self._version = version
+        self._making = asyncio.Semaphore(MAX_DOCUMENTS)
+
+    def add_routes(self, router: web.UrlDispatcher) -> None:
+        """Add a route for each operation."""
+        answers: dict[str, Answer] = {
+            "cluster": self._cluster,
+            "daemons": self._daemons,
+            "daemon": self._daemon,
+            "topics": self._topics,
+            "topic": self._topic,
+            "subscriptions": self._subscriptions,
+            "subscription": self._subscription,
+            "openapi": self._openapi,
+        }
+        for operation in OPERATIONS:
+            router.add_get(ROOT + operation.path, partial(self._handle, operation, answers[operation.name]))
+
+    async def _handle(self, operation: Operation, answer: Answer, request: web.Request) -> web.StreamResponse:
+        try:
+            query = read_query(request.query, operation.query)
+            async with self._making:
+                document = await answer(request, query)
+                body = await asyncio.to_thread(msgspec.json.encode, document)
+        except (InvalidQueryError, UnknownNameError, NotAnsweredError) as error:
+            status = _STATUS[type(error)]
+            return web.Response(
+                body=msgspec.json.encode(ErrorDocument(error=str(error))) + b"\n",
+                status=status,
+                content_type="application/json",
+                headers={"Retry-After": str(RETRY_SECONDS)} if status == _STATUS[NotAnsweredError] else {},
+            )
+        return await send_body(request, body + b"\n", "application/json")
+
+    async def _cluster(self, _: web.Request, __: Query) -> Any:
+        return (await self._source.overview()).cluster
+
+    async def _daemons(self, _: web.Request, __: Query) -> Any:
+        overview = await self._source.overview()
+        return Daemons(as_of_ms=overview.cluster.as_of_ms, daemons=overview.daemons)
+
+    async def _daemon(self, _: web.Request, __: Query) -> Any:
+        return (await self._source.part()).daemon
+
+    async def _topics(self, _: web.Request, query: Query) -> Any:
+        if query.own:
+            part = await self._source.part()
+            return await asyncio.to_thread(topic_page, part.topics, query, part.daemon.as_of_ms or 0)
+        overview = await self._source.overview()
+        return await asyncio.to_thread(topic_page, overview.topics, query, overview.cluster.as_of_ms)
+
+    async def _topic(self, request: web.Request, query: Query) -> Any:
+        return await self._source.topic(request.match_info["topic"], own=query.own)
+
+    async def _subscriptions(self, _: web.Request, query: Query) -> Any:
+        if query.own:
+            part = await self._source.part()
+            return await asyncio.to_thread(subscription_page, part.subscriptions, query, part.daemon.as_of_ms or 0)
+        overview = await self._source.overview()
+        return await asyncio.to_thread(subscription_page, overview.subscriptions, query, overview.cluster.as_of_ms)
+
+    async def _subscription(self, request: web.Request, query: Query) -> Any:
+        names = request.match_info
+        return await self._source.subscription(names["topic"], names["subscription"], own=query.own)
+
+    async def _openapi(self, _: web.Request, __: Query) -> Any:
+        return openapi_document(self._version)

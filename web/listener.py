@@ -1,0 +1,208 @@
+"""Accepts HTTP connections within two limits: their number, and the file descriptors of the process.
+
+asyncio's own server has neither. Without descriptors it fails to accept thousands of times per
+second and logs each failure (python/cpython#151615), while ZooKeeper and the store get none.
+
+1. Connections take at most a quarter of the descriptors that the process may open.
+2. At the limit, the oldest connection is closed once its request is answered, or a second later: a
+   client that sends or reads nothing must not keep others out.
+3. A failure to accept is logged once a minute, and followed by a pause.
+4. A TLS handshake has a time limit, counts as a connection, and delays no other one. At the limit,
+   handshakes are ended first, because their clients have proved nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import socket
+import ssl
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+import structlog
+from aiohttp import web
+
+from headgate.log.report_limit import ReportLimit
+from metrics import events
+from web.connection import HttpConnection
+from web.denials import HttpDenials, handshake_denial
+
+MAX_CONNECTIONS: Final = 100
+"""Far above what Prometheus, a probe and some browsers need."""
+DESCRIPTOR_FRACTION: Final = 4
+BACKLOG: Final = 100
+"""Connections that the kernel holds until they are accepted."""
+PAUSE_SECONDS: Final = 1.0
+"""After a failure to accept: whatever took the descriptors needs time to return them."""
+CLOSE_SECONDS: Final = 1.0
+"""Longest wait for the answer to a request, and for its client to read it, on a connection that is closed; also for all
+when the daemon stops."""
+LOOK_SECONDS: Final = 0.01
+"""Between two looks at whether a connection has been closed."""
+REPORT_SECONDS: Final = 60.0
+HANDSHAKE_SECONDS: Final = 10.0
+"""Longest TLS handshake: some round trips of the slowest network."""
+
+log = structlog.get_logger(__name__)
+
+
+def connection_limit(max_connections: int, descriptors: int) -> int:
+    """Return how many connections may be open if the process may open ``descriptors``; negative: any number."""
+    return max_connections if descriptors < 0 else max(1, min(max_connections, descriptors // DESCRIPTOR_FRACTION))
+
+
+class HttpListener:
+    """Listening sockets and the tasks that accept from them."""
+
+    def __init__(
+        self,
+        server: web.Server,
+        observer: events.Observer,
+        denials: HttpDenials,
+        *,
+        tls: Callable[[], ssl.SSLContext | None],
+        max_connections: int,
+        handshake_seconds: float,
+        slow_seconds: float,
+        pause_seconds: float,
+        close_seconds: float,
+    ) -> None:
+        """``tls`` is called for each connection; None: without TLS. ``slow_seconds``: see `HttpConnection`."""
+        self._slow_seconds = slow_seconds
+        self._connections: dict[web.RequestHandler, HttpConnection] = {}
+        self._server = server
+        self._denials = denials
+        self._tls = tls
+        self._handshake_seconds = handshake_seconds
+        self._pause_seconds = pause_seconds
+        self._close_seconds = close_seconds
+        self._max_connections = max_connections
+        self._observer = observer
+        self._sockets: list[socket.socket] = []
+        self._accepting: list[asyncio.Task[None]] = []
+        self._handshakes: dict[asyncio.Task[None], socket.socket] = {}
+        self._reports = ReportLimit(REPORT_SECONDS)
+        self._failures = 0
+
+    async def open(self, host: str, port: int) -> str:
+        """Listen on all addresses of ``host``; return the first as ``host:port``. Raises OSError."""
+        loop = asyncio.get_running_loop()
+        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        try:
+            for family, address in dict.fromkeys((family, address[:2]) for family, *_, address in found):
+                listening = socket.create_server(address, family=family, backlog=BACKLOG)
+                self._sockets.append(listening)
+                listening.setblocking(False)
+        except OSError:
+            self._close_sockets()
+            raise
+        self._accepting = [loop.create_task(self._accept(listening), name="http-accept") for listening in self._sockets]
+        bound_host, bound_port = self._sockets[0].getsockname()[:2]
+        return f"[{bound_host}]:{bound_port}" if ":" in bound_host else f"{bound_host}:{bound_port}"
+
+    async def close(self) -> None:
+        """Stop listening. Connections stay open."""
+        tasks = [*self._accepting, *self._handshakes]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._close_sockets()
+
+    def request_arrived(self, handler: web.RequestHandler) -> None:
+        """Note that a complete request has arrived on the connection of ``handler``."""
+        if (connection := self._connections.get(handler)) is not None:
+            connection.request_complete()
+
+    def _new_connection(self, peer: str) -> HttpConnection:
+        def on_end(handler: web.RequestHandler, slow: bool) -> None:
+            del self._connections[handler]
+            if slow:
+                self._denials.report("slow_request", peer)
+
+        handler = self._server()
+        connection = self._connections[handler] = HttpConnection(handler, self._slow_seconds, on_end)
+        return connection
+
+    def _close_sockets(self) -> None:
+        for listening in self._sockets:
+            listening.close()
+        self._sockets.clear()
+
+    async def _accept(self, listening: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                connection, address = await loop.sock_accept(listening)
+            except OSError as error:
+                self._report(error)
+                await asyncio.sleep(self._pause_seconds)
+                continue
+            try:
+                await self._close_surplus()
+                if (context := self._tls()) is None:
+                    await loop.connect_accepted_socket(partial(self._new_connection, address[0]), connection)
+                    continue
+            except asyncio.CancelledError:
+                connection.close()
+                raise
+            handshake = loop.create_task(self._shake_hands(connection, address[0], context), name="http-handshake")
+            self._handshakes[handshake] = connection
+            handshake.add_done_callback(self._end_handshake)
+
+    async def _shake_hands(self, connection: socket.socket, peer: str, context: ssl.SSLContext) -> None:
+        """Pass the connection to the server after its TLS handshake."""
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(self._handshake_seconds):
+                await loop.connect_accepted_socket(
+                    partial(self._new_connection, peer),
+                    connection,
+                    ssl=context,
+                    ssl_shutdown_timeout=self._close_seconds,
+                )
+        except TimeoutError:
+            self._denials.report("slow_handshake", peer)
+        except OSError as error:
+            if (reason := handshake_denial(error)) is not None:
+                self._denials.report(reason, peer)
+
+    def _end_handshake(self, handshake: asyncio.Task[None]) -> None:
+        connection = self._handshakes.pop(handshake)
+        if handshake.cancelled():
+            # It may have been cancelled before it began.
+            connection.close()
+        else:
+            handshake.result()
+
+    async def _close_surplus(self) -> None:
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        limit = connection_limit(self._max_connections, soft)
+        while len(self._handshakes) + len(connections := self._server.connections) >= limit:
+            self._observer.observe(events.HttpLimitReached(limit="connections"))
+            if self._handshakes:
+                oldest = next(iter(self._handshakes))
+                oldest.cancel()
+                await asyncio.wait([oldest])
+            else:
+                await self._close(connections[0])
+
+    async def _close(self, connection: web.RequestHandler) -> None:
+        transport = connection.transport
+        connection.close()
+        await connection.shutdown(self._close_seconds)
+        try:
+            async with asyncio.timeout(self._close_seconds):
+                while connection in self._server.connections:  # noqa: ASYNC110 - aiohttp reports no end
+                    await asyncio.sleep(LOOK_SECONDS)
+        except TimeoutError:
+            assert isinstance(transport, asyncio.Transport), "a connection that is open has a transport"
+            transport.abort()
+            await asyncio.sleep(LOOK_SECONDS)
+
+    def _report(self, error: OSError) -> None:
+        self._observer.observe(events.HttpLimitReached(limit="descriptors"))
+        self._failures += 1
+        if self._reports.is_due(asyncio.get_running_loop().time()):
+            log.error("http.accept_failed", error=str(error), failures=self._failures, advice="raise LimitNOFILE")

@@ -1,0 +1,233 @@
+"""The pages of the whole cluster: the overview, and all topics. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+from urllib.parse import urlencode
+
+from web.api.documents import ClusterDocument, DaemonDocument, TopicPage, TopicSummary
+from web.api.overview import Overview, ordered_topics
+from web.page.charts import charts
+from web.page.markup import Html, element
+from web.page.shell import Page, sources
+from web.page.tables import Column, badge, link, part, table, tiles
+from web.page.units import UNKNOWN, age_seconds, count, duration, plural, rate, size
+
+BUSIEST: Final = 50
+"""Topics on the overview."""
+TOPIC_ROWS: Final = 100
+"""Topics on a page of all topics."""
+BAR_WIDTH: Final = 60
+ALERTS: Final = {
+    "broker": "HeadgateBrokerUnreachable",
+    "cluster": "HeadgateNoLeader",
+    "daemon": "HeadgateDown",
+    "drain": "HeadgateDrainDegraded",
+    "ledger": "HeadgateLedgerUnreadable",
+    "loop": "HeadgateLoopLag",
+    "store": "HeadgateCommitsFailing",
+    "zookeeper": "HeadgateZooKeeperUnreachable",
+}
+"""Component → the entry of the runbook that says what to do."""
+
+TOPIC_COLUMNS: Final = (
+    Column("topic"),
+    Column("stored", number=True),
+    Column("activity", minor=True),
+    Column("backlog", number=True),
+    Column("blocked", number=True),
+    Column("segments", number=True),
+    Column("consumers", number=True, minor=True),
+    Column("subscriptions", number=True, minor=True),
+    Column("records", number=True, minor=True),
+    Column("size", number=True, minor=True),
+    Column("leader", minor=True),
+)
+
+
+def overview_page(overview: Overview, runbook_url: str | None) -> Page:
+    """Return the overview: totals, what is degraded, rates, the busiest topics, the daemons."""
+    cluster = overview.cluster
+    return Page(
+        title="Overview",
+        as_of_ms=cluster.as_of_ms,
+        parts={
+            "totals": part("totals", _totals(cluster)),
+            "problems": part("problems", _problems(cluster, overview.daemons, runbook_url), heading="Health"),
+            "rates": charts(cluster.history),
+            "topics": part("topics", *_busiest(overview.topics), heading="Topics by activity"),
+            "daemons": part("daemons", _daemons(overview.daemons), heading="Daemons and shards"),
+            "sources": sources(
+                ("all values of this page", "/api/v1/cluster", "headgate_shard_is_leader", "headgate topic list"),
+                ("backlog", "/api/v1/subscriptions", "headgate_backlog_records", "headgate backlog"),
+                (
+                    "blocked",
+                    "/api/v1/subscriptions",
+                    "headgate_segments_blocked",
+                    "headgate explain TOPIC SUBSCRIPTION",
+                ),
+            ),
+        },
+    )
+
+
+def topics_page(page: TopicPage, contains: str, after: str) -> Page:
+    """Return one page of all topics, by name."""
+    search = element(
+        "form",
+        element("label", "Names that contain ", element("input", name="contains", value=contains, type="search")),
+        element("button", "Search"),
+        role="search",
+        action="/topics",
+    )
+    following = None
+    if page.next is not None:
+        query = urlencode({"contains": contains, "after": page.next})
+        following = element("p", element("a", "Next page", href=f"/topics?{query}", rel="next"))
+    first = element("p", link("First page", "topics")) if after else None
+    rows = table("Topics by name", TOPIC_COLUMNS, _rows(page.topics)) if page.topics else element("p", "No such topic.")
+    return Page(
+        title="All topics",
+        as_of_ms=page.as_of_ms,
+        crumbs=(("All topics", ("topics",)),),
+        parts={
+            "search": element("div", search, id="search"),
+            "topics": part("topics", rows, first, following, heading="All topics"),
+        },
+    )
+
+
+def _totals(cluster: ClusterDocument) -> Html:
+    totals = cluster.totals
+    blocked, grace = totals.blocked_segments, totals.disconnected_consumers
+    return tiles(
+        ("Stored", rate(totals.stored_per_second), "records, mean of 30 s"),
+        ("Acknowledged", rate(totals.acknowledged_per_second), "all subscriptions, by Spark"),
+        ("Backlog", count(totals.backlog_records), "records, all subscriptions"),
+        (
+            "Blocked",
+            count(blocked),
+            f"segments, longest for {duration(age_seconds(totals.blocked_since_ms, cluster.as_of_ms))}"
+            if blocked
+            else "nothing waits",
+        ),
+        (
+            "Segments",
+            f"{count(totals.active_segments)} active",
+            f"{count(totals.sealed_segments)} sealed, {plural(totals.topics, 'topic')}",
+        ),
+        (
+            "Consumers",
+            count(totals.connected_consumers),
+            f"{count(grace)} disconnected" if grace else f"in {plural(totals.subscriptions, 'subscription')}",
+        ),
+    )
+
+
+def _problems(cluster: ClusterDocument, daemons: Iterable[DaemonDocument], runbook_url: str | None) -> Html:
+    urls = {each.daemon: each.url for each in daemons}
+    leaderless = [str(each.shard) for each in cluster.shards if each.daemon is None]
+    items = [
+        element(
+            "li",
+            badge(each.state),
+            " ",
+            element("strong", each.component),
+            " of ",
+            _daemon_link(each.daemon, urls.get(each.daemon)),
+            f": {each.reason} ",
+            _runbook(each.component, runbook_url),
+        )
+        for each in cluster.degraded
+    ]
+    if leaderless:
+        shards = f"no known leader of shards {', '.join(leaderless)}: their topics are missing on this page "
+        items.insert(0, element("li", badge("failed"), " ", shards))
+    if not items:
+        return element("p", badge("ok"), f" All parts of {plural(cluster.totals.daemons, 'daemon')} work.")
+    return element("ul", *items, class_="problems")
+
+
+def _runbook(component: str, url: str | None) -> Html:
+    alert = ALERTS[component]
+    text = f"runbook: {alert}"
+    return element("small", text) if url is None else element("a", text, href=f"{url}#{alert.lower()}")
+
+
+def _busiest(topics: Sequence[TopicSummary]) -> Iterable[Html]:
+    if not topics:
+        yield element("p", "No topics yet. Create one: ", element("code", "headgate topic create orders --segments 4"))
+        return
+    shown = ordered_topics(topics, "activity")[:BUSIEST]
+    yield table("Topics, the busiest first", TOPIC_COLUMNS, _rows(shown))
+    rest = len(topics) - len(shown)
+    yield element("p", link("All topics by name", "topics"), f", {count(rest)} more than here" if rest else None)
+
+
+def _rows(topics: Sequence[TopicSummary]) -> Iterable[Sequence[object]]:
+    highest = max((each.stored_per_second or 0.0 for each in topics), default=0.0)
+    for each in topics:
+        sealed = f" + {count(each.sealed_segments)} sealed" if each.sealed_segments else ""
+        yield (
+            link(each.topic, "topics", each.topic),
+            "external" if each.external else rate(each.stored_per_second),
+            _bar(each.stored_per_second or 0.0, highest),
+            count(each.backlog_records) if each.subscriptions else UNKNOWN,
+            element("span", count(each.blocked_segments), class_="badge blocked") if each.blocked_segments else "0",
+            f"{count(each.active_segments)}{sealed}",
+            count(each.connected_consumers),
+            count(each.subscriptions),
+            count(each.records),
+            size(each.size_bytes),
+            each.daemon,
+        )
+
+
+def _bar(value: float, highest: float) -> Html:
+    width = BAR_WIDTH * value / highest if highest else 0.0
+    return element(
+        "svg",
+        element("rect", width=f"{width:.1f}", height=8, rx=2),
+        class_="bar",
+        viewBox=f"0 0 {BAR_WIDTH} 8",
+        width=BAR_WIDTH,
+        height=8,
+        aria_hidden="true",
+    )
+
+
+def _daemons(daemons: Iterable[DaemonDocument]) -> Html:
+    columns = (
+        Column("daemon"),
+        Column("state"),
+        Column("leads shards"),
+        Column("Spark"),
+        Column("ZooKeeper", minor=True),
+        Column("broker", minor=True),
+        Column("store", minor=True),
+        Column("version", minor=True),
+    )
+    return table("Daemons", columns, map(_daemon_row, daemons))
+
+
+def _daemon_row(daemon: DaemonDocument) -> Sequence[object]:
+    states = {each.component: each.state for each in daemon.components}
+    led = [each for each in daemon.shards if each.role == "leading"]
+    terms = ", ".join(f"{each.shard} (term {each.leader_epoch})" for each in led)
+    return (
+        _daemon_link(daemon.daemon, daemon.url),
+        badge(daemon.state),
+        (terms or ("?" if daemon.state == "unreachable" else "none, on standby")) + _spread(daemon),
+        *(badge(states[name]) if name in states else "?" for name in ("drain", "zookeeper", "broker", "store")),
+        daemon.version or "?",
+    )
+
+
+def _spread(daemon: DaemonDocument) -> str:
+    """Return what keeps a daemon from its share of the shards."""
+    return "" if daemon.spread in (None, "settled") else f"; {daemon.spread}"
+
+
+def _daemon_link(daemon: str, url: str | None) -> Html:
+    return element("span", daemon) if url is None else element("a", daemon, href=f"{url}/")

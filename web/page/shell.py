@@ -1,0 +1,138 @@
+"""What surrounds the parts of a page: head, navigation, footer. Pure.
+
+The page works without its script, which only replaces the parts that change. It has no inline script
+or style, so the content security policy allows neither.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from urllib.parse import quote
+
+from web.page.markup import Html, element, markup
+from web.page.tables import Column, link, part, table
+from web.page.units import time_of_day
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """The content of one page. ``parts``: id → the element with this id."""
+
+    title: str
+    as_of_ms: int
+    parts: Mapping[str, Html]
+    crumbs: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    """(text, path) of the pages above it, and of itself."""
+    heading: str = ""
+    """Default: the title."""
+    live: bool = field(default=True)
+    """Whether a stream of events replaces the parts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What all pages of one daemon share."""
+
+    daemon: str
+    cluster: str
+    version: str
+    assets: Mapping[str, str]
+    """File → its URL."""
+
+
+def whole_page(page: Page, path: str, around: Surroundings) -> Html:
+    """Return the document. ``path``: path and query of the page, which its stream of events follows."""
+    return markup(
+        Html("<!doctype html>\n"),
+        element(
+            "html",
+            _head(page, around),
+            element(
+                "body",
+                element("a", "Skip to the content", href="#main", class_="skip"),
+                _header(page, around),
+                element("main", *page.parts.values(), id="main"),
+                _footer(around),
+                data_events=f"/events?page={quote(path, safe='')}" if page.live else None,
+                data_version=around.version,
+            ),
+            lang="en",
+        ),
+        Html("\n"),
+    )
+
+
+def as_of(page: Page) -> Html:
+    """Return the time of the data."""
+    text = time_of_day(page.as_of_ms)
+    return element("span", "data of ", element("time", text), id="as-of", data_ms=page.as_of_ms)
+
+
+def sources(*rows: tuple[str, str, str, str]) -> Html:
+    """Return where values come from: (value, path of the API, metric, command) each."""
+    columns = (Column("value"), Column("API"), Column("metric"), Column("command"))
+    cells = (
+        (value, element("a", path, href=path), element("code", metric), element("code", command))
+        for value, path, metric, command in rows
+    )
+    return part(
+        "sources",
+        element("details", element("summary", "The same values elsewhere"), table("Sources", columns, cells)),
+    )
+
+
+def _head(page: Page, around: Surroundings) -> Html:
+    return element(
+        "head",
+        element("meta", charset="utf-8"),
+        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        element("meta", name="color-scheme", content="light dark"),
+        element("title", f"{page.title} · {around.cluster or 'headgate'}"),
+        element("link", rel="icon", href=around.assets["favicon.svg"], type="image/svg+xml"),
+        element("link", rel="stylesheet", href=around.assets["page.css"]),
+        element("script", src=around.assets["idiomorph.min.js"], defer=True),
+        element("script", src=around.assets["page.js"], defer=True),
+    )
+
+
+def _header(page: Page, around: Surroundings) -> Html:
+    crumbs = [("headgate", ()), *page.crumbs]
+    return element(
+        "header",
+        element(
+            "nav",
+            element(
+                "ol",
+                *(
+                    element(
+                        "li",
+                        element("a", text, href="/", class_="home") if not path else link(text, *path),
+                        aria_current="page" if number == len(crumbs) - 1 else None,
+                    )
+                    for number, (text, path) in enumerate(crumbs)
+                ),
+            ),
+            aria_label="Breadcrumb",
+        ),
+        element("h1", page.heading or page.title),
+        element(
+            "p",
+            element("span", "static", id="live", class_="badge") if page.live else None,
+            " ",
+            as_of(page),
+            f" from daemon {around.daemon}",
+            f", cluster {around.cluster}" if around.cluster else None,
+            class_="where",
+        ),
+        element("p", id="stale", role="alert", hidden=True),
+    )
+
+
+def _footer(around: Surroundings) -> Html:
+    paths = ("/api/v1/openapi.json", "/metrics", "/readyz", "/livez")
+    return element(
+        "footer",
+        element("p", f"headgate {around.version}. Also: "),
+        element("ul", *(element("li", element("a", path, href=path)) for path in paths)),
+    )

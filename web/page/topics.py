@@ -1,0 +1,460 @@
+"""The pages of one topic and of one subscription. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+from headgate.model.bucket_ranges import BucketRange
+from headgate.model.identifiers import SegmentId
+from headgate.views.cluster import SubscriptionSummary
+from headgate.views.subscriptions import ConsumerInfo, SegmentAssignment
+from headgate.views.topics import SegmentInfo
+from web.api.documents import DrainingSegment, SubscriptionDocument, TopicDocument
+from web.page.buckets import bucket_bars
+from web.page.charts import charts
+from web.page.drawing import MAX_DRAWN_SEGMENTS, Box, drawing
+from web.page.markup import Html, element
+from web.page.shell import Page, sources
+from web.page.tables import Column, badge, link, part, table, tiles
+from web.page.units import UNKNOWN, age_seconds, count, duration, plural, rate, size
+
+MAX_ROWS: Final = 200
+"""Rows of a table of segments or consumers; the API has all of them."""
+LEGEND: Final = {
+    "active": "active: accepts records",
+    "waiting": "readable, but no consumer holds it",
+    "draining": "sealed and draining",
+    "blocked": "blocked: waits for its ancestors",
+    "drained": "drained",
+}
+TOPIC_LEGEND: Final = {"active": "active: accepts records", "sealed": "sealed"}
+
+
+def topic_page(document: TopicDocument) -> Page:
+    """Return the page of one topic."""
+    topic, summary = document.topic, document.summary
+    name = topic.topic
+    boxes = [_topic_box(each, document.as_of_ms) for each in topic.segments]
+    return Page(
+        title=f"Topic {name}",
+        as_of_ms=document.as_of_ms,
+        crumbs=((name, ("topics", name)),),
+        parts={
+            "totals": part(
+                "totals",
+                tiles(
+                    ("Stored", rate(summary.stored_per_second), "records, mean of 30 s"),
+                    ("Records", count(summary.records), size(summary.size_bytes)),
+                    (
+                        "Segments",
+                        f"{count(summary.active_segments)} active",
+                        f"{count(summary.sealed_segments)} sealed, layout epoch {topic.layout_epoch}",
+                    ),
+                    ("Backlog", count(summary.backlog_records), "records, all subscriptions"),
+                    ("Blocked", count(summary.blocked_segments), "segments, all subscriptions"),
+                    ("Leader", document.daemon, f"shard {topic.shard}"),
+                ),
+                None if topic.external is None else element("p", _source(topic.external.source)),
+            ),
+            "rates": charts(document.history),
+            "subscriptions": part("subscriptions", _subscriptions(document.subscriptions), heading="Subscriptions"),
+            "layout": part(
+                "layout",
+                drawing(boxes, document.as_of_ms, f"Segments of topic {name} over key hashes and time"),
+                _legend(TOPIC_LEGEND),
+                _not_drawn(len(boxes)),
+                heading="Segments over key hashes and time",
+            ),
+            "sources": sources(
+                (
+                    "this topic",
+                    f"/api/v1/topics/{name}",
+                    "headgate_records_stored_total",
+                    f"headgate topic describe {name}",
+                ),
+                (
+                    "backlog",
+                    f"/api/v1/subscriptions?topic={name}",
+                    "headgate_backlog_records",
+                    f"headgate backlog {name}",
+                ),
+            ),
+        },
+    )
+
+
+def _source(source: str) -> str:
+    return f"External: its records are stored in {source or 'an unnamed source'}, and headgate coordinates the readers."
+
+
+def _not_drawn(segments: int) -> Html | None:
+    missing = segments - MAX_DRAWN_SEGMENTS
+    return None if missing <= 0 else element("p", f"{count(missing)} older segments are not drawn; the API lists all.")
+
+
+def _topic_box(segment: SegmentInfo, now_ms: int) -> Box:
+    records = count(segment.next_offset) + " records" if segment.label is None else f"source segment {segment.label}"
+    age = duration((now_ms - segment.created_at_ms) / 1000)
+    return Box(
+        segment=segment.segment,
+        first_hash=segment.first_hash,
+        last_hash=segment.last_hash,
+        created_at_ms=segment.created_at_ms,
+        sealed_at_ms=segment.sealed_at_ms if segment.state == "sealed" else None,
+        status=segment.state,
+        lines=(f"{segment.segment} · {records}", size(segment.size_bytes)),
+        title=f"segment {segment.segment}, {_hashes(segment)}, {segment.state}, {records}, created {age} ago",
+    )
+
+
+def _hashes(segment: SegmentInfo) -> str:
+    return f"hashes {segment.first_hash:04x}-{segment.last_hash:04x}"
+
+
+def _subscriptions(subscriptions: Sequence[SubscriptionSummary]) -> Html:
+    if not subscriptions:
+        return element("p", "No subscription yet. The first consumer of a subscription creates it.")
+    columns = (
+        Column("subscription"),
+        Column("type"),
+        Column("backlog", number=True),
+        Column("acknowledged", number=True),
+        Column("drained in", number=True),
+        Column("blocked", number=True),
+        Column("draining", number=True, minor=True),
+        Column("consumers", number=True, minor=True),
+    )
+    rows = (
+        (
+            link(each.subscription, "topics", each.topic, "subscriptions", each.subscription),
+            each.type or UNKNOWN,
+            "not tracked" if each.outlook == "not_tracked" else count(each.backlog_records),
+            rate(each.acknowledged_per_second),
+            outlook(each),
+            element("span", count(each.blocked_segments), class_="badge blocked") if each.blocked_segments else "0",
+            count(each.draining_segments),
+            _consumers_text(each),
+        )
+        for each in subscriptions
+    )
+    return table("Subscriptions of the topic", columns, rows)
+
+
+def _consumers_text(summary: SubscriptionSummary) -> str:
+    gone = f" + {count(summary.disconnected_consumers)} gone" if summary.disconnected_consumers else ""
+    return f"{count(summary.connected_consumers)}{gone}"
+
+
+def outlook(summary: SubscriptionSummary) -> str:
+    """Return when the backlog is drained, at the present rates."""
+    match summary.outlook:
+        case "empty":
+            return "now"
+        case "shrinking":
+            return duration(summary.drained_in_seconds)
+        case "never":
+            return "never"
+        case _:
+            return UNKNOWN
+
+
+# One subscription
+
+
+def subscription_page(document: SubscriptionDocument) -> Page:
+    """Return the page of one subscription."""
+    found, now_ms = document.subscription, document.as_of_ms
+    topic, name = found.topic, found.subscription
+    path = f"/api/v1/topics/{topic}/subscriptions/{name}"
+    return Page(
+        title=f"Subscription {name} of {topic}",
+        heading=f"Subscription {name}",
+        as_of_ms=now_ms,
+        crumbs=((topic, ("topics", topic)), (name, ("topics", topic, "subscriptions", name))),
+        parts={
+            "totals": part("totals", _totals(document)),
+            "waiting": part("waiting", _waiting(document), heading="What waits"),
+            "layout": part("layout", *_layout(document), heading="Segments over key hashes and time"),
+            "consumers": part(
+                "consumers",
+                _consumers(document),
+                bucket_bars(document.subscription.segments),
+                heading="Consumers",
+            ),
+            "rates": charts(document.history),
+            "segments": part("segments", _segments(document)),
+            "sources": sources(
+                (
+                    "this subscription",
+                    path,
+                    "headgate_backlog_records",
+                    f"headgate backlog {topic} {name} --segments",
+                ),
+                ("why", path, "headgate_segments_blocked", f"headgate explain {topic} {name}"),
+            ),
+        },
+    )
+
+
+def _totals(document: SubscriptionDocument) -> Html:
+    summary, backlog, now_ms = document.summary, document.backlog, document.as_of_ms
+    oldest = None if summary.oldest_ms is None else (now_ms - summary.oldest_ms) / 1000
+    counted = "Spark has not counted"
+    if backlog.counted_by == "spark":
+        counted = f"Spark counted {duration(max(0, now_ms - backlog.as_of_ms) / 1000)} ago"
+    order, balance = document.subscription.order, document.subscription.balance
+    return tiles(
+        (
+            "Type",
+            summary.type or "unknown",
+            f"order {order}, balanced by {balance}",
+        ),
+        (
+            "Backlog",
+            "not tracked" if summary.outlook == "not_tracked" else count(summary.backlog_records),
+            "records" if oldest is None else f"records, the oldest {duration(oldest)} old",
+        ),
+        (
+            "Stored",
+            rate(summary.stored_per_second),
+            counted,
+        ),
+        ("Acknowledged", rate(summary.acknowledged_per_second), ""),
+        ("Drained in", outlook(summary), "at these rates"),
+        (
+            "Blocked",
+            count(summary.blocked_segments),
+            f"segments, longest for {duration(age_seconds(summary.blocked_since_ms, document.as_of_ms))}"
+            if summary.blocked_segments
+            else "nothing waits",
+        ),
+    )
+
+
+def _waiting(document: SubscriptionDocument) -> Html:
+    """Return which segments are blocked, by what, and for how long."""
+    blocked = [each for each in document.subscription.segments if each.status == "blocked"]
+    unknown = document.summary.unknown_reason
+    reason = element("p", badge("degraded"), f" The backlog is not fully known: {unknown}.") if unknown else None
+    if not blocked:
+        return element("div", element("p", badge("ok"), " No segment is blocked."), reason)
+    holders = {each.segment: _holder(each) for each in document.subscription.segments}
+    waiting_for: dict[tuple[SegmentId, ...], list[SegmentId]] = {}
+    for each in blocked:
+        waiting_for.setdefault(each.blocked_by, []).append(each.segment)
+    draining = {each.segment: each for each in document.draining}
+    items = [
+        element(
+            "li",
+            badge("blocked"),
+            f" {_listed(segments)} wait{'s' if len(segments) == 1 else ''} for {_listed(ancestors)}: ",
+            "; ".join(_drain_text(ancestor, draining.get(ancestor), holders) for ancestor in ancestors[:5]),
+        )
+        for ancestors, segments in list(waiting_for.items())[:MAX_ROWS]
+    ]
+    return element("div", element("ul", *items, class_="problems"), element("p", _next_check(document)), reason)
+
+
+def _listed(segments: Sequence[int], shown: int = 8) -> str:
+    more = f" and {count(len(segments) - shown)} more" if len(segments) > shown else ""
+    return f"segment{'' if len(segments) == 1 else 's'} {', '.join(map(str, segments[:shown]))}{more}"
+
+
+def _drain_text(segment: SegmentId, draining: DrainingSegment | None, holders: Mapping[SegmentId, str]) -> str:
+    holder = holders.get(segment, "")
+    reader = f", read by {holder}" if holder else ", held by no consumer"
+    if draining is None or draining.backlog_records is None:
+        return f"{segment} is not drained{reader}"
+    if draining.backlog_records == 0:
+        return f"{segment} is acknowledged, and its drain check is due"
+    noun = "record" if draining.backlog_records == 1 else "records"
+    left = f"{segment} has {count(draining.backlog_records)} {noun} left{reader}"
+    if not draining.acknowledged_per_second:
+        return f"{left}, nothing acknowledged lately"
+    expected = draining.expected_seconds
+    time_left = "time left unknown" if expected is None else f"about {duration(expected)}"
+    return f"{left}, {rate(draining.acknowledged_per_second)}, {time_left}"
+
+
+def _next_check(document: SubscriptionDocument) -> str:
+    wait = document.next_drain_check_seconds
+    text = "No drain check is scheduled."
+    if wait is not None:
+        text = f"The next drain check runs in {duration(wait)}." if wait else "A drain check is running."
+    return (
+        text if document.drain_problem is None else f"Drain checks are not answered: {document.drain_problem}. {text}"
+    )
+
+
+def _holder(assignment: SegmentAssignment) -> str:
+    names = {each.consumer for each in assignment.bucket_ranges if each.consumer}
+    if len(names) > 1:
+        return f"{len(names)} consumers"
+    return assignment.consumer or next(iter(names), "")
+
+
+def _layout(document: SubscriptionDocument) -> Iterable[Html | None]:
+    assignments = {each.segment: each for each in document.subscription.segments}
+    draining = {each.segment: each for each in document.draining}
+    boxes = [
+        _box(each, assignments[each.segment], draining.get(each.segment), document.as_of_ms)
+        for each in document.layout
+        if each.segment in assignments
+    ]
+    open_boxes = [each for each in boxes if each.status != "drained"]
+    name = f"Segments of subscription {document.subscription.subscription} over key hashes and time"
+    yield drawing(open_boxes, document.as_of_ms, name)
+    yield _legend(LEGEND)
+    yield _not_drawn(len(open_boxes))
+    drained = len(boxes) - len(open_boxes)
+    if drained:
+        yield element(
+            "details",
+            element("summary", f"{plural(drained, 'drained segment')}, folded away"),
+            drawing(boxes, document.as_of_ms, f"{name}, with drained ones"),
+            id="drained",
+        )
+
+
+def _box(segment: SegmentInfo, progress: SegmentAssignment, draining: DrainingSegment | None, now_ms: int) -> Box:
+    active = segment.state == "active"
+    holder = _holder(progress)
+    status = "active" if active else "draining"
+    if progress.status in {"blocked", "drained", "waiting"}:
+        status = progress.status
+    behind = ready = ""
+    if progress.unacknowledged is not None:
+        behind = f"{count(progress.unacknowledged, estimated=progress.estimated)} behind"
+        if status == "draining" and progress.unacknowledged == 0:
+            behind = "acknowledged, drain check due"
+    if draining is not None and draining.expected_seconds:
+        ready = f"about {duration(draining.expected_seconds)} left"
+    lines: tuple[str, ...]
+    match status:
+        case "blocked":
+            lines = (f"{segment.segment} · waits for {', '.join(map(str, progress.blocked_by))}", behind)
+        case "drained":
+            lines = (f"{segment.segment} · drained",)
+        case "waiting":
+            lines = (f"{segment.segment} · no consumer", behind)
+        case _:
+            lines = (f"{segment.segment} · {holder or progress.status}", behind, ready)
+    known = [
+        f"segment {segment.segment}" + ("" if segment.label is None else f" ({segment.label})"),
+        _hashes(segment),
+        f"{segment.state}, {status}",
+        f"read by {holder}" if holder else "",
+        behind,
+        ready,
+        f"waits for {', '.join(map(str, progress.blocked_by))}" if progress.blocked_by else "",
+        f"created {duration((now_ms - segment.created_at_ms) / 1000)} ago",
+    ]
+    records = segment.next_offset
+    done = None if progress.unacknowledged is None or not records else 1 - progress.unacknowledged / records
+    return Box(
+        segment=segment.segment,
+        first_hash=segment.first_hash,
+        last_hash=segment.last_hash,
+        created_at_ms=segment.created_at_ms,
+        sealed_at_ms=None if active else segment.sealed_at_ms,
+        status=status,
+        lines=lines,
+        title=", ".join(filter(None, known)),
+        acknowledged=None if done is None else max(0.0, done),
+    )
+
+
+def _legend(entries: Mapping[str, str]) -> Html:
+    return element(
+        "ul",
+        *(element("li", _swatch(name), f" {text}") for name, text in entries.items()),
+        class_="legend",
+        aria_label="Legend",
+    )
+
+
+def _swatch(name: str) -> Html:
+    box = element("rect", x=1, y=1, width=18, height=10, rx=2, class_="box")
+    return element("svg", element("g", box, class_=name), viewBox="0 0 20 12", width=20, height=12, aria_hidden="true")
+
+
+def _consumers(document: SubscriptionDocument) -> Html:
+    consumers = document.subscription.consumers
+    if not consumers:
+        return element("p", "No consumer is registered.")
+    gone = {each.consumer: each.disconnected_at_ms for each in document.grace_periods}
+    columns = (
+        Column("consumer"),
+        Column("state"),
+        Column("segments"),
+        Column("last heard", number=True),
+        Column("started", number=True, minor=True),
+        Column("host", minor=True),
+        Column("version", minor=True),
+        Column("capacity", number=True, minor=True),
+    )
+    rows = [_consumer_row(each, gone.get(each.consumer), document.as_of_ms) for each in consumers[:MAX_ROWS]]
+    more = len(consumers) - len(rows)
+    return element(
+        "div",
+        table("Consumers of the subscription", columns, rows),
+        element("p", f"{count(more)} more; the API lists all.") if more else None,
+    )
+
+
+def _consumer_row(consumer: ConsumerInfo, gone_at_ms: int | None, now_ms: int) -> Sequence[object]:
+    state: Html = badge("connected")
+    if gone_at_ms is not None:
+        state = element("span", f"disconnected for {duration((now_ms - gone_at_ms) / 1000)}", class_="badge degraded")
+    parts = {each.segment: str(BucketRange(*each)) for each in consumer.bucket_ranges}
+    held = ", ".join(parts.get(segment, str(segment)) for segment in consumer.segments[:20])
+    more = ", …" if len(consumer.segments) > 20 else ""  # noqa: PLR2004
+    # The incarnation is the time at which the program started, by its own clock.
+    return (
+        consumer.consumer,
+        state,
+        held + more or f"none: {consumer.idle}",
+        UNKNOWN if consumer.last_heard_age_ms is None else f"{duration(consumer.last_heard_age_ms / 1000)} ago",
+        f"{duration(max(0, now_ms - consumer.incarnation) / 1000)} ago",
+        consumer.host or UNKNOWN,
+        consumer.version or UNKNOWN,
+        f"{consumer.capacity} %",
+    )
+
+
+def _segments(document: SubscriptionDocument) -> Html:
+    """Return the values of the drawing as a table, for readers that see no drawing."""
+    columns = (
+        Column("segment"),
+        Column("status"),
+        Column("consumer"),
+        Column("backlog", number=True),
+        Column("acknowledged to", number=True, minor=True),
+        Column("end", number=True, minor=True),
+        Column("blocked by", minor=True),
+        Column("hashes", minor=True),
+    )
+    hashes = {each.segment: f"{each.first_hash:04x}-{each.last_hash:04x}" for each in document.layout}
+    listed = sorted(document.subscription.segments, key=lambda each: (each.status == "drained", each.segment))
+    rows = [
+        (
+            str(each.segment) if each.label is None else f"{each.segment} {each.label}",
+            badge(each.status),
+            _holder(each),
+            count(each.unacknowledged, estimated=each.estimated),
+            count(each.acknowledged_offset),
+            count(each.next_offset),
+            ", ".join(map(str, each.blocked_by)),
+            hashes.get(each.segment, ""),
+        )
+        for each in listed[:MAX_ROWS]
+    ]
+    more = len(listed) - len(rows)
+    return element(
+        "details",
+        element("summary", "All segments as a table"),
+        table("Segments of the subscription", columns, rows),
+        element("p", f"{count(more)} more; the API lists all.") if more else None,
+        id="all-segments",
+    )

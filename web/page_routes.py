@@ -1,0 +1,114 @@
+"""Serves the status page: its documents, its files, and the streams that keep it current.
+
+Pages are rendered in a worker thread from the documents of the API.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from aiohttp import web
+from yarl import URL
+
+from metrics.events import Observer
+from web.api.query import InvalidQueryError, Query, topic_page
+from web.api.source import NotAnsweredError, StatusSource, UnknownNameError
+from web.bodies import send_body
+from web.live_stream import LivePages
+from web.page import topics
+from web.page.markup import element
+from web.page.overview import TOPIC_ROWS, overview_page, topics_page
+from web.page.shell import Page, Surroundings, whole_page
+from web.page.tables import part
+from web.static_files import StaticFiles
+
+MAX_PATH: Final = 1000
+PATHS: Final = ("/", "/topics", "/topics/{topic}", "/topics/{topic}/subscriptions/{subscription}")
+
+
+class StatusPages:
+    """The handlers of the status page."""
+
+    def __init__(
+        self,
+        source: StatusSource,
+        *,
+        daemon: str,
+        cluster: str,
+        version: str,
+        runbook_url: str | None,
+        observer: Observer,
+        may_read: Callable[[web.Request], bool],
+        interval_seconds: float,
+    ) -> None:
+        """``may_read``: whether the token of a request is accepted now."""
+        self._source = source
+        self._runbook_url = runbook_url
+        self._may_read = may_read
+        self._static = StaticFiles()
+        self._around = Surroundings(daemon=daemon, cluster=cluster, version=version, assets=self._static.urls)
+        self._live = LivePages(self._render, version=version, observer=observer, interval_seconds=interval_seconds)
+
+    def add_routes(self, router: web.UrlDispatcher) -> None:
+        for path in PATHS:
+            router.add_get(path, self._page)
+        router.add_get("/static/{name}", self._static.handle)
+        router.add_get("/events", self._events, allow_head=False)
+
+    async def close(self) -> None:
+        """End all streams."""
+        await self._live.close()
+
+    async def _page(self, request: web.Request) -> web.StreamResponse:
+        path, status = request.path_qs, 200
+        try:
+            page = await self._render(path)
+        except UnknownNameError as error:
+            page, status = _problem("There is no such page", str(error), live=False), 404
+        except InvalidQueryError as error:
+            page, status = _problem("There is no such page", str(error), live=False), 400
+        except NotAnsweredError as error:
+            page, status = _problem("No answer", f"{error} This page loads again when there is one.", live=True), 503
+        body = await asyncio.to_thread(lambda: whole_page(page, path, self._around).encode())
+        return await send_body(request, body, "text/html", "utf-8", status)
+
+    async def _events(self, request: web.Request) -> web.StreamResponse:
+        path = request.query.get("page", "/")
+        if not path.startswith("/") or len(path) > MAX_PATH:
+            return web.Response(status=400, text="page: give the path of a page of this daemon\n")
+        return await self._live.stream(request, path, lambda: self._may_read(request))
+
+    async def _render(self, path: str) -> Page:
+        """Return the page at ``path``. Raises UnknownNameError, NotAnsweredError or InvalidQueryError."""
+        try:
+            url = URL(path)
+        except ValueError:
+            raise InvalidQueryError(f"{path[:100]!r} is no path") from None
+        match [each for each in url.parts if each != "/"]:
+            case [""] | []:
+                overview = await self._source.overview()
+                return await asyncio.to_thread(overview_page, overview, self._runbook_url)
+            case ["topics"]:
+                query = Query(
+                    limit=TOPIC_ROWS, after=url.query.get("after", ""), contains=url.query.get("contains", "")
+                )
+                overview = await self._source.overview()
+                return await asyncio.to_thread(
+                    lambda: topics_page(
+                        topic_page(overview.topics, query, overview.cluster.as_of_ms), query.contains, query.after
+                    )
+                )
+            case ["topics", topic]:
+                return await asyncio.to_thread(topics.topic_page, await self._source.topic(topic, own=False))
+            case ["topics", topic, "subscriptions", subscription]:
+                document = await self._source.subscription(topic, subscription, own=False)
+                return await asyncio.to_thread(topics.subscription_page, document)
+            case _:
+                raise UnknownNameError(f"there is no page {path[:100]!r}")
+
+
+def _problem(title: str, text: str, *, live: bool) -> Page:
+    content = part("problem", element("p", text), element("p", element("a", "Overview", href="/")))
+    return Page(title=title, as_of_ms=0, parts={"problem": content}, live=live)

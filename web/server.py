@@ -1,0 +1,251 @@
+"""Serves the daemon's metrics, probes and status over HTTP, read-only.
+
+    /metrics  Prometheus metrics
+    /livez    200 while the event loop runs, else 503; one line
+    /readyz   200 while this daemon is ready, degraded or not, else 503; with a token, components as JSON
+    /api/v1   the status of the cluster as JSON (web.api_routes)
+    /         the status page, its files and streams (web.page_routes)
+
+web.access decides which of them need a token, and web.listener speaks TLS. Metrics are
+rendered in a worker thread, because megabytes of text would block the loop, one rendering at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable
+from typing import Final, Self
+
+import msgspec
+from aiohttp import web
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import choose_encoder
+
+from headgate.errors import HeadgateError
+from metrics.events import Observer
+from metrics.health import Health
+from metrics.label_values import HttpDenial
+from web.access import CHALLENGES, HttpAccess, peer_token
+from web.api.openapi import ROOT
+from web.api.source import StatusSource
+from web.api_routes import HttpApi
+from web.denials import HttpDenials
+from web.listener import CLOSE_SECONDS, HANDSHAKE_SECONDS, MAX_CONNECTIONS, PAUSE_SECONDS, HttpListener
+from web.live_stream import INTERVAL_SECONDS
+from web.page_routes import StatusPages
+
+CLIENT_GONE: Final = 499
+"""Status of an answer that no client receives, as in the logs of nginx."""
+CACHE_SECONDS = 1.0
+"""How long a rendering is reused: far below any scrape interval."""
+KEEPALIVE_SECONDS = 15.0
+"""After this long, a connection without a complete request is closed."""
+
+HEADERS = {
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+        "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+    ),
+    "Referrer-Policy": "no-referrer",
+    "Server": "headgate",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+}
+
+
+class HttpServer:
+    """An async context manager: it serves from entry to exit."""
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        *,
+        registry: CollectorRegistry,
+        health: Callable[[], Health],
+        source: StatusSource,
+        observer: Observer,
+        daemon: str,
+        cluster: str,
+        version: str,
+        access: HttpAccess | None = None,
+        is_peer: Callable[[str], bool] = lambda _: False,
+        runbook_url: str | None = None,
+        interval_seconds: float = INTERVAL_SECONDS,
+        cache_seconds: float = CACHE_SECONDS,
+        max_connections: int = MAX_CONNECTIONS,
+        keepalive_seconds: float = KEEPALIVE_SECONDS,
+        handshake_seconds: float = HANDSHAKE_SECONDS,
+        pause_seconds: float = PAUSE_SECONDS,
+        close_seconds: float = CLOSE_SECONDS,
+    ) -> None:
+        """Prepare, without listening. Port 0 is any free port. Without ``access``, everything is open.
+
+        ``is_peer``: whether a token comes from another daemon of the cluster, which may read the API.
+        """
+        self.access = access or HttpAccess()
+        """The rules in force. They may be replaced at any time, for connections and requests from then on."""
+        self._host = host
+        self._port = port
+        self._registry = registry
+        self._health = health
+        self.is_peer = is_peer
+        """Like ``access``; the daemon sets it once it has joined its cluster."""
+        self._api = HttpApi(source, version)
+        self._pages = StatusPages(
+            source,
+            daemon=daemon,
+            cluster=cluster,
+            version=version,
+            runbook_url=runbook_url,
+            observer=observer,
+            may_read=lambda request: self._denial(request) is None,
+            interval_seconds=interval_seconds,
+        )
+        self._observer = observer
+        self._denials = HttpDenials(observer)
+        self._max_connections = max_connections
+        self._keepalive_seconds = keepalive_seconds
+        self._handshake_seconds = handshake_seconds
+        self._pause_seconds = pause_seconds
+        self._close_seconds = close_seconds
+        self._runner: web.AppRunner | None = None
+        self._listener: HttpListener | None = None
+        self._address = ""
+        self._cache_seconds = cache_seconds
+        self._rendering = asyncio.Lock()
+        self._rendered = ("", b"", 0.0)
+
+    @property
+    def address(self) -> str:
+        """``host:port`` of the listening socket; empty before entry."""
+        return self._address
+
+    async def __aenter__(self) -> Self:
+        """Listen; raises HeadgateError if that fails."""
+        app = web.Application(middlewares=[self._authorize])
+        app.on_response_prepare.append(_add_headers)
+        handlers: dict[str, Callable[[web.Request], Awaitable[web.StreamResponse]]] = {
+            "/livez": self._livez,
+            "/readyz": self._readyz,
+            "/metrics": self._metrics,
+        }
+        for path, handler in handlers.items():
+            app.router.add_get(path, handler)
+        self._api.add_routes(app.router)
+        self._pages.add_routes(app.router)
+        self._runner = runner = web.AppRunner(
+            app,
+            handle_signals=False,
+            access_log=None,
+            keepalive_timeout=self._keepalive_seconds,
+            shutdown_timeout=self._close_seconds,
+        )
+        await runner.setup()
+        assert runner.server is not None, "set up"
+        self._listener = HttpListener(
+            runner.server,
+            self._observer,
+            self._denials,
+            tls=lambda: self.access.tls,
+            max_connections=self._max_connections,
+            handshake_seconds=self._handshake_seconds,
+            slow_seconds=self._keepalive_seconds / 2,
+            pause_seconds=self._pause_seconds,
+            close_seconds=self._close_seconds,
+        )
+        try:
+            self._address = await self._listener.open(self._host, self._port)
+        except OSError as error:
+            await runner.cleanup()
+            raise HeadgateError(
+                f"$.http: cannot listen on {self._host}:{self._port}: {_reason(error)}; "
+                "choose another port, or 0 for any free one",
+            ) from None
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Stop listening, and wait up to ``close_seconds`` for open requests."""
+        if self._runner is not None and self._listener is not None:
+            await self._listener.close()
+            await self._pages.close()
+            await self._runner.cleanup()
+            self._runner = self._listener = None
+
+    @web.middleware
+    async def _authorize(
+        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    ) -> web.StreamResponse:
+        assert self._listener is not None, "it accepted the connection"
+        self._listener.request_arrived(request.protocol)
+        denial = self._denial(request)
+        if denial is None or self.access.is_open(request.path):
+            try:
+                return await handler(request)
+            except ConnectionError:
+                if request.transport is not None and not request.transport.is_closing():
+                    raise
+                # The client has gone, and reads no answer.
+                return web.Response(status=CLIENT_GONE)
+        self._denials.report(denial, request.remote or "")
+        response = web.Response(
+            text="a token is required: send it as Authorization: Bearer, or in a browser as the password\n", status=401
+        )
+        for challenge in CHALLENGES:
+            response.headers.add("WWW-Authenticate", challenge)
+        return response
+
+    def _denial(self, request: web.Request) -> HttpDenial | None:
+        authorization = request.headers.get("Authorization")
+        denial = self.access.denial(authorization)
+        if denial is not None and request.path.startswith(f"{ROOT}/") and self.is_peer(peer_token(authorization)):
+            return None
+        return denial
+
+    async def _livez(self, _: web.Request) -> web.Response:
+        health = self._health()
+        word = "alive" if health.live else "not alive"
+        return web.Response(text=f"{word}: {health.live_reason}\n", status=200 if health.live else 503)
+
+    async def _readyz(self, request: web.Request) -> web.Response:
+        health = self._health()
+        report = _health_report(health) if self._denial(request) is None else {"state": health.state}
+        return _json(report, 200 if health.ready else 503)
+
+    async def _metrics(self, request: web.Request) -> web.Response:
+        encode, content_type = choose_encoder(request.headers.get("Accept", ""))
+        loop = asyncio.get_running_loop()
+        async with self._rendering:
+            rendered_type, body, at = self._rendered
+            if rendered_type != content_type or loop.time() - at >= self._cache_seconds:
+                body = await asyncio.to_thread(encode, self._registry)
+                self._rendered = (content_type, body, loop.time())
+        return web.Response(body=body, headers={"Content-Type": content_type})
+
+
+def _health_report(health: Health) -> dict[str, object]:
+    return {
+        "state": health.state,
+        "live": health.live,
+        "components": {
+            component.name: {"state": component.state, "reason": component.reason} for component in health.components
+        },
+    }
+
+
+def _json(value: object, status: int) -> web.Response:
+    return web.Response(body=msgspec.json.encode(value) + b"\n", status=status, content_type="application/json")
+
+
+async def _add_headers(_: web.Request, response: web.StreamResponse) -> None:
+    cached = response.headers.get("Cache-Control")
+    response.headers.update(HEADERS)
+    if cached is not None:
+        response.headers["Cache-Control"] = cached
+
+
+def _reason(error: OSError) -> str:
+    """Return the operating system's message, without the sentence that asyncio adds."""
+    return os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
