@@ -30,9 +30,9 @@ ATTRIBUTES = 15
 MORE_ATTRIBUTES = {
     "ShardController": 33,
     "MqttTransport": 29,
-    "ShardLeader": 29,
     "ZooKeeperElections": 28,
     "Daemon": 27,
+    "ShardLeader": 24,
     "ShardSpreader": 24,
     "HttpServer": 21,
     "AssignmentReconciler": 19,

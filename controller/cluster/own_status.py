@@ -86,7 +86,7 @@ async def _topic_summary(
     own: list[SubscriptionSummary] = []
     counted = await _counted(leader, topic)
     stored = topic.external is None
-    records, size_bytes, rate = await leader.driver.complete(_amounts(topic, leader.now_ms()))
+    records, size_bytes, rate = await leader.driver.complete(_amounts(topic, leader.context.now_ms()))
     for subscription in list(topic.subscriptions.values()):
         coordinator = leader.subscription_registry.find(subscription.subscription_id)
         if coordinator is not None:
@@ -213,7 +213,7 @@ async def topic_document(instance: str, leader: ShardLeader, name: str) -> Topic
     topic = _find(leader, name)
     summary, own = await _topic_summary(instance, leader, topic)
     return TopicDocument(
-        as_of_ms=leader.now_ms(),
+        as_of_ms=leader.context.now_ms(),
         daemon=instance,
         summary=summary,
         topic=topic_commands.describe(topic, leader.state.shard),
@@ -231,16 +231,16 @@ async def subscription_document(
     if found is None or coordinator is None:
         raise UnknownNameError(f"topic {name!r} has no subscription {subscription!r}")
     counted = (await _counted(leader, topic)).get((name, subscription))
-    _, _, rate = await leader.driver.complete(_amounts(topic, leader.now_ms()))
+    _, _, rate = await leader.driver.complete(_amounts(topic, leader.context.now_ms()))
     own = rate if topic.external is None else None
     summary = await leader.driver.complete(_subscription_summary(instance, topic, found, coordinator, counted, own))
     (backlog,) = await leader.backlogs.latest(lambda *each: each == (name, subscription)) or (None,)
     if backlog is None:
         raise UnknownNameError(f"subscription {subscription!r} of topic {name!r} has just been deleted")
     described = await leader.driver.complete(coordinator.describe_in_steps())
-    context = coordinator.explanation_context(leader.drain_problem())
+    context = coordinator.explanation_context(leader.context.drain_problem())
     return SubscriptionDocument(
-        as_of_ms=leader.now_ms(),
+        as_of_ms=leader.context.now_ms(),
         daemon=instance,
         summary=summary,
         subscription=described,

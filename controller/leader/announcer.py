@@ -16,11 +16,13 @@ import msgspec
 import structlog
 
 from controller.chunk_writer.group_commit import GroupCommit
+from controller.leader.context import LeaderContext
 from headgate.log.report_limit import ReportLimit
 from headgate.protocol import messages as m
 from metrics import events
 from shard.requests.handlers import AfterBarrier, AfterChunk, Outcome
 from shard.state.dedup_window import WINDOW
+from shard.state.shard_state import ShardState
 
 CORRECTION_INTERVAL_SECONDS: Final = 1.0
 """Between two corrections, so that two programs that replace each other's announcement do so slowly."""
@@ -34,23 +36,24 @@ class Announcer:
 
     def __init__(
         self,
+        state: ShardState,
+        context: LeaderContext,
+        commit: GroupCommit,
         *,
-        shard: int,
-        leader_epoch: int,
-        instance: str,
-        pipelining: bool,
         publish: Callable[[m.LeaderAnnouncement], None],
         serving: Callable[[], bool],
-        commit: GroupCommit,
-        observer: events.Observer,
     ) -> None:
         self._announcement = m.LeaderAnnouncement(
-            shard=shard, leader_epoch=leader_epoch, instance=instance, pipelining=pipelining, window=WINDOW
+            shard=state.shard,
+            leader_epoch=state.leader_epoch,
+            instance=context.instance,
+            pipelining=context.ingest.pipelining,
+            window=WINDOW,
         )
         self._publish = publish
         self._serving = serving
         self._commit = commit
-        self._observer = observer
+        self._observer = context.observer
         self._own: set[bytes] = set()
         """Payloads that this leader has published; the broker returns each."""
         self._correcting = False
@@ -82,11 +85,8 @@ class Announcer:
             return
         self._correcting = True
         loop = asyncio.get_running_loop()
-        loop.call_at(
-            max(loop.time(), self._corrected_at + CORRECTION_INTERVAL_SECONDS),
-            self._commit.after_barrier,
-            self._correct,
-        )
+        due_at = max(loop.time(), self._corrected_at + CORRECTION_INTERVAL_SECONDS)
+        loop.call_at(due_at, self._commit.after_barrier, self._correct)
 
     def _correct(self) -> None:
         now = asyncio.get_running_loop().time()

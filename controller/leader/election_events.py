@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
 
 from controller.leader.shard_controller import ShardController
 from controller.leadership.election import (
@@ -20,6 +21,14 @@ from controller.leadership.election import (
 from controller.leadership.policy.shard_leaders import ShardLeaders
 from controller.leadership.policy.transitions import Event
 
+EVENTS: Final[Mapping[type[ElectionEvent], Event]] = {
+    Acquired: Event.LOCK_ACQUIRED,
+    Released: Event.LOCK_LOST,
+    Nominated: Event.NOMINATED,
+    SuccessorReady: Event.SUCCESSOR_READY,
+    SuccessorLeft: Event.SUCCESSOR_LEFT,
+}
+
 
 class ElectionEvents:
     """The events of one daemon."""
@@ -35,18 +44,9 @@ class ElectionEvents:
 
     def handle(self, event: ElectionEvent) -> None:
         """Post an event to its shard, or to all shards."""
-        controllers = self._controllers()
         match event:
-            case Acquired(shard):
-                controllers[shard].post(Event.LOCK_ACQUIRED)
-            case Released(shard):
-                controllers[shard].post(Event.LOCK_LOST)
-            case Nominated(shard):
-                controllers[shard].post(Event.NOMINATED)
-            case SuccessorReady(shard):
-                controllers[shard].post(Event.SUCCESSOR_READY)
-            case SuccessorLeft(shard):
-                controllers[shard].post(Event.SUCCESSOR_LEFT)
+            case Acquired() | Released() | Nominated() | SuccessorReady() | SuccessorLeft():
+                self._controllers()[event.shard].post(EVENTS[type(event)])
             case HolderChanged(shard, instance):
                 self._leaders.lock_held(shard, instance)
             case Suspended():
@@ -59,8 +59,6 @@ class ElectionEvents:
                     self._suspended.cancel()
                     self._suspended = None
                 self._post_to_all(Event.CONTACT_REGAINED)
-            case _:
-                pass
 
     def _post_to_all(self, event: Event) -> None:
         for controller in self._controllers():

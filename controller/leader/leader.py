@@ -80,11 +80,7 @@ class ShardLeader:
         self.state = state
         self.leader_epoch = state.leader_epoch
         self._shard = state.shard
-        self._context = context
-        self._transport = context.transport
-        self._access = context.access
-        self._ingest = context.ingest
-        self._observer = context.observer
+        self.context = context
         self._delayed: set[asyncio.TimerHandle] = set()
         self._broker_lost_at: float | None = None
         self._began_at = asyncio.get_running_loop().time()
@@ -92,17 +88,26 @@ class ShardLeader:
         self.arrived_cost = 0
         """Sum of `message_cost` of the requests of this term; `DeviceIntake` counts the messages of devices."""
         self._serving = False
-        self._failure: BaseException | None = None
-        self._failed = asyncio.Event()
+        self._bug: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Gets the exception of a message handler: the transport, which called the handler, could not handle it."""
         self.driver = StepDriver(context.turn_budget)
         self.waiting_requests = RequestQueue(self.driver)
         """Requests that are answered in steps."""
         self.autoscaler = self._autoscaler()
         self.commit = self._group_commit(yields_to_contender)
-        self._outbox = self._new_outbox()
-        self.announcer = self._announcer()
+        self._outbox = Outbox(state, context, self.commit, delay_seconds=self._delay_seconds)
+        self.announcer = Announcer(
+            state, context, self.commit, publish=self._outbox.announce_leader, serving=lambda: self._serving
+        )
         self.pruner = self._pruner()
-        self.subscription_registry = self._subscription_registry()
+        self.subscription_registry = SubscriptionRegistry(
+            state=state,
+            context=context,
+            commit=self.commit,
+            driver=self.driver,
+            push=self._outbox.push,
+            limits_of=self._limits_of,
+        )
         self.devices = DeviceIntake(
             cluster=context.cluster,
             state=state,
@@ -129,44 +134,20 @@ class ShardLeader:
         return Autoscaler(
             state=self.state,
             apply_entries=self._apply_entries,
-            settings=self._context.scaling,
-            observer=self._observer,
-            now_ms=self._context.now_ms,
+            settings=self.context.scaling,
+            observer=self.context.observer,
+            now_ms=self.context.now_ms,
             limits_of=self._limits_of,
-        )
-
-    def _new_outbox(self) -> Outbox:
-        return Outbox(
-            cluster=self._context.cluster,
-            shard=self._shard,
-            leader_epoch=self.leader_epoch,
-            instance=self._context.instance,
-            transport=self._transport,
-            commit=self.commit,
-            observer=self._observer,
-            delay_seconds=self._delay_seconds,
-        )
-
-    def _announcer(self) -> Announcer:
-        return Announcer(
-            shard=self._shard,
-            leader_epoch=self.leader_epoch,
-            instance=self._context.instance,
-            pipelining=self._ingest.pipelining,
-            publish=self._outbox.announce_leader,
-            serving=lambda: self._serving,
-            commit=self.commit,
-            observer=self._observer,
         )
 
     def _group_commit(self, yields_to_contender: Callable[[], bool]) -> GroupCommit:
         return GroupCommit(
-            self._context.ledger,
+            self.context.ledger,
             self.state,
-            now_ms=self._context.now_ms,
-            observer=self._observer,
-            write_timeout_seconds=self._context.ingest.write_timeout_seconds,
-            unreachable_seconds=self._context.ingest.unreachable_seconds,
+            now_ms=self.context.now_ms,
+            observer=self.context.observer,
+            write_timeout_seconds=self.context.ingest.write_timeout_seconds,
+            unreachable_seconds=self.context.ingest.unreachable_seconds,
             yields_to_contender=yields_to_contender,
             on_durable=lambda number: self._outbox.announce_head(number),  # noqa: PLW0108 - created later
             on_records=self.autoscaler.sample,
@@ -178,31 +159,16 @@ class ShardLeader:
             commit=self.commit,
             apply_entries=self._apply_entries,
             take_steps=self.driver.complete,
-            delete_data=self._context.delete_data,
-            settings=self._context.retention,
-            observer=self._observer,
-            now_ms=self._context.now_ms,
-            rng=self._context.rng,
-            interval_seconds=self._context.prune_interval_seconds,
-        )
-
-    def _subscription_registry(self) -> SubscriptionRegistry:
-        return SubscriptionRegistry(
-            state=self.state,
-            commit=self.commit,
-            driver=self.driver,
-            push=self._outbox.push,
-            settings=self._context.subscriptions,
-            observer=self._observer,
-            drain_checker=self._context.drain_checker,
-            drain_problem=self._context.drain_problem,
-            limits_of=self._limits_of,
-            now_ms=self._context.now_ms,
-            rng=self._context.rng,
+            delete_data=self.context.delete_data,
+            settings=self.context.retention,
+            observer=self.context.observer,
+            now_ms=self.context.now_ms,
+            rng=self.context.rng,
+            interval_seconds=self.context.prune_interval_seconds,
         )
 
     def _trimmer(self) -> Trimmer:
-        context = self._context
+        context = self.context
         return Trimmer(
             context.ledger,
             self.state,
@@ -215,7 +181,9 @@ class ShardLeader:
 
     def _all_handlers(self) -> dict[type[m.RequestBody], Handler]:
         registrations = [
-            *producer_commands.commands(self._ingest.max_named_producers, self._context.new_producer_id, self.state),
+            *producer_commands.commands(
+                self.context.ingest.max_named_producers, self.context.new_producer_id, self.state
+            ),
             *topic_commands.COMMANDS,
             *topic_import.COMMANDS,
             *subscription_commands.COMMANDS,
@@ -233,22 +201,22 @@ class ShardLeader:
 
     async def serve(self) -> None:
         """Lead until the term ends; raises TermEndedError, or the exception of a bug. Cancel it to stop at once."""
-        requests = m.requests_filter(self._context.cluster, self._shard)
+        requests = m.requests_filter(self.context.cluster, self._shard)
         self._serving = True
         try:
             await self.driver.complete(self.subscription_registry.restore())
-            await self._transport.subscribe(requests, self._on_request)
-            self.connection_changed(self._transport.connected)
+            await self.context.transport.subscribe(requests, self._on_request)
+            self.connection_changed(self.context.transport.connected)
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self.commit.run(), name=f"commit-{self._shard}")
                 tasks.create_task(self.driver.run(), name=f"steps-{self._shard}")
                 tasks.create_task(self._run_timers(), name=f"timers-{self._shard}")
                 tasks.create_task(self.pruner.run(), name=f"prune-{self._shard}")
                 tasks.create_task(self.backlogs.run(), name=f"backlogs-{self._shard}")
-                tasks.create_task(self._raise_handler_failure(), name=f"failure-{self._shard}")
+                tasks.create_task(asyncio.wait_for(self._bug, timeout=None), name=f"failure-{self._shard}")
                 tasks.create_task(self.trimmer.run(), name=f"trim-{self._shard}")
-                if self._context.open_session is not None:
-                    opening = partial(self._context.open_session, self._shard, self._on_delivery)
+                if self.context.open_session is not None:
+                    opening = partial(self.context.open_session, self._shard, self._on_delivery)
                     tasks.create_task(self.devices.subscriptions.run(opening), name=f"devices-{self._shard}")
         except BaseExceptionGroup as group:
             ended, bugs = group.split(TermEndedError)
@@ -263,7 +231,7 @@ class ShardLeader:
             await self.cluster_answers.close()
             await self._operators.close()
             await self.subscription_registry.close()
-            await self._transport.unsubscribe(requests)
+            await self.context.transport.unsubscribe(requests)
 
     async def hand_over(self) -> None:
         """Stop accepting requests, and wait until everything accepted is durable."""
@@ -298,16 +266,10 @@ class ShardLeader:
             return
         try:
             handle(arrival)
-        except Exception as error:  # noqa: BLE001 - a bug; `_raise_handler_failure` ends the term and the process
-            self._failure = error
+        except Exception as error:  # noqa: BLE001 - a bug; it ends the term and the process
             self._serving = False
-            self._failed.set()
-
-    async def _raise_handler_failure(self) -> None:
-        """Raise the exception of a message handler: the transport, which called the handler, could not handle it."""
-        await self._failed.wait()
-        assert self._failure is not None, "woken without a failure"
-        raise self._failure
+            if not self._bug.done():
+                self._bug.set_exception(error)
 
     def _handle_request(self, message: tuple[str, bytes]) -> None:
         topic, payload = message
@@ -318,7 +280,7 @@ class ShardLeader:
         self.driver.charge(len(payload) // BYTES_PER_COST)
         request = read_request(payload, sender)
         if isinstance(request, Malformed):
-            self._observer.observe(events.MalformedMessageReceived(reason=request.kind))
+            self.context.observer.observe(events.MalformedMessageReceived(reason=request.kind))
             log.debug("request.malformed", shard=self._shard, reason=request.reason, size_bytes=len(payload))
             if request.address is not None:
                 self._outbox.refuse(request.address, Refusal("invalid", request.reason))
@@ -331,13 +293,13 @@ class ShardLeader:
             return
         denied: Refusal | None = None
         if not isinstance(request.body, m.ProduceBatch):  # `judge_batch` judges the right to one among its rows.
-            denied = refuse_access(self._access.rules, m.user_of(request.client_id), request.body)
+            denied = refuse_access(self.context.access.rules, m.user_of(request.client_id), request.body)
         self._carry_out(request, denied or self._handlers[type(request.body)](request, self.state))
 
     def _admit(self, sender: str, payload: bytes) -> bool:
         """Return whether to read the request. One beyond the rates of its user costs as little as possible."""
         full = self._outbox.delayed.full(m.user_of(sender))
-        over = self._access.admit(sender, len(payload), asyncio.get_running_loop().time(), full=full)
+        over = self.context.access.admit(sender, len(payload), asyncio.get_running_loop().time(), full=full)
         if over is None:
             return True
         address = read_request_id(payload, sender) if over.answered else None
@@ -348,14 +310,14 @@ class ShardLeader:
     def _refuse_unread(self, request: m.Request, refusal: Refusal) -> None:
         """Refuse a request for another term, one that is too late, or one of a consumer of another history."""
         if isinstance(request.body, m.ProduceBatch):
-            self._observer.observe(events.BatchJudged(shard=self._shard, verdict=refusal.verdict))
+            self.context.observer.observe(events.BatchJudged(shard=self._shard, verdict=refusal.verdict))
         if not refusal.delayed:
             self._outbox.refuse(request, refusal)
             return
-        self._observer.observe(events.RequestWithoutEpochRejected(shard=self._shard))
+        self.context.observer.observe(events.RequestWithoutEpochRejected(shard=self._shard))
         if len(self._delayed) < MAX_DELAYED_REFUSALS:
             loop = asyncio.get_running_loop()
-            delay_seconds = self._ingest.missing_epoch_rejection_delay_seconds
+            delay_seconds = self.context.ingest.missing_epoch_rejection_delay_seconds
             handle = loop.call_later(delay_seconds, self._outbox.refuse, request, refusal)
             self._delayed = {waiting for waiting in self._delayed if waiting.when() > loop.time()} | {handle}
 
@@ -364,7 +326,7 @@ class ShardLeader:
         match outcome:
             case Refusal():
                 now = asyncio.get_running_loop().time()
-                self._access.report_refused(request.client_id, type(request.body).__name__, outcome, now)
+                self.context.access.report_refused(request.client_id, type(request.body).__name__, outcome, now)
                 self._outbox.refuse(request, outcome)
             case AfterChunk(chunk, body):
                 self._outbox.reply(request, body, chunk)
@@ -405,7 +367,7 @@ class ShardLeader:
         for entry in entries:
             if isinstance(entry, e.SegmentSplit | e.SegmentsMerged):
                 kind: LayoutChangeKind = "split" if isinstance(entry, e.SegmentSplit) else "merge"
-                self._observer.observe(events.LayoutChanged(kind=kind, reason="command"))
+                self.context.observer.observe(events.LayoutChanged(kind=kind, reason="command"))
 
     def _apply_entries(self, entries: Sequence[e.AnyEntry]) -> None:
         self.subscription_registry.before_entries(entries)
@@ -416,7 +378,7 @@ class ShardLeader:
 
     def _handle_batch(self, batch: m.ProduceBatch, address: str) -> Outcome:
         judgement = judge_batch(
-            batch, self.state, self.commit.durable, user=m.user_of(address), rules=self._access.rules
+            batch, self.state, self.commit.durable, user=m.user_of(address), rules=self.context.access.rules
         )
         outcome: Outcome
         verdict: BatchVerdict
@@ -429,12 +391,12 @@ class ShardLeader:
                 verdict = outcome.verdict if isinstance(outcome, Refusal) else "accept"
             case Refusal():
                 verdict, outcome = judgement.verdict, judgement
-        self._observer.observe(events.BatchJudged(shard=self._shard, verdict=verdict))
+        self.context.observer.observe(events.BatchJudged(shard=self._shard, verdict=verdict))
         return outcome
 
     def _store(self, batch: m.ProduceBatch) -> m.Committed | Refusal:
-        if self.commit.queued_bytes > self._ingest.queue_bytes:
-            return Refusal("unavailable", f"more than {self._ingest.queue_bytes} bytes wait to be written")
+        if self.commit.queued_bytes > self.context.ingest.queue_bytes:
+            return Refusal("unavailable", f"more than {self.context.ingest.queue_bytes} bytes wait to be written")
         entry, records = route_batch(self.state.topics[batch.topic], batch)
         self.commit.propose_records(entry, records)
         self.commit.batch_accepted()
@@ -450,17 +412,17 @@ class ShardLeader:
     async def _run_timers(self) -> None:
         """Check deadlines, the broker connection, and for a successor while idle."""
         loop, checked_at = asyncio.get_running_loop(), asyncio.get_running_loop().time()
-        durations = self._ingest.unreachable_seconds, *self._context.subscriptions.deadline_seconds
+        durations = self.context.ingest.unreachable_seconds, *self.context.subscriptions.deadline_seconds
         pause_seconds = TICK_INTERVAL_SECONDS
         while True:
             await asyncio.sleep(pause_seconds)
             await self.driver.complete(self.subscription_registry.tick())
             self._expire_producers()
             self.autoscaler.tick()
-            if self._context.now_ms() - self.state.at_ms >= IDLE_CHUNK_MS:
+            if self.context.now_ms() - self.state.at_ms >= IDLE_CHUNK_MS:
                 self.commit.barrier()
             lost_seconds = 0.0 if self._broker_lost_at is None else loop.time() - self._broker_lost_at
-            if lost_seconds > self._ingest.unreachable_seconds:
+            if lost_seconds > self.context.ingest.unreachable_seconds:
                 reason = f"the broker has been unreachable for {lost_seconds:.1f} s"
                 raise TermEndedError(Event.BROKER_UNREACHABLE, reason)
             pause_seconds = tick_pause_seconds(*durations, idle=self.commit.is_idle)
@@ -468,29 +430,21 @@ class ShardLeader:
                 checked_at = loop.time()
                 await self.commit.check_for_successor()
 
-    def now_ms(self) -> int:
-        """Return milliseconds since 1970, by the clock of the daemon."""
-        return self._context.now_ms()
-
-    def drain_problem(self) -> str | None:
-        """Return why the drain checker does not answer at present; None: it does."""
-        return self._context.drain_problem()
-
     def _age_ms(self, at_ms: int) -> int:
-        return self.state.time.age_ms(at_ms, now_ms=self._context.now_ms())
+        return self.state.time.age_ms(at_ms, now_ms=self.context.now_ms())
 
     def _limits_of(self, user: str) -> Limits:
-        return self._access.rules.limits_of(user)
+        return self.context.access.rules.limits_of(user)
 
     def _delay_seconds(self, user: str) -> float:
-        return self._access.delay_seconds(user, asyncio.get_running_loop().time())
+        return self.context.access.delay_seconds(user, asyncio.get_running_loop().time())
 
     def _expire_producers(self) -> None:
         expired = producer_expiry.expired_producers(
             self.state.producers,
-            age_ms=partial(self.state.time.age_ms, now_ms=self._context.now_ms()),
-            idle_ms=int(self._ingest.producer_idle_seconds * 1000),
-            max_anonymous=self._ingest.max_producers,
+            age_ms=partial(self.state.time.age_ms, now_ms=self.context.now_ms()),
+            idle_ms=int(self.context.ingest.producer_idle_seconds * 1000),
+            max_anonymous=self.context.ingest.max_producers,
             durable=self.commit.durable,
         )
         if expired is not None:

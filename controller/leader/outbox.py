@@ -14,11 +14,12 @@ from functools import partial
 import structlog
 
 from controller.chunk_writer.group_commit import GroupCommit
+from controller.leader.context import LeaderContext
 from controller.leader.delayed_replies import DelayedReplies
 from controller.leader.request_decoding import Address
 from headgate.protocol import messages as m
-from headgate.transport.port import Transport
 from metrics import events
+from shard.state.shard_state import ShardState
 from shard.subscriptions.refusal import Refusal
 
 log = structlog.get_logger(__name__)
@@ -29,31 +30,21 @@ class Outbox:
 
     def __init__(
         self,
-        *,
-        cluster: str,
-        shard: int,
-        leader_epoch: int,
-        instance: str,
-        transport: Transport,
+        state: ShardState,
+        context: LeaderContext,
         commit: GroupCommit,
-        observer: events.Observer,
+        *,
         delay_seconds: Callable[[str], float] = lambda _: 0.0,
         max_reply_bytes: int = m.MAX_REPLY_BYTES,
     ) -> None:
-        """``instance`` is named in refusals, so that a client knows which daemon rejected its request.
-
-        ``delay_seconds``: how long a reply to a user is delayed, because it has spent its rates.
-        """
-        self._cluster = cluster
-        self._shard = shard
-        self._leader_epoch = leader_epoch
-        self._instance = instance
-        self._transport = transport
+        """``delay_seconds``: how long a reply to a user is delayed, because it has spent its rates."""
+        self._shard = state.shard
+        self._leader_epoch = state.leader_epoch
+        self._context = context
         self._commit = commit
-        self._observer = observer
         self._max_reply_bytes = max_reply_bytes
         self._messages_in_parts = 0
-        self.delayed = DelayedReplies(shard, delay_seconds, observer)
+        self.delayed = DelayedReplies(state.shard, delay_seconds, context.observer)
 
     def reply(self, request: m.Request | Address, body: m.AnyReplyBody, chunk: int | None = None) -> None:
         """Send the reply with ``body`` once ``chunk`` is durable; None: once every proposed entry is."""
@@ -80,7 +71,10 @@ class Outbox:
     def refuse(self, request: m.Request | Address, refusal: Refusal) -> None:
         """Send the refusal when its flags allow it. A delayed one is delayed by the caller."""
         body = m.Rejected(
-            verdict=refusal.verdict, reason=refusal.reason, instance=self._instance, term_age_ms=refusal.term_age_ms
+            verdict=refusal.verdict,
+            reason=refusal.reason,
+            instance=self._context.instance,
+            term_age_ms=refusal.term_age_ms,
         )
         if refusal.after_barrier:
             self._commit.after_barrier(self._sending(request, *self._reply_message(request, body)))
@@ -91,7 +85,7 @@ class Outbox:
 
     def push(self, client_id: str, message: m.Push) -> None:
         """Send ``message`` once every proposed entry is durable."""
-        topic, payload = m.replies_topic(self._cluster, client_id), m.encode(message)
+        topic, payload = m.replies_topic(self._context.cluster, client_id), m.encode(message)
         if len(payload) > self._max_reply_bytes:
             self._report_too_large(type(message).__name__, client_id, len(payload))
             return
@@ -99,7 +93,9 @@ class Outbox:
 
     def announce_leader(self, announcement: m.LeaderAnnouncement) -> None:
         """Publish the leader of the shard, retained."""
-        self._transport.publish(m.leader_topic(self._cluster, self._shard), m.encode(announcement), retain=True)
+        self._context.transport.publish(
+            m.leader_topic(self._context.cluster, self._shard), m.encode(announcement), retain=True
+        )
 
     def announce_head(self, number: int) -> None:
         """Publish that chunk ``number`` is durable."""
@@ -108,23 +104,25 @@ class Outbox:
 
     def _announce_head(self, number: int) -> None:
         head = m.HeadAnnouncement(shard=self._shard, leader_epoch=self._leader_epoch, head=number)
-        self._publish(m.head_topic(self._cluster, self._shard), m.encode(head))
+        self._publish(m.head_topic(self._context.cluster, self._shard), m.encode(head))
 
     def _reply_message(self, request: m.Request | Address, body: m.AnyReplyBody) -> tuple[str, bytes]:
         reply = m.Reply(request_id=request.request_id, leader_epoch=self._leader_epoch, body=body)
-        topic, payload = m.replies_topic(self._cluster, request.client_id), m.encode(reply)
+        topic, payload = m.replies_topic(self._context.cluster, request.client_id), m.encode(reply)
         if len(payload) <= self._max_reply_bytes:
             return topic, payload
         self._report_too_large(type(body).__name__, request.client_id, len(payload))
         reason = f"the reply has {len(payload)} bytes; the limit is {self._max_reply_bytes}: ask for less at a time"
-        return self._reply_message(request, m.Rejected(verdict="invalid", reason=reason, instance=self._instance))
+        return self._reply_message(
+            request, m.Rejected(verdict="invalid", reason=reason, instance=self._context.instance)
+        )
 
     def _sending(self, request: m.Request | Address, topic: str, payload: bytes) -> Callable[[], None]:
         """Return what publishes a reply when its user may have it."""
         return partial(self.delayed.send, m.user_of(request.client_id), partial(self._publish, topic, payload))
 
     def _report_too_large(self, kind: str, client_id: str, size_bytes: int) -> None:
-        self._observer.observe(events.OversizedMessageWithheld())
+        self._context.observer.observe(events.OversizedMessageWithheld())
         log.warning(
             "message.too_large",
             shard=self._shard,
@@ -136,10 +134,10 @@ class Outbox:
 
     def _publish(self, topic: str, payload: bytes) -> None:
         if len(payload) <= m.PART_BYTES:
-            self._transport.publish(topic, payload)
+            self._context.transport.publish(topic, payload)
             return
         self._messages_in_parts += 1
         for part in m.split_message(
             payload, shard=self._shard, leader_epoch=self._leader_epoch, number=self._messages_in_parts
         ):
-            self._transport.publish(topic, m.encode(part))
+            self._context.transport.publish(topic, m.encode(part))

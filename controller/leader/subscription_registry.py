@@ -8,20 +8,19 @@ everything else.
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TypeVar
 
 from controller.chunk_writer.group_commit import GroupCommit
-from controller.leader.drain_check import DrainChecker, LedgerDrainCheck
+from controller.leader.context import LeaderContext
+from controller.leader.drain_check import LedgerDrainCheck
 from controller.leader.step_driver import StepDriver
-from coordinator.ports import CoordinatorSettings, PushMessage
+from coordinator.ports import PushMessage
 from coordinator.subscription_coordinator import SubscriptionCoordinator
 from headgate.model import entries as e
 from headgate.protocol import messages as m
 from headgate.protocol.paging import Page, follows
-from metrics.events import Observer
 from shard.requests.handlers import Outcome, Registration, StepResult, Stepwise, handler
 from shard.requests.lookup import find_subscription, find_topic
 from shard.requests.quota import LimitsOf, judge_joining
@@ -41,13 +40,7 @@ from shard.subscriptions.registration import (
     subscriptions_error,
 )
 
-RequestT = TypeVar(
-    "RequestT",
-    m.AcknowledgeBatch,
-    m.Heartbeat,
-    m.LeaveConsumer,
-    m.ConfirmRevoked,
-)
+RequestT = TypeVar("RequestT", m.AcknowledgeBatch, m.Heartbeat, m.LeaveConsumer, m.ConfirmRevoked)
 QueryT = TypeVar("QueryT", m.DescribeSubscription, m.ExplainSubscription, m.PlanChanges)
 
 
@@ -64,28 +57,20 @@ class SubscriptionRegistry:
         self,
         *,
         state: ShardState,
+        context: LeaderContext,
         commit: GroupCommit,
         driver: StepDriver,
         push: PushMessage,
-        settings: CoordinatorSettings,
-        observer: Observer,
-        drain_checker: DrainChecker | None,
-        drain_problem: Callable[[], str | None],
         limits_of: LimitsOf,
-        now_ms: Callable[[], int],
-        rng: random.Random,
     ) -> None:
         self._state = state
+        self._context = context
         self._commit = commit
         self._driver = driver
         self._push = push
-        self._settings = settings
-        self._observer = observer
-        self._drain_check = None if drain_checker is None else LedgerDrainCheck(state, commit, drain_checker)
-        self._drain_problem = drain_problem
+        checker = context.drain_checker
+        self._drain_check = None if checker is None else LedgerDrainCheck(state, commit, checker)
         self._limits_of = limits_of
-        self._now_ms = now_ms
-        self._rng = rng
         self._coordinators: dict[int, SubscriptionCoordinator] = {}
         self._closing: set[asyncio.Task[None]] = set()
 
@@ -195,7 +180,9 @@ class SubscriptionRegistry:
             handler(m.EvictConsumer, self._evict),
             self._handler(m.ConfirmRevoked, SubscriptionCoordinator.confirm_revoked),
             self._query(m.DescribeSubscription, self._describe),
-            self._query(m.ExplainSubscription, lambda found, request: found.explain(request, self._drain_problem())),
+            self._query(
+                m.ExplainSubscription, lambda found, request: found.explain(request, self._context.drain_problem())
+            ),
             self._query(m.PlanChanges, SubscriptionCoordinator.plan),
         )
 
@@ -326,11 +313,11 @@ class SubscriptionRegistry:
             push=self._push,
             drain_check=self._drain_check,
             leader_epoch=self._state.leader_epoch,
-            settings=self._settings,
+            settings=self._context.subscriptions,
             later=self._driver.do_later,
-            now_ms=self._now_ms,
-            rng=self._rng,
-            observer=self._observer,
+            now_ms=self._context.now_ms,
+            rng=self._context.rng,
+            observer=self._context.observer,
         )
 
     def _close_later(self, coordinator: SubscriptionCoordinator) -> None:

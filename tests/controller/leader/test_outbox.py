@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 from structlog.testing import capture_logs
@@ -29,16 +30,8 @@ def described(size_bytes: int) -> m.TopicReply:
 def outbox_of(
     leader: ShardLeader, shard: OneShard, transport: Transport, max_reply_bytes: int = m.MAX_REPLY_BYTES
 ) -> Outbox:
-    return Outbox(
-        cluster=CLUSTER,
-        shard=0,
-        leader_epoch=1,
-        instance="a",
-        transport=transport,
-        commit=leader.commit,
-        observer=shard.instruments,
-        max_reply_bytes=max_reply_bytes,
-    )
+    context = replace(leader.context, transport=transport)
+    return Outbox(leader.state, context, leader.commit, max_reply_bytes=max_reply_bytes)
 
 
 async def received(size_bytes: int, max_reply_bytes: int = m.MAX_REPLY_BYTES) -> tuple[list[m.Reply], list[int], float]:
