@@ -14,16 +14,15 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from controller.chunk_writer.builder import ChunkBuilder
+from controller.leadership.policy import safety
 from controller.leadership.policy.transitions import Event
-from headgate.errors import HeadgateError, ObjectExistsError, OutcomeUnknownError, StoreUnavailableError
+from headgate.errors import HeadgateError, StoreUnavailableError
 from headgate.ledger.ledger import Ledger
 from headgate.ledger.record_columns import RecordColumns
 from headgate.model import entries as e
 from metrics import events
 from shard.state.shard_state import ShardState
 
-YIELD_SECONDS = 0.5
-"""Pause between commits while a contender waits: long enough for it to read the last chunks and create the next one."""
 EMPTY_CHUNK_BURST = 16
 EMPTY_CHUNK_INTERVAL_SECONDS = 1.0
 """A leader writes this many empty chunks for barriers at once, then one per interval, the longest wait of a refusal."""
@@ -231,13 +230,10 @@ class GroupCommit:
             if self._pending is None:
                 self._idle.set()
             if self._yields_to_contender():
-                await asyncio.sleep(YIELD_SECONDS)
+                await asyncio.sleep(safety.YIELD_SECONDS)
 
     async def check_for_successor(self) -> None:
-        """Check whether another leader has written the next number while this one was idle.
-
-        Raises TermEndedError: it has.
-        """
+        """Raise TermEndedError if another leader has written the next number while this one was idle."""
         number = self.durable + 1
         if not self._idle.is_set():
             return
@@ -247,9 +243,8 @@ class GroupCommit:
             self._observer.observe(events.StoreOperationFailed(operation="read"))
             return
         self._observer.observe(events.StoreOperationSucceeded(operation="read"))
-        # The chunk is not this leader's own only if no write began or finished during the check.
-        if taken and self.durable + 1 == number and self._idle.is_set():
-            raise _number_taken(number)
+        if taken and safety.is_successors(number, durable=self.durable, idle=self.is_idle):
+            raise TermEndedError(Event.NUMBER_TAKEN, f"chunk {number} was written by another leader")
 
     def _open_chunk(self) -> _PendingChunk:
         if self._pending is None:
@@ -289,16 +284,12 @@ class GroupCommit:
             try:
                 async with asyncio.timeout(self._write_timeout_seconds):
                     await self._ledger.append(number, data)
-            except ObjectExistsError:
-                raise _number_taken(number) from None
-            except (OutcomeUnknownError, TimeoutError) as error:
-                self._observer.observe(events.StoreOperationFailed(operation="create", reason=str(error)))
-                reason = f"chunk {number} may or may not have been written: {str(error) or 'no answer in time'}"
-                raise TermEndedError(Event.OUTCOME_UNKNOWN, reason) from error
-            except StoreUnavailableError as error:
-                self._observer.observe(events.StoreOperationFailed(operation="create", reason=str(error)))
-                if loop.time() - began > self._unreachable_seconds:
-                    raise TermEndedError(Event.STORE_UNREACHABLE, str(error)) from error
+            except safety.FAILURES as error:
+                failed = safety.failure(error)
+                if failed is not Event.NUMBER_TAKEN:
+                    self._observer.observe(events.StoreOperationFailed(operation="create", reason=str(error)))
+                if not safety.repeats_write(failed, loop.time() - began, self._unreachable_seconds):
+                    raise TermEndedError(failed, f"chunk {number}: {str(error) or 'no answer in time'}") from error
                 await asyncio.sleep(RETRY_SECONDS)
             else:
                 break
@@ -316,7 +307,3 @@ class GroupCommit:
         )
         for accepted_at in written.accepted_at:
             self._observer.observe(events.BatchCommitted(shard=shard, seconds=durable_at - accepted_at))
-
-
-def _number_taken(number: int) -> TermEndedError:
-    return TermEndedError(Event.NUMBER_TAKEN, f"chunk {number} was written by another leader")

@@ -28,6 +28,7 @@ from controller.leader.request_decoding import Malformed, read_request, read_req
 from controller.leader.request_queue import RequestQueue
 from controller.leader.step_driver import StepDriver
 from controller.leader.subscription_registry import SubscriptionRegistry
+from controller.leadership.policy import safety
 from controller.leadership.policy.shard_load import message_cost
 from controller.leadership.policy.transitions import Event
 from controller.retention.pruner import Pruner
@@ -422,7 +423,7 @@ class ShardLeader:
             if self.context.now_ms() - self.state.at_ms >= IDLE_CHUNK_MS:
                 self.commit.barrier()
             lost_seconds = 0.0 if self._broker_lost_at is None else loop.time() - self._broker_lost_at
-            if lost_seconds > self.context.ingest.unreachable_seconds:
+            if safety.unreachable_too_long(lost_seconds, self.context.ingest.unreachable_seconds):
                 reason = f"the broker has been unreachable for {lost_seconds:.1f} s"
                 raise TermEndedError(Event.BROKER_UNREACHABLE, reason)
             pause_seconds = tick_pause_seconds(*durations, idle=self.commit.is_idle)

@@ -28,10 +28,11 @@ from controller.leader.term_chunk import first_chunk
 from controller.leader.term_tail import TermTail
 from controller.leader.transfer import Transfer
 from controller.leadership.election import Elections
+from controller.leadership.policy import safety
 from controller.leadership.policy.transitions import Action, Event, Leadership, Role
 from controller.snapshots.restore import apply_new_chunks, catch_up, load_newest_snapshot
 from headgate.backoff import Backoff
-from headgate.errors import ConfigError, LedgerError, ObjectExistsError, OutcomeUnknownError, StoreUnavailableError
+from headgate.errors import ConfigError, LedgerError, OutcomeUnknownError, StoreUnavailableError
 from headgate.ledger.ledger import Ledger
 from metrics import events
 from metrics.label_values import TransferReason
@@ -372,25 +373,15 @@ class ShardController:
                 chunks = await self._catch_up(urgent=True)
                 self._require_own_topics()
                 await self._write_term_chunk()
-            except ObjectExistsError:
-                self.post(Event.NUMBER_TAKEN)
-            except (OutcomeUnknownError, TimeoutError) as error:
-                self._log.warning("term.outcome_unknown", error=str(error))
-                # The chunk may or may not exist. Reading the ledger as a follower will show it.
-                self.post(Event.OUTCOME_UNKNOWN)
-            except StoreUnavailableError as error:
-                self._observer.observe(events.StoreOperationFailed(operation="create"))
-                self._log.warning("ledger.unreachable", error=str(error))
-                self.post(Event.STORE_UNREACHABLE)
-            except LedgerError as error:
-                self._fail(error)
-                self.post(Event.LEDGER_UNREADABLE)
+            except safety.FAILURES as error:
+                self._report_failed_start(error)
+                self.post(safety.failure(error))
             else:
                 self._recover()
                 self._standby.stop_following(self.shard)
                 # The leader's state may be ahead of the ledger: this one begins again from durable chunks.
                 state, self._state = self._state, ShardState(self.shard)
-                self.leader = self._new_leader(state, lambda: self.leadership.yields_to_contender)
+                self.leader = self._new_leader(state, lambda: safety.yields_to_contender(self.leadership))
                 self._attempts = 0
                 self.led_since = loop.time()
                 seconds = loop.time() - began
@@ -405,13 +396,21 @@ class ShardController:
                 )
                 self.post(Event.TERM_STARTED)
 
+    def _report_failed_start(self, error: Exception) -> None:
+        match error:
+            case LedgerError():
+                self._fail(error)
+            case StoreUnavailableError():
+                self._observer.observe(events.StoreOperationFailed(operation="create"))
+                self._log.warning("ledger.unreachable", error=str(error))
+            case OutcomeUnknownError() | TimeoutError():
+                self._log.warning("term.outcome_unknown", error=str(error))
+
     async def _write_term_chunk(self) -> None:
         chunk = self._first_chunk(self._state)
         async with asyncio.timeout(WRITE_TIMEOUT_SECONDS):
             await self._ledger.append(chunk.number, chunk.data)
-            # The numbers of trimmed chunks are free again. If this process was suspended after reading the end,
-            # this number may be one of them. But trimmed chunks are in a snapshot; the end is not.
-            if any(included >= chunk.number for included in await self._ledger.snapshots()):
+            if safety.starts_no_term(chunk.number, await self._ledger.snapshots()):
                 self._state = ShardState(self.shard)
                 raise OutcomeUnknownError(f"chunk {chunk.number} was created, but a snapshot includes that number")
         self._state.apply_all((chunk.entry,), chunk=chunk.number, at_ms=chunk.at_ms)

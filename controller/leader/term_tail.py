@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from controller.leadership.policy import safety
 from headgate.ledger.ledger import Ledger
 from headgate.model import entries as e
 
@@ -51,7 +52,7 @@ class TermTail:
 
     async def lost(self, ledger: Ledger) -> bool:
         """Return whether later chunks exist although the next one does not. Raises StoreUnavailableError."""
-        return bool(await ledger.numbers(after=self.chunk))
+        return not safety.is_end(self.chunk, await ledger.numbers(after=self.chunk))
 
     async def _note_term(self, ledger: Ledger, number: int) -> None:
         # The first chunk of a term is never trimmed, so it is still there.

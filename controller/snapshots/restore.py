@@ -4,8 +4,8 @@
    snapshot of an older format stops the restore: the chunks have an older format too.
 2. A snapshot without its own chunk is of another ledger, or the ledger has lost its end. Continuing
    would contradict replies that clients have received.
-3. A missing next number may be the end, a gap, or trimmed: a listing decides. Trimmed chunks are in
-   a newer snapshot.
+3. A listing decides whether a missing number is the end, a hole, or trimmed (`controller.leadership.policy.safety`,
+   rule 5).
 4. Chunks name the term that wrote them and the term before (`shard.state.terms`). A state in memory that the
    ledger does not continue is discarded: the ledger was put back to an older state.
 5. All chunks that were not trimmed must exist, including those that a snapshot makes unnecessary here: consumers read
@@ -21,6 +21,7 @@ from contextlib import aclosing
 
 import structlog
 
+from controller.leadership.policy import safety
 from controller.snapshots.format import SnapshotError, decode_steps
 from controller.snapshots.read_ahead import read_in_order
 from headgate.errors import ForeignObjectError, LedgerError, LedgerFormatError, ObjectMissingError
@@ -117,13 +118,13 @@ async def catch_up(
             current = await load_newest_snapshot(ledger, on_unusable, take_steps)
             continue
         read += found
-        if not rest or rest[-1] <= current.chunk:
+        if safety.is_end(current.chunk, rest):
             if not urgent:
                 await require_complete(ledger, rest, current.trimmed_below)
             return current, read
         if not await ledger.exists(current.chunk + 1):
             newer = await load_newest_snapshot(ledger, on_unusable, take_steps)
-            if newer.chunk <= current.chunk:
+            if safety.is_hole(current.chunk, newer.chunk):
                 raise _missing_chunk_error(ledger, current.chunk + 1)
             current = newer
 

@@ -3,16 +3,12 @@
 An event that a state does not list has no effect.
 
 1. The lock decides which daemon may try. Creating the term chunk makes it the leader.
-2. A number taken by another's chunk, or an unknown outcome, ends the term: the state in memory may be wrong. A chunk
-   of its own is recognized by its bytes (`headgate.ledger.ledger.Ledger.append`).
-3. A broker or store that stays unreachable ends the term: another daemon may be able to serve.
-4. Losing ZooKeeper does not end it: each reply waits for a put-if-absent, which fails if a newer
-   term exists. Without contact or lock the leader pauses between commits, so that a contender can
-   create the next number.
-5. After a term the daemon releases the lock before it contends again.
-6. A daemon that cannot read the ledger does not contend until it can: another may have another disk
+2. The events that end a term, or an attempt to start one, are those of `controller.leadership.policy.safety`.
+3. Losing ZooKeeper does not end it: each reply waits for a put-if-absent, which fails if a newer term exists.
+4. After a term the daemon releases the lock before it contends again.
+5. A daemon that cannot read the ledger does not contend until it can: another may have another disk
    or network. No daemon writes after an object that it cannot read.
-7. A transfer begins with the nomination of a successor. The leader serves until the successor has read
+6. A transfer begins with the nomination of a successor. The leader serves until the successor has read
    the ledger and reaches the broker; then it commits what it has accepted, and passes the lock on to it. If the
    successor is not ready in time, or leaves, the leader continues. The transfer is complete when the successor's term
    is in the ledger. It has failed if that does not happen in time, if another term follows, or if the lock comes back.
@@ -141,11 +137,6 @@ class Leadership:
     in_contact: bool = True
     transferring: bool = False
     """This daemon has nominated a successor, whose term is not in the ledger yet."""
-
-    @property
-    def yields_to_contender(self) -> bool:
-        """Whether a leader must pause between commits, because a contender may be entitled to lead."""
-        return self.role is Role.LEADING and not (self.holds_lock and self.in_contact)
 
     def on(self, event: Event, table: Transitions = TRANSITIONS) -> tuple[Leadership, tuple[Action, ...]]:
         """Return the state after ``event``, and the actions to perform in order."""

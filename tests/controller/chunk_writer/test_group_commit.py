@@ -16,10 +16,10 @@ from controller.chunk_writer.group_commit import EMPTY_CHUNK_INTERVAL_SECONDS as
 from controller.chunk_writer.group_commit import (
     MAX_WAITING_BARRIERS,
     RETRY_SECONDS,
-    YIELD_SECONDS,
     GroupCommit,
     TermEndedError,
 )
+from controller.leadership.policy.safety import YIELD_SECONDS
 from controller.leadership.policy.transitions import Event
 from headgate.errors import NotDurableError
 from headgate.ledger.ledger import Ledger
@@ -83,7 +83,8 @@ class Shard:
 async def running(shard: Shard) -> AsyncIterator[asyncio.Task[None]]:
     task = asyncio.create_task(shard.commit.run())
     try:
-        yield task
+        async with asyncio.timeout(600):
+            yield task
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
@@ -197,7 +198,7 @@ async def test_a_leader_recognizes_the_chunk_that_it_has_written_itself(fault: A
     """A bucket that stores the chunk and cuts the connection ended every term at its first commit."""
     shard = Shard()
     shard.store.fail_next(fault, times=2)
-    async with asyncio.timeout(60), running(shard):
+    async with running(shard):
         shard.create("a")
         await shard.commit.flush()
         shard.create("b")
@@ -366,14 +367,20 @@ async def test_an_idle_leader_notices_its_successor() -> None:
     assert Event.NUMBER_TAKEN is caught.value.event
 
 
-async def test_a_leaders_own_chunk_is_not_mistaken_for_a_successors() -> None:
+async def test_a_leaders_own_chunk_is_not_mistaken_for_a_successors(monkeypatch: pytest.MonkeyPatch) -> None:
     """It was written during the check."""
     shard = Shard()
-    async with running(shard), asyncio.TaskGroup() as tasks:
-        check = tasks.create_task(shard.commit.check_for_successor())
-        await asyncio.sleep(0.2)
+    exists = shard.ledger.exists
+
+    async def late(number: int) -> bool:
         shard.create("a")
-    assert check.exception() is None
+        await shard.commit.flush()
+        assert await exists(number)
+        return True
+
+    monkeypatch.setattr(shard.ledger, "exists", late)
+    async with running(shard):
+        await shard.commit.check_for_successor()
 
 
 async def test_an_unreadable_store_does_not_end_an_idle_term() -> None:

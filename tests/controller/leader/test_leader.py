@@ -330,7 +330,7 @@ async def test_losing_the_broker_for_too_long_ends_the_term() -> None:
     async with serving(shard) as (_, task):
         shard.broker.stop()
         with pytest.raises(TermEndedError) as caught:
-            await task
+            await asyncio.wait_for(task, 60)
     assert Event.BROKER_UNREACHABLE is caught.value.event
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from controller.leadership.policy.transitions import TRANSITIONS, Action, Event, Leadership, Role
+from controller.leadership.policy.transitions import Action, Event, Leadership, Role
 
 ENDS = [
     Event.NUMBER_TAKEN,
@@ -16,7 +16,7 @@ ENDS = [
 
 @pytest.mark.parametrize("event", ENDS)
 def test_an_event_that_ends_a_term_stops_requests_first_and_releases_the_lock(event: Event) -> None:
-    """Rules 2, 3 and 5."""
+    """Rules 2 and 4."""
     after, actions = Leadership(Role.LEADING, holds_lock=True).on(event)
 
     assert after.role is not Role.LEADING
@@ -27,7 +27,7 @@ def test_an_event_that_ends_a_term_stops_requests_first_and_releases_the_lock(ev
 
 @pytest.mark.parametrize("event", [event for event in Event if event not in ENDS])
 def test_no_other_event_ends_a_term(event: Event) -> None:
-    """Rule 4: losing ZooKeeper or the lock does not end the term. Rule 7: nor does a request for a transfer."""
+    """Rule 3: losing ZooKeeper or the lock does not end the term. Rule 6: nor does a request for a transfer."""
     after, actions = Leadership(Role.LEADING, holds_lock=True).on(event)
 
     assert after.role is Role.LEADING
@@ -38,7 +38,7 @@ TRANSFERRING = Leadership(Role.LEADING, holds_lock=True, transferring=True)
 
 
 def test_a_ready_successor_gets_the_lock_after_the_accepted_requests_are_committed() -> None:
-    """Rule 7."""
+    """Rule 6."""
     after, actions = Leadership(Role.LEADING, holds_lock=True).on(Event.TRANSFER_REQUESTED)[0].on(Event.SUCCESSOR_READY)
 
     assert actions == (Action.HAND_OVER, Action.PASS_ON, Action.END_TERM, Action.CONTEND)
@@ -52,7 +52,7 @@ PASSED_ON = Leadership(Role.FOLLOWING, transferring=True)
     "event", [Event.TERM_FOLLOWED, Event.TRANSFER_ABANDONED, Event.LOCK_ACQUIRED, Event.STOP_REQUESTED]
 )
 def test_a_transfer_ends_when_a_term_follows_or_can_no_longer_follow(event: Event) -> None:
-    """Rule 7."""
+    """Rule 6."""
     after, actions = PASSED_ON.on(event)
 
     assert not after.transferring
@@ -66,7 +66,7 @@ def test_a_transfer_continues_after_the_lock_was_passed_on(event: Event) -> None
 
 @pytest.mark.parametrize("event", [Event.TRANSFER_ABANDONED, Event.SUCCESSOR_LEFT])
 def test_a_leader_continues_if_its_successor_is_not_ready_in_time_or_leaves(event: Event) -> None:
-    """Rule 7. The answer of a successor that was given up has no effect."""
+    """Rule 6. The answer of a successor that was given up has no effect."""
     after, actions = TRANSFERRING.on(event)
 
     assert actions == (Action.FORGET,)
@@ -82,11 +82,6 @@ def test_a_term_also_ends_while_a_successor_prepares(event: Event) -> None:
 
     assert actions == Leadership(Role.LEADING, holds_lock=True).on(event)[1]
     assert not after.transferring
-
-
-def test_only_a_follower_prepares() -> None:
-    for role in Role:
-        assert (Action.PREPARE in Leadership(role).on(Event.NOMINATED)[1]) == (role is Role.FOLLOWING)
 
 
 @pytest.mark.parametrize("role", [role for role in Role if role is not Role.CATCHING_UP])
@@ -105,44 +100,6 @@ def test_only_an_orderly_stop_commits_accepted_requests() -> None:
         assert (Action.HAND_OVER in actions) == (event is Event.STOP_REQUESTED)
 
 
-def test_a_leader_without_lock_or_contact_yields_to_a_contender() -> None:
-    """Rule 4, until both are back."""
-    leader = Leadership(Role.LEADING, holds_lock=True)
-    assert not leader.yields_to_contender
-
-    for loses, regains in ((Event.CONTACT_LOST, Event.CONTACT_REGAINED), (Event.LOCK_LOST, Event.LOCK_ACQUIRED)):
-        lonely, _ = leader.on(loses)
-        assert lonely.yields_to_contender
-        assert not lonely.on(regains)[0].yields_to_contender
-
-
-def test_a_follower_never_yields() -> None:
-    """A follower writes nothing."""
-    assert not Leadership(Role.FOLLOWING, in_contact=False).yields_to_contender
-
-
-def test_a_number_taken_while_catching_up_is_read_and_the_next_one_tried() -> None:
-    """The previous term was still writing."""
-    assert (Action.CATCH_UP,) == Leadership(Role.CATCHING_UP, holds_lock=True).on(Event.NUMBER_TAKEN)[1]
-
-
-def test_a_stopped_daemon_ignores_all_events() -> None:
-    """Late events included."""
-    assert not TRANSITIONS[Role.STOPPED]
-    for event in Event:
-        assert () == Leadership(Role.STOPPED).on(event)[1]
-
-
-@pytest.mark.parametrize("role", [Role.FOLLOWING, Role.CATCHING_UP, Role.LEADING])
-def test_each_role_can_be_stopped(role: Role) -> None:
-    """It also leaves the queue."""
-    after, actions = Leadership(role).on(Event.STOP_REQUESTED)
-
-    assert Role.STOPPED is after.role
-    assert Action.WITHDRAW in actions
-    assert Action.CONTEND not in actions
-
-
 @pytest.mark.parametrize(
     ("role", "expected"),
     [(Role.CATCHING_UP, (Action.WITHDRAW,)), (Role.LEADING, (Action.END_TERM, Action.WITHDRAW))],
@@ -150,7 +107,7 @@ def test_each_role_can_be_stopped(role: Role) -> None:
 def test_a_daemon_that_cannot_read_the_ledger_contends_only_when_it_can_again(
     role: Role, expected: tuple[Action, ...]
 ) -> None:
-    """Rule 6. A leader looks at its old chunks only during its term."""
+    """Rule 5. A leader looks at its old chunks only during its term."""
     failed, actions = Leadership(role, holds_lock=True).on(Event.LEDGER_UNREADABLE)
 
     assert (Role.FAILED, False, expected) == (failed.role, failed.holds_lock, actions)
