@@ -36,6 +36,7 @@ from headgate.model.entries import TermStarted
 from headgate.process.child_process import ChildProcess
 from headgate.settings.config import ClientConfig
 from headgate.storage.object_store import open_store
+from headgate.transport.loopback import host_port
 
 STOP_SECONDS = 120.0
 """Longest wait for a process to end after SIGTERM; in this time a daemon hands over its shards. On an idle machine it
@@ -56,7 +57,7 @@ class LocalDaemon:
     @property
     def http_address(self) -> str:
         """``host:port`` of its metrics and health."""
-        return f"{self.settings.http.host}:{self.settings.http.port}"
+        return host_port(self.settings.http.host, self.settings.http.port)
 
 
 class LocalCluster:

@@ -25,6 +25,7 @@ import structlog
 from aiohttp import web
 
 from headgate.log.report_limit import ReportLimit
+from headgate.transport.loopback import host_port
 from metrics import events
 from web.connection import HttpConnection
 from web.denials import HttpDenials, handshake_denial
@@ -100,7 +101,7 @@ class HttpListener:
             raise
         self._accepting = [loop.create_task(self._accept(listening), name="http-accept") for listening in self._sockets]
         bound_host, bound_port = self._sockets[0].getsockname()[:2]
-        return f"[{bound_host}]:{bound_port}" if ":" in bound_host else f"{bound_host}:{bound_port}"
+        return host_port(bound_host, bound_port)
 
     async def close(self) -> None:
         """Stop listening. Connections stay open."""

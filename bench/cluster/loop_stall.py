@@ -50,6 +50,7 @@ from controller.cluster.peers import Peers
 from controller.cluster.status import ClusterStatus
 from controller.process.garbage_collection import GarbageCollection
 from headgate.protocol import messages as m
+from headgate.transport.loopback import loopback
 from metrics import events
 from metrics.health import HealthFacts, judge_health
 from metrics.instruments import Instruments
@@ -257,7 +258,7 @@ def _read_page(page: str) -> Drive:
         )
         source.controllers = _controllers(one)
         server = HttpServer(
-            "127.0.0.1",
+            loopback(),
             0,
             registry=CollectorRegistry(),
             health=lambda: health,

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from functools import partial
 
-HOST = "127.0.0.1"
+from headgate.transport.loopback import loopback
 
 
 class DelayLine:
@@ -124,7 +124,8 @@ async def serve(
     """Listen for each delay, print the ports, and serve until ``ended`` returns."""
     loop = asyncio.get_running_loop()
     servers = [
-        await loop.create_server(partial(_ClientSide, delay_ms / 1000, host, port), HOST, 0) for delay_ms in delays_ms
+        await loop.create_server(partial(_ClientSide, delay_ms / 1000, host, port), loopback(), 0)
+        for delay_ms in delays_ms
     ]
     try:
         print(*(server.sockets[0].getsockname()[1] for server in servers), flush=True)

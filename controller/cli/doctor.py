@@ -41,6 +41,7 @@ from headgate.protocol import messages as m
 from headgate.storage.object_store import Store, open_store
 from headgate.transport.broker_probe import read_broker_properties
 from headgate.transport.broker_tls import broker_tls
+from headgate.transport.loopback import host_port
 
 STORE_SECONDS: Final = 20.0
 """For the four operations; obstore repeats each for up to 8 s."""
@@ -157,7 +158,7 @@ async def _zookeeper(settings: Settings, timeout_seconds: float) -> Finding:
 
 async def _broker(settings: Settings, timeout_seconds: float) -> list[Finding]:
     broker = settings.broker
-    address = f"{broker.host}:{broker.port}"
+    address = host_port(broker.host, broker.port)
     try:
         properties = await asyncio.to_thread(
             read_broker_properties,

@@ -242,7 +242,7 @@ class _Node:
                     None if security is None else security.broker_access,
                 )
             )
-            _print_status(f"MQTT broker ({broker.kind}) at {broker.host}:{broker.port}")
+            _print_status(f"MQTT broker ({broker.kind}) at {broker.address}")
             servers = LocalServers(
                 cluster=self._cluster,
                 ledger_url=(folder.path / "ledger").as_uri(),

@@ -37,8 +37,8 @@ from controller.local.supervised_process import (
 from controller.local.zookeeper_ensemble import EnsembleMember
 from drain.spark.java import find_java
 from headgate.process.child_command import python_module
+from headgate.transport.loopback import host_port
 
-HOST: Final = LOOPBACK
 MIN_FREE_BYTES: Final = 64 * 1024 * 1024
 """Free space that a server's folder must have: enough for the logs and snapshots of a small cluster."""
 PORT_ATTEMPTS: Final = 3
@@ -88,7 +88,7 @@ class EmbeddedServer:
     ) -> None:
         """``folder`` is created if it is missing; ``port`` 0 means any free port, which a restart keeps."""
         self._tls = tls
-        self.host = HOST
+        self.host = LOOPBACK
         self.name = name
         self.folder = folder.absolute()
         self.port = port
@@ -99,7 +99,7 @@ class EmbeddedServer:
     @property
     def address(self) -> str:
         """``host:port``."""
-        return f"{self.host}:{self.port}"
+        return host_port(self.host, self.port)
 
     @property
     def pid(self) -> int | None:
@@ -338,19 +338,19 @@ def zookeeper_config(
         "tickTime": "500",
         "maxSessionTimeout": "60000",
         "maxClientCnxns": "0",
-        **({} if member is None else member.settings()),
+        **({} if member is None else member.settings(f"[{LOOPBACK}]" if ":" in LOOPBACK else LOOPBACK)),
     }
     return "".join(f"{name}={value}\n" for name, value in settings.items())
 
 
 def _plain_zookeeper(port: int) -> dict[str, str]:
-    return {"clientPort": str(port), "clientPortAddress": HOST}
+    return {"clientPort": str(port), "clientPortAddress": LOOPBACK}
 
 
 def _tls_zookeeper(port: int, tls: ServerTls, key_store: Path) -> dict[str, str]:
     return {
         "secureClientPort": str(port),
-        "secureClientPortAddress": HOST,
+        "secureClientPortAddress": LOOPBACK,
         # The default server has no TLS.
         "serverCnxnFactory": "org.apache.zookeeper.server.NettyServerCnxnFactory",
         "ssl.keyStore.location": str(key_store),
@@ -365,7 +365,7 @@ def _tls_zookeeper(port: int, tls: ServerTls, key_store: Path) -> dict[str, str]
 def mosquitto_config(folder: Path, port: int, tls: ServerTls | None = None, access: BrokerAccess | None = None) -> str:
     """Return a mosquitto.conf."""
     settings = {
-        "listener": f"{port} {HOST}",
+        "listener": f"{port} {LOOPBACK}",
         # Without another setting, TLS 1.2 is the oldest version.
         **({} if tls is None else {"certfile": str(tls.server.certificate_file), "keyfile": str(tls.server.key_file)}),
         "allow_anonymous": "true" if access is None else "false",
@@ -415,7 +415,7 @@ async def _probe(
     port: int, tls: ssl.SSLContext | None, question: bytes, answer_bytes: int, goodbye: bytes = b""
 ) -> bytes:
     """Return the answer, cut short if the server closed the connection. Raises OSError."""
-    reader, writer = await asyncio.open_connection(HOST, port, ssl=tls)
+    reader, writer = await asyncio.open_connection(LOOPBACK, port, ssl=tls)
     try:
         writer.write(question)
         try:

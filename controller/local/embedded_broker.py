@@ -44,6 +44,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     def for_amqtt(self) -> dict[str, Any]:
         """Return the configuration in amqtt's format."""
+        # An IPv6 address without brackets: amqtt splits at the last colon, and would leave them in.
         listener: dict[str, Any] = {"type": "tcp", "bind": f"{LOOPBACK}:{self.port}"}
         if self.certificate_file is not None:
             listener |= {"ssl": True, "certfile": self.certificate_file, "keyfile": self.key_file}

@@ -14,7 +14,9 @@ import socket
 from collections.abc import Callable
 from typing import Final, Self
 
-LOOPBACK: Final = "127.0.0.1"
+from headgate.transport.loopback import loopback
+
+LOOPBACK: Final = loopback()
 
 
 def port_is_free(port: int) -> bool:
@@ -49,7 +51,7 @@ class ReservedPort:
 
 
 def _bind(port: int) -> socket.socket:
-    found = socket.socket()
+    found = socket.socket(socket.AF_INET6 if ":" in LOOPBACK else socket.AF_INET)
     try:
         # As servers do: recently closed connections do not block the port.
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

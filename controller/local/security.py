@@ -21,19 +21,19 @@ from controller.access.file import read_access_file
 from controller.local.broker_access import BrokerAccess
 from controller.local.certificates import CertificateFiles, LocalCertificateAuthority
 from controller.local.private_file import OWNER_ONLY_FOLDER, write_private_file
-from controller.local.reserved_port import LOOPBACK
 from controller.local.server_tls import ServerTls
 from controller.settings.load import AccessSettings, Settings
 from controller.settings.write import client_toml
 from headgate.errors import ConfigError
 from headgate.files.secret_file import read_secret
 from headgate.settings.config import ClientConfig
+from headgate.transport.loopback import IPV4, IPV6
 from shard.access.broker_rules import BrokerFormat, export
 from shard.access.rules import ANY, AccessRules, Role
 from web.tokens import new_token, token_line
 
 DAEMON_USER: Final = "headgate"
-HOSTS: Final = ("localhost", LOOPBACK)
+HOSTS: Final = ("localhost", IPV4, IPV6)
 SECRET_BYTES: Final = 24
 TOKEN_HOLDER: Final = "up"  # noqa: S105 - a name
 """The holder of the node's own token; others can be added with `headgate http token`."""

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-HOST: Final = "127.0.0.1"
 INIT_TICKS: Final = 60
 """Longest start of a follower: 30 s of half a second each, for a busy machine."""
 SYNC_TICKS: Final = 4
@@ -25,10 +24,10 @@ class EnsembleMember:
     peer_ports: tuple[tuple[int, int], ...]
     """Of each server, in the order of their numbers: the port for its followers and the one for elections."""
 
-    def settings(self) -> dict[str, str]:
-        """Return what its zoo.cfg contains beside the settings of a server on its own."""
+    def settings(self, host: str) -> dict[str, str]:
+        """Return what its zoo.cfg contains beside the settings of a server on its own; ``host`` as in a URL."""
         servers = {
-            f"server.{number}": f"{HOST}:{follower_port}:{election_port}"
+            f"server.{number}": f"{host}:{follower_port}:{election_port}"
             for number, (follower_port, election_port) in enumerate(self.peer_ports, 1)
         }
         return {"initLimit": str(INIT_TICKS), "syncLimit": str(SYNC_TICKS), **servers}

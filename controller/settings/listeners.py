@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from controller.settings.sections import HttpSettings
+from headgate.transport.loopback import host_port
 from headgate.transport.tls_options import is_loopback
 
 EVERY_ADDRESS: Final = ("0.0.0.0", "[::]")  # noqa: S104 - compared, not listened on
@@ -26,7 +27,7 @@ def http_problems(http: HttpSettings) -> list[tuple[str, str]]:
         )
         remedy = (
             "make a token with `headgate http token NAME --file FILE` and name FILE here, set client_ca_file, "
-            "or listen on 127.0.0.1"
+            "or listen on loopback"
         )
         found.append(("http.tokens_file", f"{problem}; {remedy}"))
     return found
@@ -45,6 +46,4 @@ def advertised_url(http: HttpSettings, address: str, machine: str) -> str:
     """Return the URL under which others reach the server; ``address`` is that of its socket, ``machine`` its name."""
     listening, _, port = address.rpartition(":")
     host = http.advertised_host or (machine if listening in EVERY_ADDRESS else listening)
-    if ":" in host and not host.startswith("["):
-        host = f"[{host}]"
-    return f"{'http' if http.certificate_file is None else 'https'}://{host}:{port}"
+    return f"{'http' if http.certificate_file is None else 'https'}://{host_port(host, port)}"

@@ -18,6 +18,7 @@ from headgate.files.secret_file import read_secret
 from headgate.protocol.messages import MAX_MESSAGE_BYTES
 from headgate.settings.arguments import HIGHEST_PORT, SHORTEST_SECONDS
 from headgate.storage.size_limits import MAX_CHUNK_BYTES
+from headgate.transport.loopback import host_port, loopback
 from shard.access.rules import OPEN, AccessRules
 
 MAX_SHARDS = 1024
@@ -80,9 +81,9 @@ class InstanceSettings(Section, frozen=True, kw_only=True):
 class ZooKeeperSettings(Section, frozen=True, kw_only=True):
     """``[zookeeper]``: elections."""
 
-    hosts: Text = "127.0.0.1:2181"
+    hosts: Text = msgspec.field(default_factory=lambda: host_port(loopback(), 2181))
     """Comma-separated ``host:port`` of the servers. A ``/path`` at the end is a prefix of every
-    path that is used."""
+    path that is used. Default: port 2181 of 127.0.0.1, or of [::1] where loopback has no IPv4 address."""
     session_timeout_seconds: Annotated[float, Meta(ge=2, le=60)] = 6.0
     """A daemon that is silent for this long loses its locks, in seconds. Default: 6, longer than a
     long garbage collection and shorter than an outage that users notice."""
@@ -119,8 +120,8 @@ class ZooKeeperSettings(Section, frozen=True, kw_only=True):
 class BrokerSettings(Section, frozen=True, kw_only=True):
     """``[broker]``: the MQTT broker."""
 
-    host: Text = "127.0.0.1"
-    """Host name or address."""
+    host: Text = msgspec.field(default_factory=loopback)
+    """Host name or address. Default: 127.0.0.1, or ::1 where loopback has no IPv4 address."""
     port: Port = 1883
     """Port. Default: 1883, the MQTT port."""
     username: str | None = None
@@ -225,9 +226,9 @@ class DrainSettings(Section, frozen=True, kw_only=True):
 class HttpSettings(Section, frozen=True, kw_only=True):
     """``[http]``: metrics, health and status."""
 
-    host: Text = "127.0.0.1"
+    host: Text = msgspec.field(default_factory=loopback)
     """Listen address. Any other than loopback requires tokens_file or client_ca_file. Default:
-    loopback."""
+    127.0.0.1, or ::1 where loopback has no IPv4 address."""
     port: PortOrAny = 9464
     """Listen port; 0: any free port. Default: 9464, the usual port of Prometheus exporters of this
     kind."""

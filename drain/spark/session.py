@@ -20,6 +20,7 @@ from drain.spark.engines import ENGINE_ERRORS
 from drain.spark.java import find_java
 from drain.spark.master import DEFAULT_MASTER, engine_of, is_on_this_machine
 from headgate.errors import ConfigError
+from headgate.transport.loopback import IPV4, loopback
 
 SETTINGS: Final[dict[str, str]] = {
     # Parallel GC was a quarter faster than G1 on this workload, and has fewer threads when idle.
@@ -50,8 +51,8 @@ SETTINGS: Final[dict[str, str]] = {
 }
 LOCAL_SETTINGS: Final[dict[str, str]] = {
     # With all executors on this machine, no other machine has to reach the driver.
-    "spark.driver.host": "127.0.0.1",
-    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": IPV4,
+    "spark.driver.bindAddress": IPV4,
 }
 
 
@@ -96,6 +97,11 @@ def build_session(
     engine = engine_of(master)
     if engine == "connect":
         return _connect(master, extra or {})
+    if loopback() != IPV4:
+        raise ConfigError(
+            f"PySpark reaches its Java process only at {IPV4}, and loopback has no IPv4 address here: add it (ip addr "
+            f"add {IPV4}/8 dev lo), or use a Spark Connect server (sc://host:port) or drain.results of another machine"
+        )
     os.environ["JAVA_HOME"] = str(find_java(wrapper_folder))
     settings = dict(SETTINGS, **{"spark.driver.memory": driver_memory})
     # Workers that read objects (drain.spark.object_data_source) need the packages of this
@@ -106,7 +112,7 @@ def build_session(
     if is_on_this_machine(master):
         settings |= LOCAL_SETTINGS
         # Without this variable, the launcher and the workers warn about the host name.
-        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        os.environ.setdefault("SPARK_LOCAL_IP", IPV4)
     builder = SparkSession.builder.master(master).appName(APP_NAME)
     for name, value in (settings | dict(extra or {})).items():
         builder = builder.config(name, value)

@@ -22,6 +22,7 @@ from headgate.files.named_file import with_located_files
 from headgate.files.secret_file import read_secret
 from headgate.protocol.messages import require_name
 from headgate.transport.broker_tls import BrokerTls, broker_tls
+from headgate.transport.loopback import host_port
 from headgate.transport.tls_options import FILES, tls_option_problem
 
 ENVIRONMENT_VARIABLE = "HEADGATE_CONFIG"
@@ -66,7 +67,7 @@ class ClientConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def broker(self) -> str:
         """Where the broker is, and which file says so, for messages."""
-        address = f"{self.broker_host}:{self.broker_port}"
+        address = host_port(self.broker_host, self.broker_port)
         return address if self.file is None else f"{address} (from {self.file})"
 
     def password(self) -> str | None:

@@ -282,5 +282,5 @@ def test_the_example_for_headgate_up_scrapes_its_default_address_and_nothing_tha
     configuration = yaml.safe_load((PROMETHEUS / "prometheus.up.yml").read_text())
     (job,) = configuration["scrape_configs"]
 
-    assert job == {"job_name": "headgate", "static_configs": [{"targets": [f"127.0.0.1:{DEFAULT_PORTS.http_port}"]}]}
+    assert job == {"job_name": "headgate", "static_configs": [{"targets": [f"localhost:{DEFAULT_PORTS.http_port}"]}]}
     assert configuration["rule_files"] == ["headgate.rules.yml"]

@@ -11,11 +11,11 @@ def test_every_member_knows_all_members_under_the_same_numbers() -> None:
     members = ensemble(3, count(7000).__next__)
 
     assert [1, 2, 3] == [member.number for member in members if member is not None]
-    [settings] = {tuple(member.settings().items()) for member in members if member is not None}
+    [settings] = {tuple(member.settings("[::1]").items()) for member in members if member is not None}
     assert {
-        "server.1": "127.0.0.1:7000:7001",
-        "server.2": "127.0.0.1:7002:7003",
-        "server.3": "127.0.0.1:7004:7005",
+        "server.1": "[::1]:7000:7001",
+        "server.2": "[::1]:7002:7003",
+        "server.3": "[::1]:7004:7005",
     } == {name: value for name, value in settings if name.startswith("server")}
 
 
