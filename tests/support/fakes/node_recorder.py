@@ -123,7 +123,7 @@ class NodeContext(InProcessContext):
         self.recorder.events.append(f"second daemon up: {config}")
         return FakeProcess(self.recorder)
 
-    async def require_topic(self, _: str) -> None:
+    async def answer(self, _: Any) -> Any:
         await self.recorder.topic_check()
 
 
