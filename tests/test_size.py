@@ -34,7 +34,6 @@ MORE_ATTRIBUTES = {
     "Daemon": 27,
     "ShardLeader": 24,
     "ShardSpreader": 24,
-    "HttpServer": 21,
     "AssignmentReconciler": 19,
     "Client": 19,
     "SubscriptionCoordinator": 18,

@@ -18,6 +18,7 @@ import resource
 import socket
 import ssl
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -30,23 +31,31 @@ from metrics import events
 from web.connection import HttpConnection
 from web.denials import HttpDenials, handshake_denial
 
-MAX_CONNECTIONS: Final = 100
-"""Far above what Prometheus, a probe and some browsers need."""
 DESCRIPTOR_FRACTION: Final = 4
 BACKLOG: Final = 100
 """Connections that the kernel holds until they are accepted."""
-PAUSE_SECONDS: Final = 1.0
-"""After a failure to accept: whatever took the descriptors needs time to return them."""
-CLOSE_SECONDS: Final = 1.0
-"""Longest wait for the answer to a request, and for its client to read it, on a connection that is closed; also for all
-when the daemon stops."""
 LOOK_SECONDS: Final = 0.01
 """Between two looks at whether a connection has been closed."""
 REPORT_SECONDS: Final = 60.0
-HANDSHAKE_SECONDS: Final = 10.0
-"""Longest TLS handshake: some round trips of the slowest network."""
 
 log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpLimits:
+    """How many connections are served, and for how long a client may keep one waiting."""
+
+    max_connections: int = 100
+    """Far above what Prometheus, a probe and some browsers need."""
+    keepalive_seconds: float = 15.0
+    """After this long, a connection without a complete request is closed."""
+    handshake_seconds: float = 10.0
+    """Longest TLS handshake: some round trips of the slowest network."""
+    pause_seconds: float = 1.0
+    """After a failure to accept: whatever took the descriptors needs time to return them."""
+    close_seconds: float = 1.0
+    """Longest wait for the answer to a request, and for its client to read it, on a connection that is closed; also for
+    all when the daemon stops."""
 
 
 def connection_limit(max_connections: int, descriptors: int) -> int:
@@ -64,22 +73,14 @@ class HttpListener:
         denials: HttpDenials,
         *,
         tls: Callable[[], ssl.SSLContext | None],
-        max_connections: int,
-        handshake_seconds: float,
-        slow_seconds: float,
-        pause_seconds: float,
-        close_seconds: float,
+        limits: HttpLimits,
     ) -> None:
-        """``tls`` is called for each connection; None: without TLS. ``slow_seconds``: see `HttpConnection`."""
-        self._slow_seconds = slow_seconds
+        """``tls`` is called for each connection; None: without TLS."""
         self._connections: dict[web.RequestHandler, HttpConnection] = {}
         self._server = server
         self._denials = denials
         self._tls = tls
-        self._handshake_seconds = handshake_seconds
-        self._pause_seconds = pause_seconds
-        self._close_seconds = close_seconds
-        self._max_connections = max_connections
+        self._limits = limits
         self._observer = observer
         self._sockets: list[socket.socket] = []
         self._accepting: list[asyncio.Task[None]] = []
@@ -123,7 +124,7 @@ class HttpListener:
                 self._denials.report("slow_request", peer)
 
         handler = self._server()
-        connection = self._connections[handler] = HttpConnection(handler, self._slow_seconds, on_end)
+        connection = self._connections[handler] = HttpConnection(handler, self._limits.keepalive_seconds / 2, on_end)
         return connection
 
     def _close_sockets(self) -> None:
@@ -138,7 +139,7 @@ class HttpListener:
                 connection, address = await loop.sock_accept(listening)
             except OSError as error:
                 self._report(error)
-                await asyncio.sleep(self._pause_seconds)
+                await asyncio.sleep(self._limits.pause_seconds)
                 continue
             try:
                 await self._close_surplus()
@@ -156,12 +157,12 @@ class HttpListener:
         """Pass the connection to the server after its TLS handshake."""
         loop = asyncio.get_running_loop()
         try:
-            async with asyncio.timeout(self._handshake_seconds):
+            async with asyncio.timeout(self._limits.handshake_seconds):
                 await loop.connect_accepted_socket(
                     partial(self._new_connection, peer),
                     connection,
                     ssl=context,
-                    ssl_shutdown_timeout=self._close_seconds,
+                    ssl_shutdown_timeout=self._limits.close_seconds,
                 )
         except TimeoutError:
             self._denials.report("slow_handshake", peer)
@@ -179,7 +180,7 @@ class HttpListener:
 
     async def _close_surplus(self) -> None:
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        limit = connection_limit(self._max_connections, soft)
+        limit = connection_limit(self._limits.max_connections, soft)
         while len(self._handshakes) + len(connections := self._server.connections) >= limit:
             self._observer.observe(events.HttpLimitReached(limit="connections"))
             if self._handshakes:
@@ -192,9 +193,9 @@ class HttpListener:
     async def _close(self, connection: web.RequestHandler) -> None:
         transport = connection.transport
         connection.close()
-        await connection.shutdown(self._close_seconds)
+        await connection.shutdown(self._limits.close_seconds)
         try:
-            async with asyncio.timeout(self._close_seconds):
+            async with asyncio.timeout(self._limits.close_seconds):
                 while connection in self._server.connections:  # noqa: ASYNC110 - aiohttp reports no end
                     await asyncio.sleep(LOOK_SECONDS)
         except TimeoutError:

@@ -31,7 +31,7 @@ from web.api.openapi import ROOT
 from web.api.source import StatusSource
 from web.api_routes import HttpApi
 from web.denials import HttpDenials
-from web.listener import CLOSE_SECONDS, HANDSHAKE_SECONDS, MAX_CONNECTIONS, PAUSE_SECONDS, HttpListener
+from web.listener import HttpLimits, HttpListener
 from web.live_stream import INTERVAL_SECONDS
 from web.page_routes import StatusPages
 
@@ -39,8 +39,6 @@ CLIENT_GONE: Final = 499
 """Status of an answer that no client receives, as in the logs of nginx."""
 CACHE_SECONDS = 1.0
 """How long a rendering is reused: far below any scrape interval."""
-KEEPALIVE_SECONDS = 15.0
-"""After this long, a connection without a complete request is closed."""
 
 HEADERS = {
     "Cache-Control": "no-store",
@@ -75,11 +73,7 @@ class HttpServer:
         runbook_url: str | None = None,
         interval_seconds: float = INTERVAL_SECONDS,
         cache_seconds: float = CACHE_SECONDS,
-        max_connections: int = MAX_CONNECTIONS,
-        keepalive_seconds: float = KEEPALIVE_SECONDS,
-        handshake_seconds: float = HANDSHAKE_SECONDS,
-        pause_seconds: float = PAUSE_SECONDS,
-        close_seconds: float = CLOSE_SECONDS,
+        limits: HttpLimits | None = None,
     ) -> None:
         """Prepare, without listening. Port 0 is any free port. Without ``access``, everything is open.
 
@@ -89,7 +83,7 @@ class HttpServer:
         """The rules in force. They may be replaced at any time, for connections and requests from then on."""
         self._host = host
         self._port = port
-        self._registry = registry
+        self._metrics = _Metrics(registry, cache_seconds)
         self._health = health
         self.is_peer = is_peer
         """Like ``access``; the daemon sets it once it has joined its cluster."""
@@ -106,17 +100,10 @@ class HttpServer:
         )
         self._observer = observer
         self._denials = HttpDenials(observer)
-        self._max_connections = max_connections
-        self._keepalive_seconds = keepalive_seconds
-        self._handshake_seconds = handshake_seconds
-        self._pause_seconds = pause_seconds
-        self._close_seconds = close_seconds
+        self._limits = limits or HttpLimits()
         self._runner: web.AppRunner | None = None
         self._listener: HttpListener | None = None
         self._address = ""
-        self._cache_seconds = cache_seconds
-        self._rendering = asyncio.Lock()
-        self._rendered = ("", b"", 0.0)
 
     @property
     def address(self) -> str:
@@ -130,7 +117,7 @@ class HttpServer:
         handlers: dict[str, Callable[[web.Request], Awaitable[web.StreamResponse]]] = {
             "/livez": self._livez,
             "/readyz": self._readyz,
-            "/metrics": self._metrics,
+            "/metrics": self._metrics.respond,
         }
         for path, handler in handlers.items():
             app.router.add_get(path, handler)
@@ -140,8 +127,8 @@ class HttpServer:
             app,
             handle_signals=False,
             access_log=None,
-            keepalive_timeout=self._keepalive_seconds,
-            shutdown_timeout=self._close_seconds,
+            keepalive_timeout=self._limits.keepalive_seconds,
+            shutdown_timeout=self._limits.close_seconds,
         )
         await runner.setup()
         assert runner.server is not None, "set up"
@@ -150,11 +137,7 @@ class HttpServer:
             self._observer,
             self._denials,
             tls=lambda: self.access.tls,
-            max_connections=self._max_connections,
-            handshake_seconds=self._handshake_seconds,
-            slow_seconds=self._keepalive_seconds / 2,
-            pause_seconds=self._pause_seconds,
-            close_seconds=self._close_seconds,
+            limits=self._limits,
         )
         try:
             self._address = await self._listener.open(self._host, self._port)
@@ -214,7 +197,17 @@ class HttpServer:
         report = _health_report(health) if self._denial(request) is None else {"state": health.state}
         return _json(report, 200 if health.ready else 503)
 
-    async def _metrics(self, request: web.Request) -> web.Response:
+
+class _Metrics:
+    """Renders the metrics, one rendering at a time, each for all that ask within ``cache_seconds``."""
+
+    def __init__(self, registry: CollectorRegistry, cache_seconds: float) -> None:
+        self._registry = registry
+        self._cache_seconds = cache_seconds
+        self._rendering = asyncio.Lock()
+        self._rendered = ("", b"", 0.0)
+
+    async def respond(self, request: web.Request) -> web.Response:
         encode, content_type = choose_encoder(request.headers.get("Accept", ""))
         loop = asyncio.get_running_loop()
         async with self._rendering:

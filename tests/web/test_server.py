@@ -22,7 +22,7 @@ from metrics.health import STALLED_SECONDS
 from tests.support.samples.example_events import example_events
 from tests.support.samples.status_values import HEALTHY_FACTS
 from tests.support.servers.http_server import DAEMON_STATUS, HttpHarness, http_server
-from web.listener import connection_limit
+from web.listener import HttpLimits, connection_limit
 from web.server import CACHE_SECONDS, HEADERS
 
 
@@ -159,7 +159,7 @@ def test_connections_take_at_most_a_quarter_of_the_descriptors(descriptors, conn
 
 async def test_at_the_limit_the_oldest_connection_is_closed():
     """Clients that send nothing do not keep a probe out."""
-    harness = HttpHarness(max_connections=10)
+    harness = HttpHarness(limits=HttpLimits(max_connections=10))
     async with harness.server:
         host, port = harness.server.address.split(":")
         silent = [await asyncio.open_connection(host, int(port)) for _ in range(14)]
@@ -176,7 +176,7 @@ async def test_at_the_limit_the_oldest_connection_is_closed():
 
 
 async def test_a_client_that_does_not_read_its_answer_loses_its_connection():
-    harness = HttpHarness(max_connections=1, close_seconds=0.1)
+    harness = HttpHarness(limits=HttpLimits(max_connections=1, close_seconds=0.1))
     Gauge("large", "x" * 30_000_000, registry=harness.registry)
     async with harness.server:
         host, port = harness.server.address.split(":")
@@ -190,7 +190,7 @@ async def test_a_client_that_does_not_read_its_answer_loses_its_connection():
 
 async def test_a_lack_of_descriptors_is_logged_once_and_passes(monkeypatch):
     """asyncio's server would try, and log, thousands of times per second."""
-    harness = HttpHarness(pause_seconds=0.1)
+    harness = HttpHarness(limits=HttpLimits(pause_seconds=0.1))
     loop = asyncio.get_running_loop()
     accept, lacking = loop.sock_accept, 3
 

@@ -20,6 +20,7 @@ from tests.support.servers.http_server import HttpHarness
 from tests.support.waiting import until
 from web.access import CHALLENGES, HttpAccess
 from web.denials import MAX_LOGGED_PEERS, HttpDenials
+from web.listener import HttpLimits
 from web.tokens import read_tokens, token_line
 
 HOSTS = ("127.0.0.1",)
@@ -195,7 +196,7 @@ async def test_an_old_version_of_tls_is_refused(server_files):
 
 async def test_a_handshake_that_does_not_end_is_ended_and_delays_no_other(server_files, trusting):
     access = HttpAccess(tls=of(server_files))
-    async with (harness := HttpHarness(access=access, handshake_seconds=1)).server:
+    async with (harness := HttpHarness(access=access, limits=HttpLimits(handshake_seconds=1))).server:
         host, port = harness.server.address.split(":")
         reader, writer = await asyncio.open_connection(host, int(port))
         writer.write(b"\x16\x03")
@@ -208,7 +209,7 @@ async def test_a_handshake_that_does_not_end_is_ended_and_delays_no_other(server
 
 async def test_at_the_limit_the_oldest_handshake_is_ended_first(server_files, trusting):
     access = HttpAccess(tls=of(server_files))
-    async with (harness := HttpHarness(access=access, max_connections=3)).server:
+    async with (harness := HttpHarness(access=access, limits=HttpLimits(max_connections=3))).server:
         host, port = harness.server.address.split(":")
         served = await asyncio.open_connection(host, int(port), ssl=trusting)
         silent = [await asyncio.open_connection(host, int(port)) for _ in range(6)]
@@ -231,7 +232,7 @@ async def test_a_request_that_does_not_arrive_ends_its_connection_and_is_counted
     access = HttpAccess(tls=of(server_files) if tls else None)
 
     async def slow_requests(*sent):
-        async with (harness := HttpHarness(keepalive_seconds=0.5, access=access)).server:
+        async with (harness := HttpHarness(limits=HttpLimits(keepalive_seconds=0.5), access=access)).server:
             host, port = harness.server.address.split(":")
             reader, writer = await asyncio.open_connection(host, int(port), ssl=trusting if tls else None)
             for part in sent:
