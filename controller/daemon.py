@@ -287,7 +287,7 @@ class Daemon:
             leader.autoscaler.settings, leader.pruner.settings = self.settings.scaling, self.settings.retention
             if "ingest.pipelining" in reload.applied:
                 leader.announcer.switch_pipelining(self.settings.ingest.pipelining)
-            leader.devices.subscriptions.set_enabled(self.settings.ingest.mqtt_devices)
+            leader.devices.sessions.set_enabled(self.settings.ingest.mqtt_devices)
 
     def _http_server(self) -> HttpServer:
         settings = self.settings

@@ -157,12 +157,10 @@ class PendingDeviceRecordsChanged(Event, frozen=True):
     records: int
 
 
-class DeviceSessionOpened(Event, frozen=True):
+class DeviceSessionsCounted(Event, frozen=True):
     shard: int
-
-
-class DeviceSessionClosed(Event, frozen=True):
-    shard: int
+    state: labels.DeviceSessionState
+    sessions: int
 
 
 # Leadership

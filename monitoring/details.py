@@ -68,9 +68,9 @@ CLIENTS: Final = Row(
         ),
         Panel(
             "Sessions of MQTT devices",
-            "Shards whose MQTT session for devices is read.",
+            "MQTT sessions for devices, one per topic: subscribed, missing although wanted, or ending.",
             units.Short,
-            (highest("device_session_open"),),
+            (summed("device_sessions", "state"),),
         ),
     ),
 )

@@ -39,9 +39,8 @@ MORE_ATTRIBUTES = {
     "SubscriptionCoordinator": 18,
     "GroupCommit": 17,
     "ShardSession": 16,
-    "ShardState": 17,
+    "ShardState": 16,
     "ClusterStatus": 16,
-    "DeviceSubscriptions": 16,
     "RecordBatch": 16,
 }
 """Classes of the product above the limit, with their present number, which may only fall."""

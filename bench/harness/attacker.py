@@ -156,7 +156,7 @@ class Hostile:
             "presence": (m.presence_topic(cluster, LIES_ABOUT), m.encode(gone)),
             "reply": (m.replies_topic(cluster, LIES_ABOUT), b""),
             "device record": (f"headgate/{cluster}/publish/{TOPIC}/key", b"forged"),
-            "sentinel": (m.device_sentinel_topic(cluster, 0), b"x"),
+            "sentinel": (m.device_sentinel_topic(cluster, 0, 1), b"x"),
         }
         return {
             **{name: partial(self._publish_retained, *message) for name, message in lies.items()},
@@ -208,7 +208,7 @@ class Hostile:
 
     async def _take_over(self) -> None:
         """Connect under the ids of daemons and device sessions, as far as a client can know them."""
-        for client_id in (m.daemon_client_id(self._cluster, "d1"), m.device_session_id(self._cluster, 0)):
+        for client_id in (m.daemon_client_id(self._cluster, "d1"), m.device_session_id(self._cluster, 0, 1)):
             async with self._raw(client_id):
                 pass
 

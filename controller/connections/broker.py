@@ -1,4 +1,4 @@
-"""The daemon's connections to the broker: one for all shards, and the device sessions of the shards led here.
+"""The daemon's connections to the broker: one for all shards, and a device session per topic of the shards led here.
 
 All of them present the same user and certificate. A reload reads password and certificates again. Each connection uses
 the newest ones when it connects the next time; it is not interrupted.
@@ -11,7 +11,7 @@ import ssl
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import structlog
 
@@ -26,10 +26,12 @@ from headgate.transport.broker_tls import broker_tls
 from headgate.transport.mqtt import MqttTransport
 from headgate.transport.mqtt_persistent_session import MqttPersistentSession
 from headgate.transport.mqtt_timing import MqttTiming
+from headgate.transport.reading_window import ReadingWindow
 from metrics import events
+from metrics.label_values import BrokerConnectionKind
 
 WITHOUT_MQTT5: Final = (
-    "the broker speaks no MQTT 5: a user can displace messages of others with many retained messages, "
+    "the broker speaks no MQTT 5: a device can displace messages of its topic with many retained messages, "
     "no device gets a confirmation, and clients learn no limit of packets"
 )
 
@@ -89,43 +91,34 @@ class BrokerConnection:
         for advice in broker_warnings(broker):
             log.warning("broker.insecure", advice=advice)
         client_id = m.daemon_client_id(self._settings.cluster.name, instance)
-        transport = MqttTransport(
-            broker.host,
-            broker.port,
-            client_id,
-            secret_suffix=secret.suffix(client_id),
-            on_taken_over=partial(self._observer.observe, events.BrokerSessionTakenOver(connection="daemon")),
-            username=broker.username,
-            password=lambda: self._password,
-            tls=self._tls,
-            rng=self._rng,
-            timing=daemon_timing(broker.ping_seconds),
-        )
+        options = self._options(client_id, "daemon")
+        transport = MqttTransport(**options, timing=daemon_timing(broker.ping_seconds))
         drops = BrokerDrops(self._observer)
         transport.router.add(DROPPED_TOPIC, drops.on_message, retained=True, optional=True)
         transport.on_connection(lambda connected: log_broker_limits(transport.broker) if connected else None)
         return transport
 
-    def device_session(self, shard: int, handler: Callable[[Delivery], None]) -> DeviceSession:
-        """Return the device session of one shard. Its name is the same on every daemon."""
+    def device_session(
+        self, client_id: str, handler: Callable[[Delivery], None], window: ReadingWindow
+    ) -> DeviceSession:
+        """Return the device session of one topic. Its name is the same on every daemon."""
+        return MqttPersistentSession(handler=handler, window=window, **self._options(client_id, "devices"))
+
+    def _options(self, client_id: str, connection: BrokerConnectionKind) -> dict[str, Any]:
+        """Return what all connections present to the broker."""
         assert self._secret is not None, "a leader is connected to the broker"
-        broker = self._settings.broker
-        client_id = m.device_session_id(self._settings.cluster.name, shard)
-        return MqttPersistentSession(
-            broker.host,
-            broker.port,
-            client_id,
-            handler,
-            secret_suffix=self._secret.suffix(client_id),
-            on_taken_over=partial(self._observer.observe, events.BrokerSessionTakenOver(connection="devices")),
-            username=broker.username,
-            password=lambda: self._password,
-            tls=self._tls,
-            rng=self._rng,
-            # A quarter of the ingest queue, so that devices do not displace producers with an
-            # identity.
-            max_unacknowledged_bytes=self._settings.ingest.queue_bytes // 4,
-        )
+        broker, event = self._settings.broker, events.BrokerSessionTakenOver(connection=connection)
+        return {
+            "host": broker.host,
+            "port": broker.port,
+            "client_id": client_id,
+            "secret_suffix": self._secret.suffix(client_id),
+            "on_taken_over": partial(self._observer.observe, event),
+            "username": broker.username,
+            "password": lambda: self._password,
+            "tls": self._tls,
+            "rng": self._rng,
+        }
 
     def _newest_context(self) -> ssl.SSLContext:
         assert self._context is not None, "tls cannot change while the daemon runs"

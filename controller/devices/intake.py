@@ -9,8 +9,8 @@ has no identifier for that.
    logged at a limited rate, and acknowledged, so that it is not delivered again. So is a message
    for a topic that does not exist, which no session receives: see
    controller.devices.unknown_topics.
-3. A successor of this leader may have created an unknown topic: such a message is acknowledged only
-   after a barrier. The filter that matched it is removed.
+3. A message in the session of a topic that is deleted belongs to no other topic, whatever its name. A
+   successor of this leader may still have the topic: such a message is acknowledged only after a barrier.
 4. The leader calls `accept` only while the term serves: later messages are for the next leader.
    Messages that arrive while devices are being disabled are stored.
 """
@@ -19,16 +19,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
+from typing import get_args
+from zlib import crc32
 
 import structlog
 
 from controller.chunk_writer.group_commit import GroupCommit
 from controller.devices.confirmations import Confirmations
 from controller.devices.session_port import Delivery
-from controller.devices.subscriptions import DeviceSubscriptions
+from controller.devices.sessions import DeviceSessions
 from controller.leadership.policy.shard_load import message_cost
+from headgate.log.report_limit import ReportLimit
 from headgate.protocol import messages as m
 from metrics import events
 from metrics.label_values import DeviceRejectionReason
@@ -36,21 +38,13 @@ from shard.requests.placement import route_batch
 from shard.state.shard_state import ShardState
 
 REJECTION_LOG_INTERVAL_SECONDS = 60.0
-"""Between two log lines for one rejection reason and topic."""
+"""Between two log lines for one reason and topic."""
 MAX_LOGGED_TOPIC_CHARS = 200
 """Length limit of an MQTT topic in a log line."""
-MAX_LOGGED_REJECTIONS = 100
-"""Topics that have log lines of their own in one term. All others share one per reason."""
+LOGGED_TOPICS = 100
+"""Log lines per reason in that time. Topics with the same hash share one."""
 
 log = structlog.get_logger(__name__)
-
-
-@dataclass(slots=True)
-class _LoggedRejection:
-    """When a rejection was logged last, and how many like it were not logged since."""
-
-    at_seconds: float
-    suppressed: int = 0
 
 
 class DeviceIntake:
@@ -65,10 +59,11 @@ class DeviceIntake:
         observer: events.Observer,
         confirmations: Confirmations,
         now_ms: Callable[[], int],
-        enabled: bool = True,
+        window_bytes: int,
+        enabled: bool,
     ) -> None:
-        self.subscriptions = DeviceSubscriptions(
-            cluster=cluster, state=state, commit=commit, observer=observer, enabled=enabled
+        self.sessions = DeviceSessions(
+            cluster=cluster, state=state, commit=commit, observer=observer, window_bytes=window_bytes, enabled=enabled
         )
         self.arrived_cost = 0
         """Sum of `message_cost` of the messages of this term."""
@@ -79,21 +74,20 @@ class DeviceIntake:
         self._confirmations = confirmations
         self._now_ms = now_ms
         self._pending_records = 0
-        self._logged_rejections: dict[tuple[str, str], _LoggedRejection] = {}
+        self._logged_rejections = ReportLimit(
+            REJECTION_LOG_INTERVAL_SECONDS, len(get_args(DeviceRejectionReason)) * LOGGED_TOPICS
+        )
 
-    def accept(self, delivery: Delivery) -> None:
-        """Store one message, or discard it with a reason; acknowledge it when the outcome is durable."""
-        if delivery.topic == self.subscriptions.sentinel_topic:
-            self.subscriptions.on_sentinel(delivery)
+    def accept(self, topic_id: int, delivery: Delivery) -> None:
+        """Store one message of this topic's session, or discard it; acknowledge it when the outcome is durable."""
+        if self.sessions.take_sentinel(topic_id, delivery):
             return
         self.arrived_cost += message_cost(len(delivery.payload))
         name, text, _ = m.parse_publish_address(self._cluster, delivery.topic)
         key = text.encode()
         topic = self._state.topics.get(name)
-        if topic is None:
-            self._unknown_topic(name, delivery)
-        elif topic.external is not None:
-            self._discard("external_topic", delivery)
+        if topic is None or topic.topic_id != topic_id:
+            self._commit.after_barrier(partial(self._discard, "unknown_topic", delivery))
         elif delivery.retained:
             self._discard("retained", delivery)
         elif not key:
@@ -110,9 +104,8 @@ class DeviceIntake:
     def note_publication(self, name: str, mqtt_topic: str, size_bytes: int) -> None:
         """Count a publication for topic ``name`` of this shard if no session receives it, so that it is lost."""
         topic = self._state.topics.get(name)
-        if self.subscriptions.subscribes_to(name) or (topic is not None and topic.external is None):
-            return
-        self._reject("unknown_topic" if topic is None else "external_topic", mqtt_topic, size_bytes)
+        if topic is None or topic.external is not None:
+            self._reject("unknown_topic" if topic is None else "external_topic", mqtt_topic, size_bytes)
 
     def _stored(self, delivery: Delivery) -> None:
         self._set_pending(self._pending_records - 1)
@@ -124,10 +117,6 @@ class DeviceIntake:
         self._pending_records = records
         self._observer.observe(events.PendingDeviceRecordsChanged(shard=self._state.shard, records=records))
 
-    def _unknown_topic(self, name: str, delivery: Delivery) -> None:
-        self._commit.after_barrier(partial(self._discard, "unknown_topic", delivery))
-        self.subscriptions.remove_filters(name)
-
     def _discard(self, reason: DeviceRejectionReason, delivery: Delivery) -> None:
         self._reject(reason, delivery.topic, len(delivery.payload))
         delivery.acknowledge()
@@ -136,20 +125,13 @@ class DeviceIntake:
 
     def _reject(self, reason: DeviceRejectionReason, mqtt_topic: str, size_bytes: int) -> None:
         self._observer.observe(events.DeviceMessageRejected(reason=reason))
-        now = asyncio.get_running_loop().time()
-        kind = reason, m.parse_publish_address(self._cluster, mqtt_topic).topic
-        if kind not in self._logged_rejections and len(self._logged_rejections) >= MAX_LOGGED_REJECTIONS:
-            kind = reason, ""
-        logged = self._logged_rejections.get(kind)
-        if logged is not None and now - logged.at_seconds < REJECTION_LOG_INTERVAL_SECONDS:
-            logged.suppressed += 1
-            return
-        self._logged_rejections[kind] = _LoggedRejection(now)
-        log.warning(
-            "device.message_rejected",
-            shard=self._state.shard,
-            reason=reason,
-            mqtt_topic=mqtt_topic[:MAX_LOGGED_TOPIC_CHARS],
-            size_bytes=size_bytes,
-            suppressed=0 if logged is None else logged.suppressed,
-        )
+        topic = m.parse_publish_address(self._cluster, mqtt_topic).topic
+        kind = reason, crc32(topic.encode()) % LOGGED_TOPICS
+        if self._logged_rejections.is_due(asyncio.get_running_loop().time(), kind):
+            log.warning(
+                "device.message_rejected",
+                shard=self._state.shard,
+                reason=reason,
+                mqtt_topic=mqtt_topic[:MAX_LOGGED_TOPIC_CHARS],
+                size_bytes=size_bytes,
+            )

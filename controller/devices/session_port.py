@@ -1,34 +1,15 @@
-"""The MQTT session that the device intake needs: one per shard, under a fixed name."""
+"""The MQTT session that the device intake needs: one per topic, under a fixed name."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol, Self
+from typing import Protocol, Self, TypeAlias
 
+from headgate.transport.mqtt_packets import ArrivedMessage
+from headgate.transport.reading_window import ReadingWindow
 
-class Delivery(Protocol):
-    @property
-    def topic(self) -> str:
-        """The MQTT topic."""
-
-    @property
-    def payload(self) -> bytes:
-        """The record's value."""
-
-    @property
-    def retained(self) -> bool:
-        """Whether it is a copy of a retained message, which the broker sends to a new subscriber."""
-
-    @property
-    def response_topic(self) -> str | None:
-        """Where the device expects a confirmation (MQTT 5); None: it expects none."""
-
-    @property
-    def correlation_data(self) -> bytes | None:
-        """What the confirmation must repeat."""
-
-    def acknowledge(self) -> None:
-        """Acknowledge it to the broker, which then does not deliver it again."""
+Delivery: TypeAlias = ArrivedMessage
+"""One message of a device, unacknowledged."""
 
 
 class DeviceSession(Protocol):
@@ -37,6 +18,10 @@ class DeviceSession(Protocol):
     @property
     def connected(self) -> bool:
         """Whether the session is connected to the broker."""
+
+    @property
+    def unreachable_reason(self) -> str | None:
+        """Why it is not connected, for people; None: it is, or did not try yet."""
 
     @property
     def connection(self) -> int:
@@ -60,12 +45,15 @@ class DeviceSession(Protocol):
     def publish_sentinel(self, topic: str, payload: bytes) -> None:
         """Publish at QoS 1, if connected. If ``topic`` is subscribed to, the message arrives after the queued ones."""
 
+    def end_at_close(self, connection: int) -> None:
+        """Let closing remove the session from the broker, if it still has this ``connection`` (MQTT 5)."""
+
     async def __aenter__(self) -> Self:
         """Start connecting; returns at once."""
 
     async def __aexit__(self, *_: object) -> None:
-        """Close the connection. The broker keeps the session."""
+        """Close the connection. The broker keeps the session, except after `end_at_close`."""
 
 
-OpenSession = Callable[[int, Callable[[Delivery], None]], DeviceSession]
-"""(shard, handler of deliveries) → the shard's session, before entry."""
+OpenSession = Callable[[str, Callable[[Delivery], None], ReadingWindow], DeviceSession]
+"""(name, handler of deliveries, the shard's window) → the session, before entry."""

@@ -100,7 +100,6 @@ class ShardLeader:
         self.announcer = Announcer(
             state, context, self.commit, publish=self._outbox.announce_leader, serving=lambda: self._serving
         )
-        self.pruner = self._pruner()
         self.subscription_registry = SubscriptionRegistry(
             state=state,
             context=context,
@@ -116,8 +115,11 @@ class ShardLeader:
             observer=context.observer,
             confirmations=Confirmations(context.cluster, context.transport, context.observer),
             now_ms=context.now_ms,
+            # A quarter of the ingest queue, so that devices do not displace producers with an identity.
+            window_bytes=context.ingest.queue_bytes // 4,
             enabled=context.ingest.mqtt_devices,
         )
+        self.pruner = self._pruner()
         self.backlogs = BacklogService(
             state=state,
             source=context.backlog_source,
@@ -161,6 +163,7 @@ class ShardLeader:
             apply_entries=self._apply_entries,
             take_steps=self.driver.complete,
             delete_data=self.context.delete_data,
+            has_session=self.devices.sessions.exists,
             settings=self.context.retention,
             observer=self.context.observer,
             now_ms=self.context.now_ms,
@@ -212,13 +215,13 @@ class ShardLeader:
                 tasks.create_task(self.commit.run(), name=f"commit-{self._shard}")
                 tasks.create_task(self.driver.run(), name=f"steps-{self._shard}")
                 tasks.create_task(self._run_timers(), name=f"timers-{self._shard}")
+                if (open_session := self.context.open_session) is not None:
+                    sessions = self.devices.sessions.run(open_session, self._on_delivery)
+                    tasks.create_task(sessions, name=f"devices-{self._shard}")
                 tasks.create_task(self.pruner.run(), name=f"prune-{self._shard}")
                 tasks.create_task(self.backlogs.run(), name=f"backlogs-{self._shard}")
                 tasks.create_task(asyncio.wait_for(self._bug, timeout=None), name=f"failure-{self._shard}")
                 tasks.create_task(self.trimmer.run(), name=f"trim-{self._shard}")
-                if self.context.open_session is not None:
-                    opening = partial(self.context.open_session, self._shard, self._on_delivery)
-                    tasks.create_task(self.devices.subscriptions.run(opening), name=f"devices-{self._shard}")
         except BaseExceptionGroup as group:
             ended, bugs = group.split(TermEndedError)
             if bugs is not None or ended is None:
@@ -259,8 +262,8 @@ class ShardLeader:
     def _on_request(self, topic: str, payload: bytes) -> None:
         self._dispatch(self._handle_request, (topic, payload))
 
-    def _on_delivery(self, delivery: Delivery) -> None:
-        self._dispatch(self.devices.accept, delivery)
+    def _on_delivery(self, topic_id: int, delivery: Delivery) -> None:
+        self._dispatch(partial(self.devices.accept, topic_id), delivery)
 
     def _dispatch(self, handle: Callable[[Arrival], None], arrival: Arrival) -> None:
         if not self._serving:
@@ -348,11 +351,12 @@ class ShardLeader:
                     self._apply_entries(admitted)
                     self._report_layout_changes(admitted)
                 reply = partial(self._outbox.reply, request, answer(self.state), self.commit.newest)
-                if any(isinstance(entry, e.TopicCreated | e.TopicDeleted) for entry in entries):
-                    # The reply to a creation also promises that devices may publish.
-                    self.devices.subscriptions.topics_changed(reply)
-                else:
-                    reply()
+                for entry in entries:
+                    if isinstance(entry, e.TopicCreated | e.TopicDeleted):
+                        # The reply to a creation also promises that devices may publish.
+                        self.devices.sessions.topics_changed(entry.topic_id, reply)
+                        return
+                reply()
             case _:
                 self._outbox.reply(request, outcome)
 

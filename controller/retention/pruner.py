@@ -2,7 +2,8 @@
 
 `SegmentsPruned` removes segments from the layout and leaves tombstones, as does the deletion of a
 topic. After a delay, when no reader can still be reading them, their data is deleted from compacted
-objects, and `DataDeleted` removes the tombstones. Deletions are repeated until they succeed.
+objects, and `DataDeleted` removes the tombstones. Deletions are repeated until they succeed. That of a
+deleted topic waits until its session for devices is removed: a next leader learns of it by the tombstones.
 Compaction drops the data of chunks that it has not compacted yet. Segments of external topics leave
 no tombstones.
 """
@@ -62,13 +63,17 @@ class Pruner:
         apply_entries: Callable[[Sequence[e.AnyEntry]], None],
         take_steps: TakeSteps,
         delete_data: DeleteData,
+        has_session: Callable[[int], bool],
         settings: RetentionSettings,
         observer: events.Observer,
         now_ms: Callable[[], int],
         rng: random.Random,
         interval_seconds: float = PRUNE_INTERVAL_SECONDS,
     ) -> None:
-        """``apply_entries`` applies entries, adds them to the next chunk and updates the subscriptions."""
+        """``apply_entries`` applies entries, adds them to the next chunk and updates the subscriptions.
+
+        ``has_session``: whether the broker may have a session of the topic with this id.
+        """
         self.settings = settings
         """Can be replaced at any time."""
         self._state = state
@@ -76,6 +81,7 @@ class Pruner:
         self._apply_entries = apply_entries
         self._take_steps = take_steps
         self._delete_data = delete_data
+        self._has_session = has_session
         self._observer = observer
         self._now_ms = now_ms
         self._rng = rng
@@ -177,6 +183,8 @@ class Pruner:
             if self._age_ms(tombstone.at_ms) >= delay_ms and tombstone.chunk <= self._commit.durable:
                 due.setdefault(topic_id, []).append(segment)
         for topic_id, segments in due.items():
+            if topic_id not in self._state.topics_by_id and self._has_session(topic_id):
+                continue
             try:
                 async with asyncio.timeout(DELETE_TIMEOUT_SECONDS):
                     objects = await self._delete_data(self._state.shard, topic_id, segments)

@@ -80,8 +80,6 @@ class _Core(msgspec.Struct, kw_only=True):
     """See `DeletedMembers.members`."""
     deleted_producers: list[DeletedName] = []
     """See `Producers.deleted`."""
-    deleted_topics: list[str] = []
-    """See `ShardState.deleted_topics`."""
     commands: list[tuple[str, int]]
     """In order: the oldest is removed first."""
     topics: int
@@ -117,7 +115,6 @@ def encode_snapshot(state: ShardState, *, written_at_ms: int) -> bytes:
         ],
         deleted_members=state.deleted_members.members,
         deleted_producers=state.producers.deleted,
-        deleted_topics=state.deleted_topics,
         commands=list(state.commands.items()),
         topics=len(state.topics),
         producers=len(state.producers),
@@ -152,7 +149,6 @@ def decode_steps(data: bytes, *, shard: int, chunk: int) -> Steps[ShardState]:
     }
     state.deleted_members = DeletedMembers(core.deleted_members)
     state.producers.deleted = core.deleted_producers
-    state.deleted_topics = core.deleted_topics
     state.commands.update(core.commands)
     for part in file.topics:
         yield _cost(part)

@@ -81,14 +81,14 @@ def daemon_client_id(cluster: str, instance: str) -> str:
     return f"headgate:{cluster}:daemon:{instance}"
 
 
-def device_session_id(cluster: str, shard: int) -> str:
-    """Public part of the client id of the session that stores the messages of MQTT devices for a shard's leaders."""
-    return f"headgate:{cluster}:shard:{shard}"
+def device_session_id(cluster: str, shard: int, topic_id: int) -> str:
+    """Public part of the client id of the session that stores the messages of MQTT devices to one topic."""
+    return f"headgate:{cluster}:shard:{shard}:topic:{topic_id}"
 
 
-def device_sentinel_topic(cluster: str, shard: int) -> str:
+def device_sentinel_topic(cluster: str, shard: int, topic_id: int) -> str:
     """Leader → itself: a sentinel arrives after every earlier message of MQTT devices in the same session."""
-    return f"headgate/{cluster}/shards/{shard}/device-sentinels"
+    return f"headgate/{cluster}/shards/{shard}/device-sentinels/{topic_id}"
 
 
 def publish_filters(cluster: str, topic: str) -> frozenset[str]:

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any, Final, TypeVar
 
 import aiomqtt  # noqa: TID251 - see headgate.transport.mqtt
 from paho.mqtt.client import Client as PahoClient
 from paho.mqtt.enums import MQTTErrorCode
 from paho.mqtt.exception import MQTTException
+from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
 from headgate.transport.broker_properties import BrokerProperties
@@ -94,6 +96,14 @@ def end_wait_for_answer(client: aiomqtt.Client) -> None:
     """End the wait for the broker's answer: the connection is not wanted any more."""
     if not client._connected.done():  # noqa: SLF001
         client._connected.set_exception(aiomqtt.MqttError("the connection is not wanted any more"))  # noqa: SLF001
+
+
+def end_session_at_close(client: aiomqtt.Client) -> None:
+    """Let the client's DISCONNECT end its session (MQTT 5). aiomqtt has no parameter for it."""
+    properties = Properties(PacketTypes.DISCONNECT)  # type: ignore[no-untyped-call]
+    properties.SessionExpiryInterval = 0
+    paho = paho_of(client)
+    paho.disconnect = partial(paho.disconnect, properties=properties)  # type: ignore[method-assign]
 
 
 def raise_if_lost(client: aiomqtt.Client) -> None:

@@ -96,6 +96,8 @@ class MqttTransport:
     """Whether the broker discards subscriptions and waiting messages when the connection ends."""
     qos: ClassVar[int] = 0
     """Quality of service of subscriptions."""
+    logs_outages: ClassVar[bool] = True
+    """False: only refusals are logged."""
 
     def __init__(
         self,
@@ -243,7 +245,7 @@ class MqttTransport:
         loop = asyncio.get_running_loop()
         outages = BackoffSchedule(RECONNECT_BACKOFF, self._rng.random)
         early_losses = EarlyLosses(self._rng)
-        outage_logged = False
+        outage_logged = not self.logs_outages
         refusals: set[str] = set()
         mqtt5 = True
         while not self._closing.is_set():
@@ -257,7 +259,7 @@ class MqttTransport:
                 self._attach(client)
                 await self._subscribe_all(client)
                 raise_if_lost(client)
-                outage_logged = False
+                outage_logged = not self.logs_outages
                 refusals.clear()
                 self._report_connection(mqtt5=mqtt5)
                 if not self._closing.is_set():
@@ -301,7 +303,8 @@ class MqttTransport:
                 await self._closing.wait()
 
     def _report_connection(self, *, mqtt5: bool) -> None:
-        self._log.info("broker.connected", protocol="MQTT 5" if mqtt5 else "MQTT 3.1.1")
+        if self.logs_outages:
+            self._log.info("broker.connected", protocol="MQTT 5" if mqtt5 else "MQTT 3.1.1")
         self.unreachable_reason = None
         self._notify_watchers(connected=True)
 

@@ -7,6 +7,7 @@ costs more than everything else that it does with a message. Here only a message
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from paho.mqtt.packettypes import PacketTypes
@@ -28,6 +29,8 @@ class ArrivedMessage:
     """Where the sender expects a response (MQTT 5); None: nowhere."""
     correlation_data: bytes | None = None
     """What the response must repeat."""
+    acknowledge: Callable[[], None] = lambda: None
+    """Acknowledges it to the broker, on the connection that it arrived on or not at all, once; nothing at QoS 0."""
 
 
 def decode_publish(command: int, body: bytes | bytearray, *, mqtt5: bool) -> ArrivedMessage:

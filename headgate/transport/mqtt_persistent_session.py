@@ -8,30 +8,30 @@ acknowledged to the broker only when its consumer acknowledges it.
    may belong to another message.
 3. Filters are added and removed on the connection that the caller names, or not at all: another
    client may have used the session since. So a reconnection does not subscribe automatically.
-4. Nothing is read while more than ``max_unacknowledged_bytes`` are unacknowledged, and with MQTT 5 the broker
+4. Nothing is read while ``window`` is full, which several sessions can share, and with MQTT 5 the broker
    sends at most `MAX_UNACKNOWLEDGED_MESSAGES` (with 3.1.1 as many as it likes; mosquitto: ``max_inflight_messages``).
-5. Closing leaves the session and its subscriptions at the broker.
+5. Closing leaves the session and its subscriptions at the broker, except after `end_at_close`. Without a connection
+   it ends after `SESSION_SECONDS` (MQTT 5).
+6. Only what the connections of clients do not show is logged: sessions are many, and an outage ends all connections.
 """
 
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, Self
 
 import aiomqtt  # noqa: TID251 - this and headgate.transport.mqtt are the modules that speak to the broker
 from paho.mqtt.client import Client as PahoClient
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
-from headgate.errors import TransportError
-from headgate.transport.aiomqtt_parts import paho_of
-from headgate.transport.broker_tls import BrokerTls
-from headgate.transport.mqtt import FILTERS_PER_PACKET, MqttTransport
+from headgate.transport.aiomqtt_parts import end_session_at_close, paho_of
+from headgate.transport.mqtt import MqttTransport
 from headgate.transport.mqtt_packets import ArrivedMessage
 from headgate.transport.mqtt_timing import MqttTiming
+from headgate.transport.reading_window import ReadingWindow
 from headgate.transport.tls_socket import TlsSocket
 
 KEEPALIVE_SECONDS: Final = 30
@@ -40,27 +40,9 @@ CONFIRMATION_TIMEOUT_SECONDS: Final = 60.0
 """For the broker's answer to a change of filters: deliveries before it may have to be stored first.
 A dead broker is detected sooner."""
 MAX_UNACKNOWLEDGED_MESSAGES: Final = 1000
-NEVER: Final = 2**32 - 1
-"""As the time after which a session without a connection ends (MQTT 5)."""
-DEFAULT_MAX_UNACKNOWLEDGED_BYTES: Final = 16 * 1024 * 1024
-
-
-class MqttDelivery:
-    """One message that the broker counts as in flight until it is acknowledged."""
-
-    __slots__ = ("_acknowledge", "correlation_data", "payload", "response_topic", "retained", "topic")
-
-    def __init__(self, message: ArrivedMessage, acknowledge: Callable[[], None]) -> None:
-        self.topic = message.topic
-        self.payload = message.payload
-        self.retained = message.retained
-        self.response_topic = message.response_topic
-        self.correlation_data = message.correlation_data
-        self._acknowledge = acknowledge
-
-    def acknowledge(self) -> None:
-        """Send the acknowledgement to the broker. Without effect if the connection it arrived on has ended."""
-        self._acknowledge()
+SESSION_SECONDS: Final = 30 * 86_400
+"""A session without a connection for so long has no owner any more, and ends (MQTT 5)."""
+DEFAULT_WINDOW_BYTES: Final = 16 * 1024 * 1024
 
 
 class MqttPersistentSession(MqttTransport):
@@ -68,44 +50,32 @@ class MqttPersistentSession(MqttTransport):
 
     clean_session: ClassVar[bool] = False
     qos: ClassVar[int] = 1
+    logs_outages: ClassVar[bool] = False
 
     def __init__(
         self,
         host: str,
         port: int,
         client_id: str,
-        handler: Callable[[MqttDelivery], None],
+        handler: Callable[[ArrivedMessage], None],
         *,
-        secret_suffix: str = "",
-        username: str | None = None,
-        password: str | Callable[[], str | None] | None = None,
-        tls: BrokerTls | None = None,
-        rng: random.Random | None = None,
+        window: ReadingWindow | None = None,
         timing: MqttTiming | None = None,
-        max_unacknowledged_bytes: int = DEFAULT_MAX_UNACKNOWLEDGED_BYTES,
-        on_taken_over: Callable[[], None] = lambda: None,
+        **options: Any,
     ) -> None:
-        """Pass each delivery to ``handler``, on the loop, in the order of arrival. It must not raise."""
-        super().__init__(
-            host,
-            port,
-            client_id,
-            secret_suffix=secret_suffix,
-            on_taken_over=on_taken_over,
-            username=username,
-            password=password,
-            tls=tls,
-            rng=rng,
-            timing=replace(
-                timing or MqttTiming(),
-                keepalive_seconds=KEEPALIVE_SECONDS,
-                ping_seconds=None,
-                subscribe_timeout_seconds=CONFIRMATION_TIMEOUT_SECONDS,
-            ),
+        """Pass each delivery to ``handler``, on the loop, in the order of arrival. It must not raise.
+
+        ``options`` are for `MqttTransport`.
+        """
+        timing = replace(
+            timing or MqttTiming(),
+            keepalive_seconds=KEEPALIVE_SECONDS,
+            ping_seconds=None,
+            subscribe_timeout_seconds=CONFIRMATION_TIMEOUT_SECONDS,
         )
+        super().__init__(host, port, client_id, timing=timing, **options)
         self._handler = handler
-        self._max_unacknowledged_bytes = max_unacknowledged_bytes
-        self._unacknowledged_bytes = 0
+        self._window = window or ReadingWindow(DEFAULT_WINDOW_BYTES)
         self._paused_client: PahoClient | None = None
         self._connections = 0
         self._lost = asyncio.Event()
@@ -116,28 +86,17 @@ class MqttPersistentSession(MqttTransport):
         return self._connections if self.connected else 0
 
     async def add_subscriptions(self, topic_filters: Sequence[str], connection: int) -> bool:
-        """Add filters to the session; on ``connection`` or not at all.
+        """Add filters to the session, in one packet; on ``connection`` or not at all.
 
-        Returns whether the broker confirmed it. Raises TransportError, after it has requested all:
-        the broker rejects some.
+        Returns whether the broker confirmed it. Raises TransportError: the broker rejects some.
         """
         client = self._client
         if client is None or connection != self._connections:
             return False
-        rejections: list[str] = []
-        for first in range(0, len(topic_filters), FILTERS_PER_PACKET):
-            packet = list(topic_filters[first : first + FILTERS_PER_PACKET])
-            try:
-                if not await self._confirmed(client, self._request_subscriptions(client, packet)):
-                    return False
-            except TransportError as error:
-                rejections.append(str(error))
-        if rejections:
-            raise TransportError("; ".join(rejections))
-        return True
+        return await self._confirmed(client, self._request_subscriptions(client, list(topic_filters)))
 
     async def remove_subscriptions(self, topic_filters: Sequence[str], connection: int) -> bool:
-        """Remove filters from the session, whichever client added them; on ``connection`` or not at all.
+        """Remove filters from the session, in one packet, whichever client added them; on ``connection`` or not at all.
 
         Returns whether the broker confirmed it. The confirmation arrives after all deliveries that
         the broker sent before, and those are read no faster than they are acknowledged.
@@ -145,16 +104,30 @@ class MqttPersistentSession(MqttTransport):
         client = self._client
         if client is None or connection != self._connections:
             return False
-        for first in range(0, len(topic_filters), FILTERS_PER_PACKET):
-            packet = list(topic_filters[first : first + FILTERS_PER_PACKET])
-            if not await self._confirmed(client, client.unsubscribe(packet, timeout=CONFIRMATION_TIMEOUT_SECONDS)):
-                return False
-        return True
+        request = client.unsubscribe(list(topic_filters), timeout=CONFIRMATION_TIMEOUT_SECONDS)
+        return await self._confirmed(client, request)
 
     def publish_sentinel(self, topic: str, payload: bytes) -> None:
         """Publish at QoS 1 if connected, so that the message is delivered after what devices published before."""
         if self._client is not None:
             paho_of(self._client).publish(topic, payload, qos=1)
+
+    def end_at_close(self, connection: int) -> None:
+        """Let closing remove the session from the broker (MQTT 5); on ``connection`` or not at all."""
+        if self._client is not None and connection == self._connections and self.broker is not None:
+            end_session_at_close(self._client)
+
+    async def __aenter__(self) -> Self:
+        """See `Transport.__aenter__`."""
+        self._window.readers.add(self)
+        return await super().__aenter__()
+
+    async def __aexit__(self, *_: object) -> None:
+        """Close the connection. See rule 5."""
+        try:
+            await super().__aexit__()
+        finally:
+            self._window.readers.discard(self)
 
     async def _confirmed(self, client: aiomqtt.Client, request: Coroutine[Any, Any, None]) -> bool:
         """Return whether ``request`` was answered on the connection of ``client``. Raises what ``request`` raises."""
@@ -188,7 +161,7 @@ class MqttPersistentSession(MqttTransport):
     def session_properties(self) -> Properties:
         """See `MqttTransport.session_properties`."""
         found = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
-        found.SessionExpiryInterval = NEVER
+        found.SessionExpiryInterval = SESSION_SECONDS
         found.ReceiveMaximum = MAX_UNACKNOWLEDGED_MESSAGES
         return found
 
@@ -198,6 +171,11 @@ class MqttPersistentSession(MqttTransport):
         paho.manual_ack_set(on=True)
         self._paused_client = None
         return client
+
+    def _on_acceptance(self, properties: Properties) -> None:
+        super()._on_acceptance(properties)
+        if self._window.full:
+            self.pause_reading()
 
     def _on_message(self, paho: PahoClient, message: ArrivedMessage) -> None:
         if self._closing.is_set():
@@ -210,30 +188,26 @@ class MqttPersistentSession(MqttTransport):
             if acknowledged:
                 return
             acknowledged = True
-            self._unacknowledged_bytes -= size
             # Not `self._client`: waiting messages arrive before the connection is attached.
             if paho.is_connected():
                 paho.ack(mid, qos)
-            self._resume_reading()
+            self._window.give_back(size)
 
-        self._unacknowledged_bytes += size
-        if self._unacknowledged_bytes > self._max_unacknowledged_bytes:
-            self._pause_reading(paho)
-        asyncio.get_running_loop().call_soon(self._handler, MqttDelivery(message, acknowledge))
+        self._window.take(size)
+        message.acknowledge = acknowledge
+        asyncio.get_running_loop().call_soon(self._handler, message)
 
-    def _pause_reading(self, paho: PahoClient) -> None:
-        sock = paho.socket()
-        if self._paused_client is None and sock is not None:
+    def pause_reading(self) -> None:
+        """See `Reader.pause_reading`."""
+        paho = None if self._attempt is None else paho_of(self._attempt)
+        if self._paused_client is None and paho is not None and (sock := paho.socket()) is not None:
             asyncio.get_running_loop().remove_reader(sock.fileno())
             self._paused_client = paho
 
-    def _resume_reading(self, *, force: bool = False) -> None:
-        paho = self._paused_client
-        if paho is None or (self._unacknowledged_bytes > self._max_unacknowledged_bytes // 2 and not force):
-            return
-        self._paused_client = None
-        sock = paho.socket()
-        if sock is not None:
+    def resume_reading(self) -> None:
+        """See `Reader.resume_reading`."""
+        paho, self._paused_client = self._paused_client, None
+        if paho is not None and (sock := paho.socket()) is not None:
             asyncio.get_running_loop().add_reader(sock.fileno(), self._read, paho)
 
     def _read(self, paho: PahoClient) -> None:
@@ -250,5 +224,5 @@ class MqttPersistentSession(MqttTransport):
                 self._signal_connection_lost(self._client)
 
     async def _disconnect(self, client: aiomqtt.Client) -> None:
-        self._resume_reading(force=True)  # The broker's answer follows the unread deliveries.
+        self.resume_reading()  # The broker's answer follows the unread deliveries.
         await super()._disconnect(client)

@@ -9,6 +9,7 @@ from metrics.label_values import (
     BatchVerdict,
     DeviceConfirmationOutcome,
     DeviceRejectionReason,
+    DeviceSessionState,
     MalformedReason,
     Quota,
     RequestLimit,
@@ -173,12 +174,12 @@ def _add_device_metrics(metrics: MetricFactory) -> None:
         "Records of MQTT devices that are not durable yet.",
         shard=None,
     )
-    sessions = metrics.gauge("device_session_open", "1 while the MQTT session of the devices is read.", shard=None)
-    metrics.on(events.DeviceSessionOpened, lambda event: sessions.child(event.shard).set(1))
-    metrics.on(events.DeviceSessionClosed, lambda event: sessions.child(event.shard).set(0))
-
-    def reset(event: events.TermEnded) -> None:
-        pending.child(event.shard).set(0)
-        sessions.child(event.shard).set(0)
-
-    metrics.on(events.TermEnded, reset)
+    metrics.on(events.TermEnded, lambda event: pending.child(event.shard).set(0))
+    metrics.gauge_of(
+        events.DeviceSessionsCounted,
+        "sessions",
+        "device_sessions",
+        "MQTT sessions at the broker, one per topic with records: subscribed, missing although wanted, or ending.",
+        shard=None,
+        state=get_args(DeviceSessionState),
+    )

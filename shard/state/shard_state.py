@@ -27,8 +27,6 @@ from shard.state.usage import Usage
 
 MAX_REMEMBERED_COMMANDS = 256
 """Commands stored by token, so that a repeated command is not executed twice."""
-MAX_DELETED_TOPICS = 1000
-"""Names of deleted topics that are remembered, the latest ones."""
 
 
 _FREQUENT = (e.RecordsAcknowledged, e.SegmentGranted, e.SegmentReleased, e.SegmentRevoked)
@@ -62,8 +60,6 @@ class ShardState:
         self.topics_by_id: dict[int, Topic] = {}
         self.subscriptions: dict[int, Subscription] = {}
         self.deleted_members = DeletedMembers()
-        self.deleted_topics: list[str] = []
-        """Names of deleted topics that do not exist again, the latest last: the broker may have filters of them."""
         self.producers = Producers()
         self.usage = Usage()
         self.tombstones: dict[tuple[int, int], Tombstone] = {}
@@ -206,8 +202,6 @@ class ShardState:
 
     def _add_topic(self, topic: Topic) -> None:
         self.topics[topic.name] = self.topics_by_id[topic.topic_id] = topic
-        if topic.name in self.deleted_topics:
-            self.deleted_topics.remove(topic.name)
         self.next_id = max(self.next_id, topic.topic_id + 1)
         self.usage.add_topic(topic)
         if topic.external is not None:
@@ -221,7 +215,6 @@ class ShardState:
         self.usage.add_topic(topic, -1)
         self.producers.drop_positions(topic.topic_id)
         del self.topics[topic.name], self.topics_by_id[topic.topic_id]
-        self.deleted_topics = [*self.deleted_topics, topic.name][-MAX_DELETED_TOPICS:]
         for subscription in topic.subscriptions.values():
             del self.subscriptions[subscription.subscription_id]
         self.deleted_members.add(topic.subscriptions.values(), self.at_ms)

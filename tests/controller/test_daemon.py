@@ -180,9 +180,9 @@ async def test_a_reload_enables_and_disables_devices_now_and_for_later_terms(
     enabled: list[bool] = []
     for read in (off, settings, off):
         controller.leader = controller._new_leader(ShardState(0), lambda: False)
-        enabled.append(controller.leader.devices.subscriptions._enabled)
+        enabled.append(controller.leader.devices.sessions._enabled)
         daemon.reload(read)
-        enabled.append(controller.leader.devices.subscriptions._enabled)
+        enabled.append(controller.leader.devices.sessions._enabled)
 
     assert [True, False, False, True, True, False] == enabled
 

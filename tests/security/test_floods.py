@@ -25,6 +25,8 @@ from tests.support.samples.secret_files import write_secret
 from tests.support.servers.programs import TEST_SECONDS
 from tests.support.servers.secured_cluster import SecuredBroker
 from tests.support.waiting import until
+from tests.support.worlds.device_environment import create_topic
+from tests.support.worlds.one_shard import OneShard
 
 pytestmark = [pytest.mark.security, pytest.mark.timeout(TEST_SECONDS)]
 
@@ -37,6 +39,7 @@ topics = ["orders"]
 role = "device"
 topics = ["other"]
 """
+SECRET = SessionSecret(SessionSecret.new_digits())
 PASSWORDS = {"daemon": "d", "gateway": "g", "sensor": "s"}
 QUEUED = 100
 """Messages that the broker keeps for a session, besides those in flight. The shipped limit is higher, as is the number of
@@ -71,6 +74,17 @@ async def publish_all(broker: SmallBroker, user: str, topic: str, count: int, *,
     assert set(answers) <= {"Success", "No matching subscribers"}
 
 
+def daemon_connection(broker: SmallBroker, folder: Path, observer: events.Observer) -> BrokerConnection:
+    """Return what makes the connections of a daemon."""
+    password = str(write_secret(folder / "secret", b"d"))
+    settings = Settings(
+        ledger=LedgerSettings(url=folder.as_uri()),
+        cluster=ClusterSettings(name=CLUSTER),
+        broker=BrokerSettings(host=broker.host, port=broker.port, username="daemon", password_file=password),
+    )
+    return BrokerConnection(settings, observer, random.Random(1))
+
+
 async def test_retained_messages_of_a_device_displace_none_of_another(tmp_path: Path) -> None:
     """The attacker has left when the next leader subscribes, and the broker would send it all that was retained.
 
@@ -101,22 +115,31 @@ async def test_retained_messages_of_a_device_displace_none_of_another(tmp_path: 
     assert not any(delivery.retained for delivery in deliveries)
 
 
+async def test_a_flood_while_no_leader_reads_displaces_no_message_of_another_topic(tmp_path: Path) -> None:
+    """The attacker has filled its queue long before the other device publishes."""
+    async with small_broker(tmp_path) as broker:
+        connection, shard = daemon_connection(broker, tmp_path, RecordingObserver()), OneShard()
+        connection.transport("one", SECRET)
+        shard.open_session = connection.device_session
+        async with shard.leader("a"), shard.client() as client:
+            for topic in ("orders", "other"):
+                await create_topic(client, topic)
+        await publish_all(broker, "sensor", "other", RETAINED)
+        await publish_all(broker, "gateway", "orders", QUEUED)
+        async with shard.leader("b") as leader:
+
+            def stored(topic: str) -> int:
+                return sum(tail.next_offset for tail in leader.state.topics[topic].tails.values())
+
+            await until(lambda: stored("orders") == QUEUED)
+            assert 0 < stored("other") < RETAINED, "the flood filled its own queue"
+
+
 async def test_what_the_broker_drops_is_counted(tmp_path: Path) -> None:
     """A flood of one device looks like that of another, so operators learn of it."""
     async with small_broker(tmp_path) as broker:
-        settings = Settings(
-            ledger=LedgerSettings(url=tmp_path.as_uri()),
-            cluster=ClusterSettings(name=CLUSTER),
-            broker=BrokerSettings(
-                host=broker.host,
-                port=broker.port,
-                username="daemon",
-                password_file=str(write_secret(tmp_path / "secret", b"d")),
-            ),
-        )
         observer = RecordingObserver()
-        connection = BrokerConnection(settings, observer, random.Random(1))
-        async with connection.transport("one", SessionSecret(SessionSecret.new_digits())) as daemon:
+        async with daemon_connection(broker, tmp_path, observer).transport("one", SECRET) as daemon:
             await until(lambda: daemon.connected)
             session = MqttPersistentSession(
                 broker.host, broker.port, "shard-0", lambda _: None, username="daemon", password="d"

@@ -74,7 +74,7 @@ def denied(topic: str) -> BrokerLog:
 REQUESTS = "headgate/test/shards/0/requests/.*"
 PRESENCE = "headgate/test/clients/billing/.*/presence"
 REPLIES = "headgate/test/clients/billing/.*/replies"
-SENTINELS = m.device_sentinel_topic(CLUSTER, 0)
+SENTINELS = m.device_sentinel_topic(CLUSTER, 0, 1)
 ATTACKS = [
     Attack("rival", "announces itself as leader", publishes(LEADER, m.encode(FALSE_LEADER)), REFUSED, denied(LEADER)),
     *(

@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable
 
 from headgate.client.connection import Client
-from headgate.protocol.messages import publish_filters
+from headgate.protocol import messages as m
 from tests.simulation.broken_promise import InvariantViolationError
 from tests.support.fakes.device_broker import FakeDeviceBroker
 
@@ -41,7 +41,7 @@ class DeviceClients:
     ) -> None:
         """``on_switch`` is called when `on` changes. ``pause`` waits between publications.
 
-        ``shard``: that of ``topic``. ``switch_probability``: per publication.
+        ``shard``: that of ``topic``, which is its first. ``switch_probability``: per publication.
         """
         self.broker = FakeDeviceBroker(window=20)
         self.published: dict[bytes, list[int]] = defaultdict(list)
@@ -54,31 +54,26 @@ class DeviceClients:
         """Publications that the broker discarded."""
         self._on_switch = on_switch
         self._pause = pause
-        self._shard = shard
+        self._session = m.device_session_id(cluster, shard, 1)
         self._switch_probability = switch_probability
         self._subscribed_publications = 2
         """Publications that the broker kept since the intake was switched on."""
         self._rng = rng
-        self._filters = publish_filters(cluster, topic)
+        self._filters = m.publish_filters(cluster, topic) | {m.device_sentinel_topic(cluster, shard, 1)}
         self._topic_prefix = f"headgate/{cluster}/publish/{topic}/"
-
-    def session_name(self, shard: int) -> str:
-        """Return the client id of a shard's session, the same for every leader."""
-        return f"devices-{shard}"
 
     @property
     def is_settled(self) -> bool:
         """Whether the broker has nothing queued, and exactly the expected subscriptions."""
-        name = self.session_name(self._shard)
-        return self.broker.waiting(name) == 0 and self.broker.filters(name) == (self._filters if self.on else set())
+        filters = self.broker.filters(self._session)
+        return self.broker.waiting(self._session) == 0 and filters == (self._filters if self.on else set())
 
     def check(self) -> None:
         """Raise InvariantViolationError unless settled."""
         if not self.is_settled:
-            name = self.session_name(self._shard)
             raise InvariantViolationError(
                 f"devices are switched {'on' if self.on else 'off'}, but the broker's session ends with subscriptions "
-                f"{sorted(self.broker.filters(name))} and {self.broker.waiting(name)} queued messages"
+                f"{sorted(self.broker.filters(self._session))} and {self.broker.waiting(self._session)} queued messages"
             )
 
     def switch(self, on: bool) -> None:
@@ -109,7 +104,7 @@ class DeviceClients:
                 if self._rng.random() < DROP_PROBABILITY:
                     # The leader accepts it, but its PUBACK is lost: the broker delivers it again.
                     await asyncio.sleep(self._rng.uniform(0, 0.01))
-                    self.broker.drop(self.session_name(self._shard))
+                    self.broker.drop(self._session)
 
 
 class CommandClient(Client):

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace as with_fields
 
+from controller.devices.topic_session import Goal
 from controller.leadership.policy.transitions import TRANSITIONS, Action, Event, Role
 from headgate.errors import ObjectExistsError
 from headgate.model.entries import SubscriptionSeek
@@ -202,9 +203,9 @@ async def _at_once(*_: Any) -> None:
     """Return without doing anything."""
 
 
-def _hasty_puback(right: Function, self: Any, delivery: Any) -> None:
+def _hasty_puback(right: Function, self: Any, topic_id: int, delivery: Any) -> None:
     delivery.acknowledge()
-    right(self, delivery)
+    right(self, topic_id, delivery)
 
 
 def _believing(_: Function, self: Any, announcement: Any, __: float) -> bool:
@@ -313,7 +314,7 @@ BUGS = (
         lambda right, self, _: right(self, 0)),
     Bug("A record is delivered before it is durable.", "headgate.reading.chunk_cache:ChunkCache.make_durable", _at_once),
     Bug("A device's message is acknowledged before it is durable.", f"{DEVICES}.intake:DeviceIntake.accept", _hasty_puback),
-    Bug("The filters of devices change before a chunk of the term.", f"{DEVICES}.subscriptions:DeviceSubscriptions._wait_for_barrier", _at_once),
-    Bug("A device session is left before it is empty.", f"{DEVICES}.subscriptions:DeviceSubscriptions._wanted_filters",
-        lambda right, self, session: right(self, session) if self._enabled else set()),
+    Bug("The filters of devices change before a chunk of the term.", f"{DEVICES}.topic_session:TopicSession._wait_for_barrier", _at_once),
+    Bug("A device session is left before it is empty.", f"{DEVICES}.topic_session:TopicSession._next_goal",
+        lambda right, self, session: Goal.REMOVED if right(self, session) is Goal.EMPTY else right(self, session)),
 )

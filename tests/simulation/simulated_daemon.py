@@ -31,6 +31,7 @@ from coordinator.ports import CoordinatorSettings
 from headgate.ledger.compacted import delete_compacted_segments
 from headgate.ledger.ledger import Ledger
 from headgate.protocol import messages as m
+from headgate.transport.reading_window import ReadingWindow
 from metrics import events
 from metrics.health import Health, HealthFacts, judge_health
 from shard.state.shard_state import ShardState
@@ -127,7 +128,7 @@ class SimulatedDaemon:
         self.cluster_status.controllers = self.controllers
         self.cluster_status.elections = self.elections
         self.cluster_status.spreader = self.spreader
-        self._devices: dict[int, FakeDeviceSession] = {}
+        self._devices: dict[str, FakeDeviceSession] = {}
         """By shard."""
         self._task: asyncio.Task[None] | None = None
         self._spreading: asyncio.Task[None] | None = None
@@ -343,13 +344,12 @@ class SimulatedDaemon:
         """Apply the device intake setting, as after SIGHUP."""
         for controller in self.controllers:
             if controller.leader is not None:
-                self.machine.run(controller.leader.devices.subscriptions.set_enabled, self.simulation.device_clients.on)
+                self.machine.run(controller.leader.devices.sessions.set_enabled, self.simulation.device_clients.on)
 
-    def _open_devices(self, shard: int, handler: Callable[[Delivery], None]) -> DeviceSession:
-        device_clients = self.simulation.device_clients
+    def _open_devices(self, name: str, handler: Callable[[Delivery], None], _: ReadingWindow) -> DeviceSession:
         receive = self.machine.handler(lambda delivery: handler(self.machine.around(delivery)))
-        session = device_clients.broker.session(device_clients.session_name(shard), receive)
-        self._devices[shard] = session
+        session = self.simulation.device_clients.broker.session(name, receive)
+        self._devices[name] = session
         return self.machine.around(session)
 
     def _on_election(self, event: ElectionEvent) -> None:

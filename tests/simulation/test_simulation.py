@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from controller.devices.subscriptions import DeviceSubscriptions
+from controller.devices.sessions import DeviceSessions
 from shard.state.producers import Producers, ProducerState
 from shard.state.subscription import Subscription
 from tests.simulation.broken_promise import InvariantViolationError
@@ -114,9 +114,9 @@ def test_odd_seeds_split_merge_and_prune_automatically() -> None:
 
 def test_a_missing_device_subscription_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Planted: an intake that is switched on subscribes to nothing before the next term."""
-    set_enabled = DeviceSubscriptions.set_enabled
+    set_enabled = DeviceSessions.set_enabled
     monkeypatch.setattr(
-        DeviceSubscriptions, "set_enabled", lambda self, enabled: None if enabled else set_enabled(self, enabled)
+        DeviceSessions, "set_enabled", lambda self, enabled: None if enabled else set_enabled(self, enabled)
     )
 
     assert "switched on, but the broker's session ends with" in found(device_switches=OFTEN)

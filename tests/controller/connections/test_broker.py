@@ -17,6 +17,7 @@ from controller.local.certificates import LocalCertificateAuthority
 from controller.settings.load import AccessSettings, BrokerSettings, LedgerSettings, Settings
 from headgate.client.connection import Client
 from headgate.errors import ConfigError
+from headgate.transport.reading_window import ReadingWindow
 from tests.support.fakes.recording_observer import RecordingObserver
 from tests.support.samples.client_configs import client_config
 from tests.support.samples.secret_files import write_secret
@@ -71,7 +72,7 @@ async def test_transport_and_device_sessions_connect_with_the_newest_certificate
         secret = SessionSecret(SessionSecret.new_digits())
         async with (
             connection.transport("a", secret) as transport,
-            connection.device_session(0, lambda _: None) as session,
+            connection.device_session("session", lambda _: None, ReadingWindow(1)) as session,
         ):
             await until(lambda: transport.connected and session.connected)
             files = next_authority.issue("broker", hosts=("127.0.0.1",))

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import pytest
 from structlog.testing import capture_logs
 
-from controller.devices.intake import MAX_LOGGED_REJECTIONS, DeviceIntake
+from controller.devices.intake import LOGGED_TOPICS, DeviceIntake
 from controller.devices.unknown_topics import UnknownTopicWatch, WatchLimits
 from headgate.errors import TransportError
 from headgate.protocol import messages as m
@@ -84,13 +84,13 @@ async def test_each_unknown_topic_is_logged_once_per_minute_and_their_number_is_
     async with watching(devices) as watch:
         with capture_logs() as logs:
             await watch.publish(*["ordres/site-1"] * 3, "odrers/site-1")
-            await watch.publish(*(f"topic-{number}/a" for number in range(2 * MAX_LOGGED_REJECTIONS)))
+            await watch.publish(*(f"topic-{number}/a" for number in range(2 * LOGGED_TOPICS)))
         lines = [line for line in logs if line["event"] == "device.message_rejected"]
 
     assert [line["mqtt_topic"].rpartition("publish/")[2] for line in lines[:2]] == ["ordres/site-1", "odrers/site-1"]
     assert {line["reason"] for line in lines} == {"unknown_topic"}
-    assert len(lines) == MAX_LOGGED_REJECTIONS + 1
-    assert watch.rejected() == 4 + 2 * MAX_LOGGED_REJECTIONS
+    assert LOGGED_TOPICS / 2 < len(lines) <= LOGGED_TOPICS
+    assert watch.rejected() == 4 + 2 * LOGGED_TOPICS
 
 
 async def test_publications_to_an_external_topic_are_counted(devices: Devices) -> None:
@@ -100,16 +100,6 @@ async def test_publications_to_an_external_topic_are_counted(devices: Devices) -
         await watch.publish("external/a")
 
         assert (watch.rejected("external_topic"), watch.rejected()) == (1, 0)
-
-
-async def test_a_message_that_a_stale_filter_still_receives_is_counted_there(devices: Devices) -> None:
-    async with watching(devices) as watch:
-        devices.broker.delay_seconds = 100.0
-        watch.client.send(m.DeleteTopic, topic="orders", token="y")
-        await asyncio.sleep(1)
-        await watch.publish("orders/a")
-
-        assert watch.rejected() == 0
 
 
 @pytest.mark.parametrize(

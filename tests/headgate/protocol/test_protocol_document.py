@@ -89,7 +89,7 @@ def test_every_change_that_a_token_identifies_is_a_command_with_a_deadline() -> 
 
 
 def test_the_topic_table_matches_the_topic_functions() -> None:
-    placeholders = {"cluster": "<cluster>", "shard": "<shard>", "address": "<user>/<client>"}
+    placeholders = {"cluster": "<cluster>", "shard": "<shard>", "address": "<user>/<client>", "topic_id": "<topic id>"}
     made = {
         function(*(placeholders[name] for name in inspect.signature(function).parameters))
         for name, function in vars(m).items()

@@ -7,8 +7,10 @@ from pathlib import Path
 
 from controller.local.certificates import LocalCertificateAuthority
 from headgate.files.tls import server_context
-from headgate.transport.mqtt_persistent_session import MqttDelivery, MqttPersistentSession
+from headgate.transport.mqtt_packets import ArrivedMessage
+from headgate.transport.mqtt_persistent_session import MqttPersistentSession
 from headgate.transport.mqtt_timing import MqttTiming
+from headgate.transport.reading_window import ReadingWindow
 from tests.support.samples.client_configs import client_config
 from tests.support.servers.scripted_broker import connack
 from tests.support.servers.tls_broker import encrypted
@@ -40,7 +42,7 @@ async def test_a_paused_session_resumes_with_messages_of_one_record(tmp_path: Pa
             pass
         writer.close()
 
-    received: list[MqttDelivery] = []
+    received: list[ArrivedMessage] = []
     async with await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context) as server:
         port = server.sockets[0].getsockname()[1]
         tls = encrypted(client_config(tls=True, ca_file=str(authority.ca_file)), "127.0.0.1")
@@ -51,7 +53,7 @@ async def test_a_paused_session_resumes_with_messages_of_one_record(tmp_path: Pa
             received.append,
             tls=tls,
             timing=MqttTiming(close_timeout_seconds=0.1),
-            max_unacknowledged_bytes=SIZE - 1,
+            window=ReadingWindow(SIZE - 1),
         )
         async with session:
             await until(lambda: len(received) == 1)

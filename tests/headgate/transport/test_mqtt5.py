@@ -14,7 +14,8 @@ from paho.mqtt.properties import Properties
 from controller.local.embedded import EmbeddedBroker, find_mosquitto
 from controller.local.supervised_process import ProcessSpec
 from headgate.transport.mqtt import MqttTransport
-from headgate.transport.mqtt_persistent_session import MqttDelivery, MqttPersistentSession
+from headgate.transport.mqtt_packets import ArrivedMessage
+from headgate.transport.mqtt_persistent_session import MqttPersistentSession
 from headgate.transport.mqtt_timing import MqttTiming
 from tests.support.servers.real_brokers import real_broker
 from tests.support.waiting import until
@@ -64,7 +65,7 @@ async def test_a_broker_that_refuses_mqtt5_is_spoken_to_with_mqtt_3_1_1() -> Non
 
 @pytest.mark.contract
 async def test_a_device_gets_the_answer_to_its_message_with_what_it_correlates(broker: EmbeddedBroker) -> None:
-    arrived: list[MqttDelivery] = []
+    arrived: list[ArrivedMessage] = []
     asks = Properties(PacketTypes.PUBLISH)
     asks.ResponseTopic, asks.CorrelationData = "replies/a", b"17"
     async with (

@@ -15,6 +15,7 @@ from headgate.client.connection import Client
 from headgate.errors import ConfigError
 from headgate.log.event_log import LogEvent
 from headgate.settings.config import load_client_config
+from headgate.transport.reading_window import ReadingWindow
 from headgate.transport.tls_options import is_loopback, password_warning, tls_option_problem
 from tests.support.fakes.recording_observer import RecordingObserver
 from tests.support.samples.client_configs import client_config
@@ -145,5 +146,5 @@ def test_a_client_and_a_daemon_log_the_warning_once(tmp_path: Path, caplog: pyte
     with structlog.testing.capture_logs() as logged:
         connection = BrokerConnection(settings, RecordingObserver(), random.Random(1))
         connection.transport("a", SessionSecret(SessionSecret.new_digits()))
-        connection.device_session(0, lambda _: None)
+        connection.device_session("session", lambda _: None, ReadingWindow(1))
     assert ["broker.insecure"] == [line["event"] for line in logged]

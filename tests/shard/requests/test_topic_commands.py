@@ -56,15 +56,6 @@ def test_a_late_copy_of_a_creation_does_not_bring_a_deleted_topic_back(topic: Co
     assert "'orders' was created and has been deleted since" in late.reason
 
 
-def test_a_topic_that_exists_again_is_not_known_as_deleted(topic: CommandShard) -> None:
-    """The names that are remembered are limited."""
-    topic.do(commands.delete_topic(m.DeleteTopic(topic="orders", token="d"), topic.state))
-    assert ["orders"] == topic.state.deleted_topics
-
-    topic.do(commands.create_topic(m.CreateTopic(topic="orders", token="t1"), topic.state, "alice"))
-    assert not topic.state.deleted_topics
-
-
 def test_a_split_is_one_entry_and_is_not_executed_twice(topic: CommandShard) -> None:
     request = m.SplitSegment(topic="orders", segment=0, token="s1")
     reply = topic.do(commands.split_segment(request, topic.state))

@@ -207,16 +207,6 @@ def test_an_id_is_one_above_the_highest_used_one() -> None:
     assert 10 == state_after([CREATED, subscribed(9)]).next_id
 
 
-def test_the_names_of_the_last_thousand_deleted_topics_are_remembered() -> None:
-    state = ShardState(0)
-    state.begin_chunk(1, 0)
-    for number in range(1, 1002):
-        state.apply(e.TopicCreated(topic_id=number, topic=f"t{number}", segments=1, token=""))
-        state.apply(e.TopicDeleted(topic_id=number, token=""))
-
-    assert [f"t{number}" for number in range(2, 1002)] == state.deleted_topics
-
-
 def test_an_automatic_change_is_not_stored_as_a_command() -> None:
     """Otherwise automatic changes would displace commands that clients may still repeat."""
     state = state_after([CREATED], [e.SegmentSplit(topic_id=1, segment=0, end_offset=0, token="", reason="busy")])

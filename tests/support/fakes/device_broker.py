@@ -1,6 +1,6 @@
 """The features of an MQTT broker that MQTT devices use, in memory: persistent sessions, QoS 1, retained messages.
 
-It behaves like mosquitto. A session survives its connections and the broker's outages, and messages that match its
+It behaves like mosquitto. A session survives its connections and the broker's outages, unless its client ends it, and messages that match its
 filters wait for it. At most ``window`` deliveries are in flight; unacknowledged ones are delivered again, first and in
 order, on the next connection. A second connection of the same client id ends the first. Deliveries take
 ``delay_seconds``, through the loop's ``call_later``. It speaks MQTT 5, so a session gets no copies of retained
@@ -13,9 +13,12 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Self
 
 from paho.mqtt.client import topic_matches_sub
+
+from controller.devices.session_port import Delivery
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +64,7 @@ class FakeDeviceBroker:
         self._sessions: dict[str, _PersistentSession] = {}
         self._retained: dict[str, bytes] = {}
 
-    def session(self, client_id: str, handler: Callable[[FakeDelivery], None]) -> FakeDeviceSession:
+    def session(self, client_id: str, handler: Callable[[Delivery], None], _: object = None) -> FakeDeviceSession:
         """Return the client side of a session, not yet entered."""
         return FakeDeviceSession(self, client_id, handler)
 
@@ -86,12 +89,12 @@ class FakeDeviceBroker:
         return bool(matching)
 
     def filters(self, client_id: str) -> set[str]:
-        """Return the filters of a session."""
-        return self._sessions[client_id].filters
+        """Return the filters of a session; none if it does not exist."""
+        return self._sessions[client_id].filters if client_id in self._sessions else set()
 
     def waiting(self, client_id: str) -> int:
-        """Return how many messages wait for a session, including those in flight."""
-        broker_session = self._sessions[client_id]
+        """Return how many messages wait for a session, including those in flight; 0 if it does not exist."""
+        broker_session = self._sessions.get(client_id, _PersistentSession())
         return len(broker_session.waiting) + (
             len(broker_session.link.in_flight) if broker_session.link is not None else 0
         )
@@ -107,8 +110,13 @@ class FakeDeviceBroker:
         self.running = True
 
     def drop(self, client_id: str) -> None:
-        """End a connection."""
-        self._end(self._sessions[client_id])
+        """End a connection, if there is one."""
+        if client_id in self._sessions:
+            self._end(self._sessions[client_id])
+
+    def sessions(self) -> set[str]:
+        """Return the client ids of all sessions."""
+        return set(self._sessions)
 
     # For the sessions
 
@@ -120,6 +128,12 @@ class FakeDeviceBroker:
         self._end(broker_session)
         broker_session.link = _Link(self, broker_session, session)
         return broker_session.link
+
+    def remove(self, client_id: str, link: _Link) -> None:
+        """Handle a DISCONNECT that ends the session; one on an ended connection is lost."""
+        if link.broker_session.link is link and self.mqtt5:
+            link.broker_session.link = None
+            del self._sessions[client_id]
 
     def subscribe(self, broker_session: _PersistentSession, topic_filter: str) -> None:
         """Add a filter; without MQTT 5 deliver retained messages, even if the filter exists."""
@@ -164,7 +178,10 @@ class _Link:
             message = self.broker_session.waiting.popleft()
             self._next += 1
             self.in_flight[self._next] = message
-            delivery = FakeDelivery(self, self._next, message)
+            delivery = Delivery(
+                *(message.topic, message.payload, 1, message.retained, self._next),
+                *(message.response_topic, message.correlation_data, partial(self.acknowledge, self._next)),
+            )
             loop = asyncio.get_running_loop()
             # The loop does not guarantee the order of timers with the same time.
             self._due = max(loop.time() + self._broker.delay_seconds, self._due + 1e-6)
@@ -175,40 +192,30 @@ class _Link:
         if self.broker_session.link is self and self.in_flight.pop(number, None) is not None:
             self.fill()
 
-    def _arrive(self, delivery: FakeDelivery) -> None:
+    def _arrive(self, delivery: Delivery) -> None:
         if self.broker_session.link is self:
             self.session.handler(delivery)
-
-
-class FakeDelivery:
-    """`controller.devices.intake.Delivery` on a FakeDeviceBroker."""
-
-    def __init__(self, link: _Link, number: int, message: Published) -> None:
-        self.topic = message.topic
-        self.payload = message.payload
-        self.retained = message.retained
-        self.response_topic = message.response_topic
-        self.correlation_data = message.correlation_data
-        self._link = link
-        self._number = number
-
-    def acknowledge(self) -> None:
-        """See `Delivery.acknowledge`."""
-        self._link.acknowledge(self._number)
 
 
 class FakeDeviceSession:
     """`controller.devices.intake.DeviceSession` on a FakeDeviceBroker."""
 
-    def __init__(self, broker: FakeDeviceBroker, client_id: str, handler: Callable[[FakeDelivery], None]) -> None:
+    def __init__(self, broker: FakeDeviceBroker, client_id: str, handler: Callable[[Delivery], None]) -> None:
         self.client_id = client_id
         self.handler = handler
         self._broker = broker
         self._link: _Link | None = None
+        self._ends_at: _Link | None = None
+        """The connection whose end removes the session."""
         self._connecting: asyncio.TimerHandle | None = None
         self._open = False
         self._connections = 0
         self._watchers: list[Callable[[bool], None]] = []
+
+    @property
+    def unreachable_reason(self) -> str | None:
+        """See `DeviceSession.unreachable_reason`."""
+        return "the broker is stopped" if self._link is None else None
 
     @property
     def connected(self) -> bool:
@@ -250,6 +257,10 @@ class FakeDeviceSession:
         # It arrives if its connection still exists at the broker, whatever the sender knows.
         return link if link.broker_session.link is link else None
 
+    def end_at_close(self, connection: int) -> None:
+        """See `DeviceSession.end_at_close`."""
+        self._ends_at = self._link if connection == self._connections else None
+
     def publish_sentinel(self, topic: str, payload: bytes) -> None:
         """See `DeviceSession.publish_sentinel`."""
         if self._link is not None:
@@ -271,7 +282,9 @@ class FakeDeviceSession:
         self._open = False
         if self._connecting is not None:
             self._connecting.cancel()
-        if self._link is not None:
+        if self._link is not None and self._link is self._ends_at:
+            self._broker.remove(self.client_id, self._link)
+        elif self._link is not None:
             self._broker.drop(self.client_id)
 
     def lost(self, link: _Link) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -12,13 +11,17 @@ from controller.leader.leader import ShardLeader
 from controller.settings.load import IngestSettings
 from headgate.ledger.ledger import Ledger
 from headgate.protocol import messages as m
+from headgate.transport.reading_window import ReadingWindow
 from tests.support.fakes.device_broker import FakeDeviceBroker
 from tests.support.fakes.object_store import FakeStore
 from tests.support.samples.record_rows import record_rows
 from tests.support.waiting import until
 from tests.support.worlds.one_shard import CLUSTER, BareClient, OneShard
 
-SESSION = m.device_session_id(CLUSTER, 0)
+SESSION = m.device_session_id(CLUSTER, 0, 1)
+"""Of the first topic."""
+ORDERS = m.publish_filters(CLUSTER, "orders") | {m.device_sentinel_topic(CLUSTER, 0, 1)}
+"""The filters of its session, if it is named orders."""
 
 
 class Devices:
@@ -29,15 +32,13 @@ class Devices:
         self.shard = OneShard(ingest=ingest)
         self.shard.open_session = self.open_session
 
-    def open_session(self, shard: int, handler: Callable[[Delivery], None]) -> DeviceSession:
-        assert shard == 0
-        return self.broker.session(SESSION, handler)
+    def open_session(self, name: str, handler: Callable[[Delivery], None], _: ReadingWindow) -> DeviceSession:
+        return self.broker.session(name, handler)
 
     @asynccontextmanager
     async def running(self, topic: str | None = "orders") -> AsyncIterator[tuple[ShardLeader, BareClient]]:
         """Run a leader with a connected device session and one topic; yields it and a client."""
         async with self.shard.leader("a") as leader, self.shard.client() as client:
-            await devices_connected(leader)
             if topic is not None:
                 await create_topic(client, topic)
             yield leader, client
@@ -78,7 +79,7 @@ class Devices:
         return [row["value"] for row in await self.records()]
 
     async def all_acknowledged(self) -> None:
-        await until(lambda: self.broker.waiting(SESSION) == 0)
+        await until(lambda: sum(map(self.broker.waiting, self.broker.sessions())) == 0)
 
 
 async def create_topic(client: BareClient, topic: str = "orders", **fields: Any) -> None:
@@ -86,8 +87,6 @@ async def create_topic(client: BareClient, topic: str = "orders", **fields: Any)
 
 
 async def devices_connected(leader: ShardLeader) -> None:
-    """Return once the device session is connected."""
-    session = None
-    while session is None or not session.connected:
-        await asyncio.sleep(0.01)
-        session = leader.devices.subscriptions._session
+    """Return once every topic is subscribed to."""
+    sessions = leader.devices.sessions
+    await until(lambda: sessions._start is not None and all(each.subscribed for each in sessions._sessions.values()))

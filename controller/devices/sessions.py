@@ -1,0 +1,156 @@
+"""Opens and ends the MQTT sessions of a shard's topics during one term: one session per topic.
+
+So a device fills no queue but that of the topic to which it may publish: the broker drops what exceeds the queue
+of a session, after its PUBACK. The name of a session contains the topic's id, which no other topic ever has.
+
+1. A term opens the session of each topic with records, and of each deleted topic that an earlier leader
+   may not have removed: its data is deleted after its session.
+2. While devices are enabled, each topic is subscribed to. Otherwise each session is emptied and removed.
+3. All sessions share what may be unacknowledged, so memory is independent of the number of topics.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from itertools import count
+from typing import Final, get_args
+
+import structlog
+
+from controller.chunk_writer.group_commit import GroupCommit
+from controller.devices.session_port import Delivery, OpenSession
+from controller.devices.topic_session import Goal, TopicSession
+from headgate.protocol import messages as m
+from headgate.transport.reading_window import ReadingWindow
+from metrics import events
+from metrics.label_values import DeviceSessionState
+from shard.state.shard_state import ShardState
+
+COUNT_INTERVAL_SECONDS: Final = 1.0
+COUNTS_PER_REPORT: Final = 60
+"""Between two log lines about sessions that the broker does not accept."""
+
+log = structlog.get_logger(__name__)
+
+
+class DeviceSessions:
+    """The sessions of one shard during one term."""
+
+    def __init__(
+        self,
+        *,
+        cluster: str,
+        state: ShardState,
+        commit: GroupCommit,
+        observer: events.Observer,
+        window_bytes: int,
+        enabled: bool,
+    ) -> None:
+        self._cluster = cluster
+        self._state = state
+        self._commit = commit
+        self._observer = observer
+        self._enabled = enabled
+        self._window = ReadingWindow(window_bytes)
+        self._sessions: dict[int, TopicSession] = {}
+        """Topic id → its session."""
+        self._sentinels = count(1)
+        self._start: Callable[[int, TopicSession], object] | None = None
+        """Starts a session; None: no session can be opened."""
+
+    def set_enabled(self, enabled: bool) -> None:
+        """Subscribe to the topics of the shard, or to none."""
+        self._enabled = enabled
+        for topic_id in self._state.topics_by_id if enabled else ():
+            self._open(topic_id)
+        for session in self._sessions.values():
+            session.follow_goal()
+
+    def topics_changed(self, topic_id: int, callback: Callable[[], None]) -> None:
+        """Call ``callback`` once the broker queues messages for a new topic, if it can; at once for a deleted one."""
+        goal = self._goal(topic_id)
+        if goal is Goal.SUBSCRIBED:
+            self._open(topic_id)
+        session = self._sessions.get(topic_id)
+        if session is not None:
+            session.follow_goal(callback if goal is Goal.SUBSCRIBED else None)
+        if session is None or goal is not Goal.SUBSCRIBED:
+            callback()
+
+    def exists(self, topic_id: int) -> bool:
+        """Return whether the broker may have a session of this topic, as far as this term knows."""
+        return topic_id in self._sessions
+
+    def take_sentinel(self, topic_id: int, delivery: Delivery) -> bool:
+        """Return whether ``delivery`` is no message of a device, or late: its session was removed."""
+        session = self._sessions.get(topic_id)
+        if session is None:
+            delivery.acknowledge()  # Its connection has ended, so this only frees space in the window.
+        return session is None or session.take_sentinel(delivery)
+
+    async def run(self, open_session: OpenSession, on_delivery: Callable[[int, Delivery], None]) -> None:
+        """Keep the sessions until cancelled. ``on_delivery`` gets the topic id of the session."""
+
+        async def keep(topic_id: int, session: TopicSession) -> None:
+            name = m.device_session_id(self._cluster, self._state.shard, topic_id)
+            await session.run(open_session(name, partial(on_delivery, topic_id), self._window))
+            log.info("device.session_closed", shard=self._state.shard, topic_id=topic_id)
+            del self._sessions[topic_id]
+            if self._goal(topic_id) is Goal.SUBSCRIBED:
+                self._open(topic_id)
+
+        deleted = {topic_id for topic_id, _ in self._state.tombstones} - self._state.topics_by_id.keys()
+        async with asyncio.TaskGroup() as tasks:
+            self._start = lambda topic_id, session: tasks.create_task(keep(topic_id, session))
+            for topic_id in (*self._state.topics_by_id, *sorted(deleted)):
+                self._open(topic_id)
+            try:
+                for number in count(1):
+                    self._observe(Counter(session.state for session in self._sessions.values()))
+                    await asyncio.sleep(COUNT_INTERVAL_SECONDS)
+                    if number % COUNTS_PER_REPORT == 0:
+                        self._report_missing()
+            finally:
+                self._start = None
+                self._observe(Counter())
+
+    def _open(self, topic_id: int) -> None:
+        topic = self._state.topics_by_id.get(topic_id)
+        external = topic is not None and topic.external is not None
+        if self._start is None or external or topic_id in self._sessions:
+            return
+        self._sessions[topic_id] = session = TopicSession(
+            filters=frozenset() if topic is None else m.publish_filters(self._cluster, topic.name),
+            sentinel_topic=m.device_sentinel_topic(self._cluster, self._state.shard, topic_id),
+            new_sentinel=lambda: b"%d.%d" % (self._state.leader_epoch, next(self._sentinels)),
+            goal=partial(self._goal, topic_id),
+            commit=self._commit,
+        )
+        self._start(topic_id, session)
+
+    def _goal(self, topic_id: int) -> Goal:
+        if topic_id not in self._state.topics_by_id:
+            return Goal.REMOVED
+        return Goal.SUBSCRIBED if self._enabled else Goal.EMPTY
+
+    def _observe(self, counts: Counter[DeviceSessionState]) -> None:
+        for state in get_args(DeviceSessionState):
+            event = events.DeviceSessionsCounted(shard=self._state.shard, state=state, sessions=counts[state])
+            self._observer.observe(event)
+
+    def _report_missing(self) -> None:
+        missing = [each for each in self._sessions.items() if each[1].state == "missing"]
+        if missing:
+            topic_id, found = missing[0]
+            log.warning(
+                "device.sessions_missing",
+                shard=self._state.shard,
+                sessions=len(missing),
+                topic_id=topic_id,
+                reason=None if found.session is None else found.session.unreachable_reason,
+                remedy="compare max_connections and the open files of the broker with docs/operations/sizing.md: "
+                "messages to a topic that never had a session are lost, others wait",
+            )
