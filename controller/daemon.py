@@ -51,6 +51,7 @@ from controller.leadership.election import (
 from controller.leadership.policy.instance_record import InstanceRecord
 from controller.leadership.policy.shard_leaders import ShardLeaders
 from controller.leadership.policy.transitions import Event, Role
+from controller.process.file_descriptors import FileDescriptorWatch, file_descriptors
 from controller.process.file_systems import FileSystemWatch, measured_folders
 from controller.process.garbage_collection import GarbageCollection
 from controller.process.logs import change_level
@@ -156,6 +157,7 @@ class Daemon:
         async with AsyncExitStack() as stack:
             stack.enter_context(self._garbage)
             await stack.enter_async_context(self._peers)
+            await stack.enter_async_context(FileDescriptorWatch())
             await stack.enter_async_context(FileSystemWatch(measured_folders(settings), self.instruments))
             await stack.enter_async_context(self._http)
             self.http_address = self._http.address
@@ -247,18 +249,23 @@ class Daemon:
         return self._leaders.leader_of(shard, controller.leadership.role, controller.following_leader)
 
     def health(self) -> Health:
-        connected = self._transport is not None and self._transport.connected
+        transport, now_ms = self._transport, self._now_ms()
+        ahead_ms = max((each.state.at_ms - now_ms for each in self._active_leaders()), default=0)
         return judge_health(
             HealthFacts(
                 tick_age_seconds=asyncio.get_running_loop().time() - self._ticked_at,
                 zookeeper=self._zookeeper.state,
                 zookeeper_problem=self._zookeeper.problem,
-                broker_connected=connected,
+                broker_connected=transport is not None and transport.connected,
+                broker_problem=None if transport is None else transport.unreachable_reason,
                 drain=self._drain.state[0],
                 drain_reason=self._drain.state[1],
                 shards=len(self._controllers),
                 unreadable={each.shard: each.fault for each in self._controllers if each.fault is not None},
                 store_problems=self.instruments.store_problems,
+                clock_held_seconds=self._clock.step_ms / 1000,
+                ledger_ahead_seconds=ahead_ms / 1000,
+                descriptors=file_descriptors(),
                 without_leader=self._leaders.without_leader(
                     [(controller.leadership.role, controller.following_leader) for controller in self._controllers]
                 ),

@@ -2,11 +2,11 @@
 
 1. Live means that the event loop ticked within `STALLED_SECONDS`: a restart helps against nothing
    else. A daemon that is not live is not ready.
-2. A daemon is not ready before it joined the cluster, or while the broker or the object store is
-   unreachable: it can neither lead nor take over.
+2. A daemon is not ready before it joined the cluster, or while it lacks what a leader needs: the
+   broker, or a store that accepts writes. It can neither lead nor take over.
 3. It is degraded, but ready, while a shard has no leader, ZooKeeper is unreachable (no new leader is
-   elected), the drain service is (blocked segments wait), or the ledger of a shard cannot be read
-   (others are served).
+   elected), the drain service is (blocked segments wait), the ledger of a shard cannot be read
+   (others are served), its clock is wrong, or it has hardly any file descriptors left.
 4. A daemon that leads no shard is ready, on standby. Only a leader asks the drain service, so a
    service that was never asked does not degrade it.
 """
@@ -23,6 +23,10 @@ STALLED_SECONDS = 10.0
 30 s."""
 MAX_NAMED_SHARDS = 5
 """Shards without a leader that a reason names."""
+CLOCK_TOLERANCE_SECONDS = 10.0
+"""As much as `shard.state.steady_clock` follows at once."""
+DESCRIPTORS_FRACTION = 0.9
+"""Part of the file descriptors from which a daemon is degraded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +38,8 @@ class HealthFacts:
     zookeeper_problem: str | None = None
     """What ZooKeeper refuses this daemon, and what to do."""
     broker_connected: bool
+    broker_problem: str | None = None
+    """Why it is not connected."""
     drain: str
     """``ready``, ``starting``, ``degraded``, or ``off`` before its first reply."""
     drain_reason: str
@@ -47,6 +53,12 @@ class HealthFacts:
     """Shards that no daemon leads → the reason."""
     store_problems: Mapping[str, str] = field(default_factory=dict)
     """Kind of operation → why the last one of that kind failed. Reads that succeed say nothing about writes."""
+    clock_held_seconds: float = 0.0
+    """A step of this machine's clock that the daemon does not follow yet."""
+    ledger_ahead_seconds: float = 0.0
+    """How far the time of a ledger is ahead of this machine's clock."""
+    descriptors: tuple[int, int] = (0, 0)
+    """File descriptors that are open, and that may be open; not positive: any number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,87 +86,97 @@ class Health:
         return "ready" if all(component.state is ComponentState.OK for component in self.components) else "degraded"
 
 
+_Verdict = tuple[ComponentState, str]
+_OK, _DEGRADED, _FAILED = ComponentState.OK, ComponentState.DEGRADED, ComponentState.FAILED
+
+
 def judge_health(facts: HealthFacts) -> Health:
     live = facts.tick_age_seconds <= STALLED_SECONDS
     live_reason = f"the event loop ticked {facts.tick_age_seconds:.1f} s ago"
     if not live:
         live_reason += f"; the limit is {STALLED_SECONDS:g} s"
-    loop = ComponentHealth("loop", ComponentState.OK if live else ComponentState.FAILED, live_reason)
-    judges = (_cluster, _zookeeper, _broker, _store, _ledger, _drain)
-    return Health(live, live_reason, (loop, *(judge(facts) for judge in judges)))
+    verdicts = {
+        "loop": (_OK if live else _FAILED, live_reason),
+        "cluster": _cluster(facts),
+        "zookeeper": _zookeeper(facts),
+        "broker": _broker(facts),
+        "store": _store(facts),
+        "ledger": _ledger(facts),
+        "drain": _drain(facts),
+        "clock": _clock(facts),
+        "descriptors": _descriptors(facts),
+    }
+    return Health(live, live_reason, tuple(ComponentHealth(name, *each) for name, each in verdicts.items()))
 
 
-def _cluster(facts: HealthFacts) -> ComponentHealth:
+def _cluster(facts: HealthFacts) -> _Verdict:
     if facts.shards == 0:
-        return ComponentHealth(
-            "cluster", ComponentState.FAILED, "not joined yet: waiting for the cluster configuration from ZooKeeper"
-        )
+        return _FAILED, "not joined yet: waiting for the cluster configuration from ZooKeeper"
     leads = f"leads {facts.shards_led} of {facts.shards} shards"
     if not facts.without_leader:
-        return ComponentHealth("cluster", ComponentState.OK, leads)
+        return _OK, leads
     named = [f"shard {shard} ({reason})" for shard, reason in sorted(facts.without_leader.items())]
     others = f" and {len(named) - MAX_NAMED_SHARDS} more" if len(named) > MAX_NAMED_SHARDS else ""
-    return ComponentHealth(
-        "cluster",
-        ComponentState.DEGRADED,
-        f"{leads}; without a leader: {', '.join(named[:MAX_NAMED_SHARDS])}{others}",
-    )
+    return _DEGRADED, f"{leads}; without a leader: {', '.join(named[:MAX_NAMED_SHARDS])}{others}"
 
 
-def _zookeeper(facts: HealthFacts) -> ComponentHealth:
+def _zookeeper(facts: HealthFacts) -> _Verdict:
     if facts.zookeeper_problem is not None:
-        return ComponentHealth(
-            "zookeeper",
-            ComponentState.DEGRADED,
-            f"{facts.zookeeper_problem}; leaders continue, but this daemon cannot take over",
-        )
+        return _DEGRADED, f"{facts.zookeeper_problem}; leaders continue, but this daemon cannot take over"
     if facts.zookeeper == "connected":
-        return ComponentHealth("zookeeper", ComponentState.OK, "connected")
-    return ComponentHealth(
-        "zookeeper",
-        ComponentState.DEGRADED,
-        f"{facts.zookeeper}: leaders continue, but no new leader is elected; "
-        "check that the ZooKeeper servers run and are reachable",
-    )
+        return _OK, "connected"
+    check = "check that the ZooKeeper servers run and are reachable"
+    return _DEGRADED, f"{facts.zookeeper}: leaders continue, but no new leader is elected; {check}"
 
 
-def _broker(facts: HealthFacts) -> ComponentHealth:
+def _broker(facts: HealthFacts) -> _Verdict:
     if facts.broker_connected:
-        return ComponentHealth("broker", ComponentState.OK, "connected")
-    return ComponentHealth(
-        "broker", ComponentState.FAILED, "not connected: clients cannot reach this daemon; check [broker]"
-    )
+        return _OK, "connected"
+    why = "" if facts.broker_problem is None else f" ({facts.broker_problem})"
+    return _FAILED, f"not connected{why}: clients cannot reach this daemon; check [broker]"
 
 
-def _store(facts: HealthFacts) -> ComponentHealth:
+def _store(facts: HealthFacts) -> _Verdict:
     if not facts.store_problems:
-        return ComponentHealth("store", ComponentState.OK, "the last operation of each kind succeeded")
+        return _OK, "the last operation of each kind succeeded"
     failed = "; ".join(
         f"{kind} failed{reason and ': '}{reason}" for kind, reason in sorted(facts.store_problems.items())
     )
-    return ComponentHealth(
-        "store", ComponentState.FAILED, f"{failed}: this daemon cannot lead; check [ledger] url and its permissions"
-    )
+    check = "check [ledger] url and its permissions"
+    if "create" not in facts.store_problems:  # The daemon also tries to write, and to read that.
+        return _DEGRADED, f"{failed}: others succeed; {check}"
+    return _FAILED, f"{failed}: this daemon cannot lead; {check}"
 
 
-def _ledger(facts: HealthFacts) -> ComponentHealth:
+def _ledger(facts: HealthFacts) -> _Verdict:
     if not facts.unreadable:
-        return ComponentHealth("ledger", ComponentState.OK, "no unreadable object")
+        return _OK, "no unreadable object"
     shards = "; ".join(f"shard {shard}: {reason}" for shard, reason in sorted(facts.unreadable.items()))
-    return ComponentHealth(
-        "ledger",
-        ComponentState.DEGRADED,
-        f"{shards}; this daemon does not lead these shards, and reads the objects again within a minute",
-    )
+    return _DEGRADED, f"{shards}; this daemon does not lead these shards, and reads the objects again within a minute"
 
 
-def _drain(facts: HealthFacts) -> ComponentHealth:
+def _drain(facts: HealthFacts) -> _Verdict:
     if facts.drain == "ready":
-        return ComponentHealth("drain", ComponentState.OK, "ready")
+        return _OK, "ready"
     if facts.drain == "off" and facts.shards_led == 0:
-        return ComponentHealth("drain", ComponentState.OK, "not asked yet, since this daemon leads no shard")
-    return ComponentHealth(
-        "drain",
-        ComponentState.DEGRADED,
-        f"{facts.drain}: {facts.drain_reason or 'no reason given'}; children of split and merged segments stay blocked",
-    )
+        return _OK, "not asked yet, since this daemon leads no shard"
+    reason = facts.drain_reason or "no reason given"
+    return _DEGRADED, f"{facts.drain}: {reason}; children of split and merged segments stay blocked"
+
+
+def _clock(facts: HealthFacts) -> _Verdict:
+    if facts.clock_held_seconds:
+        wrong = f"stepped by {facts.clock_held_seconds:.0f} s, which is followed once it has lasted for ten minutes"
+    elif facts.ledger_ahead_seconds > CLOCK_TOLERANCE_SECONDS:
+        wrong = f"is {facts.ledger_ahead_seconds:.0f} s behind the time of a ledger, which another daemon has written"
+    else:
+        return _OK, "steady"
+    return _DEGRADED, f"the clock {wrong}; check the time synchronization"
+
+
+def _descriptors(facts: HealthFacts) -> _Verdict:
+    opened, limit = facts.descriptors
+    text = f"{opened} of {limit} file descriptors are open" if limit > 0 else "no limit"
+    if limit <= 0 or opened < DESCRIPTORS_FRACTION * limit:
+        return _OK, text
+    return _DEGRADED, f"{text}: without them connections and files fail; raise LimitNOFILE"

@@ -239,8 +239,8 @@ class GroupCommit:
             return
         try:
             taken = await self._ledger.exists(number)
-        except StoreUnavailableError:
-            self._observer.observe(events.StoreOperationFailed(operation="read"))
+        except StoreUnavailableError as error:
+            self._observer.observe(events.StoreOperationFailed(operation="read", reason=str(error)))
             return
         self._observer.observe(events.StoreOperationSucceeded(operation="read"))
         if taken and safety.is_successors(number, durable=self.durable, idle=self.is_idle):

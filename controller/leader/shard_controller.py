@@ -35,7 +35,7 @@ from headgate.backoff import Backoff
 from headgate.errors import ConfigError, LedgerError, OutcomeUnknownError, StoreUnavailableError
 from headgate.ledger.ledger import Ledger
 from metrics import events
-from metrics.label_values import TransferReason
+from metrics.label_values import StoreOperation, TransferReason
 from shard.state.shard_state import ShardState
 from shard.state.size import estimated_bytes
 from shard.steps import ResultT, Steps, TakeSteps
@@ -238,7 +238,7 @@ class ShardController:
                         if self._terms is None or self.fault is not None or await self._terms.lost(self._ledger):
                             await self._catch_up()
                 except StoreUnavailableError as error:
-                    self._observer.observe(events.StoreOperationFailed(operation="read"))
+                    self._observer.observe(events.StoreOperationFailed(operation="read", reason=str(error)))
                     self._log.warning("ledger.unreachable", error=str(error))
                 except LedgerError as error:
                     self._fail(error)
@@ -367,14 +367,16 @@ class ShardController:
         """Read the ledger to its end, and try to write the next number as the term chunk."""
         loop = asyncio.get_running_loop()
         began = loop.time()
+        operation: StoreOperation = "read"
         async with self._reading:
             try:
                 # A missing number may be a hole and not the end: writing into it would fork the ledger.
                 chunks = await self._catch_up(urgent=True)
                 self._require_own_topics()
+                operation = "create"
                 await self._write_term_chunk()
             except safety.FAILURES as error:
-                self._report_failed_start(error)
+                self._report_failed_start(error, operation)
                 self.post(safety.failure(error))
             else:
                 self._recover()
@@ -396,12 +398,12 @@ class ShardController:
                 )
                 self.post(Event.TERM_STARTED)
 
-    def _report_failed_start(self, error: Exception) -> None:
+    def _report_failed_start(self, error: Exception, operation: StoreOperation) -> None:
         match error:
             case LedgerError():
                 self._fail(error)
             case StoreUnavailableError():
-                self._observer.observe(events.StoreOperationFailed(operation="create"))
+                self._observer.observe(events.StoreOperationFailed(operation=operation, reason=str(error)))
                 self._log.warning("ledger.unreachable", error=str(error))
             case OutcomeUnknownError() | TimeoutError():
                 self._log.warning("term.outcome_unknown", error=str(error))

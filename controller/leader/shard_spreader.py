@@ -292,9 +292,14 @@ class ShardSpreader:
             self._start(move, now, timeout_seconds)
 
     def _leave_terms(self) -> None:
-        """Leave shards to others before their terms, as after a start of all daemons."""
-        in_line = [each.shard for each in self._controllers if each.waits_to_restore]
-        if not in_line or not self._settings().enabled:
+        """Leave shards to others before their terms: after a start of all daemons, or because this one cannot lead."""
+        lacks, spreads = self._record.readiness in LACKS, self._settings().enabled
+        in_line = [
+            each.shard
+            for each in self._controllers
+            if (spreads and each.waits_to_restore) or (lacks and each.leadership.role is Role.CATCHING_UP)
+        ]
+        if not in_line:
             return
         for shard in left_to_others(self._instance, in_line, self._seen_queues(), self._daemons):
             log.info("term.left", shard=shard)

@@ -9,15 +9,20 @@ from headgate.storage.object_store import Store
 
 
 async def write_problem(store: Store) -> str | None:
-    """Return why no leader can write to ``store``; None if one can. Leaves no object behind, unless deleting fails."""
+    """Return why no leader can write to ``store``; None if one can.
+
+    It leaves no object behind, unless it is cancelled, or deleting fails.
+    """
     path, first = f"write-probe-{secrets.token_hex(8)}", secrets.token_bytes(8)
     try:
         try:
             await _create(store, path, first)
             await _create(store, path, b"second")
             replaced = await store.read(path) != first
-        finally:
-            await store.delete(path)
+        except StoreError:
+            await store.delete(path)  # Not when it is cancelled: a store that hangs would hang here, too.
+            raise
+        await store.delete(path)
     except StoreError as error:
         return f"{error}. A leader needs to create objects: check its permissions, and in a folder hard links"
     if replaced:

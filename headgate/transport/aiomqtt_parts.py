@@ -72,6 +72,19 @@ def on_arrival(client: aiomqtt.Client, handler: Callable[[PahoClient, ArrivedMes
     paho._handle_publish = handle_publish  # type: ignore[method-assign]  # noqa: SLF001
 
 
+def on_refused_message(client: aiomqtt.Client, handler: Callable[[str], None]) -> None:
+    """Pass on why the broker refuses a message with QoS 1, as MQTT 5 says it."""
+    paho = paho_of(client)
+    on_publish: Any = paho.on_publish
+
+    def on_answer(*arguments: Any) -> None:
+        if (code := arguments[3]).is_failure:
+            handler(str(code))
+        on_publish(*arguments)
+
+    paho.on_publish = on_answer
+
+
 def mark_errors_as_retrieved(client: aiomqtt.Client) -> None:
     """Keep asyncio from printing the errors of these futures: nothing awaits them while it subscribes or closes."""
     for future in (client._connected, client._disconnected):  # noqa: SLF001

@@ -9,7 +9,8 @@
 * It speaks MQTT 5, and 3.1.1 to a broker that refuses 5. With MQTT 5 the broker sends copies of retained
   messages only to filters that expect them: otherwise a client could fill the queue of a subscriber with
   what it had retained before, and the broker would drop what others publish meanwhile.
-* Retained messages go at QoS 1: no client would request them again if a busy broker dropped them.
+* Retained messages go at QoS 1: no client would request them again if a busy broker dropped them. If a
+  broker with MQTT 5 refuses one, the connection ends: it is of no use to a leader.
   They do not survive a reconnection: publish them again when a handler receives ``True``.
 * Outgoing messages are bounded in bytes and number. Incoming ones are not queued: the loop reads
   one packet per turn, and the windows of the protocol above bound the rest at the broker.
@@ -30,6 +31,7 @@ import logging
 import random
 import socket
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, cast
 
 import aiomqtt  # noqa: TID251 - this and headgate.transport.mqtt_persistent_session are the modules that speak to the broker
@@ -48,6 +50,7 @@ from headgate.transport.aiomqtt_parts import (
     mark_errors_as_retrieved,
     on_acceptance,
     on_arrival,
+    on_refused_message,
     paho_of,
     ping_after,
     raise_if_lost,
@@ -339,6 +342,7 @@ class MqttTransport:
         paho = paho_of(client)
         mark_errors_as_retrieved(client)
         report_early_end(client)
+        on_refused_message(client, partial(self._on_refused_message, client))
         if mqtt5:
             on_acceptance(client, self._on_acceptance)
         else:
@@ -347,6 +351,11 @@ class MqttTransport:
         paho.connect_timeout = self._timing.connect_timeout_seconds
         paho.on_socket_register_write = self._on_write_pending
         return client
+
+    def _on_refused_message(self, client: aiomqtt.Client, reason: str) -> None:
+        """End a connection that accepts no retained messages: no client would find a leader behind it."""
+        self.unreachable_reason = f"the broker refuses a retained message: {reason}. Check its access rules"
+        self._signal_connection_lost(client)
 
     def session_properties(self) -> Properties | None:
         """Return what a connection with MQTT 5 asks for; None: the session ends with it."""
@@ -437,7 +446,7 @@ class MqttTransport:
             interrupted.cancel()
             await asyncio.wait({lost, interrupted})
         if not self._closing.is_set():
-            raise TransportError("the broker did not confirm a subscription in time")
+            raise TransportError(self.unreachable_reason or "the broker did not confirm a subscription in time")
 
     async def _disconnect(self, client: aiomqtt.Client) -> None:
         """Close after the broker has received all published messages.

@@ -172,6 +172,19 @@ async def test_each_user_receives_and_sends_only_what_the_rules_allow(connect: C
     assert sent == SENDS
 
 
+async def test_a_connection_whose_retained_messages_are_refused_ends_with_the_reason(connect: Connect) -> None:
+    """A daemon with it would lead, and no client would find it."""
+    transport = await connect("till")
+    connections: list[bool] = []
+    transport.on_connection(connections.append)
+    assert transport.publish(topic("c/cluster"), b"x", retain=True)
+    await until(lambda: connections)
+
+    assert [False] == connections
+    assert "the broker refuses a retained message: Not authorized. Check its" in str(transport.unreachable_reason)
+    await until(lambda: transport.connected)
+
+
 async def test_patterns_do_not_widen_what_a_user_receives(connect: Connect) -> None:
     """A subscription with wildcards that covers more than its rights delivers nothing beyond them."""
     overheard: list[str] = []

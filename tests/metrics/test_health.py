@@ -19,7 +19,7 @@ def component(health, name):
 
 
 def test_a_daemon_without_faults_is_live_and_ready():
-    health = judge_health(HEALTHY_FACTS)
+    health = judge_health(replace(HEALTHY_FACTS, ledger_ahead_seconds=9.0, descriptors=(921, 1024)))
 
     assert (health.live, health.ready, health.state) == (True, True, "ready")
     assert component(health, "cluster").reason == "leads 2 of 4 shards"
@@ -53,6 +53,10 @@ def test_a_failed_component_makes_a_daemon_not_ready(name, facts):
         ("drain", replace(HEALTHY_FACTS, drain="starting")),
         ("drain", replace(HEALTHY_FACTS, drain="off")),
         ("ledger", replace(HEALTHY_FACTS, unreadable={3: "chunks/x is damaged"})),
+        ("store", replace(HEALTHY_FACTS, store_problems={"read": "shard 3 hangs"})),
+        ("clock", replace(HEALTHY_FACTS, clock_held_seconds=-3600.0)),
+        ("clock", replace(HEALTHY_FACTS, ledger_ahead_seconds=11.0)),
+        ("descriptors", replace(HEALTHY_FACTS, descriptors=(922, 1024))),
     ],
 )
 def test_a_degraded_component_leaves_a_daemon_ready(name, facts):

@@ -28,6 +28,8 @@ ALERTS: Final = {
     "loop": "HeadgateLoopLag",
     "store": "HeadgateCommitsFailing",
     "zookeeper": "HeadgateZooKeeperUnreachable",
+    "clock": "HeadgateClockWrong",
+    "descriptors": "HeadgateDescriptorsShort",
 }
 """Component → the entry of the runbook that says what to do."""
 

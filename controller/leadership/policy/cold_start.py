@@ -11,6 +11,8 @@ Rules:
 3. It is left only to a daemon with at least two locks fewer. Each step makes the difference smaller, so that no shard
    comes back again and again, whatever the others decide from the same view.
 4. A shard that an operator has transferred stays.
+5. A daemon that gives its shards away leaves all of them, also those that it has begun to restore: its store may hang,
+   and it would keep the lock. It leaves them to a daemon that is ready.
 """
 
 from __future__ import annotations
@@ -28,15 +30,18 @@ LEAST_DIFFERENCE: Final = 2
 def left_to_others(
     instance: str, in_line: Iterable[int], queues: Mapping[int, SeenQueue], daemons: Iterable[LiveDaemon]
 ) -> list[int]:
-    """Return the shards that ``instance`` leaves now; ``in_line``: those that it has not begun to restore, in order."""
-    able = {each.name for each in daemons if not each.gives_away}
+    """Return the shards that ``instance`` leaves now; ``in_line``: those that it may leave, in order."""
+    live = {each.name: each for each in daemons}
+    leaves_all = instance in live and live[instance].gives_away
+    takers = (each for each in live.values() if not each.gives_away)
+    able = {each.name for each in takers if each.readiness == "ready" or not leaves_all}
     locks = Counter(queue.holder for queue in queues.values())
     left = []
     for shard in reversed(list(in_line)):
         queue = queues.get(shard)
-        if queue is None or queue.holder != instance or queue.fixed or queue.next not in able:
+        if queue is None or queue.holder != instance or queue.next not in able:
             continue
-        if locks[instance] - locks[queue.next] >= LEAST_DIFFERENCE:
+        if leaves_all or (not queue.fixed and locks[instance] - locks[queue.next] >= LEAST_DIFFERENCE):
             locks[instance] -= 1
             locks[queue.next] += 1
             left.append(shard)

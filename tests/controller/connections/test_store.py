@@ -9,7 +9,12 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from controller.connections.store import FAILING_INTERVAL_SECONDS, PROBE_INTERVAL_SECONDS, probe_writes
+from controller.connections.store import (
+    FAILING_INTERVAL_SECONDS,
+    PROBE_INTERVAL_SECONDS,
+    PROBE_TIMEOUT_SECONDS,
+    probe_writes,
+)
 from headgate.storage.object_store import LocalStore
 from headgate.storage.write_probe import write_problem
 from metrics import events
@@ -47,6 +52,18 @@ async def test_a_store_that_works_has_no_problem_and_keeps_no_object(fault: str)
     store.fail_next(fault)  # type: ignore[arg-type]
     assert (fault == "repeated") is (await write_problem(store) is None)
     assert {} == store.objects
+
+
+@pytest.mark.looptime
+async def test_a_store_that_hangs_is_a_problem_in_time() -> None:
+    store, observer = FakeStore(), RecordingObserver()
+    store.freeze()
+    probing = asyncio.create_task(probe_writes(store, observer, lambda: True))
+    await asyncio.sleep(PROBE_TIMEOUT_SECONDS + 1)
+    probing.cancel()
+
+    reason = "the store did not complete a write within 10 s"
+    assert [events.StoreOperationFailed(operation="create", reason=reason)] == observer.events
 
 
 @pytest.mark.looptime

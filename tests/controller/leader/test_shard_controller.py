@@ -139,6 +139,7 @@ async def test_an_unreachable_store_at_the_start_only_delays_the_term() -> None:
     async with contender.running():
         await asyncio.sleep(30)
         assert not contender.leads
+        assert contender.instruments.store_problems.keys() == {"read"}, "it has written nothing"
         contender.store.outage(out=False)
         await until(lambda: contender.leads, 10)
 

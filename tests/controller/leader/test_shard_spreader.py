@@ -547,6 +547,17 @@ async def test_the_shards_of_a_daemon_whose_store_refuses_writes_move_to_one_who
     await until(lambda: a.led)
 
 
+async def test_a_daemon_whose_store_hangs_before_its_terms_leaves_them_to_others(daemons: Daemons) -> None:
+    """It held the locks for as long as the store hung, and the shards had no leader."""
+    a = await daemons.start("a")
+    a.store.freeze()
+    daemons.try_writes(a)
+    await until(lambda: all(each.leadership.role is Role.CATCHING_UP for each in a.controllers))
+    b = await daemons.start("b")
+
+    await until(lambda: len(b.led) == SHARDS, STORE_LOST_SECONDS + 30)
+
+
 async def test_nothing_moves_while_the_store_refuses_the_writes_of_all(daemons: Daemons) -> None:
     """One daemon may notice it half a minute before the others try a write by themselves."""
     daemons.unreachable_seconds, daemons.settings = 600, SpreadSettings(settle_seconds=1)

@@ -89,6 +89,8 @@ def test_each_component_has_an_entry_in_the_runbook():
         "drain_reason": "",
         "unreadable": {},
         "without_leader": {},
+        "store_problems": {},
+        "descriptors": (0, 0),
     }
     components = {each.name for each in judge_health(HealthFacts(**facts | {"zookeeper_problem": None})).components}
     runbook = (Path(__file__).parents[3] / "deploy" / "prometheus" / "RUNBOOK.md").read_text()

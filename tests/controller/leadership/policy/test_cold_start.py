@@ -56,6 +56,16 @@ def test_no_shard_is_left_to_a_daemon_that_would_give_it_away(unable: dict[str, 
     assert [] == left_to_others("a", [0, 1, 2], queues("ab", "ab", "ab"), live)
 
 
+def test_a_daemon_that_cannot_lead_leaves_all_shards_to_those_that_are_ready() -> None:
+    """Rule 5."""
+    live = [replace(DAEMONS[0], readiness="no_store"), DAEMONS[1], replace(DAEMONS[2], readiness="doubtful")]
+    seen = queues("ab", "ab", "ac", "bc")
+    seen[1] = replace(seen[1], fixed=True)
+
+    assert [1, 0] == left_to_others("a", [0, 1, 2], seen, live)
+    assert [] == left_to_others("a", [], seen, live)
+
+
 def test_a_shard_without_a_contender_and_one_that_an_operator_placed_stay() -> None:
     """Rules 2 and 4."""
     seen = queues("a", "ab", "ab", "ab")
