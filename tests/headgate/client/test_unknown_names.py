@@ -20,8 +20,6 @@ Question = Callable[[Admin], Awaitable[object]]
 OF_TOPICS: dict[str, Question] = {
     "describe": lambda admin: admin.describe_topic("ordres"),
     "split": lambda admin: admin.split("ordres", 0),
-    "delete": lambda admin: admin.delete_topic("ordres"),
-    "prune": lambda admin: admin.prune_topic("ordres"),
     "backlog": lambda admin: admin.backlog("ordres"),
     "list subscriptions": lambda admin: admin.list_subscriptions("ordres"),
     "create subscription": lambda admin: admin.create_subscription("ordres", "billing"),
@@ -30,10 +28,7 @@ OF_TOPICS: dict[str, Question] = {
 OF_SUBSCRIPTIONS: dict[str, Question] = {
     "describe": lambda admin: admin.describe_subscription("orders", "biling"),
     "explain": lambda admin: admin.explain("orders", "biling"),
-    "plan": lambda admin: admin.plan("orders", "biling"),
     "seek": lambda admin: admin.seek("orders", "biling", to="earliest"),
-    "order": lambda admin: admin.set_order("orders", "biling", "none"),
-    "evict": lambda admin: admin.evict_consumer("orders", "biling", "c"),
     "delete": lambda admin: admin.delete_subscription("orders", "biling"),
     "backlog": lambda admin: admin.backlog("orders", "biling"),
 }

@@ -6,7 +6,7 @@ from typing import get_args
 
 import pytest
 
-from headgate.model.time_text import EXAMPLES, TimeUnit, time_ms, utc_day, utc_minute
+from headgate.model.time_text import EXAMPLES, TimeUnit, time_ms
 
 AT_MS = 1_769_882_400_000
 UNITS: tuple[TimeUnit, ...] = get_args(TimeUnit)
@@ -63,7 +63,3 @@ def test_what_is_no_time_is_named_with_what_is_wrong_and_examples(text: str, pro
 
     assert problem in str(error.value)
     assert str(error.value).endswith(f"; write for example {EXAMPLES}")
-
-
-def test_tables_show_times_in_utc():
-    assert ("2026-01-31", "2026-01-31 18:00") == (utc_day(AT_MS), utc_minute(AT_MS))

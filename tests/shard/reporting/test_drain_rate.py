@@ -1,54 +1,38 @@
-"""Rates at which blocking segments are acknowledged."""
+"""Rates at which blocking segments are acknowledged; tests of shared segments have those of several consumers."""
+
+from __future__ import annotations
+
+import pytest
 
 from shard.reporting.drain_rate import WINDOW_SECONDS, DrainRate
 
+Sample = tuple[float, dict[int, int]]
+"""Time, and segment → its acknowledged records."""
+SAMPLES: dict[str, tuple[list[Sample], dict[int, float]]] = {
+    "over the window": ([(float(at), {0: at * 10, 1: 7}) for at in range(0, 100, 2)], {0: 10.0, 1: 0.0}),
+    "nothing before the window": (
+        [(0.0, {0: 0}), *((float(at), {0: 1000 if at < 100 else 900 + at}) for at in range(2, 200, 2))],
+        {0: 1.0},
+    ),
+    "samples too close": ([(0.0, {0: 0}), (1.75, {0: 50})], {}),
+    "the later of samples too close": ([(0.0, {0: 0}), (1.75, {0: 50}), (2.0, {0: 50})], {0: 25.0}),
+    "no sample too close to the last one": ([(0.0, {0: 0}), (2.0, {0: 10}), (3.0, {0: 100})], {0: 5.0}),
+    "a slow one": ([(100.0, {0: 5}), (102.0, {0: 6})], {0: 0.5}),
+    "a new window after a seek": ([(0.0, {0: 100, 1: 0}), (20.0, {0: 5, 1: 0}), (30.0, {0: 10})], {0: 0.5}),
+    "a fall after a rise": ([(0.0, {0: 0}), (10.0, {0: 100}), (20.0, {0: 50})], {}),
+    "after a long pause": ([(0.0, {0: 0}), (2 * WINDOW_SECONDS, {0: 9})], {}),
+    "of thirty seconds": ([(100.0, {0: 0}), (130.0, {0: 60})], {0: 2.0}),
+    "of no more": ([(100.0, {0: 0}), (130.0, {0: 60}), (130.5, {0: 60})], {}),
+}
 
-def test_a_rate_covers_the_window():
+
+@pytest.mark.parametrize(("samples", "rates"), SAMPLES.values(), ids=SAMPLES.keys())
+def test_a_rate_follows_from_the_samples_of_its_window(samples: list[Sample], rates: dict[int, float]):
     rate = DrainRate()
-    for second in range(0, 100, 2):
-        rate.add_sample(float(second), {0: second * 10, 1: 7})
+    for at, acknowledged in samples:
+        rate.add_sample(at, acknowledged)
 
-    assert rate.rates() == {0: 10.0, 1: 0.0}
-
-
-def test_samples_before_the_window_do_not_count():
-    rate = DrainRate()
-    rate.add_sample(0.0, {0: 0})
-    for second in range(2, 200, 2):
-        rate.add_sample(float(second), {0: 1000 if second < 100 else 1000 + second - 100})
-
-    assert rate.rates()[0] == 1.0
-
-
-def test_samples_too_close_together_give_no_rate():
-    rate = DrainRate()
-    rate.add_sample(0.0, {0: 0})
-    rate.add_sample(1.75, {0: 50})
-
-    assert rate.rates() == {}
-
-    rate.add_sample(2.0, {0: 50})
-    assert rate.rates() == {0: 25.0}
-
-
-def test_a_seek_starts_a_new_window_and_unblocked_segments_are_dropped():
-    rate = DrainRate()
-    for second in (0.0, 10.0):
-        rate.add_sample(second, {0: 100, 1: 0})
-    rate.add_sample(20.0, {0: 5, 1: 0})
-
-    assert 0 not in rate.rates()
-
-    rate.add_sample(30.0, {0: 10})
-    assert rate.rates() == {0: 0.5}
-
-
-def test_old_samples_are_dropped_after_a_long_pause():
-    rate = DrainRate()
-    rate.add_sample(0.0, {0: 0})
-    rate.add_sample(2 * WINDOW_SECONDS, {0: 9})
-
-    assert rate.rates() == {}
+    assert rate.rates() == rates
 
 
 def test_a_sample_is_due_every_two_seconds():
@@ -58,39 +42,3 @@ def test_a_sample_is_due_every_two_seconds():
 
     assert not rate.is_due(1.75)
     assert rate.is_due(2.0)
-
-
-def test_the_window_is_thirty_seconds_long():
-    rate = DrainRate()
-    rate.add_sample(100.0, {0: 0})
-    rate.add_sample(130.0, {0: 60})
-    assert rate.rates() == {0: 2.0}
-
-    rate.add_sample(130.5, {0: 60})
-    assert rate.rates() == {}
-
-
-def test_a_count_that_falls_below_the_last_one_starts_a_new_window_although_it_has_risen_before():
-    rate = DrainRate()
-    for second, records in ((0.0, 0), (10.0, 100), (20.0, 50)):
-        rate.add_sample(second, {0: records})
-
-    assert rate.rates() == {}
-
-
-def test_a_slow_rate_is_measured_too():
-    rate = DrainRate()
-    rate.add_sample(100.0, {0: 5})
-    rate.add_sample(101.75, {0: 6})
-    assert rate.rates() == {}
-
-    rate.add_sample(102.0, {0: 6})
-    assert rate.rates() == {0: 0.5}
-
-
-def test_a_sample_too_close_to_the_last_one_does_not_count():
-    rate = DrainRate()
-    for second, records in ((0.0, 0), (2.0, 10), (3.0, 100)):
-        rate.add_sample(second, {0: records})
-
-    assert rate.rates() == {0: 5.0}

@@ -44,20 +44,8 @@ def test_sizes(value, text):
     assert units.size(value) == text
 
 
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [
-        (None, "-"),
-        (-1.0, "0.0 s"),
-        (0.42, "0.4 s"),
-        (119.0, "119 s"),
-        (180.0, "3 min"),
-        (7200.0, "2 h"),
-        (3e5, "3 days"),
-    ],
-)
-def test_durations(seconds, text):
-    assert units.duration(seconds) == text
+def test_an_unknown_duration_is_marked():
+    assert (units.duration(None), units.duration(180.0)) == ("-", "3 min")
 
 
 def test_the_time_of_day_is_that_of_utc():

@@ -210,7 +210,6 @@ def test_raw_lines_need_not_be_json():
     [
         (b'{"at":1769882400000}', 1_769_882_400_000),
         (b'{"at":1769882400000.75}', 1_769_882_400_000),
-        (b'{"at":"2026-01-31T18:00:00Z"}', 1_769_882_400_000),
         (b'{"at":"1769882400s"}', 1_769_882_400_000),
     ],
 )
@@ -224,7 +223,6 @@ def test_a_timestamp_is_milliseconds_or_a_time(text: bytes, timestamp_ms: int):
     ("text", "problem"),
     [
         (b'{"at":-1}', "has no timestamp in field 'at': '-1' is not between 1990 and 2100 in ms"),
-        (b'{"at":true}', "has no timestamp in field 'at': 'true' is not a time"),
         (b'{"at":{}}', "has no timestamp in field 'at': '{}' is not a time"),
         (b'{"at":"noon"}', "has no timestamp in field 'at': 'noon' is not a time"),
         (b'{"n":1}', "has no field 'at'; its fields are 'n'"),

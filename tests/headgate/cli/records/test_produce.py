@@ -348,17 +348,6 @@ def test_lines_that_are_not_json_are_sent(
     assert sent == orders.sent
 
 
-def test_timestamps_of_a_field_are_sent(invoke: Invoke, orders: FakeCluster, events: Path):
-    events.write_bytes(b'{"id": 1, "at": 1769882400}\n')
-    produce = partial(invoke, "produce", "orders", "--key-field", "id", "--timestamp-field", "at", str(events))
-
-    refused = produce()
-    assert (refused.exit_code, orders.sent) == (1, [])
-    assert "(in another unit?)" in refused.stderr
-    assert produce("--timestamp-unit", "s").exit_code == 0
-    assert [1_769_882_400_000] == orders.timestamps
-
-
 def test_what_is_not_stored_is_counted(invoke: Invoke, orders: FakeCluster, events: Path):
     """Blank lines and a byte order mark are no part of JSON. With --raw they are stored."""
     content = b'\xef\xbb\xbf{"id": 1}\n\r\n\n'

@@ -114,12 +114,3 @@ def test_a_deletion_ends_a_command_that_follows(invoke: Invoke, stored: FakeClus
 
     assert (1, "headgate: topic 'orders' was deleted, with its records\n") == (result.exit_code, result.stderr)
     assert 0 == invoke("read", "orders").exit_code, "what is stored is read without watching"
-
-
-def test_an_unknown_topic_is_one_line(invoke: Invoke, cluster: FakeCluster):
-    failed = invoke("read", "nowhere")
-
-    assert (1, "headgate: topic 'nowhere' does not exist; these do: headgate topic list\n") == (
-        failed.exit_code,
-        failed.stderr,
-    )
