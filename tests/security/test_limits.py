@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 
 import pytest
@@ -10,7 +11,7 @@ from headgate.model import entries as e
 from headgate.protocol import messages as m
 from tests.support.servers.programs import TEST_SECONDS
 from tests.support.waiting import until
-from tests.support.worlds.security_scene import Attack, Metric, Scene, Unseen
+from tests.support.worlds.security_scene import REPLY_SECONDS, Attack, Metric, Scene, Unseen
 
 pytestmark = [pytest.mark.security, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(TEST_SECONDS)]
 
@@ -35,13 +36,20 @@ async def opens_producers(scene: Scene, user: str) -> str:
 
 
 async def floods(scene: Scene, user: str) -> str:
-    """Send ten times as many requests as a second allows, each of which is cheap."""
-    client = await scene.attacker(user)
+    """Send ten times as many requests as a second allows, each of which is cheap; return the first refusal.
+
+    Any of them may be accepted: one is every 50 ms, however many are refused.
+    """
+    client, replies = await scene.attacker(user), []
     topic = m.requests_topic(CLUSTER, 0, f"{user}/{user}-1")
     for _ in range(FLOOD):
-        _, payload = scene.request(user, m.DescribeTopic(topic="other"))
+        number, payload = scene.request(user, m.DescribeTopic(topic="other"))
+        replies.append(scene.reply_to(number))
         client.publish_unconfirmed(topic, payload)
-    return await scene.ask(user, m.DescribeTopic(topic="other"))
+    for reply in asyncio.as_completed(replies, timeout=REPLY_SECONDS):
+        if isinstance(answer := await reply, m.Rejected):
+            return answer.verdict
+    return "no refusal"
 
 
 async def leaves_a_retained_batch(scene: Scene, user: str) -> str:

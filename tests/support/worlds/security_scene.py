@@ -222,10 +222,14 @@ class Scene:
         request = m.Request(request_id=request_id, client_id=client_id, leader_epoch=self.leader_epoch, body=body)
         return request_id, m.encode(request)
 
+    def reply_to(self, request_id: int) -> asyncio.Future[m.AnyReplyBody]:
+        """Return what the reply to a request that is sent next will set."""
+        return self._replies.setdefault(request_id, asyncio.get_running_loop().create_future())
+
     async def ask(self, user: str, body: m.AnyRequestBody, *, named: str | None = None) -> str:
         """Send a request on the topic of ``user``; return the kind of the reply, or the verdict of its refusal."""
         request_id, payload = self.request(user, body, named=named)
-        reply = self._replies[request_id] = asyncio.get_running_loop().create_future()
+        reply = self.reply_to(request_id)
         client = await self.attacker(user)
         await client.publish(m.requests_topic(self.cluster.name, 0, f"{user}/{user}-1"), payload)
         async with asyncio.timeout(REPLY_SECONDS):
