@@ -41,11 +41,11 @@ PRESENCE = {f"c/clients/{user}/1/presence" for user in USERS}
 DEVICES = {"c/publish/orders/key", "c/publish/orders", "c/publish/other/key"}
 OWN_DEVICES = {f"c/devices/{user}/publish/orders/key" for user in USERS}
 CONFIRMATIONS = {f"c/devices/{user}/replies/1" for user in USERS}
-FOREIGN = {"c/shards/0/device-sentinels", "c/shards/0/other", "d/cluster", "d/shards/0/leader", "other"}
+FOREIGN = {"c/shards/0/device-sentinels/1", "c/shards/0/other", "d/cluster", "d/shards/0/leader", "other"}
 TOPICS: Final = ANNOUNCED | REQUESTS | REPLIES | PRESENCE | DEVICES | OWN_DEVICES | CONFIRMATIONS | FOREIGN
 
 RECEIVES: Final = {
-    DAEMON: {"c/cluster", "c/shards/0/leader", "c/shards/0/device-sentinels"}
+    DAEMON: {"c/cluster", "c/shards/0/leader", "c/shards/0/device-sentinels/1"}
     | REQUESTS
     | PRESENCE
     | DEVICES
@@ -56,7 +56,7 @@ RECEIVES: Final = {
     "operator": ANNOUNCED | {"c/clients/operator/1/replies", "c/devices/operator/replies/1"},
 }
 SENDS: Final = {
-    DAEMON: ANNOUNCED | REPLIES | PRESENCE | CONFIRMATIONS | {"c/shards/0/device-sentinels"},
+    DAEMON: ANNOUNCED | REPLIES | PRESENCE | CONFIRMATIONS | {"c/shards/0/device-sentinels/1"},
     "till": {"c/shards/0/requests/till/1", "c/clients/till/1/presence"},
     "billing": {"c/shards/0/requests/billing/1", "c/clients/billing/1/presence"},
     "gateway": {"c/publish/orders/key", "c/publish/orders", "c/devices/gateway/publish/orders/key"},

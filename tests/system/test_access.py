@@ -95,7 +95,7 @@ async def test_the_broker_and_the_daemon_refuse_what_a_role_may_not_do(cluster: 
             m.presence_topic(name, "billing/consumer-1"): m.encode(gone),
             m.replies_topic(name, "shop/any"): b"",
             f"headgate/{name}/publish/orders/key": b"forged",
-            f"headgate/{name}/shards/0/device-sentinels": b"x",
+            f"headgate/{name}/shards/0/device-sentinels/1": b"x",
         }
         for topic, payload in attacks.items():
             rival.publish(topic, payload, retain=topic.endswith("leader"))

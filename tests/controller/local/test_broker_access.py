@@ -87,8 +87,8 @@ def test_a_right_covers_what_matches_it_completely(right: str, topic: str, cover
         ("shop", Action.RECEIVE, "headgate/local/clients/other/1/replies", False),
         ("sensor", Action.PUBLISH, "headgate/local/publish/heat/key", True),
         ("sensor", Action.RECEIVE, "headgate/local/publish/heat/key", False),
-        ("headgate", Action.PUBLISH, "headgate/local/shards/0/device-sentinels", True),
-        ("headgate", Action.RECEIVE, "headgate/local/shards/0/device-sentinels", True),
+        ("headgate", Action.PUBLISH, "headgate/local/shards/0/device-sentinels/1", True),
+        ("headgate", Action.RECEIVE, "headgate/local/shards/0/device-sentinels/1", True),
     ],
 )
 def test_amqtt_reads_the_rights_of_mosquitto(user: str, action: Action, topic: str, allowed: bool) -> None:
