@@ -23,7 +23,7 @@ from prometheus_client import CollectorRegistry
 
 from controller.access.control import AccessControl
 from controller.cluster.config import ClusterConfig, join_cluster
-from controller.cluster.own_status import daemon_status
+from controller.cluster.own_status import shard_statuses
 from controller.cluster.peers import Peers
 from controller.cluster.status import ClusterStatus
 from controller.connections.broker import BrokerConnection
@@ -35,6 +35,7 @@ from controller.leader.context import LeaderContext
 from controller.leader.drain_check import DrainChecker
 from controller.leader.election_events import ElectionEvents
 from controller.leader.leader import ShardLeader
+from controller.leader.shard_context import ShardContext
 from controller.leader.shard_controller import ShardController
 from controller.leader.shard_spreader import ShardSpreader
 from controller.leader.standby_memory import StandbyMemory
@@ -74,7 +75,6 @@ from headgate.transport.port import Transport
 from metrics import events
 from metrics.health import Health, HealthFacts, judge_health
 from metrics.label_values import DrainState
-from metrics.status import DaemonStatus
 from shard.requests.client_ids import ClientIds
 from shard.state.shard_state import ShardState
 from shard.state.steady_clock import SteadyClock
@@ -241,12 +241,9 @@ class Daemon:
         """State of the drain service, and its reason."""
         return self._drain.state
 
-    def status(self) -> DaemonStatus:
-        return daemon_status(self.instance, self.settings.cluster.name, self._controllers)
-
     def _leader_of(self, shard: int) -> str | None:
         controller = self._controllers[shard]
-        return self._leaders.leader_of(shard, controller.leadership.role, controller.following_leader)
+        return self._leaders.leader_of(shard, controller.leadership.role, controller.follower.end.leader_instance)
 
     def health(self) -> Health:
         transport, now_ms = self._transport, self._now_ms()
@@ -261,13 +258,18 @@ class Daemon:
                 drain=self._drain.state[0],
                 drain_reason=self._drain.state[1],
                 shards=len(self._controllers),
-                unreadable={each.shard: each.fault for each in self._controllers if each.fault is not None},
+                unreadable={
+                    each.shard: each.follower.fault for each in self._controllers if each.follower.fault is not None
+                },
                 store_problems=self.instruments.store_problems,
                 clock_held_seconds=self._clock.step_ms / 1000,
                 ledger_ahead_seconds=ahead_ms / 1000,
                 descriptors=file_descriptors(),
                 without_leader=self._leaders.without_leader(
-                    [(controller.leadership.role, controller.following_leader) for controller in self._controllers]
+                    [
+                        (controller.leadership.role, controller.follower.end.leader_instance)
+                        for controller in self._controllers
+                    ]
                 ),
                 shards_led=sum(controller.leadership.role is Role.LEADING for controller in self._controllers),
             ),
@@ -351,7 +353,7 @@ class Daemon:
             )
             return self._leader_type(state, context, yields_to_contender)
 
-        return ShardController(
+        context = ShardContext(
             ledger=ledger,
             shards=config.shards,
             instance=self.instance,
@@ -365,6 +367,7 @@ class Daemon:
             require_ledger=config.ledger.require,
             take_steps=self._restoring.complete,
         )
+        return ShardController(context)
 
     def _unready(self, transport: Transport) -> str | None:
         if not transport.connected:
@@ -426,10 +429,12 @@ class Daemon:
             now = loop.time()
             if now - gauges_set_at >= GAUGE_INTERVAL_SECONDS:
                 gauges_set_at = now
-                self.instruments.observe(events.StatusCollected(status=self.status(), now_seconds=now))
+                self.instruments.observe(
+                    events.StatusCollected(shards=shard_statuses(self._controllers), now_seconds=now)
+                )
                 self.instruments.observe(events.LogLinesLost(count=take_lost_lines()))
                 self._report_time()
-                self._garbage.collect_if_due(sum(each.terms_ended for each in self._controllers), now)
+                self._garbage.collect_if_due(sum(each.term.ended for each in self._controllers), now)
             lag_seconds = max(0.0, now - self._ticked_at - TICK_INTERVAL_SECONDS)
             self.instruments.observe(events.LoopLagMeasured(seconds=lag_seconds))
             self._ticked_at = now

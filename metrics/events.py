@@ -20,7 +20,7 @@ import msgspec
 from headgate.model.entries import LeaveReason, ReleaseReason
 from headgate.views.backlogs import BacklogInfo
 from metrics import label_values as labels
-from metrics.status import DaemonStatus
+from metrics.status import ShardStatus
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -509,9 +509,9 @@ class LedgerTimeCompared(Event, frozen=True):
 
 
 class StatusCollected(Event, frozen=True):
-    """A status of the daemon was taken at ``now_seconds`` of the loop's clock."""
+    """The status of all shards was taken at ``now_seconds`` of the loop's clock."""
 
-    status: DaemonStatus
+    shards: tuple[ShardStatus, ...]
     now_seconds: float
 
 

@@ -1,14 +1,8 @@
-"""The status of one daemon at one moment, as values. Pure.
-
-Topics and subscriptions are included only for shards that this daemon leads, because a follower's
-state can be a second old.
-"""
+"""The status of the shards of one daemon at one moment, as values. Pure."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-
-from headgate.protocol.messages import BacklogInfo, SubscriptionInfo, TopicInfo
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +24,7 @@ class ShardStatus:
     """``following``, ``catching_up``, ``leading``, ``failed`` or ``stopped``."""
     leader_epoch: int
     """Leader epoch of the newest term that this daemon knows of; its own if it leads."""
-    head: int
+    head_chunk: int
     """Newest durable chunk that this daemon knows of."""
     fault: str = ""
     """Why this daemon cannot read the ledger; the text names the object."""
@@ -48,18 +42,3 @@ class ShardStatus:
     queue_bytes: int = 0
     """Accepted bytes waiting for the object store."""
     counts: ShardCounts = ShardCounts()
-    topics: tuple[TopicInfo, ...] = ()
-    """Like ``subscriptions`` and ``backlogs`` only in a status that describes them (controller.cluster.own_status)."""
-    subscriptions: tuple[SubscriptionInfo, ...] = ()
-    backlogs: tuple[BacklogInfo, ...] = ()
-
-    @property
-    def leading(self) -> bool:
-        return self.role == "leading"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DaemonStatus:
-    instance: str
-    shards: tuple[ShardStatus, ...] = ()
-    cluster: str = ""

@@ -28,7 +28,6 @@ FUNCTION_LINES = 60
 ATTRIBUTES = 15
 """State that a reader has to hold in mind."""
 MORE_ATTRIBUTES = {
-    "ShardController": 33,
     "MqttTransport": 29,
     "ZooKeeperElections": 28,
     "Daemon": 27,

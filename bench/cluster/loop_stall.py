@@ -45,7 +45,7 @@ from bench.harness.one_leader import (
     TurnClock,
     run_timed,
 )
-from controller.cluster.own_status import daemon_status
+from controller.cluster.own_status import shard_statuses
 from controller.cluster.peers import Peers
 from controller.cluster.status import ClusterStatus
 from controller.process.garbage_collection import GarbageCollection
@@ -227,9 +227,7 @@ async def _set_gauges(one: OneLeader, clock: TurnClock) -> None:
     instruments = Instruments(CollectorRegistry())
     clock.restart()
     await asyncio.sleep(0)
-    instruments.observe(
-        events.StatusCollected(status=daemon_status("bench", CLUSTER, _controllers(one)), now_seconds=time.monotonic())
-    )
+    instruments.observe(events.StatusCollected(shards=shard_statuses(_controllers(one)), now_seconds=time.monotonic()))
     await asyncio.sleep(0)
 
 

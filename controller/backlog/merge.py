@@ -28,10 +28,7 @@ OUTDATED: Final = "its tables were counted before its last seek or import: ask a
 
 
 def backlogs(
-    state: ShardState,
-    response: BacklogResponse | None,
-    now_ms: int,
-    wanted: Callable[[str, str], bool] | None = None,
+    state: ShardState, response: BacklogResponse | None, now_ms: int, wanted: Callable[[str, str], bool] | None = None
 ) -> Steps[list[BacklogInfo]]:
     """Return the backlog of each subscription, by topic and name, each as of its own moment.
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 
+from msgspec import convert
+
 from controller.leader.leader import ShardLeader
 from controller.leader.shard_controller import ShardController
 from coordinator.subscription_coordinator import SubscriptionCoordinator
@@ -12,7 +14,7 @@ from headgate.model.layout import SegmentState
 from headgate.protocol.backlog import estimate_drain
 from headgate.views.backlogs import BacklogInfo
 from headgate.views.cluster import MAX_BLOCKING_SEGMENTS, SubscriptionSummary
-from metrics.status import DaemonStatus, ShardCounts, ShardStatus
+from metrics.status import ShardCounts, ShardStatus
 from shard.reporting.progress import unacknowledged
 from shard.requests import topic_commands
 from shard.state.subscription import Subscription
@@ -35,29 +37,13 @@ RATE_WINDOW_MS = 30_000
 """Of the rate of a topic: three slots of the traffic that the leader counts."""
 
 
-def daemon_status(instance: str, cluster: str, controllers: Iterable[ShardController]) -> DaemonStatus:
-    """Return the counts of all shards."""
-    return DaemonStatus(
-        instance=instance,
-        cluster=cluster,
-        shards=tuple(_shard(controller) for controller in controllers),
-    )
+def shard_statuses(controllers: Iterable[ShardController]) -> tuple[ShardStatus, ...]:
+    return tuple(map(_shard, controllers))
 
 
-def shard_documents(status: DaemonStatus) -> tuple[DaemonShard, ...]:
-    return tuple(
-        DaemonShard(
-            shard=each.shard,
-            role=each.role,
-            leader_epoch=each.leader_epoch,
-            head_chunk=each.head,
-            fault=each.fault,
-            producers=each.producers,
-            in_flight_batches=each.in_flight_batches,
-            queue_bytes=each.queue_bytes,
-        )
-        for each in status.shards
-    )
+def shard_documents(statuses: Iterable[ShardStatus]) -> tuple[DaemonShard, ...]:
+    """Return what the API shows of each shard."""
+    return tuple(convert(each, DaemonShard, from_attributes=True) for each in statuses)
 
 
 # Summaries
@@ -154,11 +140,8 @@ def _subscription_summary(
     backlog, draining = yield from _progress(subscription.snapshot(), TopicSnapshot.of(topic), coordinator.gate)
     stored = acknowledged = oldest_ms = None
     if counted is not None and counted.counted_by == "spark":
-        stored, acknowledged, oldest_ms = (
-            counted.stored_per_second,
-            counted.acknowledged_per_second,
-            counted.oldest_ms,
-        )
+        stored, acknowledged = counted.stored_per_second, counted.acknowledged_per_second
+        oldest_ms = counted.oldest_ms
         backlog = counted.records if topic.external is not None else backlog
     tracked = tracks_acknowledgements(subscription.type)
     outlook, seconds = estimate_drain(backlog, stored, acknowledged, tracked=tracked)
@@ -301,18 +284,18 @@ def _shard(controller: ShardController) -> ShardStatus:
         return ShardStatus(
             shard=controller.shard,
             role=role,
-            leader_epoch=controller.following_epoch,
-            head=controller.following_chunk,
-            fault=controller.fault or "",
-            keeps_state=controller.keeps_state,
-            replay_lag_seconds=controller.replay_lag_seconds,
+            leader_epoch=controller.follower.end.leader_epoch,
+            head_chunk=controller.follower.end.chunk,
+            fault=controller.follower.fault or "",
+            keeps_state=controller.follower.keeps_state,
+            replay_lag_seconds=controller.follower.lag_seconds,
         )
     state, commit = leader.state, leader.commit
     return ShardStatus(
         shard=controller.shard,
         role=role,
         leader_epoch=leader.leader_epoch,
-        head=commit.durable,
+        head_chunk=commit.durable,
         producers=len(state.producers),
         named_producers=state.producers.named,
         in_flight_batches=commit.queued_batches,

@@ -17,8 +17,8 @@ from typing import Final, Generic, TypeVar
 from msgspec.structs import replace
 
 from controller.cluster.own_status import (
-    daemon_status,
     shard_documents,
+    shard_statuses,
     subscription_document,
     summaries,
     topic_document,
@@ -166,7 +166,6 @@ class ClusterStatus:
         leaders = [each.leader for each in self.controllers if each.leader is not None]
         topics, subscriptions = await summaries(self._instance, leaders)
         health = self._health()
-        status = daemon_status(self._instance, self._cluster, self.controllers)
         document = DaemonDocument(
             daemon=self._instance,
             url=self.url,
@@ -178,7 +177,7 @@ class ClusterStatus:
             components=tuple(
                 ComponentInfo(component=each.name, state=each.state, reason=each.reason) for each in health.components
             ),
-            shards=shard_documents(status),
+            shards=shard_documents(shard_statuses(self.controllers)),
             history=self._history.daemon,
         )
         return DaemonPart(daemon=document, topics=topics, subscriptions=subscriptions)

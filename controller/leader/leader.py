@@ -42,16 +42,7 @@ from shard.access.quotas import Limits
 from shard.access.requirements import refuse_access
 from shard.requests import producer_commands, producer_expiry, subscription_commands, topic_commands, topic_import
 from shard.requests.deadline import judge_deadline
-from shard.requests.handlers import (
-    AfterBarrier,
-    AfterChunk,
-    Decision,
-    Deferred,
-    Handler,
-    Outcome,
-    Stepwise,
-    handler,
-)
+from shard.requests.handlers import AfterBarrier, AfterChunk, Decision, Deferred, Handler, Outcome, Stepwise, handler
 from shard.requests.history import judge_history
 from shard.requests.placement import route_batch
 from shard.requests.quota import keep_within_quotas
@@ -84,7 +75,7 @@ class ShardLeader:
         self.context = context
         self._delayed: set[asyncio.TimerHandle] = set()
         self._broker_lost_at: float | None = None
-        self._began_at = asyncio.get_running_loop().time()
+        self.began_at = asyncio.get_running_loop().time()
         """The term's clock starts here; deadlines of requests are ages of the term."""
         self.arrived_cost = 0
         """Sum of `message_cost` of the requests of this term; `DeviceIntake` counts the messages of devices."""
@@ -289,7 +280,7 @@ class ShardLeader:
             if request.address is not None:
                 self._outbox.refuse(request.address, Refusal("invalid", request.reason))
             return
-        term_age_ms = int((asyncio.get_running_loop().time() - self._began_at) * 1000)
+        term_age_ms = int((asyncio.get_running_loop().time() - self.began_at) * 1000)
         refusal = judge_term(request, self.leader_epoch) or judge_deadline(request, term_age_ms)
         refusal = refusal or judge_history(request.body, self.state)
         if refusal is not None:

@@ -27,11 +27,7 @@ class StandbyMemory:
     """Shared by the shards of a daemon."""
 
     def __init__(
-        self,
-        instance: str,
-        elections: Elections,
-        limit_bytes: Callable[[], int],
-        turn_seconds: float = TURN_SECONDS,
+        self, instance: str, elections: Elections, limit_bytes: Callable[[], int], turn_seconds: float = TURN_SECONDS
     ) -> None:
         self._turns = asyncio.Semaphore(READERS)
         self._instance = instance

@@ -21,11 +21,7 @@ from headgate.ledger.chunk_ranges import ChunkRange, compacted_through, ranges_t
 
 
 def trim_point(
-    snapshots: Sequence[int],
-    manifests: Iterable[tuple[ChunkRange, int]],
-    *,
-    now_ms: int,
-    delay_ms: float,
+    snapshots: Sequence[int], manifests: Iterable[tuple[ChunkRange, int]], *, now_ms: int, delay_ms: float
 ) -> int:
     """Return the number below which chunks can be deleted; 1 if none can.
 

@@ -97,7 +97,7 @@ def _add_gauges(metrics: MetricFactory) -> None:
     named = metrics.gauge("named_producers", "Named producers, which are kept until they are deleted.", shard=None)
 
     def set_held(event: events.StatusCollected) -> None:
-        for shard in event.status.shards:
+        for shard in event.shards:
             producers.child(shard.shard).set(shard.producers)
             named.child(shard.shard).set(shard.named_producers)
             in_flight.child(shard.shard).set(shard.in_flight_batches)

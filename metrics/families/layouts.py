@@ -33,7 +33,7 @@ def add_layout_metrics(metrics: MetricFactory) -> None:
     segments = metrics.gauge("segments", "Segments of all topics.", shard=None, state=SEGMENT_STATES)
 
     def set_segments(event: events.StatusCollected) -> None:
-        for shard in event.status.shards:
+        for shard in event.shards:
             segments.child(shard.shard, "active").set(shard.counts.active_segments)
             segments.child(shard.shard, "sealed").set(shard.counts.sealed_segments)
 

@@ -95,14 +95,14 @@ def _add_shard_gauges(metrics: MetricFactory) -> None:
     started = metrics.counter("leader_terms_started", "Terms that this daemon started.", shard=None)
 
     def set_roles(event: events.StatusCollected) -> None:
-        for shard in event.status.shards:
-            is_leader.child(shard.shard).set(shard.leading)
+        for shard in event.shards:
+            is_leader.child(shard.shard).set(shard.role == "leading")
             started.child(shard.shard)  # from 0 on, so that a rate shows the first term
             failed.child(shard.shard).set(bool(shard.fault))
             kept.child(shard.shard).set(shard.keeps_state)
             lag.child(shard.shard).set(shard.replay_lag_seconds)
             epoch.child(shard.shard).set(shard.leader_epoch)
-            head.child(shard.shard).set(shard.head)
+            head.child(shard.shard).set(shard.head_chunk)
 
     metrics.on(events.TermStarted, lambda event: started.child(event.shard).inc())
     metrics.on(events.TermStarted, lambda event: is_leader.child(event.shard).set(1))

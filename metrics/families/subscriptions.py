@@ -63,7 +63,7 @@ def _add_consumer_metrics(metrics: MetricFactory) -> None:
     )
 
     def set_consumers(event: events.StatusCollected) -> None:
-        for shard in event.status.shards:
+        for shard in event.shards:
             consumers.child(shard.shard, "connected").set(shard.counts.connected_consumers)
             consumers.child(shard.shard, "in_grace").set(shard.counts.consumers_in_grace)
 
@@ -78,6 +78,6 @@ def _add_blocked_segment_metrics(metrics: MetricFactory) -> None:
     metrics.on(events.BlockedSegmentsChanged, lambda event: blocked.inc(event.change))
 
     def set_longest(event: events.StatusCollected) -> None:
-        longest.set(max((shard.counts.longest_blocked_seconds for shard in event.status.shards), default=0.0))
+        longest.set(max((shard.counts.longest_blocked_seconds for shard in event.shards), default=0.0))
 
     metrics.on(events.StatusCollected, set_longest)

@@ -67,7 +67,7 @@ async def test_the_restored_state_is_frozen_before_the_leader_is_created(tmp_pat
         Ledger(LocalStore(tmp_path), 0), CONFIG, object(), object(), object(), object()
     )
     before = gc.get_freeze_count()
-    controller._new_leader(ShardState(0), lambda: False)
+    controller._context.new_leader(ShardState(0), lambda: False)
     (frozen,) = freeze_counts
 
     assert frozen > before + 1000, "all live objects are frozen, the state included"
@@ -88,7 +88,7 @@ async def test_all_shards_restore_their_states_in_one_order(tmp_path: Path, sett
         for shard in range(2)
     ]
     before = gc.get_freeze_count()
-    await asyncio.gather(*(each._take_steps(steps(each.shard)) for each in controllers))
+    await asyncio.gather(*(each._context.take_steps(steps(each.shard)) for each in controllers))
 
     assert restored == [0, 0, 0, 1, 1, 1]
     assert gc.get_freeze_count() > before
@@ -179,7 +179,7 @@ async def test_a_reload_enables_and_disables_devices_now_and_for_later_terms(
     daemon._controllers = [controller]
     enabled: list[bool] = []
     for read in (off, settings, off):
-        controller.leader = controller._new_leader(ShardState(0), lambda: False)
+        controller.term.leader = controller._context.new_leader(ShardState(0), lambda: False)
         enabled.append(controller.leader.devices.sessions._enabled)
         daemon.reload(read)
         enabled.append(controller.leader.devices.sessions._enabled)

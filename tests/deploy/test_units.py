@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from controller.leader.shard_controller import HANDOVER_TIMEOUT_SECONDS
 from controller.leader.shard_spreader import EVACUATION_SECONDS
+from controller.leader.term import HANDOVER_TIMEOUT_SECONDS
 from controller.process.systemd import START_EXTENSION_SECONDS
 from controller.settings.load import load_settings
 from drain.service.service import STOP_SECONDS

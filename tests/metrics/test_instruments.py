@@ -13,7 +13,7 @@ from metrics.families.drain import DRAIN_STATES
 from metrics.families.leadership import TERM_END_REASONS
 from metrics.instruments import Instruments
 from metrics.metric_factory import MetricFactory, UnhandledEventsError
-from metrics.status import DaemonStatus, ShardCounts, ShardStatus
+from metrics.status import ShardCounts, ShardStatus
 from tests.support.samples.example_events import example_events
 
 
@@ -36,13 +36,13 @@ def leading(shard):
         shard=shard,
         role="leading",
         leader_epoch=4,
-        head=90,
+        head_chunk=90,
         producers=3,
         in_flight_batches=2,
         queue_bytes=640,
         counts=ShardCounts(active_segments=5, sealed_segments=6, connected_consumers=7, consumers_in_grace=8),
     )
-    return DaemonStatus(instance="one", shards=(held,))
+    return (held,)
 
 
 def test_names_have_the_prefix_and_histograms_a_unit(registry, instruments):
@@ -57,7 +57,7 @@ def test_names_have_the_prefix_and_histograms_a_unit(registry, instruments):
 def test_labels_are_bounded(registry, instruments):
     """No label has a value that a client chooses."""
     instruments.observe(events.ChunkCommitted(shard=0, seconds=0.1, size_bytes=100, records=5))
-    instruments.observe(events.StatusCollected(status=leading(0), now_seconds=0.0))
+    instruments.observe(events.StatusCollected(shards=leading(0), now_seconds=0.0))
     labels = {label for family in families(registry) for sample in family.samples for label in sample.labels}
 
     assert {
@@ -98,7 +98,7 @@ def test_series_with_listed_labels_exist_from_the_start(registry, instruments):
 
 def test_the_terms_of_a_shard_count_from_0_before_the_first_one(registry, instruments):
     """A failover is the first term of its daemon, and an annotation of the dashboard."""
-    instruments.observe(events.StatusCollected(status=leading(0), now_seconds=0.0))
+    instruments.observe(events.StatusCollected(shards=leading(0), now_seconds=0.0))
     assert registry.get_sample_value("headgate_leader_terms_started_total", {"shard": "0"}) == 0
 
     instruments.observe(events.TermStarted(shard=0, leader_epoch=1))
@@ -150,7 +150,7 @@ def test_a_chunk_updates_counters_and_histograms(registry, instruments):
 
 
 def test_held_values_are_read_from_the_status(registry, instruments):
-    instruments.observe(events.StatusCollected(status=leading(2), now_seconds=10.0))
+    instruments.observe(events.StatusCollected(shards=leading(2), now_seconds=10.0))
 
     assert registry.get_sample_value("headgate_shard_is_leader", {"shard": "2"}) == 1
     assert registry.get_sample_value("headgate_ledger_head_chunk", {"shard": "2"}) == 90
@@ -167,16 +167,14 @@ def test_the_longest_blocked_segment_of_all_shards_counts(registry, instruments)
     longest = "headgate_segments_blocked_longest_seconds"
     shards = [
         ShardStatus(
-            shard=n, role="leading", leader_epoch=1, head=1, counts=ShardCounts(longest_blocked_seconds=seconds)
+            shard=n, role="leading", leader_epoch=1, head_chunk=1, counts=ShardCounts(longest_blocked_seconds=seconds)
         )
         for n, seconds in enumerate((20.0, 30.0))
     ]
-    instruments.observe(
-        events.StatusCollected(status=DaemonStatus(instance="one", shards=tuple(shards)), now_seconds=1.0)
-    )
+    instruments.observe(events.StatusCollected(shards=tuple(shards), now_seconds=1.0))
     assert registry.get_sample_value(longest) == 30
 
-    instruments.observe(events.StatusCollected(status=DaemonStatus(instance="one"), now_seconds=2.0))
+    instruments.observe(events.StatusCollected(shards=(), now_seconds=2.0))
     assert registry.get_sample_value(longest) == 0
 
 
@@ -186,7 +184,7 @@ def test_the_age_of_contact_counts_from_the_last_connected_status(registry, inst
     expected += [("suspended", 20, 5), ("lost", 25, 10), ("connected", 30, 0)]
     for state, now, seconds in expected:
         instruments.observe(events.ZooKeeperStateChanged(state=state))
-        instruments.observe(events.StatusCollected(status=leading(0), now_seconds=now))
+        instruments.observe(events.StatusCollected(shards=leading(0), now_seconds=now))
 
         assert registry.get_sample_value(age) == seconds
 

@@ -165,7 +165,7 @@ class Operators:
         try:
             await asyncio.sleep(GIVEN_AWAY_SECONDS)
             older = [
-                each.shard for each in daemon.controllers if each.led_since is not None and each.led_since < lost_at
+                each.shard for each in daemon.controllers if each.leader is not None and each.leader.began_at < lost_at
             ]
             if world.plan.cuts_only and older and world.daemons == before and (takers := self._takers(daemon, lost_at)):
                 raise InvariantViolationError(
@@ -222,7 +222,9 @@ class Operators:
                 if queue is None or queue.next != first:
                     raise InvariantViolationError(f"{queue} of shard {shard}: its first successor is {first!r}")
                 follower = next(each for each in self._world.daemons if each.name == first).controllers[shard]
-                if self._world.standby_bytes >= AMPLE_BYTES and not (follower.keeps_state and follower._state.chunk):
+                if self._world.standby_bytes >= AMPLE_BYTES and not (
+                    follower.follower.keeps_state and follower.follower.state.chunk
+                ):
                     raise InvariantViolationError(f"daemon {first!r} is next for shard {shard} without its state")
 
     async def watch_maintenance(self) -> None:

@@ -129,8 +129,8 @@ class RareFaults:
     def _repair_objects(self) -> None:
         for daemon in self._world.daemons:
             for controller in daemon.controllers:
-                if controller.fault is not None:
-                    self._world.log(daemon.name, f"shard {controller.shard} cannot be read", controller.fault)
+                if controller.follower.fault is not None:
+                    self._world.log(daemon.name, f"shard {controller.shard} cannot be read", controller.follower.fault)
         for path in self._world.objects.repair():
             self._world.log("store", path, "is repaired")
 

@@ -17,6 +17,7 @@ from controller.devices.session_port import Delivery, DeviceSession
 from controller.leader.context import LeaderContext
 from controller.leader.election_events import ElectionEvents
 from controller.leader.leader import ShardLeader
+from controller.leader.shard_context import ShardContext
 from controller.leader.shard_controller import ShardController
 from controller.leader.shard_spreader import ShardSpreader
 from controller.leader.standby_memory import StandbyMemory
@@ -139,18 +140,20 @@ class SimulatedDaemon:
         )
         return [
             ShardController(
-                ledger=Ledger(self._ledger_store, shard),
-                shards=shards,
-                instance=self.name,
-                elections=self.elections,
-                new_leader=self._new_leader,
-                standby=self.standby,
-                unready=lambda: None if self.transport.connected else "the broker is not connected",
-                observer=self,
-                now_ms=self.now_ms,
-                new_term_id=partial(self.simulation.term_rng.getrandbits, 63),
-                require_ledger=identity.require,
-                take_steps=self._restoring.complete,
+                ShardContext(
+                    ledger=Ledger(self._ledger_store, shard),
+                    shards=shards,
+                    instance=self.name,
+                    elections=self.elections,
+                    new_leader=self._new_leader,
+                    standby=self.standby,
+                    unready=lambda: None if self.transport.connected else "the broker is not connected",
+                    observer=self,
+                    now_ms=self.now_ms,
+                    new_term_id=partial(self.simulation.term_rng.getrandbits, 63),
+                    require_ledger=identity.require,
+                    take_steps=self._restoring.complete,
+                )
             )
             for shard in range(shards)
         ]
@@ -194,7 +197,7 @@ class SimulatedDaemon:
     def check_terms_end(self, lost_at: float) -> None:
         """Check that its terms end without the broker, which it has not reached since ``lost_at``."""
         if not self.frozen and self.thawed_at < lost_at:
-            terms = [(each.shard, each.led_since) for each in self.controllers if each.led_since is not None]
+            terms = [(each.shard, each.leader.began_at) for each in self.controllers if each.leader is not None]
             now = asyncio.get_running_loop().time()
             self.simulation.checker.leadership.check_terms_end(self.name, terms, lost_at, now)
 
@@ -221,7 +224,7 @@ class SimulatedDaemon:
     def check_standby_memory(self) -> None:
         """Check that the states that it keeps of shards that it follows fit into the limit."""
         followed = [each for each in self.controllers if each.leadership.role is Role.FOLLOWING]
-        kept = [each._state for each in followed if each.leader is None and each.keeps_state]
+        kept = [each.follower.state for each in followed if each.leader is None and each.follower.keeps_state]
         kept_bytes = sum(estimated_bytes(state) for state in kept if state.chunk)
         if kept_bytes > self.simulation.standby_bytes:
             raise InvariantViolationError(
@@ -238,9 +241,11 @@ class SimulatedDaemon:
                 drain="ready",
                 drain_reason="",
                 shards=len(self.controllers),
-                unreadable={each.shard: each.fault for each in self.controllers if each.fault is not None},
+                unreadable={
+                    each.shard: each.follower.fault for each in self.controllers if each.follower.fault is not None
+                },
                 without_leader=self._leaders.without_leader(
-                    [(each.leadership.role, each.following_leader) for each in self.controllers]
+                    [(each.leadership.role, each.follower.end.leader_instance) for each in self.controllers]
                 ),
                 shards_led=sum(each.leadership.role is Role.LEADING for each in self.controllers),
             )
@@ -248,7 +253,10 @@ class SimulatedDaemon:
 
     def states(self) -> list[tuple[ShardState, bool]]:
         """Return the state of each shard that it keeps in memory, and whether it considers itself the leader."""
-        return [(each._state, False) if each.leader is None else (each.leader.state, True) for each in self.controllers]
+        return [
+            (each.follower.state, False) if each.leader is None else (each.leader.state, True)
+            for each in self.controllers
+        ]
 
     async def crash(self) -> None:
         """End immediately: none of its later actions has an effect outside."""
@@ -359,7 +367,7 @@ class SimulatedDaemon:
 
     def _leader_of(self, shard: int) -> str | None:
         controller = self.controllers[shard]
-        return self._leaders.leader_of(shard, controller.leadership.role, controller.following_leader)
+        return self._leaders.leader_of(shard, controller.leadership.role, controller.follower.end.leader_instance)
 
     def _on_broker(self, connected: bool) -> None:
         if connected:

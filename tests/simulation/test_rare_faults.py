@@ -7,8 +7,8 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-import controller.leader.shard_controller
-import controller.leader.term_chunk
+import controller.leader.follower
+import controller.leader.term
 import controller.snapshots.restore
 import coordinator.assignment_reconciler
 import coordinator.drain_monitor
@@ -137,7 +137,7 @@ def test_a_damaged_chunk_that_is_skipped_is_found(monkeypatch: pytest.MonkeyPatc
                 state.apply_all(chunk.entries, chunk=number, at_ms=chunk.header.at_ms)
         return state.chunk - before
 
-    for module in (controller.snapshots.restore, controller.leader.shard_controller):
+    for module in (controller.snapshots.restore, controller.leader.follower):
         monkeypatch.setattr(module, "apply_new_chunks", skipping)
 
     assert first_violation(lambda seed: plan_with("damaged_object", seed), first=7)
@@ -175,7 +175,7 @@ def test_daemons_whose_clocks_run_fast_or_slow_keep_every_promise() -> None:
 
 def test_ledger_time_that_falls_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Planted: the first chunk of a term has the time of its leader's clock, although the ledger is ahead of it."""
-    monkeypatch.setattr(controller.leader.term_chunk, "max", lambda _, now_ms: now_ms, raising=False)
+    monkeypatch.setattr(controller.leader.term, "max", lambda _, now_ms: now_ms, raising=False)
 
     assert "and the one before it of" in first_violation(lambda seed: plan_with("clock_drift", seed), first=18)
 

@@ -21,7 +21,7 @@ from metrics.events import StatusCollected
 from metrics.health import STALLED_SECONDS
 from tests.support.samples.example_events import example_events
 from tests.support.samples.status_values import HEALTHY_FACTS
-from tests.support.servers.http_server import DAEMON_STATUS, HttpHarness, http_server
+from tests.support.servers.http_server import SHARDS, HttpHarness, http_server
 from web.listener import HttpLimits, connection_limit
 from web.server import CACHE_SECONDS, HEADERS
 
@@ -65,7 +65,7 @@ async def test_the_root_is_an_html_page(harness):
 
 
 async def test_a_scrape_contains_the_metrics(harness):
-    harness.instruments.observe(StatusCollected(status=DAEMON_STATUS, now_seconds=0.0))
+    harness.instruments.observe(StatusCollected(shards=SHARDS, now_seconds=0.0))
     _, headers, text = await harness.get("/metrics")
     samples = {
         (sample.name, sample.labels.get("shard")): sample.value

@@ -112,18 +112,12 @@ TRANSITIONS: Transitions = {
         # An old chunk is missing, which is looked for during the term.
         Event.LEDGER_UNREADABLE: (Role.FAILED, (Action.END_TERM, Action.WITHDRAW)),
         Event.TRANSFER_REQUESTED: (Role.LEADING, (Action.NOMINATE,)),
-        Event.SUCCESSOR_READY: (
-            Role.FOLLOWING,
-            (Action.HAND_OVER, Action.PASS_ON, Action.END_TERM, Action.CONTEND),
-        ),
+        Event.SUCCESSOR_READY: (Role.FOLLOWING, (Action.HAND_OVER, Action.PASS_ON, Action.END_TERM, Action.CONTEND)),
         Event.SUCCESSOR_LEFT: (Role.LEADING, (Action.FORGET,)),
         Event.TRANSFER_ABANDONED: (Role.LEADING, (Action.FORGET,)),
         Event.STOP_REQUESTED: (Role.STOPPED, (Action.HAND_OVER, Action.WITHDRAW, Action.END_TERM)),
     },
-    Role.FAILED: {
-        Event.LEDGER_READABLE: (Role.FOLLOWING, (Action.CONTEND,)),
-        Event.STOP_REQUESTED: (Role.STOPPED, ()),
-    },
+    Role.FAILED: {Event.LEDGER_READABLE: (Role.FOLLOWING, (Action.CONTEND,)), Event.STOP_REQUESTED: (Role.STOPPED, ())},
     Role.STOPPED: {},
 }
 

@@ -32,13 +32,7 @@ from contextlib import suppress
 from typing import Any, Final, NoReturn, Self
 
 import structlog
-from kazoo.exceptions import (
-    ConnectionLoss,
-    NoNodeError,
-    OperationTimeoutError,
-    SessionExpiredError,
-    SessionMovedError,
-)
+from kazoo.exceptions import ConnectionLoss, NoNodeError, OperationTimeoutError, SessionExpiredError, SessionMovedError
 from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.protocol.states import KazooState
 
@@ -56,12 +50,7 @@ from controller.leadership.election import (
     Suspended,
 )
 from controller.leadership.policy.queue_order import QueueOrder, in_order, instance_of, queue_nodes, read_order
-from controller.leadership.zookeeper.connection import (
-    FAILURES,
-    RefusedError,
-    ZooKeeperConnection,
-    ZooKeeperCredentials,
-)
+from controller.leadership.zookeeper.connection import FAILURES, RefusedError, ZooKeeperConnection, ZooKeeperCredentials
 from controller.leadership.zookeeper.contender import Contender, Grant
 from controller.leadership.zookeeper.nodes import ZooKeeperNodes
 from controller.leadership.zookeeper.registry import SessionOwner, ZooKeeperRegistry

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from controller.cluster.own_status import daemon_status, subscription_document, summaries, topic_document
+from controller.cluster.own_status import shard_statuses, subscription_document, summaries, topic_document
 from controller.leadership.policy.transitions import Role
 from headgate.protocol import messages as m
 from headgate.protocol.backlog import summarize_backlog
@@ -41,7 +41,7 @@ async def test_counts_cover_all_topics():
     async with shard.leader() as leader, shard.client() as client:
         await prepare(leader, client)
         leader.on_presence(m.Presence(client_id=client.address, online=False))
-        (counted,) = daemon_status("one", "c", [leading(leader)]).shards
+        (counted,) = shard_statuses([leading(leader)])
 
     assert counted.counts.longest_blocked_seconds > 0
     assert replace(counted.counts, longest_blocked_seconds=0) == ShardCounts(

@@ -50,11 +50,9 @@ def following(shard=0):
         leader=None,
         shard=shard,
         leadership=SimpleNamespace(role=SimpleNamespace(value="following")),
-        following_epoch=2,
-        following_chunk=5,
-        keeps_state=True,
-        replay_lag_seconds=0.0,
-        fault=None,
+        follower=SimpleNamespace(
+            end=SimpleNamespace(leader_epoch=2, chunk=5), fault=None, keeps_state=True, lag_seconds=0.0
+        ),
     )
 
 
@@ -348,7 +346,7 @@ async def test_a_leader_that_answers_just_after_a_transfer_names_itself(monkeypa
         role, leader = controller.leadership.role.value, controller.leader
         return (shard_document(role=role, leader_epoch=2 if leader is None else leader.leader_epoch),)
 
-    monkeypatch.setattr("controller.cluster.status.daemon_status", lambda *_: None)
+    monkeypatch.setattr("controller.cluster.status.shard_statuses", lambda *_: None)
     monkeypatch.setattr("controller.cluster.status.shard_documents", own)
     monkeypatch.setattr("controller.cluster.status.summaries", nothing)
     assert (await status.overview()).cluster.shards[0].daemon is None

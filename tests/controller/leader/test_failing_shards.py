@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 from structlog.testing import capture_logs
 
-from controller.cluster.own_status import daemon_status
+from controller.cluster.own_status import shard_statuses
 from controller.leadership.policy.transitions import Role
 from headgate.ledger.paths import chunk_folder, chunk_path
 from metrics import events
@@ -100,7 +100,7 @@ async def test_a_daemon_that_starts_leads_the_other_shards_at_once_and_reports_t
         async with a.running():
             await until(lambda: a.led == set(HEALTHY), 2)
             async with b.running():
-                await until(lambda: all(b.controllers[shard].following_chunk for shard in HEALTHY), 60)
+                await until(lambda: all(b.controllers[shard].follower.end.chunk for shard in HEALTHY), 60)
                 assert await longest_commit_seconds([a, b], 20) < 2 * usual
                 # Another daemon takes the healthy shards over in the usual time.
                 cluster.zookeeper.expire_session("a")
@@ -122,11 +122,11 @@ async def test_a_daemon_that_starts_leads_the_other_shards_at_once_and_reports_t
 
 def assert_reported(daemon: Contender, path: str) -> None:
     """Check what an operator sees: the faulty object in the status, and a metric for each kind of failure."""
-    status = daemon_status(daemon.name, "c", daemon.controllers)
-    daemon.instruments.observe(events.StatusCollected(status=status, now_seconds=0))
+    shards = shard_statuses(daemon.controllers)
+    daemon.instruments.observe(events.StatusCollected(shards=shards, now_seconds=0))
 
-    assert [shard.shard for shard in status.shards if shard.fault] == [DAMAGED]
-    assert status.shards[DAMAGED].fault.startswith(f"{path} is damaged")
+    assert [shard.shard for shard in shards if shard.fault] == [DAMAGED]
+    assert shards[DAMAGED].fault.startswith(f"{path} is damaged")
     assert [
         daemon.registry.get_sample_value("headgate_shard_ledger_unreadable", {"shard": str(shard)})
         for shard in range(SHARDS)
@@ -141,21 +141,21 @@ async def test_an_endless_object_as_the_next_chunk_fails_only_its_shard() -> Non
     daemon = contender(cluster, "a")
     async with daemon.running():
         await until(lambda: len(daemon.led) == SHARDS)
-        before = {each.shard: each.terms_ended for each in daemon.controllers}
+        before = {each.shard: each.term.ended for each in daemon.controllers}
         leader = daemon.controllers[DAMAGED].leader
         assert leader is not None
         path = chunk_path(DAMAGED, leader.commit.durable + 1)
         daemon.store.endless.add(path)
         leader.commit.barrier()
         await until(lambda: daemon.controllers[DAMAGED].leadership.role is Role.FAILED)
-        fault = daemon.controllers[DAMAGED].fault
+        fault = daemon.controllers[DAMAGED].follower.fault
 
         daemon.store.endless.clear()
         await until(lambda: len(daemon.led) == SHARDS, 120)
 
     assert fault is not None
     assert fault.startswith(f"{path} is not a regular file")
-    ended = {each.shard for each in daemon.controllers if each.terms_ended > before[each.shard]}
+    ended = {each.shard for each in daemon.controllers if each.term.ended > before[each.shard]}
     assert {DAMAGED} == ended
 
 

@@ -39,12 +39,12 @@ async def test_a_follower_reads_once_a_second() -> None:
     async with Contender(cluster, "a").running() as a:
         await until(lambda: a.leads)
         async with Contender(cluster, "b").running() as b:
-            await until(lambda: b.controller.following_chunk == 1)
+            await until(lambda: b.controller.follower.end.chunk == 1)
             before = b.store.calls["read"]
             await asyncio.sleep(60)
             assert 60 == pytest.approx(b.store.calls["read"] - before, abs=2)
             number = await commit(a)
-            await until(lambda: b.controller.following_chunk == number, 2)
+            await until(lambda: b.controller.follower.end.chunk == number, 2)
             assert number == b.registry.get_sample_value("headgate_ledger_head_chunk", {"shard": "0"})
 
 
@@ -53,7 +53,7 @@ async def test_pauses_between_readings_of_a_damaged_ledger_grow_to_a_minute() ->
     async with Contender(cluster, "a").running() as a:
         await until(lambda: a.leads)
         async with Contender(cluster, "b").running() as b:
-            await until(lambda: b.controller.following_chunk == 1)
+            await until(lambda: b.controller.follower.end.chunk == 1)
             damage(cluster, await commit(a))
             read, read_at = b.store.read, []
 
@@ -76,10 +76,10 @@ async def test_damage_and_its_repair_are_logged() -> None:
             await until(lambda: a.leads)
             async with Contender(cluster, "b").running() as b:
                 intact = damage(cluster, await commit(a))
-                await until(lambda: b.controller.fault is not None)
-                fault = b.controller.fault
+                await until(lambda: b.controller.follower.fault is not None)
+                fault = b.controller.follower.fault
                 cluster.objects[chunk_path(0, 2)] = intact
-                await until(lambda: b.controller.fault is None)
+                await until(lambda: b.controller.follower.fault is None)
 
     found = {line["event"]: line for line in logs if line["event"].startswith("ledger.")}
     assert ["ledger.unreadable", "ledger.readable"] == list(found)
@@ -95,7 +95,7 @@ async def test_a_snapshot_that_cannot_be_used_is_counted() -> None:
         assert number == await take_snapshot(cluster.ledger, least_chunks=1, now_ms=0)
         cluster.objects[snapshot_path(0, number)] = b"no snapshot"
         async with Contender(cluster, "b").running() as b:
-            await until(lambda: b.controller.following_chunk == number)
+            await until(lambda: b.controller.follower.end.chunk == number)
             assert 1 == b.registry.get_sample_value("headgate_snapshots_unusable_total", {"shard": "0"})
 
 
@@ -107,10 +107,10 @@ async def test_pauses_begin_at_a_second_again_after_a_repair() -> None:
             for _ in range(2):
                 number = await commit(a)
                 intact = damage(cluster, number)
-                await until(lambda: b.controller.fault is not None)
+                await until(lambda: b.controller.follower.fault is not None)
                 cluster.objects[chunk_path(0, number)] = intact
                 await asyncio.sleep(1.1)
-                assert b.controller.fault is None
+                assert b.controller.follower.fault is None
 
 
 async def test_a_follower_without_the_state_reports_damage_once() -> None:
@@ -123,7 +123,7 @@ async def test_a_follower_without_the_state_reports_damage_once() -> None:
         b = Contender(cluster, "b")
         b.standby_bytes = 0
         async with b.running():
-            await until(lambda: not b.controller.keeps_state)
+            await until(lambda: not b.controller.follower.keeps_state)
             with capture_logs() as logs:
                 b.store.freeze()
                 cluster.zookeeper.partition("b")

@@ -32,7 +32,7 @@ async def test_one_of_two_leads_and_the_other_keeps_up() -> None:
         await until(lambda: a.leads or b.leads)
         leader, follower = (a, b) if a.leads else (b, a)
         leader.leader.commit.propose(e.TopicCreated(topic_id=1, topic="t", segments=1, token="x"))
-        await until(lambda: follower.controller.following_chunk == 2)
+        await until(lambda: follower.controller.follower.end.chunk == 2)
 
         assert not follower.leads
     assert [(1, leader.name)] == await cluster.terms()
@@ -220,14 +220,14 @@ async def test_an_unreadable_object_fails_the_shard_until_it_is_repaired(damage:
             for each in (b, c):
                 assert each.controller.leadership.role is Role.FAILED
                 assert re.match(
-                    rf"{CHUNK_2} (is|states)|chunks/shard=0000: chunk 2 is missing", str(each.controller.fault)
+                    rf"{CHUNK_2} (is|states)|chunks/shard=0000: chunk 2 is missing", str(each.controller.follower.fault)
                 )
         assert before == cluster.objects
         cluster.objects.update(intact)
         await until(lambda: b.leads or c.leads, 61)
         assert [(1, "a"), (2, "b" if b.leads else "c")] == await cluster.terms()
         await asyncio.sleep(61)
-        assert [b.controller.fault, c.controller.fault] == [None, None]
+        assert [b.controller.follower.fault, c.controller.follower.fault] == [None, None]
 
 
 @pytest.mark.parametrize("damage", ["a flipped bit", "missing"])
@@ -256,7 +256,7 @@ async def test_a_follower_that_meets_a_hole_contends_only_when_it_is_filled() ->
         async with Contender(cluster, "a").running() as a:
             await until(lambda: a.leads)
             async with Contender(cluster, "b").running() as b:
-                await until(lambda: b.controller.following_chunk == 1)
+                await until(lambda: b.controller.follower.end.chunk == 1)
                 b.store.freeze()
                 for _ in range(2):
                     a.leader.commit.barrier()
@@ -266,7 +266,7 @@ async def test_a_follower_that_meets_a_hole_contends_only_when_it_is_filled() ->
                 b.store.thaw()
                 await asyncio.sleep(600)
                 assert b.controller.leadership.role is Role.FAILED
-                assert "chunk 2 is missing" in str(b.controller.fault)
+                assert "chunk 2 is missing" in str(b.controller.follower.fault)
                 cluster.objects[CHUNK_2] = chunk
                 await until(lambda: b.leads, 61)
     assert 1 == sum(line["event"] == "leadership.changed" and line["after"] == "failed" for line in logs)
@@ -282,18 +282,20 @@ async def test_a_shard_with_a_lost_old_chunk_is_led_until_its_chunks_are_listed_
     with capture_logs() as logs:
         async with Contender(cluster, "b").running() as b, Contender(cluster, "c").running() as c:
             await until(lambda: b.leads or c.leads, 3)
-            await until(lambda: b.controller.fault is not None and c.controller.fault is not None, 120)
+            await until(
+                lambda: b.controller.follower.fault is not None and c.controller.follower.fault is not None, 120
+            )
             stored = set(cluster.objects)
             await asyncio.sleep(600)
             for each in (b, c):
                 assert each.controller.leadership.role is Role.FAILED
-                assert "chunks/shard=0000: chunk 2 is missing; the ledger has a gap" == each.controller.fault
+                assert "chunks/shard=0000: chunk 2 is missing; the ledger has a gap" == each.controller.follower.fault
             assert stored == set(cluster.objects)
 
             cluster.objects[CHUNK_2] = lost
             await until(lambda: b.leads or c.leads, 61)
             await asyncio.sleep(120)
-            assert [b.controller.fault, c.controller.fault] == [None, None]
+            assert [b.controller.follower.fault, c.controller.follower.fault] == [None, None]
     assert {"chunks/shard=0000: chunk 2 is missing; the ledger has a gap"} == {
         line["detail"] for line in logs if line["event"] == "term.ended" and line["reason"] == "ledger_unreadable"
     }
@@ -335,7 +337,7 @@ async def test_objects_with_other_names_are_no_part_of_the_ledger() -> None:
         cluster.objects[f"{chunk_folder(0)}/{name}"] = b"not headgate's"
     async with Contender(cluster, "b").running() as b:
         await until(lambda: b.leads)
-        assert b.controller.fault is None
+        assert b.controller.follower.fault is None
 
 
 async def _lead_and_stop(cluster: Cluster, name: str, chunks: int) -> None:

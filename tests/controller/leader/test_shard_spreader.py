@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import replace
 
 import pytest
 from structlog.testing import capture_logs
@@ -104,7 +105,7 @@ async def restores_slowly(daemon: Contender) -> None:
             return complete(steps)
 
     for controller in daemon.controllers:
-        controller._take_steps = take_steps
+        controller.follower._context = replace(controller.follower._context, take_steps=take_steps)
 
 
 async def snapshots_of_all(first: Contender) -> None:
@@ -132,7 +133,7 @@ async def test_a_state_that_is_being_restored_when_the_lock_is_acquired_does_not
     follower = await daemons.start("b")
     await restores_slowly(follower)
     await asyncio.sleep(RESTORE_SECONDS / 2)
-    following = [each.shard for each in follower.controllers if each._reading.locked()]
+    following = [each.shard for each in follower.controllers if each.follower.reading.locked()]
     assert following
     daemons.cluster.zookeeper.expire_session("a")
     await until(lambda: all(each.leadership.role is Role.CATCHING_UP for each in follower.controllers), 5)
@@ -365,7 +366,7 @@ async def test_a_stopping_daemon_stays_until_the_terms_of_its_successors_have_be
     allowed.set()
 
     await stopping
-    assert {each.following_leader for each in a.controllers} == {"b"}
+    assert {each.follower.end.leader_instance for each in a.controllers} == {"b"}
 
 
 async def test_a_command_whose_successor_began_no_term_is_not_executed_again(daemons: Daemons) -> None:

@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import pytest
 from structlog.testing import capture_logs
 
-from controller.leader.shard_controller import LISTING_INTERVAL_SECONDS
+from controller.leader.follower import LISTING_INTERVAL_SECONDS
 from controller.leader.standby_memory import READERS, TURN_SECONDS, StandbyMemory
 from controller.leadership.election import SeenQueue
 from controller.snapshots.job import take_snapshot
@@ -47,24 +47,27 @@ def follower_of(cluster: Cluster, name: str, memory_bytes: int) -> Contender:
 async def test_a_follower_without_memory_releases_the_state_and_follows_the_terms() -> None:
     cluster = Cluster()
     async with led(cluster) as leader, follower_of(cluster, "b", 0).running() as follower:
-        await until(lambda: not follower.controller.keeps_state)
+        await until(lambda: not follower.controller.follower.keeps_state)
         propose_topic(leader, "other")
-        await until(lambda: follower.controller.following_chunk == 3)
+        await until(lambda: follower.controller.follower.end.chunk == 3)
 
-        assert ("a", 1) == (follower.controller.following_leader, follower.controller.following_epoch)
-        assert not follower.controller._state.topics
+        assert ("a", 1) == (
+            follower.controller.follower.end.leader_instance,
+            follower.controller.follower.end.leader_epoch,
+        )
+        assert not follower.controller.follower.state.topics
 
 
 async def test_a_follower_that_releases_a_state_continues_from_its_chunk_without_a_listing() -> None:
     cluster = Cluster()
     with capture_logs() as logs:
         async with led(cluster) as leader, follower_of(cluster, "b", 1 << 30).running() as follower:
-            await until(lambda: follower.controller.following_chunk == 2)
+            await until(lambda: follower.controller.follower.end.chunk == 2)
             listings = follower.store.calls["names"]
             follower.standby_bytes = 0
-            await until(lambda: not follower.controller.keeps_state)
+            await until(lambda: not follower.controller.follower.keeps_state)
             propose_topic(leader, "other")
-            await until(lambda: follower.controller.following_chunk == 3)
+            await until(lambda: follower.controller.follower.end.chunk == 3)
             assert listings == follower.store.calls["names"]
 
     assert [{"event": "standby.released", "log_level": "info", "shard": 0, "chunk": 2}] == [
@@ -77,13 +80,13 @@ async def test_a_follower_that_keeps_no_state_starts_at_the_end_of_the_ledger() 
     cluster = Cluster()
     async with led(cluster) as leader, follower_of(cluster, "b", 0).running() as other:
         await until(lambda: leader.elections.queue(0) == SeenQueue("a", frozenset("b")))
-        await until(lambda: not other.controller.keeps_state)
+        await until(lambda: not other.controller.follower.keeps_state)
         for number in range(50):
             propose_topic(leader, f"t{number}")
             await leader.leader.commit.flush()
         with capture_logs() as logs:
             async with follower_of(cluster, "c", 0).running() as follower:
-                await until(lambda: follower.controller.following_chunk == 52)
+                await until(lambda: follower.controller.follower.end.chunk == 52)
                 assert follower.store.calls["read"] < 20
     assert "standby.released" not in [line["event"] for line in logs]
 
@@ -93,18 +96,18 @@ async def test_only_states_that_are_not_in_memory_wait_for_their_turn_to_be_read
     async with led(cluster) as leader, AsyncExitStack() as turns:
         warm, cold = (follower_of(cluster, name, 1 << 30) for name in "bc")
         async with warm.running():
-            await until(lambda: warm.controller.following_chunk == 2)
+            await until(lambda: warm.controller.follower.end.chunk == 2)
             for _ in range(4):
                 await turns.enter_async_context(warm.standby.turn_to_read())
             propose_topic(leader, "other")
-            await until(lambda: warm.controller.following_chunk == 3, 3)
+            await until(lambda: warm.controller.follower.end.chunk == 3, 3)
 
         for _ in range(4):
             await turns.enter_async_context(cold.standby.turn_to_read())
         async with cold.running():
-            await never(lambda: cold.controller.following_chunk, 20)
+            await never(lambda: cold.controller.follower.end.chunk, 20)
             await turns.aclose()
-            await until(lambda: cold.controller.following_chunk == 3, 3)
+            await until(lambda: cold.controller.follower.end.chunk == 3, 3)
 
 
 async def test_a_term_starts_while_its_state_waits_for_its_turn_and_the_state_is_not_read_then() -> None:
@@ -121,13 +124,13 @@ async def test_a_term_starts_while_its_state_waits_for_its_turn_and_the_state_is
             await asyncio.sleep(3)
 
             assert {"orders"} == set(follower.leader.state.topics)
-            assert follower.controller._state.chunk == 0, "it would be in memory twice"
+            assert follower.controller.follower.state.chunk == 0, "it would be in memory twice"
 
 
 async def test_a_term_starts_after_a_read_of_the_follower_that_hangs() -> None:
     cluster = Cluster()
     async with led(cluster) as leader, follower_of(cluster, "b", 1 << 30).running() as follower:
-        await until(lambda: follower.controller.following_chunk == 2)
+        await until(lambda: follower.controller.follower.end.chunk == 2)
         follower.store.freeze()
         for number in range(3):
             propose_topic(leader, f"t{number}")
@@ -154,32 +157,32 @@ async def test_a_shard_that_the_daemon_leads_needs_no_memory_for_followed_states
         follower = Contender(cluster, "b", shards=1, contends_for=2)
         follower.standby_bytes = 3000
         async with follower.running():
-            await until(lambda: [each.keeps_state for each in follower.controllers] == [True, False])
+            await until(lambda: [each.follower.keeps_state for each in follower.controllers] == [True, False])
             assert await leader.controllers[0].start_transfer("b", "operator") is None
             await until(lambda: follower.led == {0})
 
-            await until(lambda: follower.controllers[1].keeps_state, 5)
+            await until(lambda: follower.controllers[1].follower.keeps_state, 5)
 
 
 async def test_a_follower_without_memory_takes_over_with_the_whole_state() -> None:
     cluster = Cluster()
     async with led(cluster) as leader, follower_of(cluster, "b", 0).running() as follower:
-        await until(lambda: not follower.controller.keeps_state)
+        await until(lambda: not follower.controller.follower.keeps_state)
         await leader.stop()
         await until(lambda: follower.leads)
 
         assert {"orders"} == set(follower.leader.state.topics)
-        assert follower.controller.keeps_state
+        assert follower.controller.follower.keeps_state
 
 
 async def test_the_state_is_read_again_once_there_is_memory() -> None:
     cluster = Cluster()
     async with led(cluster), follower_of(cluster, "b", 0).running() as follower:
-        await until(lambda: not follower.controller.keeps_state)
+        await until(lambda: not follower.controller.follower.keeps_state)
         follower.standby_bytes = 1 << 30
-        await until(lambda: follower.controller.keeps_state)
+        await until(lambda: follower.controller.follower.keeps_state)
 
-        await until(lambda: bool(follower.controller._state.topics))
+        await until(lambda: bool(follower.controller.follower.state.topics))
 
 
 async def test_the_next_in_the_queue_keeps_the_state() -> None:
@@ -197,7 +200,7 @@ async def test_the_next_in_the_queue_keeps_the_state() -> None:
             follower = Contender(cluster, "c", shards=1, contends_for=2)
             follower.standby_bytes = 3000
             async with follower.running():
-                await until(lambda: [each.keeps_state for each in follower.controllers] == [False, True])
+                await until(lambda: [each.follower.keeps_state for each in follower.controllers] == [False, True])
                 seen = [follower.elections.queue(shard) for shard in (0, 1)]
                 assert ["b", "c"] == [queue.next for queue in seen if queue is not None]
 
@@ -205,28 +208,21 @@ async def test_the_next_in_the_queue_keeps_the_state() -> None:
 async def test_the_lag_grows_while_the_ledger_cannot_be_read() -> None:
     cluster = Cluster()
     async with led(cluster), follower_of(cluster, "b", 1 << 30).running() as follower:
-        await until(lambda: follower.controller.following_chunk == 2)
-        assert follower.controller.replay_lag_seconds < 2
+        await until(lambda: follower.controller.follower.end.chunk == 2)
+        assert follower.controller.follower.lag_seconds < 2
         follower.store.freeze()
         await asyncio.sleep(30)
 
-        assert follower.controller.replay_lag_seconds > 25
+        assert follower.controller.follower.lag_seconds > 25
         follower.store.thaw()
-        await until(lambda: follower.controller.replay_lag_seconds < 2)
-
-
-async def test_a_leader_has_no_lag() -> None:
-    async with led(Cluster()) as leader:
-        await asyncio.sleep(10)
-
-        assert leader.controller.replay_lag_seconds == 0
+        await until(lambda: follower.controller.follower.lag_seconds < 2)
 
 
 async def test_chunks_that_were_trimmed_before_they_were_read_are_noticed() -> None:
     """The follower waits for a number that does not come; a listing shows later ones."""
     cluster = Cluster()
     async with led(cluster) as leader, follower_of(cluster, "b", 0).running() as follower:
-        await until(lambda: not follower.controller.keeps_state)
+        await until(lambda: not follower.controller.follower.keeps_state)
         follower.store.freeze()
         for number in range(3):
             propose_topic(leader, f"topic-{number}")
@@ -238,10 +234,10 @@ async def test_chunks_that_were_trimmed_before_they_were_read_are_noticed() -> N
             del cluster.objects[chunk_path(0, number)]
         follower.store.thaw()
 
-        await until(lambda: follower.controller.following_chunk == 6, seconds=LISTING_INTERVAL_SECONDS + 60)
+        await until(lambda: follower.controller.follower.end.chunk == 6, seconds=LISTING_INTERVAL_SECONDS + 60)
         await asyncio.sleep(3)
-        assert not follower.controller.keeps_state
-        assert follower.controller._state.chunk == 0, "the state that was read for the listing is released"
+        assert not follower.controller.follower.keeps_state
+        assert follower.controller.follower.state.chunk == 0, "the state that was read for the listing is released"
 
 
 @pytest.mark.parametrize(("seconds", "keeps"), [(59.5, True), (60.0, False)])

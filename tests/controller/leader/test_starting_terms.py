@@ -157,7 +157,7 @@ async def test_a_daemon_whose_ledger_has_lost_its_identity_fails_the_shard_until
     identity = cluster.objects.pop(IDENTITY_PATH)
     async with Contender(cluster, "a").running() as a:
         await until(lambda: a.controller.leadership.role is Role.FAILED)
-        assert f"has no object {IDENTITY_PATH}" in str(a.controller.fault)
+        assert f"has no object {IDENTITY_PATH}" in str(a.controller.follower.fault)
         assert not cluster.objects
 
         cluster.objects[IDENTITY_PATH] = identity
@@ -175,7 +175,7 @@ async def test_nothing_of_another_ledger_remains_when_the_right_one_is_there() -
         b = Contender(right, "b")
         b.store.objects = wrong.objects
         async with b.running():
-            await until(lambda: b.controller.following_chunk == 6)
+            await until(lambda: b.controller.follower.end.chunk == 6)
             await a.stop()
             await until(lambda: b.controller.leadership.role is Role.FAILED)
             b.store.objects = right.objects
@@ -192,12 +192,12 @@ async def test_a_fault_that_was_repaired_before_a_term_is_forgotten() -> None:
         await leader.leader.commit.flush()
         intact, cluster.objects[chunk_path(0, 2)] = cluster.objects[chunk_path(0, 2)], b"damaged"
         await asyncio.sleep(10)
-        assert follower.controller.fault is not None
+        assert follower.controller.follower.fault is not None
         cluster.objects[chunk_path(0, 2)] = intact
         await leader.stop()
         await until(lambda: follower.leads, 3)
 
-        assert follower.controller.fault is None
+        assert follower.controller.follower.fault is None
 
 
 async def test_a_daemon_that_begins_to_follow_lags_from_then_on() -> None:
@@ -206,7 +206,7 @@ async def test_a_daemon_that_begins_to_follow_lags_from_then_on() -> None:
     contender.store.freeze()
     async with contender.running():
         await asyncio.sleep(10)
-        assert 10 == pytest.approx(contender.controller.replay_lag_seconds, abs=0.1)
+        assert 10 == pytest.approx(contender.controller.follower.lag_seconds, abs=0.1)
         contender.store.thaw()
 
 
@@ -264,6 +264,10 @@ async def test_a_handover_waits_five_seconds_for_what_was_accepted() -> None:
 async def test_a_daemon_that_has_read_nothing_knows_no_leader() -> None:
     controller = Contender(Cluster(), "a").controller
 
-    assert (0, 0, "") == (controller.following_chunk, controller.following_epoch, controller.following_leader)
-    assert (None, None, None) == (controller.leader, controller.led_since, controller.fault)
-    assert controller.replay_lag_seconds == asyncio.get_running_loop().time()
+    assert (0, 0, "") == (
+        controller.follower.end.chunk,
+        controller.follower.end.leader_epoch,
+        controller.follower.end.leader_instance,
+    )
+    assert (None, None) == (controller.leader, controller.follower.fault)
+    assert controller.follower.lag_seconds == asyncio.get_running_loop().time()

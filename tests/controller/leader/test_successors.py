@@ -57,7 +57,9 @@ class Daemons:
 
     def keepers(self, shard: int) -> set[str]:
         """The daemons that follow the shard with its state in memory."""
-        return {each.name for each in self.all if shard not in each.led and each.controllers[shard]._state.topics}
+        return {
+            each.name for each in self.all if shard not in each.led and each.controllers[shard].follower.state.topics
+        }
 
 
 @pytest.fixture
@@ -72,7 +74,7 @@ async def test_the_successors_keep_the_state_and_the_others_follow_the_terms(dae
         leader = daemons.leader(shard)
         assert daemons.keepers(shard) == set(leader.spreader.successors[shard])
         for follower in daemons.all:
-            assert follower is leader or follower.controllers[shard].following_leader == leader.name
+            assert follower is leader or follower.controllers[shard].follower.end.leader_instance == leader.name
 
 
 async def test_a_lost_leader_finds_a_successor_with_the_state_for_each_shard(daemons: Daemons) -> None:
@@ -121,8 +123,8 @@ async def test_a_daemon_that_has_just_started_reads_only_the_states_that_it_woul
     await daemons.even()
     late = await daemons.start("e")
 
-    await until(lambda: all(each.following_chunk for each in late.controllers))
+    await until(lambda: all(each.follower.end.chunk for each in late.controllers))
 
-    kept = {shard for shard in range(SHARDS) if late.controllers[shard]._state.topics}
+    kept = {shard for shard in range(SHARDS) if late.controllers[shard].follower.state.topics}
     assert kept == {shard for shard, names in late.spreader.successors.items() if "e" in names}
     assert len(kept) < SHARDS

@@ -31,7 +31,7 @@ async def three(cluster: Cluster) -> AsyncIterator[tuple[Contender, Contender, C
             await until(lambda: a.elections.queue(0) == SeenQueue("a", frozenset("b")))
             async with Contender(cluster, "c").running() as c:
                 await until(lambda: a.elections.queue(0) == SeenQueue("a", frozenset("bc")))
-                await until(lambda: c.controller.following_chunk > 0)
+                await until(lambda: c.controller.follower.end.chunk > 0)
                 yield a, b, c
 
 
@@ -66,7 +66,7 @@ async def test_a_former_leader_and_its_state_are_freed() -> None:
         try:
             assert await a.controller.start_transfer("b", "spread") is None
             await until(lambda: b.leads)
-            await until(lambda: a.controller.following_epoch == 2)
+            await until(lambda: a.controller.follower.end.leader_epoch == 2)
             assert producers() is None
         finally:
             gc.enable()
@@ -74,7 +74,7 @@ async def test_a_former_leader_and_its_state_are_freed() -> None:
 
         assert leader() is None
         assert state() is None
-        assert a.controller.terms_ended == 1
+        assert a.controller.term.ended == 1
 
 
 async def test_a_leader_serves_until_its_successor_has_read_the_ledger() -> None:
@@ -102,7 +102,7 @@ async def test_a_successor_without_memory_for_followed_states_is_prepared_as_wel
         for number in range(500):
             a.leader.commit.propose(e.TopicCreated(topic_id=number, topic=f"t{number}", segments=1, token=str(number)))
             await a.leader.commit.flush()
-        await until(lambda: not b.controller.keeps_state)
+        await until(lambda: not b.controller.follower.keeps_state)
         b.store.latency_seconds = (0.005, 0.01)
         transfer = a.controller.start_transfer("b", "spread")
         await until(lambda: not a.leads)
@@ -214,13 +214,13 @@ async def test_a_successor_is_not_ready_before_it_reaches_the_broker() -> None:
 async def test_a_successor_that_was_not_ready_is_ready_for_another_attempt_for_a_minute() -> None:
     cluster = Cluster()
     async with three(cluster) as (a, _, c):
-        await until(lambda: not c.controller.keeps_state)
+        await until(lambda: not c.controller.follower.keeps_state)
         cluster.broker.cut("daemon-c")
         began = asyncio.get_running_loop().time()
         assert await a.controller.start_transfer("c", "operator", 2.0) is not None
-        assert c.controller.keeps_state
+        assert c.controller.follower.keeps_state
         a.elections.place_next(0, "b")
-        await until(lambda: not c.controller.keeps_state, 180)
+        await until(lambda: not c.controller.follower.keeps_state, 180)
 
         assert 60.5 == pytest.approx(asyncio.get_running_loop().time() - began, abs=0.7)
 
@@ -296,7 +296,7 @@ async def test_a_term_after_a_handover_ends_for_its_own_reason() -> None:
         async with three(cluster) as (a, b, _):
             assert await a.controller.start_transfer("b", "spread") is None
             await until(lambda: b.leads)
-            assert a.controller.led_since is None
+            assert a.controller.leader is None
             assert await b.controller.start_transfer("a", "spread") is None
             await until(lambda: a.leads)
             a.controller.post(Event.BROKER_UNREACHABLE)
@@ -334,7 +334,7 @@ async def test_a_transfer_is_complete_once_the_successors_term_has_begun() -> No
         assert await transfer is None
         assert await cluster.terms() == [(1, "a"), (2, "b")]
         assert 5 < (a.registry.get_sample_value("headgate_transfer_handover_seconds_sum") or 0) < 5.5
-    assert a.controller.following_leader == "b"
+    assert a.controller.follower.end.leader_instance == "b"
 
 
 async def test_a_transfer_has_failed_if_the_successor_begins_no_term_in_time() -> None:

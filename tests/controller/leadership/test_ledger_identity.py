@@ -126,12 +126,12 @@ async def test_a_standby_whose_disk_was_unmounted_writes_nothing_and_leads_when_
     async with Contender(cluster, "a").running() as a:
         await until(lambda: a.leads)
         async with Contender(cluster, "b").running() as b:
-            await until(lambda: b.controller.following_chunk == 1)
+            await until(lambda: b.controller.follower.end.chunk == 1)
             b.store.objects = {}
             a.controller.post(Event.STOP_REQUESTED)
 
             await until(lambda: b.controller.leadership.role is Role.FAILED)
-            assert "memory: has no object ledger.json" in str(b.controller.fault)
+            assert "memory: has no object ledger.json" in str(b.controller.follower.fault)
             await asyncio.sleep(120)
             assert b.store.objects == {}
 
@@ -149,7 +149,7 @@ async def test_a_standby_that_reads_another_ledger_ends_before_it_writes() -> No
         before = dict(b.store.objects)
         async with b.elections, b.transport:
             running = asyncio.create_task(b.controller.run())
-            await until(lambda: b.controller.following_chunk == 1)
+            await until(lambda: b.controller.follower.end.chunk == 1)
             a.controller.post(Event.STOP_REQUESTED)
             with pytest.raises(ExceptionGroup) as ended:
                 await asyncio.wait_for(running, 60)

@@ -7,14 +7,14 @@ from typing import Any, Literal, get_args, get_origin
 import msgspec
 
 from metrics.events import EVENT_TYPES, Event
-from metrics.status import DaemonStatus, ShardStatus
+from metrics.status import ShardStatus
 
 _VALUES: dict[Any, Any] = {
     bool: True,
     int: 1,
     float: 1.0,
     str: "handover",
-    DaemonStatus: DaemonStatus(instance="one", shards=(ShardStatus(shard=1, role="leading", leader_epoch=1, head=1),)),
+    tuple[ShardStatus, ...]: (ShardStatus(shard=1, role="leading", leader_epoch=1, head_chunk=1),),
 }
 
 
@@ -35,4 +35,4 @@ def example_events(**fields: Any) -> list[Event]:
 def _example_value(field_type: Any) -> Any:
     if get_origin(field_type) is Literal:
         return get_args(field_type)[0]
-    return () if get_origin(field_type) is tuple else _VALUES[field_type]
+    return _VALUES.get(field_type, ()) if get_origin(field_type) is tuple else _VALUES[field_type]

@@ -10,15 +10,12 @@ from prometheus_client import CollectorRegistry
 from metrics.health import judge_health
 from metrics.instruments import Instruments
 from metrics.noop_observer import NoopObserver
-from metrics.status import DaemonStatus, ShardStatus
+from metrics.status import ShardStatus
 from tests.support.samples.status_documents import FakeSource
 from tests.support.samples.status_values import HEALTHY_FACTS
 from web.server import CACHE_SECONDS, HttpServer
 
-DAEMON_STATUS = DaemonStatus(
-    instance="one",
-    shards=(ShardStatus(shard=0, role="leading", leader_epoch=3, head=8),),
-)
+SHARDS = (ShardStatus(shard=0, role="leading", leader_epoch=3, head_chunk=8),)
 
 
 def http_server(host="127.0.0.1", port=0, **fields):

@@ -15,6 +15,7 @@ from controller.access.control import AccessControl
 from controller.leader.context import LeaderContext
 from controller.leader.election_events import ElectionEvents
 from controller.leader.leader import ShardLeader
+from controller.leader.shard_context import ShardContext
 from controller.leader.shard_controller import ShardController
 from controller.leader.shard_spreader import ShardSpreader
 from controller.leader.standby_memory import StandbyMemory
@@ -71,18 +72,20 @@ class Contender:
         restoring = SerialSteps(TurnBudget(), lambda: None)
         self.controllers = [
             ShardController(
-                ledger=Ledger(self.store, shard),
-                shards=shards,
-                instance=name,
-                elections=self.elections,
-                new_leader=self._new_leader,
-                standby=self.standby,
-                unready=lambda: None if self.transport.connected else "the broker is not connected",
-                observer=self.instruments,
-                now_ms=now_ms,
-                new_term_id=partial(cluster.rng.getrandbits, 63),
-                require_ledger=identity.require,
-                take_steps=restoring.complete,
+                ShardContext(
+                    ledger=Ledger(self.store, shard),
+                    shards=shards,
+                    instance=name,
+                    elections=self.elections,
+                    new_leader=self._new_leader,
+                    standby=self.standby,
+                    unready=lambda: None if self.transport.connected else "the broker is not connected",
+                    observer=self.instruments,
+                    now_ms=now_ms,
+                    new_term_id=partial(cluster.rng.getrandbits, 63),
+                    require_ledger=identity.require,
+                    take_steps=restoring.complete,
+                )
             )
             for shard in range(contends_for)
         ]

@@ -18,7 +18,7 @@ from controller.cluster.own_status import summaries
 from controller.devices.session_port import OpenSession
 from controller.leader.context import LeaderContext
 from controller.leader.leader import ShardLeader
-from controller.leader.term_chunk import first_chunk
+from controller.leader.term import begin_term
 from controller.leadership.policy.maintenance_record import MaintenanceRecord
 from controller.settings.load import IngestSettings, RetentionSettings, ScalingSettings
 from coordinator.ports import CoordinatorSettings
@@ -175,9 +175,7 @@ class OneShard:
         state = ShardState(0)
         while (found := await self.ledger.read_or_none(state.chunk + 1)) is not None:
             state.apply_all(found.entries, chunk=found.header.number, at_ms=found.header.at_ms)
-        chunk = first_chunk(state, instance=instance, now_ms=self.now_ms, new_term_id=partial(next, TERM_IDS))
-        await self.ledger.append(chunk.number, chunk.data)
-        state.apply_all((chunk.entry,), chunk=chunk.number, at_ms=chunk.at_ms)
+        assert await begin_term(self.ledger, state, instance, self.now_ms(), next(TERM_IDS))
         context = LeaderContext(
             cluster=CLUSTER,
             instance=instance,

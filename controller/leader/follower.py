@@ -1,0 +1,178 @@
+"""Follows the ledger of one shard while another daemon leads, or until it can be read again.
+
+It keeps reading, so that a new term only has to read the chunks of the last second. Of a shard whose state does not fit
+into the daemon's `StandbyMemory`, it follows the terms.
+
+A damaged, foreign or missing object of the ledger fails this shard only: `Follower.fault` names it. The ledger is read
+again with pauses.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+
+import structlog
+
+from controller.leader.shard_context import ShardContext
+from controller.leader.term_tail import TermTail
+from controller.leadership.policy.transitions import Event
+from controller.snapshots.restore import apply_new_chunks, catch_up, load_newest_snapshot
+from headgate.backoff import Backoff
+from headgate.errors import LedgerError, StoreUnavailableError
+from metrics import events
+from metrics.label_values import StoreOperation
+from shard.state.shard_state import ShardState
+from shard.state.size import estimated_bytes
+from shard.steps import ResultT, Steps
+
+TAIL_INTERVAL_SECONDS = 1.0
+"""How often a follower reads new chunks."""
+LISTING_INTERVAL_SECONDS = 300.0
+"""How often an idle follower lists the ledger: the chunk it expects next may have been deleted."""
+UNREADABLE_BACKOFF = Backoff(first_seconds=1.0, longest_seconds=60.0, jitter=0)
+"""Pause before an unreadable ledger is read again: a whole snapshot and the chunks after it, at worst."""
+
+
+class Follower:
+    """What this daemon has read of one ledger."""
+
+    def __init__(self, context: ShardContext, post: Callable[[Event], None], follows: Callable[[], bool]) -> None:
+        """``follows``: whether to read now."""
+        self.end = TermTail(0, 0, "")
+        """The newest chunk and term that were read."""
+        self.fault: str | None = None
+        """Why the ledger cannot be read; the text names the object. None if it can be read."""
+        self.state = ShardState(context.ledger.shard)
+        self.terms: TermTail | None = None
+        """Follows the ledger while the state is not in memory."""
+        self.reading = asyncio.Lock()
+        self.restoring = False
+        """Whether the decoding of the state has begun."""
+        self._context = context
+        self._follows = follows
+        self._post = post
+        self._log = structlog.get_logger(__name__).bind(shard=context.ledger.shard)
+        self._read_to_end_at = asyncio.get_running_loop().time()
+        """When this daemon last knew the end of the ledger, or began to read it; by the loop's clock."""
+        self._failures = 0
+        """How often in a row the ledger could not be read."""
+
+    @property
+    def keeps_state(self) -> bool:
+        """Whether the state of the shard is in memory, so that a new term can start at once."""
+        return self.terms is None
+
+    @property
+    def lag_seconds(self) -> float:
+        """How long this daemon has not known the end of the ledger."""
+        return asyncio.get_running_loop().time() - self._read_to_end_at
+
+    async def run(self) -> None:
+        """Keep up with the ledger until cancelled."""
+        observer, standby, shard = self._context.observer, self._context.standby, self.state.shard
+        loop = asyncio.get_running_loop()
+        listed_at = loop.time()
+        while True:
+            failures = self._failures
+            await asyncio.sleep(UNREADABLE_BACKOFF.bound_seconds(failures - 1) if failures else TAIL_INTERVAL_SECONDS)
+            if not self._follows():
+                continue
+            keeps = standby.keeps(shard, estimated_bytes(self.state))
+            async with AsyncExitStack() as held:
+                if keeps and not self.state.chunk:
+                    # Before the lock: a term must be able to start while this waits for the states of other shards.
+                    await held.enter_async_context(standby.turn_to_read())
+                await held.enter_async_context(self.reading)
+                if not self._follows():
+                    continue
+                try:
+                    # Only a listing shows that a missing chunk, which looks like the end, is there again.
+                    found = 0 if self.fault is not None else await self._follow(keeps=keeps)
+                    if self.fault is not None or (not found and loop.time() - listed_at > LISTING_INTERVAL_SECONDS):
+                        listed_at = loop.time()
+                        if self.terms is None or self.fault is not None or await self.terms.lost(self._context.ledger):
+                            await self.catch_up()
+                except (StoreUnavailableError, LedgerError) as error:
+                    self.report(error, "read")
+                else:
+                    observer.observe(events.StoreOperationSucceeded(operation="read"))
+                    self.recover()
+
+    def report(self, error: Exception, operation: StoreOperation) -> None:
+        """Note why the ledger cannot be read, or that the store is away."""
+        match error:
+            case LedgerError():
+                self._failures += 1
+                if self.fault != str(error):
+                    self.fault = str(error)
+                    self._log.error("ledger.unreadable", reason=self.fault)
+            case StoreUnavailableError():
+                self._context.observer.observe(events.StoreOperationFailed(operation=operation, reason=str(error)))
+                self._log.warning("ledger.unreachable", error=str(error))
+
+    def recover(self) -> None:
+        """Note that the ledger can be read."""
+        if self.fault is not None:
+            self._log.info("ledger.readable", was=self.fault)
+            self._post(Event.LEDGER_READABLE)
+        self.fault, self._failures = None, 0
+
+    def take_state(self) -> ShardState:
+        """Return the state, and begin again with durable chunks: a leader's may be ahead of the ledger."""
+        state, self.state = self.state, ShardState(self.state.shard)
+        return state
+
+    async def apply_new_chunks(self) -> int:
+        """Apply new chunks by number; return how many."""
+        ledger = self._context.ledger
+        if self.state.chunk == 0:
+            self.state = await load_newest_snapshot(ledger, self._report_unusable_snapshot, self._decode)
+        self.terms = None
+        return self.record_progress(await apply_new_chunks(ledger, self.state), self.state)
+
+    async def catch_up(self, *, urgent: bool = False) -> int:
+        """Apply all chunks up to the end of the ledger by a listing; return how many. ``urgent``: clients wait."""
+        ledger, unusable = self._context.ledger, self._report_unusable_snapshot
+        reading = catch_up(ledger, self.state, unusable, self._decode, urgent=urgent)
+        refused, found = await asyncio.gather(self._context.require_ledger(), reading, return_exceptions=True)
+        if refused is not None:
+            self.take_state()  # It may include chunks of another ledger.
+            raise refused
+        if isinstance(found, BaseException):
+            raise found
+        self.state, read = found
+        self.terms = None
+        return self.record_progress(read, self.state)
+
+    def record_progress(self, read: int, end: ShardState | TermTail) -> int:
+        """Note that the ledger was read to ``end``, and that ``read`` chunks were new, which is returned."""
+        self._read_to_end_at = asyncio.get_running_loop().time()
+        if read:
+            self.end = TermTail(end.chunk, end.leader_epoch, end.leader_instance)
+            self._context.observer.observe(events.HeadAdvanced(shard=self.state.shard, chunk=end.chunk))
+        return read
+
+    async def _follow(self, *, keeps: bool) -> int:
+        """Read new chunks by number; return how many. Begin or stop keeping the state."""
+        if keeps:
+            return await self.apply_new_chunks()
+        if self.terms is None and self.state.chunk:
+            state = self.take_state()
+            self.terms = TermTail(state.chunk, state.leader_epoch, state.leader_instance)
+            self._log.info("standby.released", chunk=state.chunk)
+        if self.terms is None:
+            self.terms = await TermTail.at_end(self._context.ledger)
+            return 0 if self.terms is None else self.record_progress(self.terms.chunk, self.terms)
+        return self.record_progress(await self.terms.read(self._context.ledger), self.terms)
+
+    async def _decode(self, steps: Steps[ResultT]) -> ResultT:
+        def begun() -> Steps[ResultT]:
+            self.restoring = True
+            return (yield from steps)
+
+        return await self._context.take_steps(begun())
+
+    def _report_unusable_snapshot(self, shard: int) -> None:
+        self._context.observer.observe(events.SnapshotRejected(shard=shard))
