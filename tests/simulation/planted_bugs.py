@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace as with_fields
 
-from controller.devices.topic_session import Goal
 from controller.leadership.policy.transitions import TRANSITIONS, Action, Event, Role
 from headgate.errors import ObjectExistsError
 from headgate.model.entries import SubscriptionSeek
@@ -208,6 +207,11 @@ def _hasty_puback(right: Function, self: Any, topic_id: int, delivery: Any) -> N
     right(self, topic_id, delivery)
 
 
+async def _ending_session(right: Function, self: Any, session: Any, connection: int, goal: Any) -> Any:
+    session.end_at_close(connection)
+    return await right(self, session, connection, goal)
+
+
 def _believing(_: Function, self: Any, announcement: Any, __: float) -> bool:
     if self.leader is None or announcement.leader_epoch > self.leader.leader_epoch:
         self.leader = announcement
@@ -315,6 +319,5 @@ BUGS = (
     Bug("A record is delivered before it is durable.", "headgate.reading.chunk_cache:ChunkCache.make_durable", _at_once),
     Bug("A device's message is acknowledged before it is durable.", f"{DEVICES}.intake:DeviceIntake.accept", _hasty_puback),
     Bug("The filters of devices change before a chunk of the term.", f"{DEVICES}.topic_session:TopicSession._wait_for_barrier", _at_once),
-    Bug("A device session is left before it is empty.", f"{DEVICES}.topic_session:TopicSession._next_goal",
-        lambda right, self, session: Goal.REMOVED if right(self, session) is Goal.EMPTY else right(self, session)),
+    Bug("A session of devices ends with its connection.", f"{DEVICES}.topic_session:TopicSession._change", _ending_session),
 )
