@@ -65,7 +65,7 @@ from headgate.transport.mqtt_packets import ArrivedMessage, correlation
 from headgate.transport.mqtt_timing import MqttTiming
 from headgate.transport.outgoing_messages import OutgoingMessages
 from headgate.transport.port import MessageHandler, max_payload_bytes
-from headgate.transport.reconnection import RECONNECT_BACKOFF, EarlyLosses
+from headgate.transport.reconnection import RECONNECT_BACKOFF, EarlyLosses, pause_after_attempt
 
 if TYPE_CHECKING:
     import ssl
@@ -253,8 +253,7 @@ class MqttTransport:
         mqtt5 = True
         while not self._closing.is_set():
             client = self._new_client(mqtt5=mqtt5)
-            accepted_at: float | None = None
-            ended_by_broker = False
+            began_at, accepted_at, ended_by_broker = loop.time(), None, False
             try:
                 await self._prepare(client)
                 await _connect(client)
@@ -283,22 +282,19 @@ class MqttTransport:
                     outage_logged = True
                     refusals.add(self.unreachable_reason)
                 if cause is Cause.REFUSAL:
-                    self._notify_of_refusal(self.unreachable_reason)
+                    for handler in self._refusal_handlers:
+                        handler(self.unreachable_reason)
             finally:
                 self._detach()
                 await close_socket(client)
             if accepted_at is None or not ended_by_broker:
-                pause_seconds = outages.next_seconds()
+                pause_seconds = pause_after_attempt(outages.next_seconds(), loop.time() - began_at)
             else:
                 outages.reset()
                 pause_seconds = early_losses.pause_after(loop.time() - accepted_at)
                 if early_losses.in_a_row >= TAKEN_OVER_AFTER_LOSSES:
                     self._report_taken_over(early_losses.in_a_row)
             await self._wait_for_closing(pause_seconds)
-
-    def _notify_of_refusal(self, reason: str) -> None:
-        for handler in self._refusal_handlers:
-            handler(reason)
 
     async def _wait_for_closing(self, seconds: float) -> None:
         with contextlib.suppress(TimeoutError):

@@ -14,6 +14,11 @@ STABLE_CONNECTION_SECONDS: Final = 5.0
 Of two clients with one client id, each is connected while the other pauses."""
 
 
+def pause_after_attempt(drawn_seconds: float, attempt_seconds: float) -> float:
+    """Return the pause after a failed attempt. One that waited in vain was a pause: the next one follows at once."""
+    return max(drawn_seconds - attempt_seconds, RECONNECT_BACKOFF.shortest_seconds)
+
+
 class EarlyLosses:
     """Connections in a row that the broker accepted and soon ended, and the pause after each."""
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import random
 
-from headgate.transport.reconnection import EarlyLosses
+import pytest
+
+from headgate.transport.reconnection import EarlyLosses, pause_after_attempt
 
 
 def test_connections_that_end_early_are_followed_by_growing_pauses() -> None:
@@ -28,3 +30,9 @@ def test_the_loss_of_a_stable_connection_is_followed_by_a_short_pause() -> None:
     assert losses.pause_after(60.0) <= 0.1
     assert losses.in_a_row == 0
     assert losses.pause_after(6.0) <= 0.1, "five seconds are long after a short pause"
+
+
+@pytest.mark.parametrize(("attempt_seconds", "pause_seconds"), [(0.0, 2.0), (0.5, 1.5), (3.0, 0.05)])
+def test_the_time_of_a_failed_attempt_counts_as_its_pause(attempt_seconds: float, pause_seconds: float) -> None:
+    """A network that returns while an attempt waits is used at once."""
+    assert pause_after_attempt(2.0, attempt_seconds) == pause_seconds
