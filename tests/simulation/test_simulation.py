@@ -32,7 +32,7 @@ OFTEN = 0.3
 """Probability of switching device intake before a publication, for tests of switching."""
 
 
-FRESH_SEEDS, BLOCK = 1000, 25
+FRESH_SEEDS, BLOCK = 400, 25
 
 
 def found(first: int = 1, play_seed: Callable[..., InvariantChecker] = run_seed, **kinds: Any) -> str:
