@@ -49,11 +49,12 @@ async def transfer_shards(trial: Trial) -> None:
 
 
 async def kill_daemon(trial: Trial) -> None:
-    """Kill one daemon, wait for its successors, and start it again."""
-    cluster, victim = trial.cluster, trial.cluster.names[-1]
+    """Kill a daemon that leads a shard with a probe, wait for its successors, and start it again."""
+    cluster = trial.cluster
     registrations = await _registrations(trial)
     async with trial.probe() as probe:
         await _calm(trial, probe)
+        victim = trial.leaders.leader(max(probe.topics)) or cluster.names[-1]
         lost = {shard for shard in range(trial.sizes.shards) if trial.leaders.leader(shard) == victim}
         killed_ns = time.monotonic_ns()
         await cluster.kill(victim)

@@ -82,7 +82,7 @@ class Probe:
 
     def __init__(self, config: ClientConfig | Client, topics: Mapping[int, str]) -> None:
         """``topics``: shard → a topic of it."""
-        self._topics = topics
+        self.topics = topics
         self._producer = Producer(config, settings=ProducerSettings(delivery_timeout_seconds=DELIVERY_SECONDS))
         self._waits: dict[int, list[float]] = {}
         self._tasks: list[asyncio.Task[None]] = []
@@ -91,10 +91,10 @@ class Probe:
 
     async def __aenter__(self) -> Self:
         await self._stack.enter_async_context(self._producer)
-        for topic in self._topics.values():
+        for topic in self.topics.values():
             await self._producer.open(topic)
         loop = asyncio.get_running_loop()
-        self._tasks = [loop.create_task(self._send(shard, topic)) for shard, topic in self._topics.items()]
+        self._tasks = [loop.create_task(self._send(shard, topic)) for shard, topic in self.topics.items()]
         return self
 
     async def __aexit__(self, *_: object) -> None:
