@@ -1,1 +1,1 @@
-"""One shard and the daemon around it: leadership, ledger writer, state, verdicts, layouts, settings, command line."""
+"""One daemon: it contends for shards, leads some, and serves what operators ask."""

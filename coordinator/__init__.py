@@ -1,1 +1,1 @@
-"""One subscription: which segments are readable, by which consumer, and how they move."""
+"""One subscription at work: it asks `shard` what to do, and watches drains, loads and members."""

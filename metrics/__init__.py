@@ -1,1 +1,1 @@
-"""Events, the metrics they update, and the HTTP server."""
+"""Events, the metrics that they update, and health."""

@@ -17,9 +17,9 @@ from tests.support.source_folders import ROOT, SOURCE_FOLDERS
 PRODUCT = ("headgate", "controller", "coordinator", "drain", "metrics", "shard", "web", "daemon")
 TOOLS = ("bench", "chaos", "scale", "demo", "trials", "monitoring", "docs/sitebuild", "deploy")
 LINES = {
-    "product": (PRODUCT, "*.py", 60_500),  # 60 309 on 2026-11-26; the aim is 51 000
-    "tools": (TOOLS, "*.py", 14_000),  # 13 530; the aim is 8 500
-    "tests": (("tests",), "*.*", 91_000),  # 90 603, data and example clients included; the aim is 66 000
+    "product": (PRODUCT, "*.py", 60_500),  # 60 499 on 2026-11-26; the aim is 51 000
+    "tools": (TOOLS, "*.py", 14_000),  # 13 531; the aim is 8 500
+    "tests": (("tests",), "*.*", 91_000),  # 90 803, data and example clients included; the aim is 66 000
 }
 """Part → its folders, the files that count, and how many lines they may have."""
 GENERATED = ("__pycache__", "node_modules", "package-lock.json")
@@ -34,6 +34,7 @@ MORE_ATTRIBUTES = {
     "ShardLeader": 24,
     "ShardSpreader": 24,
     "AssignmentReconciler": 19,
+    "LocalCluster": 18,
     "Client": 19,
     "SubscriptionCoordinator": 18,
     "GroupCommit": 17,
@@ -42,7 +43,7 @@ MORE_ATTRIBUTES = {
     "ClusterStatus": 16,
     "RecordBatch": 16,
 }
-"""Classes of the product above the limit, with their present number, which may only fall."""
+"""Classes of the product and of trials above the limit, with their present number, which may only fall."""
 
 
 @functools.cache
@@ -106,7 +107,7 @@ def test_functions_are_short() -> None:
 
 def test_classes_have_few_attributes_and_those_with_more_do_not_grow() -> None:
     found: dict[str, int] = {}
-    for _, tree in modules(*PRODUCT):
+    for _, tree in modules(*PRODUCT, "trials"):
         for node in statements(tree):
             if isinstance(node, ast.ClassDef):
                 found[node.name] = max(found.get(node.name, 0), len(attributes(node)))

@@ -1,1 +1,1 @@
-"""Who may do what: rules, the file that they come from, and the broker's configuration made from it."""
+"""The file of rights and quotas: read, applied to requests, and read again by a reload. `shard.access` decides."""

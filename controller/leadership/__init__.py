@@ -1,1 +1,1 @@
-"""Leader election: the state machine, the election port and its ZooKeeper adapter."""
+"""Leader election: its port, the policy that decides, the adapter of ZooKeeper, and secrets that only daemons share."""
