@@ -48,6 +48,10 @@ EVACUATION_SECONDS: Final = 10.0
 EVACUATION_TRANSFER_SECONDS: Final = 3.0
 """Longest wait for one successor meanwhile. Then another one is tried, or the same one again if there is no other."""
 
+CONTEND_SECONDS: Final = 5.0
+"""An operator's transfer waits so long for a daemon that has just given the shard away, and queues for it again."""
+CONTEND_CHECK_SECONDS: Final = 0.1
+
 log = structlog.get_logger(__name__)
 
 
@@ -158,7 +162,12 @@ class ShardSpreader:
         failed = self._abandoned.get((shard, daemon))
         if failed is not None and failed.token == token:
             return failed.problem
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + CONTEND_SECONDS
         problem = self._transfer_problem(shard, daemon)
+        while problem == _not_contending(shard, daemon) and loop.time() < deadline:
+            await asyncio.sleep(CONTEND_CHECK_SECONDS)
+            problem = self._transfer_problem(shard, daemon)
         if problem is not None:
             return problem
         if daemon == self._instance:
@@ -212,7 +221,7 @@ class ShardSpreader:
             return f"daemon {daemon!r} {lacks}: see its log"
         queue = self._elections.queue(shard)
         if queue is None or daemon not in queue.waiting:
-            return f"daemon {daemon!r} does not contend for shard {shard}: see its log"
+            return _not_contending(shard, daemon)
         return None
 
     async def _settle(self) -> None:
@@ -363,3 +372,7 @@ class ShardSpreader:
     def _seen_queues(self) -> dict[int, SeenQueue]:
         queues = ((each.shard, self._elections.queue(each.shard)) for each in self._controllers)
         return {shard: queue for shard, queue in queues if queue is not None}
+
+
+def _not_contending(shard: int, daemon: str) -> str:
+    return f"daemon {daemon!r} does not contend for shard {shard}: see its log"

@@ -91,14 +91,13 @@ async def test_the_broker_and_the_daemon_refuse_what_a_role_may_not_do(cluster: 
         gone = m.Presence(client_id="consumer-1", online=False)
         attacks = {
             m.requests_topic(name, 0, "operator/admin"): m.encode(forged),
-            m.leader_topic(name, 0): m.encode(takeover),
             m.presence_topic(name, "billing/consumer-1"): m.encode(gone),
             m.replies_topic(name, "shop/any"): b"",
             f"headgate/{name}/publish/orders/key": b"forged",
             f"headgate/{name}/shards/0/device-sentinels/1": b"x",
         }
         for topic, payload in attacks.items():
-            rival.publish(topic, payload, retain=topic.endswith("leader"))
+            rival.publish(topic, payload)
         # In its own name, but beyond its rights; and in another's name below its own topic.
         own = m.requests_topic(name, 0, "rival/rival-1")
         rival.publish(own, m.encode(msgspec.structs.replace(forged, client_id="rival-1")))
@@ -111,6 +110,10 @@ async def test_the_broker_and_the_daemon_refuse_what_a_role_may_not_do(cluster: 
             return ("rival/rival-1" in denied, counted > 0, malformed) == (True, True, 1)
 
         await wait_until(refused, lambda: "both requests are refused and counted", 30)
+        await until(lambda: overheard)
+        # Last, because the client that learns of the refusal connects anew.
+        rival.publish(m.leader_topic(name, 0), m.encode(takeover), retain=True)
+        await until(lambda: not rival.connected)
 
     async with Client.from_config(cluster.config_of("operator"), "check") as client, Admin(client) as admin:
         described = await admin.describe_topic("orders")

@@ -9,7 +9,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from controller.connections.store import probe_writes
-from controller.leader.shard_spreader import EVACUATION_SECONDS, VIEW_INTERVAL_SECONDS
+from controller.leader.shard_spreader import CONTEND_SECONDS, EVACUATION_SECONDS, VIEW_INTERVAL_SECONDS
 from controller.leadership.policy.instance_record import read_record
 from controller.leadership.policy.readiness import BROKER_LOST_SECONDS, STABLE_SECONDS, STORE_LOST_SECONDS
 from controller.leadership.policy.transfer_pace import MAX_IN_FLIGHT
@@ -483,6 +483,20 @@ async def test_a_transfer_to_a_daemon_that_cannot_take_the_shard_is_refused(daem
     await until(lambda: a.spreader.view.maintenance)
     await until(lambda: b.spreader.state == "maintenance")
     assert await a.spreader.transfer(0, "b", "token") == "daemon 'b' is in maintenance: headgate daemon drain b --off"
+
+
+async def test_a_transfer_waits_for_a_daemon_that_queues_again(daemons: Daemons) -> None:
+    a = await daemons.first()
+    b = await daemons.start("b")
+    await until(lambda: a.elections.queue(0).waiting == {"b"} and "b" in a.spreader.view.records)
+    b.elections.withdraw(0)
+    await until(lambda: not a.elections.queue(0).waiting)
+    transfer = asyncio.create_task(a.spreader.transfer(0, "b", "token"))
+    await asyncio.sleep(CONTEND_SECONDS / 2)
+    b.elections.contend(0)
+
+    assert await transfer is None
+    await until(lambda: 0 in b.led)
 
 
 async def test_a_daemon_knows_from_zookeeper_what_the_spread_may_do_with_another(daemons: Daemons) -> None:
