@@ -20,7 +20,6 @@ import msgspec
 
 from bench.harness.tcp_proxy import Proxy
 from chaos.fault_shim import FaultShim, compile_shim, find_compiler
-from controller.local.embedded import EmbeddedZooKeeper
 from controller.local.reserved_port import LOOPBACK
 from controller.settings.load import IngestSettings, Settings, SpreadSettings, SubscriptionSettings
 from controller.settings.write import client_toml
@@ -28,6 +27,7 @@ from headgate import SubscriptionType
 from headgate.errors import HeadgateError
 from headgate.model.hashing import shard_of
 from trials.cluster import LocalCluster, LocalDaemon
+from trials.zookeeper_ensemble import EnsembleServer
 
 DAEMONS: Final = ("daemon-1", "daemon-2", "daemon-3")
 ZOOKEEPERS: Final = 3
@@ -192,10 +192,10 @@ class ChaosCluster(LocalCluster):
                 others.append(reason)
         return others
 
-    async def leading_zookeeper(self) -> EmbeddedZooKeeper:
+    async def leading_zookeeper(self) -> EnsembleServer:
         """Return the ZooKeeper server that leads. Raises HeadgateError if none does."""
         for server in self.zookeepers:
-            if await server.leads():
+            if isinstance(server, EnsembleServer) and await server.leads():
                 return server
         raise HeadgateError("no ZooKeeper server leads the ensemble")
 

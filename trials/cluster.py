@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +26,6 @@ from controller.local.embedded import EmbeddedBroker, EmbeddedZooKeeper
 from controller.local.reserved_port import ReservedPort
 from controller.local.security import ACCESS, LocalSecurity
 from controller.local.servers import LocalServers
-from controller.local.zookeeper_ensemble import ensemble
 from controller.settings.load import ClusterSettings, DrainSettings, LogSettings, Settings, SpreadSettings
 from controller.settings.write import client_toml, settings_toml
 from drain.checker.supervisor import LOG_NAME, DrainSupervisor, service_command
@@ -37,6 +36,7 @@ from headgate.process.child_process import ChildProcess
 from headgate.settings.config import ClientConfig
 from headgate.storage.object_store import open_store
 from headgate.transport.loopback import host_port
+from trials.zookeeper_ensemble import ensemble
 
 STOP_SECONDS = 120.0
 """Longest wait for a process to end after SIGTERM; in this time a daemon hands over its shards. On an idle machine it
@@ -119,16 +119,12 @@ class LocalCluster:
         security = self.security
         self.spark: DrainSupervisor | None = None
         """Set by `start_spark`."""
-        members = ensemble(zookeeper_servers, self._free_port)
-        self.zookeepers = [
-            EmbeddedZooKeeper(
-                self.folder / ("zookeeper" if member is None else f"zookeeper-{member.number}"),
-                self._free_port(),
-                tls=None if security is None else security.zookeeper_tls(),
-                member=member,
-            )
-            for member in members
-        ]
+        zookeeper_tls = None if security is None else security.zookeeper_tls()
+        self.zookeepers: Sequence[EmbeddedZooKeeper] = (
+            [EmbeddedZooKeeper(self.folder / "zookeeper", self._free_port(), tls=zookeeper_tls)]
+            if zookeeper_servers == 1
+            else ensemble(self.folder, zookeeper_servers, self._free_port, zookeeper_tls)
+        )
         self.broker = EmbeddedBroker(
             self.folder / "broker",
             self._free_port(),

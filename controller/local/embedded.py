@@ -29,12 +29,10 @@ from controller.local.private_file import write_private_file
 from controller.local.reserved_port import LOOPBACK, ReservedPort, port_is_free
 from controller.local.server_tls import ServerTls
 from controller.local.supervised_process import (
-    PROBE_TIMEOUT_SECONDS,
     ProcessSpec,
     ProcessStartError,
     SupervisedProcess,
 )
-from controller.local.zookeeper_ensemble import EnsembleMember
 from drain.spark.java import find_java
 from headgate.process.child_command import python_module
 from headgate.transport.loopback import host_port
@@ -192,10 +190,9 @@ class EmbeddedServer:
 
 
 class EmbeddedZooKeeper(EmbeddedServer):
-    """A ZooKeeper server. With TLS it admits only clients that have a certificate of the authority.
+    """A ZooKeeper server. With TLS it admits only clients that have a certificate of the authority."""
 
-    A member of an ensemble serves once it is connected to a majority, so all members are started at the same time.
-    """
+    _main_class = "ZooKeeperServerMain"
 
     def __init__(
         self,
@@ -203,23 +200,10 @@ class EmbeddedZooKeeper(EmbeddedServer):
         port: int = 0,
         *,
         tls: ServerTls | None = None,
-        member: EnsembleMember | None = None,
         java: Callable[[Path], Path] = find_java,
     ) -> None:
-        """``member``: its place in an ensemble; None: it is the only server."""
         super().__init__("ZooKeeper", folder, port, tls)
-        self._member = member
         self._find_java = java
-
-    async def leads(self) -> bool:
-        """Return whether it leads its ensemble; False also while it does not answer."""
-        if self.pid is None:
-            return False
-        context = None if self._tls is None else self._tls.client_context()
-        with contextlib.suppress(OSError, TimeoutError, EOFError):
-            async with asyncio.timeout(PROBE_TIMEOUT_SECONDS):
-                return b"Mode: leader" in await _probe(self.port, context, b"srvr", 1024)
-        return False
 
     async def _spec_factory(self) -> Callable[[int], ProcessSpec]:
         home = await asyncio.to_thread(self._find_java, self.folder / "java")
@@ -228,10 +212,7 @@ class EmbeddedZooKeeper(EmbeddedServer):
 
     def _process_spec(self, home: Path, classpath: str, port: int) -> ProcessSpec:
         config = self.folder / "zoo.cfg"
-        _write(config, zookeeper_config(self.folder, port, self._tls, self._member))
-        if self._member is not None:
-            (self.folder / "data").mkdir(exist_ok=True)
-            _write(self.folder / "data" / "myid", f"{self._member.number}\n")
+        _write(config, self._settings(port))
         if self._tls is not None:
             files = self._tls.server
             key_store = files.key_file.read_text() + files.certificate_file.read_text()
@@ -250,11 +231,14 @@ class EmbeddedZooKeeper(EmbeddedServer):
             "-Dorg.apache.logging.log4j.level=WARN",
             "-cp",
             classpath,
-            "org.apache.zookeeper.server."
-            + ("ZooKeeperServerMain" if self._member is None else "quorum.QuorumPeerMain"),
+            f"org.apache.zookeeper.server.{self._main_class}",
             str(config),
         ]
         return ProcessSpec("ZooKeeper", command, self.folder / "zookeeper.log", self._ready(_is_zookeeper_ready, port))
+
+    def _settings(self, port: int) -> str:
+        """Return its zoo.cfg."""
+        return zookeeper_config(self.folder, port, self._tls)
 
 
 class EmbeddedBroker(EmbeddedServer):
@@ -326,9 +310,7 @@ def zookeeper_classpath() -> str:
     return ":".join(str(jar) for jar in jars)
 
 
-def zookeeper_config(
-    folder: Path, port: int, tls: ServerTls | None = None, member: EnsembleMember | None = None
-) -> str:
+def zookeeper_config(folder: Path, port: int, tls: ServerTls | None = None) -> str:
     """Return a zoo.cfg for a server in ``folder``."""
     settings = {
         "dataDir": str(folder / "data"),
@@ -338,7 +320,6 @@ def zookeeper_config(
         "tickTime": "500",
         "maxSessionTimeout": "60000",
         "maxClientCnxns": "0",
-        **({} if member is None else member.settings(f"[{LOOPBACK}]" if ":" in LOOPBACK else LOOPBACK)),
     }
     return "".join(f"{name}={value}\n" for name, value in settings.items())
 
@@ -396,7 +377,7 @@ def amqtt_config(port: int, tls: ServerTls | None, access: BrokerAccess | None) 
 
 
 async def _is_zookeeper_ready(port: int, tls: ssl.SSLContext | None) -> bool:
-    answer = await _probe(port, tls, b"srvr", 1024)
+    answer = await probe(port, tls, b"srvr", 1024)
     return b"Mode:" in answer
 
 
@@ -407,11 +388,11 @@ async def _is_broker_ready(port: int, tls: ssl.SSLContext | None) -> bool:
     """
     client_id = b"headgate-ready"
     body = b"\x00\x04MQTT\x04\x02\x00\x05" + len(client_id).to_bytes(2, "big") + client_id
-    answer = await _probe(port, tls, b"\x10" + bytes([len(body)]) + body, 4, goodbye=b"\xe0\x00")
+    answer = await probe(port, tls, b"\x10" + bytes([len(body)]) + body, 4, goodbye=b"\xe0\x00")
     return answer[:1] == b"\x20" and answer[3:4] in {b"\x00", NOT_AUTHORIZED}
 
 
-async def _probe(
+async def probe(
     port: int, tls: ssl.SSLContext | None, question: bytes, answer_bytes: int, goodbye: bytes = b""
 ) -> bytes:
     """Return the answer, cut short if the server closed the connection. Raises OSError."""

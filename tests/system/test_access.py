@@ -111,7 +111,7 @@ async def test_the_broker_and_the_daemon_refuse_what_a_role_may_not_do(cluster: 
 
         await wait_until(refused, lambda: "both requests are refused and counted", 30)
         await until(lambda: overheard)
-        # Last, because the client that learns of the refusal connects anew.
+        # Last, because the client that learns of the refusal connects again.
         rival.publish(m.leader_topic(name, 0), m.encode(takeover), retain=True)
         await until(lambda: not rival.connected)
 

@@ -37,16 +37,15 @@ done
 
 OTHER_SERVERS = """
 import asyncio, pathlib
-from controller.local.embedded import EmbeddedBroker, EmbeddedZooKeeper
+from controller.local.embedded import EmbeddedBroker
 from controller.local.reserved_port import ReservedPort
-from controller.local.zookeeper_ensemble import ensemble
+from trials.zookeeper_ensemble import ensemble
 
 async def main():
     async with EmbeddedBroker(pathlib.Path("amqtt"), kind="amqtt") as broker:
         print(broker.address.rpartition(":")[0])
-    ports = [ReservedPort() for _ in range(4)]
-    members = ensemble(2, lambda: ports.pop().number)
-    servers = [EmbeddedZooKeeper(pathlib.Path(f"zk{member.number}"), member=member) for member in members]
+    ports = [ReservedPort() for _ in range(6)]
+    servers = ensemble(pathlib.Path(), 2, lambda: ports.pop().number)
     await asyncio.gather(*(server.start() for server in servers))
     print(sum([await server.leads() for server in servers]))
     await asyncio.gather(*(server.stop() for server in servers))
