@@ -1,30 +1,34 @@
 """Events that the daemon reports to its observer: what has happened, as frozen values.
 
 An event is reported and forgotten. A ledger entry is committed and replayed. Where both exist for
-one fact they share a name (`events.SegmentGranted`, `entries.SegmentGranted`). Pure: no metric is
-defined here.
+one fact they share a name (`events.SegmentGranted`, `entries.SegmentGranted`). Pure.
 
 Rules:
 
 1. Names are in the past tense. Units are part of the field name.
 2. Every subclass of `Event` is defined in this module, so that `EVENT_TYPES` is complete.
-3. An observer neither blocks nor raises for a value.
+3. An event declares the metrics that it alone updates; its docstring is their text. `metrics.families` has the others.
+4. An observer neither blocks nor raises for a value.
 """
 
 from __future__ import annotations
 
-from typing import Final, Protocol
+from typing import ClassVar, Final, Protocol
 
 import msgspec
 
 from headgate.model.entries import LeaveReason, ReleaseReason
 from headgate.views.backlogs import BacklogInfo
 from metrics import label_values as labels
+from metrics.declared import COMMIT_BUCKETS, LAG_BUCKETS, SIZE_BUCKETS, WAIT_BUCKETS, Metric, counted, measured, shown
 from metrics.status import ShardStatus
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Something that happened in the daemon."""
+
+    exported: ClassVar[tuple[Metric, ...]] = ()
+    """The metrics that it updates (`metrics.declared`)."""
 
 
 class Observer(Protocol):
@@ -37,18 +41,26 @@ class Observer(Protocol):
 # Ingestion
 
 
+@counted("batches_judged", "shard", "verdict")
 class BatchJudged(Event, frozen=True):
+    """Batches judged, by verdict."""
+
     shard: int
     verdict: labels.BatchVerdict
 
 
+@measured("batch_commit_seconds", COMMIT_BUCKETS)
 class BatchCommitted(Event, frozen=True):
-    """An accepted batch became durable, ``seconds`` after its verdict."""
+    """Time from a batch's verdict to its durable chunk."""
 
     shard: int
     seconds: float
 
 
+@counted("records_stored", "shard", by="records", text="Records in durable chunks.")
+@counted("chunks_stored_bytes", "shard", by="size_bytes", text="Bytes of durable chunks.")
+@measured("chunk_commit_seconds", COMMIT_BUCKETS, text="Time to create a chunk in the object store.")
+@measured("chunk_size_bytes", SIZE_BUCKETS, field="size_bytes", text="Size of a chunk.")
 class ChunkCommitted(Event, frozen=True):
     """A chunk became durable. Its creation in the object store took ``seconds``."""
 
@@ -58,106 +70,133 @@ class ChunkCommitted(Event, frozen=True):
     records: int
 
 
+@counted("barriers_delayed", "shard")
 class BarrierDelayed(Event, frozen=True):
-    """A refusal waits, so that it shares an empty chunk with others."""
+    """Refusals that waited, at most a second, to share an empty chunk."""
 
     shard: int
 
 
+@shown("ingest_queue_bytes", "size_bytes", "shard")
 class IngestQueueResized(Event, frozen=True):
-    """The number of accepted bytes in the pending chunk changed to ``size_bytes``."""
+    """Accepted bytes waiting for the object store."""
 
     shard: int
     size_bytes: int
 
 
+@shown("named_producers_limit", "producers")
 class NamedProducerLimitSet(Event, frozen=True):
-    """The settings allow ``producers`` named producers per shard."""
+    """Named producers that are allowed, per shard."""
 
     producers: int
 
 
+@shown("ingest_queue_limit_bytes", "size_bytes")
 class IngestQueueLimitSet(Event, frozen=True):
-    """The settings allow ``size_bytes`` of accepted bytes per shard."""
+    """Accepted bytes that may wait for the object store, per shard."""
 
     size_bytes: int
 
 
+@counted("messages_malformed", "reason")
 class MalformedMessageReceived(Event, frozen=True):
+    """Messages that do not follow the protocol, by reason."""
+
     reason: labels.MalformedReason
 
 
+@counted("messages_too_large")
 class OversizedMessageWithheld(Event, frozen=True):
-    """A reply or push was not sent because it exceeds the protocol's limit."""
+    """Replies and pushes that were not sent because they exceed the protocol's limit."""
 
 
+@counted("foreign_announcements", "shard")
 class ForeignAnnouncementSeen(Event, frozen=True):
-    """The leader found another announcement than its own at the broker, and published its own again."""
+    """Announcements of this daemon's shards that another program replaced, and that were corrected, by shard."""
 
     shard: int
 
 
+@counted("client_id_conflicts")
 class ClientIdConflictSeen(Event, frozen=True):
-    """A client connected although a newer program uses its client id."""
+    """Connections of clients whose client id is used by a newer program, too."""
 
 
+@counted("access_denied")
 class AccessDenied(Event, frozen=True):
-    """A request was refused because its user has no right to it."""
+    """Requests that were refused because their user has no right to them."""
 
 
+@counted("quota_exceeded", "quota")
 class QuotaExceeded(Event, frozen=True):
-    """A request was refused because its user, or the owner of the topic, has reached a quota."""
+    """Requests that were refused because a user has reached a quota."""
 
     quota: labels.Quota
 
 
+@counted("replies_delayed", "shard")
 class ReplyDelayed(Event, frozen=True):
-    """A reply waits because its user has spent a rate."""
+    """Replies that waited, at most a second, because their user has spent a rate."""
 
     shard: int
 
 
+@shown("replies_waiting", "replies", "shard")
 class DelayedRepliesChanged(Event, frozen=True):
-    """``replies`` replies wait because their users have spent a rate."""
+    """Replies that wait because their users have spent a rate."""
 
     shard: int
     replies: int
 
 
+@counted("requests_without_epoch", "shard")
 class RequestWithoutEpochRejected(Event, frozen=True):
-    """A client that is too old to send a leader epoch tried to produce."""
+    """Batches rejected because they contain no leader epoch."""
 
     shard: int
 
 
+@counted("requests_over_limit", "limit")
 class RequestLimitReached(Event, frozen=True):
-    """A request was refused as ``unavailable`` because as many of its kind as the limit permits wait."""
+    """Requests refused because as many of their kind as the limit permits wait. Clients repeat them."""
 
     limit: labels.RequestLimit
 
 
+@counted("device_records_stored", "shard")
 class DeviceRecordStored(Event, frozen=True):
+    """Records of MQTT devices in durable chunks."""
+
     shard: int
 
 
+@counted("device_messages_rejected", "reason")
 class DeviceMessageRejected(Event, frozen=True):
+    """Messages of MQTT devices that were dropped, by reason."""
+
     reason: labels.DeviceRejectionReason
 
 
+@counted("device_confirmations", "outcome")
 class DeviceConfirmationEnded(Event, frozen=True):
-    """An MQTT device asked for a confirmation of its message."""
+    """Confirmations that MQTT devices asked for: sent, not sent, or refused because of their response topic."""
 
     outcome: labels.DeviceConfirmationOutcome
 
 
+@shown("device_records_pending", "records", "shard")
 class PendingDeviceRecordsChanged(Event, frozen=True):
-    """``records`` records of MQTT devices are accepted and not durable yet."""
+    """Records of MQTT devices that are not durable yet."""
 
     shard: int
     records: int
 
 
+@shown("device_sessions", "sessions", "shard", "state")
 class DeviceSessionsCounted(Event, frozen=True):
+    """MQTT sessions at the broker, one per topic with records: subscribed, missing although wanted, or ending."""
+
     shard: int
     state: labels.DeviceSessionState
     sessions: int
@@ -166,6 +205,13 @@ class DeviceSessionsCounted(Event, frozen=True):
 # Leadership
 
 
+@counted("leader_terms_started", "shard", text="Terms that this daemon started.")
+@shown(
+    "shard_leader_epoch",
+    "leader_epoch",
+    "shard",
+    text="Leader epoch of the newest term that this daemon knows of.",
+)
 class TermStarted(Event, frozen=True):
     shard: int
     leader_epoch: int
@@ -187,11 +233,20 @@ class TransferEnded(Event, frozen=True):
     seconds: float
 
 
+@shown(
+    "shard_load_bytes_per_second",
+    "load_bytes_per_second",
+    "shard",
+    text="Load of a shard led here, as reported to the other daemons: received bytes, and 16 KiB for each message.",
+)
+@counted("shard_loads_reported", text="Changed loads that were written to ZooKeeper.")
 class ShardLoadReported(Event, frozen=True):
     shard: int
     load_bytes_per_second: int
 
 
+@measured("restore_seconds", WAIT_BUCKETS, text="Time to read the ledger to its end and to write the term chunk.")
+@counted("chunks_restored", by="chunks", text="Chunks read at the start of a term.")
 class LedgerRestored(Event, frozen=True):
     """Before a term, the daemon read the last ``chunks`` chunks of a ledger and wrote its term chunk."""
 
@@ -200,8 +255,9 @@ class LedgerRestored(Event, frozen=True):
     chunks: int
 
 
+@shown("ledger_head_chunk", "chunk", "shard")
 class HeadAdvanced(Event, frozen=True):
-    """``chunk`` is the newest durable chunk that this daemon knows of."""
+    """Number of the newest durable chunk that this daemon knows of."""
 
     shard: int
     chunk: int
@@ -211,50 +267,68 @@ class ZooKeeperStateChanged(Event, frozen=True):
     state: labels.ZooKeeperState
 
 
+@shown("zookeeper_refused", "refused")
 class ZooKeeperRefused(Event, frozen=True):
-    """ZooKeeper refuses this daemon's certificates, its user, or its rights to a node; or no longer."""
+    """1 while ZooKeeper refuses this daemon's certificates, its user, or its rights to a node."""
 
     refused: bool
 
 
+@counted("zookeeper_foreign_nodes")
 class ForeignNodeFound(Event, frozen=True):
-    """A node in ZooKeeper that no daemon of the cluster created was found, and is ignored."""
+    """Nodes in ZooKeeper that no daemon of the cluster created. They are ignored; the log names each."""
 
 
 # Subscriptions
 
 
+@counted("consumers_registered")
 class ConsumerRegistered(Event, frozen=True):
-    """A consumer joined, or replaced an earlier incarnation of itself."""
+    """Consumers that registered."""
 
 
+@counted("consumers_reconnected")
 class ConsumerReconnected(Event, frozen=True):
-    """A consumer reconnected within its grace period."""
+    """Consumers that reconnected within their grace period."""
 
 
+@counted("consumers_disconnected")
 class ConsumerDisconnected(Event, frozen=True):
-    """A consumer stopped sending heartbeats, and its grace period began."""
+    """Consumers that stopped sending heartbeats."""
 
 
+@counted("consumers_removed", "reason")
 class ConsumerRemoved(Event, frozen=True):
+    """Consumers removed, by reason."""
+
     reason: LeaveReason
 
 
+@counted("segments_granted")
 class SegmentGranted(Event, frozen=True):
-    """A consumer received a segment or a key-bucket range."""
+    """Segments granted to consumers."""
 
 
+@counted("segments_revoked")
 class SegmentRevoked(Event, frozen=True):
-    """A consumer was asked to release a segment or a key-bucket range."""
+    """Segments revoked from consumers."""
 
 
+@measured("handover_seconds", WAIT_BUCKETS, "reason")
 class HandoverFinished(Event, frozen=True):
-    """A segment was granted again, ``seconds`` after its revocation. ``reason`` says how it was released."""
+    """Time from a revocation to the next grant, by how the segment was released."""
 
     seconds: float
     reason: ReleaseReason
 
 
+@counted("segments_drained", by="count", text="Segments that became drained.")
+@measured(
+    "drain_wait_seconds",
+    WAIT_BUCKETS,
+    field="waited_seconds",
+    text="Time from the last acknowledgement in a sealed segment to its release of the blocked segments.",
+)
 class SegmentsDrained(Event, frozen=True):
     """``count`` segments became drained, ``waited_seconds`` after the last acknowledgement in one of them."""
 
@@ -262,21 +336,29 @@ class SegmentsDrained(Event, frozen=True):
     waited_seconds: float
 
 
+@counted("acknowledgements_over_limit", by="count")
 class AcknowledgementsOverLimit(Event, frozen=True):
-    """``count`` acknowledgements of a QUEUE did not count, because they would open more gaps than are kept."""
+    """Acknowledgements of QUEUE subscriptions that did not count, because they would open more gaps than are kept."""
 
     count: int
 
 
+@counted("subscription_seeks")
 class SubscriptionSeekCompleted(Event, frozen=True):
-    """A subscription was moved to another position."""
+    """Seeks of subscriptions."""
 
 
+@counted("segment_weights_changed", "change")
 class SegmentWeightChanged(Event, frozen=True):
+    """Changes of the weights of segments that are balanced by load, by direction."""
+
     change: labels.WeightChange
 
 
+@counted("drain_polls", "outcome")
 class DrainPollCompleted(Event, frozen=True):
+    """Drain polls, by outcome."""
+
     outcome: labels.PollOutcome
 
 
@@ -296,16 +378,30 @@ class LayoutChanged(Event, frozen=True):
     reason: labels.LayoutChangeReason
 
 
+@counted("splits_suppressed", "limit")
 class SplitSuppressed(Event, frozen=True):
-    """A limit prevents a segment from splitting. Reported once per segment and limit."""
+    """Segments that a limit prevents from splitting, by limit.
+
+    Reported once per segment and limit.
+    """
 
     limit: labels.SplitLimit
 
 
+@counted("segments_pruned", by="count")
 class SegmentsPruned(Event, frozen=True):
+    """Segments that retention removed."""
+
     count: int
 
 
+@shown("segment_deletions_pending", "segments", "shard", text="Pruned segments whose data has not been deleted yet.")
+@shown(
+    "deletion_overdue_seconds",
+    "overdue_seconds",
+    "shard",
+    text="How late the deletion of the data of pruned segments is; 0 if none is late.",
+)
 class PendingDeletionsCounted(Event, frozen=True):
     """``segments`` pruned segments still have data; the oldest deletion is ``overdue_seconds`` late."""
 
@@ -314,50 +410,64 @@ class PendingDeletionsCounted(Event, frozen=True):
     overdue_seconds: float
 
 
+@counted("segment_deletions_failed")
 class DataDeletionFailed(Event, frozen=True):
-    """Deleting the data of pruned segments failed. The pruner retries."""
+    """Failed deletions of the data of pruned segments.
+
+    The pruner retries.
+    """
 
 
 # Objects in the store
 
 
+@shown("snapshot_newest_chunk", "chunk", "shard")
 class SnapshotFound(Event, frozen=True):
-    """The newest snapshot of a shard is that of ``chunk``."""
+    """Chunk of the newest snapshot that this daemon knows of."""
 
     shard: int
     chunk: int
 
 
+@shown("snapshot_overdue_seconds", "seconds", "shard")
 class SnapshotOverdueMeasured(Event, frozen=True):
-    """A snapshot has been due for ``seconds``; 0 if none is due, or if another daemon leads the shard."""
+    """How long a snapshot has been due, for shards that this daemon leads; 0 if none is due."""
 
     shard: int
     seconds: float
 
 
+@counted("snapshot_failures")
 class SnapshotJobFailed(Event, frozen=True):
-    """A snapshot job failed for at least one shard."""
+    """Snapshot jobs that failed."""
 
 
+@counted("snapshots_unusable", "shard")
 class SnapshotRejected(Event, frozen=True):
-    """A snapshot was damaged or of another version, so that an older one was used."""
+    """Snapshots that were unusable, so that an older one was read."""
 
     shard: int
 
 
+@shown("ledger_foreign_objects", "count", "shard")
 class ForeignObjectsFound(Event, frozen=True):
-    """A listing showed ``count`` objects among the chunks of a shard whose names are not those of chunks."""
+    """Objects among the chunks of a shard that headgate did not name. They are skipped; the log names them."""
 
     shard: int
     count: int
 
 
+@shown("ledger_objects", "count", "shard", "kind")
 class ObjectsCounted(Event, frozen=True):
+    """Objects of a shard that this daemon leads, by kind."""
+
     shard: int
     kind: labels.ObjectKind
     count: int
 
 
+@shown("compacted_chunk", "chunk", "shard", text="Last chunk that is compacted.")
+@shown("compacted_bytes", "size_bytes", "shard", text="Bytes of keys and values in compacted objects.")
 class CompactionAdvanced(Event, frozen=True):
     """Compaction covers all chunks up to ``chunk``; its objects hold ``size_bytes`` of keys and values."""
 
@@ -366,13 +476,20 @@ class CompactionAdvanced(Event, frozen=True):
     size_bytes: int
 
 
+@counted("chunks_deleted", "shard", by="count")
 class ChunksDeleted(Event, frozen=True):
+    """Chunks deleted after compaction."""
+
     shard: int
     count: int
 
 
+@counted("trim_failures", "shard")
 class TrimFailed(Event, frozen=True):
-    """A search for deletable chunks failed. The trimmer retries."""
+    """Failed searches for deletable chunks.
+
+    The trimmer retries.
+    """
 
     shard: int
 
@@ -384,20 +501,31 @@ class DrainServiceStateChanged(Event, frozen=True):
     state: labels.DrainState
 
 
+@counted("drain_service_restarts")
 class DrainServiceRestarted(Event, frozen=True):
-    """The daemon started the drain service again."""
+    """Restarts of the drain service by this daemon."""
 
 
+@measured("drain_check_seconds", WAIT_BUCKETS)
 class DrainCheckCompleted(Event, frozen=True):
+    """Response time of the drain service."""
+
     seconds: float
 
 
+@counted("drain_check_failures", "reason")
 class DrainCheckFailed(Event, frozen=True):
+    """Queries that the drain service did not answer, by reason.
+
+    denied: it has another secret or user than this daemon. wrong_ledger: it counts another ledger.
+    """
+
     reason: labels.DrainFailure
 
 
+@shown("drain_watermark_chunk", "chunk", "shard")
 class DrainWatermarkAdvanced(Event, frozen=True):
-    """``chunk`` is the newest chunk that the drain service has counted."""
+    """Newest chunk that the drain service has counted."""
 
     shard: int
     chunk: int
@@ -422,14 +550,22 @@ class BrokerDisconnected(Event, frozen=True):
     """The connection to the MQTT broker was lost."""
 
 
+@counted("broker_sessions_taken_over", "connection")
 class BrokerSessionTakenOver(Event, frozen=True):
-    """The broker accepts a connection of the daemon and ends it again and again."""
+    """Connections that the broker accepted and soon ended, from the third in a row.
+
+    Another program uses the client id of the daemon, or of a session for MQTT devices (connection).
+    """
 
     connection: labels.BrokerConnectionKind
 
 
+@counted("broker_messages_dropped", by="messages")
 class BrokerDroppedMessages(Event, frozen=True):
-    """The broker has dropped ``messages`` more, some of which it may have acknowledged."""
+    """Messages that the broker dropped for a slow or absent reader since this daemon first saw its counter.
+
+    Every daemon counts the same ones. The broker may have acknowledged some of them.
+    """
 
     messages: int
 
@@ -440,19 +576,28 @@ class StoreOperationSucceeded(Event, frozen=True):
     operation: labels.StoreOperation
 
 
+@counted("object_store_errors", "operation")
 class StoreOperationFailed(Event, frozen=True):
+    """Failed operations of the object store, by operation."""
+
     operation: labels.StoreOperation
     reason: str = ""
 
 
+@counted("log_lines_lost", by="count")
 class LogLinesLost(Event, frozen=True):
-    """The log did not accept lines, for example because its disk is full."""
+    """Lines that the log did not accept, for example because its disk is full. The daemon continues."""
 
     count: int
 
 
+@counted("http_limit_reached", "limit")
 class HttpLimitReached(Event, frozen=True):
-    """A connection was closed to accept another one, or none could be accepted for lack of file descriptors."""
+    """HTTP connections and status pages that a limit closed, refused or dropped.
+
+    connections: closed to accept another one. descriptors: not accepted for lack of file descriptors. streams: status
+    pages that were refused because too many are open. slow_stream: pages that were dropped because they took no data.
+    """
 
     limit: labels.HttpLimit
 
@@ -461,8 +606,9 @@ class HttpStreamsChanged(Event, frozen=True):
     change: int
 
 
+@counted("reload_failures")
 class ReloadFailed(Event, frozen=True):
-    """SIGHUP was received, but settings or a file were unusable."""
+    """Signals to read the settings again that changed nothing, because settings or a file were unusable."""
 
 
 class CertificateRead(Event, frozen=True):
@@ -478,31 +624,38 @@ class FileSystemMeasured(Event, frozen=True):
     size_bytes: int
 
 
+@counted("http_denied", "reason")
 class HttpDenied(Event, frozen=True):
+    """HTTP requests and TLS handshakes that were refused, by reason."""
+
     reason: labels.HttpDenial
 
 
+@measured("loop_lag_seconds", LAG_BUCKETS)
 class LoopLagMeasured(Event, frozen=True):
-    """The event loop ran a timer ``seconds`` late."""
+    """How late the event loop ran a timer."""
 
     seconds: float
 
 
+@measured("garbage_collection_seconds", LAG_BUCKETS, "scope")
 class GarbageCollected(Event, frozen=True):
-    """The garbage collector looked at all objects, or at the new ones, while the loop waited for ``seconds``."""
+    """Collections of cyclic garbage, during which the event loop waits, by what they look at."""
 
     scope: labels.CollectionScope
     seconds: float
 
 
+@shown("clock_step_held_seconds", "seconds")
 class ClockStepHeld(Event, frozen=True):
-    """The wall clock differs by ``seconds`` from the time that the daemon uses; 0: it does not."""
+    """Step of this machine's clock that the daemon does not follow yet; negative: backward, 0: none."""
 
     seconds: float
 
 
+@shown("ledger_time_ahead_seconds", "ahead_seconds", "shard")
 class LedgerTimeCompared(Event, frozen=True):
-    """The newest chunk of a shard led here is ``ahead_seconds`` ahead of this daemon's clock."""
+    """How far the newest chunk of a shard led here is ahead of this machine's clock. Nothing expires meanwhile."""
 
     shard: int
     ahead_seconds: float

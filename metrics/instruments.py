@@ -18,12 +18,8 @@ from prometheus_client import CollectorRegistry, ProcessCollector, disable_creat
 from metrics import events
 from metrics.families.backlogs import DEFAULT_MAX_SUBSCRIPTIONS, BacklogMetrics
 from metrics.families.dependencies import add_dependency_metrics
-from metrics.families.drain import add_drain_metrics
-from metrics.families.ingestion import add_ingestion_metrics
-from metrics.families.layouts import add_layout_metrics
 from metrics.families.leadership import add_leadership_metrics
-from metrics.families.ledger_objects import add_object_metrics
-from metrics.families.subscriptions import add_subscription_metrics
+from metrics.families.shards import add_shard_metrics
 from metrics.metric_factory import MetricFactory
 
 
@@ -46,14 +42,12 @@ class Instruments:
         self.store_problems: dict[str, str] = {}
         """Kind of operation of the object store → why its last one failed. `/readyz` shows it."""
         metrics = MetricFactory(registry)
-        add_ingestion_metrics(metrics)
+        for event_type in events.EVENT_TYPES:
+            metrics.declare(event_type)
+        add_shard_metrics(metrics)
         add_leadership_metrics(metrics)
-        add_subscription_metrics(metrics)
-        add_layout_metrics(metrics)
-        add_drain_metrics(metrics)
-        BacklogMetrics(metrics, backlog_topics, max_subscriptions)
-        add_object_metrics(metrics)
         add_dependency_metrics(metrics)
+        BacklogMetrics(metrics, backlog_topics, max_subscriptions)
         metrics.on(events.StoreOperationSucceeded, self._store_succeeded)
         metrics.on(events.StoreOperationFailed, self._store_failed)
         ProcessCollector(registry=registry)

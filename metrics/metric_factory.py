@@ -9,18 +9,14 @@ from typing import Final, Generic, TypeVar, cast
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from headgate.errors import HeadgateError
+from metrics.declared import Metric, Values
 from metrics.events import Event
 
 OTHER: Final = "other"
 """Replaces every label value that is not listed."""
 
-WAIT_BUCKETS: Final = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0)
-"""Seconds that consumers wait. Drain polls are 2 s to 900 s apart."""
-
 Family = TypeVar("Family", Counter, Gauge, Histogram)
 E = TypeVar("E", bound=Event)
-Values = Sequence[str] | None
-"""The values that a label may have; None for a shard, whose number is bounded by the cluster."""
 
 
 class UnhandledEventsError(HeadgateError):
@@ -79,9 +75,8 @@ class StateGauge:
 class MetricFactory:
     """Creates metrics in one registry, with the program's prefix, and collects the handlers of events.
 
-    `count`, `gauge_of` and `time` cover the usual case: one event updates one metric, and the
-    labels are fields of the event. ``labels`` maps each label to its values. `counter`, `gauge`,
-    `histogram` and `on` serve the other cases.
+    `declare` covers the usual case: the metrics that one event updates. `counter`, `gauge`, `histogram` and `on` serve
+    the others. ``labels`` maps each label to its values.
     """
 
     def __init__(self, registry: CollectorRegistry) -> None:
@@ -89,6 +84,8 @@ class MetricFactory:
         self.handlers: dict[type[Event], tuple[Callable[[Event], None], ...]] = {}
         self.labels: dict[str, Mapping[str, Values]] = {}
         """Metric → label → its values."""
+        self._gauges: dict[str, LabeledMetric[Gauge]] = {}
+        self._counters: dict[str, LabeledMetric[Counter]] = {}
 
     def on(self, event_type: type[E], handler: Callable[[E], None]) -> None:
         """Call ``handler`` for each event of this type, after the handlers that were registered before."""
@@ -103,11 +100,21 @@ class MetricFactory:
 
     def counter(self, name: str, text: str, **labels: Values) -> LabeledMetric[Counter]:
         family = Counter(self._named(name, labels), text, tuple(labels), registry=self._registry)
-        return LabeledMetric(family, *labels.values())
+        created = self._counters[name] = LabeledMetric(family, *labels.values())
+        return created
 
     def gauge(self, name: str, text: str, **labels: Values) -> LabeledMetric[Gauge]:
         family = Gauge(self._named(name, labels), text, tuple(labels), registry=self._registry)
-        return LabeledMetric(family, *labels.values())
+        created = self._gauges[name] = LabeledMetric(family, *labels.values())
+        return created
+
+    def created_gauge(self, name: str) -> LabeledMetric[Gauge]:
+        """Return a gauge that was created before, for another event that updates it."""
+        return self._gauges[name]
+
+    def created_counter(self, name: str) -> LabeledMetric[Counter]:
+        """Return a counter that was created before."""
+        return self._counters[name]
 
     def removable_gauge(self, name: str, text: str, *labels: str) -> Gauge:
         """Create a gauge whose children are removed again, which `LabeledMetric` cannot do."""
@@ -125,34 +132,23 @@ class MetricFactory:
         self.labels[full_name] = labels
         return full_name
 
-    def count(self, event_type: type[Event], name: str, text: str, *, by: str = "", **labels: Values) -> None:
-        """Create a counter of the events of this type, or of their field ``by``."""
-        child = self.counter(name, text, **labels).of(*labels)
-        if by:
-            amount = attrgetter(by)
-            self.on(event_type, lambda event: child(event).inc(amount(event)))
-        else:
-            self.on(event_type, lambda event: child(event).inc())
+    def declare(self, event_type: type[Event]) -> None:
+        """Create the metrics that ``event_type`` declares, and update them with each event."""
+        for declared in event_type.exported:
+            labels = declared.label_values(event_type)
+            value = attrgetter(declared.field) if declared.field else lambda _: 1
+            self.on(event_type, self._update(declared, labels, value))
 
-    def gauge_of(
-        self, event_type: type[Event], field: str, name: str, text: str, **labels: Values
-    ) -> LabeledMetric[Gauge]:
-        """Create a gauge that shows ``field`` of the newest event of this type."""
-        metric = self.gauge(name, text, **labels)
-        child, value = metric.of(*labels), attrgetter(field)
-        self.on(event_type, lambda event: child(event).set(value(event)))
-        return metric
-
-    def time(
-        self,
-        event_type: type[Event],
-        name: str,
-        text: str,
-        buckets: Sequence[float],
-        *,
-        field: str = "seconds",
-        **labels: Values,
-    ) -> None:
-        """Create a histogram of ``field`` of the events of this type."""
-        child, value = self.histogram(name, text, buckets, **labels).of(*labels), attrgetter(field)
-        self.on(event_type, lambda event: child(event).observe(value(event)))
+    def _update(
+        self, declared: Metric, labels: Mapping[str, Values], value: Callable[[Event], float]
+    ) -> Callable[[Event], None]:
+        match declared.kind:
+            case "counter":
+                counter = self.counter(declared.name, declared.text, **labels).of(*labels)
+                return lambda event: counter(event).inc(value(event))
+            case "gauge":
+                gauge = self.gauge(declared.name, declared.text, **labels).of(*labels)
+                return lambda event: gauge(event).set(value(event))
+            case "histogram":
+                histogram = self.histogram(declared.name, declared.text, declared.buckets, **labels).of(*labels)
+                return lambda event: histogram(event).observe(value(event))

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 
 from prometheus_client import CollectorRegistry, Metric
 
+from metrics.declared import Values
 from metrics.instruments import Instruments
-from metrics.metric_factory import OTHER, Values
+from metrics.metric_factory import OTHER
 from sitebuild.settings_reference import UndocumentedError
 
 PREFIX = "headgate_"

@@ -1,1 +1,1 @@
-"""The daemon's metrics, one module per subject."""
+"""The metrics that no event declares: several events update them, or a status."""

@@ -1,4 +1,4 @@
-"""Metrics of leadership: terms, restores, the ledger's head, and the ZooKeeper session."""
+"""Metrics of leadership: terms, transfers, and the ZooKeeper session."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final, get_args
 
 from metrics import events
 from metrics.label_values import TransferOutcome, TransferReason, ZooKeeperState
-from metrics.metric_factory import WAIT_BUCKETS, MetricFactory, StateGauge
+from metrics.metric_factory import MetricFactory, StateGauge
 
 TERM_END_REASONS: Final = (
     "handover",
@@ -23,92 +23,14 @@ HANDOVER_BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5
 
 
 def add_leadership_metrics(metrics: MetricFactory) -> None:
-    _add_shard_gauges(metrics)
-    metrics.count(
-        events.TermEnded, "leader_terms_ended", "Terms of this daemon that ended, by reason.", reason=TERM_END_REASONS
-    )
-    _add_transfer_metrics(metrics)
-    metrics.time(
-        events.LedgerRestored,
-        "restore_seconds",
-        "Time to read the ledger to its end and to write the term chunk.",
-        WAIT_BUCKETS,
-    )
-    metrics.count(events.LedgerRestored, "chunks_restored", "Chunks read at the start of a term.", by="chunks")
-    metrics.gauge_of(
-        events.ClockStepHeld,
-        "seconds",
-        "clock_step_held_seconds",
-        "Step of this machine's clock that the daemon does not follow yet; negative: backward.",
-    )
-    metrics.gauge_of(
-        events.LedgerTimeCompared,
-        "ahead_seconds",
-        "ledger_time_ahead_seconds",
-        "How far the newest chunk of a shard led here is ahead of this machine's clock. Nothing expires meanwhile.",
-        shard=None,
-    )
-
-    _ZooKeeperMetrics(metrics)
-
-
-def _add_shard_gauges(metrics: MetricFactory) -> None:
-    """Add what this daemon knows of each shard."""
-    is_leader = metrics.gauge("shard_is_leader", "1 if this daemon leads the shard.", shard=None)
-    failed = metrics.gauge(
-        "shard_ledger_unreadable",
-        "1 if this daemon cannot read the ledger of the shard, because an object is damaged, foreign or missing.",
-        shard=None,
-    )
-    epoch = metrics.gauge_of(
-        events.TermStarted,
-        "leader_epoch",
-        "shard_leader_epoch",
-        "Leader epoch of the newest term that this daemon knows of.",
-        shard=None,
-    )
-    head = metrics.gauge_of(
-        events.HeadAdvanced,
-        "chunk",
-        "ledger_head_chunk",
-        "Number of the newest durable chunk that this daemon knows of.",
-        shard=None,
-    )
-    kept = metrics.gauge(
-        "shard_state_in_memory",
-        "1 if this daemon leads the shard or keeps its state, 0 if a term would begin with the newest snapshot.",
-        shard=None,
-    )
-    lag = metrics.gauge(
-        "shard_replay_lag_seconds",
-        "How long this daemon, which does not lead the shard, has not known the end of its ledger.",
-        shard=None,
-    )
-    load = metrics.gauge_of(
-        events.ShardLoadReported,
-        "load_bytes_per_second",
-        "shard_load_bytes_per_second",
-        "Load of a shard led here, as reported to the other daemons: received bytes, and 16 KiB for each message.",
-        shard=None,
-    )
-    metrics.count(events.ShardLoadReported, "shard_loads_reported", "Changed loads that were written to ZooKeeper.")
-    started = metrics.counter("leader_terms_started", "Terms that this daemon started.", shard=None)
-
-    def set_roles(event: events.StatusCollected) -> None:
-        for shard in event.shards:
-            is_leader.child(shard.shard).set(shard.role == "leading")
-            started.child(shard.shard)  # from 0 on, so that a rate shows the first term
-            failed.child(shard.shard).set(bool(shard.fault))
-            kept.child(shard.shard).set(shard.keeps_state)
-            lag.child(shard.shard).set(shard.replay_lag_seconds)
-            epoch.child(shard.shard).set(shard.leader_epoch)
-            head.child(shard.shard).set(shard.head_chunk)
-
-    metrics.on(events.TermStarted, lambda event: started.child(event.shard).inc())
+    is_leader = metrics.created_gauge("shard_is_leader")
     metrics.on(events.TermStarted, lambda event: is_leader.child(event.shard).set(1))
-    metrics.on(events.TermEnded, lambda event: is_leader.child(event.shard).set(0))
-    metrics.on(events.TermEnded, lambda event: load.child(event.shard).set(0))
-    metrics.on(events.StatusCollected, set_roles)
+    ended = metrics.counter(
+        "leader_terms_ended", "Terms of this daemon that ended, by reason.", reason=TERM_END_REASONS
+    )
+    metrics.on(events.TermEnded, lambda event: ended.child(event.reason).inc())
+    _add_transfer_metrics(metrics)
+    _ZooKeeperMetrics(metrics)
 
 
 def _add_transfer_metrics(metrics: MetricFactory) -> None:
@@ -145,17 +67,6 @@ class _ZooKeeperMetrics:
         self._age = metrics.gauge(
             "zookeeper_contact_age_seconds", "Time since ZooKeeper was last known to be reachable."
         ).child()
-        metrics.gauge_of(
-            events.ZooKeeperRefused,
-            "refused",
-            "zookeeper_refused",
-            "1 while ZooKeeper refuses this daemon's certificates, its user, or its rights to a node.",
-        )
-        metrics.count(
-            events.ForeignNodeFound,
-            "zookeeper_foreign_nodes",
-            "Nodes in ZooKeeper that no daemon of the cluster created. They are ignored; the log names each.",
-        )
         self._connected = False
         self._contact_at: float | None = None
         metrics.on(events.ZooKeeperStateChanged, self._change_state)

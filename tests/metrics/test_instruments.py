@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
+from typing import get_args
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from controller.leadership.policy.transitions import TRANSITIONS, Action, Role
 from metrics import events
-from metrics.families.drain import DRAIN_STATES
 from metrics.families.leadership import TERM_END_REASONS
 from metrics.instruments import Instruments
+from metrics.label_values import DrainState
 from metrics.metric_factory import MetricFactory, UnhandledEventsError
 from metrics.status import ShardCounts, ShardStatus
 from tests.support.samples.example_events import example_events
@@ -112,7 +113,7 @@ def test_there_are_no_created_series(registry, instruments):
 
 def test_exactly_one_gauge_of_a_state_is_1(registry, instruments):
     """Also for a state that is not listed."""
-    for state in (*DRAIN_STATES, "on fire", "ready"):
+    for state in (*get_args(DrainState), "on fire", "ready"):
         instruments.observe(events.DrainServiceStateChanged(state=state))
         samples = {
             sample.labels["state"]: sample.value
@@ -122,7 +123,7 @@ def test_exactly_one_gauge_of_a_state_is_1(registry, instruments):
         }
 
         assert sum(samples.values()) == 1
-        assert samples[state if state in DRAIN_STATES else "other"] == 1
+        assert samples[state if state in get_args(DrainState) else "other"] == 1
 
 
 def test_the_end_of_a_term_resets_its_gauges(registry, instruments):
@@ -215,7 +216,7 @@ def test_every_event_changes_a_metric_or_the_readiness(event, registry, instrume
 
 def test_an_event_type_without_a_handler_is_an_error_at_start_up(registry):
     metrics = MetricFactory(registry)
-    metrics.count(events.SegmentGranted, "segments_granted", "Grants.")
+    metrics.declare(events.SegmentGranted)
     metrics.require_handlers([events.SegmentGranted])
 
     with pytest.raises(UnhandledEventsError, match="SegmentRevoked"):
