@@ -134,7 +134,9 @@ class Hostile:
         return found
 
     async def _request(self, body: m.AnyRequestBody, named: str = CLIENT_ID, address: str = "") -> None:
-        request = m.Request(request_id=1, client_id=named, leader_epoch=self._leader_epoch, body=body)
+        request = m.Request(
+            request_id=1, protocol=m.PROTOCOL_VERSION, client_id=named, leader_epoch=self._leader_epoch, body=body
+        )
         topic = m.requests_topic(self._cluster, 0, address or f"{HOSTILE}/{CLIENT_ID}")
         self._publish(topic, m.encode(request))
 

@@ -277,7 +277,13 @@ class OneLeader:
 
     def prepared(self, body: m.AnyRequestBody) -> bytes:
         """Return one request of `CLIENT` as bytes."""
-        request = m.Request(request_id=1, client_id=CLIENT_ID, leader_epoch=self.leader.leader_epoch, body=body)
+        request = m.Request(
+            request_id=1,
+            protocol=m.PROTOCOL_VERSION,
+            client_id=CLIENT_ID,
+            leader_epoch=self.leader.leader_epoch,
+            body=body,
+        )
         payload = m.encode(request)
         assert len(payload) <= m.MAX_MESSAGE_BYTES, f"a message of {len(payload)} bytes is not valid"
         return payload

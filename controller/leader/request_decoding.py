@@ -27,7 +27,7 @@ class Address(msgspec.Struct, frozen=True):
 
     request_id: m.Natural
     client_id: m.Name
-    protocol: int = m.PROTOCOL_VERSION
+    protocol: int = m.FIRST_PROTOCOL_VERSION
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,7 @@ from shard.state.terms import Terms
 from shard.state.topic import Topic
 from shard.steps import Steps
 
-FORMAT: Final = 5
+FORMAT: Final = 6
 PRODUCERS_PER_BLOCK: Final = 500
 BATCHES_PER_BLOCK: Final = 1000
 """Finished batches of those producers: 10 ms to decode if each batch has records in four segments."""

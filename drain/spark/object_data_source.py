@@ -41,7 +41,7 @@ from headgate.ledger.checksum import ChecksumError, NoChecksumError, verify_parq
 
 NAME: Final = "headgate_objects"
 _METADATA_KEY: Final = b"headgate"
-_FORMAT: Final = 4
+_FORMAT: Final = 5
 _MAX_CHUNK_BYTES: Final = 512 * 1024 * 1024
 """As in headgate.storage.size_limits, which workers do not have."""
 _CHUNK_PATH: Final = re.compile(r"shard=(\d+)/(\d+)\.parquet$")

@@ -332,6 +332,7 @@ class Client:
         """
         request = m.Request(
             request_id=request_id,
+            protocol=m.PROTOCOL_VERSION,
             client_id=self.client_id,
             leader_epoch=leader_epoch,
             max_term_age_ms=max_term_age_ms,

@@ -25,7 +25,7 @@ from headgate.ledger.record_columns import RecordColumns
 from headgate.ledger.sealed_parquet import check_sealed
 from headgate.model import entries as e
 
-FORMAT: Final = 4
+FORMAT: Final = 5
 METADATA_KEY: Final = b"headgate"
 COLUMNS: Final = {
     "fact": "string",

@@ -29,7 +29,7 @@ from headgate.ledger.paths import MANIFESTS_FOLDER
 from headgate.ledger.sealed_parquet import check_is_parquet
 from headgate.storage.object_store import Store
 
-FORMAT: Final = 4
+FORMAT: Final = 5
 _NAME: Final = re.compile(r"(\d{12})-(\d{12})\.json")
 
 

@@ -13,7 +13,9 @@ from msgspec import Meta
 
 from headgate.errors import InvalidNameError
 
-PROTOCOL_VERSION = 1
+FIRST_PROTOCOL_VERSION = 1
+"""Its clients do not state it."""
+PROTOCOL_VERSION = 2
 MAX_RECORD_BYTES = 1024 * 1024
 """Limit for key plus value of one record. A batch of one such record still fits into MAX_MESSAGE_BYTES."""
 MAX_BATCH_RECORDS = 10_000

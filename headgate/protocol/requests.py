@@ -18,7 +18,6 @@ from headgate.protocol.request_fields import (
     MAX_CAPACITY_PERCENT,
     MAX_CONFIRMED_SEGMENTS,
     MAX_HELD_SEGMENTS,
-    PROTOCOL_VERSION,
     Checkpoint,
     ConsumerRequest,
     Epoch,
@@ -410,12 +409,12 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     the leader refuses the request as ``expired``. None: no deadline.
 
     ``protocol``: clients of version 1 leave it out. A leader rejects every other version than its
-    own.
+    own, with one line that names both.
     """
 
     request_id: Natural
     client_id: Name
     leader_epoch: Epoch | None = None
     max_term_age_ms: Natural | None = None
-    protocol: Epoch = PROTOCOL_VERSION
+    protocol: Epoch
     body: AnyRequestBody

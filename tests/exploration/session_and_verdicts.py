@@ -310,7 +310,11 @@ class SessionAndVerdicts:
             body = _body(request)
             refusal = judge_term(
                 m.Request(
-                    request_id=request.request_id, client_id="client", leader_epoch=request.leader_epoch, body=body
+                    request_id=request.request_id,
+                    protocol=m.PROTOCOL_VERSION,
+                    client_id="client",
+                    leader_epoch=request.leader_epoch,
+                    body=body,
                 ),
                 leader.epoch,
             )

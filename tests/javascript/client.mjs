@@ -11,7 +11,7 @@ import mqtt from "mqtt";
 const decode = (bytes) => unpack(bytes, { useBigInt64: true });
 const encode = (value) => pack(value, { useBigInt64: true });
 
-const PROTOCOL = 1;
+const PROTOCOL = 2;
 const USER = "anonymous"; // of a client that gives the broker no user name
 const REPLY_MS = 5000; // after this long without a reply: send again
 const FIRST_PAUSE_MS = 25;
@@ -181,7 +181,7 @@ export class Producer {
 
   #publish(body, leader_epoch = this.#epoch) {
     const request_id = ++this.#requestId;
-    const payload = encode({ request_id, client_id: this.#clientId, leader_epoch, body });
+    const payload = encode({ request_id, client_id: this.#clientId, leader_epoch, protocol: PROTOCOL, body });
     if (this.#ready) this.#mqtt.publish(`${this.#prefix}/shards/${this.#shard}/requests/${this.#address}`, Buffer.from(payload));
     return request_id;
   }

@@ -9,7 +9,7 @@ import mqtt from "mqtt";
 import { murmur3 } from "./client.mjs";
 import { LedgerFolder } from "./ledger.mjs";
 
-const PROTOCOL = 1n;
+const PROTOCOL = 2n;
 const USER = "anonymous"; // of a client that gives the broker no user name
 const REPLY_MS = 5000;
 const POLL_MS = 1000; // between two attempts to read a chunk that is not known to exist
@@ -206,7 +206,7 @@ export class Consumer {
   #publish(body, leader_epoch = this.#epoch) {
     const request_id = ++this.#requestId;
     if (this.#connection && this.#requestTopic)
-      this.#mqtt.publish(this.#requestTopic, encode({ request_id, client_id: this.#clientId, leader_epoch, body }));
+      this.#mqtt.publish(this.#requestTopic, encode({ request_id, client_id: this.#clientId, leader_epoch, protocol: PROTOCOL, body }));
     return request_id;
   }
 

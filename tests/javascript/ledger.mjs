@@ -7,7 +7,7 @@ import { crc32 } from "node:zlib";
 import { decompress } from "fzstd";
 import { parquetMetadata, parquetReadObjects } from "hyparquet";
 
-const FORMAT = 4n;
+const FORMAT = 5n;
 const ROW_COLUMNS = ["fact", "topic_id", "segment", "offset", "end_offset", "timestamp_ms", "key", "value"];
 
 const parseJson = (text) => // JSON.parse alone would round 63-bit ids

@@ -22,7 +22,7 @@ LEADER = m.leader_topic(CLUSTER, 0)
 PUBLICATION = f"headgate/{CLUSTER}/publish/{TOPIC}/key"
 FALSE_LEADER = m.LeaderAnnouncement(shard=0, leader_epoch=999, instance="mine", pipelining=True, window=128)
 FALSE_HEAD = m.HeadAnnouncement(shard=0, leader_epoch=1, head=10**9)
-FALSE_CLUSTER = m.ClusterDescription(protocol=1, shards=1, ledger_url="file:///tmp/mine")
+FALSE_CLUSTER = m.ClusterDescription(protocol=m.PROTOCOL_VERSION, shards=1, ledger_url="file:///tmp/mine")
 FALSE_PUSH = m.ConsumerFenced(
     topic=TOPIC, subscription=SUBSCRIPTION, consumer=CONSUMER, incarnation=1, leader_epoch=1, reason="forged"
 )

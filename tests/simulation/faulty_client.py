@@ -45,6 +45,7 @@ class FaultyClient:
                     changed = [m.Record(record.key, b"changed", 0) for record in self._committed.records]
                     request = m.Request(
                         request_id=request_id,
+                        protocol=m.PROTOCOL_VERSION,
                         client_id=self.CLIENT_ID,
                         leader_epoch=self._leader_epoch,
                         body=msgspec.structs.replace(self._committed, records=changed),

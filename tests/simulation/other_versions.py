@@ -1,7 +1,6 @@
-"""Messages as clients and leaders of other versions send them, within what docs/protocol.md permits.
+"""Messages as clients and leaders of later versions send them, within what docs/protocol.md permits.
 
-A later version has fields that this one does not know, in every map: of the envelope, the body, and what is in it. The first
-version does not state its protocol, which was the only one.
+A later version has fields that this one does not know, in every map: of the envelope, the body, and what is in it.
 """
 
 from __future__ import annotations
@@ -18,24 +17,14 @@ UNKNOWN: Final = {"from_a_later_version": {"nested": [1, None, "text"]}}
 
 
 def later_version(message: Message) -> Message:
-    """Return the message with unknown fields."""
-    return _changed(message, _with_unknown)
-
-
-def first_version(message: Message) -> Message:
-    """Return a request without its protocol, and any other message as it is."""
-    if "/requests/" not in message.topic:
-        return message
-    return _changed(message, lambda fields: {name: value for name, value in fields.items() if name != "protocol"})
-
-
-def _changed(message: Message, change: Any) -> Message:
-    """Return the message with another payload, if that is a map: a program may publish anything."""
+    """Return the message with unknown fields, if its payload is a map: a program may publish anything."""
     try:
         fields = msgspec.msgpack.decode(message.payload)
     except msgspec.DecodeError:
         return message
-    return replace(message, payload=msgspec.msgpack.encode(change(fields))) if isinstance(fields, dict) else message
+    if not isinstance(fields, dict):
+        return message
+    return replace(message, payload=msgspec.msgpack.encode(_with_unknown(fields)))
 
 
 def _with_unknown(value: Any) -> Any:

@@ -149,6 +149,7 @@ class RuleBreaker:
             batch = self._batch(guest.producer_id, guest.producer_epoch, 0)
             await self._refuse("a batch of a user without the right, in its sequence", batch, user=GUEST)
         await self._refuse("records for an external topic", self._batch(topic=EXTERNAL_TOPIC))
+        await self._refuse("a batch of protocol 1", self._batch(), protocol=m.FIRST_PROTOCOL_VERSION)
         large = m.Record(FORBIDDEN_KEY, bytes(m.MAX_RECORD_BYTES), 0)
         await self._refuse("a record that is too large", m.ProduceBatch(topic=self._topic, records=[large]))
 
@@ -363,12 +364,18 @@ class RuleBreaker:
         self.refused += reply.body.verdict not in {"not_leader", "unavailable", "quota_exceeded"}
 
     async def _ask(
-        self, body: m.AnyRequestBody, *, leader_epoch: int | None = -1, user: str = ANONYMOUS
+        self,
+        body: m.AnyRequestBody,
+        *,
+        leader_epoch: int | None = -1,
+        user: str = ANONYMOUS,
+        protocol: int = m.PROTOCOL_VERSION,
     ) -> m.Reply | None:
         """Send a request once, for the present term by default, and return the reply; None: none came."""
         request_id = next(self._request_ids)
         request = m.Request(
             request_id=request_id,
+            protocol=protocol,
             client_id=self.CLIENT_ID,
             leader_epoch=self._epoch if leader_epoch == -1 else leader_epoch,
             body=body,

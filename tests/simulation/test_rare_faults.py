@@ -184,7 +184,7 @@ def test_ledger_time_that_falls_is_found(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_messages_of_other_versions_are_understood() -> None:
-    """Unknown fields are ignored in every message, and a request need not state the first protocol."""
+    """Unknown fields are ignored in every message."""
     stories = [play(plan_with("other_versions", seed)) for seed in (1, 3)]
 
     assert all(rows(story, "are of a later version") for story in stories)

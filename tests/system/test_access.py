@@ -78,6 +78,7 @@ async def test_the_broker_and_the_daemon_refuse_what_a_role_may_not_do(cluster: 
     epoch, stored = 1, await cluster.stored_count()
     forged = m.Request(
         request_id=1,
+        protocol=m.PROTOCOL_VERSION,
         client_id="admin",
         leader_epoch=epoch,
         body=m.DeleteTopic(topic="orders", token="x", force=True),

@@ -200,7 +200,12 @@ async def test_a_request_in_another_clients_name_has_no_effect_and_is_answered_t
         shard.client("client-rival", "rival") as rival,
         shard.client("client-operator", "operator") as operator,
     ):
-        request = m.Request(request_id=5, client_id="client-operator", body=m.DeleteTopic(topic="orders", token="x"))
+        request = m.Request(
+            request_id=5,
+            protocol=m.PROTOCOL_VERSION,
+            client_id="client-operator",
+            body=m.DeleteTopic(topic="orders", token="x"),
+        )
         rival.transport.publish(m.requests_topic(CLUSTER, 0, "rival/client-rival"), m.encode(request))
         reply = await rival.reply(5)
         topics = await operator.call(m.ListTopics)

@@ -47,7 +47,9 @@ async def test_a_retained_request_is_executed_once_although_the_broker_restarts(
     async with shard.leader(), shard.client() as client:
         await created(client)
         body = m.ProduceBatch(topic="orders", records=RECORDS)
-        request = m.Request(request_id=77, client_id=client.client_id, leader_epoch=1, body=body)
+        request = m.Request(
+            request_id=77, protocol=m.PROTOCOL_VERSION, client_id=client.client_id, leader_epoch=1, body=body
+        )
         client.transport.publish(m.requests_topic(CLUSTER, 0, "anonymous/client"), m.encode(request), retain=True)
         await client.reply(77)
 
@@ -236,7 +238,7 @@ DEEP = 100_000
 
 
 def addressed(body: object, **envelope: int) -> bytes:
-    return msgspec.msgpack.encode({"request_id": 9, "client_id": "client", **envelope, "body": body})
+    return msgspec.msgpack.encode({"request_id": 9, "client_id": "client", "protocol": 2, **envelope, "body": body})
 
 
 @pytest.mark.parametrize(
@@ -251,8 +253,8 @@ def addressed(body: object, **envelope: int) -> bytes:
         (b"\x91" * 2000, None),
         (addressed(msgspec.Raw(b"\x82\xa4type\xadopen_producer\xa5token\xa2\xff\xfe")), "text is not UTF-8"),
         (addressed(msgspec.Raw(b"\x82\xa4type\xablist_topics\xa1x" + b"\x91" * DEEP + b"\xc0")), None),
-        (addressed({"type": "list_topics"}, protocol=2), "a request of protocol 2; this leader supports protocol 1"),
-        (addressed({"type": "of_tomorrow"}, protocol=2), "a request of protocol 2; this leader supports protocol 1"),
+        (addressed({"type": "list_topics"}, protocol=1), "a request of protocol 1; this leader supports protocol 2"),
+        (addressed({"type": "of_tomorrow"}, protocol=1), "a request of protocol 1; this leader supports protocol 2"),
         (addressed({"type": "describe_topic", "topic": "orders\n"}), "topic"),
     ],
     ids=[
@@ -285,7 +287,10 @@ async def test_a_message_above_the_limit_is_not_decoded() -> None:
     async with shard.leader(), shard.client() as client:
         records = [m.Record(b"k", b"v" * 1_000_000, 0)] * 5
         request = m.Request(
-            request_id=7, client_id=client.client_id, body=m.ProduceBatch(topic="orders", records=records)
+            request_id=7,
+            protocol=m.PROTOCOL_VERSION,
+            client_id=client.client_id,
+            body=m.ProduceBatch(topic="orders", records=records),
         )
         # headgate's own transport does not send it.
         shard.broker.route(

@@ -20,7 +20,9 @@ from tests.support.worlds.one_shard import BareClient, OneShard
 
 CONSUMER = {"topic": "orders", "subscription": "s", "consumer": "c", "incarnation": 1}
 VALID = [
-    m.encode(m.Request(request_id=9, client_id="client", leader_epoch=1, body=kind(**fields)))
+    m.encode(
+        m.Request(request_id=9, protocol=m.PROTOCOL_VERSION, client_id="client", leader_epoch=1, body=kind(**fields))
+    )
     for kind, fields in (
         (m.ProduceBatch, {"topic": "orders", "records": [m.Record(b"k", b"v", 0)], "producer_id": 2, "sequence": 0}),
         (
@@ -58,7 +60,7 @@ VALID = [
     )
 ]
 REASONS = (
-    "not a request of protocol 1: ",
+    "not a request of protocol 2: ",
     "not msgpack: ",
     "a request of protocol ",
     "a message has ",

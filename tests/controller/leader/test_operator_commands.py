@@ -40,7 +40,7 @@ MAINTAIN = m.SetMaintenance(daemon="b", on=True, token="t")
 def respond(commands: OperatorCommands, request: m.RequestBody, replies: list[object]) -> object:
     """Handle ``request``; a later reply is appended to ``replies``."""
     respond_to = dict(commands.handlers())[type(request)]
-    outcome = respond_to(m.Request(request_id=1, client_id="c", body=request), None)
+    outcome = respond_to(m.Request(request_id=1, protocol=m.PROTOCOL_VERSION, client_id="c", body=request), None)
     if isinstance(outcome, Deferred):
         outcome.start(replies.append)
     return outcome

@@ -17,7 +17,7 @@ from tests.support.worlds.one_shard import CLUSTER, OneShard
 
 pytestmark = pytest.mark.looptime
 
-ADDRESS = m.Request(request_id=7, client_id="anonymous/client", body=m.ListTopics())
+ADDRESS = m.Request(request_id=7, protocol=m.PROTOCOL_VERSION, client_id="anonymous/client", body=m.ListTopics())
 
 
 def described(size_bytes: int) -> m.TopicReply:

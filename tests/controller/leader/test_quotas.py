@@ -217,7 +217,9 @@ async def test_other_users_are_not_delayed() -> None:
 async def test_a_flood_is_not_read_and_is_refused_with_limited_effort() -> None:
     with capture_logs() as logs:
         async with shard_with(requests_per_second=10) as shard, shard.client("client-shop", "shop") as shop:
-            flood = m.encode(m.Request(request_id=7, client_id="client-shop", body=m.ListTopics()))
+            flood = m.encode(
+                m.Request(request_id=7, protocol=m.PROTOCOL_VERSION, client_id="client-shop", body=m.ListTopics())
+            )
             for _ in range(100):
                 shop.send_raw(flood)
             refused = await shop.call(m.DeleteTopic, topic="orders", token="x", force=True)

@@ -13,12 +13,12 @@ BODY = {"type": "describe_topic", "topic": "orders"}
 
 
 def packed(body: dict[str, object] = BODY, **changes: object) -> bytes:
-    return msgspec.msgpack.encode({"request_id": 7, "client_id": "till-3", "body": body} | changes)
+    return msgspec.msgpack.encode({"request_id": 7, "client_id": "till-3", "protocol": 2, "body": body} | changes)
 
 
 def test_a_valid_request_carries_the_address_of_its_sender():
     assert read_request(packed(), SENDER) == m.Request(
-        request_id=7, client_id=SENDER, body=m.DescribeTopic(topic="orders")
+        request_id=7, protocol=m.PROTOCOL_VERSION, client_id=SENDER, body=m.DescribeTopic(topic="orders")
     )
 
 
@@ -26,14 +26,20 @@ def test_a_valid_request_carries_the_address_of_its_sender():
     ("payload", "kind", "reason", "address"),
     [
         (b"\xc1", "not_msgpack", "not msgpack", None),
-        (packed(BODY | {"topic": "no/slash"}), "invalid", "not a request of protocol 1", Address(7, SENDER)),
-        (packed(BODY | {"type": "unheard_of"}), "invalid", "not a request of protocol 1", Address(7, SENDER)),
+        (packed(BODY | {"topic": "no/slash"}), "invalid", "not a request of protocol 2", Address(7, SENDER)),
+        (packed(BODY | {"type": "unheard_of"}), "invalid", "not a request of protocol 2", Address(7, SENDER)),
         (packed(client_id="no/slash"), "invalid", "client_id", None),
-        (packed(protocol=2), "protocol", "of protocol 2; this leader supports protocol 1", Address(7, SENDER)),
+        (packed(protocol=3), "protocol", "of protocol 3; this leader supports protocol 2", Address(7, SENDER)),
         (
-            packed(BODY | {"topic": 5}, protocol=2),
+            msgspec.msgpack.encode({"request_id": 7, "client_id": "till-3", "body": BODY}),
             "protocol",
-            "of protocol 2; this leader supports protocol 1",
+            "a request of protocol 1; this leader supports protocol 2",
+            Address(7, SENDER),
+        ),
+        (
+            packed(BODY | {"topic": 5}, protocol=3),
+            "protocol",
+            "of protocol 3; this leader supports protocol 2",
             Address(7, SENDER),
         ),
         (
@@ -49,6 +55,7 @@ def test_a_valid_request_carries_the_address_of_its_sender():
         "unknown type",
         "invalid client id",
         "another version",
+        "no version, as the first one",
         "both",
         "too large",
     ],
@@ -73,7 +80,9 @@ def test_a_request_in_another_name_than_its_topics_is_not_read(sender: str, body
 
 @pytest.mark.parametrize("number", [0, 127, 128, 255, 256, 65_535, 65_536, 2**32 - 1, 2**32, 2**63 - 1])
 def test_the_id_of_a_request_is_read_without_decoding_it(number: int) -> None:
-    request = m.Request(request_id=number, client_id="till-3", leader_epoch=2**31 - 1, body=m.ListTopics())
+    request = m.Request(
+        request_id=number, protocol=m.PROTOCOL_VERSION, client_id="till-3", leader_epoch=2**31 - 1, body=m.ListTopics()
+    )
 
     assert read_request_id(m.encode(request), SENDER) == Address(number, SENDER)
     assert read_request_id(m.encode(request)[:21] + b"\xc1" * 1000, SENDER) == Address(number, SENDER)

@@ -110,7 +110,7 @@ def _deliver_import(leader: ShardLeader, number: int, segments: int) -> None:
     """Hand the leader an import in this turn of the loop."""
     listed = [m.SegmentImport(segment=f"s{n}") for n in range(segments)]
     body = m.ImportTopic(topic=f"external-{number}", token=f"t{number}", segments=listed)
-    request = m.Request(request_id=number, client_id="client", leader_epoch=1, body=body)
+    request = m.Request(request_id=number, protocol=m.PROTOCOL_VERSION, client_id="client", leader_epoch=1, body=body)
     leader._on_request(m.requests_topic(CLUSTER, 0, "anonymous/client"), m.encode(request))
 
 

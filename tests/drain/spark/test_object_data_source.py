@@ -92,7 +92,7 @@ def of_an_older_version(path: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "reason"),
     [
-        (of_an_older_version, "has format 1, this version of headgate reads format 4; run the version that wrote it$"),
+        (of_an_older_version, "has format 1, this version of headgate reads format 5; run the version that wrote it$"),
         (truncate, "Parquet"),
         (corrupt, "is damaged: .* checksum"),
         (foreign, "headgate did not write"),

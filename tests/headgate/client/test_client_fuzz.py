@@ -43,7 +43,7 @@ REPLIES = [
     m.encode(m.AssignmentChanged(topic="orders", subscription="s", consumer="c", incarnation=1, leader_epoch=1)),
 ]
 ANNOUNCEMENTS = [
-    m.encode(m.ClusterDescription(protocol=1, shards=1, ledger_url="file:///x")),
+    m.encode(m.ClusterDescription(protocol=m.PROTOCOL_VERSION, shards=1, ledger_url="file:///x")),
     m.encode(m.LeaderAnnouncement(shard=0, leader_epoch=1, instance="a", pipelining=True, window=64)),
     m.encode(m.HeadAnnouncement(shard=0, leader_epoch=1, head=3)),
 ]

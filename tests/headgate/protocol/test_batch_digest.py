@@ -67,7 +67,7 @@ def test_the_encoding_of_the_request_is_not_content() -> None:
     """Another encoder may write 7 in nine bytes, lengths in five, and fields in another order."""
     record = b"\xdd\x00\x00\x00\x03\xc6\x00\x00\x00\x01k\xc6\x00\x00\x00\x01v\xcf" + (7).to_bytes(8, "big")
     body = b"\x83\xa7records\xdd\x00\x00\x00\x01" + record + b"\xa5topic\xd9\x01t\xa4type\xa7produce"
-    request = m.decode_request(b"\x83\xaarequest_id\x01\xa9client_id\xa1c\xa4body" + body)
+    request = m.decode_request(b"\x84\xaarequest_id\x01\xa9client_id\xa1c\xa8protocol\x02\xa4body" + body)
 
     assert isinstance(request.body, m.ProduceBatch)
     assert batch_digest(request.body) == batch_digest(m.ProduceBatch(topic="t", records=[m.Record(b"k", b"v", 7)]))

@@ -12,7 +12,7 @@ REGISTER = {"type": "register", "topic": "orders", "subscription": "billing", "c
 def test_positions_of_another_type_are_invalid(kind: str) -> None:
     body = {**REGISTER, "subscription_type": kind, "positions": [[0, 1]]}
     with pytest.raises(msgspec.ValidationError, match="positions: only for type CHECKPOINT"):
-        m.decode_request(msgspec.msgpack.encode({"request_id": 1, "client_id": "c", "body": body}))
+        m.decode_request(msgspec.msgpack.encode({"request_id": 1, "client_id": "c", "protocol": 2, "body": body}))
 
 
 def test_positions_arrive_as_pairs() -> None:
@@ -21,6 +21,6 @@ def test_positions_arrive_as_pairs() -> None:
         subscription_type="CHECKPOINT",
         positions=[(0, 5), (2, 0)],
     )
-    request = m.Request(request_id=1, client_id="c", body=body)
+    request = m.Request(request_id=1, protocol=m.PROTOCOL_VERSION, client_id="c", body=body)
 
     assert request == m.decode_request(m.encode(request))

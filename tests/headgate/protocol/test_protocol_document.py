@@ -334,7 +334,14 @@ def _judge_batch(batch: m.ProduceBatch, state: ShardState, durable: int) -> Judg
 def _judge(finished: int = 3, durable: int = DURABLE, epoch: int = EPOCH, limit_ms: int | None = None, **batch: object):
     """Judge one batch of a shard with ``finished`` batches, in the steps of a leader."""
     body = _batch(**batch)
-    request = m.Request(request_id=1, client_id="c", leader_epoch=epoch, max_term_age_ms=limit_ms, body=body)
+    request = m.Request(
+        request_id=1,
+        protocol=m.PROTOCOL_VERSION,
+        client_id="c",
+        leader_epoch=epoch,
+        max_term_age_ms=limit_ms,
+        body=body,
+    )
     decoded = read_request(m.encode(request), f"{ANONYMOUS}/c")
     if isinstance(decoded, Malformed):
         return Refusal("invalid", decoded.reason)

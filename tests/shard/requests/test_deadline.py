@@ -10,7 +10,14 @@ LIMIT_MS = 500
 
 def request(max_term_age_ms: int | None, leader_epoch: int | None = 1) -> m.Request:
     body = m.DeleteTopic(topic="orders", token="t")
-    return m.Request(request_id=1, client_id="c", leader_epoch=leader_epoch, max_term_age_ms=max_term_age_ms, body=body)
+    return m.Request(
+        request_id=1,
+        protocol=m.PROTOCOL_VERSION,
+        client_id="c",
+        leader_epoch=leader_epoch,
+        max_term_age_ms=max_term_age_ms,
+        body=body,
+    )
 
 
 @pytest.mark.parametrize(

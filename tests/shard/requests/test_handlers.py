@@ -16,7 +16,7 @@ LIST = m.ListTopics()
 
 
 def request(body: Any = LIST) -> m.Request:
-    return m.Request(request_id=1, client_id="shop/till", body=body)
+    return m.Request(request_id=1, protocol=m.PROTOCOL_VERSION, client_id="shop/till", body=body)
 
 
 @pytest.mark.parametrize(

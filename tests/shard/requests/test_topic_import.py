@@ -32,7 +32,9 @@ class Shard(CommandShard):
         given = {"topic": "orders", "token": f"t{self.tokens}", "hash_bits": 4, "positions": "opaque"} | fields
         request = m.ImportTopic(segments=list(segments), **given)
         # As the leader gets it: encoded and decoded.
-        decoded = m.decode_request(m.encode(m.Request(request_id=1, client_id="c", body=request))).body
+        decoded = m.decode_request(
+            m.encode(m.Request(request_id=1, protocol=m.PROTOCOL_VERSION, client_id="c", body=request))
+        ).body
         assert isinstance(decoded, m.ImportTopic)
         return decided(import_topic(decoded, self.state, "alice"))
 

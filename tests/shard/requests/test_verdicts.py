@@ -63,7 +63,9 @@ def shard(batches: int = 0, *, epoch: int = 0) -> ShardState:
 
 
 def request(body: m.ProduceBatch | m.ListTopics, leader_epoch: int | None) -> m.Request:
-    return m.Request(request_id=1, client_id="client", leader_epoch=leader_epoch, body=body)
+    return m.Request(
+        request_id=1, protocol=m.PROTOCOL_VERSION, client_id="client", leader_epoch=leader_epoch, body=body
+    )
 
 
 def judge_batch(judged: m.ProduceBatch, state: ShardState, durable: int) -> Judgement:

@@ -104,7 +104,9 @@ class ScriptedLeader:
             window=self.window,
         )
         self._retain(m.leader_topic(CLUSTER, self.shard), message)
-        description = m.ClusterDescription(protocol=1, shards=self.cluster.shards, ledger_url="file:///x")
+        description = m.ClusterDescription(
+            protocol=m.PROTOCOL_VERSION, shards=self.cluster.shards, ledger_url="file:///x"
+        )
         self._retain(m.cluster_topic(CLUSTER), description)
 
     @property

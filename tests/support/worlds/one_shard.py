@@ -79,6 +79,7 @@ class BareClient:
         self._next += 1
         request = m.Request(
             request_id=self._next,
+            protocol=m.PROTOCOL_VERSION,
             client_id=self.client_id,
             leader_epoch=fields.pop("leader_epoch", 1),
             max_term_age_ms=fields.pop("max_term_age_ms", None),

@@ -219,7 +219,13 @@ class Scene:
         """Return the id and payload of a request of ``user``'s client; ``named``: the client that the payload names."""
         request_id = next(self._request_ids)
         client_id = named or f"{user}-1"
-        request = m.Request(request_id=request_id, client_id=client_id, leader_epoch=self.leader_epoch, body=body)
+        request = m.Request(
+            request_id=request_id,
+            protocol=m.PROTOCOL_VERSION,
+            client_id=client_id,
+            leader_epoch=self.leader_epoch,
+            body=body,
+        )
         return request_id, m.encode(request)
 
     def reply_to(self, request_id: int) -> asyncio.Future[m.AnyReplyBody]:
