@@ -11,8 +11,7 @@ import pytest
 from bench.harness.cluster import percentile
 from bench.harness.delay_line import serve
 from bench.harness.producer_load import BATCH_BYTES, batch_of_records, whole_batches
-from bench.ingest import ingest_deadline, ingest_idempotence, ingest_latency, ingest_recovery
-from bench.ingest.ingest_recovery import Change
+from bench.ingest import ingest_idempotence, ingest_latency
 from bench.ingest.ingest_throughput import bundled
 from headgate.client.record_batch import RECORD_OVERHEAD_BYTES
 from tests.support.waiting import until
@@ -70,29 +69,6 @@ def test_latency_adds_network_and_disk_of_the_same_turn() -> None:
 
     assert measured.value == pytest.approx(1.5)
     assert measured.parts["p50_ratio"] == 1.5
-
-
-def test_lateness_is_that_of_the_latest_outcome() -> None:
-    rounds = [[(0.001, "unknown"), (0.020, "not_stored")], [(0.030, "not_stored")], [(0.010, "not_stored")]]
-
-    measured = ingest_deadline.compared(rounds, [0.4, 0.2, 0.3])
-
-    assert measured.value == pytest.approx(0.020 / ingest_deadline.DEADLINE_SECONDS)
-    assert measured.parts["latest_of_all_rounds_ms"] == 30.0
-    assert measured.parts["flow_again_ms"] == 300.0
-    assert (measured.parts["committed"], measured.parts["not_stored"], measured.parts["unknown"]) == (0, 3, 1)
-
-
-def test_recovery_compares_the_producer_with_its_cluster() -> None:
-    kill = Change(announced_seconds=2.0, committed_seconds=2.2, resent=16, sent=160)
-    handover = Change(announced_seconds=0.5, committed_seconds=0.6, resent=4, sent=160)
-
-    measured = ingest_recovery.compared({"kill": [kill] * 3, "handover": [handover] * 3}, [0.9, 1.2, 1.5])
-
-    assert measured.value == pytest.approx(1.1)
-    assert measured.parts["kill_sent_twice_of_all"] == 0.1
-    assert measured.parts["handover_commit_after_announcement_ms"] == 100.0
-    assert measured.parts["outage_round_trips"] == 4.0
 
 
 async def test_the_proxy_adds_its_delay_in_each_direction_and_keeps_the_order(
