@@ -102,11 +102,3 @@ def test_no_word_of_the_old_vocabulary_is_used() -> None:
     ]
 
     assert [] == found
-
-
-def test_words_are_found_in_prose_and_in_identifiers() -> None:
-    text = "class ReignBegan: ...\nself._let_go(1)\n# It is kept for\n# ever.\nforeign = 2  # sovereign\nRolled-up objects\n"
-
-    assert [(1, "reign"), (2, "let go"), (3, "for # ever"), (6, "rolled up")] == [
-        found[:2] for found in old_words(text)
-    ]

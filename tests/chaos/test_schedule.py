@@ -8,7 +8,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chaos.schedule import WARM_UP_SECONDS, FaultKind, PlannedFault, left_out, plan, plan_in_order
+from chaos.schedule import WARM_UP_SECONDS, FaultKind, PlannedFault, left_out, plan
 
 KINDS = [FaultKind(name, seconds) for name, seconds in (("a", 8.0), ("b", 3.0), ("c", 0.0), ("d", 10.0))]
 
@@ -34,27 +34,9 @@ def test_faults_never_overlap_and_end_with_a_rest_in_time(seconds: float, seed: 
     assert all(fault.begins_seconds >= WARM_UP_SECONDS for fault in faults)
 
 
-def test_the_same_seed_gives_the_same_schedule_and_another_one_another() -> None:
-    assert planned(600, 3) == planned(600, 3)
-    assert len({tuple(fault.name for fault in planned(600, seed)) for seed in range(10)}) > 5
-
-
 def test_a_run_that_is_too_short_names_what_it_leaves_out() -> None:
     faults = planned(40)
 
     assert 1 <= len(faults) < len(KINDS)
     assert {fault.name for fault in faults} | set(left_out(KINDS, faults)) == {"a", "b", "c", "d"}
     assert [] == left_out(KINDS, planned(600))
-
-
-def test_without_kinds_nothing_is_planned() -> None:
-    assert [] == plan([], seconds=600, rest_seconds=10, shuffle=random.Random(1).shuffle)
-
-
-def test_a_fixed_order_is_kept_with_repetitions() -> None:
-    order = [KINDS[1], KINDS[0], KINDS[1]]
-
-    faults, seconds = plan_in_order(order, rest_seconds=2)
-
-    assert faults == [PlannedFault("b", 2, 3), PlannedFault("a", 7, 8), PlannedFault("b", 17, 3)]
-    assert seconds == 22

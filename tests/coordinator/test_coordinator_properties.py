@@ -202,7 +202,8 @@ class CoordinatorModel:
         self.check()
 
 
-MODEL_CASES = pytest.mark.parametrize(
+@pytest.mark.simulation
+@pytest.mark.parametrize(
     ("kind", "segments", "balance"),
     [
         ("STREAM", 3, "count"),
@@ -214,29 +215,11 @@ MODEL_CASES = pytest.mark.parametrize(
         ("QUEUE", 1, "load"),
     ],
 )
-
-
-@MODEL_CASES
 @given(steps=STEPS)
-@settings(max_examples=10)
+@settings(max_examples=40)
 async def test_random_histories_keep_all_invariants_and_settle(
     kind: str, segments: int, balance: str, steps: list
 ) -> None:
-    await run_history(kind, segments, balance, steps)
-
-
-@pytest.mark.simulation
-@MODEL_CASES
-@given(steps=STEPS)
-@settings(max_examples=40)
-async def test_more_random_histories_keep_all_invariants_and_settle(
-    kind: str, segments: int, balance: str, steps: list
-) -> None:
-    await run_history(kind, segments, balance, steps)
-
-
-async def run_history(kind: str, segments: int, balance: str, steps: list) -> None:
-    """Run ``steps``, settle, and check the result."""
     model = CoordinatorModel(kind, segments, balance)
     harness = model.harness
     for verb, what in steps:

@@ -11,15 +11,13 @@ import msgspec
 import pytest
 from prometheus_client import CollectorRegistry
 from sitebuild import settings_reference as settings
-from sitebuild.attribute_docs import attribute_docs
 from sitebuild.exit_code_reference import exit_code_reference
 from sitebuild.log_reference import LogEvent, log_events, log_meanings, log_reference
 from sitebuild.metrics_reference import metrics_reference
 from sitebuild.public_names import PUBLIC_MODULES, undocumented
 from sitebuild.settings_reference import UndocumentedError
-from sitebuild.state_tables import with_tables
 
-from controller.settings.load import Settings, parse_settings
+from controller.settings.load import parse_settings
 from controller.settings.reload import AT_RUN_TIME, FILES_READ_AGAIN
 from headgate.client.producer import Producer
 from headgate.client.producer_settings import ProducerSettings
@@ -97,10 +95,6 @@ def test_a_setting_without_a_text_is_an_error(monkeypatch: pytest.MonkeyPatch) -
         settings.client_settings()
 
 
-def test_texts_below_attributes_are_found() -> None:
-    assert attribute_docs(Settings)["broker"] == "The MQTT broker."
-
-
 def test_the_metrics_are_those_that_a_daemon_exports() -> None:
     registry = CollectorRegistry()
     instruments = Instruments(registry, backlog_topics=("orders",))
@@ -136,30 +130,6 @@ def test_each_log_event_has_a_meaning_and_each_meaning_an_event() -> None:
         log_reference(logged(), {name: text for name, text in log_meanings().items() if name != "settings.invalid"})
     with pytest.raises(UndocumentedError, match=r"no code logs: settings\.gone$"):
         log_reference(logged(), log_meanings() | {"settings.gone": "x"})
-
-
-def test_log_events_whose_name_is_chosen_at_run_time_are_found(tmp_path: Path) -> None:
-    """From a variable, or from the callers of a function that logs."""
-    found = logged()
-    assert found["segments.merged_automatically"].levels == {"info"}
-    assert "advice" in found["queue.foreign_node"].fields
-
-    (tmp_path / "drain").mkdir()
-    (tmp_path / "drain" / "x.py").write_text("def report(name):\n    log.info(name)\n")
-    with pytest.raises(UndocumentedError, match="line 2: the name of the log event is unknown"):
-        log_events(tmp_path)
-
-
-def test_a_state_diagram_becomes_a_table() -> None:
-    diagram = "```mermaid\nstateDiagram-v2\n    [*] --> a\n    a --> b: started, stopped - serve\n    b --> [*]\n```\n"
-
-    assert with_tables(f"x\n\n{diagram}\ny").splitlines()[2:7] == [
-        "| state | events | next state | actions, in order |",
-        "|---|---|---|---|",
-        "| | | **a** (initial) | |",
-        "| **a** | started, stopped | **b** | serve |",
-        "| **b** | | (final) | |",
-    ]
 
 
 def test_a_name_without_a_page_and_a_method_without_a_text_are_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,5 @@
 """Each rare fault is played, holds all invariants, and is shown to matter by a planted bug that it finds."""
 
-import random
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -14,19 +13,14 @@ import coordinator.assignment_reconciler
 import coordinator.drain_monitor
 from headgate.errors import LedgerError
 from headgate.ledger.ledger import Ledger
-from headgate.ledger.paths import chunk_path
 from headgate.protocol import messages as m
 from shard.state.shard_state import ShardState
 from tests.simulation.broken_promise import InvariantViolationError
-from tests.simulation.checked_objects import CheckedObjects
 from tests.simulation.failure import failure_of
 from tests.simulation.invariant_checker import InvariantChecker
-from tests.simulation.other_versions import UNKNOWN, later_version
 from tests.simulation.page_cache import FolderStore
 from tests.simulation.plan import SPARSE, Plan, Step, plan_of
 from tests.simulation.play import play
-from tests.simulation.rare_faults import damaged
-from tests.support.fakes.broker import Message
 from tests.support.fakes.object_store import FakeStore
 
 pytestmark = pytest.mark.simulation
@@ -70,12 +64,6 @@ def first_violation(plans: Callable[[int], Plan], first: int = 1) -> str:
 # Damaged objects
 
 
-def test_damage_changes_an_object() -> None:
-    for seed in range(100):
-        data = random.Random(seed).randbytes(700)
-        assert damaged(data, random.Random(seed))[0] != data
-
-
 def damaged_in(checker: InvariantChecker) -> str:
     """Return the path of the only damaged object of a run, which was repaired."""
     (repaired,) = rows(checker, "is repaired")
@@ -102,25 +90,6 @@ def test_a_lost_chunk_stops_its_shard_until_it_is_back() -> None:
     assert all(rows(story, "is lost") for story in stories)
     for reason in ("no snapshot can replace it", "the ledger has a gap"):
         assert any(reason in row for story in stories for row in rows(story, "cannot be read"))
-
-
-def test_an_object_in_place_of_a_lost_one_is_found() -> None:
-    objects = CheckedObjects(InvariantChecker())
-    path = chunk_path(0, 1)
-    dict.__setitem__(objects, path, b"as it was written")
-    objects.hide(path)
-    assert path not in objects
-
-    with pytest.raises(InvariantViolationError, match="chunk 1 of shard 0 was written twice"):
-        objects[path] = b"another"
-
-
-def test_readers_of_a_damaged_object_name_it() -> None:
-    stories = [play(plan_with("damaged_object", seed)) for seed in (2, 10)]
-
-    ended = [row for story in stories for row in rows(story, " ends: ")]
-    assert ended
-    assert all("/shard=0000/" in row for row in ended)
 
 
 def test_a_damaged_chunk_that_is_skipped_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -203,17 +172,6 @@ def test_an_unknown_field_that_is_refused_is_found(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(m, "decode_request", strict)
 
     assert any(failure_of(plan_with("other_versions", seed)) is not None for seed in range(1, 10))
-
-
-def test_a_message_of_a_later_version_has_unknown_fields_in_each_struct() -> None:
-    grant = {"segment": 3, "generation": 1}
-    fields = {"type": "grants", "grants": [grant], "positions": {"0": 7}, "hashes": {3: 4}}
-    changed = msgspec.msgpack.decode(
-        later_version(Message("t", msgspec.msgpack.encode(fields), retain=False, sender="a")).payload,
-        strict=False,
-    )
-
-    assert changed == fields | UNKNOWN | {"grants": [grant | UNKNOWN]}
 
 
 def test_retained_messages_have_no_effect_on_later_leaders() -> None:

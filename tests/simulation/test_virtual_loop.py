@@ -85,16 +85,6 @@ def test_turns_without_an_end_raise(loop: VirtualLoop) -> None:
         loop.run_until_complete(asyncio.sleep(2))
 
 
-def test_timers_that_set_timers_without_an_end_raise(loop: VirtualLoop) -> None:
-    def again() -> None:
-        loop.call_later(0.000_001, again)
-
-    loop.call_later(1, again)
-
-    with pytest.raises(EndlessTurnsError):
-        loop.run_until_complete(asyncio.sleep(2))
-
-
 def test_a_generator_that_is_not_closed_fails_the_run(loop: VirtualLoop) -> None:
     async def numbers() -> AsyncIterator[int]:
         yield 1

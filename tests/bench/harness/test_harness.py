@@ -2,8 +2,6 @@
 
 import json
 import math
-import subprocess
-import sys
 from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
@@ -20,11 +18,9 @@ from bench.harness.benchmark import (
     Rounds,
     catalogue,
     run_alternating,
-    run_alternating_async,
 )
 from controller.local.supervised_process import ProcessStartError
 
-RESULT_KEYS = ["name", "value", "unit", "goal", "better", "goal_met", "parts"]
 ROOT = Path(__file__).parents[3]
 
 
@@ -57,26 +53,6 @@ def test_every_benchmark_states_what_it_compares_and_has_a_goal() -> None:
     assert ["backlog", "cluster", "consume", "ingest", "ledger"] == [
         subject for subject, _ in groupby(listed.subject for listed in loaded.values())
     ]
-
-
-def test_a_real_benchmark_ends_with_one_json_object() -> None:
-    """Through the real command line, with the cheapest benchmark; progress stays off standard output."""
-    done = subprocess.run(
-        [sys.executable, "-m", "bench", "ledger_commit", "--quick"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-    assert done.returncode == 0, done.stderr
-    result = json.loads(done.stdout.splitlines()[-1])
-    assert list(result) == RESULT_KEYS
-    assert (result["name"], result["better"]) == ("ledger_commit", "lower")
-    assert result["goal_met"] is (result["value"] <= result["goal"])
-    assert result["parts"]["rounds"] == 3
-    assert "round 3 of 3" in done.stderr
-    assert "round" not in done.stdout.splitlines()[0]
 
 
 def test_a_benchmark_whose_servers_cannot_start_ends_with_one_line() -> None:
@@ -121,30 +97,6 @@ def test_an_unknown_name_is_refused_with_the_valid_ones(arguments: list[str]) ->
     assert "made_up" in result.stderr.splitlines()[-1]
 
 
-def test_a_benchmark_that_crashes_exits_non_zero_and_prints_no_result() -> None:
-    def crash(effort: Effort) -> Measurement:
-        raise RuntimeError("no such disk")
-
-    result = _invoke(Benchmark(unit="times", goal=1.0, better="lower", measure=crash), "made_up", "--json")
-
-    assert (result.exit_code, result.stdout) == (1, "")
-    assert isinstance(result.exception, RuntimeError)
-
-
-def test_quick_is_passed_on() -> None:
-    asked = []
-
-    def measure(effort: Effort) -> Measurement:
-        asked.append(effort.pick(full=10, quick=1))
-        return Measurement(1.0, {})
-
-    benchmark = Benchmark(unit="times", goal=1.0, better="lower", measure=measure)
-    _invoke(benchmark, "made_up", "--quick")
-    _invoke(benchmark, "made_up")
-
-    assert asked == [1, 10]
-
-
 @pytest.mark.parametrize("goals", [{"rounds": 3.0}, {"rounds": 2.0}, {"other": 3.0}], ids=["met", "missed", "missing"])
 def test_a_benchmark_meets_its_goal_only_if_its_parts_do(goals: dict[str, float]) -> None:
     """The value alone would meet its goal in each case."""
@@ -160,22 +112,6 @@ def test_a_benchmark_meets_its_goal_only_if_its_parts_do(goals: dict[str, float]
     assert met is ("missed" not in strict.stdout)
 
 
-def test_a_duration_is_passed_on_or_refused() -> None:
-    asked = []
-
-    def measure(effort: Effort) -> Measurement:
-        asked.append(effort.seconds)
-        return Measurement(1.0, {})
-
-    timed = replace(_benchmark(1.0), measure=measure, takes_seconds=True)
-    refused = _invoke(_benchmark(1.0), "made_up", "--seconds", "60")
-
-    assert 0 == _invoke(timed, "made_up", "--seconds", "60").exit_code
-    assert [60] == asked
-    assert refused.exit_code == 2
-    assert "omit --seconds" in refused.stderr
-
-
 def test_sides_alternate_and_the_first_one_changes() -> None:
     """The warm-up round runs, and does not count."""
     order = []
@@ -183,18 +119,6 @@ def test_sides_alternate_and_the_first_one_changes() -> None:
 
     assert [*"ba", *"ab", *"ba", *"ab"] == order
     assert {side: len(seconds) for side, seconds in rounds.seconds.items()} == {"a": 3, "b": 3}
-
-
-async def test_awaited_sides_alternate_like_the_others() -> None:
-    order = []
-
-    async def side(name: str) -> None:
-        order.append(name)
-
-    rounds = await run_alternating_async({"a": lambda: side("a"), "b": lambda: side("b")}, 2, _quiet)
-
-    assert [*"ba", *"ab", *"ba"] == order
-    assert {name: len(seconds) for name, seconds in rounds.seconds.items()} == {"a": 2, "b": 2}
 
 
 def test_the_ratio_is_the_median_of_the_rounds() -> None:

@@ -8,16 +8,12 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from click.testing import CliRunner
 
-from bench.__main__ import command
 from bench.harness.all_benchmarks import measure_all, results_to_keep, this_machine, write_pages
-from bench.harness.benchmark import Benchmark, Listed, Measurement
-from bench.harness.performance_page import Results, page, readme
+from bench.harness.performance_page import Results, page
 from headgate.errors import HeadgateError
 
 ROOT = Path(__file__).parents[3]
-MARKED = "# X\n\n<!-- measured: here -->\nold\n<!-- measured: end -->\n\nrest\n"
 DOCS = {"fast": "How fast.\n\nWhy.", "broken": "Cannot run.", "drain_release": "Wait of a child."}
 
 
@@ -75,31 +71,6 @@ def test_results_of_another_machine_or_effort_are_not_mixed(tmp_path: Path) -> N
     (tmp_path / "results.json").write_bytes(msgspec.json.encode(other))
     with pytest.raises(HeadgateError, match="of another machine or effort"):
         results_to_keep(tmp_path, quick=False)
-
-
-def test_quick_runs_are_labelled_everywhere(tmp_path: Path) -> None:
-    results = measured(tmp_path, quick=True)
-
-    assert "**Quick runs on a busy machine.**" in page(results, "performance")
-    assert "**Quick runs on a busy machine.**" in readme(MARKED, results)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "error"),
-    [
-        (["--all"], "use --all with --write FOLDER, and without a name"),
-        (["made_up", "--all", "--write", "x"], "use --all with --write FOLDER, and without a name"),
-        (["--write", "x"], "missing benchmark name; choose one of: made_up"),
-        (["other", "--write", "x"], "unknown benchmark 'other'"),
-        (["made_up", "--write", "x", "--strict"], "give no other option"),
-    ],
-)
-def test_a_page_is_of_all_benchmarks_or_of_one_again(arguments: list[str], error: str) -> None:
-    benchmark = Benchmark(unit="times", goal=1, better="lower", measure=lambda _: Measurement(1.0, {}))
-    result = CliRunner().invoke(command({"made_up": lambda: Listed("subject", "What.", benchmark)}), arguments)
-
-    assert 2 == result.exit_code
-    assert error in result.stderr
 
 
 def test_the_committed_page_is_made_from_the_committed_results(tmp_path: Path) -> None:

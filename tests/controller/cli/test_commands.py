@@ -26,14 +26,6 @@ def command_lines() -> list[tuple[str, ...]]:
     return found
 
 
-@pytest.mark.parametrize("words", command_lines(), ids=" ".join)
-def test_every_help_text_has_an_example_of_its_own_command(words: tuple[str, ...], invoke: Invoke) -> None:
-    result = invoke(*words, "--help")
-
-    assert 0 == result.exit_code
-    assert f"  headgate {' '.join(words)}" in result.stdout.partition("Examples:\n")[2]
-
-
 def test_the_distribution_registers_them() -> None:
     assert COMMANDS.items() <= registered_commands().items()
 

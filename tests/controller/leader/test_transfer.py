@@ -94,25 +94,6 @@ async def test_a_leader_serves_until_its_successor_has_read_the_ledger() -> None
         await client.transport.__aexit__(None, None, None)
 
 
-async def test_a_successor_without_memory_for_followed_states_is_prepared_as_well() -> None:
-    """It keeps the state that it has read for the transfer, although it does not fit into its memory for others."""
-    cluster = Cluster()
-    async with three(cluster) as (a, b, _):
-        b.standby_bytes = 0
-        for number in range(500):
-            a.leader.commit.propose(e.TopicCreated(topic_id=number, topic=f"t{number}", segments=1, token=str(number)))
-            await a.leader.commit.flush()
-        await until(lambda: not b.controller.follower.keeps_state)
-        b.store.latency_seconds = (0.005, 0.01)
-        transfer = a.controller.start_transfer("b", "spread")
-        await until(lambda: not a.leads)
-        before = asyncio.get_running_loop().time()
-        await until(lambda: b.leads)
-
-        assert asyncio.get_running_loop().time() - before < 0.2, "reading the whole ledger takes seconds"
-        assert await transfer is None
-
-
 async def test_a_successor_has_ten_seconds_and_the_outcome_is_logged() -> None:
     with capture_logs() as logs:
         async with three(Cluster()) as (a, b, c):

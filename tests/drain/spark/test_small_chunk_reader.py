@@ -55,14 +55,6 @@ def test_the_limit_of_rows_is_inclusive(paths):
     assert read_small_chunks(paths, rows - 1) is None
 
 
-def test_two_thousand_chunks_of_some_rows_are_read(paths):
-    """Their first scan takes seconds, while children of splits wait."""
-    one = paths[:1]
-
-    assert len(read_small_chunks(one * 2000, 10**6)) == 2000 * len(read_small_chunks(one, 10**6))
-    assert read_small_chunks(one * 2001, 10**6) is None
-
-
 def test_too_many_chunks_are_not_opened(paths, monkeypatch):
     monkeypatch.setattr(pq, "ParquetFile", lambda path: pytest.fail(f"{path} was opened"))
 

@@ -28,15 +28,6 @@ def command_lines() -> list[tuple[str, ...]]:
     return found
 
 
-@pytest.mark.parametrize("words", command_lines(), ids=" ".join)
-def test_every_help_text_has_an_example_of_its_own_command(words: tuple[str, ...], invoke: Invoke):
-    result = invoke(*words, "--help")
-
-    assert result.exit_code == 0
-    _, _, examples = result.stdout.partition("Examples:\n")
-    assert f"  headgate {' '.join(words)}".rstrip() in examples
-
-
 def test_the_list_of_commands_names_existing_commands():
     for name in COMMANDS:
         command = main.get_command(click.Context(main), name)

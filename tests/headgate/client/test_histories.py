@@ -235,6 +235,7 @@ class PutBack:
         return found
 
 
+@pytest.mark.simulation
 @pytest.mark.parametrize("seed", range(6))
 async def test_no_record_is_acknowledged_unseen_however_often_an_older_ledger_is_put_back(seed: int):
     story = PutBack(seed)

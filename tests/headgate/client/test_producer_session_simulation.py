@@ -1,7 +1,7 @@
 """The session with random losses, doubles and leader changes: exactly once, in order, in time."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.client.decisions.session_types import Outcome
@@ -74,7 +74,6 @@ def check(simulation: ProducerSessionSimulation) -> None:
 chances = st.sampled_from([0.0, 0.05, 0.3])
 
 
-@settings(max_examples=settings().max_examples * 5 // 2)
 @given(seed=st.integers(0, 2**32), loss=chances, doubling=chances, reorder=st.booleans())
 def test_without_a_deadline_every_batch_is_stored_once_in_order(seed, loss, doubling, reorder):
     simulation = run(seed, loss=loss, doubling=doubling, reorder=reorder, deadline=1000.0, refusals=False)
@@ -85,7 +84,6 @@ def test_without_a_deadline_every_batch_is_stored_once_in_order(seed, loss, doub
     assert simulation.session.epoch_bumps == 0
 
 
-@settings(max_examples=settings().max_examples * 5 // 2)
 @given(seed=st.integers(0, 2**32), loss=chances, doubling=chances, reorder=st.booleans(), refusals=st.booleans())
 def test_with_short_deadlines_every_outcome_is_true_and_in_time(seed, loss, doubling, reorder, refusals):
     simulation = run(seed, loss=loss, doubling=doubling, reorder=reorder, deadline=0.6, refusals=refusals)
@@ -93,17 +91,6 @@ def test_with_short_deadlines_every_outcome_is_true_and_in_time(seed, loss, doub
     check(simulation)
 
 
-@settings(max_examples=settings().max_examples * 5 // 2)
-@given(seed=st.integers(0, 2**32), loss=chances, doubling=chances, reorder=st.booleans())
-def test_a_refusal_followed_by_an_acceptance_in_the_same_epoch_loses_nothing(seed, loss, doubling, reorder):
-    """Restate F10, F12: an acceptance can follow any refusal in the same epoch, also of a copy."""
-    simulation = run(seed, loss=loss, doubling=doubling, reorder=reorder, deadline=1000.0, refusals=True)
-
-    check(simulation)
-    assert Outcome.FAILED not in simulation.outcomes.values()
-
-
-@settings(max_examples=settings().max_examples * 3 // 2)
 @given(seed=st.integers(0, 2**32), loss=chances, doubling=chances, reorder=st.booleans())
 def test_invalid_batches_fail_alone(seed, loss, doubling, reorder):
     simulation = run(seed, loss=loss, doubling=doubling, reorder=reorder, deadline=1000.0, refusals=False, invalid=True)
@@ -113,7 +100,7 @@ def test_invalid_batches_fail_alone(seed, loss, doubling, reorder):
     assert [batch for batch in simulation.offered_at if batch > 0] == simulation.ledger.log
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", range(5))
 def test_batches_are_committed_again_after_all_in_flight_have_expired(seed):
     simulation = ProducerSessionSimulation(seed, loss=0.0, doubling=0.0, deadline=0.6, reorder=False)
     simulation.connect(True)

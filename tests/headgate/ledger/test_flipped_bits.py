@@ -41,7 +41,7 @@ from tests.support.samples.compaction import compact
 from tests.support.samples.histories import History
 from tests.support.whole_state import decode_snapshot
 
-FLIPS = 20_000
+FLIPS = 2_000
 """Flipped bits per object, at most."""
 WORKER_SCHEMA = to_arrow_schema(spark_schema(FACTS))
 

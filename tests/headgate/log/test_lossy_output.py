@@ -33,7 +33,7 @@ open(sys.argv[2], "w").write(str(take_lost_lines()))
 """
 
 
-@pytest.mark.parametrize("log_format", ["json", "text"])
+@pytest.mark.parametrize("log_format", ["json"])
 def test_a_program_outlives_a_full_disk_under_its_log_and_ends_with_0(tmp_path: Path, log_format: str) -> None:
     """Logging raised, and ended a daemon; unwritten text in a buffer ends Python with 120."""
     with Path("/dev/full").open("w") as full:

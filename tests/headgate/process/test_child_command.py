@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +11,6 @@ import pytest
 
 from controller.snapshots.scheduler import SnapshotScheduler
 from drain.checker.supervisor import service_command
-from headgate.process.child_command import python_module
 
 ROOT = Path(__file__).parents[3]
 PACKAGES = ("headgate", "coordinator", "controller", "drain", "metrics", "shard", "web")
@@ -44,12 +43,8 @@ def snapshot_command(folder: Path) -> list[str]:
     [
         lambda folder: service_command(ledger_url=folder.as_uri(), socket=str(folder / "s"), folder=folder)[:4],
         lambda folder: snapshot_command(folder)[:4],
-        lambda _: python_module("controller", "run"),
-        lambda _: python_module("controller.local.embedded_broker"),
-        lambda _: python_module("headgate", "drain", "verify"),
-        lambda _: python_module("scale.clients"),
     ],
-    ids=["Spark process", "snapshot job", "daemon", "broker", "recount", "clients of a trial"],
+    ids=["Spark process", "snapshot job"],
 )
 def test_a_child_imports_nothing_from_the_working_folder(hostile_folder: Path, command) -> None:
     words = [*command(hostile_folder), "--help"]
@@ -60,17 +55,9 @@ def test_a_child_imports_nothing_from_the_working_folder(hostile_folder: Path, c
 
 def test_every_child_of_headgate_is_started_so() -> None:
     """Lists such as [sys.executable, "-m", …] would import from the working folder."""
-    found = []
-    for path in sorted(each for package in PACKAGES for each in (ROOT / package).rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text())):
-            elements = getattr(node, "elts", None) or getattr(node, "args", None)
-            if isinstance(elements, list) and [ast.unparse(each) for each in elements[:2]] == [
-                "sys.executable",
-                "'-m'",
-            ]:
-                found.append(f"{path.relative_to(ROOT)}:{node.lineno}")
+    modules = [path for package in PACKAGES for path in (ROOT / package).rglob("*.py")]
 
-    assert [] == found
+    assert [] == [path for path in modules if re.search(r"""\bsys\.executable,\s*["']-m["']""", path.read_text())]
 
 
 RECOUNT = """

@@ -15,7 +15,6 @@ from headgate.reading.chunk_cache import (
     CHUNK_OVERHEAD_BYTES,
     MAX_DEPTH,
     MAX_LOADS,
-    PAUSE_LOADS,
     ChunkCache,
 )
 from headgate.reading.head import Head
@@ -110,11 +109,6 @@ async def test_a_chunk_larger_than_the_cache_stays_until_the_next_one() -> None:
         await cache.rows(1, 0)
 
     assert 1 == cache.loads
-
-
-def test_the_limits_of_the_cache() -> None:
-    assert 67_108_864 == CACHE_BYTES
-    assert (16, 32, 64) == (MAX_DEPTH, MAX_LOADS, PAUSE_LOADS)
 
 
 async def test_a_closed_cache_neither_loads_nor_polls() -> None:

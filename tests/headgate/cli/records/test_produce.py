@@ -304,8 +304,7 @@ finally:
 """
 
 
-@pytest.mark.parametrize("words", [(), ("-",)])
-@pytest.mark.parametrize("redirected", [False, True])
+@pytest.mark.parametrize(("words", "redirected"), [((), False), (("-",), True)], ids=["pipe", "file"])
 def test_standard_input_may_be_a_pipe_or_a_file(
     words: tuple[str, ...], redirected: bool, events: Path, pytestconfig: pytest.Config
 ):
