@@ -181,7 +181,6 @@ class SubscriptionCoordinator:
         return complete(self.describe_in_steps())
 
     def describe_in_steps(self) -> Steps[m.SubscriptionInfo]:
-        """Describe the subscription."""
         yield self.size
         shot = self._subscription.snapshot()
         heard = self._members.last_heard_age_ms()
@@ -348,7 +347,6 @@ class SubscriptionCoordinator:
         self._members.client_connected(client_id)
 
     def release_pruned(self, segments: AbstractSet[int]) -> None:
-        """Release ``segments``, which are about to be pruned."""
         self._reconciler.release_pruned(segments)
 
     def layout_changed(self) -> None:

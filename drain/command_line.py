@@ -38,7 +38,6 @@ def seconds(text: str) -> float:
 
 
 def add_ledger_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options that select the ledger and its shards."""
     parser.add_argument("--ledger", required=True, help="URL of the ledger, e.g. file:///var/lib/headgate/ledger")
     parser.add_argument("--shard", type=int, action="append", help="only this shard (may be repeated; default: all)")
 

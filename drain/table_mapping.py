@@ -100,7 +100,6 @@ def read_tables(path: Path) -> dict[str, ExternalTables]:
 
     Raises:
         ConfigError: the file cannot be read, or a mapping is invalid; names both.
-
     """
     try:
         return msgspec.convert(tomllib.loads(path.read_text()), _File).external

@@ -93,7 +93,6 @@ class RequestRejectedError(HeadgateError):
     Attributes:
         verdict: the row of the verdict table, e.g. ``invalid`` or ``fenced``; see
             `headgate.protocol.messages.Verdict`.
-
     """
 
     def __init__(self, verdict: str, reason: str) -> None:
@@ -150,7 +149,6 @@ class AcknowledgementsNotStoredError(HeadgateError):
     Attributes:
         offsets: segment → (first, end) of the offsets, ``end`` not included. Empty for an external
             segment of which only a checkpoint is not stored.
-
     """
 
     def __init__(self, reason: str, offsets: Mapping[int, tuple[tuple[int, int], ...]]) -> None:

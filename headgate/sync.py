@@ -224,7 +224,6 @@ class Delivery:
                 again.
             ConfigError: ``timeout_seconds`` is negative, or no number.
             HeadgateError: what awaiting a `headgate.Delivery` raises.
-
         """
         if timeout_seconds is not None:
             require_seconds("timeout_seconds", timeout_seconds, at_least=0.0)

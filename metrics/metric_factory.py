@@ -113,7 +113,6 @@ class MetricFactory:
         return self._gauges[name]
 
     def created_counter(self, name: str) -> LabeledMetric[Counter]:
-        """Return a counter that was created before."""
         return self._counters[name]
 
     def removable_gauge(self, name: str, text: str, *labels: str) -> Gauge:

@@ -37,7 +37,6 @@ class HttpApi:
         self._making = asyncio.Semaphore(MAX_DOCUMENTS)
 
     def add_routes(self, router: web.UrlDispatcher) -> None:
-        """Add a route for each operation."""
         answers: dict[str, Answer] = {
             "cluster": self._cluster,
             "daemons": self._daemons,

@@ -78,7 +78,6 @@ def read_access_file(path: Path) -> AccessRules:
 
     Raises:
         ConfigError: the file cannot be read, or something in it is not valid.
-
     """
     try:
         if path.stat().st_size > MAX_FILE_BYTES:

@@ -75,7 +75,6 @@ async def copy_shard(source: Store, destination: Store, shard: int, on_progress:
     Raises:
         LedgerError: the destination contains another ledger, or the source is damaged.
         StoreUnavailableError, OutcomeUnknownError: a store failed; run it again.
-
     """
     return await _Copy(source, destination, shard, on_progress).run()
 

@@ -57,7 +57,6 @@ class DaemonContext(CommandContext):
         return EmbeddedBroker(folder, port, tls=tls, access=access)
 
     async def start_daemon(self, config: Path, log_path: Path) -> ChildProcess:
-        """Start a further daemon as a process of its own."""
         from controller.local.daemon_process import start_daemon  # noqa: PLC0415
 
         return await start_daemon(config, log_path)

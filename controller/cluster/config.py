@@ -50,7 +50,6 @@ async def join_cluster(
     Raises:
         ConfigError: it does not fit the settings or the ledger, or is unusable.
         LedgerError: the ledger has another format, or no id although the cluster has one.
-
     """
     joining = asyncio.ensure_future(_join(elections, settings, node, store))
     stopping = asyncio.ensure_future(stop.wait())

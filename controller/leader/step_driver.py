@@ -96,7 +96,6 @@ class StepDriver:
         self.begin(_one_step(cost, work))
 
     def do_later(self, cost: int, work: Callable[[], None]) -> None:
-        """Do ``work`` in a later turn."""
         steps = _one_step(cost, work)
         self._continue_later(next(steps), steps)
 

@@ -89,7 +89,6 @@ class SubscriptionRegistry:
 
     @property
     def coordinators(self) -> Iterable[SubscriptionCoordinator]:
-        """All coordinators."""
         return self._coordinators.values()
 
     def find(self, subscription_id: int) -> SubscriptionCoordinator | None:

@@ -200,7 +200,6 @@ class Elections(Protocol):
 
         Raises:
             ConfigError: the stored data is not a config.
-
         """
 
     async def claim_ledger(self, ledger_id: str) -> str:
@@ -210,7 +209,6 @@ class Elections(Protocol):
 
         Raises:
             ConfigError: the stored data is not a config.
-
         """
 
     async def watch(self) -> NoReturn:
@@ -218,7 +216,6 @@ class Elections(Protocol):
 
         Raises:
             ElectionClientError: it has. Only a new process can connect again.
-
         """
 
     async def __aenter__(self) -> Self:

@@ -49,7 +49,6 @@ class LedgerIdentity:
             ConfigError: it has another one.
             LedgerError: its id is missing or unusable.
             StoreUnavailableError: the store is unreachable.
-
         """
         found = await read_ledger_id(self._store, self._url)
         if self._known is None:

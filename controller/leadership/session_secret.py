@@ -33,7 +33,6 @@ class SessionSecret:
 
     @staticmethod
     def new_digits() -> str:
-        """Return the digits of a new secret."""
         return secrets.token_hex(32)
 
     def http_token(self, receiver: str, now_ms: int) -> str:

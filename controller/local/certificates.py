@@ -56,7 +56,6 @@ class LocalCertificateAuthority:
 
         Raises:
             ConfigError: the folder cannot be used, or a file in it is damaged.
-
         """
         self.folder = folder.absolute()
         self.ca_file = self.folder / "ca.pem"
@@ -85,7 +84,6 @@ class LocalCertificateAuthority:
 
         Raises:
             ConfigError: a file cannot be read or written, or is damaged.
-
         """
         if not hosts and not client:
             raise ValueError("a certificate is for hosts, for a client, or for both")

@@ -93,7 +93,6 @@ def reserve_port(option: str, requested: int | None, previous: int, default: int
 
     Raises:
         ConfigError: the requested port is in use.
-
     """
     if requested:
         reserved = _try_reserve(requested)

@@ -110,7 +110,6 @@ class EmbeddedServer:
         Raises:
             ProcessStartError: it cannot run here; the text gives the reason.
             ConfigError: ZooKeeper finds no suitable Java.
-
         """
         _prepare_folder(self.name, self.folder)
         self._server, self._reserved_port = await self._start_on_free_port(await self._spec_factory())

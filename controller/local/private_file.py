@@ -18,7 +18,6 @@ def write_private_file(path: Path, text: str) -> Path:
 
     Raises:
         ConfigError: the file cannot be written.
-
     """
     draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:

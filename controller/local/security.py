@@ -58,7 +58,6 @@ class LocalSecurity:
 
         Raises:
             ConfigError: a file cannot be read or written, or is not valid.
-
         """
         self._folder = folder
         self._cluster = cluster
@@ -104,7 +103,6 @@ class LocalSecurity:
 
         Raises:
             ConfigError: the access file is not valid; nothing has changed.
-
         """
         rules = read_access_file(self.access_file)
         _administrator(rules, self.access_file)
@@ -115,7 +113,6 @@ class LocalSecurity:
         self._rules = rules
 
     def password_file(self, user: str) -> Path:
-        """Return the path of the file with the password of ``user``."""
         return self._folder / "users" / f"{user}.password"
 
     def secure(self, settings: Settings) -> Settings:

@@ -74,7 +74,6 @@ class SupervisedProcess:
 
         Raises:
             ProcessStartError: the server cannot run, ended, or was not ready in time.
-
         """
         await self._start()
         self._watch()

@@ -200,7 +200,6 @@ def _for_consumers(
 def _limit(
     topic: TopicLoad, segment: Segment, why: LayoutChangeReason, active: int, settings: ScalingSettings
 ) -> tuple[SplitLimit, str] | None:
-    """Return the limit that prevents a split of ``segment``, and details; None if no limit does."""
     load = topic.segments[segment.segment_id]
     if segment.first_hash == segment.last_hash:
         return "single_hash", f"it covers the single hash {segment.hash_range}"

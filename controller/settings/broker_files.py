@@ -14,7 +14,6 @@ def read_broker_tls(broker: BrokerSettings) -> ssl.SSLContext | None:
 
     Raises:
         ConfigError: a certificate or a key is unusable; the text names setting and file.
-
     """
     tls = broker_tls(broker, broker.host, "$.broker.")
     return None if tls is None else tls.context()

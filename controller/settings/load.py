@@ -151,7 +151,6 @@ def load_settings(path: Path, *, default_instance: str = "headgate", credentials
 
     Raises:
         ConfigError: the file cannot be read, or is invalid.
-
     """
     try:
         text = path.read_bytes().decode()

@@ -13,7 +13,6 @@ def read_zookeeper_tls(zookeeper: ZooKeeperSettings) -> ssl.SSLContext | None:
 
     Raises:
         ConfigError: a certificate or a key is unusable; the text names setting and file.
-
     """
     if not zookeeper.tls:
         return None

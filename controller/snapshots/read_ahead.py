@@ -35,7 +35,6 @@ async def read_in_order(ledger: Ledger, first: int) -> AsyncGenerator[Chunk, Non
     Raises:
         LedgerError: a chunk cannot be read.
         StoreUnavailableError: the store is unreachable.
-
     """
     reads: deque[asyncio.Task[Chunk | None]] = deque()
     started = found = 0

@@ -50,7 +50,6 @@ async def load_newest_snapshot(ledger: Ledger, on_unusable: OnUnusableSnapshot, 
         LedgerFormatError: the snapshot, or the whole ledger, has an older format.
         LedgerError: a snapshot is ahead of the ledger, or none is usable and the first chunks were trimmed.
         StoreUnavailableError: the store is unreachable.
-
     """
     reasons: list[str] = []
     for number in reversed(await ledger.snapshots()):
@@ -104,7 +103,6 @@ async def catch_up(
     Raises:
         LedgerError: a chunk cannot be read, a chunk is missing, or a snapshot is ahead of the ledger.
         StoreUnavailableError: the store is unreachable; ``state`` may include more chunks than before.
-
     """
     current = state if state.chunk else await load_newest_snapshot(ledger, on_unusable, take_steps)
     read = 0

@@ -64,7 +64,6 @@ def aggregate_chunks(
             every row of the chunks was counted: the watermark would skip the missing rows
             permanently.
         JvmGoneError: the JVM is gone.
-
     """
     with run_errors():
         table = _collect(*_plan(session, source, batches), MAX_ROWS_PER_TASK)

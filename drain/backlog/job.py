@@ -120,7 +120,6 @@ class BacklogJob:
         Raises:
             MustRestartError: the JVM is gone, or the ledger was replaced. Every other error is in the outcome, under
                 its shard.
-
         """
         try:
             ledger = await self._chunks.identify()

@@ -99,7 +99,6 @@ class Backlog:
 
 
 def previous_rows(rows: Iterable[StateRow]) -> list[MergedRow]:
-    """Return the rows of the previous result as input of `merge_rows`."""
     return [MergedRow(row, present=True, from_previous=True) for row in rows]
 
 
@@ -128,7 +127,6 @@ def next_result(previous: Iterable[StateRow], new: Sequence[MergedRow]) -> tuple
 
 
 def by_topic(rows: Iterable[StateRow]) -> dict[int, list[StateRow]]:
-    """Return topic → its rows, in their order."""
     found: dict[int, list[StateRow]] = defaultdict(list)
     for row in rows:
         found[row.topic_id].append(row)

@@ -77,7 +77,6 @@ async def newest_result(store: Store, shard: int) -> Result:
     Raises:
         ResultError: the newest result is damaged, or has another format.
         StoreUnavailableError: the store is unreachable.
-
     """
     found = await watermarks(store, shard)
     return await read_result(store, shard, found[-1]) if found else Result(shard, 0, ())
@@ -89,7 +88,6 @@ async def newest_of_ledger(store: Store, shard: int, ledger: CountedLedger) -> R
     Raises:
         ForeignResultError: the newest one counts another ledger.
         ResultError, StoreUnavailableError: see `newest_result`.
-
     """
     found = await newest_result(store, shard)
     if found.watermark and found.ledger_id != ledger.ledger_id:
@@ -131,7 +129,6 @@ async def publish_result(store: Store, result: Result) -> Result:
         StoreError: it could not be written; after OutcomeUnknownError the next run reads the
             outcome.
         ResultError: another run was first, and its result cannot be read.
-
     """
     try:
         await store.create(result_path(result.shard, result.watermark), encode_result(result))
@@ -182,7 +179,6 @@ def decode_result(data: bytes, *, shard: int, watermark: int) -> Result:
 
 
 def state_table(shard: int, rows: tuple[StateRow, ...], schema: pa.Schema = STATE) -> pa.Table:
-    """Return ``rows`` as a table of schemas.STATE."""
     columns: dict[str, list[Any]] = {
         name: [getattr(row, name) for row in rows] for name in STATE.names if name not in _CONVERTED_COLUMNS
     }

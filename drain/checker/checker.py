@@ -103,7 +103,6 @@ class SparkDrainChecker(BackgroundService):
 
         Raises:
             DrainCheckError: no reply in time, an error, or a reply that is based on too old a chunk.
-
         """
         response = await self._request(DrainedRequest(query=query), DrainedResponse)
         if response.error is not None:
@@ -126,7 +125,6 @@ class SparkDrainChecker(BackgroundService):
 
         Raises:
             DrainCheckError: no reply in time, or an error.
-
         """
         sent, omitted = fit_into_line(external, self._max_external_bytes)
         request = BacklogRequest(shards=sorted(shards), now_ms=now_ms, external=sent)

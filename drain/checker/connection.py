@@ -74,7 +74,6 @@ class Connection:
             DrainCheckError: no reply in time, an error reply, an invalid reply, or a broken
                 connection. An invalid reply breaks the connection. So does a time-out during which
                 nothing at all was received.
-
         """
         if self._error is not None:
             raise DrainCheckError(str(self._error), self._error.failure)

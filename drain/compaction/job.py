@@ -125,7 +125,6 @@ class CompactionJob:
                 visible then.
             LedgerError: a chunk, manifest or result is damaged.
             StoreError: the store failed; the next run continues from what is stored.
-
         """
         written: list[Manifest] = []
         while (manifest := await self.compact_next(shard)) is not None:

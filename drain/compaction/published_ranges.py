@@ -45,7 +45,6 @@ class PublishedRanges:
         Raises:
             RunError: the rules forbid it. The run's folder is swept, like that of a run that has died.
             StoreError: the store failed.
-
         """
         shard = manifest.shard
         if reason := await self._refusal(manifest, began_ms):
@@ -87,7 +86,6 @@ class PublishedRanges:
         Raises:
             LedgerError: a range that replaces others is not intact. Nothing that it replaces is deleted.
             StoreError: the store failed.
-
         """
         return await self._sweep_ranges(shard) + await self._sweep_orphans(shard)
 
@@ -151,7 +149,6 @@ def run_folder(manifest: Manifest) -> str:
 
 
 def existing_segments(result: Result) -> list[tuple[int, int]]:
-    """Return topic and segment of the segments that exist at the watermark of ``result``."""
     return [
         (row.topic_id, row.segment) for row in result.rows if row.subscription_id is None and row.segment is not None
     ]

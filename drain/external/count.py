@@ -46,7 +46,6 @@ def count_external(
         TableError: a table is invalid; names it, the error, and an example.
         RunError: Spark failed or was cancelled.
         JvmGoneError: the JVM is gone.
-
     """
     if view.opaque and tables.acknowledgements is not None:
         raise TableError(

@@ -118,7 +118,6 @@ class ExternalTopicCounter:
 
         Raises:
             MustRestartError: a count has found the JVM gone.
-
         """
         if self._gone is not None:
             raise self._gone

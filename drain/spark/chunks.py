@@ -63,7 +63,6 @@ class LedgerChunks:
             LedgerReplacedError: it is another one than before. What was counted must not be merged with it.
             LedgerError: its id is unusable, or has disappeared.
             StoreUnavailableError: the store is unreachable.
-
         """
         url, before = self._ledger.url, self._ledger.ledger_id
         found = await read_ledger_id(self.store, url)
@@ -80,7 +79,6 @@ class LedgerChunks:
         Raises:
             ConfigError: there is none.
             StoreUnavailableError: the store is unreachable.
-
         """
         names = await self.store.folders(CHUNKS_FOLDER)
         found = [int(match.group(1)) for name in names if (match := _SHARD_FOLDER.fullmatch(name))]
@@ -94,7 +92,6 @@ class LedgerChunks:
         Raises:
             LedgerError: a gap in the numbers, or no chunk ``watermark``.
             StoreUnavailableError: the store is unreachable.
-
         """
         first = max(1, watermark)
         numbers = chunk_numbers(await self.store.names(chunk_folder(shard), after=chunk_name(first - 1)))
@@ -122,7 +119,6 @@ class LedgerChunks:
 
         Raises:
             LedgerError: a chunk is damaged, or its header does not match its name.
-
         """
         if self.source.checks_objects:
             numbers = numbers[-1:]

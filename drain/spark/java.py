@@ -44,7 +44,6 @@ def find_java(wrapper_folder: Path, environ: Mapping[str, str] | None = None) ->
 
     Raises:
         ConfigError: no runtime is suitable, or the wrapper cannot be written; names all candidates.
-
     """
     refused: list[str] = []
     for candidate in _candidates(os.environ if environ is None else environ, refused):

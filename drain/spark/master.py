@@ -28,7 +28,6 @@ def engine_of(master: str) -> Engine:
 
     Raises:
         ConfigError: it names none, or contains a token, which logs and the process list would show.
-
     """
     if ";token=" in master:
         raise ConfigError(

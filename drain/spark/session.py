@@ -92,7 +92,6 @@ def build_session(
     Raises:
         ConfigError: no Java is suitable, the master is invalid, or Spark does not start with these
             settings.
-
     """
     engine = engine_of(master)
     if engine == "connect":

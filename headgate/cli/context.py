@@ -99,7 +99,6 @@ class CommandContext:
         return open_topic_source(client, topic, self.wait_seconds())
 
     async def answer(self, question: Callable[[Admin], Awaitable[Result]]) -> Result:
-        """Return the result of ``question`` with an Admin."""
         async with self.open_admin() as admin:
             return await question(admin)
 

@@ -74,7 +74,6 @@ async def open_topic_source(
         HeadgateError: its records are stored elsewhere.
         NoLeaderError: the cluster, or the leader of the topic's shard, cannot be reached.
         StoreUnavailableError: the store is unreachable.
-
     """
     m.require_name("topic", topic)
     head = Head()

@@ -88,7 +88,6 @@ class Admin(ClusterRequests):
             complete: ``layout`` lists every segment of the source. False: only those that changed;
                 the others stay.
             dry_run: only return what would change.
-
         """
         request = m.ImportTopic(
             topic=topic,
@@ -153,7 +152,6 @@ class Admin(ClusterRequests):
                 -1: without limit.
             reset: fields that return to the cluster's settings. A field that is None and not in
                 ``reset`` is unchanged.
-
         """
         for field in reset:
             require_choice("reset", field, get_args(m.PolicyField))
@@ -289,7 +287,6 @@ class Admin(ClusterRequests):
         Raises:
             ConfigError: the type is unknown, the timestamp is in the future, or the topic is external.
             StoreError, LedgerError: the ledger cannot be read to find a timestamp.
-
         """
         require_choice("create_subscription: start", start, get_args(m.Start))
         positions = []
@@ -360,7 +357,6 @@ class Admin(ClusterRequests):
             ConfigError: not exactly one target is given, the timestamp is in the future, or the
                 topic is external.
             StoreError, LedgerError: the ledger cannot be read to find a timestamp.
-
         """
         if sum(given is not None for given in (to, timestamp_ms, positions)) != 1:
             raise ConfigError("seek: give exactly one of to, timestamp_ms and positions")

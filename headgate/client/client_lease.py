@@ -20,7 +20,6 @@ class ClientLease:
         Raises:
             NoLeaderError: the cluster cannot be reached in time.
             TransportError: the broker and this program refuse each other.
-
         """
         if self._owned:
             await self.client.__aenter__()

@@ -129,7 +129,6 @@ class Client:
 
         Raises:
             ConfigError: the password or the store's URL cannot be used.
-
         """
         config.password()  # A missing file is an error now, and not the reason of a later outage.
         if (advice := password_warning(config, config.broker_host, config.password_file)) is not None:
@@ -231,7 +230,6 @@ class Client:
             NoLeaderError: no daemon has published it in time.
             TransportError: the broker and this program refuse each other; waiting does not help.
             ProtocolError: the cluster runs another version of the protocol; waiting does not help.
-
         """
         return await self._cluster_watch.description(timeout_seconds)
 
@@ -361,7 +359,6 @@ class Client:
             NoLeaderError: no leader replied in time.
             FencedError: a newer incarnation has replaced this one.
             RequestRejectedError: the leader refuses the request for good.
-
         """
         return await self._repeat(shard, make, timeout_seconds, None)
 
@@ -373,7 +370,6 @@ class Client:
         Raises, besides FencedError and RequestRejectedError:
             CommandUnknownError: no leader replied in time, and the command may have been executed.
             NoLeaderError: no leader replied in time. The command was not executed and never will be.
-
         """
         limit = CommandDeadline(asyncio.get_running_loop().time() + timeout_seconds)
         try:

@@ -80,7 +80,6 @@ class Consumer:
 
     Raises:
         ConfigError, InvalidNameError: an argument is invalid. The text names it.
-
     """
 
     _reads_source = False
@@ -156,7 +155,6 @@ class Consumer:
             PositionOutOfRangeError: ``positions`` are of another topic, or one is not in its segment.
             OtherHistoryError: ``positions`` are of a ledger that was replaced by an older one.
             LedgerError: the store has another ledger than the daemons, or none.
-
         """
         deadline = asyncio.get_running_loop().time() + self._connect_timeout_seconds
         shards = await self._lease.open(self._connect_timeout_seconds)
@@ -237,7 +235,6 @@ class Consumer:
             OtherHistoryError: an older ledger was put back while this consumer ran.
             PositionOutOfRangeError: CHECKPOINT: a segment was pruned before this consumer read it to its end.
             HeadgateError: reading failed for good, or this consumer is not open.
-
         """
         while True:
             if self._tasks.failure is not None:
@@ -261,7 +258,6 @@ class Consumer:
             FencedError: a newer program of this name is running, a command evicted this one, or the
                 subscription was deleted.
             HeadgateError: reading failed for good, or this consumer is closed.
-
         """
         if max_records < 1:
             raise ConfigError(f"get_many: max_records={max_records} has to be 1 or more")
@@ -312,7 +308,6 @@ class Consumer:
         Raises:
             TypeError: ``record`` is no record of a consumer.
             HeadgateError: the subscription is of type CHECKPOINT.
-
         """
         if not isinstance(record, ConsumedRecord):
             raise TypeError(
@@ -339,7 +334,6 @@ class Consumer:
                 was given up since the last call. It names segments and offsets. What this consumer
                 still holds is sent again meanwhile.
             ConfigError: ``timeout_seconds`` is negative, or no number.
-
         """
         await self._acknowledger.flush(require_seconds("flush: timeout_seconds", timeout_seconds, at_least=0.0))
 
@@ -395,7 +389,6 @@ class Consumer:
         Raises:
             NoLeaderError: no leader replies.
             FencedError: a newer program of this name is running.
-
         """
         alive = await self._membership.heartbeat()
         if alive.blocked or not alive.stable or not self._feed.has_delivered(alive.head):

@@ -76,7 +76,6 @@ class GrantedSegment:
 
         Raises:
             HeadgateError: ``end_offset`` is missing, or is given with opaque positions.
-
         """
         if (end_offset is None) == (self._positions == "offsets"):
             wanted = "give end_offset" if end_offset is None else "give a checkpoint, no end_offset"
@@ -95,7 +94,6 @@ class GrantedSegment:
             HeadgateError: the end is unknown, or is given with opaque positions.
             AcknowledgementsNotStoredError: it was not durable in time. It is sent again meanwhile,
                 so this can be called again.
-
         """
         if self._positions == "opaque":
             if end_offset is not None:
@@ -168,7 +166,6 @@ class ExternalConsumer:
         Raises:
             FencedError: a newer program of this name is running.
             HeadgateError: a call failed (see the cause), or returned before its segment's end.
-
         """
         self._member.start_reading(read)
         async for record in self._member:

@@ -83,7 +83,6 @@ class Producer:
 
         Raises:
             InvalidNameError, ConfigError: ``name`` or the configuration is invalid.
-
         """
         self._lease = ClientLease(config, "producer")
         self._client = self._lease.client
@@ -108,7 +107,6 @@ class Producer:
         Raises:
             NoLeaderError: the cluster cannot be reached in time.
             TransportError: the broker and this program refuse each other: a password, a certificate or a name is wrong.
-
         """
         self._shards = await self._lease.open(self._connect_timeout_seconds)
         return self
@@ -144,7 +142,6 @@ class Producer:
             DeliveryFailedError: no buffer space within the delivery timeout, or at once with
                 ``when_full="fail"``.
             HeadgateError: the producer is closed.
-
         """
         started_at = asyncio.get_running_loop().time()
         batches = self._batches_of_topic.get(topic) or await self._open_shard(topic)
@@ -183,7 +180,6 @@ class Producer:
         `send` and await the deliveries later.
 
         Raises what `send` raises, and what awaiting a `Delivery` raises.
-
         """
         delivery = await self.send(topic, key, value, timestamp_ms=timestamp_ms, source_position=source_position)
         return await delivery
@@ -197,7 +193,6 @@ class Producer:
             ForgottenError: the named producer was deleted after this one had opened it.
             RequestRejectedError: the leader refused it for good, for example because the shard has
                 ``max_named_producers`` names, or the topic of a named producer does not exist.
-
         """
         batches = await self._open_shard(topic)
         timeout_seconds = self._settings.delivery_timeout_seconds

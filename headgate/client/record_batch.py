@@ -262,7 +262,6 @@ class Delivery:
         RequestRejectedError: the leader rejected its batch for good.
         FencedError: a newer producer of the same name is running.
         ForgottenError: the named producer was deleted while it ran.
-
     """
 
     __slots__ = ("_batch", "_index")

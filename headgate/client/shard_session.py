@@ -131,7 +131,6 @@ class ShardSession:
         Raises:
             NoLeaderError: no leader granted one in time.
             FencedError, ForgottenError, RequestRejectedError: the leader refused it for good.
-
         """
         if self._session.phase is Phase.FENCED:
             raise rejection(*self._session.end)

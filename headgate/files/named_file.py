@@ -37,7 +37,6 @@ def read_named_file(path: Path | str, setting: str, *, max_bytes: int, private: 
 
     Raises:
         ConfigError: it cannot be read, is not a regular file, is empty, is too large, or is open to others.
-
     """
     file = Path(path)
     try:

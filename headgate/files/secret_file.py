@@ -21,7 +21,6 @@ def read_secret(path: Path | str, setting: str) -> str:
     Raises:
         ConfigError: the file cannot be read, is open to other users, or is not one non-empty line of UTF-8 text of at
             most `MAX_SECRET_BYTES`. The text names setting and file, and contains nothing of the secret.
-
     """
     contents = read_named_file(path, setting, max_bytes=MAX_SECRET_BYTES, private=True)
     try:

@@ -48,7 +48,6 @@ def client_context(
 
     Raises:
         ConfigError: a file is unusable, or only one of certificate and key is named.
-
     """
     context = _new_context(ssl.PROTOCOL_TLS_CLIENT)
     if ca_file is None:

@@ -77,7 +77,6 @@ def decode(data: bytes, *, shard: int, number: int) -> Chunk:
     Raises:
         LedgerFormatError: the chunk has another format.
         LedgerError: damaged, not written by headgate, or of another shard or number. The text begins with its path.
-
     """
     header = decode_header(data, shard=shard, number=number)
     path = chunk_path(shard, number)

@@ -109,7 +109,6 @@ async def read_manifest(store: Store, shard: int, chunks: ChunkRange) -> Manifes
         LedgerError: it is damaged, or belongs to another ledger, shard or range.
         ObjectMissingError: a wider one replaced it, or it never existed.
         StoreUnavailableError: the store is unreachable.
-
     """
     path = manifest_path(shard, chunks)
     data = await store.read(path)
@@ -192,7 +191,6 @@ async def delete_compacted_segments(
     Raises:
         LedgerError: a manifest is damaged.
         StoreUnavailableError: the store is unreachable; some objects may be deleted.
-
     """
     deleted = 0
     for chunks in await manifest_ranges(store, shard):

@@ -48,7 +48,6 @@ async def read_ledger_id(store: Store, url: str) -> str | None:
     Raises:
         LedgerError: the object is unusable.
         StoreUnavailableError: the store is unreachable.
-
     """
     try:
         raw = await store.read(IDENTITY_PATH)

@@ -106,7 +106,6 @@ class Ledger:
         Raises:
             LedgerError: a gap in the numbers that no snapshot covers, or a snapshot ahead of all chunks.
             StoreUnavailableError: the store is unreachable.
-
         """
         snapshot, numbers = await self.end()
         folder = chunk_folder(self.shard)

@@ -28,7 +28,6 @@ def check_sealed(data: bytes, path: str, metadata_key: bytes, supported_format: 
     Raises:
         LedgerFormatError: the object has another format.
         LedgerError: it is damaged, or headgate did not write it. The text begins with ``path``.
-
     """
     try:
         verify_parquet(data)

@@ -53,5 +53,4 @@ class EventLogger:
 
 
 def get_logger(name: str) -> EventLogger:
-    """Return the logger of the module ``name``."""
     return EventLogger(logging.getLogger(name), {})

@@ -49,7 +49,6 @@ def slice_of(segment: int, first_bucket: int, end_bucket: int) -> SegmentSlice:
 
 
 def segment_of(segment_slice: SegmentSlice) -> int:
-    """Return the segment of ``segment_slice``."""
     return segment_slice.segment if isinstance(segment_slice, BucketRange) else segment_slice
 
 
@@ -59,7 +58,6 @@ def bucket_bounds(segment_slice: SegmentSlice) -> tuple[int, int]:
 
 
 def buckets_of(segment_slice: SegmentSlice) -> range:
-    """Return the key buckets of ``segment_slice``."""
     return (
         range(segment_slice.first_bucket, segment_slice.end_bucket)
         if isinstance(segment_slice, BucketRange)

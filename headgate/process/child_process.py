@@ -82,7 +82,6 @@ class ChildProcess:
         return await self._process.wait()
 
     def send_signal(self, number: signal.Signals) -> None:
-        """Send a signal to the child, unless it has ended."""
         with suppress(ProcessLookupError):
             self._process.send_signal(number)
 

@@ -55,7 +55,6 @@ def read_presence(mqtt_topic: str, data: bytes) -> Presence:
 
     Raises:
         msgspec.DecodeError: the data is invalid, or is about another client than the topic.
-
     """
     presence = decode(_PRESENCE, data)
     sender = sender_of_presence(mqtt_topic)

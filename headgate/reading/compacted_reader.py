@@ -61,7 +61,6 @@ class CompactedRecords:
             LedgerError: a manifest is damaged.
             ObjectMissingError: a manifest was replaced meanwhile; call again with ``fresh``.
             StoreUnavailableError: the store is unreachable.
-
         """
         async with self._lock:
             now = asyncio.get_running_loop().time()
@@ -90,7 +89,6 @@ class CompactedRecords:
             LedgerError: the object is damaged, or its records are not those that its manifest states.
             ObjectMissingError: it was replaced, or its segment was removed.
             StoreUnavailableError: the store is unreachable.
-
         """
         self.opened += 1
         records = await asyncio.to_thread(decode_compacted, await self._store.read(item.path), item)

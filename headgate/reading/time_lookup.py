@@ -36,7 +36,6 @@ async def positions_at(ledger: Ledger, topic: TopicInfo, timestamp_ms: int) -> d
         LedgerError: an object of the ledger is damaged.
         ObjectMissingError: the ledger has a gap.
         StoreUnavailableError: the store is unreachable.
-
     """
     for _ in range(MAX_ATTEMPTS - 1):
         try:

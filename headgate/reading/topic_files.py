@@ -57,7 +57,6 @@ async def list_objects(ledger: Ledger, first_chunk: int = 1) -> StoredObjects:
         LedgerError: a manifest is damaged.
         ObjectMissingError: a manifest or a chunk was replaced meanwhile, try again; or the ledger has a gap.
         StoreUnavailableError: the store is unreachable.
-
     """
     store, shard = ledger.store, ledger.shard
     ranges = [each for each in ranges_to_read(await manifest_ranges(store, shard)) if each.last >= first_chunk]

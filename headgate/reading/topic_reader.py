@@ -80,7 +80,6 @@ class TopicReader:
             first_chunk: no wanted record is in an earlier chunk.
             only_started: `follow` ignores segments that are created later.
             key: only yield records with this key.
-
         """
         self._ledger = ledger
         self._topic_id = topic.topic_id
@@ -100,7 +99,6 @@ class TopicReader:
         Raises:
             LedgerError: an object is damaged, or records are missing.
             StoreUnavailableError: the store is unreachable.
-
         """
         fruitless = 0
         while not self._is_complete():

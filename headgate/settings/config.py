@@ -75,7 +75,6 @@ class ClientConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
         Raises:
             ConfigError: the file is unusable; see `headgate.files.secret_file`.
-
         """
         return None if self.password_file is None else read_secret(self.password_file, "password_file")
 
@@ -90,7 +89,6 @@ def load_client_config(path: Path | str | None = None) -> ClientConfig:
     Raises:
         ConfigError: the file is missing or not TOML, a field is missing, unknown or of the wrong
             type, or a certificate or key that it names is unusable. The text names file and field.
-
     """
     found = Path(os.environ.get(ENVIRONMENT_VARIABLE) or DEFAULT_PATH) if path is None else Path(path)
     try:

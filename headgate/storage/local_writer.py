@@ -43,7 +43,6 @@ class LocalWriter:
         weakref.finalize(self, self._files.close)
 
     async def create(self, path: str, data: bytes) -> None:
-        """See `headgate.storage.object_store.Store.create`."""
         folder, name = os.path.split(os.path.join(self._root, path))  # noqa: PTH118 - pathlib costs more than the link
         self._writing += 1
         try:

@@ -54,7 +54,6 @@ class Store(Protocol):
             OutcomeUnknownError: it may or may not have been written.
             NotDurableError: it was written, and a power failure may remove it.
             ForeignObjectError: it is too large to be read again (headgate.storage.size_limits); nothing was written.
-
         """
 
     async def read(self, path: str) -> bytes:
@@ -91,24 +90,19 @@ class LocalStore:
         self._writer = LocalWriter(self._root)
 
     async def create(self, path: str, data: bytes) -> None:
-        """See `Store.create`."""
         check_size(path, len(data))
         await self._writer.create(path, data)
 
     async def read(self, path: str) -> bytes:
-        """See `Store.read`."""
         return await asyncio.to_thread(self._read, path)
 
     async def names(self, prefix: str, after: str = "") -> list[str]:
-        """See `Store.names`."""
         return await asyncio.to_thread(self._names, prefix, after)
 
     async def folders(self, prefix: str) -> list[str]:
-        """See `Store.folders`."""
         return await asyncio.to_thread(self._folders, prefix)
 
     async def paths(self, prefix: str) -> list[str]:
-        """See `Store.paths`."""
         return await asyncio.to_thread(self._paths, prefix)
 
     async def delete(self, path: str) -> None:
@@ -116,7 +110,6 @@ class LocalStore:
         await asyncio.to_thread(self._delete, path)
 
     async def make_durable(self, folder: str) -> None:
-        """See `Store.make_durable`."""
         await asyncio.to_thread(self._make_durable, folder)
 
     def _make_durable(self, folder: str) -> None:
@@ -202,7 +195,6 @@ class RemoteStore:
             raise OutcomeUnknownError(f"unknown whether {path} was written: {_reason(error)}") from error
 
     async def read(self, path: str) -> bytes:
-        """See `Store.read`."""
         try:
             response = await obstore.get_async(self._bucket, path)
             check_size(path, response.meta["size"])
@@ -213,13 +205,11 @@ class RemoteStore:
             raise StoreUnavailableError(f"cannot read {path}: {_reason(error)}") from error
 
     async def names(self, prefix: str, after: str = "") -> list[str]:
-        """See `Store.names`."""
         paths = await self._list(prefix, f"{prefix}/{after}" if after else None)
         names = (path.removeprefix(f"{prefix}/") for path in paths)
         return sorted(name for name in names if name > after and "/" not in name)
 
     async def folders(self, prefix: str) -> list[str]:
-        """See `Store.folders`."""
         try:
             listing = await obstore.list_with_delimiter_async(self._bucket, prefix)
         except obstore.exceptions.BaseError as error:
@@ -227,11 +217,9 @@ class RemoteStore:
         return sorted(path.rsplit("/", 1)[-1] for path in listing["common_prefixes"])
 
     async def paths(self, prefix: str) -> list[str]:
-        """See `Store.paths`."""
         return sorted(await self._list(prefix))
 
     async def delete(self, path: str) -> None:
-        """See `Store.delete`."""
         try:
             await obstore.delete_async(self._bucket, path)
         except (obstore.exceptions.NotFoundError, FileNotFoundError):

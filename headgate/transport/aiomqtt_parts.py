@@ -32,7 +32,6 @@ def cause_of(error: Exception) -> BaseException:
 
 
 def paho_of(client: aiomqtt.Client) -> PahoClient:
-    """Return aiomqtt's paho client."""
     return client._client  # noqa: SLF001
 
 

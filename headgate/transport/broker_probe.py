@@ -40,7 +40,6 @@ def read_broker_properties(
     Raises:
         TransportError: the broker does not answer, or refuses the connection.
         ConfigError: a certificate is unusable.
-
     """
     answers: list[tuple[ReasonCode, Properties | None]] = []
     client = Client(CallbackAPIVersion.VERSION2, client_id, protocol=MQTTv5)

@@ -155,15 +155,12 @@ class MqttTransport:
 
     @property
     def connected(self) -> bool:
-        """See `Transport.connected`."""
         return self._connected
 
     def on_connection(self, handler: Callable[[bool], None]) -> None:
-        """See `Transport.on_connection`."""
         self._watchers.append(handler)
 
     def on_refusal(self, handler: Callable[[str], None]) -> None:
-        """See `Transport.on_refusal`."""
         self._refusal_handlers.append(handler)
 
     async def subscribe(self, topic_filter: str, handler: MessageHandler, *, retained: bool = False) -> None:
@@ -182,7 +179,6 @@ class MqttTransport:
             self._signal_connection_lost(client)
 
     async def unsubscribe(self, topic_filter: str) -> None:
-        """See `Transport.unsubscribe`."""
         self.router.remove(topic_filter)
         client = self._client
         if client is None:
@@ -193,13 +189,11 @@ class MqttTransport:
             self._signal_connection_lost(client)
 
     def max_payload_bytes(self, topic: str) -> int:
-        """See `Transport.max_payload_bytes`."""
         return max_payload_bytes(topic, None if self.broker is None else self.broker.maximum_packet_bytes)
 
     def publish(
         self, topic: str, payload: bytes, *, retain: bool = False, correlation_data: bytes | None = None
     ) -> bool:
-        """See `Transport.publish`."""
         if len(payload) > (limit_bytes := self.max_payload_bytes(topic)):
             self._log.error("message.too_large", topic=topic, size_bytes=len(payload), limit_bytes=limit_bytes)
             return False
@@ -223,7 +217,6 @@ class MqttTransport:
         return True
 
     async def __aenter__(self) -> Self:
-        """See `Transport.__aenter__`."""
         self._closing.clear()
         self._loop = asyncio.get_running_loop()
         self._task = asyncio.create_task(self._maintain_connection(), name=f"mqtt-{self._client_id}")

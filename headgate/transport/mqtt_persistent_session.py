@@ -118,7 +118,6 @@ class MqttPersistentSession(MqttTransport):
             end_session_at_close(self._client)
 
     async def __aenter__(self) -> Self:
-        """See `Transport.__aenter__`."""
         self._window.readers.add(self)
         return await super().__aenter__()
 
@@ -159,7 +158,6 @@ class MqttPersistentSession(MqttTransport):
         self._lost.set()
 
     def session_properties(self) -> Properties:
-        """See `MqttTransport.session_properties`."""
         found = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
         found.SessionExpiryInterval = SESSION_SECONDS
         found.ReceiveMaximum = MAX_UNACKNOWLEDGED_MESSAGES
@@ -198,14 +196,12 @@ class MqttPersistentSession(MqttTransport):
         asyncio.get_running_loop().call_soon(self._handler, message)
 
     def pause_reading(self) -> None:
-        """See `Reader.pause_reading`."""
         paho = None if self._attempt is None else paho_of(self._attempt)
         if self._paused_client is None and paho is not None and (sock := paho.socket()) is not None:
             asyncio.get_running_loop().remove_reader(sock.fileno())
             self._paused_client = paho
 
     def resume_reading(self) -> None:
-        """See `Reader.resume_reading`."""
         paho, self._paused_client = self._paused_client, None
         if paho is not None and (sock := paho.socket()) is not None:
             asyncio.get_running_loop().add_reader(sock.fileno(), self._read, paho)

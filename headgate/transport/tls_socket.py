@@ -96,7 +96,6 @@ class TlsSocket:
         Raises:
             BlockingIOError: nothing has arrived.
             OSError: the connection is lost (ssl.SSLError: by TLS).
-
         """
         if self._position == len(self._decrypted):
             self._receive()
@@ -145,7 +144,6 @@ class TlsSocket:
         Raises:
             BlockingIOError: the operating system has no space. Send the same again once the socket is writable.
             OSError: the connection is lost. If the peer said why, `failure` has its alert.
-
         """
         if not self._encrypted:
             self._encrypted_length = self._tls.write(memoryview(data)[:SEND_BYTES])

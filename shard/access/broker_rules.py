@@ -99,7 +99,6 @@ def export(rules: AccessRules, broker_format: BrokerFormat, *, cluster: str, dae
 
     Raises:
         ConfigError: ``daemon_user`` is in the rules as well, and would lose its own rights.
-
     """
     if daemon_user in rules.users:
         raise ConfigError(

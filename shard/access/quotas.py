@@ -49,7 +49,6 @@ class Limits:
     bytes_per_second: float = 100_000_000
 
     def of(self, quota: Quota) -> float:
-        """Return the limit for ``quota``."""
         limit: float = getattr(self, quota)
         return limit
 
@@ -87,7 +86,6 @@ class Spending(NamedTuple):
     refusals_until: float = 0.0
 
     def request(self, size_bytes: int, limits: Limits, now: float) -> Spending:
-        """Return the spending after a request of ``size_bytes``."""
         return Spending(
             max(self.requests_until, now) + 1 / limits.requests_per_second,
             max(self.bytes_until, now) + size_bytes / limits.bytes_per_second,

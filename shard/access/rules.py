@@ -90,7 +90,6 @@ class Right:
     subscriptions: tuple[str, ...] = (ANY,)
 
     def allows(self, act: Act) -> bool:
-        """Return whether this right allows ``act``."""
         if act.action not in ACTIONS[self.role]:
             return False
         if act.action is Action.PUBLISH and act.topic is not None:

@@ -134,7 +134,6 @@ class _LoadTable(Generic[KeyT]):
         """Capacity → heap of (load, consumer). Outdated entries are dropped when they reach the top."""
 
     def assign(self, name: str, weight: int, key: KeyT, *, in_order: bool = False) -> None:
-        """Assign ``key`` to ``name``."""
         if in_order:
             insort(self.keys[name], (weight, key))
             self._change(name, weight)

@@ -152,7 +152,6 @@ class _Explainer:
     # Segments
 
     def segment(self, segment: int) -> m.SegmentReasons:
-        """Explain one segment."""
         held = self._context.held.get(segment, ())
         shared = any(isinstance(each.segment_slice, BucketRange) for each in held)
         status = segment_status(self._subscription, self._gate, segment, shared=shared)
@@ -302,7 +301,6 @@ class _Explainer:
     # Consumers
 
     def consumer(self, consumer: RegisteredConsumer) -> m.ConsumerReasons:
-        """Explain one consumer."""
         name = consumer.consumer
         own = self._held_by.get(name, [])
         reads = [str(each.segment_slice) for each in own if each.waited_seconds is None]

@@ -27,7 +27,6 @@ def plan_changes(subscription: Subscription, topic: TopicView, changes: m.PlanCh
 
     Raises:
         LayoutError: a split, a merge, or a joining or leaving consumer is impossible.
-
     """
     before = {held: holding.consumer for held, holding in subscription.holdings.items()}
     layout = _changed(topic, changes)

@@ -13,13 +13,11 @@ from shard.subscriptions.refusal import Refusal
 
 
 def find_topic(name: str, state: ShardState) -> Topic | Refusal:
-    """Return the topic, or a refusal."""
     topic = state.topics.get(name)
     return Refusal("invalid", f"there is no topic {name!r}", after_barrier=True) if topic is None else topic
 
 
 def find_subscription(topic_name: str, name: str, state: ShardState) -> tuple[Topic, Subscription] | Refusal:
-    """Return the topic and the subscription, or a refusal."""
     topic = find_topic(topic_name, state)
     if isinstance(topic, Refusal):
         return topic

@@ -112,7 +112,6 @@ def list_producers(request: m.ListProducers, state: ShardState) -> Decision:
 
 
 def describe_producer(request: m.DescribeProducer, state: ShardState) -> Decision | Refusal:
-    """Describe a named producer."""
     producer = state.producers.of_name(request.producer)
     if producer is None:
         return _unknown_name(request.producer)

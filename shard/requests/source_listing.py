@@ -144,5 +144,4 @@ def _check_tiling(active: Iterable[GraphNode], hash_bits: int) -> None:
 
 
 def range_text(hashes: Hashes | None) -> str:
-    """Return a hash range as text for people."""
     return "none" if hashes is None else f"{hashes[0]} to {hashes[1]}"

@@ -168,7 +168,6 @@ def list_topics(request: m.ListTopics, _: ShardState) -> Decision:
 
 
 def describe_topic(request: m.DescribeTopic, state: ShardState) -> Decision | Refusal:
-    """Describe one topic."""
     topic = find_topic(request.topic, state)
     return topic if isinstance(topic, Refusal) else Decision((), _describe(topic.name))
 

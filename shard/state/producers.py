@@ -115,11 +115,9 @@ class Producers(Mapping[int, ProducerState]):
 
     @property
     def named(self) -> int:
-        """Number of named producers."""
         return len(self._names)
 
     def count_of(self, user: str) -> int:
-        """Return how many producers ``user`` has."""
         found = self._of_users.get(user)
         return 0 if found is None else found.named + len(found.anonymous)
 

@@ -78,7 +78,6 @@ class ShardState:
         self.producers, self.usage = Producers(), Usage()
 
     def apply_all(self, entries: Iterable[e.AnyEntry], *, chunk: int, at_ms: int) -> None:
-        """Apply the entries of a whole chunk."""
         self.begin_chunk(chunk, at_ms)
         for entry in entries:
             self.apply(entry)

@@ -33,7 +33,6 @@ class Terms:
         return self.ids[-1] if self.ids else 0
 
     def begin(self, entry: e.TermStarted, chunk: int, at_ms: int) -> None:
-        """Add the term that begins with ``chunk``."""
         self.start_chunks.append(chunk)
         self.ids.append(entry.term_id)
         self.started_at_ms = at_ms

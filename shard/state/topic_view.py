@@ -61,5 +61,4 @@ class TopicSnapshot:
 
     @classmethod
     def of(cls, topic: TopicView) -> TopicSnapshot:
-        """Return a snapshot of ``topic``."""
         return cls(topic.topic_id, topic.name, topic.layout, dict(topic.tails), topic.external)

@@ -75,7 +75,6 @@ def overview_page(overview: Overview, runbook_url: str | None) -> Page:
 
 
 def topics_page(page: TopicPage, contains: str, after: str) -> Page:
-    """Return one page of all topics, by name."""
     search = element(
         "form",
         element("label", "Names that contain ", element("input", name="contains", value=contains, type="search")),

@@ -32,7 +32,6 @@ TOPIC_LEGEND: Final = {"active": "active: accepts records", "sealed": "sealed"}
 
 
 def topic_page(document: TopicDocument) -> Page:
-    """Return the page of one topic."""
     topic, summary = document.topic, document.summary
     name = topic.topic
     boxes = [_topic_box(each, document.as_of_ms) for each in topic.segments]
@@ -163,7 +162,6 @@ def outlook(summary: SubscriptionSummary) -> str:
 
 
 def subscription_page(document: SubscriptionDocument) -> Page:
-    """Return the page of one subscription."""
     found, now_ms = document.subscription, document.as_of_ms
     topic, name = found.topic, found.subscription
     path = f"/api/v1/topics/{topic}/subscriptions/{name}"

@@ -86,7 +86,6 @@ class ZooKeeperConnection:
             on_state: receives kazoo's ``KazooState``.
             on_tls_problem: receives why no connection with TLS exists, for each attempt.
             on_end: receives why the client has ended for good, and the exception if a bug did it.
-
         """
         self._loop = asyncio.get_running_loop()
         self._credentials = credentials

@@ -63,5 +63,4 @@ def wrapped(text: str, indent: str) -> list[str]:
 
 
 def plural(number: int, noun: str) -> str:
-    """Return the number of things with their noun."""
     return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -46,7 +46,6 @@ def exported_line(key: bytes, value: bytes, timestamp_ms: int) -> bytes:
 
 
 def parse_exported(line: Line) -> KeyedRecord | BadLine | BlankLine:
-    """Return the record in ``line``."""
     if line.text is None:
         return BadLine(line.number, f"is longer than {MAX_LINE_BYTES} bytes, the longest line of an export")
     text = json_text(line, line.text)

@@ -183,7 +183,6 @@ def json_text(line: Line, text: bytes) -> bytes:
 
 
 def keyed_record(line: Line, form: LineFormat) -> KeyedRecord | BadLine | BlankLine:
-    """Return the record in ``line``."""
     if line.text is None:
         return BadLine(line.number, f"is longer than {MAX_RECORD_BYTES} bytes, the maximum record size")
     if form.key_separator is not None:

@@ -169,7 +169,6 @@ async def _print_from(
 
 
 async def _records(source: TopicSource, reader: TopicReader, wanted: _Wanted) -> AsyncGenerator[LedgerRecord]:
-    """Yield the wanted records."""
     if wanted.tail is not None:
         for record in await reader.tail(wanted.tail):
             yield record

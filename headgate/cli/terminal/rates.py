@@ -16,7 +16,6 @@ _OUTLOOKS: Final[dict[Outlook, str]] = {"empty": NONE, "never": "never", "not_tr
 
 
 def format_bytes(size: int) -> str:
-    """Format ``size`` with a unit."""
     value, unit = float(size), 0
     while value >= _THOUSAND and unit < len(_UNITS) - 1:
         value, unit = value / _THOUSAND, unit + 1

@@ -41,7 +41,6 @@ topic.add_command(import_records)
 
 
 def _print_topic(context: CommandContext, request: Callable[[Admin], Awaitable[TopicInfo]], as_json: bool) -> None:
-    """Send one request, and print the topic that it returns."""
     described = context.ask(request)
     if as_json:
         print_json(described)

@@ -27,7 +27,6 @@ class ClusterRequests:
         Raises:
             NoLeaderError: the cluster cannot be reached in time.
             TransportError: the broker and this program refuse each other: a password, a certificate or a name is wrong.
-
         """
         self._shards = await self._lease.open(self._timeout_seconds)
         return self
