@@ -147,17 +147,58 @@ class CommandContext:
 
         await asyncio.sleep(seconds)
 
-    def run_until_interrupted(self, main: Coroutine[Any, Any, None]) -> None:
-        """Run ``main``, which Ctrl-C ends: that is no failure."""
+    def watch(
+        self,
+        question: Callable[[Admin], Awaitable[Result]],
+        show: Callable[[Result], None],
+        interval_seconds: float,
+        *,
+        as_json: bool,
+    ) -> None:
+        """Ask again and again until Ctrl-C, which is no failure.
+
+        On a terminal each answer replaces the one before. With ``as_json`` each is one line, and ``show`` is not used.
+        """
         import signal  # noqa: PLC0415
 
         from headgate.cli.terminal.interrupted import InterruptedBySignalError  # noqa: PLC0415
 
         try:
-            self.run(main)
+            self.run(self._watch(question, show, interval_seconds, as_json=as_json))
         except InterruptedBySignalError as interrupted:
             if interrupted.number != signal.SIGINT:
                 raise
+
+    async def _watch(
+        self,
+        question: Callable[[Admin], Awaitable[Result]],
+        show: Callable[[Result], None],
+        interval_seconds: float,
+        *,
+        as_json: bool,
+    ) -> None:
+        import msgspec  # noqa: PLC0415
+
+        from headgate.errors import NoLeaderError  # noqa: PLC0415
+
+        answered = False
+        async with self.open_admin() as admin:
+            while True:
+                try:
+                    found = await question(admin)
+                except NoLeaderError as error:
+                    # One may appear again. A cluster that never answered is an error.
+                    if not answered:
+                        raise
+                    click.echo(f"no answer: {error}", err=True)
+                else:
+                    answered = True
+                    if as_json:
+                        click.echo(msgspec.json.encode(found))
+                    else:
+                        click.clear()
+                        show(found)
+                await self.pause(interval_seconds)
 
     def start_logs(self) -> None:
         """Send logs to standard error."""

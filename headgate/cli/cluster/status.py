@@ -51,7 +51,7 @@ def status(context: CommandContext, interval_seconds: float | None, as_json: boo
     """
     context.reply_timeout_seconds = TIMEOUT_SECONDS
     if interval_seconds is not None:
-        context.run_until_interrupted(_watch(context, interval_seconds, as_json=as_json))
+        context.watch(lambda admin: admin.describe_cluster(), _print_with_time, interval_seconds, as_json=as_json)
         return
     found = context.ask(lambda admin: admin.describe_cluster())
     if as_json:
@@ -60,31 +60,11 @@ def status(context: CommandContext, interval_seconds: float | None, as_json: boo
         _print(found)
 
 
-async def _watch(context: CommandContext, interval_seconds: float, *, as_json: bool) -> None:
-    import msgspec  # noqa: PLC0415
-
+def _print_with_time(found: ClusterInfo) -> None:
     from headgate.cli.cluster.status_report import time_line  # noqa: PLC0415
-    from headgate.errors import NoLeaderError  # noqa: PLC0415
 
-    answered = False
-    async with context.open_admin() as admin:
-        while True:
-            try:
-                found = await admin.describe_cluster()
-            except NoLeaderError as error:
-                # One may appear again. A cluster that never answered is an error.
-                if not answered:
-                    raise
-                click.echo(f"no answer: {error}", err=True)
-            else:
-                answered = True
-                if as_json:
-                    click.echo(msgspec.json.encode(found))
-                else:
-                    click.clear()
-                    click.echo(time_line(found))
-                    _print(found)
-            await context.pause(interval_seconds)
+    click.echo(time_line(found))
+    _print(found)
 
 
 def _print(found: ClusterInfo) -> None:

@@ -2,33 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 import time
 from collections import defaultdict
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final
 
 import click
-import msgspec
 
 from headgate.cli.arguments import optional_subscription_argument, optional_topic_argument
 from headgate.cli.commands import installation_hint, registered_commands
 from headgate.cli.context import CommandContext, with_context
 from headgate.cli.subscriptions import backlog_table as table
-from headgate.cli.terminal.output import (
-    available_columns,
-    examples,
-    fitting_columns,
-    json_option,
-    print_json,
-    print_table,
-)
+from headgate.cli.terminal.output import examples, json_option, print_json, print_table
 from headgate.errors import ConfigError, HeadgateError
 from headgate.process.child_command import python_module
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from headgate import Admin, BacklogInfo
     from headgate.settings.config import ClientConfig
 
@@ -87,88 +76,47 @@ def show(
     read as a whole, so not for every request. Values that no table provides are "-" (null in JSON), with the reason.
     """
     if watch:
-        context.run(_watch(context, topic, name, by_segment=by_segment, as_json=as_json))
+        history: dict[tuple[str, str], list[int]] = defaultdict(list)
+        context.watch(
+            lambda admin: admin.backlog(topic, name),
+            lambda found: _print(found, by_segment=by_segment, history=history),
+            context.watch_interval_seconds,
+            as_json=as_json,
+        )
         return
     found = context.ask(lambda admin: admin.backlog(topic, name))
     if as_json:
         print_json(found)
-        return
-    if not found:
+    elif found:
+        _print(found, by_segment=by_segment)
+    else:
         click.echo("no subscriptions; a consumer creates its own, or: headgate subscription create --help", err=True)
-        return
-    print_table((*table.COLUMNS, ""), _rows(found, by_segment=by_segment), numbers=table.NUMBERS, drop=table.DROP)
-    for line in table.counted_lines(found, _now_ms()):
-        click.echo(line, err=True)
 
 
-def _rows(found: list[BacklogInfo], *, by_segment: bool) -> list[list[str]]:
-    rows = []
-    for each in found:
-        rows.append([*table.subscription_row(each), table.outlook_trend(each)])
-        if by_segment:
-            rows += [[*table.segment_row(part, each), table.outlook_trend(part)] for part in each.segments]
-    return rows
-
-
-async def _watch(
-    context: CommandContext, topic: str | None, subscription: str | None, *, by_segment: bool, as_json: bool
+def _print(
+    found: list[BacklogInfo], *, by_segment: bool, history: dict[tuple[str, str], list[int]] | None = None
 ) -> None:
-    from rich.console import Console  # noqa: PLC0415
-    from rich.live import Live  # noqa: PLC0415
-
-    history: dict[tuple[str, str], list[int]] = defaultdict(list)
-    async with context.open_admin() as admin:
-        if as_json:
-            while True:
-                found = await admin.backlog(topic, subscription)
-                click.echo(msgspec.json.encode(found).decode())
-                await asyncio.sleep(context.watch_interval_seconds)
-        with Live(console=Console(highlight=False), auto_refresh=False, screen=False) as live:
-            while True:
-                live.update(
-                    await _render_table(admin, topic, subscription, history, by_segment=by_segment), refresh=True
-                )
-                await asyncio.sleep(context.watch_interval_seconds)
-
-
-async def _render_table(
-    admin: Admin,
-    topic: str | None,
-    subscription: str | None,
-    history: dict[tuple[str, str], list[int]],
-    *,
-    by_segment: bool,
-) -> Table:
-    from rich.box import SIMPLE_HEAD  # noqa: PLC0415
-    from rich.table import Table  # noqa: PLC0415
-    from rich.text import Text  # noqa: PLC0415
-
-    found = await admin.backlog(topic, subscription)
-    # As Text: brackets in a path must not be parsed as markup.
-    caption = Text("\n".join(table.counted_lines(found, _now_ms())))
-    shown = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, caption=caption)
-    columns = (*table.COLUMNS, "", "trend")
+    """Print a table and its notes. ``history``: the earlier counts of a watched table, by topic and subscription."""
     rows = []
     for each in found:
-        seen = history[each.topic, each.subscription]
-        if each.records is not None:
-            seen.append(each.records)
-            del seen[: -table.SPARKS]
-        before = seen[-2] if len(seen) > 1 else None
-        rows.append([*table.subscription_row(each), table.trend(before, each.records), table.sparkline(seen)])
+        trends = [table.outlook_trend(each)]
+        if history is not None:
+            seen = history[each.topic, each.subscription]
+            trends = [table.trend(seen[-1] if seen else None, each.records)]
+            if each.records is not None:
+                seen.append(each.records)
+                del seen[: -table.SPARKS]
+            trends.append(table.sparkline(seen))
+        rows.append([*table.subscription_row(each), *trends])
         if by_segment:
-            rows += [[*table.segment_row(part, each), table.outlook_trend(part), ""] for part in each.segments]
-    indexes = fitting_columns(columns, rows, table.DROP, available_columns(sys.stdout))
-    for index in indexes:
-        justify: Literal["left", "right"] = "right" if columns[index] in table.NUMBERS else "left"
-        shown.add_column(columns[index], justify=justify, no_wrap=True)
-    for row in rows:
-        shown.add_row(*(Text(row[index]) for index in indexes))
-    return shown
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
+            rows += [
+                [*table.segment_row(part, each), table.outlook_trend(part), ""][: len(rows[0])]
+                for part in each.segments
+            ]
+    columns = (*table.COLUMNS, "") if history is None else (*table.COLUMNS, "", "trend")
+    print_table(columns, rows, numbers=table.NUMBERS, drop=table.DROP)
+    for line in table.counted_lines(found, time.time_ns() // 1_000_000):
+        click.echo(line, err=True)
 
 
 @backlog.command(

@@ -191,7 +191,6 @@ def test_a_failed_recount_prints_its_log(run, context, requests, capsys):
 def test_a_narrow_terminal_shows_the_important_columns(run, context, requests, capsys, monkeypatch, watch):
     monkeypatch.setenv("COLUMNS", "60")
     monkeypatch.setattr("headgate.cli.terminal.output.available_columns", lambda _: 60)
-    monkeypatch.setattr("headgate.cli.subscriptions.backlog.available_columns", lambda _: 60)
     context.watch_interval_seconds = 0
     run("backlog", "orders", *["--watch"] * watch)
 
