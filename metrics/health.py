@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from headgate.views.cluster import ComponentState, DaemonState
+from headgate.views.cluster import ComponentInfo, ComponentState, DaemonState
 
 STALLED_SECONDS = 10.0
 """Far above any pause of a busy machine, whose loop ticks four times a second; below the watchdog's
@@ -62,17 +62,10 @@ class HealthFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class ComponentHealth:
-    name: str
-    state: ComponentState
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
 class Health:
     live: bool
     live_reason: str
-    components: tuple[ComponentHealth, ...]
+    components: tuple[ComponentInfo, ...]
 
     @property
     def ready(self) -> bool:
@@ -106,7 +99,10 @@ def judge_health(facts: HealthFacts) -> Health:
         "clock": _clock(facts),
         "descriptors": _descriptors(facts),
     }
-    return Health(live, live_reason, tuple(ComponentHealth(name, *each) for name, each in verdicts.items()))
+    components = (
+        ComponentInfo(component=name, state=state, reason=reason) for name, (state, reason) in verdicts.items()
+    )
+    return Health(live, live_reason, tuple(components))
 
 
 def _cluster(facts: HealthFacts) -> _Verdict:

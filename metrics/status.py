@@ -1,4 +1,4 @@
-"""The status of the shards of one daemon at one moment, as values. Pure."""
+"""The status of the shards of one daemon at one moment: for metrics, and as documents of the API. Pure."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ class ShardCounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardStatus:
+    """A shard as one daemon sees it."""
+
     shard: int
     role: str
     """``following``, ``catching_up``, ``leading``, ``failed`` or ``stopped``."""

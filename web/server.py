@@ -222,9 +222,7 @@ def _health_report(health: Health) -> dict[str, object]:
     return {
         "state": health.state,
         "live": health.live,
-        "components": {
-            component.name: {"state": component.state, "reason": component.reason} for component in health.components
-        },
+        "components": {each.component: {"state": each.state, "reason": each.reason} for each in health.components},
     }
 
 

@@ -29,10 +29,11 @@ from headgate.ledger.ledger import Ledger
 from headgate.protocol import messages as m
 from headgate.transport.port import MessageHandler, max_payload_bytes
 from metrics.events import Observer
+from metrics.status import ShardStatus
 from shard.access.rules import OPEN
 from shard.requests.tick_pace import TICK_INTERVAL_SECONDS
 from shard.state.shard_state import ShardState
-from web.api.documents import DaemonDocument, DaemonShard
+from web.api.documents import DaemonDocument
 from web.api.overview import DaemonPart, Overview, merged
 
 CLUSTER = "bench"
@@ -252,15 +253,8 @@ class OneLeader:
         """Return what a daemon without others would: see controller.cluster.status."""
         state = self.leader.state
         topics, subscriptions = await summaries("bench", [self.leader])
-        leading = DaemonShard(
-            shard=state.shard,
-            role="leading",
-            leader_epoch=state.leader_epoch,
-            head_chunk=state.chunk,
-            fault="",
-            producers=0,
-            in_flight_batches=0,
-            queue_bytes=0,
+        leading = ShardStatus(
+            shard=state.shard, role="leading", leader_epoch=state.leader_epoch, head_chunk=state.chunk
         )
         daemon = DaemonDocument(daemon="bench", url=None, state="ready", as_of_ms=AT_MS, shards=(leading,))
         own = DaemonPart(daemon=daemon, topics=topics, subscriptions=subscriptions)

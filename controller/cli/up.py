@@ -336,9 +336,7 @@ class _Node:
 
 
 def _reasons(health: Health) -> str:
-    return "; ".join(
-        f"{component.name}: {component.reason}" for component in health.components if component.state == "failed"
-    )
+    return "; ".join(f"{each.component}: {each.reason}" for each in health.components if each.state == "failed")
 
 
 def _welcome(http: str, folder: Path, security: LocalSecurity | None) -> str:

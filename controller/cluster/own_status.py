@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 
-from msgspec import convert
-
 from controller.leader.leader import ShardLeader
 from controller.leader.shard_controller import ShardController
 from coordinator.subscription_coordinator import SubscriptionCoordinator
@@ -23,7 +21,6 @@ from shard.state.topic_view import TopicSnapshot
 from shard.steps import Steps, parts
 from shard.subscriptions.gate import Gate, tracks_acknowledgements
 from web.api.documents import (
-    DaemonShard,
     DrainingSegment,
     GracePeriod,
     SubscriptionDocument,
@@ -39,11 +36,6 @@ RATE_WINDOW_MS = 30_000
 
 def shard_statuses(controllers: Iterable[ShardController]) -> tuple[ShardStatus, ...]:
     return tuple(map(_shard, controllers))
-
-
-def shard_documents(statuses: Iterable[ShardStatus]) -> tuple[DaemonShard, ...]:
-    """Return what the API shows of each shard."""
-    return tuple(convert(each, DaemonShard, from_attributes=True) for each in statuses)
 
 
 # Summaries

@@ -16,13 +16,7 @@ from typing import Final, Generic, TypeVar
 
 from msgspec.structs import replace
 
-from controller.cluster.own_status import (
-    shard_documents,
-    shard_statuses,
-    subscription_document,
-    summaries,
-    topic_document,
-)
+from controller.cluster.own_status import shard_statuses, subscription_document, summaries, topic_document
 from controller.cluster.peers import Peers, addresses
 from controller.leader.leader import ShardLeader
 from controller.leader.shard_controller import ShardController
@@ -30,7 +24,6 @@ from controller.leader.shard_spreader import ShardSpreader
 from controller.leadership.election import Elections
 from controller.leadership.policy.transitions import Role
 from headgate.model.hashing import shard_of
-from headgate.views.cluster import ComponentInfo
 from metrics.health import Health
 from web.api.documents import DaemonDocument, SubscriptionDocument, TopicDocument
 from web.api.history import SAMPLE_SECONDS, History
@@ -174,10 +167,8 @@ class ClusterStatus:
             started_at_ms=self._started_at_ms,
             spread=None if self.spreader is None else self.spreader.state,
             as_of_ms=self._now_ms(),
-            components=tuple(
-                ComponentInfo(component=each.name, state=each.state, reason=each.reason) for each in health.components
-            ),
-            shards=shard_documents(shard_statuses(self.controllers)),
+            components=health.components,
+            shards=shard_statuses(self.controllers),
             history=self._history.daemon,
         )
         return DaemonPart(daemon=document, topics=topics, subscriptions=subscriptions)

@@ -192,7 +192,7 @@ async def test_health_and_metrics_name_what_zookeeper_refuses(settings: Settings
     daemon: Any = Daemon(settings)
 
     def shown() -> tuple[str, float | None]:
-        (zookeeper,) = [each for each in daemon.health().components if each.name == "zookeeper"]
+        (zookeeper,) = [each for each in daemon.health().components if each.component == "zookeeper"]
         return zookeeper.reason, daemon.registry.get_sample_value("headgate_zookeeper_refused")
 
     daemon._on_election(Connected())

@@ -15,7 +15,7 @@ from tests.support.samples.status_values import HEALTHY_FACTS
 
 
 def component(health, name):
-    return next(each for each in health.components if each.name == name)
+    return next(each for each in health.components if each.component == name)
 
 
 def test_a_daemon_without_faults_is_live_and_ready():
@@ -39,7 +39,7 @@ def test_a_failed_component_makes_a_daemon_not_ready(name, facts):
     health = judge_health(facts)
 
     assert (health.ready, health.state) == (False, "not_ready")
-    assert [name] == [each.name for each in health.components if each.state is ComponentState.FAILED]
+    assert [name] == [each.component for each in health.components if each.state is ComponentState.FAILED]
     assert component(health, name).reason
 
 
@@ -64,7 +64,7 @@ def test_a_degraded_component_leaves_a_daemon_ready(name, facts):
     health = judge_health(facts)
 
     assert (health.ready, health.state) == (True, "degraded")
-    assert [name] == [each.name for each in health.components if each.state is ComponentState.DEGRADED]
+    assert [name] == [each.component for each in health.components if each.state is ComponentState.DEGRADED]
     assert facts.drain_reason in component(health, name).reason
 
 
@@ -120,7 +120,7 @@ def test_a_store_that_refuses_writes_is_named_although_reads_succeed():
     instruments.observe(events.StoreOperationSucceeded(operation="read"))
     health = judge_health(replace(HEALTHY_FACTS, store_problems=instruments.store_problems))
 
-    (store,) = [each for each in health.components if each.name == "store"]
+    (store,) = [each for each in health.components if each.component == "store"]
     assert not health.ready
     assert store.reason.startswith("create failed: no hard links: this daemon cannot lead")
     instruments.observe(events.StoreOperationSucceeded(operation="create"))

@@ -14,6 +14,7 @@ from headgate.views.backlogs import BacklogInfo
 from headgate.views.cluster import ClusterInfo, DaemonInfo, SubscriptionSummary
 from headgate.views.subscriptions import SubscriptionInfo
 from headgate.views.topics import SegmentInfo, TopicInfo
+from metrics.status import ShardStatus
 
 
 class HistorySample(msgspec.Struct, frozen=True, gc=False, kw_only=True):
@@ -26,25 +27,10 @@ class HistorySample(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     backlog_records: int | None
 
 
-class DaemonShard(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """A shard as one daemon sees it."""
-
-    shard: int
-    role: str
-    """``following``, ``catching_up``, ``leading``, ``failed`` or ``stopped``."""
-    leader_epoch: int
-    head_chunk: int
-    fault: str
-    """Why the daemon cannot read the ledger; empty if it can."""
-    producers: int
-    in_flight_batches: int
-    queue_bytes: int
-
-
 class DaemonDocument(DaemonInfo, frozen=True, kw_only=True):
     """A daemon, with its shards and its history."""
 
-    shards: tuple[DaemonShard, ...] = ()
+    shards: tuple[ShardStatus, ...] = ()
     history: tuple[HistorySample, ...] = ()
     """Of all topics that it led, every 15 seconds, for half an hour."""
 

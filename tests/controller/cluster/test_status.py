@@ -346,8 +346,7 @@ async def test_a_leader_that_answers_just_after_a_transfer_names_itself(monkeypa
         role, leader = controller.leadership.role.value, controller.leader
         return (shard_document(role=role, leader_epoch=2 if leader is None else leader.leader_epoch),)
 
-    monkeypatch.setattr("controller.cluster.status.shard_statuses", lambda *_: None)
-    monkeypatch.setattr("controller.cluster.status.shard_documents", own)
+    monkeypatch.setattr("controller.cluster.status.shard_statuses", own)
     monkeypatch.setattr("controller.cluster.status.summaries", nothing)
     assert (await status.overview()).cluster.shards[0].daemon is None
 

@@ -14,9 +14,9 @@ from headgate.views.subscriptions import (
     SubscriptionInfo,
 )
 from headgate.views.topics import ExternalSource, SegmentInfo, TopicInfo
+from metrics.status import ShardStatus
 from web.api.documents import (
     DaemonDocument,
-    DaemonShard,
     DrainingSegment,
     GracePeriod,
     HistorySample,
@@ -33,7 +33,7 @@ HOSTILE = "<script>alert(1)</script>\U0001f600&\"'"
 
 def shard_document(shard=0, role="leading", leader_epoch=3, **fields):
     values = {"head_chunk": 8, "fault": "", "producers": 1, "in_flight_batches": 0, "queue_bytes": 0}
-    return DaemonShard(shard=shard, role=role, leader_epoch=leader_epoch, **values | fields)
+    return ShardStatus(shard=shard, role=role, leader_epoch=leader_epoch, **values | fields)
 
 
 def daemon_document(name="one", *shards, **fields):

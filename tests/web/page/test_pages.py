@@ -92,7 +92,9 @@ def test_each_component_has_an_entry_in_the_runbook():
         "store_problems": {},
         "descriptors": (0, 0),
     }
-    components = {each.name for each in judge_health(HealthFacts(**facts | {"zookeeper_problem": None})).components}
+    components = {
+        each.component for each in judge_health(HealthFacts(**facts | {"zookeeper_problem": None})).components
+    }
     runbook = (Path(__file__).parents[3] / "deploy" / "prometheus" / "RUNBOOK.md").read_text()
     headings = {line[3:].strip() for line in runbook.splitlines() if line.startswith("## ")}
 
