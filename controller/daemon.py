@@ -57,12 +57,11 @@ from controller.process.file_systems import FileSystemWatch, measured_folders
 from controller.process.garbage_collection import GarbageCollection
 from controller.process.logs import change_level
 from controller.process.systemd import SystemdNotifier
-from controller.settings.certificate_expiry import report_certificates
+from controller.settings.files import read_http_access, read_peer_tls, report_certificates
 from controller.settings.for_coordinator import coordinator_settings
-from controller.settings.http_files import read_http_access, read_peer_tls
 from controller.settings.instruments import new_instruments
-from controller.settings.listeners import advertised_url, http_warnings
-from controller.settings.load import Settings
+from controller.settings.listeners import advertised_url
+from controller.settings.load import Settings, security_warnings
 from controller.settings.reload import reloaded
 from controller.snapshots.scheduler import SnapshotScheduler
 from headgate.ledger.compacted import delete_compacted_segments
@@ -154,6 +153,8 @@ class Daemon:
         notifier = SystemdNotifier()
         self._ticked_at = asyncio.get_running_loop().time()
         store = open_store(settings.ledger.url)
+        for advice in security_warnings(settings):
+            log.warning("settings.insecure", advice=advice)
         async with AsyncExitStack() as stack:
             stack.enter_context(self._garbage)
             await stack.enter_async_context(self._peers)
@@ -162,8 +163,6 @@ class Daemon:
             await stack.enter_async_context(self._http)
             self.http_address = self._http.address
             self._cluster_status.url = advertised_url(settings.http, self.http_address, socket.gethostname())
-            for warning in http_warnings(settings.http):
-                log.warning("http.insecure", advice=warning)
             tasks = await stack.enter_async_context(asyncio.TaskGroup())
             ticking = tasks.create_task(self._tick(notifier), name="tick")
             try:

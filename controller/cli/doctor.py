@@ -20,25 +20,23 @@ from pathlib import Path
 from typing import Final
 
 from controller.cli.counted_ledger import counted_ledger
-from controller.cli.run import check_files, read_settings
+from controller.cli.run import read_settings
 from controller.connections.zookeeper import elections_root, zookeeper_credentials
 from controller.leadership.election import Connected, ElectionEvent, Refused
 from controller.leadership.zookeeper.elections import ZooKeeperElections
 from controller.local.machine import FREE_MEGABYTES
 from controller.process.file_systems import measured_folders
 from controller.process.logs import configure_logging
-from controller.settings.broker_files import broker_warnings
-from controller.settings.certificate_expiry import USES
-from controller.settings.listeners import http_warnings
-from controller.settings.load import LogSettings, Settings
-from controller.settings.zookeeper_problems import zookeeper_warnings
+from controller.settings.files import USES, check_files
+from controller.settings.load import LogSettings, Settings, security_warnings
 from drain.spark.java import find_java
 from headgate.cli.cluster import judgements as judge
 from headgate.cli.cluster.finding import Finding, ok, problem, warning
-from headgate.errors import ConfigError, HeadgateError, ObjectExistsError, TransportError
+from headgate.errors import ConfigError, TransportError
 from headgate.files.tls import certificate_expiry
 from headgate.protocol import messages as m
-from headgate.storage.object_store import Store, open_store
+from headgate.storage.object_store import open_store
+from headgate.storage.write_probe import write_problem
 from headgate.transport.broker_probe import read_broker_properties
 from headgate.transport.broker_tls import broker_tls
 from headgate.transport.loopback import host_port
@@ -57,12 +55,7 @@ async def daemon_findings(path: Path, timeout_seconds: float) -> list[Finding]:
     except ConfigError as error:
         return [problem("settings", str(error), f"correct it; then: headgate check-config {path}")]
     found = [ok("settings", f"{path} is valid, and so are the files that it names")]
-    warnings = (
-        *broker_warnings(settings.broker),
-        *http_warnings(settings.http),
-        *zookeeper_warnings(settings.zookeeper),
-    )
-    found += [warning("settings", each, "see docs/security.md") for each in warnings]
+    found += [warning("settings", each, "see docs/security.md") for each in security_warnings(settings)]
     found += _certificates(settings)
     found += _folders(settings)
     found += await asyncio.to_thread(_spark, settings)
@@ -179,37 +172,16 @@ async def _store(settings: Settings) -> list[Finding]:
     url = settings.ledger.url
     if _is_missing(measured_folders(settings).get("ledger")):
         return []  # The folder has a finding, and the probe would create it.
-    remedy = "check [ledger] url, the rights in the store, and its credentials in the environment of the daemon"
     try:
         async with asyncio.timeout(STORE_SECONDS):
-            return [await try_put_if_absent(open_store(url), url)]
-    except HeadgateError as error:
-        return [problem("put-if-absent", f"{url}: {error}", remedy)]
+            problem_found = await write_problem(open_store(url))
     except TimeoutError:
-        return [problem("put-if-absent", f"{url} did not answer within {STORE_SECONDS:g} s", remedy)]
+        problem_found = f"it did not answer within {STORE_SECONDS:g} s"
+    if problem_found is None:
+        return [ok("put-if-absent", f"{url} refuses to write an object twice")]
+    remedy = "check [ledger] url, the rights in the store, and its credentials in the environment of the daemon"
+    return [problem("put-if-absent", f"{url}: {problem_found}", remedy)]
 
 
 def _is_missing(folder: Path | None) -> bool:
     return folder is not None and not folder.is_dir()
-
-
-async def try_put_if_absent(store: Store, url: str) -> Finding:
-    """Write an object twice and delete it: the second time must be refused. Raises StoreError."""
-    path, first = f"doctor-probe-{secrets.token_hex(8)}", b"first"
-    try:
-        await store.create(path, first)
-        try:
-            await store.create(path, b"second")
-        except ObjectExistsError:
-            kept = await store.read(path) == first
-        else:
-            kept = False
-    finally:
-        await store.delete(path)
-    if not kept:
-        return problem(
-            "put-if-absent",
-            f"{url} let a second write replace an object",
-            "use a store that honors If-None-Match: two leaders could overwrite each other's chunks",
-        )
-    return ok("put-if-absent", f"{url} refuses to write an object twice")

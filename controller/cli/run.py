@@ -20,12 +20,8 @@ import click
 import structlog
 
 from controller.cli.context import DaemonContext, pass_daemon_context
-from controller.settings.broker_files import broker_warnings, check_broker_files
-from controller.settings.http_files import read_http_access
-from controller.settings.listeners import http_warnings
-from controller.settings.load import Settings, load_settings
-from controller.settings.zookeeper_files import check_zookeeper_files
-from controller.settings.zookeeper_problems import zookeeper_warnings
+from controller.settings.files import check_files
+from controller.settings.load import Settings, load_settings, security_warnings
 from headgate.cli.terminal.interrupted import InterruptedBySignalError
 from headgate.cli.terminal.machine_faults import machine_fault
 from headgate.cli.terminal.output import examples, json_option, print_json, print_table
@@ -55,13 +51,6 @@ def read_settings(path: Path) -> Settings:
         default_instance=instance_name(),
         credentials=None if credentials is None else Path(credentials),
     )
-
-
-def check_files(settings: Settings) -> None:
-    """Raise ConfigError if a file that a setting names is unusable."""
-    check_broker_files(settings.broker)
-    check_zookeeper_files(settings.zookeeper)
-    read_http_access(settings.http)
 
 
 async def run_daemon(daemon: Daemon, load_new_settings: Callable[[], Settings]) -> None:
@@ -159,11 +148,7 @@ def check_config(file: Path | None, config: Path | None, as_json: bool) -> None:
     assert path is not None, "exactly one of them"
     settings = read_settings(path)
     check_files(settings)
-    for warning in (
-        *broker_warnings(settings.broker),
-        *http_warnings(settings.http),
-        *zookeeper_warnings(settings.zookeeper),
-    ):
+    for warning in security_warnings(settings):
         click.echo(f"warning: {path}: {warning}", err=True)
     if as_json:
         print_json(settings)

@@ -18,7 +18,7 @@ import structlog
 from controller.devices.broker_drops import DROPPED_TOPIC, BrokerDrops
 from controller.devices.session_port import Delivery, DeviceSession
 from controller.leadership.session_secret import SessionSecret
-from controller.settings.broker_files import broker_warnings, read_broker_tls
+from controller.settings.files import read_broker_tls
 from controller.settings.load import Settings
 from headgate.protocol import messages as m
 from headgate.transport.broker_properties import LARGEST_PACKET_BYTES, BrokerProperties
@@ -88,8 +88,6 @@ class BrokerConnection:
         """
         self._secret = secret
         broker = self._settings.broker
-        for advice in broker_warnings(broker):
-            log.warning("broker.insecure", advice=advice)
         client_id = m.daemon_client_id(self._settings.cluster.name, instance)
         options = self._options(client_id, "daemon")
         transport = MqttTransport(**options, timing=daemon_timing(broker.ping_seconds))

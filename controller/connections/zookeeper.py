@@ -7,9 +7,8 @@ import structlog
 from controller.leadership.election import EventHandler
 from controller.leadership.zookeeper.connection import DigestUser, ZooKeeperCredentials
 from controller.leadership.zookeeper.elections import ZooKeeperElections
+from controller.settings.files import read_zookeeper_tls
 from controller.settings.load import Settings, ZooKeeperSettings
-from controller.settings.zookeeper_files import read_zookeeper_tls
-from controller.settings.zookeeper_problems import zookeeper_warnings
 from metrics import events
 from metrics.label_values import ZooKeeperState
 
@@ -41,8 +40,6 @@ class ZooKeeperSession:
     def elections(self, instance: str, on_event: EventHandler) -> ZooKeeperElections:
         """Return the elections of the cluster, not yet entered. Raises ConfigError if a file is unusable."""
         settings = self._settings
-        for warning in zookeeper_warnings(settings.zookeeper):
-            log.warning("zookeeper.insecure", advice=warning)
         self._elections = ZooKeeperElections(
             settings.zookeeper.hosts,
             root=elections_root(settings),

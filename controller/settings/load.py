@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from controller.settings.listeners import http_problems
+from controller.settings.listeners import http_problems, http_warnings
 from controller.settings.sections import (
     LEDGER_SCHEMES,
     AccessSettings,
@@ -42,7 +42,7 @@ from controller.settings.sections import (
     SubscriptionSettings,
     ZooKeeperSettings,
 )
-from controller.settings.zookeeper_problems import zookeeper_problems
+from controller.settings.zookeeper_problems import zookeeper_problems, zookeeper_warnings
 from drain.socket_path import own_socket, socket_path
 from drain.spark.master import conf_problem, engine_of, is_on_this_machine
 from drain.table_mapping import read_tables
@@ -50,7 +50,7 @@ from headgate.errors import ConfigError, InvalidNameError
 from headgate.files.named_file import with_located_files
 from headgate.protocol.messages import require_name
 from headgate.settings.setting_errors import explain
-from headgate.transport.tls_options import FILES, tls_option_problem
+from headgate.transport.tls_options import FILES, password_warning, tls_option_problem
 
 __all__ = [
     "AccessSettings",
@@ -75,6 +75,7 @@ __all__ = [
     "ledger_unreachable_from_executors",
     "load_settings",
     "parse_settings",
+    "security_warnings",
 ]
 
 
@@ -237,6 +238,14 @@ def _problems(settings: Settings) -> list[tuple[str, str]]:
             ),
         )
     return found
+
+
+def security_warnings(settings: Settings) -> list[str]:
+    """Return what is allowed and should not be: secrets that cross a network without TLS, and servers without users."""
+    broker = settings.broker
+    advice = password_warning(broker, broker.host, broker.password_file)
+    found = [] if advice is None else [f"$.broker.{advice}"]
+    return [*found, *http_warnings(settings.http), *zookeeper_warnings(settings.zookeeper)]
 
 
 def _scaling_problems(scaling: ScalingSettings) -> list[tuple[str, str]]:

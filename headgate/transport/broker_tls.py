@@ -11,10 +11,11 @@ import socket
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from headgate.files.tls import client_context
-from headgate.transport.tls_options import TlsOptions
+from headgate.transport.tls_options import TlsFiles, TlsOptions
 from headgate.transport.tls_socket import TlsSocket
 
 EXPIRED: Final = 10
@@ -50,18 +51,19 @@ def broker_tls(options: TlsOptions, host: str, prefix: str) -> BrokerTls | None:
     """
     if not options.tls:
         return None
-
-    def context() -> ssl.SSLContext:
-        return client_context(
-            prefix,
-            ca_file=options.ca_file,
-            certificate_file=options.certificate_file,
-            key_file=options.key_file,
-        )
-
     authorities = {} if options.ca_file is None else {"authorities": f"an authority in {options.ca_file}"}
     return BrokerTls(
-        context, options.server_name or host, has_certificate=options.certificate_file is not None, **authorities
+        partial(context_of, options, prefix),
+        options.server_name or host,
+        has_certificate=options.certificate_file is not None,
+        **authorities,
+    )
+
+
+def context_of(options: TlsFiles, prefix: str) -> ssl.SSLContext:
+    """Return a context with the files, as they are now. Raises ConfigError."""
+    return client_context(
+        prefix, ca_file=options.ca_file, certificate_file=options.certificate_file, key_file=options.key_file
     )
 
 

@@ -10,12 +10,8 @@ _SERVER_NAME = re.compile(r"(?=.{1,253}$)[\w:-]{1,63}(\.[\w:-]{1,63})*", re.ASCI
 """Names as in RFC 1035, and both kinds of addresses."""
 
 
-class TlsOptions(Protocol):
-    """A section with these settings; None: not set."""
-
-    @property
-    def tls(self) -> bool:
-        """Whether connections are encrypted."""
+class TlsFiles(Protocol):
+    """The files that a section names; None: not set."""
 
     @property
     def ca_file(self) -> str | None:
@@ -28,6 +24,14 @@ class TlsOptions(Protocol):
     @property
     def key_file(self) -> str | None:
         """The private key of that certificate."""
+
+
+class TlsOptions(TlsFiles, Protocol):
+    """A section with these settings; None: not set."""
+
+    @property
+    def tls(self) -> bool:
+        """Whether connections are encrypted."""
 
     @property
     def server_name(self) -> str | None:

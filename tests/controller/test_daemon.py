@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import socket
 import struct
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from controller.process.collection_pace import MAX_PROMOTIONS
 from controller.process.garbage_collection import NEVER
 from controller.settings.load import (
     AccessSettings,
+    BrokerSettings,
     DrainSettings,
     HttpSettings,
     IngestSettings,
@@ -31,7 +33,7 @@ from controller.settings.load import (
     Settings,
     ZooKeeperSettings,
 )
-from headgate.errors import ConfigError
+from headgate.errors import ConfigError, HeadgateError
 from headgate.ledger.ledger import Ledger
 from headgate.protocol import messages as m
 from headgate.storage.object_store import LocalStore
@@ -203,13 +205,20 @@ async def test_health_and_metrics_name_what_zookeeper_refuses(settings: Settings
     assert shown() == ("connected", 0)
 
 
-async def test_an_open_zookeeper_beyond_loopback_is_logged(settings: Settings) -> None:
-    daemon: Any = Daemon(settings.replace(zookeeper=ZooKeeperSettings(hosts="zk1:2181")))
+async def test_what_a_network_can_read_is_logged_at_the_start(tmp_path: Path, settings: Settings) -> None:
+    secret = write_secret(tmp_path / "secret", b"hush")
+    with socket.create_server(("127.0.0.1", 0)) as taken, structlog.testing.capture_logs() as logged:
+        open_settings = settings.replace(
+            zookeeper=ZooKeeperSettings(hosts="zk1:2181"),
+            broker=BrokerSettings(host="broker.example", username="u", password_file=str(secret)),
+            http=HttpSettings(port=taken.getsockname()[1]),
+        )
+        with pytest.raises(HeadgateError, match="cannot listen"):
+            await Daemon(open_settings).run(asyncio.Event())
 
-    with structlog.testing.capture_logs() as logged:
-        daemon._zookeeper.elections("a", lambda _: None)
-
-    assert [("zookeeper.insecure", "warning")] * 2 == [(line["event"], line["log_level"]) for line in logged]
+    warned = [line["advice"].partition(" is not set")[0] for line in logged if line["event"] == "settings.insecure"]
+    assert warned == ["$.broker.tls", "$.zookeeper.username", "$.zookeeper.tls"]
+    assert "hush" not in str(logged)
 
 
 def test_sighup_reads_the_files_of_zookeeper_or_changes_nothing(tmp_path: Path, settings: Settings) -> None:

@@ -40,28 +40,22 @@ def closed_port() -> int:
     return port
 
 
-async def test_put_if_absent_is_tried_and_the_probe_is_removed() -> None:
-    store = FakeStore()
-    found = await doctor.try_put_if_absent(store, "s3://bucket")
+@pytest.mark.parametrize(
+    ("store", "level", "text"),
+    [
+        (FakeStore(), "ok", "refuses to write an object twice"),
+        (OverwritingStore(), "problem", ": a second write replaced an object"),
+    ],
+    ids=["put-if-absent", "overwriting"],
+)
+async def test_put_if_absent_is_tried_and_the_probe_is_removed(
+    store: FakeStore, level: str, text: str, tmp_path: Path, ledger: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doctor, "open_store", lambda _: store)
+    (found,) = await doctor._store(settings_of(tmp_path))
 
-    assert (found.level, found.text) == ("ok", "s3://bucket refuses to write an object twice")
-    assert store.objects == {}
-
-
-async def test_a_store_that_replaces_objects_is_a_problem() -> None:
-    store = OverwritingStore()
-    found = await doctor.try_put_if_absent(store, "s3://bucket")
-
-    assert (found.level, found.text) == ("problem", "s3://bucket let a second write replace an object")
-    assert store.objects == {}
-
-
-async def test_the_probe_is_removed_although_its_outcome_was_unknown() -> None:
-    store = FakeStore()
-    store.fail_next("unknown_written")
-    with pytest.raises(Exception, match="unknown"):
-        await doctor.try_put_if_absent(store, "s3://bucket")
-
+    assert (found.check, found.level) == ("put-if-absent", level)
+    assert text in found.text
     assert store.objects == {}
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from controller.local.certificates import LocalCertificateAuthority
-from controller.settings.certificate_expiry import report_certificates
+from controller.settings.files import report_certificates
 from controller.settings.load import BrokerSettings, HttpSettings, LedgerSettings, Settings
 from headgate.errors import ConfigError
 from metrics import events

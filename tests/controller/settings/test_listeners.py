@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from controller.local.certificates import LocalCertificateAuthority
-from controller.settings.http_files import read_http_access, read_peer_tls
+from controller.settings.files import read_http_access, read_peer_tls
 from controller.settings.listeners import advertised_url, http_problems, http_warnings
 from controller.settings.load import HttpSettings, load_settings
 from headgate.errors import ConfigError

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import random
 from pathlib import Path
 
 import pytest
-import structlog
 
-from controller.connections.broker import BrokerConnection
-from controller.leadership.session_secret import SessionSecret
-from controller.settings.load import BrokerSettings, LedgerSettings, Settings, load_settings, parse_settings
+from controller.settings.load import load_settings, parse_settings
 from headgate.client.connection import Client
 from headgate.errors import ConfigError
 from headgate.log.event_log import LogEvent
 from headgate.settings.config import load_client_config
-from headgate.transport.reading_window import ReadingWindow
 from headgate.transport.tls_options import is_loopback, password_warning, tls_option_problem
-from tests.support.fakes.recording_observer import RecordingObserver
 from tests.support.samples.client_configs import client_config
 from tests.support.samples.secret_files import write_secret
 
@@ -133,18 +127,10 @@ def test_a_password_that_crosses_a_network_without_tls_is_worth_a_warning(
     assert not warns or host in (warning or "")
 
 
-def test_a_client_and_a_daemon_log_the_warning_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_client_logs_the_warning_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     secret = write_secret(tmp_path / "secret", b"hush")
     fields = {"username": "till", "password_file": str(secret)}
     Client.from_config(client_config(broker_host="broker.example", **fields), "consumer")
     events = [(record.msg.event, record.levelname) for record in caplog.records if isinstance(record.msg, LogEvent)]
     assert [("broker.insecure", "WARNING")] == events
     assert "hush" not in caplog.text
-
-    broker = BrokerSettings(host="broker.example", **fields)
-    settings = Settings(ledger=LedgerSettings(url=tmp_path.as_uri()), broker=broker)
-    with structlog.testing.capture_logs() as logged:
-        connection = BrokerConnection(settings, RecordingObserver(), random.Random(1))
-        connection.transport("a", SessionSecret(SessionSecret.new_digits()))
-        connection.device_session("session", lambda _: None, ReadingWindow(1))
-    assert ["broker.insecure"] == [line["event"] for line in logged]
