@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     )
     from headgate.model.entries import SubscriptionType, TopicPolicy
     from headgate.model.identifiers import Generation, Offset, SegmentId
-    from headgate.model.position_token import without_segments
     from headgate.settings.config import ClientConfig, load_client_config
     from headgate.views.backlogs import BacklogInfo, SegmentBacklogInfo
     from headgate.views.cluster import (
@@ -108,7 +107,6 @@ _EXPORTS = {
     ),
     "model.entries": ("SubscriptionType", "TopicPolicy"),
     "model.identifiers": ("Generation", "Offset", "SegmentId"),
-    "model.position_token": ("without_segments",),
     "views.backlogs": (
         "BacklogInfo",
         "SegmentBacklogInfo",
@@ -218,7 +216,6 @@ __all__ = [
     "load_client_config",
     "read_layout",
     "read_list_shards",
-    "without_segments",
 ]
 
 logging.getLogger(__name__).addHandler(logging.NullHandler())

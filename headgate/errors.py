@@ -116,8 +116,8 @@ class PositionOutOfRangeError(RequestRejectedError):
     """A position that a CHECKPOINT consumer stored itself does not exist: going on would skip records.
 
     The topic was deleted and created again, or a segment was pruned before it was read to its end. The
-    text names the topic, the segment and the records. Open a consumer without these positions, or
-    without those of the segment (`without_segments`).
+    text names the topic, the segment, the records, and the first ones that are kept. Open a consumer without
+    these positions, or one that continues behind what is gone (``behind="continue"``).
     """
 
 

@@ -30,7 +30,7 @@ import os
 import threading
 from collections.abc import Callable, Coroutine, Iterator
 from types import TracebackType
-from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar
+from typing import Any, Concatenate, Generic, Literal, ParamSpec, Protocol, Self, TypeVar
 
 from headgate.client import admin, consumer, producer
 from headgate.client.connection import DEFAULT_TIMEOUT_SECONDS, Client
@@ -304,6 +304,7 @@ class Consumer(_Facade[consumer.Consumer]):
         start: m.Start = "latest",
         order: Order | None = None,
         positions: str | None = None,
+        behind: Literal["error", "continue"] = "error",
         balance: Balance | None = None,
         capacity: float = 1.0,
         connect_timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
@@ -321,6 +322,7 @@ class Consumer(_Facade[consumer.Consumer]):
                 start=start,
                 order=order,
                 positions=positions,
+                behind=behind,
                 balance=balance,
                 capacity=capacity,
                 connect_timeout_seconds=connect_timeout_seconds,

@@ -372,7 +372,7 @@ class BlockedSegmentsChanged(Event, frozen=True):
 
 
 class LayoutChanged(Event, frozen=True):
-    """A segment was split or segments were merged, by a command or automatically."""
+    """A segment was split or rolled, or segments were merged, by a command or automatically."""
 
     kind: labels.LayoutChangeKind
     reason: labels.LayoutChangeReason
@@ -391,6 +391,13 @@ class SplitSuppressed(Event, frozen=True):
 @counted("segments_pruned", by="count")
 class SegmentsPruned(Event, frozen=True):
     """Segments that retention removed."""
+
+    count: int
+
+
+@counted("retention_dropped_records", by="count")
+class RecordsDropped(Event, frozen=True):
+    """Records that retention removed before a subscription had acknowledged them."""
 
     count: int
 

@@ -19,8 +19,8 @@ PollOutcome = Literal["drained", "waiting", "contradicted", "failed", "timed_out
 check exceeded its time limit; the previous check is still running although it was cancelled."""
 WeightChange = Literal["initial", "increased", "decreased"]
 StoreOperation = Literal["create", "read", "list", "delete"]
-LayoutChangeKind = Literal["split", "merge"]
-LayoutChangeReason = Literal["rate", "bytes", "size", "consumers", "quiet", "command"]
+LayoutChangeKind = Literal["split", "merge", "roll"]
+LayoutChangeReason = Literal["rate", "bytes", "size", "age", "consumers", "quiet", "command"]
 """``command``: a person or a program asked for it. The others are automatic."""
 SplitLimit = Literal["hot_key", "max_segments", "undrained_ancestors", "single_hash", "layout_full", "quota"]
 TransferReason = Literal["spread", "maintenance", "shutdown", "operator", "no_broker", "no_store"]

@@ -134,7 +134,9 @@ class SubscriptionRegistry:
     def after_entries(self, entries: Iterable[e.AnyEntry]) -> None:
         """Forward the effects of a command's ``entries``, which are already applied."""
         for entry in entries:
-            if isinstance(entry, e.SegmentSplit | e.SegmentsMerged | e.SegmentsPruned | e.LayoutExtended):
+            if isinstance(
+                entry, e.SegmentSplit | e.SegmentsMerged | e.SegmentRolled | e.SegmentsPruned | e.LayoutExtended
+            ):
                 topic = self._state.topics_by_id[entry.topic_id]
                 self._driver.charge(len(topic.layout.segments))
                 for subscription in topic.subscriptions.values():

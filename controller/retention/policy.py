@@ -1,15 +1,18 @@
-"""Decides which sealed segments of a topic are pruned now, and why the others are retained. Pure.
+"""Decides which segments of a topic are rolled and pruned now, and why the others are retained. Pure.
 
 1. Only sealed segments are pruned, ancestors first. A segment with a retained ancestor is retained,
-   so a parent that is missing from the layout was drained, as the gate assumes.
-2. A segment is retained for the retention time after it was sealed; without subscriptions, no
-   longer.
+   so a parent that is missing from the layout has nothing more for the gate to wait for.
+2. A sealed segment is due once it is older than the greatest age, or once the topic has its greatest size
+   without it. Without subscriptions it is then pruned.
 3. It is retained until every STREAM, QUEUE and untyped subscription has acknowledged all of it: it
    is drained, or the position is at the sealed end (the consumer left before a drain check).
 4. CHECKPOINT subscriptions retain a segment for a bounded time after it was sealed. (Pulsar's
    scalable topics: as long as the subscription exists.)
-5. A subscription that had no consumers for the subscription expiry retains nothing. It is reported,
-   because it loses its unread records.
+5. A subscription that had no consumers for the subscription expiry retains nothing, and none does if the topic
+   ignores subscriptions. Such a subscription loses its unread records, which is counted and reported.
+6. An active segment with records is rolled at an eighth of the greatest age, or of its share of the greatest size, so
+   that nothing is kept for much longer (Kafka and Pulsar roll segments and ledgers likewise). It is not while a
+   parent is due: then a subscription retains that, and another segment would free nothing.
 
 Times are ages that leaders lived through (shard.state.ledger_time): no step of a clock prunes
 anything.
@@ -22,27 +25,47 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import cache
 from types import MappingProxyType
+from typing import Final, Literal
 
-from headgate.model.entries import SubscriptionType
+from controller.settings.load import RetentionSettings
+from headgate.model.entries import SubscriptionType, TopicPolicy
 from headgate.model.layout import Layout, Segment, SegmentState
 from shard.state.subscription import Subscription
+from shard.state.topic import SegmentTail
 from shard.steps import Steps
 from shard.subscriptions.gate import tracks_acknowledgements
 
-KEEP_FOREVER = -1
+KEEP_FOREVER: Final = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetentionRules:
-    retention_ms: int
-    """Time after sealing; `KEEP_FOREVER`: nothing is pruned."""
+    max_age_ms: int
+    """Time after sealing; `KEEP_FOREVER`: no segment is too old."""
+    max_bytes: int = KEEP_FOREVER
+    """Bytes of keys and values of the topic; `KEEP_FOREVER`: no topic is too large."""
+    ignore_subscriptions: bool = False
     checkpoint_retention_ms: int
     subscription_expiry_ms: int
     """0: subscriptions do not expire."""
 
+    @property
+    def keeps_everything(self) -> bool:
+        return self.max_age_ms == self.max_bytes == KEEP_FOREVER
 
+
+PARTS: Final = 8
+"""An active segment is rolled at this part of the greatest age or size."""
+SHORTEST_ROLL_MS: Final = 5_000
 SEGMENTS_PER_COST = 8
 """Sealed segments of one subscription that are looked at for the cost of one unit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Roll:
+    segment: int
+    why: Literal["age", "size"]
+    detail: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +91,44 @@ def prune_basis(layout: Layout, subscriptions: Iterable[Subscription]) -> PruneB
     )
 
 
+def rules_for(policy: TopicPolicy, settings: RetentionSettings) -> RetentionRules:
+    """Return the rules of one topic: those of its policy, else those of the cluster."""
+    seconds = settings.max_age_seconds
+    age_ms = KEEP_FOREVER if seconds < 0 else int(seconds * 1000)
+    ignores = policy.ignore_subscriptions
+    return RetentionRules(
+        max_age_ms=age_ms if policy.max_age_ms is None else policy.max_age_ms,
+        max_bytes=settings.max_bytes if policy.max_bytes is None else policy.max_bytes,
+        ignore_subscriptions=settings.ignore_subscriptions if ignores is None else ignores,
+        checkpoint_retention_ms=int(settings.checkpoint_retention_seconds * 1000),
+        subscription_expiry_ms=int(settings.subscription_expiry_seconds * 1000),
+    )
+
+
+def decide_rolls(
+    layout: Layout, tails: Mapping[int, SegmentTail], rules: RetentionRules, age_ms: Callable[[int], int]
+) -> list[Roll]:
+    """Return which active segments are rolled now (rule 6)."""
+    rolls: list[Roll] = []
+    due = _due(layout, tails, rules, _sealed_ages(layout, age_ms))
+    part_bytes = rules.max_bytes // (PARTS * max(1, layout.active_count))
+    for segment in layout.active():
+        tail, age = tails[segment.segment_id], age_ms(segment.created_at_ms)
+        if not tail.next_offset or age < SHORTEST_ROLL_MS or any(parent in due for parent in segment.parents):
+            continue
+        if rules.max_age_ms != KEEP_FOREVER and age >= rules.max_age_ms // PARTS:
+            rolls.append(Roll(segment.segment_id, "age", f"{_seconds(age)} s old, of {_seconds(rules.max_age_ms)} s"))
+        elif rules.max_bytes != KEEP_FOREVER and tail.size_bytes >= part_bytes:
+            rolls.append(Roll(segment.segment_id, "size", f"{tail.size_bytes} bytes, of {rules.max_bytes}"))
+    return rolls
+
+
 def decide_pruning(
-    layout: Layout, subscriptions: Iterable[Subscription], rules: RetentionRules, age_ms: Callable[[int], int]
+    layout: Layout,
+    tails: Mapping[int, SegmentTail],
+    subscriptions: Iterable[Subscription],
+    rules: RetentionRules,
+    age_ms: Callable[[int], int],
 ) -> Steps[PruneDecision]:
     """Decide for the state that the steps find; see `prune_basis`. ``age_ms`` returns the age of a ledger time."""
     yield len(layout.segments)
@@ -78,19 +137,15 @@ def decide_pruning(
     for subscription in sorted(subscriptions, key=lambda subscription: subscription.name):
         if _is_abandoned(subscription, rules, age_ms):
             abandoned.append(subscription.name)
-        else:
+        elif not rules.ignore_subscriptions:
             retaining.append(subscription)
     # Ancestors have lower ids than their descendants.
-    age_of = cache(age_ms)  # Of few different times: an import seals thousands of segments at once.
-    sealed_ms = {
-        segment: _sealed_ms(known, age_of)
-        for segment, known in sorted(layout.segments.items())
-        if known.state is SegmentState.SEALED
-    }
-    if rules.retention_ms == KEEP_FOREVER:
+    sealed_ms = _sealed_ages(layout, age_ms)
+    if rules.keeps_everything:
         forever = dict.fromkeys(sealed_ms, "the topic has unlimited retention")
         return PruneDecision((), MappingProxyType(forever), tuple(abandoned))
-    kept = yield from _kept_for_subscriptions(layout, sealed_ms, retaining, rules)
+    due = _due(layout, tails, rules, sealed_ms)
+    kept = yield from _kept_for_subscriptions(layout, sealed_ms, due, retaining, rules)
     yield len(sealed_ms)
     pruned: dict[int, None] = {}
     """In order, ancestors first."""
@@ -101,8 +156,8 @@ def decide_pruning(
         ]
         if blocking:
             retained[segment] = f"its ancestors {', '.join(map(str, blocking))} are retained"
-        elif age < rules.retention_ms:
-            retained[segment] = f"sealed {_seconds(age)} s ago, retained for {_seconds(rules.retention_ms)} s"
+        elif segment not in due:
+            retained[segment] = _not_due(age, rules)
         elif segment in kept:
             retained[segment] = kept[segment]
         else:
@@ -110,12 +165,48 @@ def decide_pruning(
     return PruneDecision(tuple(pruned), MappingProxyType(retained), tuple(abandoned))
 
 
+def _sealed_ages(layout: Layout, age_ms: Callable[[int], int]) -> dict[int, int]:
+    """Return sealed segment → how long ago it was sealed, in ms; ancestors first."""
+    age_of = cache(age_ms)  # Of few different times: an import seals thousands of segments at once.
+    return {
+        segment: _sealed_ms(known, age_of)
+        for segment, known in sorted(layout.segments.items())
+        if known.state is SegmentState.SEALED
+    }
+
+
+def _due(
+    layout: Layout, tails: Mapping[int, SegmentTail], rules: RetentionRules, sealed_ms: Mapping[int, int]
+) -> set[int]:
+    """Return the sealed segments that are too old, or too much (rule 2)."""
+    by_size = rules.max_bytes != KEEP_FOREVER
+    left_bytes = sum(tails[segment].size_bytes for segment in layout.segments) if by_size else 0
+    due: set[int] = set()
+    for segment, age in sealed_ms.items():
+        size_bytes = tails[segment].size_bytes if by_size else 0
+        old = rules.max_age_ms != KEEP_FOREVER and age >= rules.max_age_ms
+        if old or (by_size and left_bytes - size_bytes >= rules.max_bytes):
+            due.add(segment)
+            left_bytes -= size_bytes
+    return due
+
+
+def _not_due(age_ms: int, rules: RetentionRules) -> str:
+    limits = [f"for {_seconds(rules.max_age_ms)} s"] * (rules.max_age_ms != KEEP_FOREVER)
+    limits += [f"while the topic has at most {rules.max_bytes} bytes"] * (rules.max_bytes != KEEP_FOREVER)
+    return f"sealed {_seconds(age_ms)} s ago, retained {', and '.join(limits)}"
+
+
 def _kept_for_subscriptions(
-    layout: Layout, sealed_ms: Mapping[int, int], retaining: Iterable[Subscription], rules: RetentionRules
+    layout: Layout,
+    sealed_ms: Mapping[int, int],
+    due: set[int],
+    retaining: Iterable[Subscription],
+    rules: RetentionRules,
 ) -> Steps[dict[int, str]]:
-    """Return the segments past their retention time that a subscription retains, and why: the first one by name."""
+    """Return the segments of ``due`` that a subscription retains, and why: the first one by name."""
     ends = {segment: layout.segments[segment].end_offset or 0 for segment in sealed_ms}
-    due = {segment for segment, age in sealed_ms.items() if age >= rules.retention_ms}
+    due = due.copy()
     kept: dict[int, str] = {}
     for subscription in retaining:
         yield 1 + len(due) // SEGMENTS_PER_COST

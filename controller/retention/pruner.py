@@ -1,4 +1,4 @@
-"""Prunes segments, periodically and on command, and deletes their data.
+"""Rolls and prunes segments periodically, prunes them on command, and deletes their data.
 
 `SegmentsPruned` removes segments from the layout and leaves tombstones, as does the deletion of a
 topic. After a delay, when no reader can still be reading them, their data is deleted from compacted
@@ -18,12 +18,13 @@ import structlog
 
 from controller.chunk_writer.group_commit import GroupCommit
 from controller.retention.policy import (
-    KEEP_FOREVER,
     SEGMENTS_PER_COST,
     PruneDecision,
     RetentionRules,
     decide_pruning,
+    decide_rolls,
     prune_basis,
+    rules_for,
 )
 from controller.settings.load import RetentionSettings
 from headgate.backoff import Backoff, BackoffSchedule
@@ -33,6 +34,7 @@ from headgate.protocol import messages as m
 from metrics import events
 from shard.requests.handlers import Answer, Decision, Registration, StepResult, Stepwise, handler
 from shard.requests.lookup import find_topic
+from shard.requests.topic_commands import MAX_SEGMENTS, roll_entry
 from shard.state.shard_state import ShardState
 from shard.state.topic import Topic
 from shard.steps import Steps, TakeSteps
@@ -86,8 +88,6 @@ class Pruner:
         self._now_ms = now_ms
         self._rng = rng
         self._interval_seconds = interval_seconds
-        self._reported_abandoned: set[int] = set()
-        """Ids of expired subscriptions that were logged."""
 
     async def run(self) -> None:
         schedule = BackoffSchedule(DELETION_BACKOFF, self._rng.random)
@@ -119,7 +119,8 @@ class Pruner:
         topic = find_topic(request.topic, self._state)
         if isinstance(topic, Refusal):
             return topic
-        pruning = yield from self._decide(topic.topic_id, 0)
+        rules = rules_for(e.TopicPolicy(max_age_ms=0, ignore_subscriptions=False), self.settings)
+        pruning = yield from self._decide(topic.topic_id, rules)
         if pruning is None:
             return Refusal("unavailable", f"topic {request.topic!r} was deleted at the same time: ask again")
         if request.token in self._state.commands:
@@ -134,24 +135,36 @@ class Pruner:
         """Prune every topic. Each is decided for itself."""
         for topic in list(self._state.topics.values()):
             yield 1
-            retention_ms = topic.policy.retention_ms
-            if retention_ms is None:
-                retention_ms = (
-                    KEEP_FOREVER if self.settings.retention_seconds < 0 else int(self.settings.retention_seconds * 1000)
-                )
-            if retention_ms == KEEP_FOREVER:
+            rules = rules_for(topic.policy, self.settings)
+            if rules.keeps_everything:
                 continue
-            pruning = yield from self._decide(topic.topic_id, retention_ms)
+            if topic.external is None:
+                yield len(topic.layout.segments)
+                self._roll(topic.topic_id, rules)
+            pruning = yield from self._decide(topic.topic_id, rules)
             if pruning is not None and pruning.segments:
                 self._report(topic, pruning)
                 self._apply_entries((e.SegmentsPruned(topic_id=topic.topic_id, segments=list(pruning.segments)),))
 
-    def _decide(self, topic_id: int, retention_ms: int) -> Steps[PruneDecision | None]:
+    def _roll(self, topic_id: int, rules: RetentionRules) -> None:
+        topic = self._state.topics_by_id.get(topic_id)
+        if topic is None:
+            return
+        for roll in decide_rolls(topic.layout, topic.tails, rules, self._age_ms):
+            if len(topic.layout.segments) >= MAX_SEGMENTS:
+                return
+            self._apply_entries((roll_entry(topic, roll.segment, roll.detail),))
+            self._observer.observe(events.LayoutChanged(kind="roll", reason=roll.why))
+            log.info(
+                "segment.rolled", shard=self._state.shard, topic=topic.name, segment=roll.segment, detail=roll.detail
+            )
+
+    def _decide(self, topic_id: int, rules: RetentionRules) -> Steps[PruneDecision | None]:
         """Return the decision for the state after the last step; None: the topic was deleted."""
         while (topic := self._state.topics_by_id.get(topic_id)) is not None:
             basis = prune_basis(topic.layout, topic.subscriptions.values())
             subscriptions = list(topic.subscriptions.values())
-            pruning = yield from decide_pruning(topic.layout, subscriptions, self._rules(retention_ms), self._age_ms)
+            pruning = yield from decide_pruning(topic.layout, topic.tails, subscriptions, rules, self._age_ms)
             # What is decided is applied without another step: thousands of segments fill a turn of their own.
             yield len(pruning.segments) * (1 + len(topic.subscriptions) // SEGMENTS_PER_COST)
             if topic_id in self._state.topics_by_id and basis == prune_basis(
@@ -161,16 +174,17 @@ class Pruner:
         return None
 
     def _report(self, topic: Topic, pruning: PruneDecision) -> None:
-        for name in pruning.abandoned:
-            subscription = topic.subscriptions[name]
-            if subscription.subscription_id not in self._reported_abandoned:
-                self._reported_abandoned.add(subscription.subscription_id)
+        ends = {segment: topic.tails[segment].next_offset for segment in pruning.segments}
+        for subscription in topic.subscriptions.values():
+            if dropped := subscription.unread_in(ends):
+                self._observer.observe(events.RecordsDropped(count=dropped))
                 log.warning(
-                    "subscription.abandoned",
+                    "subscription.records_dropped",
+                    shard=self._state.shard,
                     topic=topic.name,
-                    subscription=name,
+                    subscription=subscription.name,
+                    records=dropped,
                     unused_since_ms=subscription.unused_since_ms,
-                    detail="it loses its unread records; see retention.subscription_expiry_seconds",
                 )
         self._observer.observe(events.SegmentsPruned(count=len(pruning.segments)))
         log.info("segments.pruned", shard=self._state.shard, topic=topic.name, segments=list(pruning.segments))
@@ -204,13 +218,6 @@ class Pruner:
     def _overdue_seconds(self) -> float:
         oldest_ms = max((self._age_ms(tombstone.at_ms) for tombstone in self._state.tombstones.values()), default=0)
         return max(0.0, oldest_ms / 1000 - self.settings.delete_delay_seconds)
-
-    def _rules(self, retention_ms: int) -> RetentionRules:
-        return RetentionRules(
-            retention_ms=retention_ms,
-            checkpoint_retention_ms=int(self.settings.checkpoint_retention_seconds * 1000),
-            subscription_expiry_ms=int(self.settings.subscription_expiry_seconds * 1000),
-        )
 
     def _age_ms(self, since_ms: int) -> int:
         return self._state.time.age_ms(since_ms, self._now_ms())

@@ -174,6 +174,10 @@ class Autoscaler:
             for topic in self._state.topics.values()
             for segment in topic.layout.active()
         }
+        for topic in self._state.topics.values():
+            for segment in topic.layout.active():
+                if segment.rolled_since_ms is not None:
+                    self._sampler.roll(topic.topic_id, segment.parents, segment.segment_id)
         self._sampler.retain(active)
         self._reported = {
             (topic_id, segment, limit)

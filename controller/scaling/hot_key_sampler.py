@@ -6,13 +6,13 @@ Splitting cannot separate records of one hash. Samples start empty in each term.
    differs from chunk to chunk, so that one batch does not count for the whole.
 2. Only the newest `RETAINED_SAMPLES` samples of a segment count. Below `MIN_SAMPLES` the result is
    unknown.
-3. Samples of sealed segments are dropped.
+3. Samples of sealed segments are dropped, unless a child of the same range continues them.
 """
 
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from headgate.ledger.record_columns import RecordColumns
 from headgate.model.hashing import segment_hash
@@ -52,6 +52,13 @@ class HotKeySampler:
         if len(samples) < MIN_SAMPLES:
             return None
         return Counter(samples).most_common(1)[0][1] / len(samples)
+
+    def roll(self, topic_id: int, parents: Sequence[int], child: int) -> None:
+        """Count the samples of the sealed ``parents`` for ``child``, which has their range."""
+        for parent in parents:
+            if (samples := self._samples.pop((topic_id, parent), None)) is not None:
+                samples.extend(self._samples.get((topic_id, child), ()))
+                self._samples[topic_id, child] = samples
 
     def retain(self, segments: Collection[tuple[int, int]]) -> None:
         """Drop the samples of every (topic id, segment) that is not in ``segments``."""

@@ -8,7 +8,8 @@ would.
    threshold: the one furthest above first. Otherwise the busiest segment splits if consumers are
    without a segment and its load is worth it.
 3. A segment is judged one cool-down and one window after its creation, and one window after the
-   start of the term: producers that were disconnected send their backlog, which is not their rate.
+   start of the term: producers that were disconnected send their backlog, which is not their rate. A roll
+   changes no range, so it begins none of this again.
 4. A segment whose load without its hottest hash is below half a threshold does not split for its
    rate: one key stays in one segment.
 5. Two neighbors merge if their combined load in the busiest split window of the merge window is
@@ -109,7 +110,7 @@ def effective_settings(cluster: ScalingSettings, policy: TopicPolicy, first_segm
 def decide(topic: TopicLoad, settings: ScalingSettings, now_ms: int) -> ScalingDecision:
     """Return the change of ``topic`` at ``now_ms``, which is not before any time in its layout."""
     active = topic.layout.active()
-    changed_ms = max(segment.created_at_ms for segment in active)
+    changed_ms = max(segment.range_since_ms for segment in active)
     if now_ms - changed_ms < settings.topic_cooldown_seconds * 1000:
         return ScalingDecision()
     split: Split | None = None
@@ -149,7 +150,7 @@ def _split(
     topic: TopicLoad, active: list[Segment], settings: ScalingSettings, now_ms: int
 ) -> tuple[Split | None, tuple[SuppressedSplit, ...]]:
     wait_ms = max(settings.segment_cooldown_seconds * 1000, _window_ms(settings.split_window_seconds))
-    eligible = [segment for segment in active if now_ms - segment.created_at_ms >= wait_ms]
+    eligible = [segment for segment in active if now_ms - segment.range_since_ms >= wait_ms]
     suppressed: list[SuppressedSplit] = []
     for segment, why, detail in _overloaded(topic, eligible, settings) + _for_consumers(
         topic, active, eligible, settings
@@ -230,7 +231,7 @@ def _merge(topic: TopicLoad, active: list[Segment], settings: ScalingSettings, n
     quiet_ms = _window_ms(settings.merge_window_seconds)
     # A segment with two parents comes from a merge. One whose parents were pruned counts as split,
     # which is safer.
-    split_ms = max((segment.created_at_ms for segment in active if len(segment.parents) <= 1), default=0)
+    split_ms = max((segment.range_since_ms for segment in active if len(segment.parents) <= 1), default=0)
     if (
         len(active) <= settings.min_segments
         or now_ms - topic.term_started_at_ms < quiet_ms
@@ -244,7 +245,7 @@ def _merge(topic: TopicLoad, active: list[Segment], settings: ScalingSettings, n
     pairs = [
         (score, low.segment_id, high.segment_id)
         for low, high in pairwise(by_hash)
-        if now_ms - max(low.created_at_ms, high.created_at_ms) >= quiet_ms
+        if now_ms - max(low.range_since_ms, high.range_since_ms) >= quiet_ms
         and max(topic.segments[each.segment_id].undrained_generations for each in (low, high))
         < settings.max_undrained_depth
         and (score := _combined_load(topic, low, high, settings)) < ratio

@@ -390,12 +390,19 @@ class ScalingSettings(Section, frozen=True, kw_only=True):
 
 
 class RetentionSettings(Section, frozen=True, kw_only=True):
-    """``[retention]``: how long drained data is kept. SIGHUP applies changes at once."""
+    """``[retention]``: how much of each topic is kept. SIGHUP applies changes at once."""
 
-    retention_seconds: Annotated[float, Meta(ge=-1, le=3_153_600_000)] = -1.0
-    """A sealed segment is pruned this long after it was sealed, in seconds, once every STREAM and
-    QUEUE subscription has drained it and its ancestors are pruned. Default: -1, never, because
-    pruned data cannot be restored. A topic can override it."""
+    max_age_seconds: Annotated[float, Meta(ge=-1, le=3_153_600_000)] = -1.0
+    """Records older than this, in seconds, are deleted once every STREAM and QUEUE subscription has
+    acknowledged them. Whole segments are deleted, and active ones are rolled at an eighth of this age,
+    so records may stay an eighth longer. Default: -1, nothing is too old, because deleted records
+    cannot be restored. A topic can override this and the next two."""
+    max_bytes: Annotated[int, Meta(ge=-1, le=2**63 - 1)] = -1
+    """A topic that holds more bytes of keys and values loses its oldest ones, once they are
+    acknowledged, likewise by segments. Default: -1, no topic is too large."""
+    ignore_subscriptions: bool = False
+    """Delete also what subscriptions have not acknowledged. What each loses is counted
+    (`headgate subscription describe`). Default: off."""
     checkpoint_retention_seconds: Annotated[float, Meta(ge=0, le=3_153_600_000)] = 86_400.0
     """How long a sealed segment is kept for CHECKPOINT subscriptions, which acknowledge nothing, in
     seconds. Default: a day, far older than the checkpoint from which a program restarts."""

@@ -137,7 +137,9 @@ class Admin(ClusterRequests):
         auto_merge: bool | None = None,
         min_segments: int | None = None,
         max_segments: int | None = None,
-        retention_ms: int | None = None,
+        max_age_ms: int | None = None,
+        max_bytes: int | None = None,
+        ignore_subscriptions: bool | None = None,
         reset: Sequence[m.PolicyField] = (),
     ) -> TopicInfo:
         """Change which settings of the cluster ``topic`` overrides; returns the topic.
@@ -148,8 +150,9 @@ class Admin(ClusterRequests):
             auto_merge: whether quiet neighbors are merged automatically.
             min_segments: fewest active segments that automatic merges leave.
             max_segments: most active segments that automatic splits create.
-            retention_ms: how long a sealed segment is kept after every subscription has drained it;
-                -1: without limit.
+            max_age_ms: how long records are kept; -1: without limit.
+            max_bytes: how many bytes of keys and values are kept; -1: without limit.
+            ignore_subscriptions: whether records are deleted that subscriptions have not acknowledged.
             reset: fields that return to the cluster's settings. A field that is None and not in
                 ``reset`` is unchanged.
         """
@@ -162,7 +165,9 @@ class Admin(ClusterRequests):
             auto_merge=auto_merge,
             min_segments=min_segments,
             max_segments=max_segments,
-            retention_ms=retention_ms,
+            max_age_ms=max_age_ms,
+            max_bytes=max_bytes,
+            ignore_subscriptions=ignore_subscriptions,
             reset=list(reset),
         )
         return await self._change_topic(topic, request)

@@ -70,6 +70,8 @@ class Consumer:
         order: "strict": a segment waits for its ancestors; "none": it does not. None: "strict"
             for STREAM, "none" otherwise.
         positions: CHECKPOINT only: where to continue, as `positions` returned it.
+        behind: CHECKPOINT only: "error": `PositionOutOfRangeError` if retention has deleted records that
+            are not read; "continue": with the first records that are kept.
         balance: how to balance segments across the consumers of the subscription: by "count",
             or by "load" (traffic and backlog, damped). None: the subscription's current
             setting, initially "count".
@@ -96,6 +98,7 @@ class Consumer:
         start: m.Start = "latest",
         order: Order | None = None,
         positions: str | None = None,
+        behind: m.Behind = "error",
         balance: Balance | None = None,
         capacity: float = 1.0,
         connect_timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
@@ -105,7 +108,7 @@ class Consumer:
             raise ConfigError(
                 f"positions: only for type CHECKPOINT; the leader stores those of a {self._kind} subscription"
             )
-        options = ConsumerOptions(self._kind, start, order, balance, capacity, self._reads_source)
+        options = ConsumerOptions(self._kind, start, order, balance, capacity, self._reads_source, behind)
         self._lease = ClientLease(config, "consumer", with_store=not self._reads_source)
         self._client = self._lease.client
         self._connect_timeout_seconds = require_seconds("connect_timeout_seconds", connect_timeout_seconds)

@@ -33,10 +33,12 @@ class ConsumerOptions:
     capacity: float
     reads_source: bool
     """Whether it reads an external topic's source."""
+    behind: m.Behind
 
     def __post_init__(self) -> None:
         """Reject invalid values, and list the choices."""
         require_choice("start", self.start, get_args(m.Start))
+        require_choice("behind", self.behind, get_args(m.Behind))
         require_choice("order", self.order, (*get_args(Order), None))
         require_choice("balance", self.balance, (*get_args(Balance), None))
         if not 1 <= self.capacity * 100 <= m.MAX_CAPACITY_PERCENT:
@@ -147,6 +149,7 @@ class ConsumerRequests:
                 version=library_version(),
                 positions=[(int(segment), int(offset)) for segment, offset in own],
                 positions_topic_id=self.topic_id if own else None,
+                behind=options.behind,
             ),
             timeout_seconds,
         )

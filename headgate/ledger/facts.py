@@ -48,7 +48,7 @@ def facts_of(entry: e.AnyEntry, layout: Layout | None) -> list[dict[str, Any]]:
             return _import_facts(entry.topic_id, entry.segments, {})
         case e.LayoutExtended():
             return _import_facts(entry.topic_id, entry.created, entry.sealed)
-        case e.SegmentSplit():
+        case e.SegmentSplit() | e.SegmentRolled():
             return _seal_facts(entry.topic_id, (entry.segment,), (entry.end_offset,), layout)
         case e.SegmentsMerged():
             return _seal_facts(entry.topic_id, entry.segments, entry.end_offsets, layout)

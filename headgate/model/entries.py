@@ -232,8 +232,12 @@ class TopicPolicy(msgspec.Struct, frozen=True, kw_only=True):
     min_segments: int | None = None
     """None: the number the topic was created with."""
     max_segments: int | None = None
-    retention_ms: int | None = None
-    """How long a sealed segment is kept once drained; -1: without limit."""
+    max_age_ms: int | None = None
+    """How long records are kept; -1: without limit."""
+    max_bytes: int | None = None
+    """How many bytes of keys and values are kept; -1: without limit."""
+    ignore_subscriptions: bool | None = None
+    """Whether retention drops records that subscriptions have not acknowledged."""
 
 
 NO_POLICY = TopicPolicy()
@@ -260,6 +264,15 @@ class SegmentSplit(Entry, frozen=True, tag="segment_split"):
     reason: str = ""
 
 
+class SegmentRolled(Entry, frozen=True, tag="segment_rolled"):
+    """A segment was sealed at ``end_offset``, and one child of the same range was created, for the retention."""
+
+    topic_id: int
+    segment: int
+    end_offset: int
+    reason: str
+
+
 class SegmentsMerged(Entry, frozen=True, tag="segments_merged"):
     """Two neighbors were sealed at their end offsets and one child was created. Other fields as for a split."""
 
@@ -272,6 +285,8 @@ class SegmentsMerged(Entry, frozen=True, tag="segments_merged"):
 
 class SegmentsPruned(Entry, frozen=True, tag="segments_pruned"):
     """Sealed segments were removed from the layout after their retention, ancestors first. Their data is deleted next.
+
+    Subscriptions lose what they have not acknowledged there.
 
     ``token`` is empty if it was not a command.
     """
@@ -436,6 +451,7 @@ AnyEntry = (
     | TopicDeleted
     | TopicPolicySet
     | SegmentSplit
+    | SegmentRolled
     | SegmentsMerged
     | SegmentsPruned
     | DataDeleted

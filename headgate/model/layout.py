@@ -3,7 +3,8 @@
 Immutable: each change returns a layout with the next ``layout_epoch``. Segment ids are never reused.
 
 1. The active segments tile the 16-bit ring: every hash belongs to exactly one.
-2. A split seals one active segment and creates two children at its midpoint.
+2. A split seals one active segment and creates two children at its midpoint. A roll creates one child of the same
+   range, so that what the sealed segment holds can be pruned.
 3. A merge seals two active segments with adjacent ranges, siblings or not, and creates one child.
 4. A segment of a single hash cannot be split.
 5. Only a sealed segment without ancestors in the layout can be pruned. Its children lose it as a
@@ -54,6 +55,13 @@ class Segment(msgspec.Struct, frozen=True, gc=False):
     sealed_at_ms: int | None = None
     label: str | None = None
     """Its name at the source of an external topic."""
+    rolled_since_ms: int | None = None
+    """When the first of the segments was created that were rolled, one into the next, up to this one."""
+
+    @property
+    def range_since_ms(self) -> int:
+        """Since when one segment after the other has had this range."""
+        return self.created_at_ms if self.rolled_since_ms is None else self.rolled_since_ms
 
     @property
     def hash_range(self) -> str:
@@ -165,6 +173,15 @@ class Layout:
         """
         return self.changed([], [(first_id, second_id)], end_offsets.__getitem__, at_ms)
 
+    def roll(self, segment_id: int, end_offset: int, at_ms: int) -> Layout:
+        """Seal ``segment_id`` at ``end_offset`` and create one child of the same range.
+
+        Raises LayoutError: the segment is unknown or sealed.
+        """
+        draft = _Draft(dict(self.segments), self.next_segment_id, lambda _: end_offset, at_ms)
+        draft.roll(segment_id)
+        return Layout(self.layout_epoch + 1, draft.next_segment_id, draft.segments)
+
     def changed(
         self,
         splits: Sequence[int],
@@ -220,6 +237,12 @@ class _Draft:
             raise LayoutError(f"segment {segment_id} covers the single hash {parent.hash_range}: it cannot be split")
         middle = parent.first_hash + (parent.last_hash - parent.first_hash) // 2
         self._replace((segment_id,), (parent.first_hash, middle), (middle + 1, parent.last_hash))
+
+    def roll(self, segment_id: int) -> None:
+        parent = self._active_segment(segment_id, "roll")
+        self._replace((segment_id,), (parent.first_hash, parent.last_hash))
+        child = self.segments[self.next_segment_id - 1]
+        self.segments[child.segment_id] = replace(child, rolled_since_ms=parent.range_since_ms)
 
     def merge(self, first_id: int, second_id: int) -> None:
         first, second = self._active_segment(first_id, "merge"), self._active_segment(second_id, "merge")

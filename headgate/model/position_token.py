@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from binascii import Error as Base64Error
-from collections.abc import Iterable
 from typing import Final
 from zlib import crc32
 
@@ -58,17 +57,3 @@ def decode_positions(text: str) -> PositionToken:
         return msgspec.msgpack.decode(data, type=PositionToken)
     except (Base64Error, ValueError, msgspec.DecodeError) as error:
         raise ConfigError(f"{problem}, or not all of it: {error}") from None
-
-
-def without_segments(positions: str, segments: Iterable[int]) -> str:
-    """Return ``positions`` without those of ``segments``: a consumer begins them where its subscription begins.
-
-    For positions that a leader refused with PositionOutOfRangeError, after you have decided about the records that are
-    gone. Raises ConfigError if ``positions`` is not a text that `Consumer.positions` returned.
-    """
-    token, dropped = decode_positions(positions), set(segments)
-    return msgspec.structs.replace(
-        token,
-        positions={segment: offset for segment, offset in token.positions.items() if segment not in dropped},
-        held=[segment for segment in token.held if segment not in dropped],
-    ).encode()

@@ -31,7 +31,11 @@ MAX_CAPACITY_PERCENT = 1000
 """Limit for the capacity of one consumer. A program that can do more registers under several consumer names."""
 
 Start = Literal["earliest", "latest"]
-PolicyField = Literal["auto_split", "auto_merge", "min_segments", "max_segments", "retention_ms"]
+Behind = Literal["error", "continue"]
+"""What a consumer does if records that it has not read were deleted."""
+PolicyField = Literal[
+    "auto_split", "auto_merge", "min_segments", "max_segments", "max_age_ms", "max_bytes", "ignore_subscriptions"
+]
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 

@@ -18,6 +18,7 @@ from headgate.protocol.request_fields import (
     MAX_CAPACITY_PERCENT,
     MAX_CONFIRMED_SEGMENTS,
     MAX_HELD_SEGMENTS,
+    Behind,
     Checkpoint,
     ConsumerRequest,
     Epoch,
@@ -177,7 +178,8 @@ class RegisterConsumer(ReaderRequest, frozen=True, tag="register"):
     subscription this program joined before. If that one has been deleted, the registration is
     rejected and creates nothing. ``positions``, CHECKPOINT only: the (segment, next offset) pairs at
     which the consumer will read; one that the topic does not have is rejected as ``out_of_range``. So are positions of
-    another topic than ``positions_topic_id``.
+    another topic than ``positions_topic_id``. ``behind``: whether positions in pruned segments are rejected, or passed
+    over.
     ``host``, ``version``: where the program runs, and the version of its library, as it says; only shown.
     """
 
@@ -193,6 +195,7 @@ class RegisterConsumer(ReaderRequest, frozen=True, tag="register"):
     version: ProgramText = ""
     positions: Annotated[list[tuple[Natural, Natural]], Meta(max_length=MAX_HELD_SEGMENTS)] = []
     positions_topic_id: Natural | None = None
+    behind: Behind = "error"
 
     def __post_init__(self) -> None:
         if self.positions and self.subscription_type != SubscriptionType.CHECKPOINT:
@@ -319,7 +322,9 @@ class SetTopicPolicy(RequestBody, frozen=True, tag="set_topic_policy"):
     auto_merge: bool | None = None
     min_segments: SegmentCount | None = None
     max_segments: SegmentCount | None = None
-    retention_ms: Annotated[int, Meta(ge=-1, le=2**63 - 1)] | None = None
+    max_age_ms: Annotated[int, Meta(ge=-1, le=2**63 - 1)] | None = None
+    max_bytes: Annotated[int, Meta(ge=-1, le=2**63 - 1)] | None = None
+    ignore_subscriptions: bool | None = None
     reset: Annotated[list[PolicyField], Meta(max_length=16)] = []
 
 

@@ -110,6 +110,8 @@ class SubscriptionInfo(msgspec.Struct, frozen=True, kw_only=True):
     balance: Balance = "count"
     user: str = ANONYMOUS
     """Who created it."""
+    dropped_records: int = 0
+    """Records that retention deleted before this subscription had acknowledged them, since its creation."""
 
 
 class SegmentSeek(msgspec.Struct, frozen=True, kw_only=True):

@@ -108,11 +108,11 @@ def _add_layout_changes(metrics: MetricFactory) -> None:
     reasons = get_args(LayoutChangeReason)
     changes = metrics.counter(
         "layout_changes",
-        "Splits and merges, by kind and reason. command: not automatic.",
+        "Splits, merges and rolls, by kind and reason. command: not automatic.",
         kind=get_args(LayoutChangeKind),
         reason=reasons,
     )
     for reason in reasons:
-        changes.child("merge" if reason == "quiet" else "split", reason)
+        changes.child({"quiet": "merge", "age": "roll"}.get(reason, "split"), reason)
     changes.child("merge", "command")
     metrics.on(events.LayoutChanged, lambda event: changes.child(event.kind, event.reason).inc())

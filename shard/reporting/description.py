@@ -97,6 +97,7 @@ def describe(
         order=subscription.order,
         balance=subscription.balance,
         user=subscription.user,
+        dropped_records=subscription.dropped_records,
         seek_generation=subscription.seek_generation,
         consumers=consumers,
         segments=tuple(segments),

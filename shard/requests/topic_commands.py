@@ -86,6 +86,12 @@ def split_entry(
     )
 
 
+def roll_entry(topic: Topic, segment: int, reason: str) -> e.SegmentRolled:
+    """Return the entry that continues ``segment``, which is active, in a child of the same range."""
+    end_offset = topic.tails[segment].next_offset
+    return e.SegmentRolled(topic_id=topic.topic_id, segment=segment, end_offset=end_offset, reason=reason)
+
+
 def merge_segments(request: m.MergeSegments, state: ShardState) -> Decision | Refusal:
     """Merge two adjacent segments."""
     return _change(request, state, lambda topic: merge_entry(topic, *request.segments, token=request.token))

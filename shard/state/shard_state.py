@@ -130,7 +130,7 @@ class ShardState:
             case e.DataDeleted():
                 for segment in entry.segments:
                     self.tombstones.pop((entry.topic_id, segment), None)
-            case e.SegmentSplit() | e.SegmentsMerged():
+            case e.SegmentSplit() | e.SegmentsMerged() | e.SegmentRolled():
                 self._layout_changed(entry)
             case e.SegmentsPruned():
                 self._segments_pruned(entry)
@@ -219,15 +219,20 @@ class ShardState:
         self.deleted_members.add(topic.subscriptions.values(), self.at_ms)
         self._add_tombstones(topic, sorted(topic.layout.segments))
 
-    def _layout_changed(self, entry: e.SegmentSplit | e.SegmentsMerged) -> None:
+    def _layout_changed(self, entry: e.SegmentSplit | e.SegmentsMerged | e.SegmentRolled) -> None:
         topic = self.topics_by_id[entry.topic_id]
-        if isinstance(entry, e.SegmentSplit):
-            sealed: tuple[int, ...] = (entry.segment,)
-            self._replace_layout(topic, topic.layout.split(entry.segment, entry.end_offset, self.at_ms))
-        else:
-            sealed = entry.segments
-            ends = dict(zip(entry.segments, entry.end_offsets, strict=True))
-            self._replace_layout(topic, topic.layout.merge(*entry.segments, ends, self.at_ms))
+        sealed = entry.segments if isinstance(entry, e.SegmentsMerged) else (entry.segment,)
+        match entry:
+            case e.SegmentSplit():
+                layout = topic.layout.split(entry.segment, entry.end_offset, self.at_ms)
+            case e.SegmentRolled():
+                layout = topic.layout.roll(entry.segment, entry.end_offset, self.at_ms)
+                [child] = layout.segments[entry.segment].children
+                topic.tails[child] = SegmentTail(traffic=topic.tails[entry.segment].traffic)
+            case e.SegmentsMerged():
+                ends = dict(zip(entry.segments, entry.end_offsets, strict=True))
+                layout = topic.layout.merge(*entry.segments, ends, self.at_ms)
+        self._replace_layout(topic, layout)
         for segment in sealed:
             topic.tails[segment].traffic = Traffic()
         for segment in topic.layout.segments:
@@ -243,6 +248,7 @@ class ShardState:
 
     def _segments_pruned(self, entry: e.SegmentsPruned) -> None:
         topic = self.topics_by_id[entry.topic_id]
+        ends = {segment: topic.tails[segment].next_offset for segment in entry.segments}
         for segment in entry.segments:
             if topic.external is not None:
                 topic.external.prune(topic.layout.segments[segment])
@@ -250,7 +256,7 @@ class ShardState:
             del topic.tails[segment]
         self._replace_layout(topic, topic.layout.prune(entry.segments))
         for subscription in topic.subscriptions.values():
-            subscription.forget_segments(entry.segments)
+            subscription.forget_segments(ends)
         self._add_tombstones(topic, entry.segments)
 
     def _add_tombstones(self, topic: Topic, segments: Iterable[int]) -> None:

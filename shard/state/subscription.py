@@ -144,6 +144,8 @@ class Subscription:
     """Ledger time of the creation, the last seek or the last change of the order: no segment is blocked for longer."""
     user: str = ANONYMOUS
     """Who created it."""
+    dropped_records: int = 0
+    """Records that were pruned before it had acknowledged them; an estimate if key buckets had different progress."""
     _slices_by_generation: dict[int, SegmentSlice] = field(init=False, repr=False, compare=False)
     """Generation → the segment or bucket range that is held at it."""
     _held_ranges: set[BucketRange] = field(init=False, repr=False, compare=False)
@@ -288,9 +290,16 @@ class Subscription:
             case _:
                 assert_never(entry)
 
-    def forget_segments(self, segments: list[int]) -> None:
-        """Drop the state of pruned segments."""
-        forgotten = set(segments)
+    def unread_in(self, ends: Mapping[int, int]) -> int:
+        """Return how many records it has not acknowledged in segments that end where ``ends`` says."""
+        if self.type == e.SubscriptionType.CHECKPOINT:
+            return 0  # It acknowledges nothing.
+        return sum(self.unacknowledged_records(n, end).records for n, end in ends.items() if n not in self.drained)
+
+    def forget_segments(self, ends: Mapping[int, int]) -> None:
+        """Drop the state of pruned segments. ``ends``: segment → offset after its last record."""
+        self.dropped_records += self.unread_in(ends)
+        forgotten = set(ends)
         for held in self.held_in(forgotten):
             self._release(held)
         self.drained -= forgotten
@@ -303,7 +312,7 @@ class Subscription:
             self.progress_by_bucket,
         )
         for each in filter(None, by_segment):
-            for segment in segments:
+            for segment in ends:
                 each.pop(segment, None)
 
     def _forget_progress(self, segments: Collection[int]) -> None:

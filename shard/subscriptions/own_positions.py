@@ -5,7 +5,7 @@
    never reused, so another position is of another history (shard.requests.history finds most of them first).
 3. A pruned segment was read to its end. If the position is before it, the records in between are gone, and a
    consumer that continues would skip them in silence. The ends of the latest pruned segments are known; an older
-   position counts as one before the end.
+   position counts as one before the end. A consumer may ask to pass over such segments.
 4. Only its source knows where a segment of an external topic ends.
 
 A refusal needs a barrier, because a deposed leader does not know the newest ends. Kafka answers
@@ -17,9 +17,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from headgate.model.layout import Layout
 from headgate.protocol import messages as m
 from shard.state.topic_view import TopicView
 
+SHOWN_SEGMENTS: Final = 5
 _CAUSE: Final = "the ledger was restored from an older backup, or the topic was created again"
 
 
@@ -33,13 +35,15 @@ def own_positions_error(topic: TopicView, pruned_ends: Mapping[int, int], reques
     if topic.external is not None:
         return None
     for segment, position in sorted(request.positions):
-        reason = _position_error(topic, pruned_ends, segment, position)
+        reason = _position_error(topic, pruned_ends, segment, position, request.behind)
         if reason is not None:
             return reason
     return None
 
 
-def _position_error(topic: TopicView, pruned_ends: Mapping[int, int], segment: int, position: int) -> str | None:
+def _position_error(
+    topic: TopicView, pruned_ends: Mapping[int, int], segment: int, position: int, behind: m.Behind
+) -> str | None:
     tail, where = topic.tails.get(segment), f"segment {segment} of topic {topic.name!r}"
     if segment >= topic.layout.next_segment_id:
         return (
@@ -50,9 +54,16 @@ def _position_error(topic: TopicView, pruned_ends: Mapping[int, int], segment: i
         return f"{where} ends at {tail.next_offset}, before position {position}: {_CAUSE}; start without this position"
     if tail is not None or position == (end := pruned_ends.get(segment)):
         return None
+    if behind == "continue" and (end is None or position < end):
+        return None
     gone = f"{position} to {end - 1}" if end is not None and position < end else f"from {position} on"
     return (
-        f"{where} was pruned before it was read: its records {gone} are gone; raise "
-        f"retention.checkpoint_retention_seconds, and start without the position of segment {segment} "
-        "(headgate.without_segments)"
+        f"{where} was pruned before it was read: its records {gone} are gone, and {_first_kept(topic.layout)}; "
+        'continue there with behind="continue", and raise retention.checkpoint_retention_seconds'
     )
+
+
+def _first_kept(layout: Layout) -> str:
+    first = [str(segment) for segment, known in sorted(layout.segments.items()) if not known.parents]
+    more = ", …" if len(first) > SHOWN_SEGMENTS else ""
+    return f"the first kept ones begin at offset 0 of segment {', '.join(first[:SHOWN_SEGMENTS])}{more}"

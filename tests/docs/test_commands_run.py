@@ -83,6 +83,8 @@ RUN_BY = {
     "topic set": "system/test_one_node.py",
     "topic set --auto-merge": "system/test_one_node.py",
     "topic set --auto-split": "system/test_one_node.py",
+    "topic set --max-age": "system/test_one_node.py",
+    "topic set --max-bytes": "system/test_one_node.py",
 }
 """Command, alone and with each option → the test that runs it, because no document does."""
 

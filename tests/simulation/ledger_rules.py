@@ -53,7 +53,7 @@ _WRITTEN_AT = re.compile(rb'"written_at_ms":\s*(\d+)')
 class LedgerRules:
     """The rules of one run."""
 
-    retention_ms: int | None = None
+    max_age_ms: int | None = None
     """After how long segments are pruned; None: never without a command."""
     compaction_seconds: float = 0.0
     """How long a manifest exists before chunks that it covers are deleted."""
@@ -202,9 +202,9 @@ class LedgerRules:
 
     # Layouts
 
-    def _check_children(self, state: ShardState, entry: e.SegmentSplit | e.SegmentsMerged) -> None:
+    def _check_children(self, state: ShardState, entry: e.SegmentSplit | e.SegmentsMerged | e.SegmentRolled) -> None:
         topic = state.topics_by_id[entry.topic_id]
-        parents = [entry.segment] if isinstance(entry, e.SegmentSplit) else sorted(entry.segments)
+        parents = sorted(entry.segments) if isinstance(entry, e.SegmentsMerged) else [entry.segment]
         self._sealed.update({(entry.topic_id, parent): _now_seconds() for parent in parents})
         for child in topic.layout.segments[parents[0]].children:
             if sorted(topic.layout.segments[child].parents) != parents:
@@ -237,7 +237,7 @@ class LedgerRules:
             lived_ms = 1000 * (_now_seconds() - self._sealed.get((entry.topic_id, segment), math.inf))
             # A leader that was frozen writes a chunk that it began before, and prunes by what its clock says now.
             age_ms = max(state.at_ms - (sealed_at_ms or 0), lived_ms)
-            if self.retention_ms is None or age_ms < self.retention_ms:
+            if self.max_age_ms is None or age_ms < self.max_age_ms:
                 raise InvariantViolationError(
                     f"{topic.name}: segment {segment} was pruned {age_ms:.0f} ms after it was sealed"
                 )
@@ -415,6 +415,7 @@ _AFTER: Mapping[type, Callable[[LedgerRules, ShardState, Any], None]] = {
     e.SubscriptionCreated: LedgerRules._check_creation,
     e.SubscriptionSeek: LedgerRules._check_positions,
     e.SegmentSplit: LedgerRules._check_children,
+    e.SegmentRolled: LedgerRules._check_children,
     e.SegmentsMerged: LedgerRules._check_children,
     e.TopicImported: LedgerRules._check_external,
     e.LayoutExtended: LedgerRules._check_external,

@@ -309,7 +309,8 @@ BUGS = (
     Bug("A daemon that has lost the broker is only in doubt.", "controller.leadership.policy.readiness:readiness",
         lambda right, *args: "doubtful" if (found := right(*args)) == "no_broker" else found),
     # Retention and trimming
-    Bug("A segment is pruned before it is read.", "controller.retention.policy:decide_pruning", lambda right, layout, _, *rest: right(layout, (), *rest)),
+    Bug("A roll loses the end of the segment.", "shard.requests.topic_commands:roll_entry", lambda right, topic, *rest: with_fields(right(topic, *rest), end_offset=0)),
+    Bug("A segment is pruned before it is read.", "controller.retention.policy:decide_pruning", lambda right, layout, tails, _, *rest: right(layout, tails, (), *rest)),
     Bug("Chunks are deleted as soon as they are compacted.", f"{TRIM}:trim_point", with_arguments(delay_ms=0)),
     Bug("The first chunk of a term is deleted.", f"{TRIM}:deletable", with_arguments(term_start_chunks=())),
     # Clients and devices

@@ -203,12 +203,12 @@ async def test_a_seek_to_latest_moves_to_an_end_since_it_was_asked_for(
         refused("a seek to .* moved", check)
 
 
-@pytest.mark.parametrize(("retention_ms", "fits"), [(None, False), (5000, False), (4000, True)])
+@pytest.mark.parametrize(("max_age_ms", "fits"), [(None, False), (5000, False), (4000, True)])
 async def test_segments_are_pruned_after_their_retention(
-    ledger: CheckedLedger, retention_ms: float | None, fits: bool
+    ledger: CheckedLedger, max_age_ms: float | None, fits: bool
 ) -> None:
     ledger.read_parent()
-    ledger.checker.rules.retention_ms = retention_ms
+    ledger.checker.rules.max_age_ms = max_age_ms
     ledger.prune(ledger.orders, 0)
 
     if fits:
@@ -222,7 +222,7 @@ async def test_a_chunk_that_was_begun_long_ago_may_prune_what_is_old_enough_now(
     ledger: CheckedLedger, later_seconds: float, fits: bool
 ) -> None:
     ledger.read_parent()
-    ledger.checker.rules.retention_ms = 5000
+    ledger.checker.rules.max_age_ms = 5000
     ledger.prune(ledger.orders, 0)
     await asyncio.sleep(later_seconds)
 

@@ -75,7 +75,7 @@ AUTOMATIC_SCALING = ScalingSettings(
     topic_cooldown_seconds=5,
     merge_cooldown_seconds=20,
 )
-SHORT_RETENTION = RetentionSettings(retention_seconds=5, checkpoint_retention_seconds=5, delete_delay_seconds=5)
+SHORT_RETENTION = RetentionSettings(max_age_seconds=5, checkpoint_retention_seconds=5, delete_delay_seconds=5)
 """Clusters with odd seeds also split, merge and prune automatically."""
 MANUAL_ONLY = (ScalingSettings(), RetentionSettings())
 KINDS = {STREAM: "STREAM", QUEUE: "QUEUE", DELETED: "CHECKPOINT"}
@@ -154,7 +154,7 @@ class ClusterSimulation:
     def _rules(self) -> LedgerRules:
         clocks_differ = self.plan.kinds & {"power_failure", "clock_drift"}
         return LedgerRules(
-            retention_ms=1000 * self.retention.retention_seconds if self.plan.seed % 2 else None,
+            max_age_ms=1000 * self.retention.max_age_seconds if self.plan.seed % 2 else None,
             compaction_seconds=0.0 if clocks_differ else DELETE_SECONDS,
             revoke_seconds=(HURRIED if self.plan.scale.hurried else UNHURRIED).revoke_timeout_seconds,
             calm=self.plan.calm,

@@ -190,6 +190,26 @@ async def test_records_are_copied_exported_imported_and_drained_segments_pruned(
         }
 
 
+async def test_retention_deletes_what_is_too_old_and_counts_what_a_subscription_loses(node: Node):
+    await node.commands.succeed("topic", "create", "short")
+    limits = ("--max-age", "1s", "--max-bytes", "1GB", "--ignore-subscriptions", "on")
+    await node.commands.succeed("topic", "set", "short", *limits)
+    await node.commands.succeed("subscription", "create", "short", "late", "--from", "earliest")
+    await node.commands.succeed("produce", "short", "--key-field", "id", stdin=jsonl(EVENTS))
+
+    async def dropped() -> bool:
+        late = (await node.commands.succeed("subscription", "describe", "short", "late", "--json")).document()
+        return late["dropped_records"] == len(EVENTS)
+
+    await wait_until(dropped, "the segment of the records is rolled and pruned", 90)
+    await node.commands.succeed("topic", "set", "short", "--max-age", "none")
+    await node.commands.succeed("produce", "short", "--key-field", "id", stdin=jsonl(EVENTS))
+    described = await node.commands.succeed("topic", "describe", "short")
+
+    assert SENT == values(await node.consume("short", "late"))
+    assert "max-age none, max-bytes 1GB" in described.out
+
+
 async def test_settings_of_a_topic_and_order_and_start_of_a_subscription_are_changed(node: Node):
     await node.commands.succeed("topic", "create", "tuned")
     await node.commands.succeed("produce", "tuned", "--key-field", "id", stdin=jsonl(EVENTS))

@@ -202,6 +202,7 @@ def _totals(document: SubscriptionDocument) -> Html:
     if backlog.counted_by == "spark":
         counted = f"Spark counted {duration(max(0, now_ms - backlog.as_of_ms) / 1000)} ago"
     order, balance = document.subscription.order, document.subscription.balance
+    dropped = document.subscription.dropped_records
     return tiles(
         (
             "Type",
@@ -211,7 +212,8 @@ def _totals(document: SubscriptionDocument) -> Html:
         (
             "Backlog",
             "not tracked" if summary.outlook == "not_tracked" else count(summary.backlog_records),
-            "records" if oldest is None else f"records, the oldest {duration(oldest)} old",
+            ("records" if oldest is None else f"records, the oldest {duration(oldest)} old")
+            + (f"; {count(dropped)} dropped by retention" if dropped else ""),
         ),
         (
             "Stored",

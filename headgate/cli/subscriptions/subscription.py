@@ -149,6 +149,8 @@ def describe(context: CommandContext, topic: str, name: str, as_json: bool) -> N
         f"{described.subscription} of {described.topic}: {_type(described)}, order {described.order}"
         f"{', balanced by load' if by_load else ''}"
     )
+    if described.dropped_records:
+        click.echo(f"retention deleted {described.dropped_records} records that it had not acknowledged")
     print_table(
         (
             *("segment", "status", "acknowledged", "end", "unacknowledged"),

@@ -13,7 +13,10 @@ DEFAULT: Final = "default"
 """Resets a value to the cluster's setting."""
 _UNITS_MS: Final = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 _DURATION = re.compile(r"([0-9]{1,9})([smhdw])")
+_UNITS_BYTES: Final = {"": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+_BYTES = re.compile(r"([0-9]{1,15})(|kB|MB|GB|TB)")
 _FOREVER: Final = -1
+_WORDS: Final[dict[str, int | str]] = {"none": _FOREVER, DEFAULT: DEFAULT}
 MAX_SEGMENTS: Final = 1024
 
 
@@ -34,14 +37,30 @@ def count(value: str) -> int | str:
     return int(value)
 
 
-def retention(value: str) -> int | str:
+def max_age(value: str) -> int | str:
     """Return a duration in milliseconds, -1 for ``none``, or ``default``. Raises click.BadParameter."""
-    if value in ("none", DEFAULT):
-        return _FOREVER if value == "none" else DEFAULT
+    if value in _WORDS:
+        return _WORDS[value]
     parts = _DURATION.fullmatch(value)
     if parts is None:
         raise click.BadParameter(f"{value!r}: write a number and a unit (30s, 15m, 12h, 7d, 2w), none, or default")
     return int(parts[1]) * _UNITS_MS[parts[2]]
+
+
+def max_bytes(value: str) -> int | str:
+    """Return a number of bytes, -1 for ``none``, or ``default``. Raises click.BadParameter."""
+    if value in _WORDS:
+        return _WORDS[value]
+    parts = _BYTES.fullmatch(value)
+    if parts is None:
+        raise click.BadParameter(f"{value!r}: write a number and a unit (500MB, 10GB, 2TB), none, or default")
+    return int(parts[1]) * _UNITS_BYTES[parts[2]]
+
+
+def bytes_text(count: int) -> str:
+    """Format a number of bytes in the largest unit that divides it."""
+    unit = max((unit for unit in _UNITS_BYTES if count % _UNITS_BYTES[unit] == 0), key=_UNITS_BYTES.__getitem__)
+    return f"{count // _UNITS_BYTES[unit]}{unit}"
 
 
 def duration(milliseconds: int) -> str:
@@ -55,12 +74,19 @@ def duration(milliseconds: int) -> str:
 def policy_line(policy: TopicPolicy) -> str:
     """Format the values that a topic overrides like the options of `headgate topic set`; empty if there are none."""
     words = []
-    for option, value in (("auto-split", policy.auto_split), ("auto-merge", policy.auto_merge)):
+    switches = {
+        "auto-split": policy.auto_split,
+        "auto-merge": policy.auto_merge,
+        "ignore-subscriptions": policy.ignore_subscriptions,
+    }
+    for option, value in switches.items():
         if value is not None:
             words.append(f"{option} {'on' if value else 'off'}")
     for option, number in (("min-segments", policy.min_segments), ("max-segments", policy.max_segments)):
         if number is not None:
             words.append(f"{option} {number}")
-    if policy.retention_ms is not None:
-        words.append(f"retention {'none' if policy.retention_ms == _FOREVER else duration(policy.retention_ms)}")
+    if policy.max_age_ms is not None:
+        words.append(f"max-age {'none' if policy.max_age_ms == _FOREVER else duration(policy.max_age_ms)}")
+    if policy.max_bytes is not None:
+        words.append(f"max-bytes {'none' if policy.max_bytes == _FOREVER else bytes_text(policy.max_bytes)}")
     return f"policy: {', '.join(words)}" if words else ""

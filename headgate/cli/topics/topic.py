@@ -13,7 +13,7 @@ from headgate.cli.context import CommandContext, with_context
 from headgate.cli.terminal.output import examples, json_option, print_json, print_table
 from headgate.cli.terminal.rates import format_bytes
 from headgate.cli.topics.files import files
-from headgate.cli.topics.policy_format import DEFAULT, count, retention, switch
+from headgate.cli.topics.policy_format import DEFAULT, count, max_age, max_bytes, switch
 from headgate.cli.topics.segment_tree import draw_topic, import_lines
 from headgate.cli.topics.transfer import copy, export, import_records
 from headgate.protocol.request_fields import PolicyField
@@ -206,8 +206,9 @@ def merge(context: CommandContext, name: str, first: SegmentId, second: SegmentI
     epilog=examples(
         "headgate topic set orders --auto-split on --max-segments 16",
         "headgate topic set orders --auto-split on --auto-merge on",
-        "headgate topic set orders --retention 7d",
-        "headgate topic set orders --auto-split default --retention default",
+        "headgate topic set orders --max-age 7d --max-bytes 50GB",
+        "headgate topic set orders --max-age 1h --ignore-subscriptions on",
+        "headgate topic set orders --auto-split default --max-age default",
     ),
 )
 @click.argument("name", metavar="TOPIC", shell_complete=complete_topic)
@@ -216,10 +217,23 @@ def merge(context: CommandContext, name: str, first: SegmentId, second: SegmentI
 @click.option("--min-segments", type=count, metavar="N|default", help="Never merge below N active segments.")
 @click.option("--max-segments", type=count, metavar="N|default", help="Never split beyond N active segments.")
 @click.option(
-    "--retention",
-    type=retention,
+    "--max-age",
+    "max_age_ms",
+    type=max_age,
     metavar="7d|12h|none|default",
-    help="Keep a sealed segment at least this long (units s, m, h, d, w), and until it is drained. none: forever.",
+    help="Delete older records (units s, m, h, d, w) once they are acknowledged. none: keep all.",
+)
+@click.option(
+    "--max-bytes",
+    type=max_bytes,
+    metavar="50GB|none|default",
+    help="Delete the oldest records of a larger topic (units kB, MB, GB, TB) once they are acknowledged.",
+)
+@click.option(
+    "--ignore-subscriptions",
+    type=switch,
+    metavar="on|off|default",
+    help="Delete also records that subscriptions have not acknowledged; what each loses is counted.",
 )
 @json_option
 @with_context
@@ -228,8 +242,7 @@ def set_(context: CommandContext, name: str, as_json: bool, **given: Any) -> Non
 
     Options that are not given stay unchanged. "default" returns to the cluster's sections [scaling] and [retention].
     """
-    fields = {"retention": "retention_ms"}
-    named = {fields.get(option, option): value for option, value in given.items() if value is not None}
+    named = {option: value for option, value in given.items() if value is not None}
     if not named:
         raise click.UsageError("give at least one option to set")
     reset = [field for field in get_args(PolicyField) if named.get(field) == DEFAULT]

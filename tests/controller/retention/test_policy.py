@@ -7,9 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.retention.policy import PruneDecision, RetentionRules, decide_pruning
+from controller.retention.policy import PruneDecision, RetentionRules, decide_pruning, decide_rolls, rules_for
+from controller.settings.load import RetentionSettings
+from headgate.model.entries import TopicPolicy
 from headgate.model.layout import Layout
 from shard.state.subscription import Subscription
+from shard.state.topic import SegmentTail
 from shard.steps import complete
 from shard.subscriptions.gate import compute_gate
 
@@ -25,10 +28,90 @@ def subscription(kind: Any = "STREAM", *, drained: set[int] = frozenset(), **fie
     return Subscription(1, "t", 2, fields.pop("name", "s"), kind, order, drained=set(drained), **fields)
 
 
+def rules_of(**rules: int) -> RetentionRules:
+    fields = {"max_age_ms": HOUR, "checkpoint_retention_ms": 2 * HOUR, "subscription_expiry_ms": 0} | rules
+    return RetentionRules(**fields)
+
+
+def tails_of(layout: Layout, size_bytes: int = 100, records: int = 10) -> dict[int, SegmentTail]:
+    return {segment: SegmentTail(next_offset=records, size_bytes=size_bytes) for segment in layout.segments}
+
+
 def pruning(layout: Layout, *subscriptions: Subscription, now_ms: int = HOUR, **rules: int) -> PruneDecision:
-    fields = {"retention_ms": HOUR, "checkpoint_retention_ms": 2 * HOUR, "subscription_expiry_ms": 0} | rules
-    rules = RetentionRules(**fields)
-    return complete(decide_pruning(layout, subscriptions, rules, lambda since_ms: now_ms - since_ms))
+    steps = decide_pruning(
+        layout, tails_of(layout), subscriptions, rules_of(**rules), lambda since_ms: now_ms - since_ms
+    )
+    return complete(steps)
+
+
+@pytest.mark.parametrize(
+    ("max_bytes", "pruned"),
+    [(600, ()), (500, (0,)), (400, (0, 1)), (299, (0, 1, 2)), (0, (0, 1, 2, 4)), (-1, ())],
+)
+def test_a_topic_loses_its_oldest_segments_while_it_has_its_greatest_size_without_them(
+    max_bytes: int, pruned: tuple[int, ...]
+) -> None:
+    assert pruned == pruning(DEEP, max_age_ms=-1, max_bytes=max_bytes).segments
+
+
+def test_a_subscription_retains_what_is_too_much_unless_the_topic_ignores_subscriptions() -> None:
+    unread = subscription(positions={0: 9})
+
+    assert pruning(SPLIT, unread, max_age_ms=-1, max_bytes=0).segments == ()
+    assert pruning(SPLIT, unread, subscription("CHECKPOINT", name="c"), ignore_subscriptions=True).segments == (0,)
+    assert pruning(SPLIT, unread, max_age_ms=-1, max_bytes=1000).retained == {
+        0: "sealed 3600 s ago, retained while the topic has at most 1000 bytes"
+    }
+
+
+ROLLED = Layout.initial(2, 0).roll(0, 10, 1000)
+"""0 → 2; 1 and 2 are active."""
+
+
+@pytest.mark.parametrize(
+    ("rules", "now_ms", "rolled"),
+    [
+        ({}, 1000 + HOUR // 8, [(1, "age"), (2, "age")]),
+        ({}, HOUR // 8, [(1, "age")]),
+        ({}, 1000 + HOUR, [(1, "age")]),  # A subscription retains 0, so another segment would free nothing.
+        ({"max_age_ms": 0}, 4999, []),
+        ({"max_age_ms": -1, "max_bytes": 1600}, 7000, [(1, "size"), (2, "size")]),
+        ({"max_age_ms": -1, "max_bytes": 1601}, 7000, [(1, "size"), (2, "size")]),
+        ({"max_age_ms": -1, "max_bytes": 1616}, 7000, []),
+        ({"max_age_ms": -1, "max_bytes": 150}, 7000, [(1, "size")]),
+        ({"max_age_ms": -1}, 10**15, []),
+    ],
+)
+def test_an_active_segment_is_rolled_at_a_part_of_the_greatest_age_or_size(
+    rules: dict[str, int], now_ms: int, rolled: list[tuple[int, str]]
+) -> None:
+    rolls = decide_rolls(ROLLED, tails_of(ROLLED), rules_of(**rules), lambda since_ms: now_ms - since_ms)
+
+    assert rolled == [(roll.segment, roll.why) for roll in rolls]
+
+
+def test_an_empty_segment_is_not_rolled() -> None:
+    assert [] == decide_rolls(ROLLED, tails_of(ROLLED, records=0), rules_of(), lambda since_ms: HOUR - since_ms)
+
+
+@pytest.mark.parametrize(
+    ("policy", "settings", "expected"),
+    [
+        (TopicPolicy(), {}, (-1, -1, False)),
+        (TopicPolicy(), {"max_age_seconds": 1.5, "max_bytes": 7, "ignore_subscriptions": True}, (1500, 7, True)),
+        (
+            TopicPolicy(max_age_ms=-1, max_bytes=0, ignore_subscriptions=False),
+            {"max_age_seconds": 1.5, "max_bytes": 7, "ignore_subscriptions": True},
+            (-1, 0, False),
+        ),
+    ],
+)
+def test_a_topic_overrides_the_settings_of_the_cluster(
+    policy: TopicPolicy, settings: dict[str, Any], expected: tuple[int, int, bool]
+) -> None:
+    rules = rules_for(policy, RetentionSettings(**settings))
+
+    assert expected == (rules.max_age_ms, rules.max_bytes, rules.ignore_subscriptions)
 
 
 def test_a_drained_segment_is_pruned_after_its_retention() -> None:
@@ -41,7 +124,7 @@ def test_a_drained_segment_is_pruned_after_its_retention() -> None:
 
 def test_without_subscriptions_only_the_retention_time_counts() -> None:
     assert pruning(SPLIT).segments == (0,)
-    assert pruning(SPLIT, retention_ms=-1, now_ms=10**15).segments == (), "unlimited"
+    assert pruning(SPLIT, max_age_ms=-1, now_ms=10**15).segments == (), "unlimited"
 
 
 def test_active_segments_are_not_pruned() -> None:
@@ -189,9 +272,9 @@ def test_a_subscription_costs_a_unit_and_one_for_each_eight_segments_that_are_du
     layout = Layout.initial(segments, 0)
     for segment in range(segments):
         layout = layout.split(segment, 0, 0)
-    rules = RetentionRules(retention_ms=HOUR, checkpoint_retention_ms=HOUR, subscription_expiry_ms=0)
+    rules = rules_of(checkpoint_retention_ms=HOUR)
 
     def cost(*subscriptions: Subscription) -> int:
-        return sum(decide_pruning(layout, subscriptions, rules, lambda since_ms: HOUR - since_ms))
+        return sum(decide_pruning(layout, {}, subscriptions, rules, lambda since_ms: HOUR - since_ms))
 
     assert cost(subscription()) - cost() == 1 + extra

@@ -23,7 +23,7 @@ from tests.support.worlds.one_shard import BareClient, OneShard
 
 pytestmark = pytest.mark.looptime
 
-SOON = RetentionSettings(retention_seconds=60, checkpoint_retention_seconds=120, delete_delay_seconds=30)
+SOON = RetentionSettings(max_age_seconds=60, checkpoint_retention_seconds=120, delete_delay_seconds=30)
 
 
 CONSUMER = {"topic": "orders", "subscription": "s", "consumer": "c", "incarnation": 1}
@@ -88,14 +88,14 @@ async def test_pruning_is_off_by_default_and_a_topic_policy_enables_it() -> None
     async with _split_topic(shard) as (leader, client):
         await asyncio.sleep(200)
         assert _segments(leader) == [0, 1, 2]
-        await client.call(m.SetTopicPolicy, topic="orders", token="4", retention_ms=60_000)
+        await client.call(m.SetTopicPolicy, topic="orders", token="4", max_age_ms=60_000)
         await asyncio.sleep(11)
         assert _segments(leader) == [1, 2]
 
 
 async def test_nothing_is_pruned_or_deleted_because_the_clock_jumps() -> None:
     """The leader did not live through the retention time."""
-    shard = OneShard(retention=RetentionSettings(retention_seconds=2 * 3600, delete_delay_seconds=2 * 3600))
+    shard = OneShard(retention=RetentionSettings(max_age_seconds=2 * 3600, delete_delay_seconds=2 * 3600))
     async with _split_topic(shard) as (leader, client):
         await asyncio.sleep(1)
         shard.clock_ahead_ms = 8 * 86_400_000
@@ -109,7 +109,7 @@ async def test_nothing_is_pruned_or_deleted_because_the_clock_jumps() -> None:
 
 async def test_a_topic_policy_can_disable_pruning() -> None:
     shard = OneShard(retention=SOON)
-    async with _split_topic(shard, retention_ms=-1) as (leader, _):
+    async with _split_topic(shard, max_age_ms=-1) as (leader, _):
         await asyncio.sleep(200)
         assert _segments(leader) == [0, 1, 2]
 
@@ -193,7 +193,7 @@ async def test_a_deleted_topic_leaves_tombstones() -> None:
 
 async def test_data_is_deleted_only_after_the_pruning_is_durable() -> None:
     """Otherwise the next leader would not know of the pruning and would miss the data."""
-    shard = OneShard(retention=RetentionSettings(retention_seconds=10, delete_delay_seconds=0))
+    shard = OneShard(retention=RetentionSettings(max_age_seconds=10, delete_delay_seconds=0))
     shard.ingest = type(shard.ingest)(unreachable_seconds=900, write_timeout_seconds=900)
     async with _split_topic(shard) as (leader, _):
         attempts: list[int] = []
@@ -251,7 +251,7 @@ async def test_the_consumer_of_a_pruned_segment_gets_a_final_revocation() -> Non
 
 
 async def test_an_expired_subscription_retains_nothing() -> None:
-    shard = OneShard(retention=RetentionSettings(retention_seconds=10, subscription_expiry_seconds=100))
+    shard = OneShard(retention=RetentionSettings(max_age_seconds=10, subscription_expiry_seconds=100))
     with structlog.testing.capture_logs() as logged:
         async with _split_topic(shard) as (leader, client):
             await client.call(m.RegisterConsumer, **CONSUMER, subscription_type="STREAM", start="earliest")
@@ -261,8 +261,30 @@ async def test_an_expired_subscription_retains_nothing() -> None:
             await asyncio.sleep(30)
             assert _segments(leader) == [1, 2]
 
-    (event,) = [line for line in logged if line["event"] == "subscription.abandoned"]
-    assert event["subscription"] == "s"
+    (event,) = [line for line in logged if line["event"] == "subscription.records_dropped"]
+    assert (event["subscription"], event["records"]) == ("s", 1)
+
+
+async def test_an_active_segment_is_rolled_and_what_no_subscription_holds_is_pruned() -> None:
+    """No record is kept for longer than the greatest age and an eighth of it."""
+    shard = OneShard(retention=RetentionSettings(ignore_subscriptions=True))
+    async with shard.leader() as leader, shard.client() as client:
+        await client.call(m.CreateTopic, topic="orders", token="1")
+        await client.call(m.SetTopicPolicy, topic="orders", token="2", max_age_ms=160_000)
+        await client.call(m.RegisterConsumer, **CONSUMER, subscription_type="STREAM", start="earliest")
+        await client.call(m.ProduceBatch, topic="orders", records=[m.Record(b"k", b"v", 0)] * 3)
+        await asyncio.sleep(31)
+        assert [(1, (0,))] == [
+            (each.segment_id, each.parents) for each in leader.state.topics["orders"].layout.active()
+        ]
+        await asyncio.sleep(300)
+        answer = await client.call(m.DescribeSubscription, topic="orders", subscription="s")
+        reply = await client.call(m.ProduceBatch, topic="orders", records=[m.Record(b"k", b"v", 0)])
+
+        assert [1] == _segments(leader), "an empty segment is not rolled"
+        assert [(1, 0)] == [(each.segment, each.first_offset) for each in reply.placements]
+        assert 3 == answer.subscription.dropped_records
+        assert 3 == shard.registry.get_sample_value("headgate_retention_dropped_records_total")
 
 
 async def test_an_external_topic_is_pruned_without_tombstones() -> None:

@@ -32,10 +32,10 @@ def test_pipelining_devices_and_log_level_apply_at_once() -> None:
 
 def test_all_of_scaling_and_retention_applies_at_once() -> None:
     read = RUNNING.replace(
-        scaling=ScalingSettings(split=True, max_segments=8), retention=RetentionSettings(retention_seconds=60)
+        scaling=ScalingSettings(split=True, max_segments=8), retention=RetentionSettings(max_age_seconds=60)
     )
 
-    assert ("scaling.split", "scaling.max_segments", "retention.retention_seconds") == reloaded(RUNNING, read).applied
+    assert ("scaling.split", "scaling.max_segments", "retention.max_age_seconds") == reloaded(RUNNING, read).applied
     assert read == reloaded(RUNNING, read).settings
 
 

@@ -15,7 +15,7 @@ from headgate.client.consumer import Consumer
 from headgate.client.producer import Producer
 from headgate.errors import LedgerError, OtherHistoryError, PositionOutOfRangeError
 from headgate.ledger.paths import chunk_path
-from headgate.model.position_token import without_segments
+from headgate.protocol.messages import Behind
 from shard.state.shard_state import ShardState
 from shard.steps import complete_now
 from tests.support.fakes.object_store import FakeStore
@@ -116,29 +116,29 @@ async def test_positions_of_a_deleted_topic_are_refused_by_the_one_that_was_crea
             assert list(range(20)) == [(await anext(new)).offset for _ in range(20)]
 
 
-@pytest.mark.parametrize("read", [10, 60])
-async def test_a_segment_that_was_pruned_before_its_end_is_an_error_now_and_after_a_restart(read: int):
+@pytest.mark.parametrize(("read", "behind"), [(10, "error"), (60, "error"), (10, "continue")])
+async def test_a_segment_that_was_pruned_before_its_end_is_an_error_or_passed_over(read: int, behind: Behind):
+    """Now, and after a restart."""
     world = OneShard(retention=RetentionSettings(checkpoint_retention_seconds=0))
     point = {"subscription": "point", "type": "CHECKPOINT"}
     gone = "segment 0 of topic 'orders' was pruned before it was read: its records 10 to 59 are gone"
     async with world.leader(), Admin(client(world, "admin")) as admin, AsyncExitStack() as stack:
         await create(world, segments=1)
         await produce(world, 60)
-        old = await stack.enter_async_context(reader(world, "p", **point))
+        old = await stack.enter_async_context(reader(world, "p", **point, behind=behind))
         assert list(range(read)) == [(await anext(old)).offset for _ in range(read)]
         positions = old.positions
         await admin.split("orders", 0)
         assert (0,) == (await admin.prune_topic("orders")).segments
         await produce(world, 20, "again")
-        if read == 60:
+        if read == 60 or behind == "continue":
             assert 20 == len([await anext(old) for _ in range(20)])
         else:
             with pytest.raises(PositionOutOfRangeError, match=gone):
                 await asyncio.wait_for(read_all(old, 21), 60)
             with pytest.raises(PositionOutOfRangeError, match=gone):
                 await stack.enter_async_context(reader(world, "p", **point, positions=positions))
-            positions = without_segments(positions, [0])
-        async with reader(world, "p2", **point, positions=positions) as new:
+        async with reader(world, "p2", **point, positions=positions, behind="continue") as new:
             await old.__aexit__(None, None, None)
             assert 20 == len([await anext(new) for _ in range(20)])
         stack.pop_all()

@@ -49,6 +49,7 @@ def _sample_entries() -> list[tuple[e.Entry, Layout | None]]:
             None,
         ),
         (e.SegmentSplit(**TOPIC, segment=0, end_offset=5, token="x"), layout.split(0, 5, 0)),
+        (e.SegmentRolled(**TOPIC, segment=0, end_offset=5, reason="x"), layout.roll(0, 5, 0)),
         (
             e.SegmentsMerged(**TOPIC, segments=(0, 1), end_offsets=(5, 6), token="x"),
             layout.merge(0, 1, {0: 5, 1: 6}, 0),

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.errors import ConfigError
-from headgate.model.position_token import PositionToken, decode_positions, without_segments
+from headgate.model.position_token import PositionToken, decode_positions
 
 NUMBERS = st.integers(min_value=0, max_value=2**63 - 1)
 TOKEN = PositionToken("orders", 7, "5" * 32, {0: 60, 2**40: 2**62}, [0], [(42, 2**62 + 1)])
@@ -37,10 +37,3 @@ def test_every_part_and_every_other_character_is_noticed() -> None:
 def test_what_is_no_text_of_a_consumer_is_refused(given) -> None:
     with pytest.raises(ConfigError, match="positions"):
         decode_positions(given)
-
-
-def test_a_position_can_be_left_out() -> None:
-    left = decode_positions(without_segments(TOKEN.encode(), [0, 5]))
-
-    assert ({2**40: 2**62}, []) == (left.positions, left.held)
-    assert (TOKEN.topic_id, TOKEN.history) == (left.topic_id, left.history)

@@ -175,9 +175,9 @@ def _set(shard: CommandShard, token: str, **fields: Any) -> Any:
 
 def test_setting_a_policy_changes_only_the_given_fields(topic: CommandShard) -> None:
     topic.do(_set(topic, "p1", auto_split=True, max_segments=8))
-    reply = topic.do(_set(topic, "p2", retention_ms=1000, reset=["max_segments"]))
+    reply = topic.do(_set(topic, "p2", max_age_ms=1000, reset=["max_segments"]))
 
-    assert reply.topic.policy == e.TopicPolicy(auto_split=True, retention_ms=1000)
+    assert reply.topic.policy == e.TopicPolicy(auto_split=True, max_age_ms=1000)
     assert topic.state.topics["orders"].policy == reply.topic.policy
 
 

@@ -356,7 +356,7 @@ def test_automatic_splits_and_merges_of_external_topics_are_refused(split: Shard
     outcome = commands.set_topic_policy(request, split.state)
 
     assert isinstance(outcome, Refusal)
-    changed = msgspec.structs.replace(request, auto_split=None, retention_ms=5)
+    changed = msgspec.structs.replace(request, auto_split=None, max_age_ms=5)
     assert isinstance(commands.set_topic_policy(changed, split.state), Decision)
 
 

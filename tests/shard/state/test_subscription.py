@@ -138,7 +138,7 @@ def test_a_pruned_segment_leaves_no_state_behind() -> None:
     known.apply(acknowledged((0, 0, 5)), 0)
     known.apply(e.SegmentsDrained(**IDS, segments=[0], seek_generation=0), 0)
     known.apply(e.SegmentWeightsSet(**IDS, weights={0: 16}), 0)
-    known.forget_segments([0])
+    known.forget_segments({0: 0})
 
     assert {} == known.weights
     assert ({}, set(), {1, 2}) == (known.positions, known.drained, set(known.holdings))
@@ -215,7 +215,7 @@ def test_a_pruned_segment_leaves_no_bucket_state_behind() -> None:
     known = held()
     known.apply(e.SegmentGranted(**IDS, segment=3, consumer="bob", generation=4, first_bucket=0, end_bucket=8), 0)
     known.apply(acknowledged((3, 0, 5, 0, 8)), 0)
-    known.forget_segments([3])
+    known.forget_segments({3: 0})
 
     assert ({}, None) == (known.progress_by_bucket, known.held_at(3, 4))
     assert {0, 1, 2} == set(known.holdings)

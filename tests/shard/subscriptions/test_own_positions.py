@@ -12,11 +12,16 @@ from shard.subscriptions.own_positions import own_positions_error
 from tests.support.worlds.imported_topic import imported_topic
 
 PRUNED = "segment 0 of topic 'orders' was pruned before it was read:"
-REMEDY = "raise retention.checkpoint_retention_seconds, and start without the position of segment 0 (headgate.without_segments)"
+REMEDY = (
+    'and the first kept ones begin at offset 0 of segment 1, 2; continue there with behind="continue", and raise '
+    "retention.checkpoint_retention_seconds"
+)
 CAUSE = "the ledger was restored from an older backup, or the topic was created again"
 
 
-def registration(positions: list[tuple[int, int]], positions_topic_id: int | None = 1) -> m.RegisterConsumer:
+def registration(
+    positions: list[tuple[int, int]], positions_topic_id: int | None = 1, behind: m.Behind = "error"
+) -> m.RegisterConsumer:
     return m.RegisterConsumer(
         topic="orders",
         subscription="s",
@@ -25,6 +30,7 @@ def registration(positions: list[tuple[int, int]], positions_topic_id: int | Non
         subscription_type=e.SubscriptionType.CHECKPOINT,
         positions=positions,
         positions_topic_id=positions_topic_id,
+        behind=behind,
     )
 
 
@@ -56,8 +62,8 @@ def topic() -> Topic:
         ),
         ([(2, 1)], f"segment 2 of topic 'orders' ends at 0, before position 1: {CAUSE}; start without this position"),
         ([(0, 60)], None),
-        ([(0, 10)], f"{PRUNED} its records 10 to 59 are gone; {REMEDY}"),
-        ([(0, 900)], f"{PRUNED} its records from 900 on are gone; {REMEDY}"),
+        ([(0, 10)], f"{PRUNED} its records 10 to 59 are gone, {REMEDY}"),
+        ([(0, 900)], f"{PRUNED} its records from 900 on are gone, {REMEDY}"),
         ([(3, 0)], f"topic 'orders' never had segment 3, of position 0: {CAUSE}; start without this position"),
     ],
     ids=[
@@ -76,6 +82,12 @@ def topic() -> Topic:
 def test_a_position_exists_or_is_refused_with_the_end(positions, expected):
     found = topic()
     assert expected == own_positions_error(found, found.pruned_ends, registration(positions))
+
+
+@pytest.mark.parametrize(("positions", "refused"), [([(0, 10)], False), ([(0, 900)], True), ([(3, 0)], True)])
+def test_a_consumer_that_continues_passes_over_pruned_segments_only(positions: list[tuple[int, int]], refused: bool):
+    found = topic()
+    assert refused == bool(own_positions_error(found, found.pruned_ends, registration(positions, behind="continue")))
 
 
 def test_positions_of_an_external_topic_are_not_judged():

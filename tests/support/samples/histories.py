@@ -108,7 +108,9 @@ class History(RandomLedger):
             auto_merge=rng.choice((None, True, False)),
             min_segments=rng.choice((None, 2)),
             max_segments=rng.choice((None, 64)),
-            retention_ms=rng.choice((None, -1, 60_000)),
+            max_age_ms=rng.choice((None, -1, 60_000)),
+            max_bytes=rng.choice((None, -1, 10**9)),
+            ignore_subscriptions=rng.choice((None, True, False)),
         )
         topic_id = rng.choice(sorted(self.state.topics_by_id))
         self.add(e.TopicPolicySet(topic_id=topic_id, policy=policy, token=self.token()))

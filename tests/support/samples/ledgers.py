@@ -153,6 +153,10 @@ class WrittenLedger:
         end = self.state.topics_by_id[topic_id].tails[segment].next_offset
         self.add(e.SegmentSplit(topic_id=topic_id, segment=segment, end_offset=end, token=self.token()))
 
+    def roll(self, topic_id: int, segment: int) -> None:
+        end = self.state.topics_by_id[topic_id].tails[segment].next_offset
+        self.add(e.SegmentRolled(topic_id=topic_id, segment=segment, end_offset=end, reason="age"))
+
     def merge(self, topic_id: int, first: int, second: int) -> None:
         tails = self.state.topics_by_id[topic_id].tails
         ends = (tails[first].next_offset, tails[second].next_offset)
@@ -211,7 +215,7 @@ class RandomLedger(WrittenLedger):
         elif chance < 0.86 and topic.subscriptions:
             self._seek(topic_id)
         elif chance < 0.90 and len(active) < 6:
-            self.split(topic_id, self.rng.choice(active))
+            (self.split if self.rng.random() < 0.8 else self.roll)(topic_id, self.rng.choice(active))
         elif chance < 0.93:
             ordered = sorted(topic.layout.active(), key=lambda segment: segment.first_hash)
             if len(ordered) > 1:

@@ -3,12 +3,17 @@
 import pytest
 
 from headgate import TopicPolicy
-from headgate.cli.topics.policy_format import duration, policy_line, retention
+from headgate.cli.topics.policy_format import bytes_text, duration, max_age, max_bytes, policy_line
 
 
 @pytest.mark.parametrize("text", ["30s", "15m", "12h", "7d"])
 def test_a_duration_is_parsed_and_formatted_alike(text: str) -> None:
-    assert duration(retention(text)) == text
+    assert duration(max_age(text)) == text
+
+
+@pytest.mark.parametrize("text", ["0", "7", "500kB", "10GB", "3TB"])
+def test_a_number_of_bytes_is_parsed_and_formatted_alike(text: str) -> None:
+    assert bytes_text(max_bytes(text)).removesuffix("TB" * (text == "0")) == text
 
 
 @pytest.mark.parametrize(
@@ -19,7 +24,8 @@ def test_a_duration_is_formatted_in_the_largest_unit_that_divides_it(millisecond
 
 
 def test_a_policy_is_formatted_like_the_options_of_the_command() -> None:
-    policy = TopicPolicy(auto_split=True, auto_merge=False, max_segments=8, retention_ms=604_800_000)
+    policy = TopicPolicy(auto_split=True, auto_merge=False, max_segments=8, max_age_ms=604_800_000, max_bytes=5000)
 
-    assert policy_line(policy) == "policy: auto-split on, auto-merge off, max-segments 8, retention 7d"
-    assert policy_line(TopicPolicy(min_segments=2, retention_ms=-1)) == "policy: min-segments 2, retention none"
+    assert policy_line(policy) == "policy: auto-split on, auto-merge off, max-segments 8, max-age 7d, max-bytes 5kB"
+    policy = TopicPolicy(min_segments=2, max_age_ms=-1, max_bytes=-1, ignore_subscriptions=True)
+    assert policy_line(policy) == "policy: ignore-subscriptions on, min-segments 2, max-age none, max-bytes none"

@@ -43,13 +43,13 @@ def orders(cluster: FakeCluster) -> FakeCluster:
             ("set_topic_policy", "orders", {"auto_split": True, "auto_merge": False, "max_segments": 16}, []),
         ),
         (
-            ("topic", "set", "orders", "--retention", "7d", "--min-segments", "2"),
-            ("set_topic_policy", "orders", {"retention_ms": 604_800_000, "min_segments": 2}, []),
+            ("topic", "set", "orders", "--max-age", "7d", "--min-segments", "2"),
+            ("set_topic_policy", "orders", {"max_age_ms": 604_800_000, "min_segments": 2}, []),
         ),
-        (("topic", "set", "orders", "--retention", "none"), ("set_topic_policy", "orders", {"retention_ms": -1}, [])),
+        (("topic", "set", "orders", "--max-age", "none"), ("set_topic_policy", "orders", {"max_age_ms": -1}, [])),
         (
-            ("topic", "set", "orders", "--auto-split", "default", "--retention", "default"),
-            ("set_topic_policy", "orders", {}, ["auto_split", "retention_ms"]),
+            ("topic", "set", "orders", "--auto-split", "default", "--max-age", "default"),
+            ("set_topic_policy", "orders", {}, ["auto_split", "max_age_ms"]),
         ),
         (("topic", "delete", "orders", "--yes"), ("delete_topic", "orders", False)),
         (("topic", "delete", "orders", "--force", "-y"), ("delete_topic", "orders", True)),
@@ -261,7 +261,7 @@ def test_names_in_a_table_are_not_parsed_as_markup(invoke: Invoke, cluster: Fake
         ((), "give at least one option"),
         (("--auto-split", "yes"), "is not one of on, off, default"),
         (("--max-segments", "0"), "from 1 to 1024"),
-        (("--retention", "7"), "30s, 15m, 12h, 7d, 2w"),
+        (("--max-age", "7"), "30s, 15m, 12h, 7d, 2w"),
     ],
     ids=["nothing named", "switch", "count", "duration"],
 )
