@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
 from controller.settings.sections import HttpSettings
@@ -11,26 +12,25 @@ from headgate.transport.tls_options import is_loopback
 EVERY_ADDRESS: Final = ("0.0.0.0", "[::]")  # noqa: S104 - compared, not listened on
 
 
-def http_problems(http: HttpSettings) -> list[tuple[str, str]]:
-    """Return (field, problem) for settings that lack their partner, and for a server that everyone could read."""
-    found: list[tuple[str, str]] = []
+Problem = tuple[str, str]
+"""A setting (``section.field``), and what is wrong with it."""
+
+
+def http_problems(http: HttpSettings) -> Iterator[Problem]:
+    """Yield settings that lack their partner, and a server that everyone could read."""
     for present, absent in (("certificate_file", "key_file"), ("key_file", "certificate_file")):
         if getattr(http, present) is not None and getattr(http, absent) is None:
-            found.append((f"http.{absent}", f"{present} is set, and {absent} is not; set both, or neither"))
+            yield f"http.{absent}", f"{present} is set, and {absent} is not; set both, or neither"
     if http.client_ca_file is not None and http.certificate_file is None:
         problem = "is set, and certificate_file is not: without TLS, clients present no certificates"
-        found.append(("http.client_ca_file", f"{problem}; set certificate_file and key_file, or remove it"))
+        yield "http.client_ca_file", f"{problem}; set certificate_file and key_file, or remove it"
     if not is_loopback(http.host) and http.tokens_file is None and http.client_ca_file is None:
         problem = (
             f"is not set, and http.host {http.host!r} is not loopback: every machine that reaches port {http.port} "
-            "could read status, backlogs and metrics"
+            "could read status, backlogs and metrics; make a token with `headgate http token NAME --file FILE` and "
+            "name FILE here, set client_ca_file, or listen on loopback"
         )
-        remedy = (
-            "make a token with `headgate http token NAME --file FILE` and name FILE here, set client_ca_file, "
-            "or listen on loopback"
-        )
-        found.append(("http.tokens_file", f"{problem}; {remedy}"))
-    return found
+        yield "http.tokens_file", problem
 
 
 def http_warnings(http: HttpSettings) -> list[str]:

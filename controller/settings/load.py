@@ -13,13 +13,14 @@ Rules:
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, Self
 from urllib.parse import urlsplit
 
 import msgspec
 
-from controller.settings.listeners import http_problems, http_warnings
+from controller.settings.listeners import Problem, http_problems, http_warnings
 from controller.settings.sections import (
     LEDGER_SCHEMES,
     AccessSettings,
@@ -209,35 +210,33 @@ def parse_settings(text: str, source: str) -> Settings:
     return settings
 
 
-def _problems(settings: Settings) -> list[tuple[str, str]]:
-    """Return (field, problem) for everything that the types do not check."""
-    drain, subscriptions = settings.drain, settings.subscriptions
-    found = _name_problems(settings)
-    found += zookeeper_problems(settings.zookeeper)
+def _problems(settings: Settings) -> Iterator[Problem]:
+    """Yield everything that the types do not check."""
+    yield from _name_problems(settings)
+    yield from zookeeper_problems(settings.zookeeper)
     if problem := _ledger_problem(settings.ledger.url):
-        found.append(("ledger.url", problem))
-    found += _drain_problems(drain)
-    found += http_problems(settings.http)
-    if settings.broker.password_file is not None and settings.broker.username is None:
-        found.append(
-            ("broker.username", "password_file is set, but username is not; MQTT requires a user name with a password")
+        yield "ledger.url", problem
+    yield from _drain_problems(settings.drain)
+    yield from http_problems(settings.http)
+    broker = settings.broker
+    if broker.password_file is not None and broker.username is None:
+        problem = "password_file is set, but username is not; MQTT requires a user name with a password"
+        yield "broker.username", problem
+    if broker.password_file == "":
+        yield "broker.password_file", "is empty; name a file, or remove the setting"
+    if (tls_problem := tls_option_problem(broker)) is not None:
+        yield f"broker.{tls_problem[0]}", tls_problem[1]
+    yield from _scaling_problems(settings.scaling)
+    heartbeat_seconds, grace_seconds = (
+        settings.subscriptions.heartbeat_interval_seconds,
+        settings.subscriptions.grace_seconds,
+    )
+    if heartbeat_seconds * 3 > grace_seconds:
+        problem = (
+            f"{heartbeat_seconds:g} is more than a third of grace_seconds {grace_seconds:g}: consumers would be "
+            "evicted after one lost heartbeat"
         )
-    if settings.broker.password_file == "":
-        found.append(("broker.password_file", "is empty; name a file, or remove the setting"))
-    if (tls_problem := tls_option_problem(settings.broker)) is not None:
-        found.append((f"broker.{tls_problem[0]}", tls_problem[1]))
-    found += _scaling_problems(settings.scaling)
-    if subscriptions.heartbeat_interval_seconds * 3 > subscriptions.grace_seconds:
-        found.append(
-            (
-                "subscriptions.heartbeat_interval_seconds",
-                (
-                    f"{subscriptions.heartbeat_interval_seconds:g} is more than a third of grace_seconds "
-                    f"{subscriptions.grace_seconds:g}: consumers would be evicted after one lost heartbeat"
-                ),
-            ),
-        )
-    return found
+        yield "subscriptions.heartbeat_interval_seconds", problem
 
 
 def security_warnings(settings: Settings) -> list[str]:
@@ -248,49 +247,40 @@ def security_warnings(settings: Settings) -> list[str]:
     return [*found, *http_warnings(settings.http), *zookeeper_warnings(settings.zookeeper)]
 
 
-def _scaling_problems(scaling: ScalingSettings) -> list[tuple[str, str]]:
-    found: list[tuple[str, str]] = []
+def _scaling_problems(scaling: ScalingSettings) -> Iterator[Problem]:
     if scaling.min_segments > scaling.max_segments:
-        problem = f"{scaling.min_segments} is above max_segments {scaling.max_segments}"
-        found.append(("scaling.min_segments", problem))
+        yield "scaling.min_segments", f"{scaling.min_segments} is above max_segments {scaling.max_segments}"
     if scaling.merge_window_seconds < scaling.split_window_seconds:
         problem = (
             f"{scaling.merge_window_seconds:g} is below split_window_seconds {scaling.split_window_seconds:g}: "
             "idle segments must be observed for at least one split window"
         )
-        found.append(("scaling.merge_window_seconds", problem))
-    return found
+        yield "scaling.merge_window_seconds", problem
 
 
-def _drain_problems(drain: DrainSettings) -> list[tuple[str, str]]:
-    found: list[tuple[str, str]] = []
+def _drain_problems(drain: DrainSettings) -> Iterator[Problem]:
     try:
         if drain.socket is not None:
             socket_path(drain.socket)
         elif not drain.spawn and drain.results is None:
-            found.append(
-                ("drain.socket", "is not set; with spawn = false, name the one on which the Spark process listens")
-            )
+            yield "drain.socket", "is not set; with spawn = false, name the one on which the Spark process listens"
     except ConfigError as error:
-        found.append(("drain.socket", str(error)))
+        yield "drain.socket", str(error)
     try:
         engine_of(drain.master)
     except ConfigError as error:
-        found.append(("drain.master", str(error)))
+        yield "drain.master", str(error)
     if drain.results is not None and (problem := _ledger_problem(drain.results)):
-        found.append(("drain.results", problem))
+        yield "drain.results", problem
     if drain.results is not None and drain.external is not None:
         problem = "excludes drain.results: where results are polled, no process reads tables; remove one of the two"
-        found.append(("drain.external", problem))
-    found += [("drain.spark_conf", problem) for name in drain.spark_conf if (problem := conf_problem(name))]
+        yield "drain.external", problem
+    for name in drain.spark_conf:
+        if problem := conf_problem(name):
+            yield "drain.spark_conf", problem
     if drain.poll_min_seconds > drain.poll_max_seconds:
-        found.append(
-            (
-                "drain.poll_min_seconds",
-                f"{drain.poll_min_seconds:g} is above poll_max_seconds {drain.poll_max_seconds:g}",
-            ),
-        )
-    return found
+        problem = f"{drain.poll_min_seconds:g} is above poll_max_seconds {drain.poll_max_seconds:g}"
+        yield "drain.poll_min_seconds", problem
 
 
 def ledger_unreachable_from_executors(settings: Settings) -> bool:
@@ -298,22 +288,18 @@ def ledger_unreachable_from_executors(settings: Settings) -> bool:
     return urlsplit(settings.ledger.url).scheme == "file" and not is_on_this_machine(settings.drain.master)
 
 
-def _name_problems(settings: Settings) -> list[tuple[str, str]]:
-    found: list[tuple[str, str]] = []
+def _name_problems(settings: Settings) -> Iterator[Problem]:
     named = [
         (f"metrics.backlog_topics[{at}]", "topic", name) for at, name in enumerate(settings.metrics.backlog_topics)
     ]
-    for field, kind, name in (
-        *named,
-        ("cluster.name", "cluster", settings.cluster.name),
-        ("instance.name", "instance", settings.instance.name),
-    ):
-        if name or field != "instance.name":
-            try:
-                require_name(kind, name)
-            except InvalidNameError as error:
-                found.append((field, str(error)))
-    return found
+    named.append(("cluster.name", "cluster", settings.cluster.name))
+    if settings.instance.name:
+        named.append(("instance.name", "instance", settings.instance.name))
+    for field, kind, name in named:
+        try:
+            require_name(kind, name)
+        except InvalidNameError as error:
+            yield field, str(error)
 
 
 def _ledger_problem(url: str) -> str | None:

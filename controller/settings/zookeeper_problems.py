@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
+from controller.settings.listeners import Problem
 from controller.settings.sections import ZooKeeperSettings
 from headgate.settings.arguments import is_port
 from headgate.transport.tls_options import FILES, is_loopback
@@ -13,17 +15,16 @@ _USERNAME = re.compile(r"[!-9;-~]+")
 _PARTNERS = (("certificate_file", "key_file"), ("username", "password_file"))
 
 
-def zookeeper_problems(zookeeper: ZooKeeperSettings) -> list[tuple[str, str]]:
-    """Return (field, problem) for everything that the types do not check."""
-    found = _partner_problems(zookeeper)
+def zookeeper_problems(zookeeper: ZooKeeperSettings) -> Iterator[Problem]:
+    """Yield everything that the types do not check."""
+    yield from _partner_problems(zookeeper)
     if problem := _hosts_problem(zookeeper.hosts):
-        found.append(("zookeeper.hosts", problem))
+        yield "zookeeper.hosts", problem
     if zookeeper.username is not None and not _USERNAME.fullmatch(zookeeper.username):
-        problem = (
-            f"{zookeeper.username!r} is not a user of ZooKeeper; use ASCII letters and signs, but no space and no :"
+        yield (
+            "zookeeper.username",
+            f"{zookeeper.username!r} is not a user of ZooKeeper; use ASCII letters and signs, but no space and no :",
         )
-        found.append(("zookeeper.username", problem))
-    return found
 
 
 def zookeeper_warnings(zookeeper: ZooKeeperSettings) -> list[str]:
@@ -43,21 +44,16 @@ def zookeeper_warnings(zookeeper: ZooKeeperSettings) -> list[str]:
     return found
 
 
-def _partner_problems(zookeeper: ZooKeeperSettings) -> list[tuple[str, str]]:
-    """Return (field, problem) for each setting that is set without the one that it needs."""
-    found: list[tuple[str, str]] = []
+def _partner_problems(zookeeper: ZooKeeperSettings) -> Iterator[Problem]:
+    """Yield each setting that is set without the one that it needs."""
     for pair in _PARTNERS:
         absent = [name for name in pair if getattr(zookeeper, name) is None]
         if len(absent) == 1:
             (present,) = set(pair) - set(absent)
-            found.append((f"zookeeper.{absent[0]}", f"{present} is set, and {absent[0]} is not; set both, or neither"))
-    if not zookeeper.tls:
-        found += [
-            ("zookeeper.tls", f"{name} is set, and tls is not; set tls = true, or remove {name}")
-            for name in FILES
-            if getattr(zookeeper, name) is not None
-        ]
-    return found
+            yield f"zookeeper.{absent[0]}", f"{present} is set, and {absent[0]} is not; set both, or neither"
+    for name in () if zookeeper.tls else FILES:
+        if getattr(zookeeper, name) is not None:
+            yield "zookeeper.tls", f"{name} is set, and tls is not; set tls = true, or remove {name}"
 
 
 def _hosts_problem(hosts: str) -> str | None:

@@ -53,7 +53,7 @@ def test_a_server_that_everyone_could_read_or_a_file_without_its_partner_is_refu
     ],
 )
 def test_other_servers_are_accepted(settings: dict[str, object]) -> None:
-    assert http_problems(HttpSettings(**settings)) == []
+    assert list(http_problems(HttpSettings(**settings))) == []
 
 
 @pytest.mark.parametrize(
