@@ -6,7 +6,7 @@ a value that is unknown. A screen reader says the newest, the lowest and the hig
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Final
@@ -29,6 +29,9 @@ class _Chart:
     unit: str
     value: Callable[[HistorySample], float | None]
     text: Callable[[float | None], str]
+
+    def shown(self, sample: HistorySample) -> str:
+        return self.text(self.value(sample))
 
 
 def _count(value: float | None) -> str:
@@ -116,9 +119,8 @@ def _span(history: Sequence[HistorySample]) -> str:
 
 
 def _table(history: Sequence[HistorySample]) -> Html:
-    columns = (Column("time"), *(Column(f"{each.name.lower()}", number=True) for each in _CHARTS))
-    rows: Iterable[Sequence[object]] = (
-        (time_of_day(each.at_ms), *(chart.text(chart.value(each)) for chart in _CHARTS))
-        for each in reversed(history[-TABLE_ROWS:])
+    columns: tuple[Column[HistorySample], ...] = (
+        Column("time", lambda each: time_of_day(each.at_ms)),
+        *(Column(each.name.lower(), each.shown, number=True) for each in _CHARTS),
     )
-    return table("Rates over time, the newest first", columns, rows)
+    return table("Rates over time, the newest first", columns, history[: -TABLE_ROWS - 1 : -1])

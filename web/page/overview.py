@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Final
 from urllib.parse import urlencode
 
@@ -11,8 +12,8 @@ from web.api.overview import Overview, ordered_topics
 from web.page.charts import charts
 from web.page.markup import Html, element
 from web.page.shell import Page, sources
-from web.page.tables import Column, badge, link, part, table, tiles
-from web.page.units import UNKNOWN, age_seconds, count, duration, plural, rate, size
+from web.page.tables import Column, badge, blocked_badge, blocked_tile, link, part, table, tiles
+from web.page.units import UNKNOWN, count, plural, rate, size
 
 BUSIEST: Final = 50
 """Topics on the overview."""
@@ -32,20 +33,6 @@ ALERTS: Final = {
     "descriptors": "HeadgateDescriptorsShort",
 }
 """Component → the entry of the runbook that says what to do."""
-
-TOPIC_COLUMNS: Final = (
-    Column("topic"),
-    Column("stored", number=True),
-    Column("activity", minor=True),
-    Column("backlog", number=True),
-    Column("blocked", number=True),
-    Column("segments", number=True),
-    Column("consumers", number=True, minor=True),
-    Column("subscriptions", number=True, minor=True),
-    Column("records", number=True, minor=True),
-    Column("size", number=True, minor=True),
-    Column("leader", minor=True),
-)
 
 
 def overview_page(overview: Overview, runbook_url: str | None) -> Page:
@@ -87,7 +74,7 @@ def topics_page(page: TopicPage, contains: str, after: str) -> Page:
         query = urlencode({"contains": contains, "after": page.next})
         following = element("p", element("a", "Next page", href=f"/topics?{query}", rel="next"))
     first = element("p", link("First page", "topics")) if after else None
-    rows = table("Topics by name", TOPIC_COLUMNS, _rows(page.topics)) if page.topics else element("p", "No such topic.")
+    rows = _topic_table("Topics by name", page.topics) if page.topics else element("p", "No such topic.")
     return Page(
         title="All topics",
         as_of_ms=page.as_of_ms,
@@ -101,18 +88,12 @@ def topics_page(page: TopicPage, contains: str, after: str) -> Page:
 
 def _totals(cluster: ClusterDocument) -> Html:
     totals = cluster.totals
-    blocked, grace = totals.blocked_segments, totals.disconnected_consumers
+    grace = totals.disconnected_consumers
     return tiles(
         ("Stored", rate(totals.stored_per_second), "records, mean of 30 s"),
         ("Acknowledged", rate(totals.acknowledged_per_second), "all subscriptions, by Spark"),
         ("Backlog", count(totals.backlog_records), "records, all subscriptions"),
-        (
-            "Blocked",
-            count(blocked),
-            f"segments, longest for {duration(age_seconds(totals.blocked_since_ms, cluster.as_of_ms))}"
-            if blocked
-            else "nothing waits",
-        ),
+        blocked_tile(totals.blocked_segments, totals.blocked_since_ms, cluster.as_of_ms),
         (
             "Segments",
             f"{count(totals.active_segments)} active",
@@ -161,28 +142,32 @@ def _busiest(topics: Sequence[TopicSummary]) -> Iterable[Html]:
         yield element("p", "No topics yet. Create one: ", element("code", "headgate topic create orders --segments 4"))
         return
     shown = ordered_topics(topics, "activity")[:BUSIEST]
-    yield table("Topics, the busiest first", TOPIC_COLUMNS, _rows(shown))
+    yield _topic_table("Topics, the busiest first", shown)
     rest = len(topics) - len(shown)
     yield element("p", link("All topics by name", "topics"), f", {count(rest)} more than here" if rest else None)
 
 
-def _rows(topics: Sequence[TopicSummary]) -> Iterable[Sequence[object]]:
+def _topic_table(caption: str, topics: Sequence[TopicSummary]) -> Html:
     highest = max((each.stored_per_second or 0.0 for each in topics), default=0.0)
-    for each in topics:
-        sealed = f" + {count(each.sealed_segments)} sealed" if each.sealed_segments else ""
-        yield (
-            link(each.topic, "topics", each.topic),
-            "external" if each.external else rate(each.stored_per_second),
-            _bar(each.stored_per_second or 0.0, highest),
-            count(each.backlog_records) if each.subscriptions else UNKNOWN,
-            element("span", count(each.blocked_segments), class_="badge blocked") if each.blocked_segments else "0",
-            f"{count(each.active_segments)}{sealed}",
-            count(each.connected_consumers),
-            count(each.subscriptions),
-            count(each.records),
-            size(each.size_bytes),
-            each.daemon,
-        )
+    columns: tuple[Column[TopicSummary], ...] = (
+        Column("topic", lambda each: link(each.topic, "topics", each.topic)),
+        Column("stored", lambda each: "external" if each.external else rate(each.stored_per_second), number=True),
+        Column("activity", lambda each: _bar(each.stored_per_second or 0.0, highest), minor=True),
+        Column("backlog", lambda each: count(each.backlog_records) if each.subscriptions else UNKNOWN, number=True),
+        Column("blocked", lambda each: blocked_badge(each.blocked_segments), number=True),
+        Column("segments", _segments, number=True),
+        Column("consumers", lambda each: count(each.connected_consumers), number=True, minor=True),
+        Column("subscriptions", lambda each: count(each.subscriptions), number=True, minor=True),
+        Column("records", lambda each: count(each.records), number=True, minor=True),
+        Column("size", lambda each: size(each.size_bytes), number=True, minor=True),
+        Column("leader", lambda each: each.daemon, minor=True),
+    )
+    return table(caption, columns, topics)
+
+
+def _segments(topic: TopicSummary) -> str:
+    sealed = f" + {count(topic.sealed_segments)} sealed" if topic.sealed_segments else ""
+    return f"{count(topic.active_segments)}{sealed}"
 
 
 def _bar(value: float, highest: float) -> Html:
@@ -199,30 +184,27 @@ def _bar(value: float, highest: float) -> Html:
 
 
 def _daemons(daemons: Iterable[DaemonDocument]) -> Html:
-    columns = (
-        Column("daemon"),
-        Column("state"),
-        Column("leads shards"),
-        Column("Spark"),
-        Column("ZooKeeper", minor=True),
-        Column("broker", minor=True),
-        Column("store", minor=True),
-        Column("version", minor=True),
+    columns: tuple[Column[DaemonDocument], ...] = (
+        Column("daemon", lambda each: _daemon_link(each.daemon, each.url)),
+        Column("state", lambda each: badge(each.state)),
+        Column("leads shards", _led),
+        Column("Spark", partial(_component, "drain")),
+        Column("ZooKeeper", partial(_component, "zookeeper"), minor=True),
+        Column("broker", partial(_component, "broker"), minor=True),
+        Column("store", partial(_component, "store"), minor=True),
+        Column("version", lambda each: each.version or "?", minor=True),
     )
-    return table("Daemons", columns, map(_daemon_row, daemons))
+    return table("Daemons", columns, daemons)
 
 
-def _daemon_row(daemon: DaemonDocument) -> Sequence[object]:
-    states = {each.component: each.state for each in daemon.components}
+def _component(name: str, daemon: DaemonDocument) -> Html | str:
+    return next((badge(each.state) for each in daemon.components if each.component == name), "?")
+
+
+def _led(daemon: DaemonDocument) -> str:
     led = [each for each in daemon.shards if each.role == "leading"]
     terms = ", ".join(f"{each.shard} (term {each.leader_epoch})" for each in led)
-    return (
-        _daemon_link(daemon.daemon, daemon.url),
-        badge(daemon.state),
-        (terms or ("?" if daemon.state == "unreachable" else "none, on standby")) + _spread(daemon),
-        *(badge(states[name]) if name in states else "?" for name in ("drain", "zookeeper", "broker", "store")),
-        daemon.version or "?",
-    )
+    return (terms or ("?" if daemon.state == "unreachable" else "none, on standby")) + _spread(daemon)
 
 
 def _spread(daemon: DaemonDocument) -> str:

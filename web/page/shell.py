@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from operator import itemgetter
 from urllib.parse import quote
 
 from web.page.markup import Html, element, markup
@@ -71,14 +72,15 @@ def as_of(page: Page) -> Html:
 
 def sources(*rows: tuple[str, str, str, str]) -> Html:
     """Return where values come from: (value, path of the API, metric, command) each."""
-    columns = (Column("value"), Column("API"), Column("metric"), Column("command"))
-    cells = (
-        (value, element("a", path, href=path), element("code", metric), element("code", command))
-        for value, path, metric, command in rows
+    columns: tuple[Column[tuple[str, str, str, str]], ...] = (
+        Column("value", itemgetter(0)),
+        Column("API", lambda row: element("a", row[1], href=row[1])),
+        Column("metric", lambda row: element("code", row[2])),
+        Column("command", lambda row: element("code", row[3])),
     )
     return part(
         "sources",
-        element("details", element("summary", "The same values elsewhere"), table("Sources", columns, cells)),
+        element("details", element("summary", "The same values elsewhere"), table("Sources", columns, rows)),
     )
 
 

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 from urllib.parse import quote
 
 from web.page.markup import Html, element
+from web.page.units import age_seconds, count, duration
+
+RowT = TypeVar("RowT")
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class Column(Generic[RowT]):
     """A column of a table. ``number``: right-aligned; ``minor``: not shown on narrow screens."""
 
     name: str
+    cell: Callable[[RowT], object]
+    """Returns the content of its cell in the row of a value."""
     number: bool = False
     minor: bool = False
 
@@ -23,8 +29,8 @@ class Column:
         return " ".join(name for name, has in (("number", self.number), ("minor", self.minor)) if has) or None
 
 
-def table(caption: str, columns: Sequence[Column], rows: Iterable[Sequence[object]]) -> Html:
-    """Return a table whose first column names its rows."""
+def table(caption: str, columns: Sequence[Column[RowT]], rows: Iterable[RowT]) -> Html:
+    """Return a table with a row for each of ``rows``, whose first column names it."""
     return element(
         "div",
         element(
@@ -40,15 +46,15 @@ def table(caption: str, columns: Sequence[Column], rows: Iterable[Sequence[objec
     )
 
 
-def _head(column: Column) -> Html:
+def _head(column: Column[Any]) -> Html:
     return element("th", column.name, scope="col", class_=column.css_class)
 
 
-def _cells(columns: Sequence[Column], row: Sequence[object]) -> Iterable[Html]:
-    first, *others = zip(columns, row, strict=True)
-    yield element("th", first[1], scope="row", class_=first[0].css_class)
-    for column, value in others:
-        yield element("td", value, class_=column.css_class)
+def _cells(columns: Sequence[Column[RowT]], row: RowT) -> Iterable[Html]:
+    first, *others = columns
+    yield element("th", first.cell(row), scope="row", class_=first.css_class)
+    for column in others:
+        yield element("td", column.cell(row), class_=column.css_class)
 
 
 def tiles(*values: tuple[str, str, str]) -> Html:
@@ -66,6 +72,17 @@ def tiles(*values: tuple[str, str, str]) -> Html:
 def badge(state: str) -> Html:
     """Return ``state`` with its color; the text says the same."""
     return element("span", state.replace("_", " "), class_=f"badge {state}")
+
+
+def blocked_badge(segments: int) -> Html | str:
+    """Return how many segments are blocked."""
+    return element("span", count(segments), class_="badge blocked") if segments else "0"
+
+
+def blocked_tile(segments: int, since_ms: int | None, as_of_ms: int) -> tuple[str, str, str]:
+    """Return how many segments are blocked, and how long the longest one has been."""
+    longest = duration(age_seconds(since_ms, as_of_ms))
+    return "Blocked", count(segments), f"segments, longest for {longest}" if segments else "nothing waits"
 
 
 def link(text: object, *path: str) -> Html:

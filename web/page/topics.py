@@ -14,10 +14,10 @@ from web.api.documents import DrainingSegment, SubscriptionDocument, TopicDocume
 from web.page.buckets import bucket_bars
 from web.page.charts import charts
 from web.page.drawing import MAX_DRAWN_SEGMENTS, Box, drawing
-from web.page.markup import Html, element
+from web.page.markup import Html, element, markup
 from web.page.shell import Page, sources
-from web.page.tables import Column, badge, link, part, table, tiles
-from web.page.units import UNKNOWN, age_seconds, count, duration, plural, rate, size
+from web.page.tables import Column, badge, blocked_badge, blocked_tile, link, part, table, tiles
+from web.page.units import UNKNOWN, count, duration, plural, rate, size
 
 MAX_ROWS: Final = 200
 """Rows of a table of segments or consumers; the API has all of them."""
@@ -114,30 +114,24 @@ def _hashes(segment: SegmentInfo) -> str:
 def _subscriptions(subscriptions: Sequence[SubscriptionSummary]) -> Html:
     if not subscriptions:
         return element("p", "No subscription yet. The first consumer of a subscription creates it.")
-    columns = (
-        Column("subscription"),
-        Column("type"),
-        Column("backlog", number=True),
-        Column("acknowledged", number=True),
-        Column("drained in", number=True),
-        Column("blocked", number=True),
-        Column("draining", number=True, minor=True),
-        Column("consumers", number=True, minor=True),
+    columns: tuple[Column[SubscriptionSummary], ...] = (
+        Column(
+            "subscription",
+            lambda each: link(each.subscription, "topics", each.topic, "subscriptions", each.subscription),
+        ),
+        Column("type", lambda each: each.type or UNKNOWN),
+        Column("backlog", _backlog, number=True),
+        Column("acknowledged", lambda each: rate(each.acknowledged_per_second), number=True),
+        Column("drained in", outlook, number=True),
+        Column("blocked", lambda each: blocked_badge(each.blocked_segments), number=True),
+        Column("draining", lambda each: count(each.draining_segments), number=True, minor=True),
+        Column("consumers", _consumers_text, number=True, minor=True),
     )
-    rows = (
-        (
-            link(each.subscription, "topics", each.topic, "subscriptions", each.subscription),
-            each.type or UNKNOWN,
-            "not tracked" if each.outlook == "not_tracked" else count(each.backlog_records),
-            rate(each.acknowledged_per_second),
-            outlook(each),
-            element("span", count(each.blocked_segments), class_="badge blocked") if each.blocked_segments else "0",
-            count(each.draining_segments),
-            _consumers_text(each),
-        )
-        for each in subscriptions
-    )
-    return table("Subscriptions of the topic", columns, rows)
+    return table("Subscriptions of the topic", columns, subscriptions)
+
+
+def _backlog(summary: SubscriptionSummary) -> str:
+    return "not tracked" if summary.outlook == "not_tracked" else count(summary.backlog_records)
 
 
 def _consumers_text(summary: SubscriptionSummary) -> str:
@@ -204,31 +198,17 @@ def _totals(document: SubscriptionDocument) -> Html:
     order, balance = document.subscription.order, document.subscription.balance
     dropped = document.subscription.dropped_records
     return tiles(
-        (
-            "Type",
-            summary.type or "unknown",
-            f"order {order}, balanced by {balance}",
-        ),
+        ("Type", summary.type or "unknown", f"order {order}, balanced by {balance}"),
         (
             "Backlog",
-            "not tracked" if summary.outlook == "not_tracked" else count(summary.backlog_records),
+            _backlog(summary),
             ("records" if oldest is None else f"records, the oldest {duration(oldest)} old")
             + (f"; {count(dropped)} dropped by retention" if dropped else ""),
         ),
-        (
-            "Stored",
-            rate(summary.stored_per_second),
-            counted,
-        ),
+        ("Stored", rate(summary.stored_per_second), counted),
         ("Acknowledged", rate(summary.acknowledged_per_second), ""),
         ("Drained in", outlook(summary), "at these rates"),
-        (
-            "Blocked",
-            count(summary.blocked_segments),
-            f"segments, longest for {duration(age_seconds(summary.blocked_since_ms, document.as_of_ms))}"
-            if summary.blocked_segments
-            else "nothing waits",
-        ),
+        blocked_tile(summary.blocked_segments, summary.blocked_since_ms, now_ms),
     )
 
 
@@ -384,77 +364,61 @@ def _consumers(document: SubscriptionDocument) -> Html:
     if not consumers:
         return element("p", "No consumer is registered.")
     gone = {each.consumer: each.disconnected_at_ms for each in document.grace_periods}
-    columns = (
-        Column("consumer"),
-        Column("state"),
-        Column("segments"),
-        Column("last heard", number=True),
-        Column("started", number=True, minor=True),
-        Column("host", minor=True),
-        Column("version", minor=True),
-        Column("capacity", number=True, minor=True),
+    now_ms = document.as_of_ms
+    columns: tuple[Column[ConsumerInfo], ...] = (
+        Column("consumer", lambda each: each.consumer),
+        Column("state", lambda each: _state(gone.get(each.consumer), now_ms)),
+        Column("segments", _held),
+        Column("last heard", lambda each: _ago(each.last_heard_age_ms), number=True),
+        # The incarnation is the time at which the program started, by its own clock.
+        Column("started", lambda each: _ago(max(0, now_ms - each.incarnation)), number=True, minor=True),
+        Column("host", lambda each: each.host or UNKNOWN, minor=True),
+        Column("version", lambda each: each.version or UNKNOWN, minor=True),
+        Column("capacity", lambda each: f"{each.capacity} %", number=True, minor=True),
     )
-    rows = [_consumer_row(each, gone.get(each.consumer), document.as_of_ms) for each in consumers[:MAX_ROWS]]
-    more = len(consumers) - len(rows)
+    return _limited("div", table("Consumers of the subscription", columns, consumers[:MAX_ROWS]), len(consumers))
+
+
+def _limited(name: str, rows: Html, total: int, **attributes: object) -> Html:
+    """Return a table of at most `MAX_ROWS`, and how many are not in it."""
+    more = total - MAX_ROWS
     return element(
-        "div",
-        table("Consumers of the subscription", columns, rows),
-        element("p", f"{count(more)} more; the API lists all.") if more else None,
+        name, rows, element("p", f"{count(more)} more; the API lists all.") if more > 0 else None, **attributes
     )
 
 
-def _consumer_row(consumer: ConsumerInfo, gone_at_ms: int | None, now_ms: int) -> Sequence[object]:
-    state: Html = badge("connected")
-    if gone_at_ms is not None:
-        state = element("span", f"disconnected for {duration((now_ms - gone_at_ms) / 1000)}", class_="badge degraded")
+def _state(gone_at_ms: int | None, now_ms: int) -> Html:
+    if gone_at_ms is None:
+        return badge("connected")
+    return element("span", f"disconnected for {duration((now_ms - gone_at_ms) / 1000)}", class_="badge degraded")
+
+
+def _held(consumer: ConsumerInfo) -> str:
     parts = {each.segment: str(BucketRange(*each)) for each in consumer.bucket_ranges}
     held = ", ".join(parts.get(segment, str(segment)) for segment in consumer.segments[:20])
     more = ", …" if len(consumer.segments) > 20 else ""  # noqa: PLR2004
-    # The incarnation is the time at which the program started, by its own clock.
-    return (
-        consumer.consumer,
-        state,
-        held + more or f"none: {consumer.idle}",
-        UNKNOWN if consumer.last_heard_age_ms is None else f"{duration(consumer.last_heard_age_ms / 1000)} ago",
-        f"{duration(max(0, now_ms - consumer.incarnation) / 1000)} ago",
-        consumer.host or UNKNOWN,
-        consumer.version or UNKNOWN,
-        f"{consumer.capacity} %",
-    )
+    return held + more or f"none: {consumer.idle}"
+
+
+def _ago(age_ms: int | None) -> str:
+    return UNKNOWN if age_ms is None else f"{duration(age_ms / 1000)} ago"
 
 
 def _segments(document: SubscriptionDocument) -> Html:
     """Return the values of the drawing as a table, for readers that see no drawing."""
-    columns = (
-        Column("segment"),
-        Column("status"),
-        Column("consumer"),
-        Column("backlog", number=True),
-        Column("acknowledged to", number=True, minor=True),
-        Column("end", number=True, minor=True),
-        Column("blocked by", minor=True),
-        Column("hashes", minor=True),
-    )
-    hashes = {each.segment: f"{each.first_hash:04x}-{each.last_hash:04x}" for each in document.layout}
+    hashes = {each.segment: _hashes(each).removeprefix("hashes ") for each in document.layout}
     listed = sorted(document.subscription.segments, key=lambda each: (each.status == "drained", each.segment))
-    rows = [
-        (
-            str(each.segment) if each.label is None else f"{each.segment} {each.label}",
-            badge(each.status),
-            _holder(each),
-            count(each.unacknowledged, estimated=each.estimated),
-            count(each.acknowledged_offset),
-            count(each.next_offset),
-            ", ".join(map(str, each.blocked_by)),
-            hashes.get(each.segment, ""),
-        )
-        for each in listed[:MAX_ROWS]
-    ]
-    more = len(listed) - len(rows)
-    return element(
-        "details",
-        element("summary", "All segments as a table"),
-        table("Segments of the subscription", columns, rows),
-        element("p", f"{count(more)} more; the API lists all.") if more else None,
-        id="all-segments",
+    columns: tuple[Column[SegmentAssignment], ...] = (
+        Column("segment", lambda each: str(each.segment) if each.label is None else f"{each.segment} {each.label}"),
+        Column("status", lambda each: badge(each.status)),
+        Column("consumer", _holder),
+        Column("backlog", lambda each: count(each.unacknowledged, estimated=each.estimated), number=True),
+        Column("acknowledged to", lambda each: count(each.acknowledged_offset), number=True, minor=True),
+        Column("end", lambda each: count(each.next_offset), number=True, minor=True),
+        Column("blocked by", lambda each: ", ".join(map(str, each.blocked_by)), minor=True),
+        Column("hashes", lambda each: hashes.get(each.segment, ""), minor=True),
+    )
+    rows = table("Segments of the subscription", columns, listed[:MAX_ROWS])
+    return _limited(
+        "details", markup(element("summary", "All segments as a table"), rows), len(listed), id="all-segments"
     )
