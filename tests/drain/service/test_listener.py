@@ -47,6 +47,14 @@ async def test_another_user_is_refused_in_one_line(tmp_path: Path, capsys: pytes
 async def test_a_socket_file_of_a_process_that_has_ended_is_replaced(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as ended:
         ended.bind(str(tmp_path / "s"))
-    async with DrainListener(tmp_path / "s", echo):
+    served = asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await echo(reader, writer)
+        await writer.wait_closed()
+        served.set()
+
+    async with DrainListener(tmp_path / "s", serve):
         with pytest.raises(ConfigError, match="is in use by another process"):
             await DrainListener(tmp_path / "s", echo).__aenter__()
+        await served.wait()  # The connection that found this out.
