@@ -9,9 +9,9 @@ Rules:
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import sys
+from collections.abc import AsyncIterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from headgate.reading.topic_reader import LedgerRecord
 
 PRINT_BATCH_RECORDS = 512
-"""Maximum number of records that wait to be printed, and that are printed and acknowledged together."""
+"""Maximum number of records that are printed and acknowledged together."""
 
 _ANYTHING = msgspec.json.Decoder(msgspec.Raw)
 
@@ -138,86 +138,38 @@ def consume(
             capacity=capacity,
         )
         async with opened:
-            printer = _Printer(context, opened, kind, max_records=max_records, exit_when_caught_up=exit_when_caught_up)
-            return await printer.run()
+            records = opened.until_caught_up() if exit_when_caught_up else opened
+            return await _print_all(context, opened, records, kind, max_records)
 
     printed = context.run(print_records())
     if sys.stderr.isatty():
         click.echo(f"{printed} records", err=True)
 
 
-class _Printer:
-    """Takes records from a consumer, prints them in batches, and acknowledges each batch."""
+async def _print_all(
+    context: CommandContext,
+    consumer: Consumer,
+    records: AsyncIterable[ConsumedRecord],
+    kind: SubscriptionType,
+    max_records: int | None,
+) -> int:
+    """Print ``records`` of ``consumer``, and acknowledge each batch that was printed; return how many."""
+    printed = 0
+    async for first in records:
+        limit = PRINT_BATCH_RECORDS if max_records is None else min(PRINT_BATCH_RECORDS, max_records - printed)
+        batch = [first, *(await consumer.get_many(limit - 1) if limit > 1 else ())]
+        await context.write_output(b"".join(map(record_line, batch)))
+        await _acknowledge(consumer, kind, batch)
+        printed += len(batch)
+        if printed == max_records:
+            break
+    return printed
 
-    def __init__(
-        self,
-        context: CommandContext,
-        consumer: Consumer,
-        kind: SubscriptionType,
-        *,
-        max_records: int | None,
-        exit_when_caught_up: bool,
-    ) -> None:
-        self._context = context
-        self._consumer = consumer
-        self._kind = kind
-        self._max_records = max_records
-        self._exit_when_caught_up = exit_when_caught_up
-        self._records: asyncio.Queue[ConsumedRecord] = asyncio.Queue(PRINT_BATCH_RECORDS)
-        self._printed = 0
 
-    async def run(self) -> int:
-        """Print until the consumer ends, catches up or reaches the maximum; return the number of records."""
-        reading = asyncio.get_running_loop().create_task(self._read(), name="read-records")
-        try:
-            while self._max_records is None or self._printed < self._max_records:
-                batch = await self._next_batch(reading)
-                if not batch:
-                    break
-                await self._print(batch)
-        finally:
-            reading.cancel()
-            await asyncio.wait([reading])
-        return self._printed
-
-    async def _read(self) -> None:
-        async for record in self._consumer.until_caught_up() if self._exit_when_caught_up else self._consumer:
-            await self._records.put(record)
-
-    async def _next_batch(self, reading: asyncio.Task[None]) -> list[ConsumedRecord]:
-        """Wait for records and return those that have arrived; none when it is time to exit."""
-        capacity_left = (
-            PRINT_BATCH_RECORDS
-            if self._max_records is None
-            else min(PRINT_BATCH_RECORDS, self._max_records - self._printed)
-        )
-        first = await self._next_record(reading)
-        batch = [] if first is None else [first]
-        while batch and len(batch) < capacity_left and not self._records.empty():
-            batch.append(self._records.get_nowait())
-        return batch
-
-    async def _next_record(self, reading: asyncio.Task[None]) -> ConsumedRecord | None:
-        getting = asyncio.get_running_loop().create_task(self._records.get(), name="next-record")
-        try:
-            await asyncio.wait({getting, reading}, return_when=asyncio.FIRST_COMPLETED)
-            if getting.done():
-                return getting.result()
-            # Everything is read, or the consumer was closed, fenced or failed: then this raises its error.
-            reading.result()
-            return None if self._records.empty() else self._records.get_nowait()
-        finally:
-            if not getting.done():
-                getting.cancel()
-                await asyncio.wait([getting])
-
-    async def _print(self, batch: list[ConsumedRecord]) -> None:
-        await self._context.write_output(b"".join(map(record_line, batch)))
-        self._printed += len(batch)
-        if self._kind == SubscriptionType.QUEUE:
-            for record in batch:
-                await self._consumer.acknowledge(record)
-        elif self._kind == SubscriptionType.STREAM:
-            # Acknowledgements are cumulative: the last record of each segment covers the earlier ones.
-            for record in {record.segment: record for record in batch}.values():
-                await self._consumer.acknowledge(record)
+async def _acknowledge(consumer: Consumer, kind: SubscriptionType, batch: Sequence[ConsumedRecord]) -> None:
+    if kind is SubscriptionType.CHECKPOINT:
+        return
+    # A STREAM acknowledges cumulatively: the last record of each segment covers the earlier ones.
+    last = {record.segment: record for record in batch}.values()
+    for record in batch if kind is SubscriptionType.QUEUE else last:
+        await consumer.acknowledge(record)

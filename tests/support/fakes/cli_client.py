@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -335,6 +336,7 @@ class FakeConsumer:
 
     def __init__(self, cluster: FakeCluster) -> None:
         self.cluster = cluster
+        self._waiting = deque(cluster.records)
 
     async def __aenter__(self) -> Self:
         return self
@@ -343,16 +345,20 @@ class FakeConsumer:
         self.cluster.closed += 1
 
     async def __aiter__(self) -> AsyncIterator[Record]:
-        for record in self.cluster.records:
-            yield record
+        while self._waiting:
+            yield self._waiting.popleft()
         await asyncio.Event().wait()
+
+    async def get_many(self, max_records: int) -> list[Record]:
+        assert max_records > 0
+        return [self._waiting.popleft() for _ in range(min(max_records, len(self._waiting)))]
 
     async def acknowledge(self, record: Record) -> None:
         self.cluster.acknowledged.append((record.segment, record.offset))
 
     async def until_caught_up(self) -> AsyncIterator[Record]:
-        for record in self.cluster.records:
-            yield record
+        while self._waiting:
+            yield self._waiting.popleft()
 
 
 class FakeContext(DaemonContext):
