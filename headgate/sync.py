@@ -41,6 +41,7 @@ from headgate.client.record_batch import RecordMetadata
 from headgate.client.record_feed import ConsumedRecord
 from headgate.errors import HeadgateError
 from headgate.model.entries import Balance, Order, SubscriptionType
+from headgate.model.headers import GivenHeaders
 from headgate.model.identifiers import SegmentId
 from headgate.protocol import messages as m
 from headgate.settings.arguments import require_seconds
@@ -258,11 +259,14 @@ class Producer(_Facade[producer.Producer]):
         key: bytes,
         value: bytes,
         *,
+        headers: GivenHeaders = (),
         timestamp_ms: int | None = None,
         source_position: bytes | None = None,
     ) -> Delivery:
         """Send one record without waiting for its outcome. See `headgate.Producer.send`."""
-        sending = self._client.send(topic, key, value, timestamp_ms=timestamp_ms, source_position=source_position)
+        sending = self._client.send(
+            topic, key, value, headers=headers, timestamp_ms=timestamp_ms, source_position=source_position
+        )
         return Delivery(self._run(sending), self._loop)
 
     send_and_wait = _blocking(producer.Producer.send_and_wait)

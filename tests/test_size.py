@@ -42,7 +42,6 @@ MORE_ATTRIBUTES = {
     "ShardSession": 16,
     "ShardState": 16,
     "ClusterStatus": 16,
-    "RecordBatch": 16,
 }
 """Classes of the product and of trials above the limit, with their present number, which may only fall."""
 

@@ -6,7 +6,8 @@ import asyncio
 
 from bench.harness.cluster import TOPIC
 from headgate import Producer, ProducerSettings
-from headgate.client.record_batch import RECORD_OVERHEAD_BYTES, Delivery
+from headgate.client.batch_content import RECORD_OVERHEAD_BYTES
+from headgate.client.record_batch import Delivery
 
 BATCH_BYTES = 50 * 1024
 RECORDS_A_BATCH = 50

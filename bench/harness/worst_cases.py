@@ -274,6 +274,13 @@ def _tiny_records(_: ShardState) -> m.ProduceBatch:
     return m.ProduceBatch(topic=TOPIC, records=[m.Record(str(n).encode(), b"", 0) for n in range(count)], **PRODUCER)
 
 
+def _tiny_headers(state: ShardState) -> m.ProduceBatch:
+    batch = _tiny_records(state)
+    half = batch.records[::2]
+    headers = [m.RecordHeader(n, "a", b"") for n in range(len(half))]
+    return msgspec.structs.replace(batch, records=half, headers=headers)
+
+
 def _rejected_acknowledgements(_: ShardState) -> m.AcknowledgeBatch:
     count = limit_of(m.AcknowledgeBatch, "acknowledgements")
     return m.AcknowledgeBatch(
@@ -374,6 +381,7 @@ CASES: Final[dict[type[m.RequestBody], dict[str, Case]]] = {
     m.DescribeLeader: {"later": Case(plain, _asked(m.DescribeLeader, heard_epoch=2**31 - 1))},
     m.ProduceBatch: {
         "records": Case(wide, _tiny_records),
+        "headers": Case(wide, _tiny_headers),
         "bytes": Case(
             wide, lambda _: m.ProduceBatch(topic=TOPIC, records=[m.Record(b"k", b"v" * (2**20 - 1), 0)] * 3, **PRODUCER)
         ),

@@ -7,11 +7,13 @@ chunk of two rows. One null bitmap serves all columns.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 from itertools import accumulate
 from typing import Any
 
 import pyarrow as pa
+
+from headgate.model.headers import Headers
 
 
 def nullable(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
@@ -26,8 +28,11 @@ def nullable(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
         column = array("q", [0 if value is None else value for value in values])
         return pa.Array.from_buffers(kind, len(values), [validity, pa.py_buffer(column)])
     blobs = [value.encode() if isinstance(value, str) else value or b"" for value in values]
-    ends = pa.py_buffer(array("i", accumulate(map(len, blobs), initial=0)))
-    return pa.Array.from_buffers(kind, len(values), [validity, ends, pa.py_buffer(b"".join(blobs))])
+    return pa.Array.from_buffers(kind, len(values), [validity, _ends_of(blobs), pa.py_buffer(b"".join(blobs))])
+
+
+def _ends_of(blobs: Sequence[bytes]) -> pa.Buffer:
+    return pa.py_buffer(array("i", accumulate(map(len, blobs), initial=0)))
 
 
 class PaddedColumns:
@@ -50,10 +55,27 @@ class PaddedColumns:
 
         Strings are passed as UTF-8, which is not validated.
         """
+        return self._column(kind, len(values), self._ends(values), pa.py_buffer(b"".join(values)))
+
+    def headers(self, values: Sequence[Headers], kind: pa.ListType) -> pa.Array:
+        """Return a column of lists of name and value; null for a record without headers."""
+        pairs = [pair for each in values for pair in each]
+        names, contents = [name.encode() for name, _ in pairs], [value for _, value in pairs]
+        children = [
+            pa.Array.from_buffers(field.type, len(pairs), [None, _ends_of(blobs), pa.py_buffer(b"".join(blobs))])
+            for field, blobs in zip(kind.value_type, (names, contents), strict=True)
+        ]
+        structs = pa.StructArray.from_buffers(kind.value_type, len(pairs), [None], children=children)
+        bits = int("0" + "".join("1" if each else "0" for each in reversed(values)), 2) << self._first
+        validity = pa.py_buffer(bits.to_bytes((self._rows + 7) // 8, "little"))
+        return pa.ListArray.from_buffers(kind, self._rows, [validity, self._ends(values)], children=[structs])
+
+    def _ends(self, values: Sequence[Sized]) -> pa.Buffer:
+        """Return where the content of each row begins, and the end of the last one."""
         ends = array("i", bytes(4 * (self._first + 1)))
         ends.extend(accumulate(map(len, values)))
         ends.extend([ends[-1]] * (self._rows + 1 - len(ends)))
-        return self._column(kind, len(values), pa.py_buffer(ends), pa.py_buffer(b"".join(values)))
+        return pa.py_buffer(ends)
 
     def _column(self, kind: pa.DataType, count: int, *buffers: pa.Buffer) -> pa.Array:
         # Arrow does not check lengths: it would read beyond the end of a column that is too short.

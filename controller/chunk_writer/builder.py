@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
+from operator import add
 from typing import Any, Final
 
 import msgspec
@@ -23,6 +24,7 @@ from headgate.ledger.chunk import COLUMNS, FORMAT, METADATA_KEY, ChunkHeader
 from headgate.ledger.facts import facts_of
 from headgate.ledger.record_columns import RecordColumns
 from headgate.model import entries as e
+from headgate.model.headers import header_bytes
 from headgate.model.layout import Layout
 
 PYARROW_THRESHOLD_BYTES: Final = 64 * 1024
@@ -40,7 +42,11 @@ UNCOMPRESSED_MAX_BYTES: Final = 1024
 compression. They save nothing there, and take a third of the writer's time: up to 5 rows of small
 records and acknowledgements are smaller without."""
 
-SCHEMA: Final = pa.schema([(name, pa.type_for_alias(kind)) for name, kind in COLUMNS.items()])
+HEADERS: Final = pa.list_(pa.struct([("name", pa.string()), ("value", pa.binary())]))
+SCHEMA: Final = pa.schema(
+    [(name, HEADERS if name == "headers" else pa.type_for_alias(kind)) for name, kind in COLUMNS.items()]
+)
+SCHEMA_WITHOUT_HEADERS: Final = pa.schema([field for field in SCHEMA if field.name != "headers"])
 INTEGER: Final = pa.int64()
 
 
@@ -74,9 +80,10 @@ class ChunkBuilder:
     def is_large(self) -> bool:
         """Whether `encode` takes more than some milliseconds, so that an event loop should not wait for it."""
         return (
-            len(self.records) >= LARGE_RECORDS
+            len(self.records) + sum(map(len, self.records.headers)) >= LARGE_RECORDS
             or sum(map(len, self._bodies)) >= LARGE_ENTRY_BYTES
-            or sum(map(len, self.records.value)) >= LARGE_VALUE_BYTES
+            or sum(map(len, self.records.value)) + sum(map(header_bytes, filter(None, self.records.headers)))
+            >= LARGE_VALUE_BYTES
         )
 
     def encode(
@@ -105,11 +112,14 @@ class ChunkBuilder:
             previous_term_id=term_id if previous_term_id is None else previous_term_id,
         )
         size_bytes = [len(key) + len(value) for key, value in zip(self.records.key, self.records.value, strict=True)]
+        has_headers = any(self.records.headers)
+        if has_headers:
+            size_bytes = list(map(add, size_bytes, map(header_bytes, self.records.headers)))
         bodies = self._bodies
         facts = [
             fact for entry, layout in zip(self.entries, self._layouts, strict=True) for fact in facts_of(entry, layout)
         ]
-        batch = _table(bodies, facts, self.records, size_bytes)
+        batch = _table(bodies, facts, self.records, size_bytes, SCHEMA if has_headers else SCHEMA_WITHOUT_HEADERS)
         metadata = {METADATA_KEY.decode(): msgspec.json.encode(header).decode()}
         if sum(size_bytes) >= self._pyarrow_threshold_bytes:
             return seal_parquet(_write_large(batch, metadata))
@@ -121,7 +131,11 @@ class ChunkBuilder:
 
 
 def _table(
-    bodies: Sequence[bytes], facts: Sequence[dict[str, Any]], records: RecordColumns, size_bytes: Sequence[int]
+    bodies: Sequence[bytes],
+    facts: Sequence[dict[str, Any]],
+    records: RecordColumns,
+    size_bytes: Sequence[int],
+    schema: pa.Schema,
 ) -> pa.RecordBatch:
     """Return all rows: entries, then facts, then records."""
     rows = len(bodies) + len(facts) + len(records)
@@ -141,6 +155,8 @@ def _table(
     def column(name: str, kind: pa.DataType) -> pa.Array:
         if name == "body":
             return entry_columns.blobs(bodies, kind)
+        if name == "headers":
+            return record_columns.headers(records.headers, kind)
         values = recorded.get(name)
         stated = [fact.get(name) for fact in facts]
         if any(value is not None for value in stated):
@@ -149,8 +165,8 @@ def _table(
             return pa.nulls(rows, kind)
         return record_columns.integers(values) if kind == INTEGER else record_columns.blobs(values, kind)
 
-    columns = [column(field.name, field.type) for field in SCHEMA]
-    return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
+    columns = [column(field.name, field.type) for field in schema]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def _write_small(batch: pa.RecordBatch, metadata: dict[str, str], *, plain: bool) -> bytes:
@@ -174,7 +190,7 @@ def _write_large(batch: pa.RecordBatch, metadata: dict[str, str]) -> memoryview:
     """Write with pyarrow: it takes a third of arro3's time for a megabyte and releases the GIL meanwhile."""
     sink = pa.BufferOutputStream()
     with pq.ParquetWriter(
-        sink, SCHEMA, compression=COMPRESSION, use_dictionary=list(DICTIONARY_COLUMNS), store_schema=False
+        sink, batch.schema, compression=COMPRESSION, use_dictionary=list(DICTIONARY_COLUMNS), store_schema=False
     ) as writer:
         writer.write_batch(batch)
         writer.add_key_value_metadata(metadata)

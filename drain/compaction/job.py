@@ -65,18 +65,19 @@ from headgate.storage.object_store import Store, open_store
 
 CHUNKS: Final = 1024
 OBJECT_BYTES: Final = 16 * 1024 * 1024
-"""Bytes of keys and values in one object: large enough that a request's latency is small beside its
+"""Bytes of keys, values and headers in one object: large enough that a request's latency is small beside its
 transfer, small enough that a consumer can hold one per segment."""
 MAX_CONCURRENT_READS: Final = 16
 _OBJECT_PATH: Final = re.compile(r"topic_id=(\d+)/segment=(\d+)/part=(\d+)/[^/]+\.parquet$")
+_HEADERS: Final = "headers array<struct<name string, value binary>>"
 _COMPACTED_SCHEMA: Final = (
-    "offset long, timestamp_ms long, stored_at_ms long, size_bytes long, key binary, value binary, "
+    f"offset long, timestamp_ms long, stored_at_ms long, size_bytes long, key binary, value binary, {_HEADERS}, "
     "topic_id long, segment long"
 )
 _WRITTEN_SCHEMA: Final = f"{_COMPACTED_SCHEMA}, part long"
 _CHUNK_SCHEMA: Final = (
     "fact string, topic_id long, segment long, offset long, timestamp_ms long, size_bytes long, "
-    "key binary, value binary"
+    f"key binary, value binary, {_HEADERS}"
 )
 _SUCCESS_FILE_OPTION: Final = "mapreduce.fileoutputcommitter.marksuccessfuljobs"
 

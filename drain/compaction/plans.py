@@ -12,15 +12,15 @@ from pyspark.sql import functions as f
 
 PARTITION_COLUMNS: Final = ("topic_id", "segment", "part")
 """The folders of a compacted object."""
-RECORD_COLUMNS: Final = ("offset", "timestamp_ms", "stored_at_ms", "size_bytes", "key", "value")
+RECORD_COLUMNS: Final = ("offset", "timestamp_ms", "stored_at_ms", "size_bytes", "key", "value", "headers")
 """The columns of a compacted object. Topic and segment are in its path."""
 
 
 def stored_records(chunks: DataFrame, times: DataFrame) -> DataFrame:
     """Return the records of chunks with the time at which each was stored.
 
-    ``chunks``: rows with fact, topic_id, segment, offset, timestamp_ms, size_bytes, key, value and
-    chunk_name. ``times``: chunk_name and stored_at_ms, one row per chunk.
+    ``chunks``: rows with fact, topic_id, segment, offset, timestamp_ms, size_bytes, key, value,
+    headers and chunk_name. ``times``: chunk_name and stored_at_ms, one row per chunk.
     """
     return (
         chunks.where(f.col("fact") == "record")

@@ -20,18 +20,20 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Final, Self
 
+from headgate.client.batch_content import wire_bytes
 from headgate.client.byte_budget import ByteBudget
 from headgate.client.client_lease import ClientLease
 from headgate.client.connection import DEFAULT_TIMEOUT_SECONDS, Client
 from headgate.client.decisions.session_types import NamedProgram, Outcome
 from headgate.client.producer_settings import ProducerSettings
-from headgate.client.record_batch import RECORD_OVERHEAD_BYTES, Delivery, RecordBatch, RecordMetadata
+from headgate.client.record_batch import Delivery, RecordBatch, RecordMetadata
 from headgate.client.reply_dispatch import body_of
 from headgate.client.shard_batches import ShardBatches
 from headgate.client.shard_session import ShardSession
 from headgate.errors import DeliveryFailedError, HeadgateError, RequestRejectedError
 from headgate.log.event_log import get_logger
 from headgate.model.hashing import shard_of
+from headgate.model.headers import GivenHeaders, Headers, checked_headers, header_bytes, wrong_headers
 from headgate.protocol import messages as m
 from headgate.settings.arguments import require_seconds
 from headgate.settings.config import ClientConfig
@@ -123,6 +125,7 @@ class Producer:
         key: bytes,
         value: bytes,
         *,
+        headers: GivenHeaders = (),
         timestamp_ms: int | None = None,
         source_position: bytes | None = None,
     ) -> Delivery:
@@ -132,20 +135,24 @@ class Producer:
             topic: the leader rejects the record if the topic does not exist.
             key: records with the same key stay in order. At least one byte.
             value: the content.
+            headers: (name, value) pairs, whose order is kept, or a mapping of names to values. At most 64, and
+                16 KiB of names and values. Names that begin with ``headgate-`` are headgate's own.
             timestamp_ms: milliseconds since 1970; None: now.
             source_position: for a named producer, how far it has read its source, at most 1 KiB. `open` the
                 topic first: it returns where to continue.
 
         Raises:
-            RequestRejectedError: the record is too large, or its timestamp or source position is
+            RequestRejectedError: the record is too large, or its headers, timestamp or source position are
                 invalid.
+            TypeError: key, value or a header is of another type.
             DeliveryFailedError: no buffer space within the delivery timeout, or at once with
                 ``when_full="fail"``.
             HeadgateError: the producer is closed.
         """
         started_at = asyncio.get_running_loop().time()
         batches = self._batches_of_topic.get(topic) or await self._open_shard(topic)
-        size_bytes = self._checked_size(topic, key, value, timestamp_ms, batches)
+        own_headers = self._checked_headers(topic, headers) if headers else ()
+        size_bytes = self._checked_size(topic, key, value, own_headers, timestamp_ms, batches)
         position = None if source_position is None else self._checked_position(topic, source_position)
         if batches.starts_new_batch(topic, size_bytes):
             # One turn of the loop reads one reply, so a caller that sends without a pause gets one
@@ -158,7 +165,7 @@ class Producer:
             self._budget.release(batches.shard, size_bytes)
             raise HeadgateError("this producer is closed")
         at_ms = self._client.now_ms() if timestamp_ms is None else timestamp_ms
-        delivery = batches.add(topic, m.Record(key, value, at_ms), size_bytes, position, started_at)
+        delivery = batches.add(topic, m.Record(key, value, at_ms), own_headers, size_bytes, position, started_at)
         self._bytes_since_yield += size_bytes
         if self._bytes_since_yield >= YIELD_BYTES:
             self._bytes_since_yield = 0
@@ -171,6 +178,7 @@ class Producer:
         key: bytes,
         value: bytes,
         *,
+        headers: GivenHeaders = (),
         timestamp_ms: int | None = None,
         source_position: bytes | None = None,
     ) -> RecordMetadata:
@@ -181,7 +189,9 @@ class Producer:
 
         Raises what `send` raises, and what awaiting a `Delivery` raises.
         """
-        delivery = await self.send(topic, key, value, timestamp_ms=timestamp_ms, source_position=source_position)
+        delivery = await self.send(
+            topic, key, value, headers=headers, timestamp_ms=timestamp_ms, source_position=source_position
+        )
         return await delivery
 
     async def open(self, topic: str) -> None:
@@ -284,6 +294,7 @@ class Producer:
         topic: str,
         key: bytes,
         value: bytes,
+        headers: Headers,
         timestamp_ms: int | None,
         batches: ShardBatches,
     ) -> int:
@@ -292,25 +303,35 @@ class Producer:
             raise TypeError(f"key and value must be bytes, not {type(key).__name__} and {type(value).__name__}")
         if not key:
             raise RequestRejectedError("invalid", f"topic {topic!r}: the key is empty, and must have at least one byte")
-        size = len(key) + len(value)
+        size = len(key) + len(value) + (header_bytes(headers) if headers else 0)
         if size > self._settings.max_record_bytes:
             raise RequestRejectedError(
                 "invalid",
-                f"topic {topic!r}: a record of {size} bytes (key and value) is above the limit of "
+                f"topic {topic!r}: a record of {size} bytes (key, value and headers) is above the limit of "
                 f"{self._settings.max_record_bytes}",
             )
         # Usually a batch is smaller than what the broker accepts, so most records need only the first comparison.
         if size > batches.batch_bytes and size > (limit_bytes := batches.max_record_bytes()):
             raise RequestRejectedError(
                 "invalid",
-                f"topic {topic!r}: a record of {size} bytes (key and value) is above {limit_bytes}, which the broker's "
-                "limit of packets leaves for records; raise that limit (mosquitto: max_packet_size)",
+                f"topic {topic!r}: a record of {size} bytes (key, value and headers) is above {limit_bytes}, which the "
+                "broker's limit of packets leaves for records; raise that limit (mosquitto: max_packet_size)",
             )
         if timestamp_ms is not None and not 0 <= timestamp_ms < 2**63:
             raise RequestRejectedError(
                 "invalid", f"topic {topic!r}: timestamp_ms={timestamp_ms} is not between 0 and 2**63"
             )
-        return size + RECORD_OVERHEAD_BYTES
+        return wire_bytes(key, value, headers)
+
+    def _checked_headers(self, topic: str, given: GivenHeaders) -> Headers:
+        try:
+            headers = checked_headers(given)
+        except ValueError as error:
+            raise RequestRejectedError("invalid", f"topic {topic!r}: {error}") from None
+        wrong = wrong_headers(headers, reserved=self._settings.reserved_headers)
+        if wrong is not None:
+            raise RequestRejectedError("invalid", f"topic {topic!r}: the record has {wrong}")
+        return headers
 
     def _checked_position(self, topic: str, position: bytes) -> tuple[bytes, int]:
         """Return a source position, and the id of the topic that it is in."""

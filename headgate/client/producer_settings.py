@@ -41,7 +41,9 @@ class ProducerSettings:
     when_full: Literal["wait", "fail"] = "wait"
     """Whether `send` waits for buffer space, or raises DeliveryFailedError at once."""
     max_record_bytes: int = m.MAX_RECORD_BYTES
-    """Most bytes of key and value together. A leader accepts no more than the default."""
+    """Most bytes of key, value and headers together. A leader accepts no more than the default."""
+    reserved_headers: bool = False
+    """Whether names of headers may begin with `headgate-`, for programs that copy stored records with all of theirs."""
 
     def __post_init__(self) -> None:
         """Reject invalid combinations, and name both values."""

@@ -14,6 +14,7 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from operator import itemgetter
 
+from headgate.client.batch_content import BatchContent
 from headgate.client.decisions.session_types import Outcome
 from headgate.errors import (
     DeliveryFailedError,
@@ -25,11 +26,10 @@ from headgate.errors import (
 )
 from headgate.model.entries import Placement
 from headgate.model.hashing import segment_hash
+from headgate.model.headers import Headers
 from headgate.model.identifiers import Offset, SegmentId
 from headgate.protocol import messages as m
 
-RECORD_OVERHEAD_BYTES = 24
-"""Most bytes of a record on the wire besides its key and value."""
 DEADLINE_RESOLUTION_SECONDS = 0.005
 """Deadlines that differ by less from the first of a group count as the latest one of the group. So an
 outcome can be twice as late, and a full batch has hundreds of deadlines, not thousands."""
@@ -62,11 +62,10 @@ class RecordBatch:
         "_removed",
         "_waiters",
         "completion",
+        "content",
         "deadlines",
         "outcome",
-        "records",
         "reply",
-        "size_bytes",
         "source_position",
         "topic",
         "topic_id",
@@ -76,13 +75,17 @@ class RecordBatch:
         self,
         topic: str,
         on_outcome: Callable[[RecordBatch, Outcome, int, int], None],
+        *,
+        reserved_headers: bool = False,
     ) -> None:
-        """``on_outcome`` gets each outcome with the number of its records, and the bytes that are no longer needed."""
+        """``on_outcome`` gets each outcome with the number of its records, and the bytes that are no longer needed.
+
+        ``reserved_headers``: see `ProducerSettings`.
+        """
         self.topic = topic
+        self.content = BatchContent(reserved_headers=reserved_headers)
         self.deadlines: list[float] = []
         """Ascending, one per group of records: see `DEADLINE_RESOLUTION_SECONDS`."""
-        self.records: list[m.Record] = []
-        self.size_bytes = 0
         self.source_position: bytes | None = None
         self.topic_id: int | None = None
         """Of the topic that the source position is in."""
@@ -102,30 +105,30 @@ class RecordBatch:
         """Caller → the index of its record."""
         self._locations: list[tuple[int, int] | None] | None = None
 
-    def fits(self, size_bytes: int, limit_bytes: int) -> bool:
-        """Return whether one more record fits; the first one always does."""
-        return not self.records or (
-            self.size_bytes + size_bytes <= limit_bytes and len(self.records) < m.MAX_BATCH_RECORDS
-        )
-
     def accepts_deadline(self, deadline: float) -> bool:
         """Return whether a record can follow: one that waited long for buffer space expires before earlier ones."""
         return deadline > self._group_deadline - DEADLINE_RESOLUTION_SECONDS
 
-    def add(self, record: m.Record, size_bytes: int, position: tuple[bytes, int] | None, deadline: float) -> Delivery:
+    def add(
+        self,
+        record: m.Record,
+        size_bytes: int,
+        position: tuple[bytes, int] | None,
+        deadline: float,
+        headers: Headers = (),
+    ) -> Delivery:
         """Append ``record``, whose outcome must be known at the loop time ``deadline``; returns its delivery."""
-        self.records.append(record)
+        self.content.add(record, headers, size_bytes)
         if self.deadlines and deadline < self._group_deadline + DEADLINE_RESOLUTION_SECONDS:
             self.deadlines[-1] = max(self.deadlines[-1], deadline)
-            self._group_ends[-1] = len(self.records)
+            self._group_ends[-1] = len(self.content)
         else:
             self._group_deadline = deadline
             self.deadlines.append(deadline)
-            self._group_ends.append(len(self.records))
-        self.size_bytes += size_bytes
+            self._group_ends.append(len(self.content))
         if position is not None:
             self.source_position, self.topic_id = position
-        return Delivery(self, len(self.records) - 1)
+        return Delivery(self, len(self.content) - 1)
 
     def request(
         self,
@@ -136,12 +139,14 @@ class RecordBatch:
     ) -> m.ProduceBatch:
         return m.ProduceBatch(
             topic=self.topic,
-            records=self.records,
+            records=self.content.records,
             producer_id=producer_id,
             producer_epoch=producer_epoch,
             sequence=sequence,
             source_position=self.source_position,
             topic_id=self.topic_id,
+            headers=self.content.wire_headers(),
+            reserved_headers=self.content.reserved_headers,
         )
 
     def expire(self, due: float, outcome: Outcome, reason: str) -> None:
@@ -152,11 +157,8 @@ class RecordBatch:
         self._expired.append((end, error))
         released_bytes = 0
         if outcome is Outcome.FAILED:  # records that expired before, while the batch was in flight, leave it as well
-            removed = self.records[: end - self._removed]
-            released_bytes = sum(len(record.key) + len(record.value) + RECORD_OVERHEAD_BYTES for record in removed)
-            del self.records[: len(removed)]
+            released_bytes = self.content.remove_first(end - self._removed)
             self._removed = end
-            self.size_bytes -= released_bytes
         self._wake(end)
         self._on_outcome(self, outcome, count, released_bytes)
 
@@ -164,9 +166,9 @@ class RecordBatch:
         assert self.outcome is None, "a batch was resolved twice"
         self.outcome, self.reply = outcome, reply
         self.completion.set_result(self._error(outcome, reason))
-        end = self._removed + len(self.records)
+        end = self._removed + len(self.content)
         self._wake(end)
-        self._on_outcome(self, outcome, end - self._expired_end, self.size_bytes)
+        self._on_outcome(self, outcome, end - self._expired_end, self.content.size_bytes)
 
     @property
     def _expired_end(self) -> int:
@@ -224,7 +226,7 @@ class RecordBatch:
         if reply is None:
             return RecordMetadata(None, None, duplicate=True, topic_id=None)
         if self._locations is None and reply.placements is not None:
-            self._locations = record_locations(self.records, reply.placements)
+            self._locations = record_locations(self.content.records, reply.placements)
         location = None if self._locations is None else self._locations[index - self._removed]
         if location is None:
             return RecordMetadata(None, None, reply.duplicate, reply.topic_id)

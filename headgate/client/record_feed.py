@@ -16,6 +16,7 @@ import msgspec
 from headgate.client.decisions.held_segments import HeldKey
 from headgate.ledger.ledger import Ledger
 from headgate.model.entries import SubscriptionType
+from headgate.model.headers import Headers
 from headgate.model.identifiers import Generation, Offset, SegmentId
 from headgate.protocol.messages import Grant
 from headgate.reading.chunk_cache import ChunkCache
@@ -48,6 +49,8 @@ class ConsumedRecord(msgspec.Struct, frozen=True):
     """Milliseconds since 1970, as the producer set it."""
     generation: Generation
     """Generation of the grant under which the record was read. An acknowledgement refers to it."""
+    headers: Headers = ()
+    """(name, value) pairs in the producer's order; a name may occur more than once."""
 
 
 class Reader(Protocol):
@@ -189,7 +192,9 @@ class RecordFeed:
 
     # Records
 
-    async def _deliver(self, grant: Grant, offset: int, timestamp_ms: int, key: bytes, value: bytes) -> None:
+    async def _deliver(
+        self, grant: Grant, offset: int, timestamp_ms: int, key: bytes, value: bytes, headers: Headers
+    ) -> None:
         holding = self.holdings[grant.segment, grant.generation]
         record = ConsumedRecord(
             self._topic,
@@ -199,6 +204,7 @@ class RecordFeed:
             value,
             timestamp_ms,
             Generation(grant.generation),
+            headers,
         )
         holding.queued += 1
         if self._queue.full():

@@ -16,6 +16,7 @@ from headgate.client.decisions.session_types import NamedProgram, Outcome
 from headgate.client.producer_settings import ProducerSettings
 from headgate.client.record_batch import Delivery, RecordBatch
 from headgate.client.shard_session import ShardSession
+from headgate.model.headers import Headers
 from headgate.protocol import messages as m
 
 REQUEST_OVERHEAD_BYTES: Final = 4096
@@ -66,7 +67,7 @@ class ShardBatches:
         """Return, once per batch, whether ``size_bytes`` more start a new one."""
         batch = self._open.get(topic)
         if batch is not None:
-            return not batch.fits(size_bytes, self.batch_bytes)
+            return not batch.content.fits(size_bytes, self.batch_bytes)
         filled, self._filled = self._filled, False
         return filled
 
@@ -74,6 +75,7 @@ class ShardBatches:
         self,
         topic: str,
         record: m.Record,
+        headers: Headers,
         size_bytes: int,
         position: tuple[bytes, int] | None,
         started_at: float,
@@ -88,14 +90,16 @@ class ShardBatches:
                 self._seal(other)
         deadline = started_at + self._settings.delivery_timeout_seconds
         batch = self._open.get(topic)
-        if batch is not None and not (batch.fits(size_bytes, self.batch_bytes) and batch.accepts_deadline(deadline)):
+        if batch is not None and not (
+            batch.content.fits(size_bytes, self.batch_bytes) and batch.accepts_deadline(deadline)
+        ):
             self._seal(topic)
             batch = None
         if batch is None:
             batch = self._open_batch(topic)
             self._watch_deadline(deadline)
-        delivery = batch.add(record, size_bytes, position, deadline)
-        if batch.size_bytes >= self.batch_bytes:
+        delivery = batch.add(record, size_bytes, position, deadline, headers)
+        if batch.content.size_bytes >= self.batch_bytes:
             self._filled = True
             self._seal(topic)
         return delivery
@@ -137,7 +141,8 @@ class ShardBatches:
 
     def _open_batch(self, topic: str) -> RecordBatch:
         self._limit_batches()
-        batch = RecordBatch(topic, partial(self._on_outcome, self.shard))
+        on_outcome = partial(self._on_outcome, self.shard)
+        batch = RecordBatch(topic, on_outcome, reserved_headers=self._settings.reserved_headers)
         self._open[topic] = batch
         self._pending.add(batch)
         if self._settings.linger_seconds:

@@ -41,10 +41,11 @@ COLUMNS: Final = {
     "size_bytes": "int64",
     "key": "binary",
     "value": "binary",
+    "headers": "list<struct<name: string, value: binary>>",
     "body": "binary",
 }
-"""Column → Arrow type, in the order of a chunk."""
-RECORD_COLUMNS: Final = ("fact", "topic_id", "segment", "offset", "timestamp_ms", "key", "value")
+"""Column → Arrow type, in the order of a chunk. A chunk whose records have no headers does not have that column."""
+RECORD_COLUMNS: Final = ("fact", "topic_id", "segment", "offset", "timestamp_ms", "key", "value", "headers")
 
 
 class ChunkHeader(msgspec.Struct, frozen=True, kw_only=True):
@@ -109,6 +110,7 @@ def decode_records(data: bytes, *, shard: int, number: int) -> RecordColumns:
         timestamp_ms=rows.integers("timestamp_ms"),
         key=rows.blobs("key"),
         value=rows.blobs("value"),
+        headers=rows.headers(),
     )
 
 

@@ -43,7 +43,7 @@ class CompactedObject(msgspec.Struct, frozen=True, kw_only=True):
     first_offset: int
     end_offset: int
     size_bytes: int
-    """Bytes of its keys and values."""
+    """Bytes of its keys, values and headers."""
     first_at_ms: int
     """Time of the chunk that stored its first record."""
     last_at_ms: int

@@ -14,20 +14,23 @@ import ctypes
 from array import array
 from collections.abc import Sequence
 from io import BytesIO
-from itertools import islice
+from itertools import islice, pairwise
 from operator import sub
 from typing import Final
 
-from arro3.core import Array, RecordBatch, Schema, Table
+from arro3.core import Array, RecordBatch, Schema, Table, list_flatten, struct_field
 from arro3.io import read_parquet
 
 from headgate.errors import LedgerError
+from headgate.model.headers import Headers
 
 BATCH_ROWS: Final = 1 << 20
 """Rows that arro3 puts into one buffer; the rows of more are concatenated."""
 _INTEGERS: Final = b"l"
 _BLOBS: Final = b"z"
-"""Types in the C data interface: 64-bit integers, and binary with 32-bit offsets."""
+_TEXTS: Final = b"u"
+_LISTS: Final = b"+l"
+"""Types in the C data interface: 64-bit integers; binary, UTF-8 and lists with 32-bit offsets."""
 
 
 class Columns:
@@ -46,20 +49,29 @@ class Columns:
 
     def integers(self, name: str) -> list[int]:
         """Return a column of 64-bit integers; raises LedgerError if it is missing, of another type, or has a null."""
-        column = self._exported(name, _INTEGERS)
+        column = self._exported(self._column(name), name, _INTEGERS)
         if not self._count:
             return []
         return array("q", ctypes.string_at(column.buffers[1] + 8 * column.offset, 8 * column.length)).tolist()
 
     def blobs(self, name: str) -> list[bytes]:
         """Return a binary column; raises like `integers`."""
-        column = self._exported(name, _BLOBS)
-        if not self._count:
-            return []
-        ends = array("i", ctypes.string_at(column.buffers[1] + 4 * column.offset, 4 * (column.length + 1)))
-        content = BytesIO(ctypes.string_at(column.buffers[2] + ends[0], ends[-1] - ends[0]))
-        # A third faster than slices.
-        return list(map(content.read, map(sub, islice(ends, 1, None), ends)))
+        return _blobs(self._exported(self._column(name), name, _BLOBS))
+
+    def headers(self) -> list[Headers]:
+        """Return the headers of each row: none where they are null, or the object has no such column.
+
+        Raises LedgerError: the column has another type.
+        """
+        name = "headers"
+        if name not in self._batch.column_names or not self.values(name):
+            return [()] * self._count
+        lists = self._exported(self._column(name), name, _LISTS, has_nulls=True)
+        flat = list_flatten(self._column(name))
+        names = _blobs(self._exported(struct_field(flat, 0), name, _TEXTS))
+        values = _blobs(self._exported(struct_field(flat, 1), name, _BLOBS))
+        pairs, ends = list(zip(map(bytes.decode, names), values, strict=True)), _ends(lists)
+        return [tuple(pairs[first - ends[0] : end - ends[0]]) for first, end in pairwise(ends)]
 
     def values(self, name: str) -> int:
         """Return how many values of a column are not null; raises LedgerError if it is missing."""
@@ -74,15 +86,29 @@ class Columns:
         # A slice of a column takes a tenth of the time of a slice of the batch.
         return column if self._count == len(column) else column.slice(self._first, self._count)
 
-    def _exported(self, name: str, kind: bytes) -> _ArrowArray:
-        column = self._column(name)
+    def _exported(self, column: Array, name: str, kind: bytes, *, has_nulls: bool = False) -> _ArrowArray:
         schema, capsule = column.__arrow_c_array__()
         # Buffers of other types have other lengths, and the place of a null has any value.
-        if _ArrowSchema.from_address(_pointer(schema, b"arrow_schema")).format != kind or column.null_count:
+        is_expected = _ArrowSchema.from_address(_pointer(schema, b"arrow_schema")).format == kind
+        if not is_expected or (column.null_count and not has_nulls):
             raise LedgerError(f"{self._path} has a column {name} with nulls, or of another type than expected")
         exported = _ArrowArray.from_address(_pointer(capsule, b"arrow_array"))
         exported.capsule = capsule
         return exported
+
+
+def _blobs(column: _ArrowArray) -> list[bytes]:
+    if not column.length:
+        return []
+    ends = _ends(column)
+    content = BytesIO(ctypes.string_at(column.buffers[2] + ends[0], ends[-1] - ends[0]))
+    # A third faster than slices.
+    return list(map(content.read, map(sub, islice(ends, 1, None), ends)))
+
+
+def _ends(column: _ArrowArray) -> array[int]:
+    """Return where the content of each row begins, and the end of the last one."""
+    return array("i", ctypes.string_at(column.buffers[1] + 4 * column.offset, 4 * (column.length + 1)))
 
 
 def read_columns(data: bytes, path: str, *, batch_rows: int = BATCH_ROWS) -> Columns:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from headgate.model.headers import Headers
+
 
 @dataclass(slots=True)
 class RecordColumns:
@@ -15,6 +17,7 @@ class RecordColumns:
     timestamp_ms: list[int] = field(default_factory=list)
     key: list[bytes] = field(default_factory=list)
     value: list[bytes] = field(default_factory=list)
+    headers: list[Headers] = field(default_factory=list)
 
     def extend(self, other: RecordColumns) -> None:
         """Append the records of ``other``."""
@@ -24,6 +27,7 @@ class RecordColumns:
         self.timestamp_ms += other.timestamp_ms
         self.key += other.key
         self.value += other.value
+        self.headers += other.headers
 
     def __len__(self) -> int:
         return len(self.offset)

@@ -1,6 +1,6 @@
 """The digest by which a leader recognizes a repeated batch.
 
-It covers what a batch means: its topic, keys, values, timestamps and source position. It does not cover how
+It covers what a batch means: its topic, keys, values, headers, timestamps and source position. It does not cover how
 the request was encoded, nor the fields by which the batch is found (producer id, epoch, sequence).
 docs/ledger.md describes the bytes that are hashed.
 
@@ -32,8 +32,15 @@ def batch_digest(batch: ProduceBatch) -> bytes:
             *position,
             *[record.key for record in records],
             *[record.value for record in records],
+            *[header.name.encode() for header in batch.headers],
+            *[header.value for header in batch.headers],
         ],
-        [len(position), *[record.timestamp_ms for record in records]],
+        [
+            len(position),
+            len(records),
+            *[record.timestamp_ms for record in records],
+            *[header.record for header in batch.headers],
+        ],
     )
 
 

@@ -17,9 +17,9 @@ FIRST_PROTOCOL_VERSION = 1
 """Its clients do not state it."""
 PROTOCOL_VERSION = 2
 MAX_RECORD_BYTES = 1024 * 1024
-"""Limit for key plus value of one record. A batch of one such record still fits into MAX_MESSAGE_BYTES."""
+"""Limit for key, value and headers of one record. A batch of one such record still fits into MAX_MESSAGE_BYTES."""
 MAX_BATCH_RECORDS = 10_000
-"""Limit for the records of one batch, because the leader does nothing else while it routes them."""
+"""Limit for the records and headers of one batch, because the leader does nothing else while it routes them."""
 MAX_BATCH_ACKNOWLEDGEMENTS = 1000
 """Limit for the acknowledgements of one batch. Each can concern every key bucket of a segment."""
 MAX_HELD_SEGMENTS = 10_000

@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Meta
 
 from headgate.model.entries import Balance, Order, Positions, SubscriptionType
+from headgate.model.headers import Header, Headers
 from headgate.protocol.operator_requests import SetMaintenance, TransferShard
 from headgate.protocol.request_fields import (
     MAX_BATCH_ACKNOWLEDGEMENTS,
@@ -71,12 +72,23 @@ class Record(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
     timestamp_ms: Natural
 
 
+class RecordHeader(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """One header of the record with the index ``record`` in its batch. As in a `Record`, nothing may follow."""
+
+    record: Natural
+    name: str
+    value: bytes
+
+
 class ProduceBatch(RequestBody, frozen=True, tag="produce"):
     """Store records of one topic. A retry carries the same records under the same sequence.
 
     ``producer_id`` and ``sequence``: both, or neither for a batch that may be stored twice.
     ``source_position``, of a named producer only: how far it has read its source with these records. It
     requires ``topic_id``: a position in another topic of that name would skip records.
+    ``headers``: those of all records, because a batch without any costs nothing then, and their number has one limit
+    before any is decoded: with the records, `MAX_BATCH_RECORDS`. ``reserved_headers``: names may be headgate's own
+    (`headgate.model.headers`): the records are dead letters, or copies.
     """
 
     topic: Name
@@ -86,13 +98,27 @@ class ProduceBatch(RequestBody, frozen=True, tag="produce"):
     sequence: Natural | None = None
     source_position: Annotated[bytes, Meta(max_length=1024)] | None = None
     topic_id: Natural | None = None
+    headers: Annotated[list[RecordHeader], Meta(max_length=MAX_BATCH_RECORDS)] = []
+    reserved_headers: bool = False
 
     def __post_init__(self) -> None:
+        if len(self.records) + len(self.headers) > MAX_BATCH_RECORDS:
+            raise ValueError(
+                f"{len(self.records)} records and {len(self.headers)} headers: a batch has at most {MAX_BATCH_RECORDS} "
+                "of both together"
+            )
         if self.source_position is not None and self.producer_id is None:
             raise ValueError("source_position without producer_id: it belongs to a producer with a name")
         if self.source_position is not None and self.topic_id is None:
             raise ValueError("source_position without topic_id: ask for the position in the topic first")
         _require_whole_identity(self.producer_id, self.producer_epoch, self.sequence)
+
+    def headers_by_record(self) -> dict[int, Headers]:
+        """Return index of a record → its headers, of the records that have any."""
+        found: dict[int, list[Header]] = {}
+        for header in self.headers:
+            found.setdefault(header.record, []).append((header.name, header.value))
+        return {record: tuple(headers) for record, headers in found.items()}
 
 
 class Acknowledgement(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):

@@ -18,6 +18,7 @@ from typing import Final
 from headgate.ledger.chunk import ChunkHeader
 from headgate.ledger.ledger import Ledger
 from headgate.ledger.record_columns import RecordColumns
+from headgate.model.headers import header_bytes
 from headgate.reading.compacted_reader import Rows
 from headgate.reading.tail_poll import TailPoll
 
@@ -25,6 +26,8 @@ CACHE_BYTES: Final = 64 * 1024 * 1024
 CHUNK_OVERHEAD_BYTES: Final = 256
 RECORD_OVERHEAD_BYTES: Final = 160
 """What Python's objects of a record take beside its key and value."""
+HEADER_OVERHEAD_BYTES: Final = 180
+"""What those of a header take beside its name and value."""
 MAX_DEPTH: Final = 16
 MAX_LOADS: Final = 32
 PAUSE_LOADS: Final = 64
@@ -121,6 +124,7 @@ class ChunkCache:
         size = CHUNK_OVERHEAD_BYTES
         for rows in rows_by_segment.values():
             size += len(rows.keys) * RECORD_OVERHEAD_BYTES + sum(map(len, rows.keys)) + sum(map(len, rows.values))
+            size += sum(len(each) * HEADER_OVERHEAD_BYTES + header_bytes(each) for each in rows.headers if each)
         self._chunks[number] = (size, rows_by_segment)
         self._bytes += size
         while self._bytes > self._budget_bytes and len(self._chunks) > 1:
@@ -144,6 +148,7 @@ def _rows_by_segment(records: RecordColumns, topic_id: int) -> dict[int, Rows]:
             [records.timestamp_ms[index] for index in picked],
             [records.key[index] for index in picked],
             [records.value[index] for index in picked],
+            [records.headers[index] for index in picked],
         )
         for segment, picked in indexes.items()
     }

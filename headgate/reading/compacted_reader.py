@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 
 from headgate.ledger.chunk_ranges import ChunkRange, compacted_through, ranges_to_read
 from headgate.ledger.compacted import CompactedObject, Manifest, decode_compacted, manifest_ranges, read_manifest
+from headgate.model.headers import Headers
 from headgate.storage.object_store import Store
 
 LISTING_TTL_SECONDS: Final = 5.0
@@ -26,6 +27,7 @@ class Rows(NamedTuple):
     timestamps_ms: list[int]
     keys: list[bytes]
     values: list[bytes]
+    headers: list[Headers]
 
 
 class CompactedSlice(NamedTuple):
@@ -94,4 +96,10 @@ class CompactedRecords:
         records = await asyncio.to_thread(decode_compacted, await self._store.read(item.path), item)
         for at in range(max(0, offset - item.first_offset), len(records), SLICE_MAX_RECORDS):
             rows = records.slice(at, SLICE_MAX_RECORDS)
-            yield Rows(rows.integers("offset"), rows.integers("timestamp_ms"), rows.blobs("key"), rows.blobs("value"))
+            yield Rows(
+                rows.integers("offset"),
+                rows.integers("timestamp_ms"),
+                rows.blobs("key"),
+                rows.blobs("value"),
+                rows.headers(),
+            )

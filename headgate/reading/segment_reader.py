@@ -22,6 +22,7 @@ from headgate.errors import LedgerError, ObjectMissingError, StoreUnavailableErr
 from headgate.log.event_log import get_logger
 from headgate.model.bucket_ranges import BucketRange, buckets_of, slice_of
 from headgate.model.hashing import key_bucket
+from headgate.model.headers import Headers
 from headgate.model.offset_ranges import OffsetRanges
 from headgate.protocol.messages import Grant
 from headgate.reading.chunk_cache import ChunkCache
@@ -37,8 +38,8 @@ MISSING_SECONDS: Final = 60.0
 log = get_logger(__name__)
 
 
-Deliver = Callable[[int, int, bytes, bytes], Awaitable[None]]
-"""(offset, timestamp_ms, key, value): returns once there is capacity."""
+Deliver = Callable[[int, int, bytes, bytes, Headers], Awaitable[None]]
+"""(offset, timestamp_ms, key, value, headers): returns once there is capacity."""
 OnSkipped = Callable[[int, int], None]
 """(first offset, end offset): skipped records of other buckets, none if both are equal; read up to the end offset."""
 
@@ -192,7 +193,7 @@ class SegmentReader:
                 self._report_skipped(skipped_from, offset)
                 skipped_from = None
             if disposition is _Disposition.DELIVER:
-                await self._deliver(offset, rows.timestamps_ms[index], key, rows.values[index])
+                await self._deliver(offset, rows.timestamps_ms[index], key, rows.values[index], rows.headers[index])
         if skipped_from is not None:
             self._report_skipped(skipped_from, self.next_offset)
 

@@ -21,6 +21,7 @@ from headgate.ledger.compacted import CompactedObject
 from headgate.ledger.ledger import Ledger
 from headgate.ledger.record_columns import RecordColumns
 from headgate.log.event_log import get_logger
+from headgate.model.headers import Headers
 from headgate.protocol.messages import TopicInfo
 from headgate.reading.compacted_reader import CompactedRecords
 from headgate.reading.head import POLL_SECONDS, Head
@@ -45,6 +46,7 @@ class LedgerRecord(NamedTuple):
     """Milliseconds since 1970, as the producer set it."""
     key: bytes
     value: bytes
+    headers: Headers = ()
 
 
 class _Plan(NamedTuple):
@@ -207,8 +209,8 @@ class TopicReader:
 
     async def _object_records(self, item: CompactedObject) -> AsyncGenerator[LedgerRecord]:
         async for rows in self._compacted.slices(item, self._next_offsets.get(item.segment, 0)):
-            for offset, timestamp_ms, key, value in zip(*rows, strict=True):
-                yield LedgerRecord(item.segment, offset, timestamp_ms, key, value)
+            for fields in zip(*rows, strict=True):
+                yield LedgerRecord(item.segment, *fields)
 
     async def _read_chunks(self, numbers: list[int]) -> list[RecordColumns]:
         return await asyncio.gather(*map(self._ledger.read_records, numbers))
@@ -268,4 +270,5 @@ def _records(columns: RecordColumns, topic_id: int) -> Iterator[LedgerRecord]:
                 columns.timestamp_ms[index],
                 columns.key[index],
                 columns.value[index],
+                columns.headers[index],
             )

@@ -1,6 +1,7 @@
 """Backlogs, as replies, `Admin` and the HTTP API show them. headgate.protocol.backlog has the formulas.
 
-Times are milliseconds since 1970 by the clock of the leader, sizes are bytes of keys and values, rates are per second.
+Times are milliseconds since 1970 by the clock of the leader, sizes are bytes of records,
+rates are per second.
 None means unknown or not tracked, never 0.
 """
 

@@ -1,6 +1,6 @@
 """Topics and their segments, as replies, `Admin` and the HTTP API show them.
 
-Times are milliseconds since 1970 by the clock of the leader, sizes are bytes of keys and values.
+Times are milliseconds since 1970 by the clock of the leader, sizes are bytes of records.
 None means unknown or not applicable, never 0.
 """
 

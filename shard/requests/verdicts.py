@@ -16,7 +16,7 @@ in this order, which is that of the table in docs/protocol.md:
 11. the user has no right to it → ``forbidden``, after a barrier
 12. the topic does not exist → ``invalid``, after a barrier
 13. records for an external topic or another ``topic_id``, or a position not kept → ``invalid``, after a barrier
-14. a record is too large, or has no key → ``invalid``
+14. a record is too large, has no key, or has headers that it may not have → ``invalid``
 15. 128 batches are in flight, or too many bytes wait → ``unavailable``
 16. anything else → ``committed``
 

@@ -9,7 +9,7 @@ import pytest
 
 from bench.harness.producer_load import BATCH_BYTES, batch_of_records, whole_batches
 from bench.ingest import ingest_idempotence, ingest_latency
-from headgate.client.record_batch import RECORD_OVERHEAD_BYTES
+from headgate.client.batch_content import RECORD_OVERHEAD_BYTES
 
 ROOT = Path(__file__).parents[3]
 

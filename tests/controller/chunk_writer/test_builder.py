@@ -4,23 +4,27 @@ import io
 import random
 
 import pyarrow.parquet as pq
+import pytest
 
 from controller.chunk_writer import builder as writer
 from controller.chunk_writer.builder import ChunkBuilder
 from headgate.model import entries as e
+from headgate.model.headers import Headers
 from tests.support.samples.chunks import add_record, small_chunk
 
 
-def test_both_writers_produce_the_same_schema_rows_and_metadata() -> None:
+@pytest.mark.parametrize("headers", [(), (("a", b"1"), ("a", b"\xff"))], ids=["no headers", "headers"])
+def test_both_writers_produce_the_same_schema_rows_and_metadata(headers: Headers) -> None:
+    """A chunk whose records have no headers has no column of headers."""
     tables, metadata = [], []
     for large_bytes in (1, 2**30):
-        _, data = small_chunk(pyarrow_threshold_bytes=large_bytes)
+        _, data = small_chunk(headers=headers, pyarrow_threshold_bytes=large_bytes)
         file = pq.ParquetFile(io.BytesIO(data))
         tables.append(file.read())
         metadata.append(file.metadata.metadata)
         assert file.metadata.created_by.startswith("parquet-cpp" if large_bytes == 1 else "parquet-rs")
     assert tables[0] == tables[1]
-    assert tables[0].schema == writer.SCHEMA
+    assert tables[0].schema == (writer.SCHEMA if headers else writer.SCHEMA_WITHOUT_HEADERS)
     assert metadata[0] == metadata[1]
 
 

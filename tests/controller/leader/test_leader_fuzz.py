@@ -30,6 +30,7 @@ VALID = [
             {
                 "topic": "orders",
                 "records": [m.Record(b"k", b"v", 0)] * 3,
+                "headers": [m.RecordHeader(1, "a", b"1"), m.RecordHeader(1, "a", b"")],
                 "producer_id": 2,
                 "sequence": 0,
                 "source_position": b"7",

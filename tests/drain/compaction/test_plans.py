@@ -62,7 +62,7 @@ class CompactionFixture:
                 rows = table.to_pylist()
                 assert (item.first_offset, item.end_offset) == (rows[0]["offset"], rows[-1]["offset"] + 1)
                 assert (item.first_at_ms, item.last_at_ms) == (rows[0]["stored_at_ms"], rows[-1]["stored_at_ms"])
-                assert item.size_bytes == sum(len(row["key"]) + len(row["value"]) for row in rows)
+                assert item.size_bytes == sum(map(_size, rows))
                 found[item.topic_id, item.segment] += rows
         return dict(found), covering[-1].last if covering else 0
 
@@ -75,9 +75,18 @@ async def raw(ledger, last):
         header = await chunks.header(number)
         for row in record_rows(await chunks.read_records(number)):
             values = {name: row[name] for name in ("offset", "timestamp_ms", "key", "value")}
-            size = len(row["key"]) + len(row["value"])
-            found[row["topic_id"], row["segment"]].append(values | {"stored_at_ms": header.at_ms, "size_bytes": size})
+            values["headers"] = [dict(zip(("name", "value"), pair, strict=True)) for pair in row["headers"]] or None
+            more = {"stored_at_ms": header.at_ms, "size_bytes": _size(values)}
+            found[row["topic_id"], row["segment"]].append(values | more)
     return found
+
+
+def _size(row):
+    return (
+        len(row["key"])
+        + len(row["value"])
+        + sum(len(each["name"]) + len(each["value"]) for each in row["headers"] or ())
+    )
 
 
 def alive(ledger):
@@ -308,7 +317,9 @@ async def test_the_written_objects_are_compared_with_the_facts(spark, tmp_path, 
 
 def test_a_compaction_has_one_shuffle_and_no_python(spark, tmp_path):
     schema = "topic_id long, segment long, offset long, timestamp_ms long, stored_at_ms long, size_bytes long"
-    records = spark.createDataFrame([], f"{schema}, key binary, value binary")
+    records = spark.createDataFrame(
+        [], f"{schema}, key binary, value binary, headers array<struct<name string, value binary>>"
+    )
     plan = plans.sort_into_objects(records, tasks=3, object_bytes=100)._jdf.queryExecution().executedPlan().toString()
 
     assert len(re.findall(r"\bExchange\b", plan)) == 1

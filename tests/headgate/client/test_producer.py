@@ -7,9 +7,9 @@ import math
 
 import pytest
 
+from headgate.client.batch_content import RECORD_OVERHEAD_BYTES
 from headgate.client.producer import Delivery, Producer, RecordMetadata
 from headgate.client.producer_settings import ProducerSettings
-from headgate.client.record_batch import RECORD_OVERHEAD_BYTES
 from headgate.errors import (
     ConfigError,
     DeliveryFailedError,
@@ -23,8 +23,9 @@ from headgate.ledger.chunk import decode_records
 from headgate.ledger.paths import chunk_folder, chunk_name
 from headgate.model.hashing import shard_of
 from headgate.protocol import messages as m
-from tests.support.fakes.scripted_leader import TOPIC_ID, ScriptedCluster, ScriptedLeader, send_all
+from tests.support.fakes.scripted_leader import TOPIC_ID, ScriptedCluster, ScriptedLeader, grant, send_all
 from tests.support.samples.record_rows import record_rows
+from tests.support.worlds.consuming import consumer
 
 pytestmark = pytest.mark.looptime
 
@@ -343,7 +344,43 @@ async def test_send_refuses_an_oversized_record_with_its_size_and_the_limit(clus
         assert 0 == producer.buffered_bytes
 
 
-@pytest.mark.parametrize("wrong", [{"timestamp_ms": -1}, {"timestamp_ms": 2**63}, {"source_position": b"x" * 1025}])
+async def test_headers_arrive_as_they_were_sent(cluster):
+    """In their order, with repeated names, and counted in the size of the record."""
+    given = {"trace": b"00-17", "é": b"\xff"}, [("b", b"1"), ("a", b"2"), ("b", b"")], ()
+    settings = ProducerSettings(max_record_bytes=4 + len(b"trace00-17\xc3\xa9\xff"))
+    async with cluster.leader(grants=[grant()]), Producer(cluster.client(), settings=settings) as producer:
+        for each in given:
+            await producer.send_and_wait("orders", b"k", b"val", headers=each)
+        with pytest.raises(RequestRejectedError, match=r"18 bytes \(key, value and headers\) .* limit of 17"):
+            await producer.send("orders", b"k", b"val.", headers=given[0])
+        async with consumer(cluster, "reader", start="earliest") as reader:
+            found = [await anext(reader) for _ in given]
+        assert 0 == producer.buffered_bytes
+
+    assert [tuple(given[0].items()), tuple(given[1]), ()] == [record.headers for record in found]
+
+
+async def test_only_a_program_that_copies_sends_headers_of_headgate(cluster):
+    own = {"headgate-reason": b"too late"}
+    async with cluster.leader() as leader:
+        async with Producer(cluster.client()) as producer:
+            with pytest.raises(
+                RequestRejectedError, match="topic 'orders': the record has the header 'headgate-reason'"
+            ):
+                await producer.send("orders", b"k", b"v", headers=own)
+        async with Producer(cluster.client("copy"), settings=ProducerSettings(reserved_headers=True)) as producer:
+            await producer.send_and_wait("orders", b"k", b"v", headers=own)
+        assert [True] == [batch.reserved_headers for batch in leader.seen(m.ProduceBatch)]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        *({"timestamp_ms": -1}, {"timestamp_ms": 2**63}, {"source_position": b"x" * 1025}),
+        *({"headers": {"": b""}}, {"headers": [("a", b"")] * 65}, {"headers": {"\ud800": b""}}),
+    ],
+    ids=str,
+)
 async def test_send_refuses_what_would_invalidate_a_whole_batch(wrong, cluster):
     async with cluster.leader(), Producer(cluster.client()) as producer:
         with pytest.raises(RequestRejectedError):

@@ -87,7 +87,7 @@ async def test_records_of_several_topics_expire_at_their_own_deadlines(cluster):
         outcomes = []
         for _ in range(100):
             for topic in ("orders", "payments", "returns"):
-                delivery = await producer.send(topic, b"key", b"value")
+                delivery = await producer.send(topic, b"key", b"value", headers={"trace": b"1"})
                 outcomes.append(asyncio.ensure_future(_timed_outcome(delivery, loop.time())))
             await asyncio.sleep(0.03)
         results = await asyncio.gather(*outcomes)

@@ -47,7 +47,7 @@ class Feed(RecordFeed):
 
     async def delivered(self, offset: int) -> Any:
         """Return a record that the reader has delivered, and the program received."""
-        await self._deliver(GRANT, offset, 0, b"k", b"v")
+        await self._deliver(GRANT, offset, 0, b"k", b"v", ())
         return await self.next()
 
 
@@ -82,8 +82,8 @@ async def test_a_thousand_records_are_queued_for_the_program() -> None:
     feed = Feed()
     feed.begin(GRANT)
     for offset in range(10, 1010):
-        await asyncio.wait_for(feed._deliver(GRANT, offset, 0, b"k", b"v"), 1)
-    one_more = asyncio.create_task(feed._deliver(GRANT, 1010, 0, b"k", b"v"))
+        await asyncio.wait_for(feed._deliver(GRANT, offset, 0, b"k", b"v", ()), 1)
+    one_more = asyncio.create_task(feed._deliver(GRANT, 1010, 0, b"k", b"v", ()))
     await asyncio.sleep(60)
     assert not one_more.done()
     await feed.next()

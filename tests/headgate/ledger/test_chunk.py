@@ -5,12 +5,15 @@ import io
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from controller.chunk_writer.builder import ChunkBuilder
 from headgate.errors import LedgerError
 from headgate.ledger import chunk
 from headgate.model import entries as e
-from tests.support.samples.chunks import small_chunk
+from headgate.model.headers import Headers, header_bytes
+from tests.support.samples.chunks import add_record, small_chunk
 from tests.support.samples.object_formats import sealed
 
 
@@ -24,6 +27,37 @@ def test_entries_and_records_are_decoded_as_they_were_added() -> None:
     assert (2, 99) == (decoded.header.leader_epoch, decoded.header.at_ms)
     assert [b"v0", b"v1"] == records.value
     assert [0, 1] == records.offset
+
+
+HEADERS = st.lists(st.tuples(st.text(max_size=3), st.binary(max_size=3)), max_size=3).map(tuple)
+
+
+@given(headers=st.lists(HEADERS, min_size=1, max_size=5), large=st.booleans())
+def test_headers_are_decoded_as_they_were_added(headers: list[Headers], large: bool) -> None:
+    """In their order, with repeated names, whichever writer wrote the chunk; also those of a part of its rows."""
+    builder = ChunkBuilder(pyarrow_threshold_bytes=0 if large else 2**30)
+    builder.add(e.TermStarted(leader_epoch=1, instance="a"))
+    for offset, each in enumerate(headers):
+        add_record(builder, offset, 5, b"v", each)
+    data = builder.encode(shard=3, number=7, leader_epoch=1, at_ms=0)
+
+    _, rows = chunk.open_records(data, shard=3, number=7)
+
+    assert headers == chunk.decode_records(data, shard=3, number=7).headers
+    assert headers[1:4] == rows.slice(1, 3).headers()
+    assert [2 + header_bytes(each) for each in headers] == rows.integers("size_bytes")
+
+
+def test_a_chunk_with_other_headers_is_rejected() -> None:
+    table = pq.read_table(io.BytesIO(small_chunk(headers=(("a", b"1"),))[1])).drop_columns(["headers"])
+    others = [None] * (table.num_rows - 1)
+    for kind, value in (
+        (pa.string(), "text"),
+        (pa.list_(pa.struct([("name", pa.int64()), ("value", pa.binary())])), [(1, b"")]),
+    ):
+        data = sealed(table.append_column("headers", pa.array([*others, value], kind)))
+        with pytest.raises(LedgerError, match="has a column headers with nulls, or of another type"):
+            chunk.decode_records(data, shard=3, number=7)
 
 
 def test_a_split_states_the_sealed_and_created_segments_as_facts() -> None:

@@ -41,6 +41,7 @@ from tests.support.samples.compaction import compact
 from tests.support.samples.histories import History
 from tests.support.whole_state import decode_snapshot
 
+HEADERS = (("trace", b"00-17"), ("trace", b""))
 FLIPS = 2_000
 """Flipped bits per object, at most."""
 WORKER_SCHEMA = to_arrow_schema(spark_schema(FACTS))
@@ -60,7 +61,9 @@ def chunk_of(records: int, **limits: int) -> bytes:
     builder.add(e.TermStarted(leader_epoch=1, instance="a"))
     rng = random.Random(records)
     for offset in range(records):
-        for name, value in zip(chunk.RECORD_COLUMNS[1:], (1, 0, offset, 7, b"k%d" % offset, b"v100"), strict=True):
+        for name, value in zip(
+            chunk.RECORD_COLUMNS[1:], (1, 0, offset, 7, b"k%d" % offset, b"v100", HEADERS), strict=True
+        ):
             getattr(builder.records, name).append(value if name != "value" else value + rng.randbytes(20))
     return builder.encode(shard=3, number=7, leader_epoch=1, at_ms=5)
 
@@ -164,7 +167,7 @@ async def test_a_consumer_stops_at_a_flipped_bit_of_a_chunk() -> None:
 async def test_a_flipped_bit_of_a_manifest_or_of_what_it_names_is_noticed() -> None:
     store = FakeStore(objects={chunk_path(0, 1): ChunkBuilder().encode(shard=0, number=1, leader_epoch=1, at_ms=1)})
     builder = ChunkBuilder()
-    for name, value in zip(chunk.RECORD_COLUMNS[1:], (1, 0, 0, 7, b"key", b"v100"), strict=True):
+    for name, value in zip(chunk.RECORD_COLUMNS[1:], (1, 0, 0, 7, b"key", b"v100", HEADERS), strict=True):
         getattr(builder.records, name).append(value)
     store.objects[chunk_path(0, 2)] = builder.encode(shard=0, number=2, leader_epoch=1, at_ms=1)
     written = await compact(Ledger(store, 0), 1, 2)

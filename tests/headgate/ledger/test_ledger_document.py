@@ -5,7 +5,7 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import msgspec.inspect
-import pyarrow.dataset
+import pyarrow.parquet
 import pytest
 
 from controller.chunk_writer.builder import ChunkBuilder
@@ -80,6 +80,7 @@ def ledger(tmp_path_factory):
     columns = chunks[2].records
     columns.topic_id, columns.segment, columns.offset = [1, 1], [0, 0], [0, 1]
     columns.timestamp_ms, columns.key, columns.value = [7, 8], [b"k", b"k"], [b"v1", b"v2"]
+    columns.headers = [(("a", b"1"),), (("b", b"2"),)]
     chunks[2].add(
         e.RecordsStored(topic_id=1, count=2, placements=[e.Placement(0, 0, 65535, 0, 2)], size_bytes=6),
     )
@@ -120,7 +121,7 @@ def test_every_fact_is_described_with_the_columns_that_it_sets(document) -> None
 
 def test_a_record_sets_the_documented_columns(document, ledger) -> None:
     described = {ticked(fact)[0]: set(ticked(columns)) for fact, columns, _ in document["Facts"].table()}
-    rows = pyarrow.dataset.dataset(ledger).to_table(filter=pyarrow.dataset.field("fact") == "record").to_pylist()
+    rows = pyarrow.parquet.read_table(ledger / "shard=0003" / chunk_name(3)).to_pylist()[-2:]
 
     assert [{name for name, value in row.items() if value is not None} for row in rows] == [
         described["record"] | {"fact"}

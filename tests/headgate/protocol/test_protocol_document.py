@@ -18,6 +18,7 @@ from headgate.ledger.chunk import COLUMNS, RECORD_COLUMNS
 from headgate.ledger.paths import chunk_folder, chunk_name
 from headgate.model import entries as e
 from headgate.model.hashing import key_bucket, key_hash, segment_hash
+from headgate.model.headers import MAX_HEADER_BYTES, MAX_HEADERS
 from headgate.model.identifiers import ANONYMOUS
 from headgate.protocol import messages as m
 from headgate.protocol.batch_digest import batch_digest
@@ -111,6 +112,8 @@ def test_the_limits_match_the_code() -> None:
         "part": m.PART_BYTES,
         "reply": m.MAX_REPLY_BYTES,
         "record": m.MAX_RECORD_BYTES,
+        "headers": MAX_HEADERS,
+        "header bytes": MAX_HEADER_BYTES,
         "window": WINDOW,
         "segments": MAX_SEGMENTS,
         "subscriptions": MAX_SUBSCRIPTIONS,
@@ -155,7 +158,7 @@ def test_leaders_subscribe_to_what_devices_publish() -> None:
     assert all(f"{limit} bytes" in text for limit in (MAX_RESPONSE_TOPIC_BYTES, MAX_CORRELATION_BYTES))
     assert m.parse_publish_address("c", "headgate/c/publish/orders/a/b") == ("orders", "a/b", None)
     assert m.parse_publish_address("c", "headgate/c/devices/ada/publish/orders/a/b") == ("orders", "a/b", "ada")
-    assert f"{m.MAX_RECORD_BYTES} bytes of key and value" in text
+    assert f"{m.MAX_RECORD_BYTES} bytes of key, value and headers" in text
 
 
 def test_the_request_table_has_every_request_and_reply() -> None:
@@ -369,7 +372,7 @@ SITUATIONS = {
     "records for an external topic or another `topic_id`, or a position not kept": lambda: _judge(
         topic="elsewhere", records=TOO_LARGE
     ),
-    "a record is too large, or has no key": lambda: _judge(
+    "a record is too large, has no key, or has headers that it may not have": lambda: _judge(
         finished=WINDOW, durable=1, sequence=WINDOW, records=TOO_LARGE
     ),
     f"{WINDOW} batches are in flight, or too many bytes wait": lambda: _judge(
@@ -382,7 +385,7 @@ REASONS = {
     "a sequence in the window, with other content": "other content",
     "the topic does not exist": "there is no topic 'nowhere'",
     "records for an external topic or another `topic_id`, or a position not kept": "is external",
-    "a record is too large, or has no key": "the limit is",
+    "a record is too large, has no key, or has headers that it may not have": "the limit is",
 }
 """Tells those rows apart that have the same verdict."""
 

@@ -75,7 +75,7 @@ class CompactedLedger:
             del self.store.objects[item.path]
 
     def reader(self, start: int = 0, start_chunk: int = 1, *, start_offset: int | None = None) -> SegmentReader:
-        async def deliver(offset: int, _: int, __: bytes, value: bytes) -> None:
+        async def deliver(offset: int, _: int, __: bytes, value: bytes, ___: object) -> None:
             await self.capacity.acquire()
             self.delivered.append((offset, value))
 

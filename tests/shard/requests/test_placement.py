@@ -1,5 +1,8 @@
 """Records are routed to segments and offsets."""
 
+import msgspec
+import pytest
+
 from headgate.model import entries as e
 from headgate.model.hashing import segment_hash
 from headgate.protocol import messages as m
@@ -32,19 +35,53 @@ def test_records_are_routed_by_hash_in_the_order_of_the_batch() -> None:
     assert 50 == sum(placement.count for placement in entry.placements)
 
 
-def test_the_reason_names_an_oversized_record_its_size_and_the_limit() -> None:
-    batch = m.ProduceBatch(
-        topic="orders",
-        records=[m.Record(b"k", b"v", 0), m.Record(b"k", b"v" * m.MAX_RECORD_BYTES, 0)],
+def with_headers(*headers: tuple[str, bytes], key: bytes = b"k", value: bytes = b"v", **fields: bool) -> m.ProduceBatch:
+    """Return a batch of two records; the second one has the headers."""
+    records = [m.Record(b"k", b"", 0), m.Record(key, value, 0)]
+    return m.ProduceBatch(
+        topic="orders", records=records, headers=[m.RecordHeader(1, *header) for header in headers], **fields
     )
 
-    assert f"record 1 has {m.MAX_RECORD_BYTES + 1} bytes" in (refused_record(batch) or "")
-    largest = m.Record(b"k", b"v" * (m.MAX_RECORD_BYTES - 1), 0)
-    assert refused_record(m.ProduceBatch(topic="t", records=[largest, m.Record(b"k", b"", 0)])) is None
 
-
-def test_a_record_without_a_key_is_refused_as_from_a_device() -> None:
+@pytest.mark.parametrize(
+    ("batch", "wrong"),
+    [
+        (with_headers(("a", b"1"), value=bytes(m.MAX_RECORD_BYTES - 3)), None),
+        (
+            with_headers(("a", b"1"), value=bytes(m.MAX_RECORD_BYTES - 2)),
+            f"{m.MAX_RECORD_BYTES + 1} bytes of key, value",
+        ),
+        (with_headers(key=b""), "an empty key"),
+        (with_headers(("a", bytes(16 * 1024))), "headers of 16385 bytes"),
+        (with_headers(*[("a", b"")] * 65), "65 headers; the limit is 64"),
+        (with_headers(("", b"")), "a header without a name"),
+        (with_headers(("headgate-reason", b"")), "the header 'headgate-reason'"),
+        (with_headers(("headgate-reason", b""), reserved_headers=True), None),
+    ],
+    ids=[
+        *("as large as possible", "too large", "no key", "headers too large", "too many headers", "no name"),
+        *("a name of headgate's", "a copy with one"),
+    ],
+)
+def test_the_reason_names_the_record_and_what_is_wrong(batch: m.ProduceBatch, wrong: str | None) -> None:
     """All records whose key is missing by mistake would have one key, in one segment."""
-    batch = m.ProduceBatch(topic="t", records=[m.Record(b"k", b"", 0), m.Record(b"", b"v", 0)])
+    found = refused_record(batch)
 
-    assert "record 1 has an empty key" in (refused_record(batch) or "")
+    assert found is None if wrong is None else (found or "").startswith(f"record 1 has {wrong}")
+
+
+def test_a_header_of_no_record_is_refused() -> None:
+    batch = msgspec.structs.replace(with_headers(), headers=[m.RecordHeader(2, "a", b"")])
+
+    assert refused_record(batch) == "the batch has 2 records, and a header for record 2"
+
+
+def test_headers_are_routed_with_their_record() -> None:
+    batch = msgspec.structs.replace(
+        with_headers(("a", b"1"), ("a", b"")),
+        headers=[m.RecordHeader(1, "a", b"1"), m.RecordHeader(0, "b", b""), m.RecordHeader(1, "a", b"")],
+    )
+    entry, columns = route_batch(two_segments(), batch)
+
+    assert [(("b", b""),), (("a", b"1"), ("a", b""))] == columns.headers
+    assert entry.size_bytes == len(b"k" + b"kv" + b"b" + b"a1" + b"a")

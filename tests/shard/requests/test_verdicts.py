@@ -29,6 +29,7 @@ def batch(
         producer_id=producer,
         producer_epoch=epoch,
         sequence=sequence,
+        headers=kwargs.get("headers", []),
     )
 
 
@@ -126,6 +127,12 @@ ROWS: dict[str, tuple[m.ProduceBatch, int, int, Any]] = {
     "row 7, the second batch after the first was refused": (batch(1), 0, 1, ("out_of_order", True)),
     # The original's offsets would be wrong for some of its records.
     "row 9, as many other records under the same sequence": (batch(1, value=b"w"), 3, 4, ("invalid", True)),
+    "row 9, other headers under the same sequence": (
+        batch(1, headers=[m.RecordHeader(0, "a", b"")]),
+        3,
+        4,
+        ("invalid", True),
+    ),
     "row 9, the same records for another topic": (batch(1, topic="other"), 3, 4, ("invalid", True)),
     "row 9, a changed batch under the same sequence": (batch(1, records=2), 3, 4, ("invalid", True)),
     # Stored at least once, without deduplication.

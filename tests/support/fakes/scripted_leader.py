@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TypeVar, get_args
@@ -26,6 +26,7 @@ from headgate.client.producer import Producer
 from headgate.ledger.paths import chunk_folder, chunk_name
 from headgate.model.entries import Placement
 from headgate.model.hashing import segment_hash
+from headgate.model.headers import Headers
 from headgate.protocol import messages as m
 from tests.support.fakes.broker import FakeBroker
 from tests.support.fakes.object_store import FakeStore
@@ -287,17 +288,22 @@ class ScriptedCluster:
             return None
         if batch.sequence == identity.next_sequence:
             identity.next_sequence += 1
-            placements = self.store_records(batch.records, leader)
+            placements = self.store_records(batch.records, leader, batch.headers_by_record())
             self.positions.append(batch.source_position)
             self._answers[batch_id] = m.Committed(placements=placements, topic_id=TOPIC_ID)
         return self._answers[batch_id]
 
-    def store_records(self, records: list[m.Record], leader: ScriptedLeader | None = None) -> list[Placement]:
+    def store_records(
+        self,
+        records: list[m.Record],
+        leader: ScriptedLeader | None = None,
+        headers: Mapping[int, Headers] | None = None,
+    ) -> list[Placement]:
         """Write a chunk and announce it."""
         width = 0x10000 // self.segments
         builder = ChunkBuilder()
         first = list(self._next_offset)
-        for record in records:
+        for index, record in enumerate(records):
             segment = segment_hash(record.key) // width
             rows = builder.records
             rows.topic_id.append(TOPIC_ID)
@@ -306,6 +312,7 @@ class ScriptedCluster:
             rows.timestamp_ms.append(record.timestamp_ms)
             rows.key.append(record.key)
             rows.value.append(record.value)
+            rows.headers.append((headers or {}).get(index, ()))
             self.stored.append(record.value)
             self._next_offset[segment] += 1
         self.head += 1

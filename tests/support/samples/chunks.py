@@ -4,22 +4,26 @@ from __future__ import annotations
 
 from controller.chunk_writer.builder import ChunkBuilder
 from headgate.model import entries as e
+from headgate.model.headers import Headers
 from headgate.model.layout import Layout
 
-COLUMNS = ("topic_id", "segment", "offset", "timestamp_ms", "key", "value")
+COLUMNS = ("topic_id", "segment", "offset", "timestamp_ms", "key", "value", "headers")
 
 
-def add_record(builder: ChunkBuilder, offset: int, timestamp_ms: int, value: bytes) -> None:
+def add_record(builder: ChunkBuilder, offset: int, timestamp_ms: int, value: bytes, headers: Headers = ()) -> None:
     """Add a record of segment 0 of topic 1."""
-    for column, each in zip(COLUMNS, (1, 0, offset, timestamp_ms, b"k", value), strict=True):
+    for column, each in zip(COLUMNS, (1, 0, offset, timestamp_ms, b"k", value, headers), strict=True):
         getattr(builder.records, column).append(each)
 
 
-def small_chunk(**limits: int) -> tuple[ChunkBuilder, bytes]:
-    """Return chunk 7 of shard 3 as it was built and encoded: a topic, its first split, and two records."""
+def small_chunk(*, headers: Headers = (), **limits: int) -> tuple[ChunkBuilder, bytes]:
+    """Return chunk 7 of shard 3 as it was built and encoded: a topic, its first split, and two records.
+
+    The second record has ``headers``.
+    """
     builder = ChunkBuilder(**limits)
     builder.add(e.TopicCreated(topic_id=1, topic="orders", segments=1, token="t"))
     builder.add(e.SegmentSplit(topic_id=1, segment=0, end_offset=2, token="u"), Layout.initial(1, 0).split(0, 2, 0))
     for offset in range(2):
-        add_record(builder, offset, 1000 + offset, b"v%d" % offset)
+        add_record(builder, offset, 1000 + offset, b"v%d" % offset, headers if offset else ())
     return builder, builder.encode(shard=3, number=7, leader_epoch=2, at_ms=99)

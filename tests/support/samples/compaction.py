@@ -10,10 +10,12 @@ import pyarrow as pa
 from arro3.io import write_parquet
 
 from controller.chunk_writer.arrow_columns import PaddedColumns
+from controller.chunk_writer.builder import HEADERS
 from headgate.ledger.checksum import checksum
 from headgate.ledger.compacted import CompactedObject, Manifest, compacted_folder, create_manifest
 from headgate.ledger.identity import read_ledger_id
 from headgate.ledger.ledger import Ledger
+from headgate.model.headers import header_bytes
 from tests.support.samples.record_rows import record_rows
 
 _TYPES = {
@@ -23,6 +25,7 @@ _TYPES = {
     "size_bytes": pa.int64(),
     "key": pa.binary(),
     "value": pa.binary(),
+    "headers": HEADERS,
 }
 
 
@@ -44,7 +47,7 @@ async def compacted_objects(
     for number in range(first, last + 1):
         at_ms = (await ledger.header(number)).at_ms
         for row in record_rows(await ledger.read_records(number)):
-            size = len(row["key"]) + len(row["value"])
+            size = len(row["key"]) + len(row["value"]) + header_bytes(row["headers"])
             rows[row["topic_id"], row["segment"]].append(row | {"stored_at_ms": at_ms, "size_bytes": size})
     folder = f"{compacted_folder(ledger.shard)}/{first:012d}-{last:012d}-{written_at_ms}-{run}"
     objects = []
@@ -78,6 +81,8 @@ async def _create_object(
     arrays = [
         columns.integers([row[name] for row in records])
         if kind == pa.int64()
+        else columns.headers([row[name] for row in records], kind)
+        if kind == HEADERS
         else columns.blobs([row[name] for row in records], kind)
         for name, kind in _TYPES.items()
     ]

@@ -10,10 +10,12 @@ from controller.chunk_writer.builder import ChunkBuilder
 from headgate.ledger.paths import chunk_folder, chunk_name
 from headgate.model import entries as e
 from headgate.model.hashing import KEY_BUCKETS
+from headgate.model.headers import header_bytes
 from headgate.model.layout import SegmentState
 from shard.state.shard_state import ShardState
 
 RECORD_BYTES = 11
+"""Of key, value and headers, which every third record has."""
 EMPTY_CHUNKS = 0.1
 """Fraction of empty chunks in a random ledger."""
 BUCKET_RANGES = ((0, 8), (8, 16), (0, 4), (4, 8), (15, 16))
@@ -118,7 +120,8 @@ class WrittenLedger:
             records.offset.append(offset)
             records.timestamp_ms.append(offset)
             records.key.append(b"key")
-            records.value.append(b"12345678")
+            records.headers.append((("n", b"\xff%d" % (offset % 10)),) if offset % 3 == 0 else ())
+            records.value.append(b"12345678"[: 8 - header_bytes(records.headers[-1])])
 
     def acknowledge(
         self,

@@ -6,7 +6,7 @@ from typing import Any
 
 from headgate.ledger.record_columns import RecordColumns
 
-_NAMES = ("topic_id", "segment", "offset", "timestamp_ms", "key", "value")
+_NAMES = ("topic_id", "segment", "offset", "timestamp_ms", "key", "value", "headers")
 
 
 def record_rows(records: RecordColumns) -> list[dict[str, Any]]:

@@ -1,0 +1,70 @@
+"""Headers of records: their type, their limits, and what is wrong with given ones. Pure.
+
+A header is a name and a value of bytes. A record has up to `MAX_HEADERS`, in the producer's order, and a name may occur
+more than once, as in Kafka. Names that begin with `RESERVED_PREFIX` are headgate's own: a dead letter states its origin
+in them. A producer may send those only if it says so (``reserved``), as what copies stored records does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final, TypeAlias
+
+Header: TypeAlias = tuple[str, bytes]
+Headers: TypeAlias = tuple[Header, ...]
+GivenHeaders: TypeAlias = Mapping[str, bytes] | Iterable[Header]
+
+MAX_HEADERS: Final = 64
+MAX_HEADER_BYTES: Final = 16 * 1024
+"""Limit for the names, as UTF-8, and values of one record together. They count in the record's size, too."""
+RESERVED_PREFIX: Final = "headgate-"
+_SHOWN_CHARACTERS: Final = 60
+
+
+def header_bytes(headers: Headers) -> int:
+    """Return the bytes of all names and values."""
+    return sum(len(name.encode()) + len(value) for name, value in headers)
+
+
+def wrong_headers(headers: Headers, *, reserved: bool) -> str | None:
+    """Return what is wrong with the headers of one record, as what follows "it has …"; None: nothing.
+
+    ``reserved``: names that begin with `RESERVED_PREFIX` are permitted.
+    """
+    if len(headers) > MAX_HEADERS:
+        return f"{len(headers)} headers; the limit is {MAX_HEADERS}"
+    size = 0
+    for name, value in headers:
+        size += len(name.encode()) + len(value)
+        if not name:
+            return "a header without a name"
+        if name.startswith(RESERVED_PREFIX) and not reserved:
+            shown = name[:_SHOWN_CHARACTERS]
+            return f"the header {shown!r}: names that begin with {RESERVED_PREFIX!r} are headgate's own"
+    if size > MAX_HEADER_BYTES:
+        return f"headers of {size} bytes (names and values); the limit is {MAX_HEADER_BYTES}"
+    return None
+
+
+def checked_headers(given: GivenHeaders) -> Headers:
+    """Return the headers that a program gave.
+
+    Raises TypeError: they are not pairs of str and bytes. Raises ValueError: a name is no Unicode text.
+    """
+    headers: list[Header] = []
+    for index, pair in enumerate(given.items() if isinstance(given, Mapping) else given):
+        match pair:
+            case (str(name), bytes(value)):
+                headers.append((str(name), bytes(value)))
+            case _:
+                raise TypeError(
+                    f"headers: item {index} is {pair!r:.{_SHOWN_CHARACTERS}}; give pairs of a name (str) and a value "
+                    "(bytes), or a mapping of names to values"
+                )
+        try:
+            name.encode()
+        except UnicodeEncodeError:
+            raise ValueError(
+                f"header {index} has the name {name!a:.{_SHOWN_CHARACTERS}}, which is no Unicode"
+            ) from None
+    return tuple(headers)
