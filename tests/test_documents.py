@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.documents.package_diagram import updated
-
 ROOT = Path(__file__).parents[1]
 CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text()
 DOCUMENTS = [
@@ -63,11 +61,3 @@ def test_the_tiers_in_contributing_are_the_markers() -> None:
     tiers = set(re.findall(r"^\| \w+ \| `(\w+)` \|", CONTRIBUTING, re.MULTILINE))
 
     assert tiers == {marker.partition(":")[0] for marker in declared}
-
-
-def test_the_drawing_of_packages_is_up_to_date() -> None:
-    """`python -m tests.support.documents.package_diagram` draws it again."""
-    document = (ROOT / "docs" / "architecture.md").read_text()
-
-    assert updated(document) == document
-    assert "┌" in document

@@ -15,7 +15,6 @@ import structlog
 
 from controller.cluster.config import ClusterConfig
 from controller.daemon import Daemon
-from controller.leader.step_driver import MAX_COST_PER_TURN
 from controller.leadership.election import Connected, ElectionClientError, Refused
 from controller.leadership.ledger_identity import LedgerIdentity
 from controller.leadership.session_secret import SessionSecret
@@ -28,7 +27,6 @@ from controller.settings.load import (
     BrokerSettings,
     DrainSettings,
     HttpSettings,
-    IngestSettings,
     LedgerSettings,
     Settings,
     ZooKeeperSettings,
@@ -40,8 +38,6 @@ from headgate.storage.object_store import LocalStore
 from shard.access.quotas import Limits
 from shard.access.rules import AccessRules, Act, Action, Right, Role
 from shard.state.shard_state import ShardState
-from shard.steps import Steps
-from tests.support.fakes.broker import FakeBroker
 from tests.support.fakes.object_store import FakeStore
 from tests.support.samples.secret_files import write_secret
 from tests.support.waiting import until
@@ -73,27 +69,6 @@ async def test_the_restored_state_is_frozen_before_the_leader_is_created(tmp_pat
     (frozen,) = freeze_counts
 
     assert frozen > before + 1000, "all live objects are frozen, the state included"
-
-
-async def test_all_shards_restore_their_states_in_one_order(tmp_path: Path, settings: Settings) -> None:
-    """What each leaves is frozen as well."""
-    daemon: Any = Daemon(settings)
-    restored: list[int] = []
-
-    def steps(shard: int) -> Steps[None]:
-        for _ in range(3):
-            yield MAX_COST_PER_TURN
-            restored.append(shard)
-
-    controllers: list[Any] = [
-        daemon._controller(Ledger(LocalStore(tmp_path), shard), CONFIG, object(), object(), object(), object())
-        for shard in range(2)
-    ]
-    before = gc.get_freeze_count()
-    await asyncio.gather(*(each._context.take_steps(steps(each.shard)) for each in controllers))
-
-    assert restored == [0, 0, 0, 1, 1, 1]
-    assert gc.get_freeze_count() > before
 
 
 async def test_a_daemon_decides_when_old_garbage_is_collected(settings: Settings) -> None:
@@ -166,27 +141,6 @@ async def test_the_end_of_the_zookeeper_client_ends_the_daemon(
                 await daemon.run(asyncio.Event())
 
     assert caught.group_contains(ElectionClientError, match=reason)
-
-
-async def test_a_reload_enables_and_disables_devices_now_and_for_later_terms(
-    tmp_path: Path, settings: Settings
-) -> None:
-    """A term that starts after a reload uses the new settings."""
-    off = settings.replace(ingest=IngestSettings(mqtt_devices=False))
-    daemon: Any = Daemon(settings)
-    transport = FakeBroker().transport("d")
-    controller: Any = daemon._controller(
-        Ledger(LocalStore(tmp_path), 0), CONFIG, object(), transport, object(), object()
-    )
-    daemon._controllers = [controller]
-    enabled: list[bool] = []
-    for read in (off, settings, off):
-        controller.term.leader = controller._context.new_leader(ShardState(0), lambda: False)
-        enabled.append(controller.leader.devices.sessions._enabled)
-        daemon.reload(read)
-        enabled.append(controller.leader.devices.sessions._enabled)
-
-    assert [True, False, False, True, True, False] == enabled
 
 
 @pytest.mark.looptime

@@ -1,7 +1,5 @@
 """One subscription on its leader: resent messages, descriptions and reported events."""
 
-import asyncio
-
 import pytest
 from structlog.testing import capture_logs
 
@@ -51,13 +49,6 @@ async def test_a_heartbeat_triggers_the_resend_of_lost_grants_and_revocations(ha
     [push] = harness.take_pushes("ada")
     assert [m.Revocation(segment=3, generation=4)] == push.revoked
     assert [] == push.granted
-
-
-async def test_a_heartbeat_with_all_grants_triggers_no_message(harness: CoordinatorHarness) -> None:
-    harness.register("ada")
-    harness.heartbeat("ada", held=[(0, 1), (1, 2), (2, 3), (3, 4)])
-
-    assert [] == harness.pushes
 
 
 async def test_a_heartbeat_with_stale_grants_triggers_final_revocations(harness: CoordinatorHarness) -> None:
@@ -112,39 +103,6 @@ async def test_many_moves_are_made_in_several_turns_of_the_loop(lead: Lead) -> N
     assert {"bob"} == set(harness.holders().values())
 
 
-async def test_a_seek_over_several_turns_keeps_the_holders(lead: Lead) -> None:
-    """Former holders are preferred also in the turns that follow."""
-    segments = 2 * MAX_MOVES_PER_TURN + 2
-    harness = lead("ada", "bob", segments=segments, type="QUEUE")
-    await harness.run(0.1)
-    harness.confirm_all()
-    await harness.run(0.1)
-    before = harness.holders()
-    assert segments == len(before)
-    harness.seek(dict.fromkeys(range(segments), 0))
-    await harness.run(0.1)
-
-    assert before == harness.holders()
-
-
-async def test_a_seek_of_many_segments_releases_at_once_and_grants_in_later_turns(lead: Lead) -> None:
-    harness = lead("ada", segments=MAX_MOVES_PER_TURN + 24, type="QUEUE")
-    await harness.run(0.1)
-    harness.seek({0: 0})
-
-    assert {} == harness.holders()
-    await harness.run(0.1)
-    assert MAX_MOVES_PER_TURN + 24 == len(harness.holders())
-
-
-async def test_a_deleted_subscription_makes_no_further_moves(lead: Lead) -> None:
-    harness = lead("ada", segments=MAX_MOVES_PER_TURN + 24)
-    await harness.coordinator.close()
-    await asyncio.sleep(0.1)
-
-    assert MAX_MOVES_PER_TURN == len(harness.holders())
-
-
 # Descriptions
 
 
@@ -166,35 +124,3 @@ async def test_a_description_names_holders_and_blocking_segments(harness: Coordi
     assert {4: (0,), 5: (0,)} == dict(harness.coordinator.blocked)
     assert 2 == harness.heartbeat("ada").blocked
     assert 2 == blocked_segments(harness)
-
-
-async def test_a_description_reports_waiting_granted_and_drained_segments(harness: CoordinatorHarness) -> None:
-    assert {"waiting"} == {segment.status for segment in harness.coordinator.describe().segments}
-    harness.register("ada")
-    harness.split(0)
-    await harness.run(1)
-
-    assert ["drained", "granted"] == [harness.coordinator.describe().segments[n].status for n in (0, 4)]
-
-
-async def test_close_removes_blocked_segments_from_the_total(harness: CoordinatorHarness) -> None:
-    harness.store(0, 5)
-    harness.register("ada")
-    harness.split(0)
-    assert 2 == blocked_segments(harness)
-    await harness.coordinator.close()
-
-    assert 0 == blocked_segments(harness)
-
-
-async def test_the_observer_is_optional(harness: CoordinatorHarness) -> None:
-    harness.observer = None
-    await harness.coordinator.close()
-    harness.lead()
-    harness.join("ada", "bob")
-    harness.confirm("ada", 2)
-    harness.split(0)
-    await asyncio.sleep(1)
-    harness.leave("ada")
-
-    assert {1, 2, 3, 4, 5} == set(harness.holders())

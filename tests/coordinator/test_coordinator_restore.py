@@ -30,18 +30,6 @@ async def test_a_new_leader_keeps_grants_and_sends_nothing_unasked(harness: Coor
     assert before == len(harness.entries)
 
 
-async def test_after_a_failover_unblocked_children_stay_unblocked_without_a_check(harness: CoordinatorHarness) -> None:
-    """Drained segments are recorded in the ledger."""
-    harness.acknowledge("ada", 0, 5)
-    await harness.run(0.1)
-    harness.checker.checks.clear()
-    await harness.change_leader()
-
-    assert [1, 2] == [grant.segment for grant in harness.register("ada").grants]
-    await harness.run(10)
-    assert [] == harness.checker.checks
-
-
 async def test_a_new_leader_checks_acknowledged_sealed_segments_at_once(harness: CoordinatorHarness) -> None:
     harness.checker.reports_nothing_drained = True
     harness.acknowledge("ada", 0, 5)
@@ -98,13 +86,3 @@ async def test_a_confirmation_to_a_new_leader_is_followed_by_a_grant(lead: Lead,
     harness.coordinator.tick()
 
     assert {0: "ada", 1: "bob"} == harness.holders()
-
-
-async def test_a_new_leader_grants_the_children_of_a_recorded_drained_segment(harness: CoordinatorHarness) -> None:
-    """The entry is durable and its grants are not: the term ended between two chunks."""
-    await harness.coordinator.close()
-    harness.propose(e.SegmentsDrained(topic_id=1, subscription_id=2, segments=[0], seek_generation=0))
-    await harness.change_leader()
-    await harness.run(0.25)
-
-    assert {1: "ada", 2: "ada"} == harness.holders()

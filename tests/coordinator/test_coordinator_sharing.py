@@ -2,12 +2,10 @@
 
 import pytest
 
-from headgate.model import entries as e
 from headgate.model.bucket_ranges import BucketRange
 from headgate.model.layout import Layout, Segment
 from headgate.protocol import messages as m
 from shard.balancing.affinity import preferred_owners_of
-from shard.reporting.idle_reasons import idle_reasons
 from shard.steps import complete
 from tests.coordinator.conftest import Lead
 from tests.support.worlds.subscription_environment import CoordinatorHarness
@@ -55,16 +53,6 @@ async def test_a_segment_is_divided_only_after_its_holder_has_confirmed(lead: Le
     assert {LOW: "ada", HIGH: "bob"} == harness.holders()
 
 
-async def test_the_halves_are_joined_when_a_consumer_leaves(harness: CoordinatorHarness) -> None:
-    harness.leave("bob")
-    assert [m.Revocation(segment=0, generation=2, first_bucket=0, end_bucket=8)] == harness.take_pushes("ada")[
-        0
-    ].revoked
-    harness.confirm("ada", LOW)
-
-    assert {0: "ada"} == harness.holders()
-
-
 async def test_an_acknowledgement_of_a_bucket_range_counts_in_its_buckets_only(harness: CoordinatorHarness) -> None:
     assert harness.acknowledge("ada", LOW, 10) is None
     assert harness.acknowledge("bob", HIGH, 4) is None
@@ -87,14 +75,6 @@ async def test_a_grant_of_a_joined_segment_names_the_start_of_each_bucket(harnes
     assert [10, 7] == [harness.subscription.acknowledged_in(0, bucket).position for bucket in (0, 15)]
     assert harness.acknowledge("ada", 0, 10) is None
     assert {} == harness.subscription.progress_by_bucket
-
-
-async def test_a_grant_names_the_start_of_a_single_bucket(lead: Lead) -> None:
-    harness = lead("ada", records=10)
-    last = e.AcknowledgedRange(0, 0, 7, 15, 16)
-    harness.propose(e.RecordsAcknowledged(topic_id=1, subscription_id=2, seek_generation=0, ranges=[last]))
-
-    assert [m.BucketStart(15, 16, 7)] == harness.register("ada").grants[0].starts
 
 
 @pytest.mark.parametrize("harness", ["QUEUE"], indirect=True)
@@ -122,37 +102,6 @@ async def test_a_shared_segment_is_drained_once_all_ranges_are_acknowledged(harn
     assert {1: "ada", 2: "bob"} == harness.holders()
 
 
-async def test_a_new_leader_keeps_bucket_ranges(harness: CoordinatorHarness) -> None:
-    harness.acknowledge("ada", LOW, 10)
-    held = dict(harness.subscription.holdings)
-    await harness.change_leader()
-    await harness.run(1)
-    answer = harness.register("ada", **SHARING)
-
-    assert held == harness.subscription.holdings
-    assert [(0, 0, 8, 10)] == [(g.segment, g.first_bucket, g.end_bucket, g.start_offset) for g in answer.grants]
-
-
-async def test_a_lost_grant_of_a_bucket_range_is_sent_again(harness: CoordinatorHarness) -> None:
-    harness.heartbeat("ada", held=[])
-    assert [(0, 8)] == grants(harness.take_pushes("ada"))
-    harness.heartbeat("ada", held=[(0, 2), (0, 3)])
-
-    assert [m.Revocation(segment=0, generation=3, final=True)] == harness.take_pushes("ada")[0].revoked
-
-
-async def test_a_disconnected_consumer_keeps_its_range_until_it_is_evicted(harness: CoordinatorHarness) -> None:
-    harness.coordinator.client_disconnected("anonymous/client-bob")
-    harness.heartbeat("ada")
-    assert {LOW: "ada", HIGH: "bob"} == harness.holders()
-    for _ in range(13):
-        await harness.run(5)
-        harness.heartbeat("ada")
-    harness.confirm("ada", LOW)
-
-    assert {0: "ada"} == harness.holders()
-
-
 async def test_a_holder_that_does_not_confirm_is_fenced_and_the_segment_divided(lead: Lead) -> None:
     harness = lead("ada", "bob", **SHARING)
     for _ in range(7):
@@ -160,15 +109,6 @@ async def test_a_holder_that_does_not_confirm_is_fenced_and_the_segment_divided(
         harness.heartbeat("ada"), harness.heartbeat("bob")
 
     assert {LOW, HIGH} == set(harness.holders())
-
-
-async def test_a_seek_resets_all_buckets(harness: CoordinatorHarness) -> None:
-    harness.acknowledge("ada", LOW, 10)
-    harness.seek({0: 3})
-
-    assert {LOW: "ada", HIGH: "bob"} == harness.holders()
-    assert [3, 3] == [harness.subscription.acknowledged_in(0, bucket).position for bucket in (0, 15)]
-    assert "not by 'ada' at generation 2" in (harness.acknowledge("ada", LOW, 10, generation=2) or "")
 
 
 async def test_an_old_client_gets_whole_segments_only(lead: Lead) -> None:
@@ -183,34 +123,6 @@ async def test_an_old_client_gets_whole_segments_only(lead: Lead) -> None:
 
 
 # Descriptions and idle reasons
-
-
-async def test_the_description_names_the_holder_of_each_bucket_range(harness: CoordinatorHarness) -> None:
-    harness.acknowledge("bob", HIGH, 4)
-    (segment,) = harness.coordinator.describe().segments
-
-    assert ("shared", None, 0) == (segment.status, segment.consumer, segment.acknowledged_offset)
-    assert [(0, 8, "granted", "ada", 0), (8, 16, "granted", "bob", 4)] == [
-        (s.first_bucket, s.end_bucket, s.status, s.consumer, s.acknowledged_offset) for s in segment.bucket_ranges
-    ]
-    assert [((0, 0, 8),), ((0, 8, 16),)] == [c.bucket_ranges for c in harness.coordinator.describe().consumers]
-    assert {} == idle(harness)
-
-
-async def test_the_backlog_of_each_bucket_range_is_its_own(harness: CoordinatorHarness) -> None:
-    """Ada has acknowledged one half of the ten records, and bob nothing."""
-    harness.acknowledge("ada", LOW, 10)
-    (described,) = harness.coordinator.describe().segments
-    (explained,) = explained_segments(harness)
-
-    assert [(0, False), (5, True)] == [(part.unacknowledged, part.estimated) for part in described.bucket_ranges]
-    assert (5, True) == (described.unacknowledged, described.estimated)
-    assert (5, True, "shared") == (explained.backlog_records, explained.estimated, explained.status)
-    assert explained.status == described.status
-    assert [
-        "Segment 0 (0000-ffff), buckets 0-7, is read by ada: 0 unacknowledged records.",
-        "Segment 0 (0000-ffff), buckets 8-15, is read by bob: about 5 unacknowledged records (estimated).",
-    ] == list(explained.sentences)
 
 
 async def test_the_time_left_of_a_shared_ancestor_is_that_of_its_slowest_consumer(
@@ -243,45 +155,6 @@ def blocking_ancestor(harness: CoordinatorHarness) -> tuple[m.BlockingSegment, s
     child = next(each for each in explained_segments(harness) if each.status == "blocked")
     (ancestor,) = child.blocked_by
     return ancestor, child.sentences[1]
-
-
-async def test_the_description_includes_ranges_without_a_holder(lead: Lead) -> None:
-    harness = lead()
-    for name in ("ada", "bob", "cyd"):
-        harness.register(name, **SHARING)
-        harness.confirm("ada", 0) if 0 in harness.subscription.holdings else None
-    (segment,) = harness.coordinator.describe().segments
-
-    assert [(0, 8, "revoking"), (8, 16, "granted")] == [
-        (s.first_bucket, s.end_bucket, s.status) for s in segment.bucket_ranges
-    ]
-    harness.leave("ada")
-    assert {"bob", "cyd"} == set(harness.holders().values())
-
-
-async def test_idle_consumers_have_a_reason(lead: Lead) -> None:
-    harness = lead("ada", "bob", type="CHECKPOINT", **SHARING)
-    assert {"bob": "segments of a subscription of type CHECKPOINT are not shared, and each has a consumer"} == idle(
-        harness
-    )
-
-    harness = lead("ada", "bob")
-    assert "its client is too old" in idle(harness)["bob"]
-
-    harness = lead("ada")
-    harness.register("bob", **SHARING)
-    assert "the clients of the other consumers are too old" in idle(harness)["bob"]
-
-    harness = lead("ada", "bob", **SHARING)
-    assert {"bob": "a segment is moving between consumers"} == idle(harness)
-
-
-async def test_the_idle_reason_counts_blocked_segments(lead: Lead) -> None:
-    harness = lead("ada", "bob", records=1)
-    harness.split(0)
-    assert idle(harness)["bob"].endswith("; 2 of 3 segments are blocked")
-    harness.leave("ada"), harness.leave("bob")
-    assert {} == idle_reasons(harness.subscription, harness.coordinator.gate)
 
 
 async def test_the_idle_reason_of_a_seventeenth_consumer(lead: Lead) -> None:
@@ -338,7 +211,3 @@ def test_affinity_of_a_merge_prefers_the_holders_of_both_parents() -> None:
     merged = Layout.initial(2, 0).merge(0, 1, {0: 5, 1: 5}, 0)
 
     assert {2: ["ada", "bob"]} == preferred_owners_of({0: "ada", 1: "bob"}, merged, [2])
-
-
-def test_a_held_slice_has_no_preferred_owner() -> None:
-    assert {} == preferred_owners_of(HOLDERS, SPLIT, [BucketRange(0, 0, 8), 1])

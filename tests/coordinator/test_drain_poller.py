@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import gc
 import random
 from collections.abc import Awaitable, Callable, Mapping
 
@@ -100,18 +99,6 @@ async def test_rule_1_the_pause_doubles_from_two_seconds_to_fifteen_minutes(harn
     assert [2, 6, 14, 30, 62, 126, 254, 510, 1022, 1922, 2822, 3722] == harness.checked_at
 
 
-async def test_rule_1_jitter_shortens_a_pause_by_a_tenth_at_most() -> None:
-    harness = PollerHarness(random.Random(7))
-    harness.poller.reset()
-    await asyncio.sleep(4000)
-    await harness.poller.close()
-    pauses = [after - before for before, after in zip([0.0, *harness.checked_at], harness.checked_at, strict=False)]
-
-    assert 2 == pauses[0]
-    for pause, full in zip(pauses[1:9], [4, 8, 16, 32, 64, 128, 256, 512], strict=True):
-        assert 0.9 * full <= pause < full
-
-
 async def test_rule_2_reset_cancels_the_sleep_and_restarts_at_the_shortest_pause(harness: PollerHarness) -> None:
     """Resetting only the pause is not enough: the long sleep has already started."""
     harness.poller.reset()
@@ -140,25 +127,6 @@ async def test_rule_2_reset_during_a_check_shortens_the_next_pause(harness: Poll
     await asyncio.sleep(20)
 
     assert [45, 52, 61] == harness.checked_at[3:]
-
-
-async def test_rule_2_a_drained_segment_restarts_at_the_shortest_pause(harness: PollerHarness) -> None:
-    harness.poller.reset()
-    await asyncio.sleep(20)  # checks at 2, 6, 14
-    harness.result = lambda segments: asyncio.sleep(0, frozenset({1}))
-    await asyncio.sleep(10.5)
-    harness.result = harness.nothing
-    await asyncio.sleep(7)
-
-    assert [2, 6, 14, 30, 32, 36] == harness.checked_at
-    assert [{1}] == harness.drained
-
-
-async def test_rule_3_poll_now_does_not_wait(harness: PollerHarness) -> None:
-    harness.poller.poll_now()
-    await asyncio.sleep(1)
-
-    assert [0] == harness.checked_at
 
 
 async def test_rule_3_poll_now_wakes_the_poller_and_restarts_at_the_shortest_pause(harness: PollerHarness) -> None:
@@ -237,20 +205,6 @@ async def test_rule_4_a_check_that_hangs_times_out_and_is_repeated(harness: Poll
     assert [] == harness.drained
 
 
-async def test_rule_4_the_pause_after_a_check_that_timed_out_begins_once_it_has_ended(harness: PollerHarness) -> None:
-    async def result(segments: frozenset[int]) -> frozenset[int]:
-        try:
-            return await asyncio.sleep(10**6, segments)
-        finally:
-            await asyncio.sleep(0.5)
-
-    harness.result = result
-    harness.poller.reset()
-    await asyncio.sleep(20)
-
-    assert [2, 2 + 10 + 0.5 + 4] == harness.checked_at
-
-
 async def test_rule_4_a_check_that_ignores_its_cancellation_prevents_the_next(
     harness: PollerHarness, uncancellable
 ) -> None:
@@ -290,18 +244,6 @@ async def test_rule_5_the_poller_stops_without_pending_segments_and_reset_starts
     assert [2, 1002] == harness.checked_at
 
 
-async def test_rule_5_reset_without_pending_segments_stops_a_sleeping_poller(harness: PollerHarness) -> None:
-    harness.poller.reset()
-    await asyncio.sleep(0.5)
-    harness.pending = NOTHING
-    harness.poller.reset()
-    await asyncio.sleep(0.1)
-
-    assert not harness.poller.running
-    await asyncio.sleep(100)
-    assert [] == harness.checked_at
-
-
 @pytest.mark.parametrize("begin", ["reset", "poll_now"])
 async def test_rule_5_the_poller_does_not_start_without_pending_segments(harness: PollerHarness, begin: str) -> None:
     harness.pending = NOTHING
@@ -312,18 +254,6 @@ async def test_rule_5_the_poller_does_not_start_without_pending_segments(harness
     harness.poller.reset()
     await asyncio.sleep(3)
     assert [2] == harness.checked_at
-
-
-async def test_rule_5_a_requested_poll_without_pending_segments_is_dropped(harness: PollerHarness) -> None:
-    harness.poller.poll_now()
-    harness.pending = NOTHING
-    await asyncio.sleep(0.1)
-    assert not harness.poller.running
-
-    harness.pending = frozenset({1})
-    harness.poller.reset()
-    await asyncio.sleep(3)
-    assert [2.1] == harness.checked_at
 
 
 async def test_rule_5_a_check_covers_the_segments_pending_at_its_start(harness: PollerHarness) -> None:
@@ -390,24 +320,6 @@ async def test_rule_6_a_result_after_close_is_ignored(harness: PollerHarness) ->
     assert [2] == harness.checked_at
 
 
-async def test_rule_6_a_result_at_the_moment_of_close_is_ignored(harness: PollerHarness) -> None:
-    """The check is done, but the poller has not resumed when close is called."""
-    closing: list[asyncio.Task[None]] = []
-
-    async def result(segments: frozenset[int]) -> frozenset[int]:
-        closing.append(asyncio.ensure_future(harness.poller.close()))
-        return segments
-
-    harness.result = result
-    harness.poller.poll_now()
-    await asyncio.sleep(100)
-    await asyncio.gather(*closing)
-
-    assert [] == harness.drained
-    assert [] == harness.outcomes
-    assert [0] == harness.checked_at
-
-
 async def test_rule_6_close_abandons_a_check_that_does_not_end(harness: PollerHarness, uncancellable, looptime) -> None:
     harness.result = uncancellable
     harness.poller.poll_now()
@@ -420,13 +332,6 @@ async def test_rule_6_close_abandons_a_check_that_does_not_end(harness: PollerHa
     uncancellable.finish()
     await asyncio.sleep(1)
     assert [] == harness.drained
-
-
-async def test_close_is_idempotent_and_allowed_before_the_start(harness: PollerHarness) -> None:
-    await harness.poller.close()
-    await harness.poller.close()
-
-    assert not harness.poller.running
 
 
 async def test_an_exception_in_on_answer_reaches_the_owner(harness: PollerHarness) -> None:
@@ -448,27 +353,6 @@ async def test_an_exception_in_on_answer_reaches_the_owner(harness: PollerHarnes
     assert not harness.poller.running
 
 
-async def test_an_exception_of_an_abandoned_check_is_not_reported_by_the_event_loop(uncancellable) -> None:
-    reported: list[dict] = []
-    asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
-    harness = PollerHarness()
-
-    async def result(segments: frozenset[int]) -> frozenset[int]:
-        await uncancellable(segments)
-        raise ConnectionError("too late")
-
-    harness.result = result
-    harness.poller.poll_now()
-    await asyncio.sleep(3)
-    await harness.poller.close()
-    uncancellable.finish()
-    await asyncio.sleep(1)
-    del harness, result
-    gc.collect()
-
-    assert [] == reported
-
-
 async def test_the_time_until_the_next_poll_is_known(harness: PollerHarness) -> None:
     assert harness.poller.next_poll_seconds is None
     harness.result = lambda segments: asyncio.sleep(5, NOTHING)
@@ -479,19 +363,3 @@ async def test_the_time_until_the_next_poll_is_known(harness: PollerHarness) -> 
         found.append(harness.poller.next_poll_seconds)
 
     assert [1.25, 0.5, 0.0] == found, "the last one during a check"
-
-
-def test_a_poll_is_never_due_in_the_past() -> None:
-    """The event loop is busy, so the poll is late."""
-
-    async def late() -> float | None:
-        poller = PollerHarness(min_seconds=0.001).poller
-        poller.reset()
-        due = asyncio.get_running_loop().time() + 0.002
-        while asyncio.get_running_loop().time() < due:
-            pass
-        found = poller.next_poll_seconds
-        await poller.close()
-        return found
-
-    assert 0.0 == asyncio.run(late())

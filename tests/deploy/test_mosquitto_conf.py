@@ -27,29 +27,8 @@ def test_the_shipped_limits_are_those_of_headgate_up() -> None:
     assert {name: shipped.get(name) for name in MOSQUITTO_SETTINGS} == MOSQUITTO_SETTINGS
 
 
-def test_the_other_shipped_settings_are_those_of_an_installation() -> None:
-    of_an_installation = {
-        "listener",
-        "max_connections",
-        "certfile",
-        "keyfile",
-        "allow_anonymous",
-        "password_file",
-        "acl_file",
-        "persistence_location",
-        "log_dest",
-    }
-
-    assert set(settings(SHIPPED.read_text())) - set(MOSQUITTO_SETTINGS) == of_an_installation
-
-
 def test_anonymous_clients_are_rejected() -> None:
     assert settings(SHIPPED.read_text())["allow_anonymous"] == "false"
-
-
-def test_the_whole_broker_has_more_memory_than_the_queues_of_some_shards() -> None:
-    """At this limit it could not even deliver what waits."""
-    assert int(MOSQUITTO_SETTINGS["memory_limit"]) >= 8 * int(MOSQUITTO_SETTINGS["max_queued_bytes"])
 
 
 def test_the_packet_limit_exceeds_the_largest_message() -> None:

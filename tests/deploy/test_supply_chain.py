@@ -71,14 +71,6 @@ def test_every_requirement_is_pinned(name: str, requirements: list[Any]) -> None
     assert names(requirements) <= pins(name).keys()
 
 
-def test_the_smaller_files_are_parts_of_the_larger_ones() -> None:
-    """So that a client, a daemon and a developer run the same versions."""
-    assert pins("constraints-client.txt").items() <= pins("constraints-daemon.txt").items()
-    assert pins("constraints-daemon.txt").items() <= pins("constraints.txt").items()
-    assert pins("constraints.txt").items() <= pins("constraints-dev.txt").items()
-    assert pins("constraints.txt").items() <= pins("constraints-docs.txt").items()
-
-
 @pytest.mark.parametrize("project", [CLIENT, DAEMON], ids=["client", "daemon"])
 def test_the_build_backend_is_the_one_that_setup_installs(project: dict[str, Any]) -> None:
     required = project["build-system"]["requires"]
@@ -94,12 +86,6 @@ def test_setup_installs_nothing_without_checking_its_hash() -> None:
     for line in installs:
         assert "--no-build-isolation" in line
         assert "--require-hashes" in line or {"--no-index", "--no-deps"} <= set(line.split())
-
-
-@pytest.mark.parametrize("name", ["LICENSE", "NOTICE"])
-def test_both_distributions_carry_the_same_legal_texts(name: str) -> None:
-    """Copies, because a source distribution packs a link to a file as a link."""
-    assert (ROOT / name).read_text() == (ROOT / "daemon" / name).read_text()
 
 
 def test_the_notice_names_every_package_that_is_installed_for_users() -> None:

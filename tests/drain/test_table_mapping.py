@@ -48,10 +48,6 @@ def test_the_documented_example_with_opaque_positions_is_valid(tmp_path: Path) -
     assert {"clicks": ExternalTables(entries=entries)} == read_tables(written(tmp_path, block))
 
 
-def test_other_sections_are_ignored(tmp_path: Path) -> None:
-    assert {} == read_tables(written(tmp_path, '[ledger]\nurl = "file:///x"\n'))
-
-
 @pytest.mark.parametrize(
     ("text", "reason"),
     [

@@ -20,14 +20,6 @@ def test_bounds_double_up_to_the_longest() -> None:
     assert 2.0 == backoff.bound_seconds(1_000_000)
 
 
-def test_the_factor_decides_how_fast_bounds_rise() -> None:
-    assert (1, 3, 9, 10) == Backoff(first_seconds=1, longest_seconds=10, factor=3).bounds_seconds
-
-
-def test_a_first_pause_that_is_the_longest_stays_the_same() -> None:
-    assert (5,) == Backoff(first_seconds=5, longest_seconds=5).bounds_seconds
-
-
 @pytest.mark.parametrize(
     ("jitter", "lowest"), [(0.0, 2.0), (0.1, 1.8), (0.5, 1.0), (1.0, 0.25)], ids=["none", "slight", "half", "full"]
 )
@@ -53,10 +45,3 @@ def test_a_schedule_rises_with_each_failure_and_starts_again_after_a_success() -
     assert [1, 2, 4, 4] == [schedule.next_seconds() for _ in range(4)]
     schedule.reset()
     assert 1 == schedule.bound_seconds == schedule.next_seconds()
-
-
-def test_equal_draws_give_equal_pauses() -> None:
-    backoff = Backoff(first_seconds=0.025, longest_seconds=1, jitter=1)
-    one, other = (BackoffSchedule(backoff, random.Random(7).random) for _ in range(2))
-
-    assert [one.next_seconds() for _ in range(9)] == [other.next_seconds() for _ in range(9)]

@@ -145,22 +145,6 @@ def test_an_interrupted_call_is_cancelled(request: pytest.FixtureRequest):
         loop.run(wait())
 
 
-def test_an_object_that_is_never_closed_is_closed_when_the_interpreter_exits():
-    program = """
-from headgate.sync import Admin, EventLoopThread
-from tests.support.fakes.scripted_leader import ScriptedCluster, ScriptedLeader
-cluster, loop = ScriptedCluster(), EventLoopThread()
-loop.run(ScriptedLeader(cluster, 0, 1).start())
-class Recorded(Admin):
-    def _stop_loop(self):
-        print("closed")
-        super()._stop_loop()
-admin = Recorded(cluster.client("a"), loop=loop)
-"""
-    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
-    assert (0, "closed", "") == (found.returncode, found.stdout.splitlines()[-1], found.stderr)
-
-
 def test_every_call_in_a_forked_child_says_that_the_object_belongs_to_its_parent():
     """Celery and `gunicorn --preload` fork after the program has created its clients."""
     program = """

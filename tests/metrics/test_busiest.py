@@ -42,25 +42,9 @@ def test_traffic_and_waiting_records_make_a_subscription_busy(fields, expected):
     assert activity(backlog(**fields)) == pytest.approx(expected)
 
 
-def test_the_busiest_are_chosen():
-    assert choose_busiest({A: 1.0, B: 3.0, C: 2.0}, (), 2) == {B, C}
-
-
-def test_a_limit_of_0_chooses_none():
-    assert choose_busiest({A: 1.0}, (A,), 0) == frozenset()
-
-
 @pytest.mark.parametrize(("other", "chosen"), [(19.9, A), (20.0, A), (20.1, B)])
 def test_one_that_is_chosen_stays_until_another_is_twice_as_busy(other, chosen):
     assert choose_busiest({A: 10.0, B: other}, {A}, 1) == {chosen}
-
-
-def test_an_idle_one_stays_before_another_idle_one():
-    assert choose_busiest({A: 0.0, B: 0.0}, {B}, 1) == {B}
-
-
-def test_one_that_is_gone_is_not_chosen():
-    assert choose_busiest({A: 1.0}, {B}, 1) == {A}
 
 
 @given(activities=ACTIVITIES, chosen=st.sets(st.sampled_from([A, B, C])), limit=st.integers(0, 5))

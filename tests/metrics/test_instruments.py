@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import get_args
 
 import pytest
@@ -44,15 +43,6 @@ def leading(shard):
         counts=ShardCounts(active_segments=5, sealed_segments=6, connected_consumers=7, consumers_in_grace=8),
     )
     return (held,)
-
-
-def test_names_have_the_prefix_and_histograms_a_unit(registry, instruments):
-    """Each metric has a help text."""
-    for family in families(registry):
-        assert re.fullmatch(r"headgate_[a-z]+(_[a-z]+)*", family.name), family.name
-        assert family.documentation.endswith("."), family.name
-        if family.type == "histogram":
-            assert family.name.endswith(("_seconds", "_bytes")), family.name
 
 
 def test_labels_are_bounded(registry, instruments):
@@ -97,20 +87,6 @@ def test_series_with_listed_labels_exist_from_the_start(registry, instruments):
     assert registry.get_sample_value("headgate_consumers_removed_total", {"reason": "evicted"}) == 0
 
 
-def test_the_terms_of_a_shard_count_from_0_before_the_first_one(registry, instruments):
-    """A failover is the first term of its daemon, and an annotation of the dashboard."""
-    instruments.observe(events.StatusCollected(shards=leading(0), now_seconds=0.0))
-    assert registry.get_sample_value("headgate_leader_terms_started_total", {"shard": "0"}) == 0
-
-    instruments.observe(events.TermStarted(shard=0, leader_epoch=1))
-    assert registry.get_sample_value("headgate_leader_terms_started_total", {"shard": "0"}) == 1
-
-
-def test_there_are_no_created_series(registry, instruments):
-    """They would double the number of series."""
-    assert b"_created" not in generate_latest(registry)
-
-
 def test_exactly_one_gauge_of_a_state_is_1(registry, instruments):
     """Also for a state that is not listed."""
     for state in (*get_args(DrainState), "on fire", "ready"):
@@ -124,19 +100,6 @@ def test_exactly_one_gauge_of_a_state_is_1(registry, instruments):
 
         assert sum(samples.values()) == 1
         assert samples[state if state in get_args(DrainState) else "other"] == 1
-
-
-def test_the_end_of_a_term_resets_its_gauges(registry, instruments):
-    instruments.observe(events.TermStarted(shard=3, leader_epoch=9))
-    instruments.observe(events.IngestQueueResized(shard=3, size_bytes=500))
-    assert registry.get_sample_value("headgate_shard_is_leader", {"shard": "3"}) == 1
-    assert registry.get_sample_value("headgate_shard_leader_epoch", {"shard": "3"}) == 9
-
-    instruments.observe(events.TermEnded(shard=3, reason="number_taken"))
-
-    assert registry.get_sample_value("headgate_shard_is_leader", {"shard": "3"}) == 0
-    assert registry.get_sample_value("headgate_ingest_queue_bytes", {"shard": "3"}) == 0
-    assert registry.get_sample_value("headgate_leader_terms_ended_total", {"reason": "number_taken"}) == 1
 
 
 def test_a_chunk_updates_counters_and_histograms(registry, instruments):
@@ -162,21 +125,6 @@ def test_held_values_are_read_from_the_status(registry, instruments):
     assert registry.get_sample_value("headgate_consumers", {"shard": "2", "state": "in_grace"}) == 8
     assert registry.get_sample_value("headgate_segments", {"shard": "2", "state": "active"}) == 5
     assert registry.get_sample_value("headgate_segments", {"shard": "2", "state": "sealed"}) == 6
-
-
-def test_the_longest_blocked_segment_of_all_shards_counts(registry, instruments):
-    longest = "headgate_segments_blocked_longest_seconds"
-    shards = [
-        ShardStatus(
-            shard=n, role="leading", leader_epoch=1, head_chunk=1, counts=ShardCounts(longest_blocked_seconds=seconds)
-        )
-        for n, seconds in enumerate((20.0, 30.0))
-    ]
-    instruments.observe(events.StatusCollected(shards=tuple(shards), now_seconds=1.0))
-    assert registry.get_sample_value(longest) == 30
-
-    instruments.observe(events.StatusCollected(shards=(), now_seconds=2.0))
-    assert registry.get_sample_value(longest) == 0
 
 
 def test_the_age_of_contact_counts_from_the_last_connected_status(registry, instruments):

@@ -3,18 +3,11 @@
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
-from headgate import SeekResult
 from headgate.ledger.paths import chunk_path
 from headgate.model import entries as e
-from headgate.model.identifiers import Offset, SegmentId
-from headgate.model.layout import Layout
-from headgate.views.subscriptions import SegmentSeek
-from tests.simulation.ledger_rules import check_seek
 from tests.simulation.test_invariant_checker import CheckedLedger, refused
 
 pytestmark = pytest.mark.looptime(start=1000)
@@ -102,13 +95,6 @@ async def test_what_is_drained_is_released(ledger: CheckedLedger) -> None:
     refused("is revoked instead of released", add(ledger, e.SegmentRevoked, segment=0, generation=1))
 
 
-async def test_in_a_calm_world_every_consumer_confirms(ledger: CheckedLedger) -> None:
-    ledger.grant(0, "a", 1)
-    ledger.checker.rules.calm = True
-
-    refused("did not confirm", add(ledger, e.SegmentReleased, segment=0, generation=1, reason="timed_out"))
-
-
 @pytest.mark.parametrize(
     ("seconds", "new_term", "thawed_after", "fits"),
     [
@@ -141,38 +127,11 @@ async def test_a_revocation_ends_in_time_unless_the_leader_changes_or_is_frozen(
         refused("was revoked, and released only after 26 s", removal)
 
 
-async def test_an_acknowledgement_of_a_stream_begins_at_its_first_record(ledger: CheckedLedger) -> None:
-    ledger.records(0, 1)
-    ledger.deliver(0, 1)
-    ledger.acknowledge(ledger.orders, ledger.billing, (0, 1, 2))
-
-    refused("a STREAM has acknowledged only", ledger.commit)
-
-
 async def test_idle_segments_have_one_weight(ledger: CheckedLedger) -> None:
     add(ledger, e.SegmentWeightsSet, weights={0: 16})()
     wrong = add(ledger, e.SegmentWeightsSet, weights={1: 15})
 
     refused("idle segments have weights of their own: {1: 15}", wrong)
-
-
-@pytest.mark.parametrize(("field", "text"), [("last_hash", "has no active segment"), ("parents", "has the parents")])
-async def test_children_have_all_parents_and_all_hashes(
-    ledger: CheckedLedger, monkeypatch: pytest.MonkeyPatch, field: str, text: str
-) -> None:
-    changed = Layout.changed
-    wrong: dict[str, object] = {"last_hash": 65_000, "parents": (0, 1)}
-
-    def forgetful(layout: Layout, *change: Any) -> Layout:
-        found = changed(layout, *change)
-        newest = found.segments[found.next_segment_id - 1]
-        segments = {**found.segments, newest.segment_id: replace(newest, **{field: wrong[field]})}
-        return Layout(found.layout_epoch, found.next_segment_id, segments)
-
-    monkeypatch.setattr(Layout, "changed", forgetful)
-    ledger.split(ledger.orders, 0)
-
-    refused(text, ledger.commit)
 
 
 async def test_positions_are_at_most_the_end_and_skip_nothing(ledger: CheckedLedger) -> None:
@@ -183,24 +142,6 @@ async def test_positions_are_at_most_the_end_and_skip_nothing(ledger: CheckedLed
 
     ledger.seek(ledger.orders, ledger.billing, {0: 1, 1: 1})
     refused("its ancestor 0 at 1 of", ledger.commit)
-
-
-@pytest.mark.parametrize(("to_offset", "fits"), [(2, False), (3, True), (5, True), (6, False)])
-async def test_a_seek_to_latest_moves_to_an_end_since_it_was_asked_for(
-    ledger: CheckedLedger, to_offset: int, fits: bool
-) -> None:
-    """A repeated command is answered with the move of the first one and the present end."""
-    move = SegmentSeek(segment=SegmentId(0), from_offset=Offset(1), to_offset=Offset(to_offset), end_offset=Offset(5))
-    result = SeekResult(seek_generation=1, moves=(move,))
-    layout = ledger.state.topics_by_id[ledger.orders].layout
-
-    def check() -> None:
-        check_seek(result, {"to": "latest"}, ledger.state.subscriptions[ledger.billing], layout, layout, {0: 3})
-
-    if fits:
-        check()
-    else:
-        refused("a seek to .* moved", check)
 
 
 @pytest.mark.parametrize(("max_age_ms", "fits"), [(None, False), (5000, False), (4000, True)])
@@ -217,21 +158,6 @@ async def test_segments_are_pruned_after_their_retention(
         refused("was pruned 4000 ms after it was sealed", ledger.commit)
 
 
-@pytest.mark.parametrize(("later_seconds", "fits"), [(4.5, False), (5.0, True)])
-async def test_a_chunk_that_was_begun_long_ago_may_prune_what_is_old_enough_now(
-    ledger: CheckedLedger, later_seconds: float, fits: bool
-) -> None:
-    ledger.read_parent()
-    ledger.checker.rules.max_age_ms = 5000
-    ledger.prune(ledger.orders, 0)
-    await asyncio.sleep(later_seconds)
-
-    if fits:
-        ledger.commit()
-    else:
-        refused("was pruned 4500 ms after it was sealed", ledger.commit)
-
-
 async def test_chunks_are_deleted_after_their_compaction_and_never_the_first_of_a_term(ledger: CheckedLedger) -> None:
     for _ in range(3):
         ledger.barrier()
@@ -243,21 +169,3 @@ async def test_chunks_are_deleted_after_their_compaction_and_never_the_first_of_
     checker.check_deletion(chunk_path(0, 2))
     checker.rules.compaction_seconds = 1.0
     refused("those up to 0 are compacted", lambda: checker.check_deletion(chunk_path(0, 2)))
-
-
-@pytest.mark.parametrize(("below", "delay_seconds", "fits"), [(3, 1.0, True), (3, 1e9, False), (4, 1.0, False)])
-async def test_a_ledger_is_trimmed_after_its_compaction(
-    ledger: CheckedLedger, below: int, delay_seconds: float, fits: bool
-) -> None:
-    """A delay that is over by the clock of the chunk, or by that of the world, is over."""
-    for _ in range(3):
-        ledger.barrier()
-    manifest = "manifests/shard=0000/000000000001-000000000003.json"
-    ledger.checker.rules.manifest_written(manifest, b'{"written_at_ms":4000}')
-    ledger.checker.rules.compaction_seconds = delay_seconds
-    ledger.add(e.LedgerTrimmed(below=below))
-
-    if fits:
-        ledger.commit()
-    else:
-        refused(f"was trimmed below {below}", ledger.commit)

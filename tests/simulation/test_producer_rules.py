@@ -28,25 +28,12 @@ def test_the_least_recently_used_one_is_forgotten() -> None:
     assert rules.forgotten == 1
 
 
-def test_one_that_was_used_later_is_not_forgotten_first() -> None:
-    rules = rules_of_three()
-    rules.used(0, 1)
-
-    with pytest.raises(InvariantViolationError, match="producer 1 of shard 0 is forgotten before 2"):
-        rules.check_expiry(0, [1])
-
-
 def test_one_that_opened_its_next_epoch_is_used() -> None:
     rules = rules_of_three()
     opened(rules, 1, epoch=1)
 
     with pytest.raises(InvariantViolationError, match="is forgotten before 2"):
         rules.check_expiry(0, [1])
-
-
-def test_no_more_are_forgotten_than_there_are_above_the_limit() -> None:
-    with pytest.raises(InvariantViolationError, match="producer 2 of shard 0 is forgotten, and 2 are not too many"):
-        rules_of_three().check_expiry(0, [1, 2])
 
 
 def test_a_named_one_is_not_forgotten() -> None:
@@ -56,10 +43,3 @@ def test_a_named_one_is_not_forgotten() -> None:
 
     with pytest.raises(InvariantViolationError, match="producer 4 is forgotten, and it is not an anonymous one"):
         rules.check_expiry(0, [4])
-
-
-def test_without_a_known_limit_only_names_are_checked() -> None:
-    rules = rules_of_three()
-    rules.most = None
-
-    rules.check_expiry(0, [3, 1, 2])

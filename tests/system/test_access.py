@@ -13,7 +13,6 @@ import pytest_asyncio
 
 from headgate import Admin, Consumer, Producer, ProducerSettings, RequestRejectedError, SubscriptionType
 from headgate.client.connection import Client
-from headgate.errors import TransportError
 from headgate.protocol import messages as m
 from headgate.transport.mqtt import MqttTransport
 from tests.support.servers.cluster import ONE_USER_OF_EACH_ROLE, Cluster, SecuredTestCluster
@@ -124,13 +123,6 @@ async def test_the_broker_and_the_daemon_refuse_what_a_role_may_not_do(cluster: 
     assert leader is not None
     assert (epoch, "only") == (leader.leader_epoch, leader.instance)
     assert {m.replies_topic(name, "rival/rival-1")} == set(overheard), "nothing of other users"
-
-
-async def test_an_unknown_user_or_a_wrong_password_is_refused(cluster: SecuredTestCluster) -> None:
-    cluster.users.password_file("shop").write_text("guess\n")
-    with pytest.raises(TransportError, match=r"the broker refuses user shop: Not authorized$"):
-        async with Admin(cluster.config_of("shop"), timeout_seconds=60) as admin:
-            await admin.list_topics()
 
 
 async def test_a_user_beyond_its_quotas_slows_down_and_nothing_is_lost_or_stored_twice(

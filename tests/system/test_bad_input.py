@@ -74,30 +74,6 @@ async def test_a_missing_or_invalid_client_configuration_is_named(tmp_path: Path
     assert str(wrong) in broken.error_message()
 
 
-@pytest.mark.parametrize(
-    ("text", "named"),
-    [
-        ("[cluster]\nshards = 0\n", "$.cluster.shards"),
-        ("[cluster]\nshard = 4\n", "shard"),
-        ("[broker\n", "not TOML"),
-        ('[log]\nlevel = "loud"\n', "$.log.level"),
-        ("[subscriptions]\ngrace_seconds = 1\n", "$.subscriptions.heartbeat_interval_seconds"),
-    ],
-    ids=["out of range", "unknown name", "not TOML", "unknown value", "invalid combination"],
-)
-async def test_check_config_and_run_name_an_invalid_setting(text: str, named: str, tmp_path: Path):
-    path = tmp_path / "headgate.toml"
-    path.write_text(f'[access]\nopen = true\n[ledger]\nurl = "file://{tmp_path}/ledger"\n{text}')
-
-    for failed in await asyncio.gather(
-        finish("check-config", str(path)),
-        finish("run", "--config", str(path)),
-    ):
-        assert failed.code == 1
-        assert str(path) in failed.error_message()
-        assert named in failed.error_message()
-
-
 @pytest.mark.parametrize("option", ["--mqtt-port", "--zookeeper-port", "--http-port"])
 async def test_up_names_a_port_in_use_before_anything_starts(option: str, tmp_path: Path):
     with socket.socket() as taken:
@@ -112,34 +88,10 @@ async def test_up_names_a_port_in_use_before_anything_starts(option: str, tmp_pa
     assert not (tmp_path / "data" / "client.toml").exists()
 
 
-async def test_run_names_a_port_in_use(tmp_path: Path):
-    path = tmp_path / "headgate.toml"
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
-        path.write_text(f'[access]\nopen = true\n[ledger]\nurl = "file://{tmp_path}/ledger"\n[http]\nport = {port}\n')
-        failed = await finish("run", "--config", str(path))
-
-    assert failed.code == 1
-    assert str(port) in failed.err.splitlines()[-1]
-    assert "Traceback" not in failed.err
-
-
 async def test_a_second_node_on_one_folder_is_refused(node: Node):
     failed = await finish("up", "--data", str(node.data), *ANY_PORTS)
 
     assert "is in use by the node" in failed.error_message()
-
-
-async def test_a_data_folder_that_cannot_be_created_is_named(tmp_path: Path):
-    (tmp_path / "file").write_text("in the way")
-
-    below = await finish("up", "--data", str(tmp_path / "file" / "data"), *ANY_PORTS)
-    at = await finish("up", "--data", str(tmp_path / "file"), *ANY_PORTS)
-
-    assert str(tmp_path / "file") in below.error_message()
-    assert str(tmp_path / "file") in at.error_message()
 
 
 # Java

@@ -12,7 +12,7 @@ from controller.leadership.session_secret import SessionSecret
 from headgate.protocol import messages as m
 from tests.support.servers.cluster import Cluster, zookeeper_client
 from tests.support.servers.programs import TEST_SECONDS, get, metric, wait_until
-from tests.support.servers.raw_clients import raw_client, raw_transport
+from tests.support.servers.raw_clients import raw_transport
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(TEST_SECONDS)]
 
@@ -52,21 +52,3 @@ async def test_only_a_program_with_the_same_client_id_disconnects_a_daemon(tmp_p
         for shown in (daemon.log(), metrics, status):
             assert digits not in shown
             assert suffix not in shown
-
-
-async def test_two_clients_with_one_id_are_reported_by_a_daemon(tmp_path: Path) -> None:
-    async with Cluster(tmp_path, broker_kind="mosquitto") as cluster:
-        await cluster.start_servers()
-        daemon = await cluster.start_daemon("one")
-        await daemon.until_leading()
-        older, newer = (
-            raw_client(cluster.client_config(), "till", now_ms=lambda started_ms=started_ms: started_ms)
-            for started_ms in (1, 2)
-        )
-
-        async def reported() -> bool:
-            return await metric(daemon.http_address, "headgate_client_id_conflicts_total") >= 1
-
-        async with older, newer:
-            await wait_until(reported, "the daemon counts that a client id is used twice")
-        assert daemon.log_entries("client.id_used_twice")[0]["client_id"] == older.address

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from typing import Any
 
-import msgspec
 import pytest
 import pytest_asyncio
 
-from headgate import DeliveryUnknownError, FencedError, Producer, ProducerSettings, RecordMetadata, RequestRejectedError
+from headgate import DeliveryUnknownError, Producer, ProducerSettings, RecordMetadata
 from headgate.model import entries as e
 from headgate.protocol import messages as m
 from tests.support.fakes.fault_injecting_transport import dropped, pass_through
@@ -112,46 +111,6 @@ async def test_batches_sent_to_a_paused_leader_are_stored_once_by_its_successor(
     await assert_stored_exactly(ingest, topic, range(140), results)
 
 
-async def test_a_rejection_followed_by_an_acceptance_in_one_epoch_loses_nothing(ingest: IngestCluster) -> None:
-    """The leader rejects one batch, because of its leader epoch, and accepts those before it."""
-    topic, rejected = await ingest.topic(), set[int]()
-
-    def wrong_epoch_once(request: m.Request) -> Sequence[tuple[float, m.Request]]:
-        batch = request.body
-        if isinstance(batch, m.ProduceBatch) and batch.sequence % 7 == 3 and batch.sequence not in rejected:
-            rejected.add(batch.sequence)
-            assert request.leader_epoch is not None
-            return [(0.0, msgspec.structs.replace(request, leader_epoch=request.leader_epoch - 1))]
-        return [(0.0, request)]
-
-    async with ingest.client() as client, Producer(client, settings=QUICK) as producer:
-        fault_transport_of(client).on_request = wrong_epoch_once
-        results = await outcomes(await send(producer, topic, range(300)))
-        replies = [reply.body for reply in fault_transport_of(client).replies if isinstance(reply, m.Reply)]
-        verdicts = {body.verdict for body in replies if isinstance(body, m.Rejected)}
-
-    assert len(rejected) > 3
-    assert {"not_leader", "out_of_order"} <= verdicts, "later batches were rejected in the same epoch"
-    await assert_stored_exactly(ingest, topic, range(300), results)
-
-
-async def test_a_batch_after_a_rejected_one_is_rejected_as_well(ingest: IngestCluster) -> None:
-    """The second batch is rejected; then both are stored in order."""
-    topic = await ingest.topic(segments=1)
-    async with ingest.client() as client:
-        sender = RequestSender(client, 0)
-        batches = await numbered(sender, topic, 2)
-        epoch = await sender.epoch()
-        first, second = await asyncio.gather(
-            sender.ask(m.ProduceBatch, **batches[0], leader_epoch=epoch - 1), sender.ask(m.ProduceBatch, **batches[1])
-        )
-        again = [await sender.ask(m.ProduceBatch, **each) for each in batches]
-
-    assert ("not_leader", "out_of_order") == (first.verdict, second.verdict)
-    assert [0, 1] == [reply.placements[0].first_offset for reply in again]
-    await assert_stored_exactly(ingest, topic, range(2))
-
-
 async def test_a_used_sequence_stores_nothing_else_and_its_repetition_names_the_deleted_topic(
     ingest: IngestCluster,
 ) -> None:
@@ -229,81 +188,6 @@ async def test_a_batch_in_flight_at_its_deadline_is_unknown_and_the_producer_con
     assert sorted(set(epochs)) == epochs, "each epoch counts from 0, and epochs never decrease"
     stored = range(40) if fate == "stored" else [*range(10), *range(12, 40)]
     await assert_stored_exactly(ingest, topic, stored)
-
-
-async def test_a_producer_with_an_old_epoch_is_fenced_and_stores_nothing(ingest: IngestCluster) -> None:
-    topic = await ingest.topic()
-    async with (
-        ingest.client() as one,
-        ingest.client() as two,
-        Producer(one, name=f"loader-{topic}", settings=QUICK) as stale,
-        Producer(two, name=f"loader-{topic}", settings=QUICK) as successor,
-    ):
-        results = await outcomes(await send(stale, topic, range(10)))
-        results += await outcomes(await send(successor, topic, range(10, 20)))
-        (fenced,) = await outcomes([await stale.send(topic, b"key-0", b"777")])
-        results += await outcomes(await send(successor, topic, range(20, 30)))
-        with pytest.raises(FencedError):
-            await stale.open(topic)
-
-    assert isinstance(fenced, RequestRejectedError)
-    assert "fenced" == fenced.verdict
-    await assert_stored_exactly(ingest, topic, range(30), results)
-
-
-async def test_a_repeated_open_request_gets_the_same_reply(ingest: IngestCluster) -> None:
-    """At the first open and at the bump after a gap: one token yields one entry and one epoch."""
-    topic = await ingest.topic()
-    settings = ProducerSettings(batch_bytes=200, request_timeout_seconds=0.2, delivery_timeout_seconds=DELIVERY_SECONDS)
-    dropped_replies: dict[int, int] = {}
-
-    def lose_twice(reply: m.AnyReply) -> Sequence[tuple[float, m.AnyReply]]:
-        if isinstance(reply, m.Reply) and isinstance(identity := reply.body, m.ProducerIdentity):
-            dropped_replies[identity.producer_epoch] = dropped_replies.get(identity.producer_epoch, 0) + 1
-            if dropped_replies[identity.producer_epoch] <= 2:
-                return []
-        return [(0.0, reply)]
-
-    async with ingest.client() as client, Producer(client, name=f"n-{topic}", settings=settings) as producer:
-        transport = fault_transport_of(client)
-        transport.on_reply = lose_twice
-        await producer.open(topic)
-        results = await outcomes(await send(producer, topic, range(10)))
-        transport.on_request = dropped
-        await outcomes(await send(producer, topic, range(10, 11)))
-        transport.on_request = pass_through
-        after = await outcomes(await send(producer, topic, range(11, 20)), 60)
-        openings = [request.body for request in transport.requests if isinstance(request.body, m.OpenProducer)]
-        entries = await ingest.entries()
-
-    assert all(isinstance(each, RecordMetadata) for each in (*results, *after))
-    opened = [entry for _, entry in entries if isinstance(entry, e.ProducerOpened) and entry.name == f"n-{topic}"]
-    assert [0, 1] == [entry.producer_epoch for entry in opened]
-    assert 6 <= len(openings), "each was requested three times"
-    assert {entry.token for entry in opened} == {request.token for request in openings}
-    await assert_stored_exactly(ingest, topic, [*range(10), *range(11, 20)])
-
-
-async def test_a_shard_that_gets_no_batch_does_not_use_up_the_byte_budget(ingest: IngestCluster) -> None:
-    """Its records fill the buffer and its senders wait, while records of the other shard are stored."""
-    stuck, moving = await ingest.topic(shard=1), await ingest.topic(shard=0)
-    settings = ProducerSettings(batch_bytes=200, buffer_bytes=20_000, guaranteed_bytes=4_000)
-    async with ingest.client() as client:
-        transport = fault_transport_of(client)
-        transport.on_request = lambda request: (
-            dropped(request) if getattr(request.body, "topic", None) == stuck else pass_through(request)
-        )
-        async with Producer(client, settings=settings) as producer:
-            filling = asyncio.create_task(send(producer, stuck, range(1000)))
-            await wait_until(lambda: producer.buffered_bytes >= 15_000, "the stuck shard's records fill the buffer")
-            results = await outcomes(await send(producer, moving, range(500)))
-            assert not filling.done(), "the stuck shard's sender waits for the buffer"
-            assert all(isinstance(each, RecordMetadata) for each in results)
-            transport.on_request = pass_through
-            late = await outcomes(await filling)
-
-    await assert_stored_exactly(ingest, moving, range(500), results)
-    await assert_stored_exactly(ingest, stuck, range(1000), late)
 
 
 async def test_producing_resumes_after_seconds_without_a_leader(ingest: IngestCluster) -> None:

@@ -11,11 +11,9 @@ from typing import Any
 
 import pytest
 
-from controller.leadership.policy.shard_load import MIN_LOAD
 from tests.support.servers.node import Node
 from tests.support.servers.programs import (
     TEST_SECONDS,
-    CommandResult,
     command_line,
     finish,
     get,
@@ -308,17 +306,6 @@ async def test_ingestion_continues_without_spark_and_children_are_released_after
     assert len(consumer.lines()) == 60
 
 
-async def test_children_are_released_after_a_rejected_request_left_an_empty_chunk(node: Node):
-    await node.commands.succeed("topic", "create", "rejected")
-    rejected = await node.commands.finish("topic", "split", "rejected", "7")
-    assert "cannot split segment 7" in rejected.error_message()
-    await node.commands.succeed("produce", "rejected", "--key-field", "id", stdin=jsonl(EVENTS[:30]))
-    await node.commands.succeed("topic", "split", "rejected", "0")
-    await node.commands.succeed("produce", "rejected", "--key-field", "id", stdin=jsonl(EVENTS[30:]))
-
-    assert SENT == values(await node.consume("rejected", "billing"))
-
-
 async def test_promtool_accepts_the_metrics_and_they_count_what_happened(node: Node):
     await node.commands.succeed("topic", "create", "counted")
     before = await metric(node.http_address, "headgate_records_stored_total")
@@ -341,42 +328,12 @@ async def test_promtool_accepts_the_metrics_and_they_count_what_happened(node: N
     assert (checked.returncode, output.decode()) == (0, "")
 
 
-async def test_a_failed_test_leaves_no_programs_on_the_node(node: Node):
-    """The fixture ends the programs of each test, so that one failure causes no other."""
-    await node.commands.succeed("topic", "create", "abandoned")
-    consumer = await node.commands.start("abandoned", "consume", "abandoned", "billing")
-
-    await node.commands.kill_all()
-
-    assert consumer.returncode is not None
-    assert [each for each in map(command_line, processes_of(node.run_id)) if "abandoned" in each] == []
-
-
-async def test_help_and_version_need_no_cluster():
-    shown: list[CommandResult] = await asyncio.gather(
-        finish("--help"), finish("--version"), finish("consume", "--help")
-    )
-
-    assert [each.code for each in shown] == [0, 0, 0]
-    assert "headgate 0." in shown[1].out
-
-
 async def test_the_incremental_count_of_all_these_tests_equals_a_full_count(node: Node):
     """The tests before this one have left rejections, splits, seeks, shared segments and deletions in the ledger."""
     verified = await node.commands.succeed("backlog", "verify", "--json", seconds=120)
 
     assert verified.document()["same"]
     assert all(shard["watermark"] for shard in verified.document()["shards"])
-
-
-async def test_the_loads_of_all_shards_are_reported(node: Node):
-    """The node has been up for longer than the first measurement takes."""
-
-    async def all_reported() -> bool:
-        return await metric(node.http_address, "headgate_shard_load_bytes_per_second") >= 4 * MIN_LOAD
-
-    await wait_until(all_reported, "it reports the loads of four shards", 40)
-    assert await metric(node.http_address, "headgate_shard_loads_reported_total") >= 4
 
 
 # Last, because it restarts Spark, which later tests would have to wait for.

@@ -117,19 +117,6 @@ async def test_a_daemon_started_before_its_servers_waits_and_reports_the_reason(
         await cluster.commands.succeed("topic", "create", "orders")
 
 
-async def test_a_daemon_that_waits_for_its_servers_can_be_stopped(tmp_path: Path):
-    async with Cluster(tmp_path) as cluster:
-        daemon = await cluster.start_daemon("only")
-
-        async def alive() -> bool:
-            return (await get(daemon.http_address, "/livez"))[0] == 200
-
-        await wait_until(alive, "it serves HTTP")
-
-        assert await cluster.stop("only") == 0
-        assert "Traceback" not in daemon.log()
-
-
 async def test_a_daemon_waits_for_an_unusable_ledger_folder_and_reports_it(tmp_path: Path):
     async with Cluster(tmp_path) as cluster:
         await cluster.start_servers()

@@ -131,20 +131,6 @@ async def register_both(ada: Program, bob: Program) -> None:
     ada.revoked.clear()
 
 
-async def test_segments_move_when_a_consumer_joins_and_leaves(ingest: IngestCluster) -> None:
-    topic = await ingest.topic()
-    async with Program(ingest, topic, "ada") as ada, Program(ingest, topic, "bob") as bob:
-        await register_both(ada, bob)
-        assert sorted([*ada.held, *bob.held]) == [0, 1]
-        answer = await ada.ask(m.Heartbeat, held=list(ada.generations.items()))
-        assert (0, True) == (answer.blocked, answer.stable)
-
-        await ada.ask(m.LeaveConsumer)
-        await wait_until(lambda: sorted(bob.held) == [0, 1], "the other consumer has both segments", GRACE_SECONDS / 8)
-        removed = [entry for _, entry in await ingest.entries(ada.shard) if isinstance(entry, e.ConsumerRemoved)]
-        assert "left" == removed[-1].reason
-
-
 async def test_the_will_reports_a_disconnect_and_a_reconnect_in_time_moves_nothing(ingest: IngestCluster) -> None:
     topic = await ingest.topic()
     async with Program(ingest, topic, "ada") as ada, Program(ingest, topic, "bob") as bob:
@@ -190,34 +176,6 @@ async def test_a_newer_consumer_of_the_same_name_fences_the_older_one(
         consumers = (await described(ingest, topic)).consumers
         assert [("ada", 2, True, (0, 1))] == [(c.consumer, c.incarnation, c.connected, c.segments) for c in consumers]
         assert before == await new.register()
-
-
-async def test_a_consumer_that_does_not_confirm_a_revocation_is_fenced(ingest: IngestCluster) -> None:
-    topic = await ingest.topic()
-    async with Program(ingest, topic, "ada") as ada, Program(ingest, topic, "bob") as bob:
-        await _produce(ingest, topic, 40)
-        before = await ada.register()
-        await bob.register()
-        await wait_until(
-            lambda: bob.held, "the revocation has timed out, and the other consumer has the segment", REVOKE_SECONDS * 4
-        )
-        (segment,) = bob.held
-        assert bob.generations[segment] > before[segment]
-        await wait_until(lambda: ada.revoked[-1].final, "the first consumer gets the final revocation")
-        late, good = segment, 1 - segment
-        answer = await ada.ask(
-            m.AcknowledgeBatch,
-            acknowledgements=[m.Acknowledgement(s, before[s], 0, 1) for s in (late, good)],
-        )
-        assert [0] == [index for index, _ in answer.rejected], "only the first one is late"
-        positions = {s.segment: s.acknowledged_offset for s in (await described(ingest, topic)).segments}
-        assert {late: 0, good: 1} == positions
-
-
-async def _produce(ingest: IngestCluster, topic: str, count: int) -> None:
-    records = [m.Record(b"%d" % n, b"v", 0) for n in range(count)]
-    async with ingest.client() as client:
-        await client.request(shard_of(topic, SHARDS), lambda: m.ProduceBatch(topic=topic, records=records))
 
 
 async def test_a_leader_change_moves_nothing_and_does_not_restart_the_grace_period(ingest: IngestCluster) -> None:

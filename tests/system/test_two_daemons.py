@@ -13,7 +13,7 @@ import pytest
 
 from headgate.ledger.paths import chunk_folder
 from tests.support.samples.object_formats import of_newer_format
-from tests.support.servers.cluster import Cluster, Daemon, zookeeper_client
+from tests.support.servers.cluster import Cluster, Daemon
 from tests.support.servers.programs import TEST_SECONDS, RunningProgram, jsonl, wait_until
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(TEST_SECONDS)]
@@ -183,37 +183,3 @@ async def test_a_daemon_with_another_ledger_ends_with_one_line(cluster: Cluster)
         assert "Traceback" not in daemon.log()
         assert daemon.log().splitlines()[-1].startswith(line)
     await first.until_leading()
-
-
-async def test_a_shard_without_a_leader_degrades_every_daemon(cluster: Cluster):
-    """A silent contender is the first in the queue of shard 0."""
-    with zookeeper_client(cluster) as silent:
-        node = "/headgate/test/shards/0000/silent-0a1b2c3d-0000000000"
-        silent.create(node, ephemeral=True, makepath=True)
-        daemons = [await cluster.start_daemon(name) for name in ("first", "second")]
-
-        for daemon in daemons:
-            await wait_until(lambda daemon=daemon: shard_0_waits(daemon), "it names the shard and the daemon")
-        silent.delete(node)
-        for daemon in daemons:
-            await wait_until(lambda daemon=daemon: daemon.reports(200, "cluster", "ok"), "every shard has a leader")
-
-
-async def shard_0_waits(daemon: Daemon) -> bool:
-    if not await daemon.reports(200, "cluster", "degraded"):
-        return False
-    found = (await daemon.health())[1]["components"]["cluster"]
-    waits = "without a leader: shard 0 (daemon 'silent' holds its lock" in found["reason"]
-    return waits and "shard 1" not in found["reason"]
-
-
-async def test_a_daemon_ends_with_one_line_if_zookeeper_states_an_absurd_number_of_shards(cluster: Cluster):
-    with zookeeper_client(cluster) as client:
-        config = json.dumps({"shards": 10**8, "ledger_url": cluster.ledger_url}).encode()
-        client.create("/headgate/test/config", config, makepath=True)
-
-    daemon = await cluster.start_daemon("first")
-
-    assert await daemon.ended() == 1
-    assert "Traceback" not in daemon.log()
-    assert daemon.log().splitlines()[-1].startswith("headgate: ZooKeeper node /headgate/test/config: 100000000 is not")

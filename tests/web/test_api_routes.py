@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 import sys
@@ -119,27 +118,3 @@ async def test_a_leader_that_does_not_answer_is_a_503_to_be_repeated(harness):
     status, headers, text = await harness.get(f"{ROOT}/cluster")
 
     assert (status, headers["Retry-After"], json.loads(text)) == (503, "2", {"error": "daemon 'two' did not answer"})
-
-
-async def test_a_client_that_has_gone_is_no_error(harness, caplog):
-    """Its answer cannot be written. That is no fault of the daemon, and needs no traceback."""
-    asked, may_answer = asyncio.Event(), asyncio.Event()
-    overview = harness.source.overview
-
-    async def late():
-        asked.set()
-        await may_answer.wait()
-        return await overview()
-
-    harness.source.overview = late
-    host, port = harness.server.address.rsplit(":", 1)
-    _, writer = await asyncio.open_connection(host, int(port))
-    writer.write(f"GET {ROOT}/cluster HTTP/1.1\r\nHost: x\r\n\r\n".encode())
-    await asked.wait()
-    writer.transport.abort()
-    await document_at(harness, "/daemon")  # The loop has seen the end of the connection by then.
-    may_answer.set()
-    harness.source.overview = overview
-    await document_at(harness, "/cluster")
-
-    assert [] == [record for record in caplog.records if record.levelname == "ERROR"]

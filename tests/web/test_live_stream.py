@@ -13,7 +13,7 @@ from metrics.events import HttpLimitReached, HttpStreamsChanged
 from tests.support.fakes.recording_observer import RecordingObserver
 from tests.support.samples.status_documents import NOW_MS, part, subscription_summary, topic_summary
 from tests.support.servers.http_server import HttpHarness
-from tests.support.waiting import never, until
+from tests.support.waiting import until
 from web.access import HttpAccess
 from web.live_stream import LivePages
 from web.page.markup import element
@@ -62,10 +62,6 @@ def streams(harness):
     return harness.registry.get_sample_value("headgate_http_streams")
 
 
-def limited(harness, limit):
-    return harness.registry.get_sample_value("headgate_http_limit_reached_total", {"limit": limit})
-
-
 async def test_the_first_update_has_all_parts_and_later_ones_what_has_changed(harness):
     async with stream(harness) as update:
         first = await update()
@@ -79,18 +75,6 @@ async def test_the_first_update_has_all_parts_and_later_ones_what_has_changed(ha
             pass
         assert "new" in found["parts"]["topics"]
         assert "daemons" not in found["parts"]
-
-
-async def test_readers_of_one_page_share_a_rendering_which_ends_with_them(harness):
-    async with stream(harness) as one, stream(harness) as other:
-        await one()
-        asked = harness.source.asked
-        await other()
-        assert harness.source.asked <= asked + 2
-        assert streams(harness) == 2
-    await until(lambda: streams(harness) == 0)
-    asked = harness.source.asked
-    await never(lambda: harness.source.asked != asked, 4 * QUICK_SECONDS)
 
 
 async def test_a_source_that_does_not_answer_is_said_and_the_parts_stay(harness):
@@ -118,11 +102,6 @@ async def test_a_stream_ends_when_its_token_is_revoked():
         await update()
         tokens.token = "other"
         assert await ended(update)
-
-
-@pytest.mark.parametrize("page", ["", "http://elsewhere/", "x" * 2000], ids=["empty", "another host", "too long"])
-async def test_a_page_of_a_stream_is_a_path(harness, page):
-    assert (await harness.get(f"/events?page={page}"))[0] == 400
 
 
 async def test_streams_end_with_the_server():
@@ -187,7 +166,3 @@ async def test_above_the_limit_a_stream_is_refused_and_counted():
             assert "1 pages are open" in await second.text()
 
     assert HttpLimitReached(limit="streams") in server.observer.events
-
-
-async def test_every_limit_is_a_series_from_the_start(harness):
-    assert [limited(harness, each) for each in ("streams", "slow_stream")] == [0, 0]

@@ -6,7 +6,6 @@ import asyncio
 import errno
 import json
 import shutil
-import signal
 import socket
 import subprocess
 from dataclasses import replace
@@ -22,7 +21,7 @@ from metrics.health import STALLED_SECONDS
 from tests.support.samples.example_events import example_events
 from tests.support.samples.status_values import HEALTHY_FACTS
 from tests.support.servers.http_server import SHARDS, HttpHarness, http_server
-from web.listener import HttpLimits, connection_limit
+from web.listener import HttpLimits
 from web.server import CACHE_SECONDS, HEADERS
 
 
@@ -57,13 +56,6 @@ async def test_readiness_names_each_component(harness):
     assert "not connected" in json.loads(text)["components"]["broker"]["reason"]
 
 
-async def test_the_root_is_an_html_page(harness):
-    status, headers, text = await harness.get("/")
-
-    assert (status, headers["Content-Type"]) == (200, "text/html; charset=utf-8")
-    assert text.startswith("<!doctype html>")
-
-
 async def test_a_scrape_contains_the_metrics(harness):
     harness.instruments.observe(StatusCollected(shards=SHARDS, now_seconds=0.0))
     _, headers, text = await harness.get("/metrics")
@@ -92,28 +84,12 @@ async def test_scrapes_within_a_second_share_a_rendering_per_content_type():
         assert text.endswith("# EOF\n")
 
 
-async def test_a_scrape_after_the_cache_time_is_rendered_again():
-    harness = HttpHarness(cache_seconds=0)
-    async with harness.server:
-        await harness.get("/metrics")
-        await harness.get("/metrics")
-
-    assert harness.scrapes == 2
-
-
 @pytest.mark.parametrize("path", ["/", "/api/v1/cluster", "/livez", "/readyz", "/metrics", "/nowhere"])
 async def test_every_response_has_the_security_headers(harness, path):
     status, headers, _ = await harness.get(path)
 
     assert status == (404 if path == "/nowhere" else 200)
     assert {name: headers[name] for name in HEADERS} == HEADERS
-
-
-@pytest.mark.parametrize("path", ["/", "/api/v1/cluster", "/livez", "/readyz", "/metrics"])
-async def test_only_get_and_head_are_answered(harness, path):
-    assert (await harness.get(path, "HEAD"))[::2] == (200, "")
-    for method in ("POST", "PUT", "DELETE", "PATCH", "OPTIONS"):
-        assert (await harness.get(path, method))[0] == 405
 
 
 async def test_a_port_in_use_is_an_error_with_the_address_the_reason_and_a_remedy():
@@ -130,31 +106,6 @@ async def test_a_port_in_use_is_an_error_with_the_address_the_reason_and_a_remed
 async def test_an_address_of_another_host_is_an_error():
     with pytest.raises(HeadgateError, match=r"^\$\.http: cannot listen on 192\.0\.2\.1:0: Cannot assign requested"):
         await http_server("192.0.2.1").__aenter__()
-
-
-async def test_the_server_installs_no_signal_handlers():
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
-    other = HttpHarness()
-    async with other.server:
-        await other.get("/livez")
-        during = {number: signal.getsignal(number) for number in before}
-
-    assert during == before
-
-
-async def test_a_closed_server_frees_its_port():
-    harness = HttpHarness()
-    async with harness.server:
-        host, port = harness.server.address.split(":")
-    with pytest.raises(ConnectionRefusedError):
-        await asyncio.open_connection(host, int(port))
-
-
-@pytest.mark.parametrize(
-    ("descriptors", "connections"), [(65_536, 100), (-1, 100), (400, 100), (399, 99), (40, 10), (3, 1)]
-)
-def test_connections_take_at_most_a_quarter_of_the_descriptors(descriptors, connections):
-    assert connection_limit(100, descriptors) == connections
 
 
 async def test_at_the_limit_the_oldest_connection_is_closed():

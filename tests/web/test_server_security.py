@@ -19,7 +19,7 @@ from tests.support.samples.secret_files import write_secret
 from tests.support.servers.http_server import HttpHarness
 from tests.support.waiting import until
 from web.access import CHALLENGES, HttpAccess
-from web.denials import MAX_LOGGED_PEERS, HttpDenials
+from web.denials import HttpDenials
 from web.listener import HttpLimits
 from web.tokens import read_tokens, token_line
 
@@ -125,12 +125,6 @@ async def test_another_daemon_reads_the_api_with_its_token_and_nothing_else(tmp_
         }
 
     assert found == {"peer.known": [200, 401], "peer.other": [401, 401], "known": [401, 401]}
-
-
-async def test_pages_are_served_over_tls(server_files, trusting):
-    async with (harness := HttpHarness(access=HttpAccess(tls=of(server_files)))).server:
-        status, _, text = await harness.get("/api/v1/cluster", tls=trusting)
-        assert (status, '"daemon":"one"' in text) == (200, True)
 
 
 async def test_other_certificates_are_in_force_for_the_next_connection(authority, server_files, trusting, tmp_path):
@@ -249,18 +243,6 @@ async def test_a_request_that_does_not_arrive_ends_its_connection_and_is_counted
     assert counted == [0, 1, 0, 1]
 
 
-async def test_a_probe_of_the_port_is_no_refusal(server_files, trusting):
-    """Load balancers connect and go away."""
-    async with (harness := HttpHarness(access=HttpAccess(tls=of(server_files)))).server:
-        host, port = harness.server.address.split(":")
-        with capture_logs() as logs:
-            _, writer = await asyncio.open_connection(host, int(port))
-            writer.close()
-            assert (await harness.get("/livez", tls=trusting))[0] == 200
-
-    assert logs == []
-
-
 @pytest.mark.looptime
 async def test_refusals_are_logged_once_per_peer_reason_and_hour_and_all_are_counted():
     observer = RecordingObserver()
@@ -280,14 +262,3 @@ async def test_refusals_are_logged_once_per_peer_reason_and_hour_and_all_are_cou
         ("10.0.0.2", "no_token"),
         ("10.0.0.1", "no_token"),
     ]
-
-
-@pytest.mark.looptime
-async def test_the_peers_that_were_logged_are_limited():
-    """Beyond the limit all are forgotten, so the first one is logged once more."""
-    denials = HttpDenials(RecordingObserver())
-    with capture_logs() as logs:
-        for number in (*range(MAX_LOGGED_PEERS), 0, MAX_LOGGED_PEERS, 0):
-            denials.report("no_token", str(number))
-
-    assert [line["peer"] for line in logs] == [*map(str, range(MAX_LOGGED_PEERS + 1)), "0"]

@@ -33,10 +33,6 @@ def test_no_other_text_is_a_token(token: str) -> None:
     assert Tokens(()).holder(token) is None
 
 
-def test_a_file_of_comments_lets_no_client_in(tmp_path: Path) -> None:
-    assert read_tokens(write_secret(tmp_path / "tokens", b"# none yet\n"), "x").holder("") is None
-
-
 @pytest.mark.parametrize(
     ("contents", "problem"),
     [
@@ -77,8 +73,3 @@ def test_an_invalid_name_gets_no_line(name: str) -> None:
 
 def test_no_representation_contains_hashes() -> None:
     assert "7465" not in repr(Tokens((("a", b"test"),)))
-
-
-def test_tokens_are_random() -> None:
-    assert len({new_token() for _ in range(100)}) == 100
-    assert len(new_token()) >= 43, "256 bits"

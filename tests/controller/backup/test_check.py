@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from controller.backup.check import MAX_PROBLEMS, CheckedShard, check_shard, misplaced, missing_numbers
+from controller.backup.check import CheckedShard, check_shard, missing_numbers
 from controller.backup.copy import copy_shard
 from headgate.errors import LedgerError
 from headgate.ledger.chunk_ranges import ChunkRange
@@ -41,10 +41,6 @@ async def test_an_intact_shard_is_counted() -> None:
 
     assert [] == found.problems
     assert (11, 8, 1, 1, 10) == (found.last_chunk, found.chunks, found.topics, found.ranges, found.newest_snapshot)
-
-
-async def test_an_empty_shard_has_no_problem() -> None:
-    assert CheckedShard(0) == await checked(LedgerInMemory())
 
 
 @pytest.mark.parametrize(
@@ -124,21 +120,6 @@ async def test_a_ledger_of_another_number_of_shards_is_recognized_by_its_topics(
     assert problem.startswith(
         f"topic 'orders' is in shard 0 and belongs to shard {shard_of('orders', shards)} of {shards}"
     )
-
-
-async def test_the_list_of_problems_is_limited() -> None:
-    ledger = LedgerInMemory(3 * MAX_PROBLEMS)
-    for number in range(1, 3 * MAX_PROBLEMS):
-        ledger.store.objects[chunk_path(0, number)] = b"x"
-
-    assert MAX_PROBLEMS == len((await checked(ledger)).problems)
-
-
-def test_the_topics_of_a_shard_belong_to_it() -> None:
-    names = [name for name in map(str, range(40)) if shard_of(name, 4) == 2]
-
-    assert [] == list(misplaced(2, 4, names))
-    assert 1 == len(list(misplaced(1, 4, names)))
 
 
 @pytest.mark.parametrize(

@@ -21,15 +21,6 @@ def test_any_64_bit_integers_between_nulls(before: int, values: list[int], after
     assert pa.array([None] * before + values + [None] * after, pa.int64()).equals(column)
 
 
-@given(PADDING, st.lists(st.binary(max_size=40)), PADDING)
-def test_any_bytes_between_nulls(before: int, values: list[bytes], after: int) -> None:
-    """Empty bytes are distinct from null."""
-    column = PaddedColumns(before + len(values) + after, before, len(values)).blobs(values, pa.binary())
-
-    column.validate(full=True)
-    assert pa.array([None] * before + values + [None] * after, pa.binary()).equals(column)
-
-
 def test_strings_in_utf_8() -> None:
     assert ["a", None, "ä"] == [
         *PaddedColumns(2, 0, 1).blobs([b"a"], pa.string()).to_pylist(),
@@ -53,15 +44,6 @@ def test_integers_with_nulls_anywhere(values: list[int | None]) -> None:
 
     column.validate(full=True)
     assert pa.array(values, pa.int64()).equals(column)
-
-
-@given(st.lists(st.none() | st.text()))
-def test_strings_with_nulls_anywhere(values: list[str | None]) -> None:
-    column = nullable(values, pa.string())
-
-    column.validate(full=True)
-    assert pa.array(values, pa.string()).equals(column)
-    assert column.equals(nullable([None if value is None else value.encode() for value in values], pa.string()))
 
 
 def test_a_chunk_of_facts_is_encoded_without_pandas() -> None:

@@ -46,15 +46,6 @@ def one_record(**limits: int) -> bytes:
     return builder.encode(shard=3, number=7, leader_epoch=2, at_ms=99)
 
 
-def test_a_large_record_or_entry_is_compressed_in_a_chunk_of_few_rows() -> None:
-    record, entry = ChunkBuilder(), ChunkBuilder()
-    add_record(record, 0, 5, b"v" * writer.UNCOMPRESSED_MAX_BYTES)
-    entry.add(e.TermStarted(leader_epoch=1, instance="i" * writer.UNCOMPRESSED_MAX_BYTES))
-
-    for builder in (record, entry):
-        assert _compressions(builder.encode(shard=3, number=7, leader_epoch=2, at_ms=99)) == {"SNAPPY"}
-
-
 def _compressions(data: bytes) -> set[str]:
     group = pq.ParquetFile(io.BytesIO(data)).metadata.row_group(0)
     return {group.column(number).compression for number in range(group.num_columns)}

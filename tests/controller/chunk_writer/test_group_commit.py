@@ -15,7 +15,6 @@ from controller.chunk_writer.group_commit import EMPTY_CHUNK_BURST as BURST
 from controller.chunk_writer.group_commit import EMPTY_CHUNK_INTERVAL_SECONDS as INTERVAL_SECONDS
 from controller.chunk_writer.group_commit import (
     MAX_WAITING_BARRIERS,
-    RETRY_SECONDS,
     GroupCommit,
     TermEndedError,
 )
@@ -30,8 +29,6 @@ from tests.support.fakes.object_store import FakeStore
 from tests.support.fakes.recording_observer import RecordingObserver
 
 pytestmark = pytest.mark.looptime
-
-ReportedAfterCommit = events.StoreOperationSucceeded | events.ChunkCommitted | events.BatchCommitted
 
 
 class CommitObserver(RecordingObserver):
@@ -119,71 +116,6 @@ async def test_entries_proposed_during_a_write_share_the_next_chunk(looptime: An
     assert set(shard.state.topics) == set(replayed.topics)
 
 
-async def test_commits_are_reported_after_the_replies() -> None:
-    """Replies do not wait for metrics: they are written to the socket one turn of the loop earlier."""
-    shard = Shard()
-    reported_by_then: list[int] = []
-
-    def reply() -> None:
-        asyncio.get_running_loop().call_soon(lambda: reported_by_then.append(len(reported())))
-
-    def reported() -> list[ReportedAfterCommit]:
-        return [event for event in shard.observer.events if isinstance(event, ReportedAfterCommit)]
-
-    async with running(shard):
-        shard.create("a")
-        shard.commit.batch_accepted()
-        shard.commit.when_durable(shard.commit.newest, reply)
-        await shard.commit.flush()
-        await asyncio.sleep(0.01)
-
-    assert [0] == reported_by_then
-    succeeded, committed, batch = reported()
-    assert events.StoreOperationSucceeded(operation="create") == succeeded
-    assert isinstance(committed, events.ChunkCommitted)
-    assert (1.0, 0) == (committed.seconds, committed.records)
-    assert events.BatchCommitted(shard=0, seconds=1.0) == batch
-
-
-async def test_the_commit_time_excludes_the_time_of_the_replies(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """A write takes a second, and the replies to the first chunk three; a batch waits for both, its commit for neither."""
-    shard, loop = Shard(), asyncio.get_running_loop()
-    virtual_time, replied_seconds = loop.time, 0.0
-
-    def reply() -> None:
-        nonlocal replied_seconds
-        replied_seconds += 3
-
-    monkeypatch.setattr(loop, "time", lambda: virtual_time() + replied_seconds)
-    async with running(shard):
-        shard.create("a")
-        shard.commit.batch_accepted()
-        shard.commit.when_durable(shard.commit.newest, reply)
-        await asyncio.sleep(0.25)
-        shard.create("b")
-        shard.commit.batch_accepted()
-        await shard.commit.flush()
-        await asyncio.sleep(0)
-
-    assert ["a", "b"] == shard.sent
-    assert [1.0, 1.0] == pytest.approx(shard.observer.commit_seconds)
-    assert [1.0, 4.75] == pytest.approx(shard.observer.batch_seconds)
-
-
-async def test_the_commit_time_includes_retries() -> None:
-    shard = Shard()
-    shard.store.fail_next("unavailable")
-    async with running(shard):
-        shard.create("a")
-        await shard.commit.flush()
-        await asyncio.sleep(0)
-
-    # Half a second to the store, the pause, and a whole write.
-    assert [0.5 + RETRY_SECONDS + 1.0] == pytest.approx(shard.observer.commit_seconds)
-
-
 async def test_a_taken_number_ends_the_term_without_a_reply() -> None:
     shard = Shard()
     shard.store.objects["chunks/shard=0000/000000000002.parquet"] = b"another term's"
@@ -268,42 +200,6 @@ async def test_a_barrier_is_a_chunk_created_afterwards() -> None:
     assert () == (await shard.ledger.read(3)).entries
 
 
-async def test_barriers_one_after_the_other_cost_a_burst_of_empty_chunks_and_then_one_per_second() -> None:
-    shard = Shard()
-    shard.store.latency_seconds = (0.0, 0.0)
-    loop = asyncio.get_running_loop()
-    async with running(shard):
-        for number in range(40):
-            passed, before = asyncio.Event(), loop.time()
-            shard.commit.after_barrier(passed.set)
-            await passed.wait()
-            assert loop.time() - before <= (0 if number < BURST else INTERVAL_SECONDS)
-
-    assert 1 + 40 == shard.commit.durable
-    assert 40 - BURST == loop.time() == len(shard.observer.of(events.BarrierDelayed))
-
-
-async def test_barriers_that_wait_share_the_next_chunk_whatever_opens_it() -> None:
-    shard = Shard()
-    shard.store.latency_seconds = (0.0, 0.0)
-    passed: list[int] = []
-    async with running(shard):
-        for _ in range(BURST):
-            shard.commit.after_barrier(lambda: None)
-            await shard.commit.flush()
-        for number in range(5):
-            shard.commit.after_barrier(partial(passed.append, number))
-        await asyncio.sleep(INTERVAL_SECONDS / 2)
-        assert [] == passed
-        shard.create("a")
-        await asyncio.sleep(0.01)
-        assert (list(range(5)), ["a"]) == (passed, shard.sent), "the entry did not wait for the barriers"
-        assert 1 + BURST + 1 == shard.commit.durable
-        await asyncio.sleep(10)
-
-    assert 1 + BURST + 1 == shard.commit.durable, "no empty chunk is written for barriers that have passed"
-
-
 async def test_a_flush_and_too_many_barriers_do_not_wait() -> None:
     shard = Shard()
     shard.store.latency_seconds = (0.0, 0.0)
@@ -326,26 +222,6 @@ async def test_a_flush_and_too_many_barriers_do_not_wait() -> None:
         assert MAX_WAITING_BARRIERS + 3 == len(passed), "later barriers wait no longer than usual"
 
 
-async def test_a_term_that_ended_opens_no_chunk_for_waiting_barriers() -> None:
-    shard = Shard()
-    shard.store.latency_seconds = (0.0, 0.0)
-    async with running(shard):
-        for _ in range(BURST):
-            shard.commit.after_barrier(lambda: None)
-            await shard.commit.flush()
-        shard.commit.after_barrier(lambda: None)
-    await asyncio.sleep(10)
-
-    assert 1 + BURST == shard.commit.newest
-
-
-async def test_callbacks_of_durable_chunks_run_at_once() -> None:
-    shard = Shard()
-    shard.commit.when_durable(1, lambda: shard.sent.append("now"))
-
-    assert ["now"] == shard.sent
-
-
 async def test_a_leader_that_yields_pauses_between_commits(looptime: Any) -> None:
     """A contender can create the next number during the pause."""
     shard = Shard(yields_to_contender=True)
@@ -365,22 +241,6 @@ async def test_an_idle_leader_notices_its_successor() -> None:
         with pytest.raises(TermEndedError) as caught:
             await shard.commit.check_for_successor()
     assert Event.NUMBER_TAKEN is caught.value.event
-
-
-async def test_a_leaders_own_chunk_is_not_mistaken_for_a_successors(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It was written during the check."""
-    shard = Shard()
-    exists = shard.ledger.exists
-
-    async def late(number: int) -> bool:
-        shard.create("a")
-        await shard.commit.flush()
-        assert await exists(number)
-        return True
-
-    monkeypatch.setattr(shard.ledger, "exists", late)
-    async with running(shard):
-        await shard.commit.check_for_successor()
 
 
 async def test_an_unreadable_store_does_not_end_an_idle_term() -> None:

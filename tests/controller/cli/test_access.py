@@ -127,11 +127,3 @@ def test_an_unusable_configuration_is_one_line(
     assert "" == failed.stdout
     assert problem in failed.stderr
     assert 1 == len(failed.stderr.splitlines())
-
-
-def test_check_config_names_an_error_in_the_access_file(invoke: Invoke, config: str) -> None:
-    (Path(config).parent / "access.toml").write_text('[[users.shop]]\nrole = "boss"\n')
-    failed = invoke("check-config", config)
-
-    assert 1 == failed.exit_code
-    assert "access.toml: Invalid enum value 'boss'" in failed.stderr

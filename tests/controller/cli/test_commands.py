@@ -10,8 +10,7 @@ import click
 import pytest
 
 from controller.cli.commands import COMMANDS
-from headgate.cli.commands import DAEMON_COMMANDS, registered_commands
-from headgate.cli.main import main
+from headgate.cli.commands import DAEMON_COMMANDS
 from tests.headgate.cli.conftest import Invoke
 
 
@@ -26,20 +25,9 @@ def command_lines() -> list[tuple[str, ...]]:
     return found
 
 
-def test_the_distribution_registers_them() -> None:
-    assert COMMANDS.items() <= registered_commands().items()
-
-
 def test_the_client_knows_all_of_them_by_name() -> None:
     """So that it can say what to install where they are missing."""
     assert list(COMMANDS) == list(DAEMON_COMMANDS)
-
-
-def test_the_list_of_commands_names_existing_commands() -> None:
-    for name in COMMANDS:
-        command = main.get_command(click.Context(main), name)
-        assert command is not None
-        assert name == command.name
 
 
 def test_help_imports_none_of_them() -> None:

@@ -32,10 +32,6 @@ def test_it_writes_every_file_of_deploy_and_examples(invoke: Invoke, tmp_path: P
     assert sorted(str(folder / name) for name in contents(folder)) == sorted(result.stdout.splitlines())
 
 
-def test_it_may_run_again(invoke: Invoke, tmp_path: Path) -> None:
-    assert [0, 0] == [invoke("deploy-files", str(tmp_path)).exit_code for _ in range(2)]
-
-
 @pytest.mark.parametrize("force", [False, True])
 def test_a_changed_file_is_replaced_only_with_force(force: bool, invoke: Invoke, tmp_path: Path) -> None:
     invoke("deploy-files", str(tmp_path))
@@ -74,14 +70,3 @@ def test_alerts_and_the_status_page_link_to_the_runbook_that_is_named(invoke: In
     assert [] == [link for link in links if f'"{url}" }}}}#headgate' not in link]
     assert "RUNBOOK.md#" not in (tmp_path / "prometheus/headgate.rules.test.yml").read_text()
     assert "changed since" in invoke("deploy-files", str(tmp_path)).stderr
-
-
-@pytest.mark.parametrize(
-    "url", ["wiki", "ftp://x/y", "https://", "https://x/#top", "https://x/a b", 'https://x/"y', "https://x/{{y}}"]
-)
-def test_an_address_that_alerts_could_not_use_is_refused(url: str, invoke: Invoke, tmp_path: Path) -> None:
-    result = invoke("deploy-files", str(tmp_path / "new"), "--runbook-url", url)
-
-    assert 2 == result.exit_code
-    assert "is no address such as https://wiki.example.org/headgate/runbook" in result.stderr
-    assert not (tmp_path / "new").exists()

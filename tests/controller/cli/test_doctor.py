@@ -11,7 +11,6 @@ from controller.cli import doctor
 from controller.settings.load import Settings, load_settings
 from headgate.errors import StoreUnavailableError
 from tests.support.fakes.object_store import FakeStore
-from tests.support.servers.scripted_broker import connack, scripted_broker
 
 
 class OverwritingStore(FakeStore):
@@ -70,13 +69,6 @@ async def test_a_store_that_is_away_is_a_problem(tmp_path: Path, ledger: Path, m
         await store.names("")
 
 
-async def test_the_folder_of_the_ledger_is_used_and_left_empty(tmp_path: Path, ledger: Path) -> None:
-    (found,) = await doctor._store(settings_of(tmp_path))
-
-    assert found.level == "ok"
-    assert not any(ledger.iterdir())  # noqa: ASYNC240 - in a test
-
-
 async def test_a_ledger_that_does_not_exist_is_not_created(tmp_path: Path) -> None:
     settings = settings_of(tmp_path, '[drain]\nspawn = false\nsocket = "/s"\n')
 
@@ -133,10 +125,3 @@ async def test_a_broker_that_does_not_answer_is_a_problem(tmp_path: Path) -> Non
 
     assert (found.check, found.level) == ("daemon's broker", "problem")
     assert f"127.0.0.1:{port}" in found.text
-
-
-async def test_what_the_broker_of_a_daemon_accepts_is_named_as_its(tmp_path: Path) -> None:
-    async with scripted_broker(connack()) as port:
-        found = await doctor._broker(settings_of(tmp_path, f'[broker]\nhost = "127.0.0.1"\nport = {port}\n'), 60)
-
-    assert [(each.check, each.level) for each in found] == [("daemon's broker", "ok"), ("daemon's packet size", "ok")]

@@ -25,14 +25,6 @@ def test_the_loss_is_printed_once_and_the_return_with_the_time_since_the_loss():
     assert report.line("degraded", "it died", 2000.0) == "Spark: not ready: it died"
 
 
-def test_every_new_reason_is_printed():
-    report = SparkReport("Spark", 0.0)
-
-    assert report.line("degraded", "next start in 1 s", 5.0) == "Spark: not ready: next start in 1 s"
-    assert report.line("starting", "it starts again", 6.0) is None
-    assert report.line("degraded", "next start in 2 s", 9.0) == "Spark: not ready: next start in 2 s"
-
-
 def test_a_long_start_is_mentioned_every_minute():
     report = SparkReport("Spark", 0.0)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import tomllib
 from pathlib import Path
@@ -10,7 +9,6 @@ from pathlib import Path
 import pytest
 import structlog
 
-from controller.local.data_folder import DataFolder
 from controller.settings.load import load_settings
 from drain.socket_path import socket_path
 from headgate.errors import HeadgateError
@@ -30,16 +28,6 @@ def test_a_signal_stops_daemon_broker_and_zookeeper_in_this_order(
     assert recorder.events == ["zookeeper up", "broker up", "daemon up", "daemon down", "broker down", "zookeeper down"]
 
 
-def test_the_start_prints_addresses_and_commands(invoke: Invoke, recorder: NodeRecorder, tmp_path: Path):
-    result = invoke("up", "--data", str(tmp_path), *ANY_PORTS)
-
-    assert f"logs: {tmp_path / 'logs'}" in result.stderr
-    assert f"ZooKeeper at {recorder.settings[0].zookeeper.hosts}" in result.stderr
-    assert f"MQTT broker (mosquitto) at 127.0.0.1:{recorder.settings[0].broker.port}" in result.stderr
-    assert "http://127.0.0.1:9464/metrics" in result.stderr
-    assert f"headgate --config {tmp_path / 'client.toml'} topic create orders" in result.stderr
-
-
 def test_a_log_that_cannot_be_written_is_replaced_by_standard_error(
     invoke: Invoke, recorder: NodeRecorder, tmp_path: Path
 ):
@@ -48,16 +36,6 @@ def test_a_log_that_cannot_be_written_is_replaced_by_standard_error(
 
     assert recorder.settings
     assert f"logs: standard error, because {log} cannot be written: Is a directory" in result.stderr
-
-
-def test_the_state_of_spark_is_printed(invoke: Invoke, recorder: NodeRecorder, tmp_path: Path):
-    recorder.drain_state = ("degraded", "the Spark process ended with code 1; next start in 8 s")
-    result = invoke("up", "--data", str(tmp_path), *ANY_PORTS)
-    assert "Spark: not ready: the Spark process ended with code 1; next start in 8 s\n" in result.stderr
-
-    recorder.drain_state = ("ready", "")
-    result = invoke("up", "--data", str(tmp_path), "--results", "s3://bucket/results", *ANY_PORTS)
-    assert "drain results: ready after 0.0 s\n" in result.stderr
 
 
 def test_the_written_files_match_the_running_settings(invoke: Invoke, recorder: NodeRecorder, tmp_path: Path):
@@ -118,14 +96,6 @@ def test_invalid_tables_are_rejected_before_anything_starts(
     assert recorder.events == []
 
 
-def test_a_second_start_has_the_same_ports_and_shards(invoke: Invoke, recorder: NodeRecorder, tmp_path: Path):
-    invoke("up", "--data", str(tmp_path), "--shards", "2", *ANY_PORTS)
-    invoke("up", "--data", str(tmp_path))
-
-    first, second = recorder.settings
-    assert second == first
-
-
 def test_another_number_of_shards_is_rejected_before_anything_starts(
     invoke: Invoke, recorder: NodeRecorder, tmp_path: Path
 ):
@@ -137,15 +107,6 @@ def test_another_number_of_shards_is_rejected_before_anything_starts(
     assert result.exit_code == 1
     assert "the first start of" in result.stderr.splitlines()[-1]
     assert "fixed 2 shards" in result.stderr
-    assert recorder.events == []
-
-
-def test_a_second_node_on_one_folder_is_rejected(invoke: Invoke, recorder: NodeRecorder, tmp_path: Path):
-    with DataFolder(tmp_path):
-        result = invoke("up", "--data", str(tmp_path))
-
-    assert (result.exit_code, result.stderr.count("\n")) == (1, 1)
-    assert f"process id {os.getpid()}" in result.stderr
     assert recorder.events == []
 
 
@@ -167,20 +128,6 @@ def test_a_folder_with_a_long_name_has_a_socket_elsewhere(invoke: Invoke, record
     drain = recorder.settings[0].drain
     assert drain.socket is not None
     assert not socket_path(drain.socket).is_relative_to(deep)
-
-
-def test_further_daemons_get_their_own_configuration_and_stop_before_the_servers(
-    invoke: Invoke, recorder: NodeRecorder, tmp_path: Path
-):
-    invoke("up", "--data", str(tmp_path), "--daemons", "2", *ANY_PORTS)
-
-    path = tmp_path / "headgate-2.toml"
-    own = load_settings(path)
-    assert f"second daemon up: {path}" in recorder.events
-    assert recorder.events[-3:] == ["second daemon down", "broker down", "zookeeper down"]
-    assert own.instance.name == f"{recorder.settings[0].instance.name}-2"
-    assert (own.http.port, own.drain.spawn) == (0, False)
-    assert own.drain.socket == recorder.settings[0].drain.socket
 
 
 @pytest.mark.parametrize(
@@ -206,13 +153,3 @@ def test_a_bug_in_the_daemon_logs_its_traceback(
     assert "Traceback" not in result.output
     assert [entry["event"] for entry in logs] == ["daemon.failed"] * logged
     assert all(entry["exc_info"] is failure for entry in logs)
-
-
-def test_sighup_makes_up_read_the_settings_in_its_folder_again(invoke: Invoke, recorder: NodeRecorder, tmp_path: Path):
-    """The file is for a further daemon; the settings in which daemons must differ do not count as changed."""
-    recorder.signal = signal.SIGHUP
-
-    result = invoke("up", "--data", str(tmp_path), *ANY_PORTS)
-
-    assert result.exit_code == 0, result.stderr
-    assert recorder.settings == recorder.reloaded

@@ -39,20 +39,6 @@ def test_every_connection_of_the_daemon_uses_tls_and_a_secret(invoke: Invoke, re
     assert recorder.tls["broker"].client is None, "clients of the broker have passwords"
 
 
-def test_each_role_has_a_user_and_clients_are_administrators(invoke: Invoke, recorder: NodeRecorder, tmp_path: Path):
-    output = up(invoke, tmp_path, "--tls", *ANY_PORTS)
-
-    rules = recorder.settings[0].access.rules()
-    configs = {role: load_client_config(tmp_path / "users" / f"{role}.toml") for role in ROLES}
-    assert {role: config.username for role, config in configs.items()} == {role: role for role in ROLES}
-    assert {role: rules.users[role][0].role for role in rules.users} == {role: role for role in ROLES}
-    assert len({config.password() for config in configs.values()}) == len(ROLES)
-    assert all(config.tls for config in configs.values())
-    assert load_client_config(tmp_path / "client.toml").username == "administrator"
-    for created in ("administrator.toml, consumer.toml", "access.toml", "http.token", "ca.pem", "https://"):
-        assert created in output
-
-
 def test_no_secret_is_printed_and_others_can_read_no_file(invoke: Invoke, recorder: NodeRecorder, tmp_path: Path):
     output = up(invoke, tmp_path / "data", "--tls", *ANY_PORTS)
 
@@ -72,20 +58,6 @@ def test_a_later_start_keeps_tls_and_every_secret(invoke: Invoke, recorder: Node
     first, second = recorder.settings
     assert first == second
     assert before == {path: path.read_bytes() for path in before}
-
-
-def test_a_folder_without_tls_stays_without(invoke: Invoke, recorder: NodeRecorder, tmp_path: Path):
-    """Its producers and consumers belong to no user, and would be lost."""
-    up(invoke, tmp_path, *ANY_PORTS)
-    recorder.events.clear()
-
-    result = invoke("up", "--data", str(tmp_path), "--tls")
-
-    assert result.exit_code == 1
-    assert "--tls: the first start of" in result.stderr.splitlines()[-1]
-    assert "choose another folder with --data" in result.stderr.splitlines()[-1]
-    assert recorder.events == []
-    assert not (tmp_path / "users").exists()
 
 
 @pytest.mark.parametrize("when", ["at the next start", "on SIGHUP"])

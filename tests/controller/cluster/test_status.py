@@ -11,16 +11,14 @@ import msgspec
 import pytest
 from aiohttp import web
 
-from controller.cluster.peers import Peers, addresses
-from controller.cluster.status import MAX_PAUSE_SECONDS, ClusterStatus, SharedAnswer
-from controller.leadership.policy.transitions import Leadership, Role
+from controller.cluster.peers import Peers
+from controller.cluster.status import ClusterStatus
 from controller.leadership.session_secret import TOKEN_STEP_MS, SessionSecret
 from metrics.health import judge_health
 from tests.support.samples.status_documents import (
     NOW_MS,
     FakeSource,
     part,
-    shard_document,
     subscription_document,
     subscription_summary,
     topic_document,
@@ -199,16 +197,6 @@ async def test_a_daemon_that_answers_too_late_or_too_much_or_nonsense_is_unreach
     assert "answered with status 302" in problems["moved"]
 
 
-async def test_while_zookeeper_does_not_answer_the_last_addresses_remain(peers):
-    status = status_of(peers)
-    register(status, two="http://127.0.0.1:1")
-    await status.overview()
-    status.elections.found = None
-    await status._find_instances()
-
-    assert peers.known == {"two": "http://127.0.0.1:1"}
-
-
 @pytest.mark.parametrize(
     ("leader", "own", "message"),
     [
@@ -227,11 +215,6 @@ async def test_before_it_joined_a_daemon_says_so(peers):
     with pytest.raises(NotAnsweredError, match="has not joined its cluster yet"):
         await status.topic("orders", own=False)
     assert (await status.part()).daemon.shards == ()
-
-
-def test_registered_addresses_are_urls_or_none():
-    found = addresses({"a": b'{"url":"https://a:1"}', "b": b"{}", "c": b"x", "d": b'{"url":"file:///etc"}'})
-    assert found == {"a": "https://a:1", "b": "", "c": "", "d": ""}
 
 
 @pytest.mark.parametrize(
@@ -257,24 +240,6 @@ def test_a_token_that_is_not_ascii_is_refused():
 
 
 @pytest.mark.looptime
-@pytest.mark.parametrize(("took", "pause"), [(0.01, 1.0), (0.2, 4.0), (60.0, MAX_PAUSE_SECONDS)])
-async def test_the_pause_grows_with_what_an_answer_took(took, pause):
-    made = []
-
-    async def make():
-        await asyncio.sleep(took)
-        made.append(len(made))
-        return made[-1]
-
-    answer = SharedAnswer(make, pause_factor=20)
-    assert await asyncio.gather(answer.get(), answer.get()) == [0, 0]
-    await asyncio.sleep(pause - 0.001)
-    assert await answer.get() == 0
-    await asyncio.sleep(0.002)
-    assert await answer.get() == 1
-
-
-@pytest.mark.looptime
 async def test_the_history_is_sampled_without_requests(peers):
     status = status_of(peers)
     clock = asyncio.get_running_loop().time
@@ -285,90 +250,3 @@ async def test_the_history_is_sampled_without_requests(peers):
 
     history = (await status.part()).daemon.history
     assert [later.at_ms - earlier.at_ms for earlier, later in pairwise(history)] == [SAMPLE_SECONDS * 1000] * 3
-
-
-class QuietPeers:
-    """Other daemons that know nothing. It counts how often they are asked."""
-
-    def __init__(self):
-        self.known = {}
-        self.asked = 0
-
-    async def parts(self):
-        self.asked += 1
-        return []
-
-
-@pytest.mark.looptime
-@pytest.mark.parametrize(("took_seconds", "pause_seconds"), [(0.0, 1.0), (0.2, 4.0)])
-async def test_own_summaries_are_collected_at_most_every_second_and_a_twentieth_of_the_time(
-    took_seconds, pause_seconds, monkeypatch
-):
-    clock = asyncio.get_running_loop().time
-    began = []
-
-    async def summaries(*_):
-        began.append(clock())
-        await asyncio.sleep(took_seconds)
-        return (), ()
-
-    monkeypatch.setattr("controller.cluster.status.summaries", summaries)
-    status = status_of(QuietPeers())
-    while clock() < 20:
-        await status.part()
-        await asyncio.sleep(0.05)
-
-    pauses = [later - earlier - took_seconds for earlier, later in pairwise(began)]
-    assert pauses
-    assert all(pause_seconds <= round(pause, 6) < pause_seconds + 0.1 for pause in pauses)
-
-
-@pytest.mark.looptime
-async def test_all_who_ask_within_a_second_share_one_question_to_the_other_daemons():
-    peers = QuietPeers()
-    status = status_of(peers)
-    await asyncio.gather(status.overview(), status.overview())
-    await asyncio.sleep(0.9)
-    await status.overview()
-    assert peers.asked == 1
-    await asyncio.sleep(0.2)
-    await status.overview()
-    assert peers.asked == 2
-
-
-@pytest.mark.looptime
-async def test_a_leader_that_answers_just_after_a_transfer_names_itself(monkeypatch):
-    """An answer of the second before names the former leader. It is about other terms."""
-    status = status_of(QuietPeers())
-    controller = status.controllers[0]
-
-    def own(*_):
-        role, leader = controller.leadership.role.value, controller.leader
-        return (shard_document(role=role, leader_epoch=2 if leader is None else leader.leader_epoch),)
-
-    monkeypatch.setattr("controller.cluster.status.shard_statuses", own)
-    monkeypatch.setattr("controller.cluster.status.summaries", nothing)
-    assert (await status.overview()).cluster.shards[0].daemon is None
-
-    for epoch in (3, 5):
-        controller.leader, controller.leadership = SimpleNamespace(leader_epoch=epoch), Leadership(Role.LEADING)
-        (shard,) = (await status.overview()).cluster.shards
-        assert (shard.daemon, shard.leader_epoch) == ("one", epoch)
-
-
-async def nothing(*_):
-    return (), ()
-
-
-@pytest.mark.looptime
-async def test_the_history_asks_no_other_daemon():
-    peers = QuietPeers()
-    status = status_of(peers)
-    clock = asyncio.get_running_loop().time
-    status._now_ms = lambda: NOW_MS + int(clock() * 1000)
-    sampling = asyncio.ensure_future(status.sample())
-    await asyncio.sleep(3.5 * SAMPLE_SECONDS)
-    sampling.cancel()
-
-    assert len((await status.part()).daemon.history) > 2
-    assert peers.asked == 0

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from controller.connections.broker import BrokerConnection, daemon_timing
+from controller.connections.broker import BrokerConnection
 from controller.daemon import Daemon
 from controller.leadership.session_secret import SessionSecret
 from controller.local.certificates import LocalCertificateAuthority
@@ -135,19 +135,3 @@ async def test_daemon_and_client_connect_with_the_newest_password(tmp_path: Path
             secret.chmod(0o600)
             connection.reload()
             await until(lambda: daemon.connected)
-
-
-@pytest.mark.parametrize(("ping_seconds", "keepalive_seconds"), [(1, 5), (2, 5), (3, 6), (60, 120)])
-def test_a_daemon_notices_silence_before_the_broker_gives_up_a_daemon_that_is_busy(
-    ping_seconds: int, keepalive_seconds: int
-) -> None:
-    timing = daemon_timing(ping_seconds)
-
-    assert (timing.ping_seconds, timing.keepalive_seconds) == (ping_seconds, keepalive_seconds)
-
-
-def test_the_daemons_connection_has_the_interval_of_the_settings(tmp_path: Path) -> None:
-    settings = Settings(ledger=LedgerSettings(url=tmp_path.as_uri()), broker=BrokerSettings(ping_seconds=7))
-    broker = BrokerConnection(settings, RecordingObserver(), random.Random(1))
-
-    assert broker.transport("a", SessionSecret(SessionSecret.new_digits()))._timing.ping_seconds == 7

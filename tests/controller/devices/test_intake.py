@@ -6,33 +6,15 @@ import asyncio
 from collections.abc import Sequence
 
 import pytest
-from structlog.testing import capture_logs
 
-from controller.chunk_writer.group_commit import TermEndedError
-from controller.devices.intake import REJECTION_LOG_INTERVAL_SECONDS
-from controller.devices.session_port import Delivery
-from controller.leadership.policy.shard_load import message_cost
 from headgate.errors import TransportError
 from headgate.protocol import messages as m
 from tests.support.fakes.device_broker import FakeDeviceBroker, FakeDeviceSession
 from tests.support.waiting import until
 from tests.support.worlds.device_environment import ORDERS, SESSION, Devices, create_topic, devices_connected
-from tests.support.worlds.one_shard import CLUSTER, now_ms
+from tests.support.worlds.one_shard import CLUSTER
 
 pytestmark = pytest.mark.looptime
-
-
-async def test_a_message_becomes_a_record_and_its_key_can_contain_slashes(devices: Devices) -> None:
-    async with devices.running():
-        published_ms = now_ms()
-        devices.publish("orders/site-1/floor 2/über", b"21.5")
-        devices.publish("orders//", b"")
-        await devices.all_acknowledged()
-
-    rows = await devices.records()
-    assert [("site-1/floor 2/über".encode(), b"21.5"), (b"/", b"")] == [(row["key"], row["value"]) for row in rows]
-    assert all(0 <= row["timestamp_ms"] - published_ms < 1000 for row in rows), "the leader's clock"
-    assert devices.metric("device_records_stored_total", shard="0") == 2
 
 
 async def test_a_message_is_acknowledged_once_its_record_is_durable(devices: Devices) -> None:
@@ -54,24 +36,6 @@ async def test_a_message_is_acknowledged_once_its_record_is_durable(devices: Dev
     assert [b"1", b"2"] == await devices.values()
 
 
-async def test_no_message_is_lost_without_a_leader_or_when_a_leader_dies(devices: Devices) -> None:
-    async with devices.running():
-        devices.publish("orders/a", b"1")
-        await devices.all_acknowledged()
-        devices.shard.store.freeze()
-        devices.publish("orders/a", b"2")
-        await asyncio.sleep(1)
-    devices.shard.store.thaw()
-    await asyncio.sleep(1)
-    devices.publish("orders/a", b"3")
-
-    async with devices.shard.leader("b"):
-        await devices.all_acknowledged()
-
-    # The dead leader may have written the second message: at least once, and in order.
-    assert [b"1", b"2", b"3"] == list(dict.fromkeys(await devices.values()))
-
-
 async def test_a_deposed_leader_acknowledges_nothing(devices: Devices) -> None:
     """It takes the session back, without harm."""
     async with devices.running():
@@ -84,22 +48,6 @@ async def test_a_deposed_leader_acknowledges_nothing(devices: Devices) -> None:
     async with devices.shard.leader("c"):
         await devices.all_acknowledged()
     assert [b"1"] == await devices.values()
-
-
-async def test_after_a_handover_begins_messages_go_to_the_next_leader(devices: Devices) -> None:
-    async with devices.running() as (leader, _):
-        devices.publish("orders/a", b"1")
-        await asyncio.sleep(0.0015)
-        await leader.hand_over()
-        before = await devices.values()
-        devices.publish("orders/a", b"2")
-        await asyncio.sleep(1)
-        assert before == await devices.values()
-        assert devices.broker.waiting(SESSION) == 1
-    async with devices.shard.leader("b"):
-        await devices.all_acknowledged()
-
-    assert [b"1", b"2"] == await devices.values()
 
 
 @pytest.mark.parametrize(
@@ -129,14 +77,6 @@ async def test_a_message_that_cannot_be_stored_is_counted_and_acknowledged(
     assert [b"good"] == await devices.values()
 
 
-async def test_the_largest_record_is_stored(devices: Devices) -> None:
-    async with devices.running():
-        devices.publish("orders/abc", bytes(m.MAX_RECORD_BYTES - 3))
-        await devices.all_acknowledged()
-
-    assert [m.MAX_RECORD_BYTES - 3] == [len(value) for value in await devices.values()]
-
-
 @pytest.mark.parametrize("mqtt5", [True, False])
 async def test_a_retained_message_is_stored_once_across_leaders(devices: Devices, mqtt5: bool) -> None:
     """Without MQTT 5, each subscription, so each leader, gets a copy of it."""
@@ -152,22 +92,6 @@ async def test_a_retained_message_is_stored_once_across_leaders(devices: Devices
     assert [b"1"] == await devices.values()
 
 
-async def test_rejections_are_logged_once_per_minute(devices: Devices) -> None:
-    async with devices.running():
-        with capture_logs() as logs:
-            for _ in range(1000):
-                devices.publish("orders/" + "x" * 5000, bytes(m.MAX_RECORD_BYTES))
-            await devices.all_acknowledged()
-            await asyncio.sleep(REJECTION_LOG_INTERVAL_SECONDS)
-            devices.publish("orders/x", bytes(m.MAX_RECORD_BYTES))
-            await devices.all_acknowledged()
-        rejections = [line for line in logs if line["event"] == "device.message_rejected"]
-
-    assert len(rejections) == 2
-    assert len(rejections[0]["mqtt_topic"]) == 200
-    assert devices.metric("device_messages_rejected_total", reason="too_large") == 1001
-
-
 async def test_a_topic_is_subscribed_to_from_the_reply_to_its_creation_until_its_deletion() -> None:
     # Subscribing takes far longer than a commit.
     devices = Devices(FakeDeviceBroker(delay_seconds=1.0))
@@ -179,19 +103,6 @@ async def test_a_topic_is_subscribed_to_from_the_reply_to_its_creation_until_its
         await devices.all_acknowledged()
         await client.call(m.DeleteTopic, topic="orders", token="d")
         await until(lambda: {m.device_session_id(CLUSTER, 0, 2)} == devices.broker.sessions())
-
-    assert [b"1"] == await devices.values()
-
-
-async def test_creating_a_topic_does_not_wait_for_an_unreachable_broker(devices: Devices) -> None:
-    devices.broker.stop()
-    async with devices.shard.leader() as leader, devices.shard.client() as client:
-        await create_topic(client)
-        devices.broker.start()
-        await devices_connected(leader)
-        await until(lambda: devices.broker.filters(SESSION))
-        devices.publish("orders/a", b"1")
-        await devices.all_acknowledged()
 
     assert [b"1"] == await devices.values()
 
@@ -212,29 +123,6 @@ async def test_a_message_in_the_session_of_another_topic_is_not_stored(devices: 
     assert devices.metric("device_messages_rejected_total", reason="unknown_topic") == 1
 
 
-async def test_a_flood_while_no_leader_reads_displaces_no_message_of_another_topic() -> None:
-    """Of a session for all topics, the broker drops what exceeds its queue, after its PUBACK."""
-    devices = Devices(FakeDeviceBroker(max_queued=10))
-    async with devices.running() as (_, client):
-        await create_topic(client, "flooded")
-    devices.publish_all("flooded/a", [b"flood"] * 50)
-    devices.publish_all("orders/a", [b"%d" % number for number in range(10)])
-    async with devices.shard.leader("b"):
-        await devices.all_acknowledged()
-
-    assert devices.broker.dropped == 40
-    assert [b"%d" % number for number in range(10)] == [each for each in await devices.values() if each != b"flood"]
-
-
-async def test_an_external_topic_has_no_session(devices: Devices) -> None:
-    async with devices.running() as (_, client):
-        fields = {"topic": "external", "token": "x", "segments": [m.SegmentImport(segment="a")]}
-        assert isinstance(await client.call(m.ImportTopic, **fields), m.TopicImportReply)
-        async with devices.shard.leader("b") as leader:
-            await devices_connected(leader)
-            assert {SESSION} == devices.broker.sessions()
-
-
 async def test_a_filter_that_the_broker_rejects_affects_no_other_topic(devices: Devices) -> None:
     class RestrictedSession(FakeDeviceSession):
         async def add_subscriptions(self, topic_filters: Sequence[str], connection: int) -> bool:
@@ -252,30 +140,3 @@ async def test_a_filter_that_the_broker_rejects_affects_no_other_topic(devices: 
         await until(lambda: [1, 1] == [devices.metric("device_sessions", shard="0", state=each) for each in states])
 
     assert [b"1"] == await devices.values()
-
-
-async def test_messages_of_devices_count_as_load(devices: Devices) -> None:
-    async with devices.running() as (leader, _):
-        devices.publish("orders/a", b"123")
-        await devices.all_acknowledged()
-
-        assert leader.devices.arrived_cost == message_cost(3)
-
-
-async def test_a_bug_in_the_intake_ends_the_process(devices: Devices, monkeypatch: pytest.MonkeyPatch) -> None:
-    transport = devices.shard.broker.transport("daemon-a")
-    async with transport:
-        leader = await devices.shard.begin("a", transport)
-
-        def broken(_: int, __: Delivery) -> None:
-            raise ZeroDivisionError
-
-        monkeypatch.setattr(leader.devices, "accept", broken)
-        serving = asyncio.create_task(leader.serve())
-        await devices_connected(leader)
-        leader._on_delivery(1, None)  # type: ignore[arg-type]
-        with pytest.raises(BaseExceptionGroup) as raised:
-            await serving
-
-    assert raised.group_contains(ZeroDivisionError)
-    assert not raised.group_contains(TermEndedError)

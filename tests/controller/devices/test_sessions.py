@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from functools import partial
 from typing import get_args
 
 import pytest
@@ -18,7 +17,7 @@ from headgate.protocol import messages as m
 from metrics.label_values import DeviceSessionState
 from tests.support.fakes.device_broker import FakeDeviceBroker, FakeDeviceSession
 from tests.support.waiting import never, until
-from tests.support.worlds.device_environment import ORDERS, SESSION, Devices, create_topic
+from tests.support.worlds.device_environment import ORDERS, SESSION, Devices
 from tests.support.worlds.one_shard import CLUSTER
 
 pytestmark = pytest.mark.looptime
@@ -26,7 +25,6 @@ pytestmark = pytest.mark.looptime
 STATES = get_args(DeviceSessionState)
 SUBSCRIBED = {"shard": "0", "state": "subscribed"}
 OFF = IngestSettings(mqtt_devices=False)
-PUBLICATIONS = m.publish_filters(CLUSTER, "orders")
 SENTINELS = m.device_sentinel_topic(CLUSTER, 0, 1)
 
 
@@ -58,24 +56,6 @@ async def test_disabling_stores_the_queued_messages_and_empties_the_session() ->
 
     assert numbers(50) == await devices.values()
     assert [("device.session_closed", 0, 1)] == [(line["event"], line["shard"], line["topic_id"]) for line in logs]
-
-
-async def test_enabling_again_subscribes_to_the_current_topics(devices: Devices) -> None:
-    async with devices.running() as (leader, client):
-        began = asyncio.get_running_loop().time()
-        for round_number in range(3):
-            leader.devices.sessions.set_enabled(enabled=False)
-            await session_closed(devices, leader)
-            await create_topic(client, f"other-{round_number}")  # Replied to, although it is not subscribed to.
-            leader.devices.sessions.set_enabled(enabled=True)
-            await until(lambda: devices.metric("device_sessions", **SUBSCRIBED) == round_number + 2)  # noqa: B023 - awaited here
-            devices.publish(f"other-{round_number}/a", b"%d" % round_number)
-            await devices.all_acknowledged()
-        assert asyncio.get_running_loop().time() - began < SENTINEL_INTERVAL_SECONDS, (
-            "each time the session closes at once"
-        )
-
-    assert numbers(3) == await devices.values()
 
 
 @pytest.mark.parametrize("seconds", [0.0, 0.5, 1.5, 2.5, 3.5, 4.5])
@@ -128,13 +108,6 @@ async def test_a_term_removes_the_filter_of_a_topic_that_was_deleted_just_before
         await never(lambda: devices.broker.sessions() != created, 10)
 
 
-async def test_a_term_that_starts_disabled_opens_no_session_of_a_new_topic() -> None:
-    devices = Devices(ingest=OFF)
-    async with devices.shard.leader(), devices.shard.client() as client:
-        await create_topic(client)
-        await never(lambda: devices.broker.filters(SESSION), 60)
-
-
 @pytest.mark.parametrize("disable", [True, False], ids=["disabled", "topic deleted"])
 async def test_a_deposed_leader_removes_no_filter_of_its_successor(devices: Devices, disable: bool) -> None:
     """It is disabled, or deletes a topic, before it notices, and takes the session back."""
@@ -148,34 +121,6 @@ async def test_a_deposed_leader_removes_no_filter_of_its_successor(devices: Devi
         await until(task.done)
         assert ORDERS <= devices.broker.filters(SESSION)
         assert devices.publish("orders/a", b"promised")
-
-
-@pytest.mark.parametrize("notices", [True, False], ids=["disabled too", "unaware"])
-async def test_a_deposed_leader_leaves_no_filter_in_the_session_that_its_successor_emptied(
-    devices: Devices, notices: bool
-) -> None:
-    """It reaches the broker, but not the store, so it reconnects, also after the disabled successor has disconnected."""
-    async with devices.running() as (deposed, _):
-        devices.isolate_store()
-        if notices:
-            deposed.devices.sessions.set_enabled(enabled=False)
-        devices.shard.ingest = OFF
-        with capture_logs() as logs:
-            async with devices.shard.leader("b"):
-                await until(lambda: any(line["event"] == "device.session_closed" for line in logs))
-                await never(lambda: devices.broker.filters(SESSION), 5)
-
-
-async def test_the_session_of_a_topic_deleted_during_an_outage_is_removed_after_it(devices: Devices) -> None:
-    async with devices.running() as (leader, client):
-        devices.broker.stop()
-        await client.call(m.DeleteTopic, topic="orders", token="d")
-        await asyncio.sleep(3600)
-        assert ORDERS == devices.broker.filters(SESSION)
-        assert leader.state.tombstones, "a next leader would remove the session"
-        devices.broker.start()
-        await until(lambda: not devices.broker.sessions())
-        await until(lambda: not leader.state.tombstones)
 
 
 async def test_sessions_that_the_broker_does_not_accept_are_counted_and_logged_once_per_minute(
@@ -224,154 +169,6 @@ def opened(devices: Devices) -> list[Session]:
     return opened
 
 
-async def test_a_filter_is_removed_only_on_a_connection_older_than_a_chunk(
-    devices: Devices, opened: list[Session]
-) -> None:
-    async with devices.running() as (leader, _):
-        devices.shard.store.freeze()
-        leader.devices.sessions.set_enabled(enabled=False)
-        await asyncio.sleep(1)
-        devices.broker.drop(SESSION)
-        await until(lambda: opened[0].connection == 2)
-        await asyncio.sleep(1)
-        assert ORDERS == devices.broker.filters(SESSION)
-        assert [] == opened[0].removed, "no chunk was created"
-        devices.shard.store.thaw()
-        await session_closed(devices, leader)
-
-    publications = sorted(PUBLICATIONS)
-    assert [(publications, 2), ([*publications, SENTINELS], 2)] == opened[0].removed
-
-
-async def test_a_filter_that_is_wanted_again_before_a_chunk_is_created_stays(
-    devices: Devices, opened: list[Session]
-) -> None:
-    async with devices.running() as (leader, _):
-        devices.shard.store.freeze()
-        leader.devices.sessions.set_enabled(enabled=False)
-        await asyncio.sleep(1)
-        leader.devices.sessions.set_enabled(enabled=True)
-        devices.shard.store.thaw()
-        await never(lambda: ORDERS != devices.broker.filters(SESSION), 5)
-
-    assert [] == opened[0].removed
-
-
-async def test_sessions_follow_durable_creations_and_deletions_of_topics(devices: Devices) -> None:
-    durable: dict[tuple[str, str], int] = {}
-
-    class RecordingSession(FakeDeviceSession):
-        async def add_subscriptions(self, topic_filters: Sequence[str], connection: int) -> bool:
-            durable["add", self.client_id] = leader.commit.durable
-            return await super().add_subscriptions(topic_filters, connection)
-
-        async def remove_subscriptions(self, topic_filters: Sequence[str], connection: int) -> bool:
-            durable["remove", self.client_id] = leader.commit.durable
-            return await super().remove_subscriptions(topic_filters, connection)
-
-    devices.shard.open_session = lambda name, handler, _: RecordingSession(devices.broker, name, handler)
-    others = [m.device_session_id(CLUSTER, 0, topic_id) for topic_id in (2, 3)]
-    async with devices.running(topic=None) as (leader, client):
-        await create_topic(client)
-        devices.shard.store.freeze()
-        changes = {
-            ("add", others[0]): partial(client.send, m.CreateTopic, topic="a", token="a"),
-            ("add", others[1]): partial(client.send, m.CreateTopic, topic="b", token="b"),
-            ("remove", SESSION): partial(client.send, m.DeleteTopic, topic="orders", token="c"),
-        }
-        chunks = {}
-        for change, send in changes.items():
-            send()
-            await asyncio.sleep(0.1)
-            chunks[change] = leader.commit.newest
-        devices.shard.store.thaw()
-        await until(lambda: changes.keys() <= durable.keys() and set(others) == devices.broker.sessions())
-
-    assert all(durable[change] >= chunk for change, chunk in chunks.items())
-
-
-async def test_a_broker_that_lost_its_sessions_gets_the_filters_again(devices: Devices) -> None:
-    async with devices.running():
-        devices.broker._sessions[SESSION].filters.clear()
-        devices.broker.drop(SESSION)
-        await until(lambda: ORDERS == devices.broker.filters(SESSION))
-
-
-async def test_no_sentinel_is_sent_while_another_filter_exists() -> None:
-    """Messages after it would be lost. Here the connection breaks while the filter is removed."""
-    devices = Devices(FakeDeviceBroker(window=1, delay_seconds=0.1))
-
-    class BreakingSession(Session):
-        async def remove_subscriptions(self, topic_filters: Sequence[str], connection: int) -> bool:
-            if not self.removed:
-                self.removed.append((list(topic_filters), connection))
-                devices.broker.drop(SESSION)
-                await until(lambda: self.connection > connection)
-                return False
-            if set(topic_filters) & ORDERS:
-                await asyncio.sleep(1)
-                devices.publish_all("orders/a", numbers(20))
-            return await super().remove_subscriptions(topic_filters, connection)
-
-    devices.shard.open_session = lambda _, handler, __: BreakingSession(devices, handler)
-    async with devices.running() as (leader, _):
-        leader.devices.sessions.set_enabled(enabled=False)
-        await session_closed(devices, leader)
-
-    assert numbers(20) == list(dict.fromkeys(await devices.values()))
-
-
-async def test_a_sentinel_from_before_enabling_again_is_invalid(devices: Devices, opened: list[Session]) -> None:
-    """It is queued between older and newer messages."""
-    devices.broker = FakeDeviceBroker(window=1, delay_seconds=0.1)
-    async with devices.running() as (leader, _):
-        devices.publish_all("orders/a", numbers(40))
-        leader.devices.sessions.set_enabled(enabled=False)
-        await until(lambda: opened[0].sentinels)
-        await asyncio.sleep(0.2)
-        leader.devices.sessions.set_enabled(enabled=True)
-        await until(lambda: ORDERS == devices.broker.filters(SESSION))
-        devices.publish_all("orders/a", numbers(80)[40:])
-        # Otherwise the broker would drop the first sentinel instead of queueing it.
-        leader.devices.sessions.set_enabled(enabled=False)
-        await session_closed(devices, leader)
-
-    assert numbers(80) == list(dict.fromkeys(await devices.values()))
-
-
-async def test_a_sentinel_that_the_broker_dropped_is_sent_again(devices: Devices, opened: list[Session]) -> None:
-    async with devices.running() as (leader, _):
-        opened[0].lost_sentinels = 2
-        began = asyncio.get_running_loop().time()
-        leader.devices.sessions.set_enabled(enabled=False)
-        await session_closed(devices, leader)
-
-    assert 3 == len(opened[0].sentinels)
-    assert 0 <= asyncio.get_running_loop().time() - began - 2 * SENTINEL_INTERVAL_SECONDS < 1
-
-
-async def test_messages_without_a_confirmed_acknowledgement_are_read_again_before_closing(
-    devices: Devices, opened: list[Session]
-) -> None:
-    """The sentinel is back, but no acknowledgement reached the broker, which delivers all again."""
-    async with devices.running() as (leader, _):
-        leader.devices.sessions.set_enabled(enabled=False)
-        await until(lambda: not PUBLICATIONS & devices.broker.filters(SESSION))
-        devices.shard.store.freeze()
-        devices.broker._sessions[SESSION].filters.update(
-            ORDERS
-        )  # Messages before the sentinel, which the store delays.
-        devices.publish_all("orders/a", numbers(3))
-        devices.broker._sessions[SESSION].filters.difference_update(ORDERS)
-        await until(lambda: leader.devices.sessions._sessions[1]._empty_connection == 1)
-        devices.broker.drop(SESSION)
-        devices.shard.store.thaw()
-        await session_closed(devices, leader)
-
-    assert numbers(3) == list(dict.fromkeys(await devices.values()))
-    assert len(opened[0].sentinels) >= 2
-
-
 async def test_a_forged_or_outdated_sentinel_is_ignored(devices: Devices, opened: list[Session]) -> None:
     async with devices.running() as (leader, _):
         leader.devices.sessions.set_enabled(enabled=False)
@@ -386,13 +183,4 @@ async def test_a_forged_or_outdated_sentinel_is_ignored(devices: Devices, opened
             assert devices.broker.publish(SENTINELS, payload)
         await never(lambda: not leader.devices.sessions._sessions, SENTINEL_INTERVAL_SECONDS / 2)
         assert devices.broker.waiting(SESSION) == 0, "it is not delivered again"
-        await session_closed(devices, leader)
-
-
-async def test_disabling_waits_for_an_unreachable_broker(devices: Devices) -> None:
-    async with devices.running() as (leader, _):
-        devices.broker.stop()
-        leader.devices.sessions.set_enabled(enabled=False)
-        await never(lambda: not leader.devices.sessions._sessions, 60)
-        devices.broker.start()
         await session_closed(devices, leader)

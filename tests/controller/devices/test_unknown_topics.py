@@ -93,43 +93,6 @@ async def test_each_unknown_topic_is_logged_once_per_minute_and_their_number_is_
     assert watch.rejected() == 4 + 2 * LOGGED_TOPICS
 
 
-async def test_publications_to_an_external_topic_are_counted(devices: Devices) -> None:
-    async with watching(devices) as watch:
-        fields = {"topic": "external", "token": "x", "segments": [m.SegmentImport(segment="a")]}
-        assert isinstance(await watch.client.call(m.ImportTopic, **fields), m.TopicImportReply)
-        await watch.publish("external/a")
-
-        assert (watch.rejected("external_topic"), watch.rejected()) == (1, 0)
-
-
-@pytest.mark.parametrize(
-    "limits", [WatchLimits(messages=10), WatchLimits(size_bytes=40)], ids=["messages", "size in bytes"]
-)
-async def test_only_so_much_is_looked_at_per_minute(devices: Devices, limits: WatchLimits) -> None:
-    async with watching(devices, limits) as watch:
-        await watch.publish(*["orders/a"] * 12)
-        assert not watch.subscribed
-        await watch.publish("ordres/a")
-        assert watch.rejected() == 0
-        await asyncio.sleep(60)
-        assert watch.subscribed
-        await watch.publish("ordres/a")
-
-        assert watch.rejected() == 1
-
-
-@pytest.mark.parametrize("switch", ["enabled", "leads"])
-async def test_a_daemon_watches_while_it_leads_and_devices_are_enabled(devices: Devices, switch: str) -> None:
-    async with watching(devices) as watch:
-        assert watch.subscribed
-        setattr(watch, switch, False)
-        await asyncio.sleep(2)
-        assert not watch.subscribed
-        setattr(watch, switch, True)
-        await asyncio.sleep(2)
-        assert watch.subscribed
-
-
 async def test_a_subscription_that_the_broker_rejects_ends_the_watch_and_nothing_else(devices: Devices) -> None:
     """The transport would request the filter again with each connection, and fail again."""
 

@@ -6,13 +6,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
-from structlog.testing import capture_logs
 
 from headgate.client.admin import Admin
 from headgate.client.connection import Client
 from headgate.client.consumer import Consumer
 from headgate.client.producer import Producer
-from headgate.client.producer_settings import ProducerSettings
 from headgate.errors import RequestRejectedError
 from headgate.model.entries import SubscriptionType
 from headgate.protocol import messages as m
@@ -76,39 +74,6 @@ async def test_each_role_does_what_it_may_and_nothing_else() -> None:
 
     assert (0, b"value") == (stored.offset, record.value)
     assert 4 == denied(shard)
-
-
-async def test_a_producer_without_the_right_stores_nothing_and_learns_why() -> None:
-    async with shard_with_rules() as shard:
-        async with Producer(
-            client(shard, "billing"), settings=ProducerSettings(delivery_timeout_seconds=5)
-        ) as producer:
-            with pytest.raises(RequestRejectedError, match="user billing may not produce topic orders"):
-                await producer.send_and_wait("orders", b"key", b"value")
-        async with Admin(client(shard, "operator")) as admin:
-            topic = await admin.describe_topic("orders")
-
-    assert [0] == [segment.next_offset for segment in topic.segments]
-
-
-async def test_a_consumer_gets_no_other_subscription() -> None:
-    async with shard_with_rules() as shard:
-        with pytest.raises(RequestRejectedError, match="may not consume subscription audit of topic orders"):
-            async with Consumer(client(shard, "billing"), topic="orders", subscription="audit", type="STREAM"):
-                pass
-        async with Admin(client(shard, "operator")) as admin:
-            assert [] == await admin.list_subscriptions("orders")
-
-
-async def test_refusals_are_logged_once_per_client() -> None:
-    with capture_logs() as logs:
-        async with shard_with_rules() as shard, Admin(client(shard, "grafana")) as admin:
-            for _ in range(3):
-                with pytest.raises(RequestRejectedError):
-                    await admin.delete_topic("orders")
-
-    assert ["grafana/client-grafana"] == [line["client"] for line in logs if line["event"] == "access.denied"]
-    assert 3 == denied(shard)
 
 
 async def opened(shard: OneShard, user: str, **fields: object) -> m.AnyReplyBody:

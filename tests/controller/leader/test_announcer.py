@@ -5,70 +5,16 @@ import asyncio
 import msgspec
 import pytest
 
-from controller.chunk_writer.group_commit import TermEndedError
 from headgate.protocol import messages as m
 from shard.state.dedup_window import WINDOW
 from tests.support.worlds.one_shard import CLUSTER, OneShard
-from tests.support.worlds.producing_clients import batch, created, opened, serving
+from tests.support.worlds.producing_clients import serving
 
 pytestmark = pytest.mark.looptime
 
 
 def announcement(payload: bytes) -> m.LeaderAnnouncement:
     return msgspec.msgpack.decode(payload, type=m.LeaderAnnouncement)
-
-
-async def test_the_window_is_announced_and_enforced() -> None:
-    shard = OneShard()
-    announced: list[m.LeaderAnnouncement] = []
-    async with shard.leader(), shard.client() as client:
-        await client.transport.subscribe(
-            m.leader_topic(CLUSTER, 0),
-            lambda _, payload: announced.append(announcement(payload)),
-            retained=True,
-        )
-        await created(client)
-        identity = await opened(client)
-        shard.store.freeze()
-        requests = [client.send(m.ProduceBatch, **batch(identity, n)) for n in range(WINDOW + 1)]
-        rejected = await client.reply(requests[-1])
-        shard.store.thaw()
-        assert isinstance(await client.reply(requests[-2]), m.Committed)
-
-    assert "unavailable" == rejected.verdict
-    assert (1, "a", True, WINDOW) == (
-        announced[0].leader_epoch,
-        announced[0].instance,
-        announced[0].pipelining,
-        announced[0].window,
-    )
-
-
-async def test_the_leader_announces_itself_again_after_a_broker_restart() -> None:
-    """The broker may have lost its retained messages."""
-    shard = OneShard()
-    async with shard.leader(), shard.client():
-        await asyncio.sleep(2)
-        shard.broker.stop()
-        seen: list[str] = []
-        await asyncio.sleep(1)
-        shard.broker.spies.append(lambda message: seen.append(message.topic))
-        shard.broker.start()
-        await asyncio.sleep(5)
-
-    assert m.leader_topic(CLUSTER, 0) in seen
-
-
-async def test_switching_pipelining_is_announced_at_once_without_a_new_term() -> None:
-    shard = OneShard()
-    async with shard.leader() as leader, shard.client():
-        announced = []
-        for on in (False, True):
-            leader.announcer.switch_pipelining(on)
-            await asyncio.sleep(0.1)
-            announced.append(announcement(shard.broker.retained[m.leader_topic(CLUSTER, 0)]))
-
-    assert [(1, False), (1, True)] == [(each.leader_epoch, each.pipelining) for each in announced]
 
 
 async def test_a_leader_announces_nothing_after_its_term() -> None:
@@ -156,13 +102,3 @@ async def test_a_leader_replaces_foreign_announcements_once_a_second() -> None:
             await asyncio.sleep(0.1)
 
     assert 10 <= published.count(m.leader_topic(CLUSTER, 0)) <= 12
-
-
-async def test_a_deposed_leader_does_not_replace_the_announcement_of_its_successor() -> None:
-    shard = OneShard()
-    async with serving(shard) as (old, task), shard.leader("b"):
-        announced = shard.broker.retained[m.leader_topic(CLUSTER, 0)]
-        old.announcer.seen(announced)
-        await asyncio.wait([task], timeout=5)
-        assert isinstance(task.exception(), TermEndedError)
-        assert announced == shard.broker.retained[m.leader_topic(CLUSTER, 0)]

@@ -52,28 +52,6 @@ async def test_the_answer_is_the_overview_with_the_leaders_subscriptions():
     assert found.overview.totals.blocked_segments == 2
 
 
-async def test_other_requests_are_answered_while_the_daemons_are_asked():
-    shard = SlowCluster()
-    async with shard.leader(), shard.client() as client:
-        asked = client.send(m.DescribeCluster)
-        assert isinstance(await client.call(m.ListTopics), m.TopicList)
-        assert asked not in client.replies
-        shard.ready.set()
-        assert isinstance(await client.reply(asked), m.ClusterReply)
-
-
-async def test_the_answer_waits_for_no_chunk():
-    """People ask while the store is away, and the reply says nothing that a ledger has to keep."""
-    shard = OneShard()
-    async with shard.leader(), shard.client() as client:
-        shard.store.freeze()
-        created = client.send(m.CreateTopic, topic="orders", token="t")
-        assert isinstance(await client.call(m.DescribeCluster), m.ClusterReply)
-        assert created not in client.replies
-        shard.store.thaw()
-        assert isinstance(await client.reply(created), m.TopicReply)
-
-
 async def test_more_requests_than_may_wait_are_refused_as_unavailable():
     shard = SlowCluster()
     async with shard.leader(), shard.client() as client:
@@ -86,13 +64,3 @@ async def test_more_requests_than_may_wait_are_refused_as_unavailable():
         shard.ready.set()
         for each in waiting:
             assert isinstance(await client.reply(each), m.ClusterReply)
-
-
-async def test_what_waits_ends_with_the_term():
-    shard = SlowCluster()
-    async with shard.leader(), shard.client() as client:
-        client.send(m.DescribeCluster)
-        await client.call(m.ListTopics)
-        assert [task for task in asyncio.all_tasks() if task.get_name() == "cluster-answer"]
-
-    assert not [task for task in asyncio.all_tasks() if task.get_name() == "cluster-answer"]

@@ -8,13 +8,11 @@ from headgate.protocol.paging import PAGE_BYTES
 from headgate.views.cluster import ClusterInfo, ComponentInfo, ComponentState, DaemonInfo
 from tests.support.samples.status_documents import (
     NOW_MS,
-    daemon_document,
     part,
     shard_document,
     subscription_summary,
     topic_summary,
 )
-from web.api.documents import DaemonDocument
 from web.api.overview import merged
 
 
@@ -44,14 +42,6 @@ def test_the_overview_is_that_of_the_http_api_without_what_only_that_has():
     assert reply.totals == found.cluster.totals
 
 
-def test_only_blocked_ones_are_listed_if_that_is_asked():
-    rows = [subscription_summary(subscription="a", blocked_segments=0), subscription_summary(subscription="b")]
-    found = overview(*rows)
-
-    assert names(cluster_reply(m.DescribeCluster(blocked=True), found)) == [("orders", "b")]
-    assert names(cluster_reply(m.DescribeCluster(), found)) == [("orders", "a"), ("orders", "b")]
-
-
 def test_pages_have_every_subscription_once_and_the_overview_once():
     rows = [
         subscription_summary(f"topic-{number:04}", f"{'n' * 90}{letter}") for number in range(400) for letter in "ab"
@@ -67,12 +57,6 @@ def test_pages_have_every_subscription_once_and_the_overview_once():
     assert [page.overview is not None for page in pages] == [True] + [False] * (len(pages) - 1)
 
 
-def test_a_page_continues_behind_a_subscription_that_has_been_deleted_since_the_page_before():
-    rows = [subscription_summary("orders", name) for name in "ac"]
-
-    assert names(cluster_reply(m.DescribeCluster(after="orders/b"), overview(*rows))) == [("orders", "c")]
-
-
 def test_daemons_and_reasons_have_a_limit_and_all_daemons_are_counted():
     long = ComponentInfo(component="ledger", state=ComponentState.DEGRADED, reason="x" * 9000)
     others = [part(f"d{number:03}", shards=(shard_document(role="following"),)) for number in range(150)]
@@ -83,17 +67,3 @@ def test_daemons_and_reasons_have_a_limit_and_all_daemons_are_counted():
     assert (len(reply.overview.daemons), reply.overview.totals.daemons) == (100, 151)
     one = cluster_reply(m.DescribeCluster(), overview(components=(long,))).overview.daemons[0]
     assert one.components[0].reason == "x" * 499 + "…"
-
-
-def test_a_daemon_that_did_not_answer_says_why():
-    silent = part("two")
-    silent = type(silent)(
-        daemon=DaemonDocument(daemon="two", url=None, state="unreachable", problem="it did not answer within 2 s")
-    )
-    described = {
-        each.daemon: each for each in cluster_reply(m.DescribeCluster(), overview(others=[silent])).overview.daemons
-    }
-
-    assert described["two"].problem == "it did not answer within 2 s"
-    assert (described["two"].version, described["two"].components) == (None, ())
-    assert described["one"].version == daemon_document().version

@@ -6,12 +6,9 @@ import asyncio
 from collections.abc import Sequence
 
 import pytest
-from structlog.testing import capture_logs
 
-from controller.cluster.own_status import shard_statuses
 from controller.leadership.policy.transitions import Role
 from headgate.ledger.paths import chunk_folder, chunk_path
-from metrics import events
 from tests.support.fakes.object_store import FakeStore, Fault, Operation
 from tests.support.waiting import until
 from tests.support.worlds.contenders import Cluster, Contender
@@ -85,55 +82,6 @@ async def test_shards_that_fail_while_they_are_led_leave_the_others_alone() -> N
 
         assert before == (a.led & set(HEALTHY), b.led & set(HEALTHY))
         await until(lambda: ERRORS not in a.led | b.led)
-
-
-async def test_a_daemon_that_starts_leads_the_other_shards_at_once_and_reports_those_that_fail() -> None:
-    cluster = Cluster()
-    async with contender(cluster, "a").running() as first:
-        await until(lambda: len(first.led) == SHARDS)
-        usual = await longest_commit_seconds([first], 2)
-        await first.stop()
-    a, b = contender(cluster, "a"), contender(cluster, "b")
-    path, intact = break_shards(cluster, a, b)
-
-    with capture_logs() as logs:
-        async with a.running():
-            await until(lambda: a.led == set(HEALTHY), 2)
-            async with b.running():
-                await until(lambda: all(b.controllers[shard].follower.end.chunk for shard in HEALTHY), 60)
-                assert await longest_commit_seconds([a, b], 20) < 2 * usual
-                # Another daemon takes the healthy shards over in the usual time.
-                cluster.zookeeper.expire_session("a")
-                await until(lambda: b.led == set(HEALTHY), 2)
-                for each in (a, b):
-                    await until(lambda each=each: each.controllers[DAMAGED].leadership.role is Role.FAILED)
-                    assert_reported(each, path)
-                for each in (a, b):
-                    each.store.broken = False
-                cluster.objects[path] = intact
-                await until(lambda: {DAMAGED, ERRORS} <= a.led | b.led, 120)
-
-    (damage,) = {line["reason"] for line in logs if line["event"] == "ledger.unreadable"}
-    assert damage.startswith(f"{path} is damaged")
-    unreachable = [line for line in logs if line["event"] == "ledger.unreachable"]
-    assert unreachable
-    assert all(line["shard"] == ERRORS and f"shard={ERRORS:04d}" in line["error"] for line in unreachable)
-
-
-def assert_reported(daemon: Contender, path: str) -> None:
-    """Check what an operator sees: the faulty object in the status, and a metric for each kind of failure."""
-    shards = shard_statuses(daemon.controllers)
-    daemon.instruments.observe(events.StatusCollected(shards=shards, now_seconds=0))
-
-    assert [shard.shard for shard in shards if shard.fault] == [DAMAGED]
-    assert shards[DAMAGED].fault.startswith(f"{path} is damaged")
-    assert [
-        daemon.registry.get_sample_value("headgate_shard_ledger_unreadable", {"shard": str(shard)})
-        for shard in range(SHARDS)
-    ] == [float(shard == DAMAGED) for shard in range(SHARDS)]
-    assert daemon.registry.get_sample_value("headgate_object_store_errors_total", {"operation": "read"}) or (
-        daemon.registry.get_sample_value("headgate_object_store_errors_total", {"operation": "create"})
-    )
 
 
 async def test_an_endless_object_as_the_next_chunk_fails_only_its_shard() -> None:

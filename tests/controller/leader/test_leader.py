@@ -6,12 +6,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from controller.chunk_writer.group_commit import EMPTY_CHUNK_BURST, EMPTY_CHUNK_INTERVAL_SECONDS, TermEndedError
-from controller.leadership.policy.shard_load import message_cost
+from controller.chunk_writer.group_commit import TermEndedError
 from controller.leadership.policy.transitions import Event
 from controller.settings.load import IngestSettings
 from headgate.protocol import messages as m
-from tests.support.fakes.broker import Message
 from tests.support.worlds.one_shard import CLUSTER, OneShard
 from tests.support.worlds.producing_clients import RECORDS, batch, created, opened, producing, serving
 
@@ -29,36 +27,6 @@ async def test_a_batch_is_replied_to_only_once_it_is_durable() -> None:
         reply = await client.reply(request)
 
     assert [(0, 0, 1)] == [(p.segment, p.first_offset, p.count) for p in reply.placements]
-
-
-async def test_requests_count_as_load() -> None:
-    shard = OneShard()
-    async with shard.leader() as leader, shard.client() as client:
-        await client.call(m.CreateTopic, topic="t", token="t")
-        small = leader.arrived_cost
-        await client.call(m.ProduceBatch, topic="t", records=[m.Record(b"k", bytes(1000), 0)])
-
-    assert message_cost(0) < small < message_cost(1000) < leader.arrived_cost - small
-
-
-async def test_a_retained_request_is_executed_once_although_the_broker_restarts() -> None:
-    """The broker sends a copy to each new subscription, thus at each reconnection of the leader."""
-    shard = OneShard()
-    async with shard.leader(), shard.client() as client:
-        await created(client)
-        body = m.ProduceBatch(topic="orders", records=RECORDS)
-        request = m.Request(
-            request_id=77, protocol=m.PROTOCOL_VERSION, client_id=client.client_id, leader_epoch=1, body=body
-        )
-        client.transport.publish(m.requests_topic(CLUSTER, 0, "anonymous/client"), m.encode(request), retain=True)
-        await client.reply(77)
-
-        shard.broker.stop()
-        shard.broker.start()
-        await asyncio.sleep(5)
-        stored = await client.call(m.ProduceBatch, topic="orders", records=RECORDS)
-
-    assert [1] == [placement.first_offset for placement in stored.placements]
 
 
 async def test_replies_are_sent_before_the_head_announcement() -> None:
@@ -89,21 +57,6 @@ async def test_the_reply_to_a_duplicate_in_flight_waits_for_the_original() -> No
         original, repeated = await client.reply(first), await client.reply(again)
 
     assert (original.placements, False, True) == (repeated.placements, original.duplicate, repeated.duplicate)
-
-
-async def test_a_durable_duplicate_is_replied_to_while_a_later_chunk_is_in_flight() -> None:
-    """Row 7: its reply depends on the original's chunk only."""
-    shard = OneShard()
-    async with shard.leader(), producing(shard) as (client, identity):
-        await client.call(m.ProduceBatch, **batch(identity, 0))
-        shard.store.freeze()
-        later = client.send(m.ProduceBatch, **batch(identity, 1))
-        repeated = await client.call(m.ProduceBatch, **batch(identity, 0))
-        assert later not in client.replies
-        shard.store.thaw()
-        await client.reply(later)
-
-    assert repeated.duplicate
 
 
 async def test_a_consumer_is_fenced_only_once_its_successor_is_durable() -> None:
@@ -138,19 +91,6 @@ async def test_a_refusal_that_ends_a_session_waits_for_a_barrier() -> None:
     assert ("out_of_order", 1) == (rejected.verdict, client.replies[request][0].leader_epoch)
 
 
-async def test_refusals_one_after_the_other_share_empty_chunks() -> None:
-    shard = OneShard()
-    async with shard.leader() as leader, shard.client() as client:
-        await asyncio.sleep(1)
-        before, began = leader.commit.durable, asyncio.get_running_loop().time()
-        for _ in range(60):
-            await asyncio.gather(*(client.call(m.DeleteTopic, topic="none", token="x") for _ in range(5)))
-        took = asyncio.get_running_loop().time() - began
-
-    assert leader.commit.durable - before <= EMPTY_CHUNK_BURST + took + 1
-    assert took <= 60 * EMPTY_CHUNK_INTERVAL_SECONDS
-
-
 async def test_a_deposed_leader_never_says_out_of_order() -> None:
     """Its barrier fails: the number is taken, the term ends, and no reply is sent."""
     shard = OneShard()
@@ -161,15 +101,6 @@ async def test_a_deposed_leader_never_says_out_of_order() -> None:
         await asyncio.sleep(5)
 
     assert request not in client.replies
-
-
-async def test_a_request_for_another_term_is_refused_at_once_with_the_known_epoch() -> None:
-    shard = OneShard()
-    async with shard.leader(), shard.client() as client:
-        request = client.send(m.ProduceBatch, leader_epoch=7, topic="orders", records=RECORDS)
-        rejected = await client.reply(request)
-
-    assert ("not_leader", 1, "a") == (rejected.verdict, client.replies[request][0].leader_epoch, rejected.instance)
 
 
 async def test_a_command_past_its_deadline_has_no_effect_and_the_refusal_says_how_old_the_term_is() -> None:
@@ -282,40 +213,6 @@ async def test_a_malformed_message_is_refused_and_the_leader_continues(payload: 
     assert [1.0] == counted
 
 
-async def test_a_message_above_the_limit_is_not_decoded() -> None:
-    shard = OneShard()
-    async with shard.leader(), shard.client() as client:
-        records = [m.Record(b"k", b"v" * 1_000_000, 0)] * 5
-        request = m.Request(
-            request_id=7,
-            protocol=m.PROTOCOL_VERSION,
-            client_id=client.client_id,
-            body=m.ProduceBatch(topic="orders", records=records),
-        )
-        # headgate's own transport does not send it.
-        shard.broker.route(
-            Message(m.requests_topic(CLUSTER, 0, "anonymous/client"), m.encode(request), retain=False, sender="foreign")
-        )
-        rejected = await client.reply(7)
-
-    # The leader does not decode it and reads only the address.
-    assert "invalid" == rejected.verdict
-    assert str(m.MAX_MESSAGE_BYTES) in rejected.reason
-
-
-async def test_an_oversized_record_fails_only_its_batch() -> None:
-    """Restate lost a batch by accepting the next one. Here the sequence prevents that."""
-    shard = OneShard()
-    async with shard.leader(), producing(shard) as (client, identity):
-        big = [m.Record(b"k", b"v" * m.MAX_RECORD_BYTES, 0)]
-        rejected = await client.call(m.ProduceBatch, **batch(identity, 0, records=big))
-        behind = await client.call(m.ProduceBatch, **batch(identity, 1))
-        instead = await client.call(m.ProduceBatch, **batch(identity, 0))
-
-    assert ("invalid", "out_of_order") == (rejected.verdict, behind.verdict)
-    assert isinstance(instead, m.Committed)
-
-
 async def test_a_full_queue_refuses_batches_until_it_drains() -> None:
     shard = OneShard(ingest=IngestSettings(queue_bytes=4 * 1024 * 1024))
     async with shard.leader(), producing(shard) as (client, identity):
@@ -337,29 +234,6 @@ async def test_losing_the_broker_for_too_long_ends_the_term() -> None:
         with pytest.raises(TermEndedError) as caught:
             await asyncio.wait_for(task, 60)
     assert Event.BROKER_UNREACHABLE is caught.value.event
-
-
-async def test_an_idle_leader_checks_its_deadlines_less_often_than_one_that_writes() -> None:
-    shard = OneShard()
-    async with shard.leader() as leader, producing(shard) as (client, identity):
-        await asyncio.sleep(5)
-        ticks, tick = [0], leader.autoscaler.tick
-
-        def counted() -> None:
-            ticks[0] += 1
-            tick()
-
-        leader.autoscaler.tick = counted  # type: ignore[method-assign]
-        await asyncio.sleep(20)
-        idle = ticks[0]
-        shard.store.freeze()
-        client.send(m.ProduceBatch, **batch(identity, 0))
-        await asyncio.sleep(4)
-        writing = ticks[0] - idle
-        shard.store.thaw()
-
-    assert 19 <= idle <= 21
-    assert 12 <= writing <= 16
 
 
 async def test_a_bug_in_a_handler_ends_the_term_with_its_own_error() -> None:
@@ -402,27 +276,6 @@ async def test_other_content_under_a_known_sequence_is_invalid_also_for_the_next
 
     assert [("invalid", True)] * 2 == [(each.verdict, "other content" in each.reason) for each in (here, there)]
     assert (original.placements, original.topic_id) == (repeated.placements, repeated.topic_id)
-
-
-async def test_a_repetition_names_the_deleted_topic_that_stored_it() -> None:
-    """Otherwise its offsets would be taken for those of the topic that was created again under the name."""
-    shard = OneShard()
-    async with shard.leader(), producing(shard) as (client, identity):
-        original = await client.call(m.ProduceBatch, **batch(identity, 0))
-        await client.call(m.DeleteTopic, topic="orders", token="d")
-        while_deleted = await client.call(m.ProduceBatch, **batch(identity, 0))
-        again = (await client.call(m.CreateTopic, topic="orders", token="again", segments=1)).topic
-        repeated = await client.call(m.ProduceBatch, **batch(identity, 0))
-        fresh = await client.call(m.ProduceBatch, **batch(identity, 1))
-
-    assert (original.topic_id, original.placements, True) == (
-        repeated.topic_id,
-        repeated.placements,
-        repeated.duplicate,
-    )
-    assert while_deleted == repeated
-    assert again.topic_id == fresh.topic_id != original.topic_id
-    assert 0 == fresh.placements[0].first_offset
 
 
 async def test_a_leader_checks_the_term_first_and_the_waiting_bytes_last() -> None:

@@ -6,13 +6,11 @@ import asyncio
 
 import pytest
 
-from controller.leader.operator_commands import MAX_PENDING, MAX_REMEMBERED, OperatorCommands
+from controller.leader.operator_commands import OperatorCommands
 from headgate.protocol import messages as m
-from metrics import events
 from metrics.noop_observer import NoopObserver
 from shard.requests.handlers import Deferred
 from shard.subscriptions.refusal import Refusal
-from tests.support.fakes.recording_observer import RecordingObserver
 from tests.support.waiting import until
 from tests.support.worlds.one_shard import OneShard
 
@@ -88,24 +86,6 @@ async def test_maintenance_is_answered_once_it_is_stored() -> None:
 
 
 @pytest.mark.looptime
-async def test_few_requests_wait_and_the_end_of_the_term_drops_them() -> None:
-    daemon, replies, observer = Daemon(), [], RecordingObserver()
-    commands = OperatorCommands(3, "a", daemon, observer)
-    for number in range(MAX_PENDING):
-        move = m.TransferShard(daemon="b", token=str(number))
-        assert isinstance(respond(commands, move, replies), Deferred)
-
-    refused = respond(commands, MAINTAIN, replies)
-
-    assert isinstance(refused, Refusal)
-    assert refused.verdict == "unavailable"
-    assert observer.events == [events.RequestLimitReached(limit="operator_commands")]
-    await commands.close()
-    assert all(task.cancelled() for task in commands._tasks.values())
-    assert replies == []
-
-
-@pytest.mark.looptime
 @pytest.mark.parametrize("request_body", [MOVE, MAINTAIN], ids=["transfer", "maintenance"])
 async def test_a_repeated_token_gets_the_outcome_of_the_first_copy(request_body: m.RequestBody) -> None:
     """Whether the copy arrives before the outcome or long after it; the daemon is asked once."""
@@ -121,19 +101,6 @@ async def test_a_repeated_token_gets_the_outcome_of_the_first_copy(request_body:
 
     assert replies == [Refusal("invalid", "the daemon is frozen")] * 3
     assert len(daemon.calls) == 1
-
-
-@pytest.mark.looptime
-async def test_the_outcomes_that_are_remembered_are_limited() -> None:
-    daemon = Daemon()
-    daemon.outcome.set_result(None)
-    commands = OperatorCommands(3, "b", daemon, NoopObserver())
-    for number in range(MAX_REMEMBERED + 5):
-        replies: list[object] = []
-        respond(commands, m.TransferShard(daemon="b", token=str(number)), replies)
-        await until(lambda replies=replies: replies)
-
-    assert len(commands._tasks) == MAX_REMEMBERED
 
 
 @pytest.mark.looptime

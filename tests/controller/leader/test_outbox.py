@@ -66,14 +66,6 @@ async def test_a_large_answer_is_sent_in_a_turn_after_that_which_encodes_it(size
         assert sent
 
 
-async def test_a_small_reply_is_one_message():
-    replies, sizes, too_large = await received(1000)
-
-    assert [reply.body for reply in replies] == [described(1000)]
-    assert len(sizes) == 1
-    assert too_large == 0
-
-
 async def test_a_large_reply_arrives_in_parts_that_every_broker_accepts():
     replies, sizes, too_large = await received(5_000_000)
 

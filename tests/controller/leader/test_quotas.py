@@ -11,12 +11,11 @@ from structlog.testing import capture_logs
 
 from headgate.client.admin import Admin
 from headgate.client.connection import Client
-from headgate.client.consumer import Consumer
 from headgate.client.producer import Producer, ProducerSettings
 from headgate.errors import RequestRejectedError
 from headgate.protocol import messages as m
 from metrics.label_values import Quota
-from shard.access.quotas import DEFAULT_LIMITS, MAX_REFUSALS_PER_SECOND, Limits
+from shard.access.quotas import DEFAULT_LIMITS, MAX_REFUSALS_PER_SECOND
 from shard.access.rules import AccessRules, Right, Role
 from shard.requests.quota import IDLE_PRODUCER_MS
 from tests.headgate.client.test_against_the_leader import client as client_of
@@ -63,35 +62,6 @@ async def test_topics_beyond_the_quota_are_refused_until_one_is_deleted() -> Non
     assert 1 == exceeded(shard, "topics")
 
 
-async def test_a_repeated_command_is_answered_although_the_quota_is_used_up() -> None:
-    async with shard_with(topics=1) as shard, shard.client("client-shop", "shop") as shop:
-        first = await shop.call(m.CreateTopic, topic="a", token="same")
-        again = await shop.call(m.CreateTopic, topic="a", token="same")
-
-    assert first == again
-
-
-async def test_the_owner_of_a_topic_pays_for_its_segments_also_when_another_user_splits_them() -> None:
-    async with shard_with(segments=3) as shard:
-        async with Admin(client(shard, "shop")) as shop:
-            await shop.create_topic("mine", 1)
-            await shop.split("mine", 0)
-            await shop.split("orders", 0)
-        async with Admin(client(shard, "operator")) as operator:
-            with pytest.raises(RequestRejectedError, match="user shop has 3 segments on this shard"):
-                await operator.split("mine", 1)
-
-    assert 1 == exceeded(shard, "segments")
-
-
-async def test_an_import_counts_as_well() -> None:
-    listing = [m.SegmentImport(segment=label, hashes=None) for label in "ab"]
-    async with shard_with(segments=1) as shard, shard.client("client-shop", "shop") as shop:
-        refused = await shop.call(m.ImportTopic, topic="kinesis", token="i", segments=listing)
-
-    assert ("quota_exceeded", 1) == (refused.verdict, exceeded(shard, "segments"))
-
-
 def registration(consumer: str, subscription: str = "s", incarnation: int = 1) -> dict[str, object]:
     return {
         "topic": "orders",
@@ -117,27 +87,6 @@ async def test_consumers_and_subscriptions_beyond_the_quota_are_refused_and_leav
     assert ["quota_exceeded"] * 2 == [other.verdict, third.verdict]
     assert ["s"] == [each.subscription for each in listed.subscriptions]
     assert (1, 1) == (exceeded(shard, "consumers"), exceeded(shard, "subscriptions"))
-
-
-async def test_a_consumer_learns_at_once_that_its_user_may_have_no_more() -> None:
-    async with shard_with(consumers=0) as shard:
-        with pytest.raises(RequestRejectedError, match="its quota consumers is 0"):
-            async with Consumer(client(shard, "shop"), topic="orders", subscription="s", type="STREAM"):
-                pass
-
-
-async def test_a_producer_learns_at_once_that_its_user_may_have_no_more() -> None:
-    async with shard_with(producers=1) as shard, Producer(client(shard, "shop", "first")) as first:
-        await first.send_and_wait("orders", b"key", b"1")
-        async with Producer(client(shard, "shop", "second")) as second:
-            with pytest.raises(RequestRejectedError, match="user shop has 1 producers") as refused:
-                await second.open("orders")
-            with pytest.raises(RequestRejectedError, match="user shop has 1 producers"):
-                await second.send_and_wait("orders", b"key", b"2")
-        await first.send_and_wait("orders", b"key", b"3")
-
-    assert "quota_exceeded" == refused.value.verdict
-    assert 2 == exceeded(shard, "producers")
 
 
 async def test_a_program_that_restarts_often_gets_a_producer_in_exchange_for_an_idle_one() -> None:
@@ -182,38 +131,6 @@ async def test_a_producer_beyond_its_rate_slows_down_and_stores_everything_once_
     assert 0 == exceeded(shard, "requests_per_second")
 
 
-@pytest.mark.parametrize(
-    "limits", [{"requests_per_second": 20}, {"bytes_per_second": 10_000}], ids=lambda each: str(*each)
-)
-async def test_refused_batches_are_sent_again_and_stored_once_and_in_order(limits: dict[str, float]) -> None:
-    """The windows of three producers are more than the debt that is allowed."""
-    async with shard_with(**limits) as shard:
-
-        async def produce(number: int) -> list[int]:
-            async with Producer(client(shard, "shop", f"p{number}"), settings=SMALL) as producer:
-                deliveries = [await producer.send("orders", b"%d" % number, b"%d" % n * 40) for n in range(80)]
-                return [(await delivery).offset for delivery in deliveries]
-
-        offsets = await asyncio.gather(*(produce(number) for number in range(3)))
-
-    (quota,) = limits
-    assert exceeded(shard, quota) > 0
-    assert [sorted(each) for each in offsets] == offsets
-    assert list(range(240)) == sorted(offset for each in offsets for offset in each)
-
-
-async def test_other_users_are_not_delayed() -> None:
-    async with shard_with(requests_per_second=1) as shard, shard.client("client-shop", "shop") as shop:
-        loop = asyncio.get_running_loop()
-        for _ in range(50):
-            shop.send(m.ListTopics)
-        async with Producer(client(shard, "operator")) as producer:
-            began = loop.time()
-            await producer.send_and_wait("orders", b"key", b"value")
-
-    assert loop.time() - began < 0.5
-
-
 async def test_a_flood_is_not_read_and_is_refused_with_limited_effort() -> None:
     with capture_logs() as logs:
         async with shard_with(requests_per_second=10) as shard, shard.client("client-shop", "shop") as shop:
@@ -239,43 +156,3 @@ async def test_a_flood_is_not_read_and_is_refused_with_limited_effort() -> None:
     assert ["orders"] == [topic.topic for topic in later.topics]
     logged = [(line["client"], line["quota"]) for line in logs if line["event"] == "quota.exceeded"]
     assert [("shop/client-shop", "requests_per_second")] == logged
-
-
-async def test_a_message_that_cannot_be_answered_is_dropped() -> None:
-    """It does not begin as an envelope does, and a message beyond the rate is not decoded."""
-    async with shard_with(requests_per_second=1) as shard, shard.client("client-shop", "shop") as shop:
-        for _ in range(100):
-            shop.send_raw(b"\xff" * 1000)
-        await asyncio.sleep(1)
-
-    malformed = shard.registry.get_sample_value("headgate_messages_malformed_total", {"reason": "invalid"})
-    assert 100 == malformed + exceeded(shard, "requests_per_second")
-    assert exceeded(shard, "requests_per_second") > 90
-
-
-async def test_a_higher_quota_applies_to_the_next_request() -> None:
-    async with shard_with(topics=0) as shard, Admin(client(shard, "shop")) as shop:
-        with pytest.raises(RequestRejectedError):
-            await shop.create_topic("a")
-        shard.access.rules = AccessRules(USERS, limits={"shop": Limits(topics=1)})
-        await shop.create_topic("a")
-
-
-async def test_descriptions_name_the_user_who_created_it() -> None:
-    async with shard_with() as shard, Admin(client(shard, "operator")) as operator:
-        async with Consumer(client(shard, "billing"), topic="orders", subscription="s", type="STREAM"):
-            (subscription,) = await operator.list_subscriptions("orders")
-        topic = await operator.describe_topic("orders")
-
-    assert ("operator", "billing") == (topic.user, subscription.user)
-
-
-async def test_quotas_survive_a_change_of_leader() -> None:
-    """Owners are part of the ledger."""
-    shard = OneShard()
-    shard.access.rules = AccessRules(USERS, limits={"shop": Limits(topics=1)})
-    async with shard.leader(), Admin(client(shard, "shop")) as shop:
-        await shop.create_topic("a")
-    async with shard.leader("b"), Admin(client(shard, "shop", "again")) as shop:
-        with pytest.raises(RequestRejectedError, match="user shop has 1 topics"):
-            await shop.create_topic("b")

@@ -14,11 +14,10 @@ from controller.leadership.policy.transitions import Event, Role
 from controller.snapshots.job import take_snapshot
 from headgate.errors import ConfigError
 from headgate.ledger import chunk
-from headgate.ledger.paths import chunk_folder, chunk_path
+from headgate.ledger.paths import chunk_path
 from headgate.model import entries as e
 from headgate.model.hashing import shard_of
 from headgate.protocol import messages as m
-from tests.support.fakes.object_store import FakeStore
 from tests.support.waiting import until
 from tests.support.worlds.contenders import Cluster, Contender
 from tests.support.worlds.one_shard import CLUSTER, BareClient
@@ -74,19 +73,6 @@ async def test_a_zookeeper_outage_ends_no_term_and_stops_no_ingestion() -> None:
     assert [(1, "a")] == await cluster.terms()
 
 
-async def test_a_partitioned_leader_is_replaced_and_notices_within_two_seconds() -> None:
-    """ZooKeeper is unreachable. The ledger shows the newer term."""
-    cluster = Cluster()
-    async with Contender(cluster, "a").running() as a:
-        await until(lambda: a.leads)
-        async with Contender(cluster, "b").running() as b:
-            await asyncio.sleep(2)
-            cluster.zookeeper.partition("a")
-            await until(lambda: b.leads, 20)
-            await until(lambda: not a.leads, 2)
-    assert [(1, "a"), (2, "b")] == await cluster.terms()
-
-
 @pytest.mark.parametrize("fault", ["unknown_written", "unknown_lost", "repeated"])
 async def test_a_term_chunk_of_unknown_outcome_is_resolved_by_reading(fault: Any) -> None:
     """The attempt recognizes its own chunk. If there is none, the next attempt starts at the end of the ledger."""
@@ -116,72 +102,6 @@ async def test_a_term_chunk_of_an_earlier_process_of_the_same_name_is_not_its_ow
     async with contender.running():
         await until(lambda: contender.leads, 30)
     assert [(1, "a"), (2, "a")] == await cluster.terms()
-
-
-async def test_a_term_does_not_continue_with_what_the_last_one_had_not_stored() -> None:
-    """The state of a leader is ahead of the ledger."""
-    cluster = Cluster()
-    async with Contender(cluster, "a").running() as contender:
-        await until(lambda: contender.leads)
-        contender.store.fail_next("unknown_lost")
-        contender.leader.commit.propose(e.TopicCreated(topic_id=1, topic="lost", segments=1, token="x"))
-        assert contender.leader.state.topics
-        await until(lambda: not contender.leads)
-
-        await until(lambda: contender.leads)
-        assert not contender.leader.state.topics
-
-
-async def test_an_unreachable_store_at_the_start_only_delays_the_term() -> None:
-    cluster = Cluster()
-    contender = Contender(cluster, "a")
-    contender.store.outage()
-    async with contender.running():
-        await asyncio.sleep(30)
-        assert not contender.leads
-        assert contender.instruments.store_problems.keys() == {"read"}, "it has written nothing"
-        contender.store.outage(out=False)
-        await until(lambda: contender.leads, 10)
-
-
-@pytest.mark.parametrize(
-    ("end", "level", "reason"), [("broker", "warning", "broker_unreachable"), ("stop", "info", "handover")]
-)
-async def test_the_end_of_a_term_is_logged_once_with_its_detail(end: str, level: str, reason: str) -> None:
-    cluster = Cluster()
-    with capture_logs() as logs:
-        async with Contender(cluster, "a").running() as a:
-            await until(lambda: a.leads)
-            if end == "broker":
-                cluster.broker.cut("daemon-a")
-            else:
-                a.controller.post(Event.STOP_REQUESTED)
-            await until(lambda: any(line["event"] == "term.ended" for line in logs), 20)
-
-    [ended] = [line for line in logs if line["event"] == "term.ended"]
-    assert (level, reason, 1) == (ended["log_level"], ended["reason"], ended["leader_epoch"])
-    assert ("detail" in ended) == (end == "broker")
-
-
-async def test_a_term_starts_with_the_state_of_the_previous_one() -> None:
-    """The leader applied the entries as it proposed them, its successor from the ledger."""
-    cluster = Cluster()
-    client = BareClient(cluster.broker)
-    async with Contender(cluster, "a").running() as a:
-        await until(lambda: m.leader_topic(CLUSTER, 0) in cluster.broker.retained)
-        await client.open()
-        await client.call(m.CreateTopic, topic="t", token="x", segments=2)
-        await client.call(m.SplitSegment, topic="t", segment=0, token="y")
-        first, topic = a.leader.state, a.leader.state.topics["t"]
-        a.controller.post(Event.STOP_REQUESTED)
-        await until(lambda: a.controller.leadership.role is Role.STOPPED)
-    async with Contender(cluster, "b").running() as b:
-        await until(lambda: b.leads)
-        second = b.leader.state
-        await client.transport.__aexit__(None, None, None)
-
-    assert topic.layout == second.topics["t"].layout
-    assert (first.next_id, dict(first.commands)) == (second.next_id, dict(second.commands))
 
 
 CHUNK_2 = chunk_path(0, 2)
@@ -230,25 +150,6 @@ async def test_an_unreadable_object_fails_the_shard_until_it_is_repaired(damage:
         assert [b.controller.follower.fault, c.controller.follower.fault] == [None, None]
 
 
-@pytest.mark.parametrize("damage", ["a flipped bit", "missing"])
-async def test_an_unreadable_ledger_is_read_again_with_growing_pauses_and_logged_once(damage: str) -> None:
-    cluster = Cluster()
-    await _lead_and_stop(cluster, "a", 2)
-    _damage(cluster, damage)
-    contender = Contender(cluster, "b")
-    with capture_logs() as logs:
-        async with contender.running():
-            await asyncio.sleep(60)
-            first = sum(contender.store.calls.values())
-            await asyncio.sleep(3600)
-            later = sum(contender.store.calls.values()) - first
-
-    assert first < 40
-    assert later <= 60 * 5
-    assert ["ledger.unreadable"] == [line["event"] for line in logs if line["event"].startswith("ledger.")]
-    assert 1 == sum(line["event"] == "leadership.changed" and line["after"] == "failed" for line in logs)
-
-
 async def test_a_follower_that_meets_a_hole_contends_only_when_it_is_filled() -> None:
     """By number, the hole looks like the end of the ledger; only a listing shows what follows."""
     cluster = Cluster()
@@ -273,73 +174,6 @@ async def test_a_follower_that_meets_a_hole_contends_only_when_it_is_filled() ->
     assert [(1, "a"), (2, "b")] == await cluster.terms()
 
 
-async def test_a_shard_with_a_lost_old_chunk_is_led_until_its_chunks_are_listed_and_when_it_is_back() -> None:
-    """A new leader does not look at chunks that its snapshot includes; consumers need them all the same."""
-    cluster = Cluster()
-    await _lead_and_stop(cluster, "a", 3)
-    await take_snapshot(cluster.ledger, least_chunks=1, now_ms=0)
-    lost = cluster.objects.pop(CHUNK_2)
-    with capture_logs() as logs:
-        async with Contender(cluster, "b").running() as b, Contender(cluster, "c").running() as c:
-            await until(lambda: b.leads or c.leads, 3)
-            await until(
-                lambda: b.controller.follower.fault is not None and c.controller.follower.fault is not None, 120
-            )
-            stored = set(cluster.objects)
-            await asyncio.sleep(600)
-            for each in (b, c):
-                assert each.controller.leadership.role is Role.FAILED
-                assert "chunks/shard=0000: chunk 2 is missing; the ledger has a gap" == each.controller.follower.fault
-            assert stored == set(cluster.objects)
-
-            cluster.objects[CHUNK_2] = lost
-            await until(lambda: b.leads or c.leads, 61)
-            await asyncio.sleep(120)
-            assert [b.controller.follower.fault, c.controller.follower.fault] == [None, None]
-    assert {"chunks/shard=0000: chunk 2 is missing; the ledger has a gap"} == {
-        line["detail"] for line in logs if line["event"] == "term.ended" and line["reason"] == "ledger_unreadable"
-    }
-
-
-async def test_a_daemon_with_a_damaged_copy_leaves_the_shard_to_another() -> None:
-    """The object itself is intact: the disk or the network of one daemon has the damage."""
-
-    class BadDisk(FakeStore):
-        async def read(self, path: str) -> bytes:
-            data = await super().read(path)
-            return _flip(data) if path == CHUNK_2 else data
-
-    cluster = Cluster()
-    await _lead_and_stop(cluster, "a", 2)
-    async with Contender(cluster, "b", BadDisk).running() as b:
-        await until(lambda: b.controller.leadership.role is Role.FAILED)
-        async with Contender(cluster, "c").running() as c:
-            await until(lambda: c.leads)
-            await asyncio.sleep(300)
-            assert c.leads
-            assert b.controller.leadership.role is Role.FAILED
-    assert [(1, "a"), (2, "c")] == await cluster.terms()
-
-
-async def test_a_failed_shard_stops_on_request() -> None:
-    cluster = Cluster()
-    cluster.objects[CHUNK_2] = b"no chunk 1"
-    async with Contender(cluster, "a").running() as a:
-        await until(lambda: a.controller.leadership.role is Role.FAILED)
-        a.controller.post(Event.STOP_REQUESTED)
-        await until(lambda: a.controller.leadership.role is Role.STOPPED, 1)
-
-
-async def test_objects_with_other_names_are_no_part_of_the_ledger() -> None:
-    cluster = Cluster()
-    await _lead_and_stop(cluster, "a", 2)
-    for name in ("README.txt", "000000000009.parquet.tmp"):
-        cluster.objects[f"{chunk_folder(0)}/{name}"] = b"not headgate's"
-    async with Contender(cluster, "b").running() as b:
-        await until(lambda: b.leads)
-        assert b.controller.follower.fault is None
-
-
 async def _lead_and_stop(cluster: Cluster, name: str, chunks: int) -> None:
     """Run one term of ``name`` with this number of empty chunks."""
     async with Contender(cluster, name).running() as a:
@@ -354,20 +188,6 @@ async def _lead_and_stop(cluster: Cluster, name: str, chunks: int) -> None:
 def _delete(cluster: Cluster, *numbers: int) -> None:
     for number in numbers:
         del cluster.objects[f"chunks/shard=0000/{number:012d}.parquet"]
-
-
-async def test_a_term_starts_from_a_snapshot_if_the_first_chunks_were_trimmed() -> None:
-    cluster = Cluster()
-    await _lead_and_stop(cluster, "a", 6)
-    assert 7 == await take_snapshot(cluster.ledger, least_chunks=1, now_ms=0)
-    async with Contender(cluster, "b").running() as b:
-        await until(lambda: b.leads)
-        b.leader.commit.propose(e.LedgerTrimmed(below=7))
-        await b.leader.commit.flush()
-    _delete(cluster, *range(2, 7))
-    async with Contender(cluster, "c").running() as c:
-        await until(lambda: c.leads, 20)
-        assert [1, 8, 10] == c.leader.state.terms.start_chunks
 
 
 async def test_a_term_chunk_with_a_trimmed_number_before_the_start_of_a_term_is_not_read_by_its_writer() -> None:

@@ -1,7 +1,6 @@
 """Shards spread over daemons, with real controllers and fake servers, in virtual time."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 
@@ -10,16 +9,12 @@ from structlog.testing import capture_logs
 
 from controller.connections.store import probe_writes
 from controller.leader.shard_spreader import CONTEND_SECONDS, EVACUATION_SECONDS, VIEW_INTERVAL_SECONDS
-from controller.leadership.policy.instance_record import read_record
 from controller.leadership.policy.readiness import BROKER_LOST_SECONDS, STABLE_SECONDS, STORE_LOST_SECONDS
 from controller.leadership.policy.transfer_pace import MAX_IN_FLIGHT
-from controller.leadership.policy.transitions import Role
 from controller.settings.load import SpreadSettings
 from controller.snapshots.job import take_snapshot
 from headgate.errors import StoreUnavailableError
 from headgate.ledger.ledger import Ledger
-from headgate.model import entries as e
-from headgate.model.hashing import shard_of
 from shard.steps import ResultT, Steps, complete
 from tests.support.waiting import never, until
 from tests.support.worlds.contenders import Cluster, Contender
@@ -115,32 +110,6 @@ async def snapshots_of_all(first: Contender) -> None:
         assert await take_snapshot(Ledger(first.store, shard), least_chunks=1, now_ms=0)
 
 
-async def test_a_state_that_is_being_restored_does_not_wait_for_it(daemons: Daemons) -> None:
-    """It would be restored a second time elsewhere."""
-    first = await daemons.first()
-    await snapshots_of_all(first)
-    await first.stop()
-    alone = await daemons.start("b")
-    await restores_slowly(alone)
-    await asyncio.sleep(RESTORE_SECONDS / 2)
-
-    assert SHARDS - 1 == sum(each.waits_to_restore for each in alone.controllers)
-
-
-async def test_a_state_that_is_being_restored_when_the_lock_is_acquired_does_not_wait_for_it(daemons: Daemons) -> None:
-    first = await daemons.first()
-    await snapshots_of_all(first)
-    follower = await daemons.start("b")
-    await restores_slowly(follower)
-    await asyncio.sleep(RESTORE_SECONDS / 2)
-    following = [each.shard for each in follower.controllers if each.follower.reading.locked()]
-    assert following
-    daemons.cluster.zookeeper.expire_session("a")
-    await until(lambda: all(each.leadership.role is Role.CATCHING_UP for each in follower.controllers), 5)
-
-    assert not {each.shard for each in follower.controllers if each.waits_to_restore}.intersection(following)
-
-
 @pytest.mark.parametrize("enabled", [True, False])
 async def test_daemons_that_start_together_share_the_states_that_are_to_be_restored(
     daemons: Daemons, stack: AsyncExitStack, enabled: bool
@@ -163,61 +132,6 @@ async def test_daemons_that_start_together_share_the_states_that_are_to_be_resto
     assert len(set(left)) == len(left) == (3 if enabled else 0)
     assert (loop.time() - began < 5 * RESTORE_SECONDS) == enabled
     assert all(line["after"] != "failed" for line in logs if line["event"] == "leadership.changed")
-
-
-async def test_a_settled_daemon_that_queues_late_gets_its_shards(daemons: Daemons) -> None:
-    """Only the queues change then: what the daemons register, their loads as well, has long been the same."""
-    a = await daemons.first()
-    b = await daemons.start("b")
-    await until(lambda: all(a.elections.queue(shard).waiting == {"b"} for shard in range(SHARDS)))
-    for shard in range(SHARDS):
-        b.elections.withdraw(shard)
-    await never(lambda: b.led, 120)
-
-    for shard in range(SHARDS):
-        b.elections.contend(shard)
-
-    await until(lambda: numbers(a, b) == [3, 3])
-
-
-async def test_a_daemon_that_starts_again_and_again_gets_nothing(daemons: Daemons) -> None:
-    """Its session ends before it has settled."""
-    a = await daemons.first()
-    b = await daemons.start("b")
-    for _ in range(10):
-        await never(lambda: b.led, SETTLE_SECONDS * 0.8)
-        daemons.cluster.zookeeper.expire_session("b")
-
-    await until(lambda: numbers(a, b) == [3, 3])
-
-
-async def test_a_young_term_is_not_moved(daemons: Daemons) -> None:
-    a = await daemons.first()
-    b = await daemons.start("b")
-    await until(lambda: numbers(a, b) == [3, 3])
-    c = await daemons.start("c")
-    await until(lambda: len(c.led) == 2)
-    # "a" leads all shards again, and the others have settled.
-    for shard in sorted(b.led | c.led):
-        source = b if shard in b.led else c
-        assert await source.controllers[shard].start_transfer("a", "maintenance") is None
-    await until(lambda: len(a.led) == SHARDS)
-
-    await never(lambda: b.led or c.led, SETTLE_SECONDS - 15)
-    await until(lambda: numbers(a, b, c) == [2, 2, 2])
-
-
-async def test_without_contact_to_zookeeper_the_last_view_counts(daemons: Daemons) -> None:
-    """Rule 1."""
-    a = await daemons.first()
-    await daemons.start("b")
-    await until(lambda: a.spreader.view.records.keys() == {"a", "b"})
-    await a.elections.set_maintenance("a", on=True, token="True")
-    await until(lambda: a.spreader.view.maintenance == {"a"})
-
-    daemons.cluster.zookeeper.stop()
-
-    await never(lambda: len(a.spreader.view.records) < 2 or not a.spreader.view.maintenance, 30)
 
 
 async def test_maintenance_empties_a_daemon_and_its_end_fills_it_again(daemons: Daemons) -> None:
@@ -259,52 +173,6 @@ async def test_a_stopping_daemon_transfers_its_shards_to_one_that_has_just_start
     await until(lambda: b.spreader.state_of("a") == "leaving")
 
 
-async def test_a_stopping_daemon_tries_again_what_was_abandoned(daemons: Daemons) -> None:
-    """Its successor has been restarted, for example."""
-    a = await daemons.first()
-    b = await daemons.start("b")
-    await until(lambda: b.spreader.view.records.keys() == {"a", "b"} == a.spreader.view.records.keys())
-    await b.elections.set_maintenance("a", on=True, token="True")
-    b.store.freeze()
-    await until(lambda: a.controller.transfer is not None)
-    for shard in range(SHARDS):
-        b.elections.withdraw(shard)
-    await until(lambda: all(each.transfer is None for each in a.controllers))
-    for shard in range(SHARDS):
-        b.elections.contend(shard)
-    b.store.thaw()
-    await until(lambda: all(a.elections.queue(shard).waiting == {"b"} for shard in range(SHARDS)))
-    assert len(a.led) == SHARDS
-
-    await a.spreader.evacuate()
-
-    await until(lambda: len(b.led) == SHARDS, 0.2)
-
-
-async def test_a_stopping_daemon_waits_for_a_transfer_that_has_begun(daemons: Daemons) -> None:
-    """The successor has not read the ledger yet."""
-    a = await daemons.first()
-    b = await daemons.start("b")
-    await until(lambda: all(a.elections.queue(shard).waiting == {"b"} for shard in range(SHARDS)))
-    b.store.freeze()
-    transfers = [each.start_transfer("b", "maintenance") for each in a.controllers]
-    stopping = asyncio.create_task(a.stop())
-    await never(stopping.done, 1)
-    b.store.thaw()
-
-    assert [await each for each in transfers] == [None] * SHARDS
-    await stopping
-
-
-async def test_the_last_daemon_stops_without_a_successor(daemons: Daemons) -> None:
-    a = await daemons.first()
-    before = asyncio.get_running_loop().time()
-
-    await a.stop()
-
-    assert asyncio.get_running_loop().time() - before < 1
-
-
 async def test_a_stopping_daemon_waits_for_a_silent_successor_only_for_some_seconds(daemons: Daemons) -> None:
     a = await daemons.first()
     await daemons.start("b")
@@ -317,21 +185,6 @@ async def test_a_stopping_daemon_waits_for_a_silent_successor_only_for_some_seco
     await a.stop()
 
     assert EVACUATION_SECONDS <= asyncio.get_running_loop().time() - before < 20
-
-
-async def test_a_stopping_daemon_tries_another_successor_for_what_a_silent_one_does_not_take(daemons: Daemons) -> None:
-    """Each shard has a leader when the daemon ends, without an election."""
-    a = await daemons.first()
-    b, c = await daemons.start("b"), await daemons.start("c")
-    await until(lambda: all(a.elections.queue(shard).waiting == {"b", "c"} for shard in range(SHARDS)))
-    await until(lambda: a.spreader.view.records.keys() == {"a", "b", "c"})
-    b.store.freeze()
-
-    with capture_logs() as logs:
-        await a.stop()
-
-    assert any(line["event"] == "transfer.abandoned" and line["successor"] == "b" for line in logs)
-    await until(lambda: len(c.led) == SHARDS, 0.2)
 
 
 async def test_a_stopping_daemon_waits_ten_seconds_for_its_only_successor(daemons: Daemons) -> None:
@@ -417,57 +270,6 @@ async def test_an_operator_has_a_shard_kept_where_it_is(daemons: Daemons) -> Non
     assert await a.spreader.transfer(2, "a", "token") == "daemon 'a' is in maintenance: headgate daemon drain a --off"
 
 
-async def test_a_busy_shard_counts_as_several(daemons: Daemons) -> None:
-    """Two daemons with six shards, of which the first one is busy: it leaves its daemon with few others."""
-    a = await daemons.first()
-    b = await daemons.start("b")
-    await until(lambda: numbers(a, b) == [3, 3])
-    busy = {0: 200e6, 1: 1e6, 2: 1e6, 3: 1e6, 4: 1e6, 5: 1e6}
-
-    await serve([a, b], busy, 150)
-
-    one, other = (a, b) if 0 in a.led else (b, a)
-    assert numbers(one, other) == [2, 4]
-    spread = [a.led, b.led]
-    assert a.spreader.plan.moves == b.spreader.plan.moves == ()
-    registered = {name: dict(record.loads) for name, record in a.spreader.view.records.items()}
-    # A change by a tenth writes nothing and moves no shard.
-    await serve([a, b], {shard: load * 1.1 for shard, load in busy.items()}, 100)
-    assert registered == {name: dict(record.loads) for name, record in a.spreader.view.records.items()}
-    assert spread == [a.led, b.led]
-    # Another one that becomes busy makes up for it.
-    await serve([a, b], busy | {min(other.led): 300e6}, 300)
-    await until(lambda: numbers(a, b) == [3, 3], 30)
-    reported = [each.registry.get_sample_value("headgate_shard_loads_reported_total") for each in (a, b)]
-    assert sum(reported) < 20, "six first loads, those of the moved shards, and some of two that rise"
-
-
-async def test_a_load_outlives_its_daemon(daemons: Daemons) -> None:
-    a = await daemons.first()
-    b = await daemons.start("b")
-    await until(lambda: numbers(a, b) == [3, 3])
-    shard = min(a.led)
-    await serve([a, b], {shard: 100e6}, 60)
-    load = a.spreader.view.records["a"].loads[shard]
-
-    daemons.cluster.zookeeper.partition("a")
-    await until(lambda: len(b.led) == SHARDS)
-
-    await until(lambda: b.spreader.view.records["b"].loads.get(shard) == load, 10)
-    assert b.registry.get_sample_value("headgate_shard_load_bytes_per_second", {"shard": str(shard)}) == load
-
-
-async def serve(contenders: Sequence[Contender], loads: Mapping[int, float], seconds: float) -> None:
-    """Let the leaders receive so many bytes per second."""
-    loop = asyncio.get_running_loop()
-    end = loop.time() + seconds
-    while loop.time() < end:
-        for controller in (each for contender in contenders for each in contender.controllers):
-            if controller.leader is not None:
-                controller.leader.arrived_cost += round(loads.get(controller.shard, 0))
-        await asyncio.sleep(1)
-
-
 async def test_a_transfer_to_a_daemon_that_cannot_take_the_shard_is_refused(daemons: Daemons) -> None:
     a = await daemons.first()
     b = await daemons.start("b")
@@ -497,29 +299,6 @@ async def test_a_transfer_waits_for_a_daemon_that_queues_again(daemons: Daemons)
 
     assert await transfer is None
     await until(lambda: 0 in b.led)
-
-
-async def test_a_daemon_knows_from_zookeeper_what_the_spread_may_do_with_another(daemons: Daemons) -> None:
-    daemons.settings = SpreadSettings(settle_seconds=20)
-    a = await daemons.first()
-    await daemons.start("b")
-
-    await until(lambda: a.spreader.state_of("b") == "settling")
-    await until(lambda: a.spreader.state_of("b") == "settled", 20 + 2 * VIEW_INTERVAL_SECONDS)
-    await a.spreader.set_maintenance("b", on=True, token="True")
-    await until(lambda: a.spreader.state_of("b") == "maintenance")
-    assert a.spreader.state_of("x") is None
-
-
-async def test_shards_are_not_spread_if_the_setting_is_off(daemons: Daemons) -> None:
-    daemons.settings = SpreadSettings(enabled=False, settle_seconds=0)
-    a = await daemons.first()
-    b = await daemons.start("b")
-
-    await never(lambda: b.led, 100)
-    # Maintenance works nevertheless.
-    await a.elections.set_maintenance("a", on=True, token="True")
-    await until(lambda: numbers(a, b) == [0, 6])
 
 
 async def test_the_shards_of_a_daemon_that_loses_the_broker_move_to_one_that_reaches_it(daemons: Daemons) -> None:
@@ -560,71 +339,3 @@ async def test_the_shards_of_a_daemon_whose_store_refuses_writes_move_to_one_who
     await never(lambda: a.led, 60)
     a.store.create = accepted  # type: ignore[method-assign]
     await until(lambda: a.led)
-
-
-async def test_a_daemon_whose_store_hangs_before_its_terms_leaves_them_to_others(daemons: Daemons) -> None:
-    """It held the locks for as long as the store hung, and the shards had no leader."""
-    a = await daemons.start("a")
-    a.store.freeze()
-    daemons.try_writes(a)
-    await until(lambda: all(each.leadership.role is Role.CATCHING_UP for each in a.controllers))
-    b = await daemons.start("b")
-
-    await until(lambda: len(b.led) == SHARDS, STORE_LOST_SECONDS + 30)
-
-
-async def test_nothing_moves_while_the_store_refuses_the_writes_of_all(daemons: Daemons) -> None:
-    """One daemon may notice it half a minute before the others try a write by themselves."""
-    daemons.unreachable_seconds, daemons.settings = 600, SpreadSettings(settle_seconds=1)
-    a, b = await daemons.two()
-    led = a.led, b.led
-    daemons.try_writes(b)
-    await until(lambda: b.store.calls["delete"])
-
-    accepted = a.store.create, b.store.create
-    a.store.create = b.store.create = refused  # type: ignore[method-assign]
-    daemons.try_writes(a)
-    await never(lambda: (a.led, b.led) != led, STORE_LOST_SECONDS + 60)
-    a.store.create, b.store.create = accepted  # type: ignore[method-assign]
-    await never(lambda: (a.led, b.led) != led, 30)
-
-
-async def test_nothing_moves_while_the_broker_is_restarted(daemons: Daemons) -> None:
-    """Daemons lose it at once, and reach it again one after the other."""
-    daemons.unreachable_seconds, daemons.settings = 600, SpreadSettings(settle_seconds=1)
-    a = await daemons.first()
-    b = await daemons.start("b")
-    await until(lambda: numbers(a, b) == [3, 3])
-    led = a.led, b.led
-
-    daemons.cluster.broker.cut("daemon-a")
-    daemons.cluster.broker.stop()
-    await never(lambda: (a.led, b.led) != led, 5)
-    daemons.cluster.broker.start()
-    await never(lambda: (a.led, b.led) != led, STABLE_SECONDS - 1)
-    daemons.cluster.broker.heal("daemon-a")
-    await never(lambda: (a.led, b.led) != led, 10)
-
-
-async def test_a_daemon_registers_that_it_has_settled(daemons: Daemons) -> None:
-    a = await daemons.start("a")
-    await until(lambda: "a" in a.spreader.view.records)
-    assert not a.spreader.view.records["a"].settled
-
-    await until(lambda: a.spreader.view.records["a"].settled)
-
-    data = (await a.elections.instances())["a"]
-    assert (read_record(data).version, read_record(data).settled) == ("1", True)
-
-
-async def test_daemons_that_start_together_spread_their_shards_at_once(daemons: Daemons) -> None:
-    """Without the pace, and with topics too."""
-    a = await daemons.first()
-    for controller in a.controllers:
-        assert controller.leader is not None
-        topic = next(name for name in map(str, range(100)) if shard_of(name, SHARDS) == controller.shard)
-        controller.leader.commit.propose(e.TopicCreated(topic_id=1, topic=topic, segments=4, token="t"))
-        await controller.leader.commit.flush()
-    b, c = await daemons.start("b"), await daemons.start("c")
-
-    await until(lambda: numbers(a, b, c) == [2, 2, 2], SETTLE_SECONDS + 2 * VIEW_INTERVAL_SECONDS)

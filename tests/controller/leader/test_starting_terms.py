@@ -13,13 +13,11 @@ from controller.chunk_writer.builder import ChunkBuilder
 from controller.leadership.policy.transitions import Event, Role
 from headgate.errors import ConfigError
 from headgate.ledger.identity import identity_object
-from headgate.ledger.paths import IDENTITY_PATH, chunk_path
+from headgate.ledger.paths import IDENTITY_PATH
 from headgate.model import entries as e
-from headgate.protocol import messages as m
 from tests.support.fakes.object_store import FakeStore
 from tests.support.waiting import until
 from tests.support.worlds.contenders import Cluster, Contender
-from tests.support.worlds.one_shard import BareClient
 
 pytestmark = pytest.mark.looptime
 
@@ -53,23 +51,6 @@ async def lead_and_stop(cluster: Cluster, name: str, topics: int = 0) -> None:
         await until(lambda: a.controller.leadership.role is Role.STOPPED)
 
 
-async def test_the_pauses_between_attempts_grow_to_five_seconds_and_begin_again_after_a_term() -> None:
-    contender = Contender(Cluster(), "a", TimedStore)
-    store = contender.store
-    assert isinstance(store, TimedStore)
-    store.fail_next("unknown_lost", times=9)
-    async with contender.running():
-        await until(lambda: contender.leads)
-        assert store.pauses == pytest.approx([0, 0.25, 0.5, 1, 2, 4, 5, 5, 5], abs=0.1)
-
-        store.created_at.clear()
-        store.fail_next("unknown_lost", times=3)
-        contender.leader.commit.barrier()
-        await until(lambda: not contender.leads)
-        await until(lambda: contender.leads)
-        assert store.pauses == pytest.approx([0, 0.25, 0.5], abs=0.1)
-
-
 async def test_a_contender_whose_number_is_taken_reads_it_and_takes_the_next_one_at_once() -> None:
     cluster = Cluster()
     contender = Contender(cluster, "late", TimedStore)
@@ -88,54 +69,6 @@ async def test_a_contender_whose_number_is_taken_reads_it_and_takes_the_next_one
 
     assert [(1, "other"), (2, "late")] == await cluster.terms()
     assert contender.store.pauses == pytest.approx([0], abs=0.1)  # type: ignore[attr-defined]
-
-
-async def test_the_start_of_a_term_is_logged_and_measured() -> None:
-    cluster = Cluster()
-    await lead_and_stop(cluster, "a", topics=2)
-    await asyncio.sleep(100)
-    contender = Contender(cluster, "b")
-    with capture_logs() as logs:
-        async with contender.running():
-            await until(lambda: contender.leads)
-
-    [started] = [line for line in logs if line["event"] == "term.started"]
-    values = {
-        name: contender.registry.get_sample_value(f"headgate_{name}", labels)
-        for name, labels in (
-            ("restore_seconds_sum", {}),
-            ("chunks_restored_total", {}),
-            ("leader_terms_started_total", {"shard": "0"}),
-            ("shard_leader_epoch", {"shard": "0"}),
-        )
-    }
-    seconds = values.pop("restore_seconds_sum")
-    assert values == {"chunks_restored_total": 3, "leader_terms_started_total": 1, "shard_leader_epoch": 2}
-    assert seconds is not None
-    assert 0.005 < seconds < 0.1
-    assert started == {
-        "event": "term.started",
-        "log_level": "info",
-        "shard": 0,
-        "leader_epoch": 2,
-        "chunk": 4,
-        "topics": 2,
-        "restore_seconds": round(seconds, 3),
-    }
-
-
-async def test_a_new_term_lists_the_ledger_while_it_reads_it() -> None:
-    """Clients wait: with requests of a second, each that is not made at the same time as another one is one more."""
-    cluster = Cluster()
-    await lead_and_stop(cluster, "a", topics=2)
-    contender = Contender(cluster, "b")
-    contender.store.latency_seconds = (1.0, 1.0)
-    async with contender.running():
-        await until(lambda: contender.leads)
-
-    seconds = contender.registry.get_sample_value("headgate_restore_seconds_sum")
-    calls = contender.store.calls
-    assert seconds == pytest.approx(calls["read"] + calls["names"] + calls["create"] - 2, abs=0.5)
 
 
 async def test_a_daemon_with_another_ledger_than_its_cluster_ends_before_it_writes() -> None:
@@ -183,68 +116,6 @@ async def test_nothing_of_another_ledger_remains_when_the_right_one_is_there() -
             assert {"right"} == set(b.leader.state.topics)
 
 
-async def test_a_fault_that_was_repaired_before_a_term_is_forgotten() -> None:
-    cluster = Cluster()
-    async with Contender(cluster, "a").running() as a, Contender(cluster, "b").running() as b:
-        await until(lambda: a.leads or b.leads)
-        leader, follower = (a, b) if a.leads else (b, a)
-        leader.leader.commit.barrier()
-        await leader.leader.commit.flush()
-        intact, cluster.objects[chunk_path(0, 2)] = cluster.objects[chunk_path(0, 2)], b"damaged"
-        await asyncio.sleep(10)
-        assert follower.controller.follower.fault is not None
-        cluster.objects[chunk_path(0, 2)] = intact
-        await leader.stop()
-        await until(lambda: follower.leads, 3)
-
-        assert follower.controller.follower.fault is None
-
-
-async def test_a_daemon_that_begins_to_follow_lags_from_then_on() -> None:
-    await asyncio.sleep(1000)
-    contender = Contender(Cluster(), "a")
-    contender.store.freeze()
-    async with contender.running():
-        await asyncio.sleep(10)
-        assert 10 == pytest.approx(contender.controller.follower.lag_seconds, abs=0.1)
-        contender.store.thaw()
-
-
-async def test_a_stop_ends_an_attempt_to_start_a_term() -> None:
-    cluster = Cluster()
-    async with Contender(cluster, "a").running() as a:
-        a.store.freeze()
-        await until(lambda: a.controller.leadership.role is Role.CATCHING_UP)
-        a.controller.post(Event.STOP_REQUESTED)
-        await until(lambda: a.controller.leadership.role is Role.STOPPED, 1)
-        a.store.thaw()
-    assert [] == await cluster.terms()
-
-
-async def test_a_term_begins_after_the_one_before_has_stopped_listening() -> None:
-    """Both listen to one topic: otherwise the old term would unsubscribe from it for the new one."""
-    cluster = Cluster()
-    client = BareClient(cluster.broker)
-    async with Contender(cluster, "a").running() as a:
-        await until(lambda: a.leads)
-        unsubscribe = a.transport.unsubscribe
-
-        async def slow(topic_filter: str) -> None:
-            await asyncio.sleep(3)
-            await unsubscribe(topic_filter)
-
-        a.transport.unsubscribe = slow  # type: ignore[method-assign]
-        a.controller.post(Event.BROKER_UNREACHABLE)
-        await until(lambda: not a.leads)
-        await until(lambda: a.leads)
-        await asyncio.sleep(5)
-        await client.open()
-        reply = await client.call(m.CreateTopic, topic="t", token="x", leader_epoch=2)
-        await client.transport.__aexit__(None, None, None)
-
-    assert isinstance(reply, m.TopicReply)
-
-
 async def test_a_handover_waits_five_seconds_for_what_was_accepted() -> None:
     cluster = Cluster()
     with capture_logs() as logs:
@@ -259,15 +130,3 @@ async def test_a_handover_waits_five_seconds_for_what_was_accepted() -> None:
     assert 5 == pytest.approx(asyncio.get_running_loop().time() - began, abs=0.2)
     [incomplete] = [line for line in logs if line["event"] == "handover.incomplete"]
     assert ("warning", 0, 5.0) == (incomplete["log_level"], incomplete["shard"], incomplete["limit_seconds"])
-
-
-async def test_a_daemon_that_has_read_nothing_knows_no_leader() -> None:
-    controller = Contender(Cluster(), "a").controller
-
-    assert (0, 0, "") == (
-        controller.follower.end.chunk,
-        controller.follower.end.leader_epoch,
-        controller.follower.end.leader_instance,
-    )
-    assert (None, None) == (controller.leader, controller.follower.fault)
-    assert controller.follower.lag_seconds == asyncio.get_running_loop().time()

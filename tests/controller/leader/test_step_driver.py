@@ -66,16 +66,6 @@ async def test_work_never_overtakes_what_waits() -> None:
     assert ["first", "second"] == done
 
 
-async def test_work_under_way_takes_steps_in_rotation() -> None:
-    driver, done = StepDriver(TurnBudget(max_cost=10)), []
-    async with running(driver):
-        driver.begin(noted(done, "a", 3, 10))
-        driver.begin(noted(done, "b", 2, 10))
-        await asyncio.sleep(0.01)
-
-    assert ["a", "a", "b", "a", "b"] == done
-
-
 async def test_drivers_share_the_budget_of_a_turn_and_take_turns() -> None:
     budget, done = TurnBudget(max_cost=10), []
     first, second = StepDriver(budget), StepDriver(budget)
@@ -89,28 +79,6 @@ async def test_drivers_share_the_budget_of_a_turn_and_take_turns() -> None:
 
     assert all(after - before <= 1 for before, after in pairwise(counts))
     assert {"a", "b"} == set(done[1:4]), "neither waits until the other has finished"
-
-
-async def test_work_waits_after_other_work_has_used_up_the_turn() -> None:
-    driver, done = StepDriver(TurnBudget(max_cost=10)), []
-    async with running(driver):
-        driver.charge(10)
-        driver.do(1, partial(done.append, "later"))
-        assert [] == done
-        await asyncio.sleep(0.01)
-
-    assert ["later"] == done
-
-
-async def test_a_task_gets_the_result_of_its_steps() -> None:
-    def steps() -> Steps[str]:
-        for _ in range(3):
-            yield 10
-        return "result"
-
-    driver = StepDriver(TurnBudget(max_cost=10))
-
-    assert "result" == await driver.complete(steps())
 
 
 async def test_serial_work_is_complete_in_order_with_one_step_in_a_turn() -> None:
@@ -144,22 +112,3 @@ async def test_serial_work_continues_after_work_that_was_cancelled_and_work_that
     assert ["b", "|"] == done[-2:]
     assert done.count("|") == 1
     assert done.count("a") < 100
-
-
-async def test_who_was_cancelled_while_it_waited_spends_nothing() -> None:
-    budget = TurnBudget(max_cost=10)
-    first, second, third = (asyncio.create_task(budget.spend(10)) for _ in range(3))
-    await asyncio.sleep(0)
-    assert (True, False, False) == (first.done(), second.done(), third.done())
-    second.cancel()
-    await third
-
-    assert second.cancelled()
-
-
-async def test_a_bug_in_the_work_ends_the_task() -> None:
-    driver = StepDriver()
-    driver.do_later(1, lambda: 1 // 0)
-
-    with pytest.raises(ZeroDivisionError):
-        await driver.run()

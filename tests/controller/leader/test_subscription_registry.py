@@ -38,37 +38,6 @@ async def test_a_query_about_a_missing_object_is_refused_with_the_choices(kind, 
     assert re.search(reason, reply.reason)
 
 
-async def test_an_explanation_covers_one_consumer_or_segment_or_all():
-    shard = OneShard()
-    async with shard.leader(), shard.client() as client:
-        await client.call(m.CreateTopic, topic="orders", segments=2, token="1")
-        await client.call(m.RegisterConsumer, **CONSUMER, subscription_type="STREAM")
-        where = {"topic": "orders", "subscription": "s"}
-
-        everything = (await client.call(m.ExplainSubscription, **where)).explanation
-        segment = (await client.call(m.ExplainSubscription, **where, segment=1)).explanation
-        consumer = (await client.call(m.ExplainSubscription, **where, consumer="ada")).explanation
-
-    assert ([s.segment for s in everything.segments], [c.consumer for c in everything.consumers]) == ([0, 1], ["ada"])
-    assert ([s.segment for s in segment.segments], segment.consumers) == ([1], ())
-    assert (consumer.segments, [c.consumer for c in consumer.consumers]) == ((), ["ada"])
-
-
-@pytest.mark.parametrize(
-    ("start", "granted"), [("latest", [1, 2]), ("earliest", [0])], ids=["from the end", "from the beginning"]
-)
-async def test_a_new_subscription_reads_the_children_at_once_if_nothing_before_them_is_due(start, granted):
-    """The drain check of this shard never reports a segment."""
-    shard = OneShard()
-    async with shard.leader(), shard.client() as client:
-        await client.call(m.CreateTopic, topic="orders", token="1")
-        await client.call(m.ProduceBatch, topic="orders", records=[m.Record(b"k", b"v", 0)])
-        await client.call(m.SplitSegment, topic="orders", segment=0, token="2")
-        registered = await client.call(m.RegisterConsumer, **CONSUMER, subscription_type="STREAM", start=start)
-
-    assert granted == [grant.segment for grant in registered.grants]
-
-
 async def test_a_late_copy_of_an_eviction_evicts_no_later_consumer_of_the_name():
     shard = OneShard()
     evict = {"topic": "orders", "subscription": "s", "consumer": "ada", "token": "2"}
@@ -81,15 +50,6 @@ async def test_a_late_copy_of_an_eviction_evicts_no_later_consumer_of_the_name()
         described = (await client.call(m.DescribeSubscription, topic="orders", subscription="s")).subscription
 
     assert [("ada", 2)] == [(each.consumer, each.incarnation) for each in described.consumers]
-
-
-async def test_an_eviction_from_an_unknown_subscription_is_refused():
-    shard = OneShard()
-    async with shard.leader(), shard.client() as client:
-        await client.call(m.CreateTopic, topic="orders", token="1")
-        refused = await client.call(m.EvictConsumer, topic="orders", subscription="s", consumer="ada", token="2")
-
-    assert "has no subscription 's'" in refused.reason
 
 
 @pytest.mark.parametrize("successor", [None, "bob"], ids=["a new topic", "a new subscription of the name"])
@@ -130,31 +90,3 @@ async def test_a_repeated_acknowledgement_has_no_further_effect_and_needs_no_ide
 
     assert [1] == [index for index, _ in first.rejected]
     assert (first, 0) == (again, producers)
-
-
-async def test_leaving_a_subscription_that_does_not_exist_is_done() -> None:
-    """A consumer whose subscription or topic was deleted has nothing to leave."""
-    shard = OneShard()
-    async with shard.leader(), shard.client() as client:
-        without_topic = await client.call(m.LeaveConsumer, **CONSUMER)
-        await client.call(m.CreateTopic, topic="orders", token="t", segments=1)
-        without_subscription = await client.call(m.LeaveConsumer, **CONSUMER)
-
-    assert [m.Done(), m.Done()] == [without_topic, without_subscription]
-
-
-BEYOND = {**CONSUMER, "subscription_type": "CHECKPOINT", "positions": [(0, 1)]}
-
-
-async def test_a_position_beyond_the_end_is_refused_after_a_barrier_and_creates_nothing():
-    shard = OneShard()
-    async with shard.leader() as leader, shard.client() as client:
-        await client.call(m.CreateTopic, topic="orders", token="1")
-        before = leader.commit.durable
-        refused = await client.call(m.RegisterConsumer, **BEYOND)
-        listed = await client.call(m.ListSubscriptions, topic="orders")
-
-    assert "out_of_range" == refused.verdict
-    assert "segment 0 of topic 'orders' ends at 0, before position 1" in refused.reason
-    assert before + 1 == leader.commit.durable, "a deposed leader cannot create this chunk"
-    assert [] == listed.subscriptions

@@ -12,7 +12,7 @@ from controller.leadership.policy.standby import LINGER_SECONDS
 from controller.settings.load import SpreadSettings
 from headgate.model import entries as e
 from headgate.model.hashing import shard_of
-from tests.support.waiting import never, until
+from tests.support.waiting import until
 from tests.support.worlds.contenders import Cluster, Contender
 
 pytestmark = pytest.mark.looptime
@@ -90,41 +90,3 @@ async def test_a_lost_leader_finds_a_successor_with_the_state_for_each_shard(dae
     await until(lambda: all(any(shard in each.led for each in daemons.all) for shard in expected), 20)
 
     assert {shard: daemons.leader(shard).name for shard in expected} == expected
-
-
-async def test_a_daemon_without_the_state_is_ready_before_a_shard_is_transferred_to_it(daemons: Daemons) -> None:
-    await daemons.even()
-    source = daemons.leader(0)
-    target = next(each for each in daemons.all if each is not source and each.name not in daemons.keepers(0))
-
-    assert await source.spreader.transfer(0, target.name, "token") is None
-    await until(lambda: 0 in target.led)
-
-    assert target.controllers[0].leader is not None
-    assert set(target.controllers[0].leader.state.topics) == {TOPICS[0]}
-
-
-async def test_a_successor_that_was_too_slow_keeps_what_it_has_read_for_the_next_attempt(daemons: Daemons) -> None:
-    await daemons.even()
-    source = daemons.leader(0)
-    target = next(each for each in daemons.all if each is not source and each.name not in daemons.keepers(0))
-    target.store.freeze()
-    problem = await source.spreader.transfer(0, target.name, "first")
-    assert problem is not None
-    assert "was not ready to lead" in problem
-    target.store.thaw()
-
-    await until(lambda: target.name in daemons.keepers(0))
-    await never(lambda: target.name not in daemons.keepers(0), LINGER_SECONDS / 2)
-    assert await source.spreader.transfer(0, target.name, "token") is None
-
-
-async def test_a_daemon_that_has_just_started_reads_only_the_states_that_it_would_take_over(daemons: Daemons) -> None:
-    await daemons.even()
-    late = await daemons.start("e")
-
-    await until(lambda: all(each.follower.end.chunk for each in late.controllers))
-
-    kept = {shard for shard in range(SHARDS) if late.controllers[shard].follower.state.topics}
-    assert kept == {shard for shard, names in late.spreader.successors.items() if "e" in names}
-    assert len(kept) < SHARDS

@@ -76,26 +76,6 @@ async def test_it_starts_again_if_chunks_are_trimmed_meanwhile(ledger: Ledger) -
     assert await TermTail.at_end(ledger) is None
 
 
-async def test_it_keeps_the_leader_while_the_term_lasts(ledger: Ledger) -> None:
-    tail = TermTail(1, 1, "a")
-    await append(ledger, 6, 2)
-    assert 5 == await tail.read(ledger)
-    assert TermTail(6, 2, "b") == tail
-
-
-async def test_only_the_first_chunk_of_a_term_is_decoded(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    decoded: list[int] = []
-    read = ledger.read
-
-    async def noted(number: int):
-        decoded.append(number)
-        return await read(number)
-
-    monkeypatch.setattr(ledger, "read", noted)
-    await TermTail(0, 0, "").read(ledger)
-    assert [1, 4] == decoded
-
-
 async def test_a_damaged_chunk_is_noticed(ledger: Ledger) -> None:
     path = chunk_path(0, 3)
     damaged = bytearray(await ledger.store.read(path))

@@ -1,8 +1,6 @@
 """Transfers of a shard from its leader to a successor, with real controllers and fake servers."""
 
 import asyncio
-import gc
-import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
@@ -10,7 +8,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from controller.leadership.election import SeenQueue
-from controller.leadership.policy.transitions import Event, Role
+from controller.leadership.policy.transitions import Role
 from headgate.errors import StoreUnavailableError
 from headgate.model import entries as e
 from headgate.protocol import messages as m
@@ -52,29 +50,6 @@ async def test_a_transfer_makes_precisely_the_successor_the_leader_at_once() -> 
         await until(lambda: b.elections.queue(0) == SeenQueue("a", frozenset("bc"), fixed=True))
     assert await cluster.terms() == [(1, "a"), (2, "c"), (3, "a")]
     assert took < 0.2, "fifteen messages of up to 10 ms each, and some reads and writes of up to 2 ms"
-
-
-async def test_a_former_leader_and_its_state_are_freed() -> None:
-    """They refer to each other, so the garbage collector frees them. It is not needed for the producers."""
-    cluster = Cluster()
-    client = BareClient(cluster.broker)
-    async with three(cluster) as (a, b, _):
-        await client.open()
-        leader, state = weakref.ref(a.leader), weakref.ref(a.leader.state)
-        producers = weakref.ref(a.leader.state.producers)
-        gc.disable()
-        try:
-            assert await a.controller.start_transfer("b", "spread") is None
-            await until(lambda: b.leads)
-            await until(lambda: a.controller.follower.end.leader_epoch == 2)
-            assert producers() is None
-        finally:
-            gc.enable()
-        gc.collect()
-
-        assert leader() is None
-        assert state() is None
-        assert a.controller.term.ended == 1
 
 
 async def test_a_leader_serves_until_its_successor_has_read_the_ledger() -> None:
@@ -132,80 +107,6 @@ async def test_a_successor_has_ten_seconds_and_the_outcome_is_logged() -> None:
     }
 
 
-async def test_the_limit_of_a_transfer_ends_with_it() -> None:
-    async with three(Cluster()) as (a, b, c):
-        b.store.freeze()
-        first = a.controller.start_transfer("b", "spread", 3.0)
-        await asyncio.sleep(0.1)
-        b.elections.withdraw(0)
-        assert await first is not None
-
-        c.store.freeze()
-        second = a.controller.start_transfer("c", "spread", 30.0)
-        await never(second.done, 10)
-        c.store.thaw()
-        assert await second is None
-
-
-async def test_a_successor_reads_a_hundred_times_a_second_until_it_is_the_leader_and_confirms_once() -> None:
-    async with three(Cluster()) as (a, b, _):
-        confirm, confirmed = b.elections.confirm, []
-
-        def counted(shard: int) -> None:
-            confirmed.append(shard)
-            confirm(shard)
-
-        b.elections.confirm = counted  # type: ignore[method-assign]
-        a.store.latency_seconds = (0.5, 0.5)
-        a.leader.commit.barrier()
-        before = b.store.calls["read"]
-        began = asyncio.get_running_loop().time()
-        transfer = a.controller.start_transfer("b", "spread")
-        await until(lambda: not a.leads)
-        took = asyncio.get_running_loop().time() - began
-        assert 60 < (b.store.calls["read"] - before) / took < 100
-        assert await transfer is None
-        await until(lambda: b.leads)
-        before = b.store.calls["read"]
-        await asyncio.sleep(20)
-
-        assert b.store.calls["read"] - before < 25, "an idle leader looks for another term once a second"
-        assert confirmed == [0]
-
-
-async def test_a_successor_is_not_ready_before_it_reaches_the_broker() -> None:
-    """Clients would wait until it is connected. Its log says why, to which that of the leader refers."""
-    cluster = Cluster()
-    async with three(cluster) as (a, b, _):
-        cluster.broker.cut("daemon-b")
-        with capture_logs() as logs:
-            assert await a.controller.start_transfer("b", "operator", 2.0) is not None
-            await until(lambda: any(line["event"] == "transfer.not_prepared" for line in logs))
-        assert ["the broker is not connected"] == [x["reason"] for x in logs if x["event"] == "transfer.not_prepared"]
-        assert a.leads
-
-        transfer = a.controller.start_transfer("b", "operator")
-        await asyncio.sleep(2)
-        cluster.broker.heal("daemon-b")
-        assert await transfer is None
-        assert b.transport.connected
-        await until(lambda: b.leads)
-
-
-async def test_a_successor_that_was_not_ready_is_ready_for_another_attempt_for_a_minute() -> None:
-    cluster = Cluster()
-    async with three(cluster) as (a, _, c):
-        await until(lambda: not c.controller.follower.keeps_state)
-        cluster.broker.cut("daemon-c")
-        began = asyncio.get_running_loop().time()
-        assert await a.controller.start_transfer("c", "operator", 2.0) is not None
-        assert c.controller.follower.keeps_state
-        a.elections.place_next(0, "b")
-        await until(lambda: not c.controller.follower.keeps_state, 180)
-
-        assert 60.5 == pytest.approx(asyncio.get_running_loop().time() - began, abs=0.7)
-
-
 async def test_a_leader_continues_at_once_if_its_successor_leaves() -> None:
     cluster = Cluster()
     async with three(cluster) as (a, b, c):
@@ -221,18 +122,6 @@ async def test_a_leader_continues_at_once_if_its_successor_leaves() -> None:
         b.store.thaw()
         assert await a.controller.start_transfer("c", "spread") is None
         await until(lambda: c.leads)
-
-
-async def test_a_transfer_ends_with_its_term() -> None:
-    cluster = Cluster()
-    async with three(cluster) as (a, _, _):
-        cluster.zookeeper.partition("b")
-        transfer = a.controller.start_transfer("b", "spread")
-        await asyncio.sleep(0.1)
-        a.controller.post(Event.BROKER_UNREACHABLE)
-
-        assert await transfer == "the term ended: broker unreachable"
-        assert a.controller.transfer is None
 
 
 async def test_one_shard_is_transferred_to_one_daemon_at_a_time() -> None:
@@ -260,45 +149,6 @@ async def test_a_successor_that_cannot_read_the_ledger_does_not_confirm() -> Non
         [reason] = [line["reason"] for line in logs if line["event"] == "transfer.not_prepared"]
         assert "chunk" in reason
     assert await cluster.terms() == [(1, "a")]
-
-
-async def test_a_daemon_that_stops_while_it_prepares_does_not_wait_for_the_store() -> None:
-    async with three(Cluster()) as (a, b, _):
-        b.store.freeze()
-        transfer = a.controller.start_transfer("b", "spread")
-        await asyncio.sleep(0.1)
-        await asyncio.wait_for(b.stop(), 1)
-        assert await transfer is not None
-
-
-async def test_a_term_after_a_handover_ends_for_its_own_reason() -> None:
-    cluster = Cluster()
-    with capture_logs() as logs:
-        async with three(cluster) as (a, b, _):
-            assert await a.controller.start_transfer("b", "spread") is None
-            await until(lambda: b.leads)
-            assert a.controller.leader is None
-            assert await b.controller.start_transfer("a", "spread") is None
-            await until(lambda: a.leads)
-            a.controller.post(Event.BROKER_UNREACHABLE)
-            await until(lambda: not a.leads)
-            ended = {
-                reason: a.registry.get_sample_value("headgate_leader_terms_ended_total", {"reason": reason})
-                for reason in ("handover", "broker_unreachable")
-            }
-
-    assert ended == {"handover": 1, "broker_unreachable": 1}
-    ends = [(line["leader_epoch"], line["reason"]) for line in logs if line["event"] == "term.ended"]
-    assert ends[:3] == [(1, "handover"), (2, "handover"), (3, "broker_unreachable")]
-
-
-async def test_a_successor_that_is_nominated_again_prepares_once() -> None:
-    cluster = Cluster()
-    async with three(cluster) as (_, b, _):
-        for _ in range(3):
-            b.controller.post(Event.NOMINATED)
-            await asyncio.sleep(0.5)
-        assert [task.get_name() for task in asyncio.all_tasks()].count("prepare-0") == 1
 
 
 async def test_a_transfer_is_complete_once_the_successors_term_has_begun() -> None:
@@ -344,20 +194,6 @@ async def test_the_next_in_the_queue_leads_if_the_successor_cannot_begin_its_ter
     assert problem.startswith(
         "daemon 'b' was ready, got the lock of shard 0 and began no term: daemon 'c' has begun one"
     )
-
-
-async def test_a_leader_gets_its_shard_back_if_no_other_can_begin_a_term() -> None:
-    """A transfer that follows is another one."""
-    async with three(Cluster()) as (a, b, c):
-        c.elections.withdraw(0)
-        writable = b.store.create
-        writes(b, refused)
-        problem = await a.controller.start_transfer("b", "spread")
-        await until(lambda: a.leads)
-        assert problem is not None
-        assert "began no term, and has given the lock up: " in problem
-        writes(b, writable)
-        assert await a.controller.start_transfer("b", "spread") is None
 
 
 class Held:

@@ -62,21 +62,6 @@ def test_another_authority_is_refused(tmp_path: Path):
         shake_hands(other.ca_file, authority.issue("broker", hosts=HOSTS), "localhost")
 
 
-@pytest.mark.parametrize(
-    ("validity", "problem"),
-    [
-        ({"not_before": TODAY - timedelta(days=2), "not_after": TODAY - timedelta(days=1)}, "expired"),
-        ({"not_before": TODAY + timedelta(days=1)}, "not yet valid"),
-    ],
-    ids=["expired", "not yet valid"],
-)
-def test_a_certificate_is_refused_outside_its_validity(tmp_path: Path, validity: dict[str, datetime], problem: str):
-    authority = LocalCertificateAuthority(tmp_path)
-
-    with pytest.raises(ssl.SSLCertVerificationError, match=problem):
-        shake_hands(authority.ca_file, authority.issue("broker", hosts=HOSTS, **validity), "localhost")
-
-
 @pytest.mark.parametrize("usage", ["server", "client"])
 def test_a_certificate_serves_one_purpose(tmp_path: Path, usage: str):
     """A client must not be able to pose as a server, nor the other way around."""

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from controller.local.data_folder import DataFolder, NodeState, reserve_port
-from controller.local.reserved_port import LOOPBACK, ReservedPort, port_is_free
+from controller.local.reserved_port import LOOPBACK, ReservedPort
 from headgate.errors import ConfigError
 
 
@@ -34,13 +34,6 @@ def test_a_folder_in_use_is_rejected_with_the_process_id(tmp_path: Path):
         # The rejected attempt must not release the lock.
         with pytest.raises(ConfigError, match="in use"):
             DataFolder(tmp_path / "data").__enter__()
-
-
-def test_a_stopped_node_releases_its_folder(tmp_path: Path):
-    with DataFolder(tmp_path):
-        pass
-    with DataFolder(tmp_path):
-        pass
 
 
 def test_a_killed_node_releases_its_folder(tmp_path: Path):
@@ -104,18 +97,6 @@ def test_a_damaged_state_file_is_named_with_a_remedy(tmp_path: Path):
         folder.load_state()
 
 
-def test_a_large_log_is_renamed(tmp_path: Path):
-    with DataFolder(tmp_path) as folder:
-        path = folder.log_path("daemon.log")
-        path.write_text("small")
-        assert folder.log_path("daemon.log").exists()
-        with path.open("r+b") as file:
-            file.truncate(17 * 1024 * 1024)
-
-        assert not folder.log_path("daemon.log").exists()
-        assert (tmp_path / "logs" / "daemon.log.1").stat().st_size == 17 * 1024 * 1024
-
-
 def chosen(*wishes: int | None) -> int:
     with reserve_port("--mqtt-port", *wishes) as held:
         return held.number
@@ -133,15 +114,3 @@ def test_the_default_is_the_last_port_then_the_usual_one_then_any(busy_port: int
         assert chosen(None, last.number, usual.number) == last.number
         assert chosen(None, busy_port, usual.number) == usual.number
     assert chosen(None, busy_port, busy_port) not in (0, busy_port)
-
-
-def test_zero_means_any_free_port(busy_port: int):
-    with ReservedPort() as last:
-        assert chosen(0, last.number, busy_port) not in (0, last.number, busy_port)
-
-
-def test_a_chosen_port_is_reserved():
-    with reserve_port("--mqtt-port", 0, 0, 0) as held, socket.socket() as exclusive:
-        with pytest.raises(OSError, match="in use"):
-            exclusive.bind((LOOPBACK, held.number))
-        assert port_is_free(held.number)

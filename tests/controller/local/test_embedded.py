@@ -72,19 +72,6 @@ async def test_a_broker_serves_until_it_is_stopped(tmp_path: Path, kind: str) ->
 
 
 @pytest.mark.contract
-@pytest.mark.parametrize("kind", KINDS)
-async def test_a_broker_keeps_its_port_across_a_restart(tmp_path: Path, kind: str) -> None:
-    async with EmbeddedBroker(tmp_path, kind=kind) as broker:
-        before = broker.port, broker.pid
-
-        await broker.restart()
-
-        assert broker.port == before[0]
-        assert broker.pid != before[1]
-        assert await answers(broker.host, broker.port)
-
-
-@pytest.mark.contract
 async def test_zookeeper_serves_and_restarts_until_it_is_stopped(tmp_path: Path) -> None:
     async with EmbeddedZooKeeper(tmp_path / "zookeeper") as zookeeper:
         host, _, port = zookeeper.address.partition(":")
@@ -121,17 +108,6 @@ async def test_a_server_that_dies_is_restarted_and_that_is_logged(tmp_path: Path
             ("server.restarted", None),
         ]
         assert await answers(broker.host, broker.port)
-
-
-@pytest.mark.contract
-async def test_a_frozen_server_is_killed(tmp_path: Path) -> None:
-    async with EmbeddedBroker(tmp_path) as broker:
-        assert broker._server is not None
-        pid = broker.pid
-        assert pid is not None
-        object.__setattr__(broker._server.spec, "stop_seconds", 0.2)
-        broker.freeze()
-    assert not runs(pid)
 
 
 @pytest.mark.contract
@@ -189,20 +165,6 @@ async def test_a_free_port_that_another_program_took_first_is_replaced(tmp_path:
                 assert broker.port != lost.number
                 assert await answers(broker.host, broker.port)
     assert [("server.port_taken", lost.number)] == [(each["event"], each["port"]) for each in logs]
-
-
-@pytest.mark.contract
-async def test_the_port_of_a_broker_that_is_down_stays_reserved(tmp_path: Path) -> None:
-    async with EmbeddedBroker(tmp_path) as broker:
-        assert broker._server is not None
-        await broker._server.__aexit__()
-        with socket.socket() as exclusive, pytest.raises(OSError, match="in use"):
-            exclusive.bind((broker.host, broker.port))
-        await broker.restart()
-        assert await answers(broker.host, broker.port)
-    with socket.socket() as after:
-        after.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        after.bind((broker.host, broker.port))
 
 
 async def test_a_folder_that_cannot_be_created_is_named(tmp_path: Path) -> None:

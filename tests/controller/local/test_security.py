@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from controller.local.broker_access import is_password
 from controller.local.security import LocalSecurity
-from controller.settings.load import HttpSettings, LedgerSettings, Settings
+from controller.settings.load import LedgerSettings, Settings
 from headgate.settings.config import ClientConfig
 from web.tokens import read_tokens
 
@@ -66,28 +64,3 @@ def test_without_tls_there_are_users_and_no_certificates(tmp_path: Path):
     assert settings.http.certificate_file is None
     assert security.broker_tls() is security.zookeeper_tls() is None
     assert not (tmp_path / "tls").exists()
-
-
-def test_certificates_and_tokens_that_were_chosen_stay(tmp_path: Path):
-    own = HttpSettings(certificate_file="c", key_file="k", tokens_file="t")
-
-    secured = LocalSecurity(tmp_path, "local").secure(Settings(ledger=LedgerSettings(url="file:///x"), http=own))
-
-    assert secured.http == own
-
-
-@pytest.mark.parametrize(
-    ("access", "administrator"),
-    [
-        ('[[users.b]]\nrole = "observer"\n[[users.a]]\nrole = "administrator"\n', "a"),
-        (
-            '[[users.a]]\nrole = "administrator"\ntopics = ["a-*"]\n[[users.b]]\nrole = "administrator"\n',
-            "b",
-        ),
-    ],
-    ids=["the only administrator", "an administrator of all topics"],
-)
-def test_clients_are_by_default_a_user_who_may_do_everything(tmp_path: Path, access: str, administrator: str):
-    security = LocalSecurity(tmp_path, "local", access=access)
-
-    assert administrator == security.client_config(PLAIN).username

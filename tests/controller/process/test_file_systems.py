@@ -11,26 +11,10 @@ import pytest
 import structlog
 from prometheus_client import CollectorRegistry
 
-from controller.process.file_systems import FileSystemWatch, measured_folders
-from controller.settings.load import LedgerSettings, Settings
-from controller.settings.sections import DrainSettings
+from controller.process.file_systems import FileSystemWatch
 from metrics.instruments import Instruments
 
 Usage = namedtuple("Usage", "total used free")  # noqa: PYI024 - as shutil's
-
-
-@pytest.mark.parametrize(
-    ("url", "spawn", "expected"),
-    [
-        ("file:///var/my%20ledger", True, {"ledger": Path("/var/my ledger"), "drain": Path("/spark")}),
-        ("s3://bucket/ledger", True, {"drain": Path("/spark")}),
-        ("s3://bucket/ledger", False, {}),
-    ],
-    ids=["folder", "bucket", "Spark is elsewhere"],
-)
-def test_folders_on_this_machine_are_measured(url: str, spawn: bool, expected: dict[str, Path]) -> None:
-    drain = DrainSettings(folder="/spark", spawn=spawn)
-    assert expected == measured_folders(Settings(ledger=LedgerSettings(url=url), drain=drain))
 
 
 async def observed(folder: Path, count: int, monkeypatch: pytest.MonkeyPatch, usage) -> CollectorRegistry:

@@ -74,15 +74,6 @@ def test_an_abstract_socket_address_is_supported():
         assert received(listening) == ["READY=1\nSTATUS=here"]
 
 
-def test_without_systemd_every_call_does_nothing(monkeypatch):
-    """It does not even open a socket."""
-    monkeypatch.setattr(socket, "socket", None)
-    notifier = SystemdNotifier({})
-    notifier.ready("x")
-    notifier.watchdog()
-    notifier.stopping()
-
-
 def test_a_message_that_cannot_be_sent_is_dropped(tmp_path, manager, notifier):
     """The socket is missing, or its buffer is full. The caller never waits."""
     SystemdNotifier({"NOTIFY_SOCKET": str(tmp_path / "missing")}).ready("x")

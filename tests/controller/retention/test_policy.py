@@ -127,10 +127,6 @@ def test_without_subscriptions_only_the_retention_time_counts() -> None:
     assert pruning(SPLIT, max_age_ms=-1, now_ms=10**15).segments == (), "unlimited"
 
 
-def test_active_segments_are_not_pruned() -> None:
-    assert pruning(Layout.initial(4, 0), now_ms=10**15) == PruneDecision((), {}, ())
-
-
 @pytest.mark.parametrize("kind", ["STREAM", "QUEUE", None])
 def test_a_segment_is_retained_until_it_is_fully_acknowledged(kind: Any) -> None:
     retained = pruning(SPLIT, subscription(kind, positions={0: 9}), now_ms=10**12).retained
@@ -151,11 +147,6 @@ def test_every_subscription_can_retain_a_segment() -> None:
     assert "'b'" in pruning(SPLIT, read, unread).retained[0]
     reason = pruning(SPLIT, unread, subscription(name="a")).retained[0]
     assert "'a'" in reason, "the first by name, whatever the order"
-
-
-@pytest.mark.parametrize("kind", ["STREAM", "QUEUE"])
-def test_a_position_at_the_sealed_end_counts_as_drained(kind: Any) -> None:
-    assert pruning(SPLIT, subscription(kind, positions={0: 10})).segments == (0,)
 
 
 def test_a_position_of_a_subscription_of_unknown_type_does_not_count() -> None:

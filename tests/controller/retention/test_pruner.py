@@ -16,7 +16,6 @@ from controller.settings.load import RetentionSettings
 from headgate.errors import StoreUnavailableError
 from headgate.ledger.compacted import CompactedObject, Manifest, create_manifest
 from headgate.protocol import messages as m
-from shard.requests.handlers import Decision
 from shard.steps import complete
 from shard.subscriptions.refusal import Refusal
 from tests.support.worlds.one_shard import BareClient, OneShard
@@ -107,13 +106,6 @@ async def test_nothing_is_pruned_or_deleted_because_the_clock_jumps() -> None:
         assert set(leader.state.tombstones) == {(1, 0)}
 
 
-async def test_a_topic_policy_can_disable_pruning() -> None:
-    shard = OneShard(retention=SOON)
-    async with _split_topic(shard, max_age_ms=-1) as (leader, _):
-        await asyncio.sleep(200)
-        assert _segments(leader) == [0, 1, 2]
-
-
 async def test_a_pruned_segment_has_a_tombstone_until_its_data_is_deleted() -> None:
     shard = OneShard(retention=SOON)
     sample = shard.registry.get_sample_value
@@ -159,36 +151,6 @@ async def test_a_failed_deletion_is_retried_with_backoff() -> None:
     assert max(pauses) < 310
     assert shard.registry.get_sample_value("headgate_segment_deletions_failed_total") == 5
     assert [line["event"] for line in logged if line["event"].startswith("data.")][-1] == "data.deleted"
-
-
-async def test_the_next_leader_finishes_a_deletion() -> None:
-    """The tombstone is in the ledger. A deletion that was not recorded is repeated."""
-    shard = OneShard(retention=SOON)
-    async with _split_topic(shard) as (leader, _):
-        leader.pruner._delete_data = _hanging
-        await _write_compacted(shard, 1, 0)
-        await asyncio.sleep(300)
-        assert set(leader.state.tombstones) == {(1, 0)}
-    async with shard.leader("b") as leader:
-        await asyncio.sleep(40)
-        assert leader.state.tombstones == {}
-    assert _compacted_names(shard) == []
-
-
-async def _hanging(shard: int, topic_id: int, segments: Collection[int]) -> int:
-    await asyncio.Event().wait()
-    raise AssertionError
-
-
-async def test_a_deleted_topic_leaves_tombstones() -> None:
-    shard = OneShard(retention=SOON)
-    async with _split_topic(shard) as (leader, client):
-        await _write_compacted(shard, 1, 0, 1, 2)
-        await client.call(m.DeleteTopic, topic="orders", token="9")
-        assert set(leader.state.tombstones) == {(1, 0), (1, 1), (1, 2)}
-        await asyncio.sleep(60)
-        assert leader.state.tombstones == {}
-    assert _compacted_names(shard) == []
 
 
 async def test_data_is_deleted_only_after_the_pruning_is_durable() -> None:
@@ -285,43 +247,6 @@ async def test_an_active_segment_is_rolled_and_what_no_subscription_holds_is_pru
         assert [(1, 0)] == [(each.segment, each.first_offset) for each in reply.placements]
         assert 3 == answer.subscription.dropped_records
         assert 3 == shard.registry.get_sample_value("headgate_retention_dropped_records_total")
-
-
-async def test_an_external_topic_is_pruned_without_tombstones() -> None:
-    shard = OneShard(retention=SOON)
-    segments = [
-        m.SegmentImport(segment="a", hashes=("0", "15"), end_offset=0, sealed=True),
-        m.SegmentImport(segment="b", hashes=("0", "15"), parents=["a"]),
-    ]
-    async with shard.leader() as leader, shard.client() as client:
-        answer = await client.call(m.ImportTopic, topic="external", token="1", hash_bits=4, segments=segments)
-        assert isinstance(answer, m.TopicImportReply), answer
-        await asyncio.sleep(80)
-        topic = leader.state.topics["external"]
-        assert len(topic.layout.segments) == 1
-        assert topic.external.pruned == {"a"}
-        assert leader.state.tombstones == {}
-
-
-async def test_what_is_pruned_is_applied_in_a_step_of_its_own() -> None:
-    """So that a prune of thousands of segments does not share a turn with its decision."""
-    async with _split_topic(OneShard()) as (leader, client):
-        await client.call(m.SplitSegment, topic="orders", segment=1, token="4")
-        steps = leader.pruner.prune_topic(m.PruneTopic(topic="orders", token="5"))
-
-        assert [5, 2, 2] == list(steps), "the cost to look at all segments, to decide about the sealed ones, to prune"
-
-
-async def test_a_prune_is_for_the_state_after_its_last_step() -> None:
-    shard = OneShard()
-    async with _split_topic(shard) as (leader, client):
-        steps = leader.pruner.prune_topic(m.PruneTopic(topic="orders", token="4"))
-        next(steps)
-        await client.call(m.RegisterConsumer, **CONSUMER, subscription_type="STREAM", start="earliest")
-        decided = complete(steps)
-
-    assert isinstance(decided, Decision)
-    assert decided.entries == ()
 
 
 async def test_a_prune_of_a_topic_that_is_deleted_meanwhile_is_refused() -> None:

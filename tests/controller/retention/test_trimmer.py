@@ -7,9 +7,7 @@ import asyncio
 import pytest
 
 from controller.chunk_writer.group_commit import GroupCommit, TermEndedError
-from controller.leadership.policy.transitions import Event
-from controller.retention.trimmer import LISTING_INTERVAL_SECONDS, Trimmer
-from controller.snapshots.job import take_snapshot
+from controller.retention.trimmer import Trimmer
 from controller.snapshots.restore import catch_up
 from headgate.ledger.compacted import CompactedObject, Manifest, create_manifest
 from headgate.ledger.paths import snapshot_path
@@ -158,22 +156,6 @@ async def test_a_damaged_manifest_prevents_trimming() -> None:
     assert (12, 2) == (len(await kept.ledger.numbers()), len(leader.observer.of(events.TrimFailed)))
 
 
-@pytest.mark.looptime
-async def test_chunks_are_listed_once_an_hour_and_meanwhile_counted_and_deleted_by_number() -> None:
-    kept, leader = await compacted_ledger()
-    await leader.trim_once()
-    kept.lose(6)  # The first chunk of a term: a listing would show that there is one fewer.
-    await leader.trim_once()
-    counted = [event.count for event in leader.observer.of(events.ObjectsCounted) if event.kind == "chunk"]
-    assert {7} == set(counted[1:])
-    await asyncio.sleep(LISTING_INTERVAL_SECONDS)
-    kept.lose(10)
-
-    with pytest.raises(TermEndedError, match="chunk 10 is missing; the ledger has a gap") as ended:
-        await leader.trimmer.trim_once()
-    assert Event.LEDGER_UNREADABLE is ended.value.event
-
-
 @pytest.mark.parametrize("deletes", [True, False])
 async def test_a_term_ends_in_its_first_round_if_an_old_chunk_is_missing(deletes: bool) -> None:
     kept, leader = await compacted_ledger()
@@ -182,32 +164,3 @@ async def test_a_term_ends_in_its_first_round_if_an_old_chunk_is_missing(deletes
 
     with pytest.raises(TermEndedError, match="chunk 5 is missing"):
         await trimmer.trim_once()
-
-
-async def test_without_a_delay_nothing_is_deleted_and_everything_is_counted() -> None:
-    kept, leader = await compacted_ledger()
-    trimmer = leader.new_trimmer(delay_seconds=None)
-    await trimmer.trim_once()
-    await trimmer.trim_once()
-
-    assert list(range(1, 13)) == await kept.ledger.numbers()
-    assert [events.ObjectsCounted(shard=0, kind="chunk", count=12)] * 2 == leader.observer.of(events.ObjectsCounted)
-
-
-async def test_a_listing_that_fails_is_repeated_in_the_next_round() -> None:
-    kept, leader = await compacted_ledger()
-    trimmer = leader.new_trimmer(delay_seconds=None)
-    kept.store.fail_next("unavailable", "names")
-    await trimmer.trim_once()
-    assert 1 == len(leader.observer.of(events.TrimFailed))
-    kept.lose(5)
-
-    with pytest.raises(TermEndedError, match="chunk 5 is missing"):
-        await trimmer.trim_once()
-
-
-async def test_a_trimmed_ledger_can_be_snapshotted() -> None:
-    kept, leader = await compacted_ledger()
-    await leader.trim_once()
-
-    assert 13 == await take_snapshot(kept.ledger, least_chunks=1, now_ms=0)

@@ -112,24 +112,6 @@ async def test_splits_and_merges_of_commands_are_counted_once_done() -> None:
     assert sample("headgate_layout_changes_total", {"kind": "merge", "reason": "command"}) == 1
 
 
-async def test_scaling_is_off_by_default_and_a_topic_policy_enables_it() -> None:
-    async with scaled(split=False, merge=False) as (_, leader, client):
-        await produce(client, 40, 50)
-        assert active(leader) == 1
-
-        await client.call(m.SetTopicPolicy, topic="orders", token="2", auto_split=True)
-        await produce(client, 10, 50)
-        assert active(leader) == 2, "earlier measurements count"
-
-
-async def test_new_settings_apply_from_the_next_evaluation() -> None:
-    async with scaled(split=False) as (_, leader, client):
-        await produce(client, 40, 50)
-        leader.autoscaler.settings = QUICK
-        await produce(client, 6, 50)
-        assert active(leader) == 2
-
-
 async def test_a_new_leader_restores_rates_and_cool_downs() -> None:
     """It decides after one window, from the rates in the ledger, and merges no segment that was busy before."""
     async with scaled() as (shard, leader, client):
@@ -159,38 +141,6 @@ async def test_a_segment_splits_for_a_consumer_without_one() -> None:
         }
 
 
-async def test_disconnected_consumers_are_not_counted() -> None:
-    """They keep their segments for the grace period, but do not cause a split."""
-    async with scaled(split_records_per_second=100) as (_, leader, client):
-        await register(client)
-        await produce(client, 40, 50)
-        assert len(leader.state.topics["orders"].subscriptions["s"].consumers) == 2
-        assert active(leader) == 1
-
-
-async def test_a_segment_with_one_hot_key_is_not_split_and_logged_once() -> None:
-    with structlog.testing.capture_logs() as logged:
-        async with scaled() as (shard, leader, client):
-            await produce(client, 90, 50, keys=1)
-            assert active(leader) == 1
-
-    (suppressed,) = [line for line in logged if line["event"] == "segment.split_suppressed"]
-    assert suppressed["limit"] == "hot_key"
-    assert shard.registry.get_sample_value("headgate_splits_suppressed_total", {"limit": "hot_key"}) == 1
-
-
-async def test_a_full_layout_is_logged_once() -> None:
-    with structlog.testing.capture_logs() as logged:
-        async with scaled() as (_, leader, client):
-            leader.autoscaler._max_layout_segments = 2
-            await produce(client, 40, 50)
-            assert len(leader.state.topics["orders"].layout.segments) == 1
-
-    (suppressed,) = [line for line in logged if line["event"] == "segment.split_suppressed"]
-    assert suppressed["limit"] == "layout_full"
-    assert "the limit is 2" in suppressed["detail"]
-
-
 async def test_a_split_beyond_the_quota_of_the_topics_owner_is_logged_once() -> None:
     with structlog.testing.capture_logs() as logged:
         async with scaled() as (shard, leader, client):
@@ -202,19 +152,3 @@ async def test_a_split_beyond_the_quota_of_the_topics_owner_is_logged_once() -> 
     (suppressed,) = [line for line in logged if line["event"] == "segment.split_suppressed"]
     assert suppressed["limit"] == "quota"
     assert "its quota segments is 2" in suppressed["detail"]
-
-
-async def test_an_external_topic_is_not_scaled() -> None:
-    """No records of it are measured, so its segments look quiet."""
-    segments = [
-        m.SegmentImport(segment=name, hashes=hashes) for name, hashes in (("a", ("0", "7")), ("b", ("8", "15")))
-    ]
-    async with scaled() as (shard, leader, client):
-        await client.call(m.ImportTopic, topic="external", token="2", hash_bits=4, segments=segments)
-        await client.call(m.CreateTopic, topic="stored", token="3", segments=2)
-        for topic in ("stored", "external"):
-            await client.call(m.SetTopicPolicy, topic=topic, token=topic, min_segments=1)
-        await asyncio.sleep(120)
-        assert active(leader, "stored") == 1
-        assert active(leader, "external") == 2
-    assert shard.registry.get_sample_value("headgate_splits_suppressed_total", {"limit": "layout_full"}) == 0

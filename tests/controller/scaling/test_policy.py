@@ -114,17 +114,6 @@ def test_the_busiest_segment_splits_for_consumers_without_one(consumers: int, bu
     assert (found and (found.segment, found.why)) == (why and (1, why))
 
 
-def test_only_the_busiest_segment_splits_for_consumers() -> None:
-    only = but(merge=False)
-
-    assert change(TWO, load(200), load(300), consumers=3, settings=only).segment == 1
-    assert change(TWO, load(200), load(300, hottest_hash_fraction=1.0), consumers=3, settings=only) is None
-
-
-def test_splitting_for_consumers_can_be_disabled() -> None:
-    assert change(TWO, HALF, HALF, consumers=9, settings=but(split_for_consumers=False)) is None
-
-
 # Time
 
 
@@ -180,13 +169,6 @@ def test_a_segment_splits_if_the_load_beside_its_hot_key_is_worth_it() -> None:
     assert change(TWO, load(2000, hottest_hash_fraction=0.75), HALF).segment == 0, "half of the threshold is enough"
 
 
-def test_a_suppressed_split_does_not_prevent_the_next_one() -> None:
-    plan = decide(topic(TWO, load(5000, hottest_hash_fraction=1.0), BUSY), ON, LATER)
-
-    assert plan.change.segment == 1
-    assert [suppressed.segment for suppressed in plan.suppressed] == [0]
-
-
 def test_each_suppressed_segment_is_reported_once() -> None:
     """Both are above two thresholds."""
     hot = load(5000, 500_000, hottest_hash_fraction=1.0)
@@ -233,11 +215,6 @@ def test_nothing_changes_behind_too_many_undrained_generations() -> None:
     assert _limit(decide(topic(TWO, deep, HALF), ON, LATER)) == "undrained_ancestors"
     assert change(TWO, fine, HALF).segment == 0
     assert change(FOUR, *[load(undrained_generations=8)] * 4) is None
-
-
-def test_a_segment_with_undrained_ancestors_splits() -> None:
-    """As many consumers can read a backlog as it has segments."""
-    assert change(TWO.split(0, 10, 0), HALF, load(2000, undrained_generations=1), HALF).segment == 2
 
 
 def _used(layout: Layout, *, drained: set[int], consumers: int = 1, kind: Any = "STREAM") -> Subscription:
@@ -399,12 +376,3 @@ def assert_converges(
     turns = sum(one != other for one, other in pairwise(steps))
     assert turns <= 1, f"splits and merges alternate: {sizes}"
     assert all(count <= max(16, segments) for count in sizes)
-
-
-def test_a_busy_topic_doubles_with_each_window() -> None:
-    """From one segment to sixteen in about five minutes. One split per minute would take fifteen."""
-    layouts = _simulate(15_000, segments=1, consumers=0, settings=ON, at_ms=0)
-    last = layouts[-1]
-
-    assert len(last.active()) == 16
-    assert max(segment.created_at_ms for segment in last.active()) <= 6 * 60_000

@@ -126,22 +126,6 @@ def test_invalid_toml_is_reported_with_its_line():
     assert "line 2" in error_of("[cluster]\nname = \n")
 
 
-@pytest.mark.parametrize(
-    "url", ["file:///a", "s3://bucket", "s3://bucket/prefix", "gs://bucket/a/b", "az://container", "file:///a%20b"]
-)
-def test_valid_ledger_urls(url: str):
-    assert parse_settings(f'[ledger]\nurl = "{url}"\n', "t").ledger.url == url
-
-
-@pytest.mark.parametrize("hosts", ["zk1:2181", "zk1:2181,zk2:2181/headgate", "[::1]:2181"])
-def test_valid_zookeeper_hosts(hosts: str):
-    assert parse_settings(LEDGER + f'[zookeeper]\nhosts = "{hosts}"\n', "t").zookeeper.hosts == hosts
-
-
-def test_three_heartbeats_may_fill_the_grace_period():
-    assert parse_settings(LEDGER + "[subscriptions]\ngrace_seconds = 15\n", "t").subscriptions.grace_seconds == 15
-
-
 def test_a_missing_file_is_a_clear_error(tmp_path: Path):
     with pytest.raises(ConfigError, match=r"nowhere\.toml: cannot read the settings: No such file.*--config"):
         load_settings(tmp_path / "nowhere.toml")
@@ -152,15 +136,6 @@ def test_a_binary_file_is_a_clear_error(tmp_path: Path):
 
     with pytest.raises(ConfigError, match="not UTF-8"):
         load_settings(tmp_path / "x.toml")
-
-
-def test_the_default_name_applies_only_to_an_unnamed_instance(tmp_path: Path):
-    path = tmp_path / "x.toml"
-    path.write_text(LEDGER)
-    assert load_settings(path, default_instance="host-7").instance.name == "host-7"
-
-    path.write_text(LEDGER + '[instance]\nname = "mine"\n')
-    assert load_settings(path, default_instance="host-7").instance.name == "mine"
 
 
 def test_relative_paths_are_relative_to_the_settings_file(tmp_path: Path):
@@ -214,11 +189,6 @@ def test_an_unusable_password_file_is_named(tmp_path: Path, content: bytes | Non
 
     with pytest.raises(ConfigError, match=rf"\$\.broker\.password_file: .*{message}"):
         load_settings(path).broker.password()
-
-
-def test_no_password_is_set_by_default():
-    settings = parse_settings(LEDGER, "t")
-    assert (settings.broker.password(), settings.zookeeper.password()) == (None, None)
 
 
 def test_files_of_zookeeper_are_credentials_or_beside_the_settings(tmp_path: Path):

@@ -1,6 +1,5 @@
 """Which changed settings apply at once, and which need a restart."""
 
-import msgspec
 import pytest
 
 from controller.settings.load import (
@@ -14,12 +13,6 @@ from controller.settings.load import (
 from controller.settings.reload import AT_RUN_TIME, reloaded
 
 RUNNING = Settings(ledger=LedgerSettings(url="file:///ledger"))
-
-
-def test_equal_settings_need_nothing() -> None:
-    outcome = reloaded(RUNNING, msgspec.structs.replace(RUNNING))
-
-    assert (RUNNING, (), ()) == (outcome.settings, outcome.applied, outcome.needs_restart)
 
 
 def test_pipelining_devices_and_log_level_apply_at_once() -> None:

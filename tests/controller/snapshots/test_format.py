@@ -25,13 +25,6 @@ from tests.support.samples.histories import History
 from tests.support.whole_state import decode_snapshot, everything
 
 
-def folded(history: History, state: ShardState) -> ShardState:
-    """Fold the rest of ``history`` into ``state``."""
-    for number, entries in enumerate(history.chunks[state.chunk :], start=state.chunk + 1):
-        state.apply_all(entries, chunk=number, at_ms=history.at_ms(number))
-    return state
-
-
 def random_history(seed: int, chunks: int = 60) -> History:
     history = History(seed)
     history.grow(chunks)
@@ -164,17 +157,6 @@ def test_a_snapshot_without_a_field_of_this_version_is_accepted() -> None:
     file["header"]["fields"].remove("Topic.policy")
 
     assert chunk == decode_snapshot(seal(msgspec.msgpack.encode(file)), shard=0, chunk=chunk).chunk
-
-
-def test_many_producers_are_decoded_in_several_steps() -> None:
-    """The daemon serves other shards between two steps."""
-    state = ShardState(0)
-    state.begin_chunk(1, 0)
-    for number in range(snapshots.PRODUCERS_PER_BLOCK * 3):
-        state.producers.restore(ProducerState(number, 0, None, "token"))
-    costs = list(decode_steps(encode_snapshot(state, written_at_ms=0), shard=0, chunk=1))
-
-    assert len(costs) == 1 + 3
 
 
 def test_a_step_that_decodes_many_batches_costs_more_than_a_turn_has() -> None:

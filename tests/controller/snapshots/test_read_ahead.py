@@ -8,7 +8,7 @@ from contextlib import aclosing
 import pytest
 
 from controller.snapshots.read_ahead import MAX_READS, read_in_order, reads_under_way
-from headgate.errors import LedgerError, StoreUnavailableError
+from headgate.errors import LedgerError
 from headgate.ledger.paths import chunk_folder, chunk_name
 from tests.support.fakes.memory_ledger import LedgerInMemory
 
@@ -30,15 +30,6 @@ async def numbers(ledger: LedgerInMemory, first: int = 1, found: list[int] | Non
 def test_more_reads_are_under_way_the_more_chunks_were_found(found: int, reads: int) -> None:
     """Rule 1."""
     assert reads_under_way(found) == reads
-
-
-@pytest.mark.parametrize(("chunks", "wasted"), [(0, 1), (1, 1), (7, 1), (20, 2)])
-async def test_few_chunks_cost_few_requests(chunks: int, wasted: int) -> None:
-    ledger = LedgerInMemory(chunks)
-    ledger.store.latency_seconds = (DELAY_SECONDS, DELAY_SECONDS)
-
-    assert await numbers(ledger) == list(range(1, chunks + 1))
-    assert ledger.store.calls["read"] == chunks + wasted
 
 
 async def test_many_chunks_of_a_slow_store_are_read_together_and_returned_in_order() -> None:
@@ -67,28 +58,6 @@ async def test_a_damaged_chunk_is_reported_in_its_turn() -> None:
         await numbers(ledger, found=found)
 
     assert found == list(range(1, 61))
-
-
-async def test_damage_behind_the_end_does_not_matter(caplog: pytest.LogCaptureFixture) -> None:
-    """Nor is the error of a read that was dropped reported as forgotten."""
-    ledger = LedgerInMemory(100)
-    ledger.lose(61)
-    ledger.store.objects[f"{chunk_folder(0)}/{chunk_name(62)}"] = b"damaged"
-
-    assert await numbers(ledger) == list(range(1, 61))
-    assert not caplog.records
-
-
-async def test_an_outage_is_reported() -> None:
-    ledger = LedgerInMemory(100)
-    ledger.store.latency_seconds = (DELAY_SECONDS, DELAY_SECONDS)
-    asyncio.get_running_loop().call_later(10 * DELAY_SECONDS, ledger.store.outage)
-    found: list[int] = []
-    with pytest.raises(StoreUnavailableError):
-        await numbers(ledger, found=found)
-
-    assert found == list(range(1, len(found) + 1))
-    assert 8 < len(found) < 100
 
 
 async def test_who_stops_early_leaves_no_reads_behind() -> None:

@@ -5,14 +5,12 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from controller.snapshots.format import encode_snapshot
 from controller.snapshots.job import RETAINED_SNAPSHOTS, take_snapshot
 from controller.snapshots.restore import catch_up, load_newest_snapshot
 from headgate.errors import LedgerError, LedgerFormatError, StoreUnavailableError
-from headgate.ledger.ledger import NAMES_PER_TURN, Ledger, run_start
+from headgate.ledger.ledger import Ledger
 from headgate.ledger.paths import chunk_folder, chunk_name, snapshot_path
 from headgate.model import entries as e
 from shard.state.shard_state import ShardState
@@ -108,18 +106,6 @@ async def test_a_trimmed_ledger_restores_the_same_state() -> None:
     assert (2, 8) == (read, state.trimmed_below)
     assert [1, 6, 8, 9, 10, 11] == await ledger.ledger.numbers()
     assert 11 == await ledger.ledger.newest()
-
-
-async def test_a_restore_succeeds_after_an_interrupted_trim() -> None:
-    """The entry is written first, and the next leader deletes the rest."""
-    ledger = LedgerInMemory(9)
-    await ledger.snapshot()
-    ledger.grow(e.LedgerTrimmed(below=8))
-    ledger.lose(2)
-    ledger.lose(3)
-    state, _ = await ledger.restored()
-
-    assert everything(ledger.state) == everything(state)
 
 
 @pytest.mark.parametrize("lost", [8, 10], ids=["below the snapshot", "above it"])
@@ -233,27 +219,6 @@ async def test_a_new_leader_finds_a_gap_behind_its_state(lost: int) -> None:
         await catch_up(ledger.ledger, state, ledger.on_unusable, complete_now, urgent=True)
 
 
-async def test_a_long_listing_is_read_in_turns() -> None:
-    count = 2 * NAMES_PER_TURN + 1
-    names = {f"{chunk_folder(0)}/{chunk_name(number)}": b"" for number in range(1, count + 1)}
-    listing = asyncio.create_task(Ledger(FakeStore(objects=names), 0).numbers())
-    turns = 0
-    while not listing.done():
-        await asyncio.sleep(0)
-        turns += 1
-
-    assert list(range(1, count + 1)) == listing.result()
-    assert turns > 3
-
-
-@given(st.sets(st.integers(1, 60), min_size=1))
-def test_a_run_without_gaps_ends_a_listing(numbers: set[int]) -> None:
-    start = run_start(sorted(numbers))
-
-    assert numbers.issuperset(range(start, max(numbers) + 1))
-    assert start - 1 not in numbers
-
-
 async def test_a_snapshot_is_written_when_it_is_due_and_old_ones_are_deleted() -> None:
     ledger = LedgerInMemory(3)
     assert await take_snapshot(ledger.ledger, least_chunks=4, now_ms=0) is None
@@ -276,16 +241,6 @@ async def test_no_snapshot_is_written_before_its_chunks_are_durable() -> None:
     assert [] == await ledger.ledger.snapshots()
 
 
-async def test_a_job_whose_snapshot_is_not_due_reads_no_chunk() -> None:
-    ledger = LedgerInMemory(3)
-    await ledger.snapshot()
-    ledger.grow()
-    reads = ledger.store.calls["read"]
-    assert await take_snapshot(ledger.ledger, least_chunks=2, now_ms=0) is None
-
-    assert reads == ledger.store.calls["read"]
-
-
 async def test_a_job_reports_a_ledger_that_has_lost_its_end() -> None:
     ledger = LedgerInMemory(3)
     await ledger.snapshot()
@@ -294,22 +249,6 @@ async def test_a_job_reports_a_ledger_that_has_lost_its_end() -> None:
 
     with pytest.raises(LedgerError, match="the ledger has lost its end"):
         await take_snapshot(ledger.ledger, least_chunks=2, now_ms=0)
-
-
-async def test_two_jobs_may_write_the_same_snapshot_at_once() -> None:
-    ledger = LedgerInMemory(3)
-    path = snapshot_path(0, await ledger.snapshot())
-    first = ledger.store.objects[path]
-    before = await ledger.ledger.snapshots()
-
-    class StaleListing(FakeStore):
-        async def names(self, prefix: str, after: str = "") -> list[str]:
-            found = await super().names(prefix, after)
-            return [] if prefix.startswith("snapshots") and not self.calls["create"] else found
-
-    late = Ledger(StaleListing(objects=ledger.store.objects), 0)
-    assert 3 == await take_snapshot(late, least_chunks=1, now_ms=99)
-    assert (before, first) == (await ledger.ledger.snapshots(), ledger.store.objects[path])
 
 
 async def test_the_newest_number_requires_a_ledger_without_gaps() -> None:

@@ -10,17 +10,13 @@ import psutil
 import pytest
 
 from controller.snapshots.job import main
-from controller.snapshots.restore import apply_new_chunks
 from controller.snapshots.scheduler import SnapshotScheduler, due_shards
 from headgate.ledger.ledger import Ledger
-from headgate.ledger.paths import snapshot_path
 from headgate.storage.object_store import LocalStore
 from metrics import events
-from shard.state.shard_state import ShardState
 from tests.support.fakes.recording_observer import RecordingObserver
 from tests.support.samples.ledgers import RandomLedger
 from tests.support.waiting import until
-from tests.support.whole_state import decode_snapshot, everything
 
 
 def test_a_shard_is_due_when_its_head_is_far_enough_after_its_snapshot() -> None:
@@ -66,43 +62,12 @@ def scheduler(
     )
 
 
-async def test_the_job_writes_the_state_of_the_ledger(tmp_path: Path) -> None:
-    ledger = RandomLedger(tmp_path, 3)
-    ledger.grow(40)
-    store, reports = LocalStore(tmp_path), Reports()
-    running = asyncio.create_task(scheduler(store, reports, {0: 41}, ledger_url=ledger.url, chunks=20).run())
-    await until(lambda: reports.snapshots == {0: 41})
-    running.cancel()
-
-    restored = decode_snapshot(await store.read(snapshot_path(0, 41)), shard=0, chunk=41)
-    folded = ShardState(0)
-    assert 41 == await apply_new_chunks(Ledger(store, 0), folded)
-    assert everything(folded) == everything(restored)
-
-
 async def test_a_job_that_fails_or_cannot_be_started_is_reported_and_repeated(tmp_path: Path) -> None:
     for command in ([sys.executable, "-c", "raise SystemExit('error: no')"], [str(tmp_path / "missing")]):
         reports = Reports()
         running = asyncio.create_task(scheduler(LocalStore(tmp_path), reports, {0: 1}, command=command).run())
         await until(lambda reports=reports: reports.failures >= 2)
         running.cancel()
-
-
-async def test_the_age_of_an_overdue_snapshot_is_reported_until_it_exists(tmp_path: Path) -> None:
-    store, reports, heads = LocalStore(tmp_path), Reports(), {0: 7}
-    command = [sys.executable, "-c", "raise SystemExit('error: no')"]
-    running = asyncio.create_task(scheduler(store, reports, heads, chunks=5, command=command).run())
-    await until(lambda: reports.failures >= 2, 30)
-    assert reports.overdue[0] == 0 < reports.overdue[1]
-    assert reports.overdue == sorted(reports.overdue)
-
-    await store.create(snapshot_path(0, 6), b"by another daemon")
-    await until(lambda: reports.overdue[-1] == 0, 30)
-    heads[0] = 20
-    await until(lambda: reports.overdue[-1] > 0, 30)
-    del heads[0]  # another daemon leads
-    await until(lambda: reports.overdue[-1] == 0, 30)
-    running.cancel()
 
 
 async def test_a_job_that_hangs_is_killed(tmp_path: Path) -> None:

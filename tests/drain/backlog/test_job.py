@@ -18,18 +18,14 @@ from drain.backlog.counting import JvmGoneError, RunError
 from drain.backlog.job import BacklogJob, count_on, main
 from drain.backlog.merge import StateRow, outstanding
 from drain.backlog.results import (
-    RETAINED_RESULTS,
     Result,
     encode_result,
-    newest_result,
-    publish_result,
     result_folder,
     result_path,
 )
-from drain.spark import fact_source
 from drain.spark.chunks import LedgerChunks
 from drain.spark.schemas import STATE
-from headgate.errors import ConfigError, HeadgateError, StoreUnavailableError
+from headgate.errors import HeadgateError, StoreUnavailableError
 from tests.support.samples.damaged_files import corrupt, truncate
 from tests.support.samples.ledgers import WrittenLedger
 from tests.support.samples.object_formats import sealed
@@ -121,33 +117,12 @@ async def test_a_long_ledger_is_counted_in_several_jobs(spark, ledger):
     assert [len(paths) for paths in counter.read] == [2, 2, 1]
 
 
-async def test_several_shards_are_one_spark_job(spark, ledger):
-    """Equal ids in different shards are different objects."""
-    other = WrittenLedger(ledger.root, shard=12)
-    other.subscribe(other.topic(), "STREAM")
-    other.store(1, 0, 5)
-    other.commit()
-    job, counter = job_of(spark, ledger)
-    outcome = await job.run([0, 12])
-
-    assert (left(outcome), left(outcome, 12), len(counter.read)) == ([3], [5], 1)
-    assert {shard: result.watermark for shard, result in outcome.results.items()} == {0: 2, 12: 1}
-
-
 async def test_of_two_concurrent_runs_one_publishes_and_both_agree(spark, ledger):
     (first, _), (second, _) = job_of(spark, ledger), job_of(spark, ledger)
     outcomes = await asyncio.gather(first.run([0]), second.run([0]))
 
     assert outcomes[0].results == outcomes[1].results
     assert published(ledger) == ["000000000002.parquet"]
-
-
-async def test_equal_results_are_equal_bytes(spark, ledger):
-    first = (await job_of(spark, ledger)[0].run([0])).results[0]
-    full = (await job_of(spark, ledger)[0].run([0], full=True)).results[0]
-
-    assert encode_result(first) == encode_result(full)
-    assert encode_result(first) == (ledger.root / result_path(0, 2)).read_bytes()
 
 
 async def test_a_run_that_is_killed_before_publishing_leaves_nothing(spark, ledger, monkeypatch):
@@ -290,15 +265,6 @@ async def test_a_failed_job_is_retried_for_each_shard(ledger):
     assert outcome.failures == {0: "no", 1: "no"}
 
 
-async def test_only_the_last_results_are_kept(ledger):
-    store = LedgerChunks(ledger.url).store
-    for watermark in range(1, 7):
-        await publish_result(store, Result(0, watermark, (StateRow(1, None, 0),)))
-
-    assert len(published(ledger)) == RETAINED_RESULTS
-    assert Result(0, 6, (StateRow(1, None, 0),)) == await newest_result(store, 0)
-
-
 async def test_an_unreachable_store_fails_the_shard(ledger, monkeypatch):
     chunks = LedgerChunks(ledger.url)
 
@@ -337,25 +303,3 @@ def test_a_full_count_detects_a_wrong_result(main_on, ledger, capsys):
 
     assert main_on(["--ledger", ledger.url, "--full"]) == 1
     assert "backlog/shard=0000/000000000002.parquet: 3 rows differ from a full count" in capsys.readouterr().err
-
-
-def test_in_a_full_count_spark_reads_even_a_few_chunks(main_on, ledger, monkeypatch):
-    assert main_on(["--ledger", ledger.url]) == 0
-    monkeypatch.setattr(
-        fact_source,
-        "read_small_chunks",
-        lambda paths, limit: None if limit == 0 else pytest.fail("read here"),
-    )
-
-    assert main_on(["--ledger", ledger.url, "--full"]) == 0
-
-
-def test_a_missing_ledger_is_reported(main_on, tmp_path, capsys):
-    assert main_on(["--ledger", (tmp_path / "nothing").as_uri()]) == 2
-    assert "no shard found in" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("url", ["nonsense", "file://host/x"])
-def test_an_invalid_url_is_rejected(url):
-    with pytest.raises(ConfigError):
-        LedgerChunks(url)

@@ -11,7 +11,7 @@ from operator import attrgetter
 import pyarrow as pa
 import pytest
 
-from drain.backlog.aggregates import AGGREGATE_KEY, AGGREGATES, NO_FACT, merged_row, merged_rows, merged_table
+from drain.backlog.aggregates import AGGREGATES, NO_FACT, merged_row, merged_rows, merged_table
 from drain.backlog.counting import ChunkBatch, RunError, aggregate_chunks, aggregate_contributions, aggregation_plan
 from drain.backlog.job import BacklogJob, count_on
 from drain.backlog.merge import MergedRow, StateRow, merge_rows, outstanding
@@ -116,53 +116,12 @@ def test_rows_without_a_fact_are_ignored(spark):
     assert {row["kind"] for row in aggregate_in_one_task(frame).collect()} == {NO_FACT}
 
 
-def test_of_cumulative_acknowledgements_the_highest_counts(spark):
-    frame = facts(spark, acknowledged(0, 7), acknowledged(0, 9), acknowledged(0, 8))
-
-    assert merged(aggregate_in_one_task(frame)) == counted(of_subscription(position=9))
-
-
-RANGES = [
-    pytest.param([(5, 7)], [(5, 7)], id="a gap at the start"),
-    pytest.param([(5, 7), (0, 5)], [(0, 7)], id="a gap that was filled"),
-    pytest.param([(5, 7), (8, 9), (7, 8)], [(5, 9)], id="ranges that touch"),
-    pytest.param([(2, 9), (3, 4), (12, 13)], [(2, 9), (12, 13)], id="a range within another"),
-    pytest.param([(2, 9), (3, 4), (8, 11)], [(2, 11)], id="a range that touches one before its neighbour"),
-    pytest.param([(0, 2), (4, 6), (4, 6), (8, 9), (1, 3)], [(0, 3), (4, 6), (8, 9)], id="the same one twice"),
-    pytest.param([(4, 5), (4, 6)], [(4, 6)], id="two that begin together"),
-    pytest.param([(4, 4), (5, 6), (3, 2)], [(5, 6)], id="empty ranges"),
-]
-
-
 def covered(rows):
     """Return {bucket: offsets} for rows of one generation."""
     found = defaultdict(set)
     for row in rows:
         found[row.bucket].update(*(range(first, end) for first, end in ((0, row.position), *row.above)))
     return found
-
-
-@pytest.mark.parametrize(("given", "expected"), RANGES)
-def test_adjacent_and_overlapping_ranges_are_joined(spark, given, expected):
-    frame = facts(spark, *(acknowledged(first, end) for first, end in given))
-
-    rows = merged(aggregate_joined(contributions(frame)))
-
-    assert [row for row in rows if row.row.position or row.row.above] == counted(
-        *(of_subscription(above=((first, end),)) if first else of_subscription(position=end) for first, end in expected)
-    )
-
-
-def test_a_position_is_joined_with_adjacent_ranges_and_stays_a_position(spark):
-    at_four = fact("position", subscription_id=2, segment=3, offset=4, seek_generation=1)
-    frame = facts(spark, at_four, acknowledged(0, 2, 1), acknowledged(4, 6, 1), acknowledged(8, 9, 1))
-
-    assert merged(aggregate_joined(contributions(frame))) == in_order(
-        [
-            MergedRow(of_subscription(seek_generation=1, position=6), reset=True),
-            MergedRow(of_subscription(seek_generation=1, above=((8, 9),))),
-        ]
-    )
 
 
 def without_empty(items):
@@ -274,31 +233,6 @@ def test_no_task_returns_more_rows_than_its_limit(spark):
     assert len(table) <= 11 * int(spark.conf.get("spark.sql.shuffle.partitions"))
 
 
-def test_buckets_stay_separate_until_the_merge(spark):
-    frame = facts(spark, acknowledged(0, 7), acknowledged(0, 9) | {"bucket": 4}, acknowledged(0, 8) | {"bucket": 4})
-
-    expected = counted(of_subscription(position=7), of_subscription(position=9, bucket=4))
-    assert merged(aggregate_in_one_task(frame)) == merged(aggregate_joined(contributions(frame))) == expected
-
-
-def test_generations_stay_separate_until_the_merge(spark):
-    frame = facts(
-        spark,
-        acknowledged(0, 9),
-        fact("position", subscription_id=2, segment=3, offset=4, seek_generation=1),
-        acknowledged(0, 5, generation=1),
-    )
-
-    of_new = of_subscription(seek_generation=1)
-    assert merged(aggregate_in_one_task(frame)) == in_order(
-        [
-            MergedRow(of_subscription(position=9)),
-            MergedRow(replace(of_new, position=4), reset=True),
-            MergedRow(replace(of_new, position=5)),
-        ]
-    )
-
-
 def test_creations_and_removals_are_flagged(spark):
     frame = facts(
         spark,
@@ -323,15 +257,6 @@ def test_creations_and_removals_are_flagged(spark):
         ]
     )
     assert merged(aggregate_in_one_task(frame)) == merged(aggregate_joined(contributions(frame))) == expected
-
-
-def test_a_known_type_replaces_an_unknown_one(spark):
-    kinds = ("", "STREAM", "")
-    frame = facts(spark, *(fact("subscribed", subscription_id=2, subscription_type=kind) for kind in kinds))
-
-    assert merged(aggregate_in_one_task(frame)) == [
-        MergedRow(StateRow(1, 2, None, subscription_type="STREAM"), present=True)
-    ]
 
 
 def test_an_unsupported_subscription_type_fails_the_run_with_its_name(spark):
@@ -399,16 +324,6 @@ def test_the_stored_facts_of_a_range_equal_the_aggregates(spark, seed):
 
     assert [merged_row(row) for row in stored.to_pylist()] == merged_rows(aggregates)[0]
     assert stored.schema == MERGED
-
-
-@pytest.mark.parametrize(
-    "plan", [lambda frame: aggregate_limited(9, frame), aggregate_joined], ids=["summed", "joined"]
-)
-def test_the_aggregates_have_the_expected_columns(spark, plan):
-    frame = plan(contributions(facts(spark)))
-
-    assert [name for name in frame.columns if name != "row"] == list(AGGREGATES)
-    assert AGGREGATES[: len(AGGREGATE_KEY)] == AGGREGATE_KEY
 
 
 def test_facts_are_aggregated_in_one_loop_with_a_hash_table(spark, tmp_path):

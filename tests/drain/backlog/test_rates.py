@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from drain.backlog.merge import StateRow, outstanding
 from drain.backlog.rates import (
     MIN_SPACING_MS,
     WINDOW_MS,
@@ -13,7 +12,6 @@ from drain.backlog.rates import (
     Rates,
     TopicCount,
     append_count,
-    topic_count,
 )
 from drain.backlog.rates import rates as rates_of_topic
 
@@ -50,26 +48,6 @@ def test_a_change_shows_within_a_minute():
     after = [count(second * 1000, stored=9500, acknowledged=0) for second in range(100, 160, 5)]
 
     assert rates(history(*before, *after))[KEY].stored_per_second == 0
-
-
-@pytest.mark.parametrize(
-    "counts",
-    [
-        pytest.param([count(0, 5, 5)], id="counted once"),
-        pytest.param([count(0, 5, 5), count(1999, 9, 9)], id="counted just before"),
-        pytest.param([count(0, 5, 5), count(600_001, 9, 9)], id="counted too long ago"),
-        pytest.param([count(0, 5, 5), count(9000, 5, 1, generation=1)], id="a seek in between"),
-        pytest.param([count(0, 5, 5, key=(1, 9, 0)), count(9000, 5, 1)], id="a new subscription"),
-        pytest.param([Count(0, {}), count(9000, 5, 1)], id="a new topic"),
-    ],
-)
-def test_unknown_rates_are_left_out(counts):
-    assert rates(history(*counts)) == {}
-
-
-@pytest.mark.parametrize("span_ms", [2000, 600_000])
-def test_the_shortest_and_the_longest_span_give_rates(span_ms):
-    assert rates(history(count(0, 5, 5), count(span_ms, 5 + span_ms, 5))) == {KEY: Rates(1000.0, 0.0)}
 
 
 def test_the_newest_count_that_is_a_minute_old_is_compared():
@@ -122,23 +100,6 @@ def test_a_leader_with_a_slow_clock_does_not_move_time_back():
 
     assert [each.at_ms for each in counts] == [0, 10_000, 10_000]
     assert rates(counts) == {KEY: Rates(2.0, 2.0)}
-
-
-def test_untracked_keys_have_no_rate():
-    segment = StateRow(1, None, 0, records=4, end_offset=4)
-    stream, checkpoint = (
-        StateRow(1, at, None, subscription_type=kind) for at, kind in ((2, "STREAM"), (3, "CHECKPOINT"))
-    )
-    rows = outstanding((segment, stream, StateRow(1, 2, 0, position=3), checkpoint))
-
-    assert topic_count(rows) == TopicCount({KEY: Counted(0, 4, 3)}, {2: 0})
-
-
-def test_each_topic_has_its_own_rates():
-    earlier, later = (Count(at, {1: count(at, at, 0).by_topic[1], 2: count(at, 0, 0).by_topic[1]}) for at in (0, 5000))
-
-    assert rates_of_topic((earlier, later), 1) == {KEY: Rates(1000.0, 0.0)}
-    assert rates_of_topic((earlier, later), 2) == {KEY: Rates(0.0, 0.0)}
 
 
 def test_the_rates_of_a_topic_that_has_not_changed_are_zero_for_all_its_keys():

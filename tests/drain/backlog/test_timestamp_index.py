@@ -24,11 +24,6 @@ def test_counting_in_steps_or_at_once_gives_the_same_index(records, cuts):
     assert kept == index_of(records)
 
 
-@given(st.integers(1, 2**14))
-def test_the_index_has_two_slots_per_bit_and_one_for_the_first_record(records):
-    assert len(index_of(records)) <= 2 * (records - 1).bit_length() + 1
-
-
 @given(st.integers(1, 3000), st.data())
 def test_the_entries_around_an_offset_are_no_farther_apart_than_the_backlog_is_long(records, data):
     """So the error of the interpolation is small compared with the backlog."""
@@ -38,13 +33,6 @@ def test_the_entries_around_an_offset_are_no_farther_apart_than_the_backlog_is_l
     before = max(each for each in kept if each <= offset)
     after = min(each for each in kept if each >= offset)
     assert after - before <= records - offset
-
-
-@given(st.integers(1, 3000))
-def test_short_backlogs_are_exact(records):
-    kept = {offset for offset, _ in index_of(records)}
-
-    assert {records - 1 - behind for behind in range(min(4, records))} <= kept
 
 
 def test_timestamps_are_interpolated_between_entries_and_unknown_outside():

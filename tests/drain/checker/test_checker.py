@@ -13,9 +13,7 @@ import pytest
 from drain.checker.checker import SparkDrainChecker
 from drain.protocol import (
     MAX_OPEN_REQUESTS,
-    BacklogRequest,
     DrainCheckError,
-    DrainedRequest,
     DrainedResponse,
     DrainQuery,
     ExternalBacklogQuery,
@@ -128,19 +126,6 @@ async def test_names_that_do_not_fit_into_a_request_are_reported_instead_of_sent
     assert "names of its 1 segments" in reasons[3], "together they are too large"
 
 
-async def test_replies_and_watermarks_are_recorded(service, tmp_path):
-    observer = RecordingObserver()
-    async with checker_at(tmp_path, observer=observer) as checker:
-        await checker.drained(query(1, shard=4))
-        await checker.backlog([0, 1], 7)
-
-    assert len(observer.of(events.DrainCheckCompleted)) == 2
-    assert observer.of(events.DrainWatermarkAdvanced) == [events.DrainWatermarkAdvanced(shard=4, chunk=100)]
-    assert observer.of(events.DrainCheckFailed) == [events.DrainCheckFailed(reason="failed")]
-    (sent,) = [request for request in service.requests if isinstance(request, BacklogRequest)]
-    assert (sent.shards, sent.now_ms) == ([0, 1], 7)
-
-
 async def test_a_reply_that_is_based_on_too_old_a_chunk_is_an_error(service, tmp_path):
     service.drained, service.watermark = frozenset({1}), 41
     async with checker_at(tmp_path) as checker:
@@ -231,16 +216,6 @@ async def test_a_process_that_has_ended_is_looked_for_every_second_without_a_que
         assert 600 <= len(observer.of(events.DrainCheckFailed)) - failed <= 1200
 
 
-async def test_a_process_that_returns_is_reported_as_ready_without_a_query(service, tmp_path):
-    service.replacement_lines = [None]
-    states = []
-    async with checker_at(tmp_path, on_state=lambda *state: states.append(state[0])) as checker:
-        with pytest.raises(DrainCheckError, match="closed the connection"):
-            await checker.drained(query(1))
-        await until(lambda: states == ["degraded", "ready"])
-    assert [type(request).__name__ for request in service.requests] == ["DrainedRequest", "Ping"]
-
-
 async def test_a_process_that_accepts_connections_and_does_not_answer_is_not_ready(service, tmp_path):
     """It is suspended: the kernel accepts the connections."""
     service.replacement_lines = [None]
@@ -256,12 +231,6 @@ async def test_a_process_that_accepts_connections_and_does_not_answer_is_not_rea
         await until(lambda: states == ["degraded", "ready"])
 
 
-async def test_an_address_without_a_server_is_an_error_after_the_time_limit(tmp_path):
-    async with checker_at(tmp_path, timeout_seconds=0.2) as checker:
-        with pytest.raises(DrainCheckError, match="no answer from"):
-            await checker.drained(query(1))
-
-
 @pytest.mark.parametrize("connected", [True, False])
 async def test_closing_fails_the_queries_in_flight(service, tmp_path, connected):
     service.may_answer.clear()
@@ -273,21 +242,6 @@ async def test_closing_fails_the_queries_in_flight(service, tmp_path, connected)
     with pytest.raises(DrainCheckError, match="closed"):
         await waiting
     assert states == ([] if connected else ["degraded"])
-
-
-async def test_a_cancelled_query_is_not_sent(tmp_path):
-    fake = FakeDrainService()
-    degraded = asyncio.Event()
-    async with checker_at(tmp_path, on_state=lambda state, reason: degraded.set()) as checker:
-        cancelled = asyncio.ensure_future(checker.drained(query(2)))
-        await degraded.wait()
-        cancelled.cancel()
-        await asyncio.gather(cancelled, return_exceptions=True)
-        async with started(fake, tmp_path):
-            await checker.drained(query(3))
-
-    asked = [set(request.query.segments) for request in fake.requests if isinstance(request, DrainedRequest)]
-    assert [{3}] == asked
 
 
 def test_the_daemons_modules_import_no_spark():

@@ -86,23 +86,6 @@ async def test_a_drained_segment_is_reported_however_far_the_ledger_has_grown():
         assert (await checker.drained(query(5_000))).drained == {0: 4}
 
 
-@pytest.mark.parametrize(
-    ("result", "drain_query"),
-    [
-        (rows(3), query()),
-        (rows(4, sealed=None), query()),
-        (rows(4), query(generation=1)),
-        (rows(4, generation=1), query()),
-    ],
-    ids=["a record is left", "not sealed", "before a seek", "after another seek"],
-)
-async def test_other_segments_are_not_drained_yet(result, drain_query):
-    fixture = CheckerFixture()
-    await publish_result(fixture.store, Result(0, 3, result))
-    async with fixture.checker as checker:
-        assert (await checker.drained(drain_query)).drained == {}
-
-
 async def test_a_newer_result_is_announced():
     fixture = CheckerFixture()
     await fixture.publish(3, 3)
@@ -175,14 +158,6 @@ async def test_an_unreadable_result_is_reported_and_ignored():
         del fixture.store.objects[result_path(0, 9)]
         await asyncio.sleep(10)
         assert fixture.states[-1][0] == "ready"
-
-
-async def test_a_query_fails_at_once_during_an_outage_of_the_store():
-    fixture = CheckerFixture()
-    fixture.store.outage()
-    async with fixture.checker as checker:
-        with pytest.raises(DrainCheckError, match="unreachable"):
-            await checker.drained(query())
 
 
 def backlogs(state: ShardState) -> dict[tuple[object, ...], tuple[object, ...]]:

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import os
 import random
-import shlex
 import signal
 import subprocess
 import sys
@@ -143,41 +142,6 @@ async def test_a_process_that_never_answers_is_restarted_with_growing_pauses_and
     for limit, reason in zip(("0.1 s", "0.2 s", "0.4 s"), reasons, strict=True):
         assert "the Spark process was not ready after" in reason
         assert f"limits: {limit} without a line in {tmp_path / 'folder' / LOG_NAME}, " in reason
-
-
-async def test_a_slow_start_that_writes_to_its_log_is_not_ended(tmp_path):
-    policy = RestartPolicy(start_timeout_seconds=1.0)
-    supervised = Supervised(tmp_path, "slow", policy=policy)
-    start = f"(while sleep 0.05; do echo a step; done) & exec {shlex.join(supervised.supervisor._command)}"
-    supervised.supervisor._command = ["sh", "-c", start]
-    log = tmp_path / "folder" / LOG_NAME
-    async with supervised.supervisor:
-        # 40 pauses of 0.05 s are twice the limit.
-        await until(lambda: log.exists() and log.read_text().count("a step") > 40)
-        (tmp_path / "s.go").touch()
-        await supervised.until("ready")
-
-    assert [state for state, _ in supervised.states] == ["starting", "ready"]
-
-
-async def test_a_process_that_exits_at_once_is_restarted_repeatedly(tmp_path):
-    supervised = Supervised(tmp_path, "dies")
-    async with supervised.supervisor:
-        reason = await supervised.until("degraded", times=2)
-
-    assert "ended with code 3" in reason
-    assert "drain.log" in reason
-    assert "ready" not in [state for state, _ in supervised.states]
-
-
-async def test_a_folder_that_cannot_be_created_delays_only_the_process(tmp_path):
-    """Its disk may be full when the daemon starts."""
-    supervised = Supervised(tmp_path, "well")
-    (tmp_path / "folder").write_text("in the way")
-    async with supervised.supervisor:
-        assert "cannot be started: File exists" in await supervised.until("degraded")
-        (tmp_path / "folder").unlink()
-        await supervised.until("ready")
 
 
 async def test_a_missing_command_is_reported(tmp_path):

@@ -10,10 +10,9 @@ from collections import defaultdict
 import pyarrow.parquet as pq
 import pytest
 
-from drain.backlog.counting import RunError
 from drain.backlog.job import BacklogJob, count_on
 from drain.compaction import plans
-from drain.compaction.job import CompactionJob, CompactionSettings, main
+from drain.compaction.job import CompactionJob, CompactionSettings
 from drain.compaction.publication import ORPHAN_MAX_AGE_SECONDS
 from drain.spark.chunks import LedgerChunks
 from headgate.errors import LedgerError
@@ -302,19 +301,6 @@ async def test_a_damaged_object_of_a_narrower_range_is_not_merged(spark, tmp_pat
     assert [ChunkRange(n, n) for n in range(1, FANOUT + 1)] == await manifest_ranges(fixture.store, 0)
 
 
-async def test_the_written_objects_are_compared_with_the_facts(spark, tmp_path, monkeypatch):
-    ledger = RandomLedger(tmp_path, 1)
-    ledger.grow(8)
-    fixture = CompactionFixture(spark, ledger)
-    await fixture.job.run([0])
-    real = plans.only_segments
-    monkeypatch.setattr(plans, "only_segments", lambda records, alive: real(records, alive).where("offset % 5 != 0"))
-
-    with pytest.raises(RunError, match=r"have holes|were written"):
-        await fixture.compaction_job.run(0)
-    assert await manifest_ranges(fixture.store, 0) == []
-
-
 def test_a_compaction_has_one_shuffle_and_no_python(spark, tmp_path):
     schema = "topic_id long, segment long, offset long, timestamp_ms long, stored_at_ms long, size_bytes long"
     records = spark.createDataFrame(
@@ -324,10 +310,3 @@ def test_a_compaction_has_one_shuffle_and_no_python(spark, tmp_path):
 
     assert len(re.findall(r"\bExchange\b", plan)) == 1
     assert "Python" not in plan
-
-
-def test_the_command_checks_its_arguments(tmp_path, capsys):
-    assert main(["--ledger", tmp_path.as_uri()]) == 2
-    assert "no shard found" in capsys.readouterr().err
-    with pytest.raises(SystemExit):
-        main(["--ledger", tmp_path.as_uri(), "--chunks", "0"])

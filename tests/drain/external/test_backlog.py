@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from drain.backlog.merge import Backlog, StateRow
-from drain.backlog.rates import Rates
 from drain.external.backlog import (
     RemainingEntries,
     backlog_from_ledger,
@@ -126,18 +125,6 @@ def test_without_tables_the_backlog_comes_from_the_ledger_with_a_reason() -> Non
     assert [(row.shard, row.segment, row.records) for row in found.rows] == [(5, 0, 6), (5, 1, None)]
     assert (found.shard, found.topic_id, found.as_of_ms, found.reason) == (5, 1, 900, "not read")
     assert not found.failing
-
-
-def test_without_unknown_values_there_is_no_reason() -> None:
-    sealed = (offsets()[0], *offsets()[2:])
-    assert backlog_from_ledger(query(), sealed, 900, "not read").reason == ""
-    untracked = (*offsets()[:2], StateRow(1, 2, None, subscription_type="CHECKPOINT"))
-    assert backlog_from_ledger(query(), untracked, 900, "not read").reason == ""
-
-
-def test_rows_have_their_rates() -> None:
-    found = backlog_response(query(), offset_backlog(offsets(), PLAIN), 900, rates={(1, 2, 1): Rates(2.0, 1.0)})
-    assert [(row.stored_per_second, row.acknowledged_per_second) for row in found.rows] == [(None, None), (2.0, 1.0)]
 
 
 @pytest.mark.parametrize(

@@ -90,13 +90,6 @@ def test_without_a_table_of_acknowledgements_those_in_the_ledger_count(spark, tm
     assert {0: (0, 0, None, True), 1: (1, 7, 2003, False), 2: (0, 0, None, False)} == by_segment(found)
 
 
-def test_rows_of_segments_that_are_not_imported_yet_are_ignored(spark, tmp_path: Path) -> None:
-    entries = [*entry_rows(), {"shard": "d", "seq": 0, "bytes": 1, "at": 1}]
-    found = counted(spark, tables(tmp_path, entries, [ack(), ack("d", 0, 1)]))
-    assert 3 == len(found)
-    assert found[0].drained
-
-
 def changed(**columns: Any) -> list[dict[str, Any]]:
     """Return the entries with the second row changed."""
     rows = entry_rows()
@@ -191,18 +184,3 @@ def test_a_format_without_its_jars_is_named(spark, tmp_path: Path) -> None:
     given = ExternalTables(entries=EntriesTable(path=str(tmp_path), format="delta", segment="s", offset="o"))
     with pytest.raises(TableError, match="delta"):
         counted(spark, given)
-
-
-def test_without_times_and_sizes_ages_and_bytes_are_unknown(spark, tmp_path: Path) -> None:
-    write_table(tmp_path / "entries", entry_rows())
-    given = ExternalTables(entries=EntriesTable(path=str(tmp_path / "entries"), segment="shard", offset="seq"))
-    found = counted(spark, given)
-    assert {0: (10, None, None, False), 1: (4, None, None, False), 2: (0, 0, None, False)} == by_segment(found)
-
-
-def test_after_a_failing_table_another_one_can_be_counted(spark, tmp_path: Path) -> None:
-    broken = tables(tmp_path, changed(seq=None), None)
-    with pytest.raises(TableError, match="seq is null"):
-        counted(spark, broken)
-    found = counted(spark, tables(tmp_path / "good", entry_rows(), None))
-    assert [10, 4, 0] == [row.records for row in found]

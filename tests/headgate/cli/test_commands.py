@@ -71,17 +71,6 @@ def test_without_the_daemon_the_help_names_its_distribution(invoke: Invoke, inst
     assert "Commands of a daemon" not in result.stdout
 
 
-def test_without_the_daemon_a_misspelled_command_is_still_wrong_usage(invoke: Invoke, installed: Install) -> None:
-    installed(None)
-
-    result = invoke("topik")
-
-    assert (2, "headgate: No such command 'topik'. Did you mean 'topic'? See: headgate --help\n") == (
-        result.exit_code,
-        result.stderr,
-    )
-
-
 @pytest.mark.parametrize("words", [("--help",), ("run",)])
 def test_a_broken_installation_is_one_line(words: tuple[str, ...], invoke: Invoke, installed: Install) -> None:
     installed("no_such_package.commands:COMMANDS")
@@ -91,12 +80,6 @@ def test_a_broken_installation_is_one_line(words: tuple[str, ...], invoke: Invok
     assert 1 == result.exit_code
     assert result.stderr.startswith("headgate: the commands of no_such_package.commands:COMMANDS cannot be imported")
     assert 1 == result.stderr.count("\n")
-
-
-def test_a_command_of_the_client_does_not_look_for_other_distributions(invoke: Invoke, installed: Install) -> None:
-    installed("no_such_package.commands:COMMANDS")
-
-    assert 0 == invoke("topic", "list").exit_code
 
 
 def test_a_command_whose_library_is_missing_says_what_to_install(

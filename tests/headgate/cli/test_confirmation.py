@@ -77,16 +77,6 @@ def test_any_other_answer_changes_nothing(
 
 
 @each_command
-def test_ctrl_d_at_the_question_changes_nothing(
-    command: tuple[str, ...], shown: str, invoke: Invoke, orders: FakeCluster, context: InProcessContext
-):
-    context.is_terminal = True
-
-    assert 130 == invoke(*command, stdin="").exit_code
-    assert [] == changes(orders)
-
-
-@each_command
 def test_a_dry_run_shows_what_would_go_and_changes_nothing(
     command: tuple[str, ...], shown: str, invoke: Invoke, orders: FakeCluster
 ):
@@ -95,15 +85,6 @@ def test_a_dry_run_shows_what_would_go_and_changes_nothing(
     assert 0 == tried.exit_code, tried.stderr
     assert shown in tried.output
     assert [] == changes(orders)
-
-
-def test_a_seek_that_moves_nothing_and_a_prune_of_nothing_do_not_ask(
-    invoke: Invoke, orders: FakeCluster, context: InProcessContext
-):
-    context.is_terminal = True
-    orders.has_nothing_to_change = True
-
-    assert (0, 0) == (invoke(*SEEK, stdin="").exit_code, invoke("topic", "prune", "orders", stdin="").exit_code)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import click
 import pytest
 
 from headgate.cli.commands import COMMANDS
-from headgate.cli.context import CommandContext, producer_settings
+from headgate.cli.context import CommandContext
 from headgate.cli.main import main
 
 
@@ -69,10 +69,3 @@ def test_every_client_of_a_command_has_the_timeout(open_client, attribute, tmp_p
     context = CommandContext(client_file(tmp_path), timeout_seconds=2.5)
 
     assert getattr(open_client(context), attribute) == 2.5
-
-
-@pytest.mark.parametrize(("given", "expected"), [(None, (5.0, 120.0)), (60.0, (5.0, 60.0)), (0.5, (0.5, 0.5))])
-def test_a_record_has_an_outcome_within_the_timeout(given, expected):
-    made = producer_settings(given)
-
-    assert (made.request_timeout_seconds, made.delivery_timeout_seconds) == expected

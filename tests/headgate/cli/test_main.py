@@ -28,13 +28,6 @@ def command_lines() -> list[tuple[str, ...]]:
     return found
 
 
-def test_the_list_of_commands_names_existing_commands():
-    for name in COMMANDS:
-        command = main.get_command(click.Context(main), name)
-        assert command is not None
-        assert command.name == name
-
-
 def test_help_imports_no_library_that_only_some_commands_need():
     heavy = "{'asyncio', 'msgspec', 'pyarrow', 'obstore', 'aiomqtt', 'kazoo', 'pyspark', 'rich', 'aiohttp', 'structlog', 'textual'}"
     code = (

@@ -114,18 +114,6 @@ async def test_one_batch_is_in_flight_and_the_next_one_has_what_came_meanwhile(s
     assert [1, 2] == stream.numbers
 
 
-async def test_a_consumer_waits_while_too_many_ranges_are_collected(queue: Harness) -> None:
-    queue.answers.clear()
-    queue.acknowledge(*range(0, 2 * MAX_PENDING_RANGES, 2))
-    await asyncio.wait_for(queue.acknowledger.wait_for_capacity(), 1)
-    queue.acknowledge(*range(2 * MAX_PENDING_RANGES, 2 * MAX_PENDING_RANGES + 4000, 2))
-    waiting = asyncio.create_task(queue.acknowledger.wait_for_capacity())
-    await asyncio.sleep(60)
-    assert not waiting.done()
-    queue.answers.set()
-    await asyncio.wait_for(waiting, 1)
-
-
 async def test_a_consumer_that_has_failed_waits_for_no_capacity(queue: Harness) -> None:
     queue.answers.clear()
     queue.acknowledge(*range(0, 2 * MAX_PENDING_RANGES + 4000, 2))
@@ -220,30 +208,6 @@ async def test_a_flush_names_what_is_not_stored_in_time_and_why_and_a_later_one_
 
     assert raised.value.offsets == {0: ((0, 5),), 7: ((40, 42),)}
     assert (stream.acknowledger.stored, stream.acknowledger.late) == (2, 0)
-
-
-async def test_a_flush_ends_the_pause_after_a_refusal(stream: Harness) -> None:
-    stream.script += [FORBIDDEN] * 7
-    stream.acknowledge(4)
-    await asyncio.sleep(INTERVAL_SECONDS + 7)
-    stream.script.clear()
-    began = asyncio.get_running_loop().time()
-    await stream.acknowledger.flush(60)
-
-    assert asyncio.get_running_loop().time() - began < 0.01
-
-
-async def test_a_flush_without_anything_to_store_returns_at_once(stream: Harness) -> None:
-    await stream.acknowledger.flush(0)
-
-    assert [] == stream.sent
-
-
-async def test_a_flush_of_one_segment_waits_for_no_other(stream: Harness) -> None:
-    stream.acknowledger.begin((7, 2), 0)
-    stream.acknowledge(4)
-    stream.script.append(m.Acknowledged(rejected=[(0, "held by 'b'")]))
-    await stream.acknowledger.flush(1, [(7, 2)])
 
 
 async def test_what_was_given_up_is_reported_once_by_the_next_flush(

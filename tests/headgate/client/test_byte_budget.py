@@ -41,27 +41,6 @@ async def test_waiters_of_a_shard_are_served_in_order():
     assert ["large", "small"] == served
 
 
-async def test_a_cancelled_waiter_lets_the_next_one_proceed():
-    budget = ByteBudget(10, 10)
-    assert budget.try_reserve(0, 8)
-    large = asyncio.create_task(budget.reserve(0, 9))
-    small = asyncio.create_task(budget.reserve(0, 2))
-    await asyncio.sleep(0)
-    large.cancel()
-    await small
-    assert 10 == budget.used_bytes
-
-
-async def test_a_smaller_reservation_does_not_overtake_a_waiter():
-    budget = ByteBudget(10, 10)
-    assert budget.try_reserve(0, 8)
-    large = asyncio.create_task(budget.reserve(0, 9))
-    await asyncio.sleep(0)
-    assert not budget.try_reserve(0, 1)
-    budget.release(0, 8)
-    await large
-
-
 async def test_bytes_granted_to_a_cancelled_waiter_are_released():
     budget = ByteBudget(10, 10)
     assert budget.try_reserve(0, 10)

@@ -65,23 +65,6 @@ async def test_the_broker_keeps_nothing_of_clients_that_are_gone(cluster):
     assert m.presence_topic(CLUSTER, "anonymous/client") not in cluster.broker.retained
 
 
-async def test_a_request_carries_the_current_leader_epoch(cluster):
-    async with cluster.leader(7) as leader, cluster.client() as client:
-        await client.request(0, describe)
-        assert [7] == [request.leader_epoch for request in leader.requests]
-
-
-async def test_a_request_without_a_reply_is_repeated(cluster):
-    async with cluster.leader() as leader, cluster.client() as client:
-        await client.request(0, describe)
-        leader.answers = False
-        asking = asyncio.create_task(client.request(0, describe))
-        await asyncio.sleep(4)
-        leader.answers = True
-        assert isinstance((await asking).body, m.TopicReply)
-        assert 3 <= len({request.request_id for request in leader.requests})
-
-
 async def test_a_request_is_repeated_at_once_when_the_leader_changes(cluster):
     async with cluster.leader() as old, cluster.client() as client:
         await client.request(0, describe)
@@ -92,26 +75,6 @@ async def test_a_request_is_repeated_at_once_when_the_leader_changes(cluster):
             began = asyncio.get_running_loop().time()
             await asking
             assert 0.2 > asyncio.get_running_loop().time() - began
-
-
-async def test_a_stale_announcement_changes_nothing(cluster):
-    async with cluster.leader(5) as leader, cluster.client() as client:
-        await client.request(0, describe)
-        stale = m.LeaderAnnouncement(shard=0, leader_epoch=4, instance="old", pipelining=True, window=1)
-        leader.transport.publish(m.leader_topic(CLUSTER, 0), m.encode(stale), retain=True)
-        await asyncio.sleep(0.1)
-        assert 5 == client.leader(0).leader_epoch
-
-
-async def test_a_refusal_by_a_deposed_leader_is_ignored(cluster):
-    async with cluster.leader(2) as leader, cluster.client() as client:
-        await client.request(0, describe)
-        leader.answers = False
-        asking = asyncio.create_task(client.request(0, describe))
-        await asyncio.sleep(1.5)
-        leader.refuse(leader.requests[-1], "invalid", epoch=1)
-        leader.answers = True
-        assert isinstance((await asking).body, m.TopicReply)
 
 
 async def test_a_refusal_by_a_later_leader_leads_to_it_without_an_announcement(cluster):
@@ -147,15 +110,6 @@ async def test_a_forged_announcement_never_silences_a_client(cluster, changes):
         assert 0.1 > asyncio.get_running_loop().time() - began
         assert (5, 64) == (client.leader(0).leader_epoch, client.leader(0).window)
         assert client.leader(1) is None
-
-
-async def test_a_client_that_finds_a_forged_announcement_finds_the_leader(cluster):
-    async with cluster.leader(5) as leader:
-        forge(leader)
-        await asyncio.sleep(1)
-        async with cluster.client() as client:
-            await client.request(0, describe, timeout_seconds=3)
-            assert 5 == client.leader(0).leader_epoch
 
 
 async def test_waiting_for_a_leader_is_bounded(cluster):
@@ -203,30 +157,6 @@ async def test_a_refusal_after_the_first_connection_is_an_outage(cluster):
         await asking
 
 
-async def test_the_first_connection_has_a_limit_of_its_own(cluster):
-    """A command does not wait for a broker as long as for a leader."""
-    cluster.broker.stop()
-    async with cluster.client(broker_timeout_seconds=5) as client:
-        began = asyncio.get_running_loop().time()
-        with pytest.raises(NoLeaderError, match=r"cannot reach the broker: the broker is down \(waited 5 s\)"):
-            await client.description(timeout_seconds=30)
-        assert 5 == pytest.approx(asyncio.get_running_loop().time() - began, abs=0.01)
-
-
-async def test_undecodable_messages_are_counted_and_ignored(cluster):
-    async with cluster.leader() as leader, cluster.client() as client:
-        await client.request(0, describe)
-        for topic in (
-            m.replies_topic(CLUSTER, "anonymous/client"),
-            m.leader_topic(CLUSTER, 0),
-            m.cluster_topic(CLUSTER),
-        ):
-            leader.transport.publish(topic, b"\xc1 not ours")
-        await asyncio.sleep(0.1)
-        assert 3 == client.undecodable_messages
-        assert isinstance((await client.request(0, describe)).body, m.TopicReply)
-
-
 async def test_a_cluster_with_another_protocol_version_is_an_error_at_once(cluster):
     async with cluster.client() as client:
         other = {"protocol": 99, "shards": 1, "ledger_url": "file:///x"}
@@ -238,20 +168,6 @@ async def test_a_cluster_with_another_protocol_version_is_an_error_at_once(clust
 
 
 # Commands
-
-
-async def test_a_command_keeps_its_token_over_all_attempts(cluster):
-    async with cluster.leader() as leader, Admin(cluster.client()) as admin:
-        leader.answers = False
-        creating = asyncio.create_task(admin.create_topic("orders", segments=4))
-        await asyncio.sleep(5)
-        leader.answers = True
-        assert "orders" == (await creating).topic
-        tries = leader.seen(m.CreateTopic)
-        assert 2 <= len(tries)
-        assert 1 == len({request.token for request in tries})
-        await admin.create_topic("orders", segments=4)
-        assert tries[0].token != leader.seen(m.CreateTopic)[-1].token
 
 
 async def test_a_refused_command_raises_the_error_of_its_verdict(cluster):
@@ -292,24 +208,6 @@ async def test_a_command_whose_reply_is_lost_has_an_unknown_outcome_and_is_not_b
             await admin.split("orders", 1)
         assert 2 <= len(leader.requests)
         assert all(0 < request.max_term_age_ms <= leader.term_age_ms for request in leader.requests[1:])
-
-
-async def test_a_command_asks_each_leader_for_its_clock(cluster):
-    async with cluster.leader() as old, Admin(cluster.client(), timeout_seconds=20) as admin:
-        await asyncio.sleep(60)
-        await admin.split("orders", 1)
-        assert [True, False] == [request.max_term_age_ms == 0 for request in old.requests]
-        assert 60_000 <= old.requests[-1].max_term_age_ms <= 60_000 + 20_000 + old.term_age_ms
-        async with cluster.leader(2) as new:
-            await asyncio.sleep(1)
-            await admin.split("orders", 1)
-    assert [True, False] == [request.max_term_age_ms == 0 for request in new.requests]
-
-
-async def test_a_question_has_no_deadline(cluster):
-    async with cluster.leader() as leader, Admin(cluster.client()) as admin:
-        await admin.describe_topic("orders")
-    assert [None] == [request.max_term_age_ms for request in leader.requests]
 
 
 async def test_an_admin_that_is_not_open_is_an_error():

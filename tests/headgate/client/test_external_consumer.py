@@ -16,9 +16,9 @@ from headgate.client.producer import Producer
 from headgate.client.source_listing import ExternalLayout
 from headgate.errors import HeadgateError, RequestRejectedError
 from headgate.protocol.messages import SegmentImport
-from tests.headgate.client.test_against_the_leader import SMALL, client
 from tests.support.waiting import until
-from tests.support.worlds.one_shard import BEGAN_MS, OneShard
+from tests.support.worlds.one_shard import OneShard
+from tests.support.worlds.one_shard_programs import SMALL, client
 
 pytestmark = pytest.mark.looptime
 
@@ -35,12 +35,6 @@ def layout(*segments: SegmentImport) -> ExternalLayout:
 
 
 SPLIT = layout(seg("a", 0, 15, sealed=True), seg("b", 0, 7, "a"), seg("c", 8, 15, "a"))
-MERGED = layout(
-    seg("a", 0, 15, sealed=True),
-    seg("b", 0, 7, "a", sealed=True),
-    seg("c", 8, 15, "a", sealed=True),
-    seg("d", 0, 15, "bc"),
-)
 
 
 class Source:
@@ -108,35 +102,6 @@ async def running(cluster: ExternalTopicShard, source: Source, name: str, **more
             await asyncio.wait([task])
 
 
-async def test_children_are_read_after_their_parents_and_after_a_reshard() -> None:
-    source = Source(closed="a")
-    async with world() as (cluster, admin):
-        await admin.import_topic("orders", SPLIT)
-        async with running(cluster, source, "one"), running(cluster, source, "two"):
-            await until(lambda: ("b", RECORDS - 1) in source.read_order and ("c", RECORDS - 1) in source.read_order)
-            source.close("bc")
-            await asyncio.sleep(5)
-            answer = await admin.import_topic("orders", MERGED)
-            await until(lambda: ("d", RECORDS - 1) in source.read_order)
-    assert (("d",), ("b", "c")) == (answer.created, answer.sealed)
-    assert 4 * RECORDS == len(source.read_order), "each record once: no call failed"
-    for parent, child in ("ab", "ac", "bd", "cd"):
-        assert source.last(parent) < source.first(child)
-
-
-async def test_the_next_holder_resumes_at_the_checkpoint() -> None:
-    source = Source(closed="")
-    async with world() as (cluster, admin):
-        await admin.import_topic("orders", layout(seg("a", 0, 15)))
-        async with running(cluster, source, "one"):
-            await until(lambda: len(source.read_order) == RECORDS // 2)
-        source.close("a")
-        async with running(cluster, source, "two") as second:
-            await until(lambda: ("a", RECORDS - 1) in source.read_order)
-            assert [0] == second.segments
-    assert [("a", n) for n in range(RECORDS)] == source.read_order
-
-
 async def test_a_handover_ends_the_running_call_first_and_loses_no_record() -> None:
     """A second consumer gets segments while the first one reads. The source asserts that calls do not overlap."""
     source = Source(closed="", pace_seconds=0.5)
@@ -154,71 +119,6 @@ async def test_a_handover_ends_the_running_call_first_and_loses_no_record() -> N
     assert 2 * RECORDS == len(source.read_order)
 
 
-async def test_a_segment_moves_as_soon_as_the_call_that_reads_it_has_ended() -> None:
-    """The call needs 3 s for that, far less than the time limit of a revocation."""
-    loop = asyncio.get_running_loop()
-    calls: list[tuple[str, str, float]] = []
-
-    async def read(segment: GrantedSegment) -> None:
-        calls.append(("begins", segment.label, loop.time()))
-        try:
-            await asyncio.Event().wait()
-        finally:
-            await asyncio.sleep(3)
-            calls.append(("ends", segment.label, loop.time()))
-
-    source = Source(closed="")
-    source.read = read  # type: ignore[method-assign]
-    async with world() as (cluster, admin):
-        await admin.import_topic("orders", layout(seg("a", 0, 7), seg("b", 8, 15)))
-        async with running(cluster, source, "one"):
-            await until(lambda: len(calls) == 2)
-            async with running(cluster, source, "two"):
-                await until(lambda: len(calls) == 4)
-                (ended, old, ended_at), (began, new, began_at) = calls[2:]
-
-    assert ("ends", "begins") == (ended, began)
-    assert old == new
-    assert began_at - ended_at < 2
-
-
-async def test_a_checkpoint_is_passed_on_unchanged() -> None:
-    checkpoint = " 49\t\u00e4\n "
-    found: list[str | None] = []
-
-    async def read(segment: GrantedSegment) -> None:
-        found.append(segment.checkpoint)
-        await segment.acknowledge(checkpoint=checkpoint)
-        await asyncio.Event().wait()
-
-    source = Source(closed="")
-    source.read = read  # type: ignore[method-assign]
-    async with world() as (cluster, admin):
-        await admin.import_topic("orders", layout(seg("a", 0, 15)))
-        for number in (1, 2):
-            async with running(cluster, source, f"reader-{number}"):
-                await until(lambda number=number: len(found) == number)
-
-    assert [None, checkpoint] == found
-
-
-async def test_checkpoints_and_grants_survive_a_leader_change() -> None:
-    source = Source(closed="a")
-    cluster = ExternalTopicShard()
-    async with cluster.leader("a") as leader, Admin(client(cluster, "admin")) as admin:
-        cluster.leading = leader
-        await admin.import_topic("orders", SPLIT)
-        async with running(cluster, source, "one"):
-            await until(lambda: len(source.read_order) >= RECORDS // 2)
-    async with cluster.leader("b") as leader:
-        cluster.leading = leader
-        async with running(cluster, source, "one"):
-            await until(lambda: len(source.read_order) == 3 * RECORDS)
-        described = await describe(cluster)
-    assert {"a": "20", "b": "20", "c": "20"} == {p.label: p.checkpoint for p in described.segments}
-    assert "drained" == described.segments[0].status
-
-
 async def describe(cluster: ExternalTopicShard):
     async with Admin(client(cluster, "asking")) as admin:
         return await admin.describe_subscription("orders", "s")
@@ -233,22 +133,6 @@ async def test_a_segment_can_be_finished_before_its_seal_is_imported() -> None:
             await asyncio.sleep(3)
             await admin.import_topic("orders", SPLIT)
             await until(lambda: len(source.read_order) == 3 * RECORDS, 20)
-
-
-async def test_a_seek_to_the_earliest_record_reads_parents_first_again() -> None:
-    source = Source(closed="a")
-    async with world() as (cluster, admin):
-        await admin.import_topic("orders", SPLIT)
-        async with running(cluster, source, "one"):
-            await until(lambda: len(source.read_order) == 3 * RECORDS)
-            again = len(source.read_order)
-            for to in ({"to": "latest"}, {"timestamp_ms": BEGAN_MS}):
-                with pytest.raises(HeadgateError, match="external"):
-                    await admin.seek("orders", "s", **to)
-            await admin.seek("orders", "s", to="earliest")
-            await until(lambda: len(source.read_order) == 6 * RECORDS)
-    seconds = source.read_order[again:]
-    assert [("a", n) for n in range(RECORDS)] == seconds[:RECORDS]
 
 
 async def test_an_explanation_uses_the_names_of_the_source() -> None:
@@ -314,19 +198,6 @@ async def test_offset_positions_drain_a_segment() -> None:
         described = await describe(cluster)
     assert [("a", 0), ("b", 0)] == seen
     assert [10, 7] == [progress.acknowledged_offset for progress in described.segments]
-
-
-async def test_opaque_positions_accept_no_offsets() -> None:
-    async def read(segment: GrantedSegment) -> None:
-        with pytest.raises(HeadgateError, match="no end_offset"):
-            await segment.acknowledge(end_offset=7)
-        await segment.finish(end_offset=7)
-
-    async with world() as (cluster, admin):
-        await admin.import_topic("orders", SPLIT)
-        async with ExternalConsumer(client(cluster, "one"), topic="orders", subscription="s") as consumer:
-            with pytest.raises(HeadgateError, match="without end_offset"):
-                await consumer.run(read)
 
 
 async def test_a_consumer_of_the_wrong_kind_is_refused_and_creates_no_subscription() -> None:

@@ -3,14 +3,6 @@
 from headgate.client.handlers import Handlers
 
 
-def test_handlers_are_called_in_the_order_in_which_they_were_added() -> None:
-    handlers: Handlers[str] = Handlers()
-    for each in "cab":
-        handlers.add(each)
-
-    assert list(handlers) == ["c", "a", "b"]
-
-
 def test_a_handler_that_was_added_twice_is_removed_once_for_each() -> None:
     handlers: Handlers[str] = Handlers()
     first, _ = handlers.add("a"), handlers.add("a")

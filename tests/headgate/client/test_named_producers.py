@@ -41,38 +41,6 @@ async def stored(world: OneShard) -> list[bytes]:
     return [value for chunk in chunks for value in chunk.value]
 
 
-@pytest.mark.parametrize("restarts", [False, True], ids=["one term", "another leader"])
-async def test_anonymous_producers_do_not_make_an_import_start_again(restarts):
-    world = OneShard(ingest=IngestSettings(max_producers=10))
-    async with world.leader("a"):
-        await create(world)
-        assert await import_lines(world)
-        await open_anonymous(world, 12)
-        await asyncio.sleep(1)
-        if not restarts:
-            assert not await import_lines(world)
-    if restarts:
-        async with world.leader("b"):
-            assert not await import_lines(world)
-
-    assert LINES == await stored(world)
-
-
-async def test_idle_time_does_not_make_an_import_start_again():
-    """It only drops the window."""
-    world = OneShard(ingest=IngestSettings(producer_idle_seconds=60))
-    async with world.leader() as leader:
-        await create(world)
-        await import_lines(world)
-        await asyncio.sleep(100)
-        known = leader.state.producers.of_name("import-1")
-        assert known is not None
-        assert (0, [b"5"]) == (len(known.finished), list(known.source_positions.values()))
-        assert not await import_lines(world)
-
-    assert LINES == await stored(world)
-
-
 async def test_a_deleted_producer_that_runs_is_shut_out_and_its_name_starts_again():
     world = OneShard()
     async with world.leader():
@@ -104,18 +72,6 @@ async def test_an_anonymous_producer_that_was_forgotten_continues_under_a_new_id
             assert (0, len(LINES) - 1) == (session.resent_batches, session.epoch_bumps)
 
     assert LINES == await stored(world)
-
-
-async def test_above_the_limit_a_new_name_is_rejected_with_the_reason():
-    world = OneShard(ingest=IngestSettings(max_named_producers=1))
-    async with world.leader():
-        await create(world)
-        await import_lines(world)
-        with pytest.raises(RequestRejectedError, match="max_named_producers=1"):
-            await import_lines(world, "import-2")
-        async with Admin(client(world, "admin")) as admin:
-            await admin.delete_producer("import-1")
-        assert await import_lines(world, "import-2")
 
 
 async def test_named_producers_are_listed_described_and_deleted():

@@ -72,24 +72,6 @@ async def test_offsets_follow_the_key_if_a_batch_spans_several_segments():
     assert 4 == len({place.segment for place in places})
 
 
-async def test_programs_that_send_their_first_records_at_the_same_time_share_one_session(cluster):
-    """Otherwise each has an order of its own, and the sequences of two identities."""
-
-    async def send_some(name: int) -> None:
-        for n in range(5):
-            await producer.send("orders", b"key", b"%d-%d" % (name, n))
-
-    async with cluster.leader() as leader, Producer(cluster.client(), settings=ONE_A_BATCH) as producer:
-        leader.script.extend(["drop", "delay"])
-        await asyncio.gather(*(send_some(name) for name in range(3)))
-        await producer.flush()
-        assert 1 == len(leader.seen(m.OpenProducer))
-    for name in range(3):
-        assert [b"%d-%d" % (name, n) for n in range(5)] == [
-            value for value in cluster.stored if value.startswith(b"%d-" % name)
-        ]
-
-
 async def test_records_of_one_loop_turn_share_a_batch(cluster):
     async with cluster.leader() as leader, Producer(cluster.client()) as producer:
         await send_all(producer, 100)
@@ -153,16 +135,6 @@ async def test_a_cancelled_send_reserves_no_bytes(cluster):
     assert 1 == len(cluster.stored)
 
 
-async def test_a_batch_grows_while_another_one_is_queued(cluster):
-    async with cluster.leader(window=1) as leader, Producer(cluster.client()) as producer:
-        for n in range(30):
-            await producer.send("orders", b"key", str(n).encode())
-            await asyncio.sleep(0.0001)
-        await producer.flush()
-        assert 8 > len(leader.seen(m.ProduceBatch))
-    assert [str(n).encode() for n in range(30)] == cluster.stored
-
-
 async def test_linger_delays_a_batch_until_more_records_arrive(cluster):
     settings = ProducerSettings(linger_seconds=0.5)
     async with cluster.leader() as leader, Producer(cluster.client(), settings=settings) as producer:
@@ -199,41 +171,6 @@ async def test_records_are_stored_once_in_order_whatever_the_leader_does(script,
     assert [str(n).encode() for n in range(12)] == cluster.stored
 
 
-async def test_a_leader_change_with_a_full_window_replays_in_order(cluster):
-    async with cluster.leader() as old, Producer(cluster.client(), settings=ONE_A_BATCH) as producer:
-        await (await producer.send("orders", b"key", b"first"))
-        old.answers = False
-        deliveries = await send_all(producer, 20)
-        await asyncio.sleep(0.1)
-        async with cluster.leader(2):
-            for delivery in deliveries:
-                await delivery
-    assert [b"first", *(str(n).encode() for n in range(20))] == cluster.stored
-
-
-async def test_a_leader_without_pipelining_is_sent_one_at_a_time(cluster):
-    async with cluster.leader(pipelining=False) as leader, Producer(cluster.client(), settings=ONE_A_BATCH) as producer:
-        leader.script.extend(["delay"] * 3)
-        await send_all(producer, 3)
-        await asyncio.sleep(0.9)
-        assert 1 == len(leader.seen(m.ProduceBatch))
-        await producer.flush()
-    assert [b"0", b"1", b"2"] == cluster.stored
-
-
-async def test_a_lost_connection_loses_and_doubles_no_record(cluster):
-    async with cluster.leader(), Producer(cluster.client("me"), settings=ONE_A_BATCH) as producer:
-        deliveries = []
-        for n in range(40):
-            deliveries.append(await producer.send("orders", b"key", str(n).encode()))
-            await asyncio.sleep(0.001)
-            if n % 15 == 7:
-                cluster.broker.drop("me")
-        for delivery in deliveries:
-            await delivery
-    assert [str(n).encode() for n in range(40)] == cluster.stored
-
-
 # Names and positions
 
 
@@ -253,16 +190,6 @@ async def test_a_batch_carries_the_position_of_its_last_record(cluster):
             await producer.send("orders", b"key", b"value", source_position=f"line {n}".encode())
         await producer.flush()
     assert [b"line 2"] == cluster.positions
-
-
-async def test_positions_are_committed_in_the_order_of_sending_over_topics(cluster):
-    async with cluster.leader(), Producer(cluster.client(), name="loader") as producer:
-        for topic in "ab":
-            await producer.open(topic)
-        for n, topic in enumerate(["a", "b", "a"]):
-            await producer.send(topic, b"key", b"value", source_position=f"line {n}".encode())
-        await producer.flush()
-    assert [b"line 0", b"line 1", b"line 2"] == cluster.positions
 
 
 async def test_a_fenced_producer_raises_on_every_path(cluster):
@@ -309,19 +236,6 @@ async def test_a_named_producer_that_ends_on_one_shard_ends_on_all(verdict):
         for topic in topics:
             with pytest.raises(RequestRejectedError, match=f"scripted {verdict}"):
                 await producer.send_and_wait(topic, b"key", b"later")
-    await other.transport.__aexit__(None, None, None)
-
-
-async def test_anonymous_producers_of_two_shards_end_independently():
-    cluster = ScriptedCluster(shards=2)
-    topics = [next(f"t{n}" for n in range(100) if shard_of(f"t{n}", 2) == shard) for shard in range(2)]
-    other = ScriptedLeader(cluster, 1, 1)
-    await other.start()
-    async with cluster.leader(), Producer(cluster.client()) as producer:
-        other.script.append("fenced")
-        with pytest.raises(FencedError):
-            await producer.send_and_wait(topics[1], b"key", b"value")
-        await producer.send_and_wait(topics[0], b"key", b"value")
     await other.transport.__aexit__(None, None, None)
 
 
@@ -448,23 +362,6 @@ async def test_send_fails_at_once_with_when_full_fail(cluster):
             await producer.send("orders", b"key", b"x" * 50)
         with pytest.raises(DeliveryFailedError, match="buffer_bytes=300"):
             await producer.send("orders", b"key", b"x" * 50)
-
-
-async def test_a_shard_without_a_leader_leaves_the_others_their_part_of_the_buffer():
-    cluster = ScriptedCluster(shards=2)
-    ours, others = (next(f"t{n}" for n in range(100) if shard_of(f"t{n}", 2) == shard) for shard in (0, 1))
-    settings = ProducerSettings(
-        batch_bytes=1, buffer_bytes=300, guaranteed_bytes=100, delivery_timeout_seconds=10, when_full="fail"
-    )
-    async with cluster.leader(), Producer(cluster.client(), settings=settings) as producer:
-
-        async def fill() -> None:
-            for _ in range(100):
-                await producer.send(others, b"key", b"x" * 50)
-
-        with pytest.raises(DeliveryFailedError, match="the buffer is full"):
-            await fill()
-        assert 0 == (await producer.send_and_wait(ours, b"key", b"x" * 50)).offset
 
 
 async def test_waiting_for_buffer_space_is_bounded_by_the_delivery_timeout(cluster):

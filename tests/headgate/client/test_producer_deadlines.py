@@ -51,32 +51,6 @@ async def test_without_a_leader_records_fail_at_the_deadline(cluster):
         await producer.close()
 
 
-async def test_each_record_expires_at_its_own_deadline_while_the_broker_is_away(cluster):
-    """One record a second; the broker is away for 11 s, longer than the delivery timeout of 10 s."""
-    settings = ProducerSettings(request_timeout_seconds=0.2, delivery_timeout_seconds=10)
-    loop = asyncio.get_running_loop()
-    async with cluster.leader(), Producer(cluster.client(), settings=settings) as producer:
-        await producer.open("orders")
-        cluster.broker.stop()
-        outcomes = []
-        for number in range(11):
-            delivery = await producer.send("orders", b"key", str(number).encode())
-            outcomes.append(asyncio.ensure_future(_timed_outcome(delivery, loop.time())))
-            await asyncio.sleep(1)
-        cluster.broker.start()
-        results = await asyncio.gather(*outcomes)
-        report = await producer.close()
-
-    expired = [(what, after) for what, after in results if not isinstance(what, RecordMetadata)]
-    assert 2 == len(expired), "those sent 10 and 11 s before the broker returned"
-    assert all(10 <= after < 10.02 for _, after in expired)
-    cause = "the delivery timeout has passed: it was never sent, because there is no connection to the broker"
-    assert {f"topic 'orders': not stored: {cause}"} == {str(what) for what, _ in expired}
-    assert list(range(9)) == [what.offset for what, _ in results[2:]]
-    assert [str(number).encode() for number in range(2, 11)] == cluster.stored
-    assert CloseReport(committed=9, failed=2) == report
-
-
 async def test_records_of_several_topics_expire_at_their_own_deadlines(cluster):
     """Batches that wait for their turn expire, too, and none earlier than its records."""
     settings = ProducerSettings(request_timeout_seconds=1, delivery_timeout_seconds=10)

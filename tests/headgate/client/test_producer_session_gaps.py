@@ -44,20 +44,6 @@ def test_a_batch_that_was_refused_and_expired_is_unknown():
     assert Outcome.UNKNOWN is talk.outcomes["a"]
 
 
-def test_each_batch_expires_at_its_own_deadline():
-    talk = streaming(max_in_flight=2)
-    talk.offer_until("a", 10)
-    talk.offer_until("b", 5)
-    talk.offer_until("c", 7)
-    talk.offer_until("d", 6)
-    talk.wait(5.9)
-    assert {"0": Outcome.COMMITTED, "b": Outcome.UNKNOWN} == talk.outcomes
-    talk.wait(3.9)
-    assert [("d", Outcome.FAILED), ("c", Outcome.FAILED)] == list(talk.outcomes.items())[2:]
-    talk.wait(0.2)
-    assert Outcome.UNKNOWN is talk.outcomes["a"]
-
-
 def test_the_records_of_a_batch_expire_at_their_own_deadlines():
     """The others are committed, and there is no gap."""
     talk = streaming()
@@ -216,26 +202,6 @@ def test_an_expired_batch_that_no_other_follows_ends_its_epoch_when_its_answer_i
     assert ["b@0"] == talk.identify(7, 1, reached=1)
 
 
-def test_batches_expire_in_order():
-    talk = streaming(max_in_flight=2, deadline=3)
-    talk.offer("a", "b", "c", "d")
-    talk.wait(3)
-    assert ["0", "a", "b", "c", "d"] == list(talk.outcomes)
-    assert [Outcome.UNKNOWN] * 2 + [Outcome.FAILED] * 2 == list(talk.outcomes.values())[1:]
-
-
-def test_an_unanswered_bump_is_repeated_with_the_same_token():
-    talk = streaming(deadline=10)
-    talk.offer("a")
-    talk.connect(False)
-    talk.wait(10)
-    talk.connect()
-    talk.offer("b")
-    token = talk.opening.token
-    assert ["open"] == talk.wait(5.1)
-    assert (token, 7, 0) == (talk.opening.token, talk.opening.producer_id, talk.opening.producer_epoch)
-
-
 def test_an_exhausted_epoch_gets_a_new_producer_id():
     talk = streaming(deadline=10)
     talk.offer("a")
@@ -245,19 +211,6 @@ def test_an_exhausted_epoch_gets_a_new_producer_id():
     talk.offer("b")
     assert ["b@0"] == talk.identify(99, 0)
     assert 99 == talk.last["b"].producer_id
-
-
-def test_late_replies_about_an_expired_batch_change_nothing():
-    talk = streaming(deadline=10)
-    talk.offer("a")
-    late = talk.last["a"]
-    talk.connect(False)
-    talk.wait(10)
-    talk.connect()
-    talk.offer("b")
-    assert [] == talk.refuse(late, "fenced")
-    assert [] == talk.commit(late)
-    assert ["b@0"] == talk.identify(7, 1)
 
 
 # Verdicts that end something

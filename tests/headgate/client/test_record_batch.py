@@ -90,22 +90,3 @@ async def test_records_that_expired_in_flight_leave_a_batch_with_those_that_expi
     with pytest.raises(DeliveryFailedError, match=r"not stored: decided$"):
         await deliveries[2]
     assert [(Outcome.UNKNOWN, 2, 0), (Outcome.FAILED, 1, 78), (Outcome.COMMITTED, 1, 29)] == reported
-
-
-async def test_a_record_that_expires_before_earlier_ones_needs_another_batch():
-    batch, _, _ = batch_of_three()
-
-    assert batch.accepts_deadline(20.0)
-    assert not batch.accepts_deadline(15.0)
-
-
-async def test_a_cancelled_waiter_is_removed():
-    """A program may await the outcome repeatedly, with a short timeout."""
-    batch, delivery = batch_of_one()
-    for _ in range(3):
-        impatient = asyncio.ensure_future(stored(delivery))
-        await asyncio.sleep(0)
-        impatient.cancel()
-        await asyncio.wait([impatient])
-
-    assert not batch._waiters

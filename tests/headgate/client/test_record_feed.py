@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
-import msgspec
 import pytest
 
 from headgate.client.record_feed import RecordFeed
@@ -49,16 +48,6 @@ class Feed(RecordFeed):
         """Return a record that the reader has delivered, and the program received."""
         await self._deliver(GRANT, offset, 0, b"k", b"v", ())
         return await self.next()
-
-
-async def test_closing_ends_a_wait_for_records() -> None:
-    feed = Feed()
-    feed.begin(GRANT)
-    waiting = asyncio.create_task(feed.next())
-    await asyncio.sleep(1)
-    await feed.close()
-
-    assert await asyncio.wait_for(waiting, 1) is None
 
 
 async def test_closing_stops_all_readers_and_loads() -> None:
@@ -107,15 +96,6 @@ async def test_dropping_a_segment_ends_the_wait_for_its_acknowledgements() -> No
     assert await asyncio.wait_for(waiting, 1)
 
 
-async def test_of_a_queue_no_empty_range_is_reported_as_skipped() -> None:
-    feed = Feed(SubscriptionType.QUEUE)
-    feed.begin(GRANT)
-    feed._record_skipped(GRANT, 10, 12)
-    feed._record_skipped(GRANT, 12, 12)
-
-    assert feed.skipped == [(10, 12)]
-
-
 async def test_skipped_records_of_a_bucket_range_are_acknowledged_once_from_the_beginning() -> None:
     feed = Feed()
     feed.begin(GRANT)
@@ -125,15 +105,6 @@ async def test_skipped_records_of_a_bucket_range_are_acknowledged_once_from_the_
 
     feed.acknowledge_skipped(3, 7)
     assert feed.skipped == [(0, 12)]
-
-
-@pytest.mark.parametrize("start_offset", [0, 10])
-async def test_before_anything_was_read_nothing_is_reported_as_skipped(start_offset: int) -> None:
-    feed = Feed()
-    feed.begin(msgspec.structs.replace(GRANT, start_offset=start_offset))
-    feed.acknowledge_skipped(3, 7)
-
-    assert feed.skipped == []
 
 
 @pytest.mark.parametrize("kind", [SubscriptionType.STREAM, SubscriptionType.QUEUE])

@@ -115,18 +115,5 @@ async def test_from_the_second_wait_in_vain_on_each_doubles_the_next_one_up_to_a
         assert expected <= wait <= expected + RETRY_SECONDS
 
 
-async def test_a_new_term_begins_with_short_waits_again():
-    with RequestAttempts(ReplyDispatch(lambda *_: None), itertools.count()) as attempts:
-        attempts.begin(leader_epoch=1)
-        attempts.unanswered()
-        attempts.begin(leader_epoch=1)
-        assert 2.0 == attempts.timeout_seconds
-        attempts.unanswered()
-        attempts.begin(leader_epoch=1)
-        assert 4.0 == attempts.timeout_seconds
-        attempts.begin(leader_epoch=2)
-        assert 2.0 == attempts.timeout_seconds
-
-
 def leader(epoch: int) -> m.LeaderAnnouncement:
     return m.LeaderAnnouncement(shard=0, leader_epoch=epoch, instance="a", pipelining=True, window=1)

@@ -11,9 +11,9 @@ import pytest
 
 from headgate.client.admin import Admin
 from headgate.client.consumer import ConsumedRecord, Consumer
-from headgate.errors import ConfigError, RequestRejectedError
-from tests.support.worlds.one_shard import OneShard, now_ms
-from tests.support.worlds.one_shard_programs import KEYS, client, create, in_order, produce, reader
+from headgate.errors import ConfigError
+from tests.support.worlds.one_shard import OneShard
+from tests.support.worlds.one_shard_programs import client, create, in_order, produce, reader
 
 pytestmark = pytest.mark.looptime
 
@@ -80,40 +80,6 @@ async def test_records_delivered_before_a_seek_cannot_be_acknowledged():
     assert [0] == [segment.acknowledged_offset for segment in described.segments]
 
 
-async def test_a_push_lost_during_a_seek_is_repeated():
-    async with reading(100, segments=1) as (world, consumer, admin):
-        await take(consumer, 100)
-        await asyncio.sleep(1)
-        world.broker.pause("client-c")
-        await admin.seek("orders", "billing", positions={0: 90})
-        world.broker.drop("client-c")
-        world.broker.resume("client-c")
-        assert list(range(90, 100)) == [record.offset for record in await take(consumer, 10)]
-
-
-async def test_a_seek_back_over_a_split_reads_the_parent_again_before_its_children():
-    world = OneShard()
-    async with world.leader():
-        await create(world, segments=1)
-        async with reader(world) as consumer, reader(world, "d") as other, Admin(client(world, "admin")) as admin:
-            await produce(world, 50)
-            await admin.split("orders", 0)
-            await produce(world, 50, "second")
-            world.drained_segments = {0: 50}
-            found = [consumer, other]
-            taken = await asyncio.gather(*(_until_quiet(each) for each in found))
-            assert 100 == sum(map(len, taken))
-            world.drained_segments = {}
-            await admin.seek("orders", "billing", positions={0: 20})
-            again = await asyncio.gather(*(_until_quiet(each) for each in found))
-            assert {0: set(range(20, 50))} == _offsets(again)
-            world.drained_segments = {0: 50}
-            rest = await asyncio.gather(*(_until_quiet(each, 8) for each in found))
-
-    assert 50 == sum(map(len, rest))
-    assert {1, 2} == set(_offsets(rest))
-
-
 async def _until_quiet(consumer: Consumer, seconds: float = 4) -> list[ConsumedRecord]:
     found: list[ConsumedRecord] = []
     while True:
@@ -131,54 +97,6 @@ def _offsets(taken: list[list[ConsumedRecord]]) -> dict[int, set[int]]:
     for record in (record for records in taken for record in records):
         found.setdefault(record.segment, set()).add(record.offset)
     return found
-
-
-async def test_a_seek_to_latest_skips_every_record_without_waiting_for_a_drain_check():
-    """The drain check has no answer here; the sealed segment that was skipped is drained nevertheless."""
-    async with reading(50, segments=1) as (world, consumer, admin):
-        await take(consumer, 5)
-        await admin.split("orders", 0)
-        await admin.seek("orders", "billing", to="latest")
-        await produce(world, 20, "second")
-        after = await take(consumer, 20)
-
-    assert {key: list(range(index, 20, len(KEYS))) for index, key in enumerate(KEYS)} == by_key(after)
-
-
-async def test_a_seek_to_a_timestamp_starts_at_the_first_record_stored_then_or_later():
-    world = OneShard()
-    async with world.leader():
-        await create(world, segments=1)
-        await produce(world, 30)
-        await asyncio.sleep(5)
-        moment = now_ms()
-        async with reader(world) as consumer, Admin(client(world, "admin")) as admin:
-            await admin.split("orders", 0)
-            await produce(world, 20, "second")
-            answer = await admin.seek("orders", "billing", timestamp_ms=moment)
-            assert {0: 30, 1: 0, 2: 0} == {move.segment: move.to_offset for move in answer.moves}
-            assert 20 == len(await take(consumer, 20))
-
-
-async def test_a_seek_of_a_queue_discards_single_acknowledgements():
-    async with reading(20, segments=1, type="QUEUE") as (_, consumer, admin):
-        for record in (await take(consumer, 20, acknowledge=False))[::2]:
-            await consumer.acknowledge(record)
-        await asyncio.sleep(1)
-        await admin.seek("orders", "billing", positions={0: 5})
-        assert list(range(5, 20)) == [record.offset for record in await take(consumer, 15)]
-
-
-async def test_a_refused_seek_moves_nothing():
-    async with reading(20, segments=1) as (_, consumer, admin):
-        with pytest.raises(RequestRejectedError, match="segment 0 ends at 20; 21 is beyond it: choose 0 to 20"):
-            await admin.seek("orders", "billing", positions={0: 21})
-        with pytest.raises(ConfigError, match="in the future"):
-            await admin.seek("orders", "billing", timestamp_ms=now_ms() + 1000)
-        with pytest.raises(ConfigError, match="exactly one"):
-            await admin.seek("orders", "billing")
-        assert list(range(20)) == [record.offset for record in await take(consumer, 20)]
-        assert 0 == (await admin.describe_subscription("orders", "billing")).seek_generation
 
 
 async def test_a_consumer_seeks_its_subscription_for_all_its_consumers():
@@ -199,12 +117,6 @@ async def test_a_consumer_seeks_its_subscription_for_all_its_consumers():
     assert _offsets(read) == _offsets(again)
     for before, after in zip(read, again, strict=True):
         assert max(record.generation for record in before) < min(record.generation for record in after)
-
-
-async def test_a_checkpoint_subscription_cannot_be_moved():
-    async with reading(segments=1, type="CHECKPOINT") as (_, _, admin):
-        with pytest.raises(RequestRejectedError, match="keep their own positions"):
-            await admin.seek("orders", "billing", to="earliest")
 
 
 async def test_order_none_releases_children_and_order_strict_revokes_them():

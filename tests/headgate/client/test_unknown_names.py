@@ -7,11 +7,10 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from headgate.client.admin import Admin
-from headgate.client.unknown_names import MAX_NAMES_SHOWN, unknown_topic
 from headgate.errors import RequestRejectedError
 from shard.access.rules import AccessRules, Right, Role
 from tests.support.worlds.one_shard import OneShard
-from tests.support.worlds.one_shard_programs import client, create, reader
+from tests.support.worlds.one_shard_programs import client, create
 
 pytestmark = pytest.mark.looptime
 
@@ -55,15 +54,6 @@ async def test_the_near_subscriptions_are_named(question: Question) -> None:
             await question(admin)
 
 
-async def test_a_consumer_of_a_mistyped_topic_names_the_near_ones() -> None:
-    world = OneShard()
-    async with world.leader():
-        await create(world)
-        with pytest.raises(RequestRejectedError, match=r"topic 'ordres' does not exist; did you mean 'orders'\?"):
-            async with reader(world, topic="ordres"):
-                pass
-
-
 async def test_another_mistake_keeps_its_own_words() -> None:
     world = OneShard()
     async with world.leader(), Admin(client(world, "admin")) as admin:
@@ -82,16 +72,3 @@ async def test_a_user_who_may_not_list_the_topics_learns_none() -> None:
         async with Admin(client(world, "eve", "eve")) as eve:
             with pytest.raises(RequestRejectedError, match=r"^there is no topic 'ordres'$"):
                 await eve.describe_topic("ordres")
-
-
-@pytest.mark.parametrize(
-    ("existing", "hint"),
-    [
-        (("orders", "returns"), "there are: orders, returns"),
-        ([f"t{n:02}" for n in range(11)], f"there are: {', '.join(f't{n:02}' for n in range(MAX_NAMES_SHOWN))}, …"),
-        ((), "create it first: headgate topic create nothing"),
-    ],
-    ids=["other", "many", "none"],
-)
-def test_without_a_near_name_the_first_are_listed(existing: tuple[str, ...], hint: str) -> None:
-    assert unknown_topic("nothing", existing) == f"topic 'nothing' does not exist; {hint}"

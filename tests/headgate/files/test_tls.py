@@ -336,14 +336,3 @@ def test_certificate_and_key_need_each_other(till: CertificateFiles, role: Calla
 def test_the_expiry_of_a_certificate_is_known(authority: LocalCertificateAuthority) -> None:
     pair = authority.issue("soon", client=True, not_after=NOW + HOUR)
     assert NOW + HOUR == certificate_expiry(pair.certificate_file, "certificate_file")
-
-
-def test_the_library_needs_no_library_for_certificates() -> None:
-    """The contexts are made by every client."""
-    program = "import sys, headgate, headgate.files.tls; sys.exit('cryptography' in sys.modules)"
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
-
-
-def test_neither_side_can_demand_another_handshake(server: CertificateFiles) -> None:
-    for context in (client_context(), of_server(server)):
-        assert context.options & ssl.OP_NO_RENEGOTIATION

@@ -101,17 +101,6 @@ async def test_a_command_whose_parent_has_ended_already_does_not_run(tmp_path: P
     assert not made.exists()
 
 
-def test_a_large_log_is_renamed_once(tmp_path: Path) -> None:
-    path = tmp_path / "a.log"
-    rotate_log(path, 3)
-    path.write_text("four")
-    rotate_log(path, 4)
-    assert path.exists()
-    rotate_log(path, 3)
-
-    assert ["a.log.1"] == [each.name for each in tmp_path.iterdir()]
-
-
 def _state(pid: int) -> str:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 

@@ -12,8 +12,6 @@ from headgate.ledger.ledger import Ledger
 from headgate.protocol import messages as m
 from headgate.reading.chunk_cache import (
     CACHE_BYTES,
-    CHUNK_OVERHEAD_BYTES,
-    MAX_DEPTH,
     MAX_LOADS,
     ChunkCache,
 )
@@ -48,21 +46,6 @@ async def test_the_cache_is_bounded_in_bytes_and_evicts_the_oldest():
     assert loads + 1 == cache.loads
 
 
-async def test_cancelling_one_reader_does_not_cancel_the_load_of_another():
-    cluster = cluster_with(1)
-    cluster.store.latency_seconds = (1.0, 1.0)
-    cache = ChunkCache(Ledger(cluster.store, 0), TOPIC_ID)
-    leaving, staying = (asyncio.create_task(cache.rows(1, 0)) for _ in range(2))
-    await asyncio.sleep(0.1)
-    leaving.cancel()
-    assert [0] == list(await staying)
-
-
-async def test_records_of_other_topics_are_omitted():
-    cache = ChunkCache(Ledger(cluster_with(1).store, 0), TOPIC_ID + 1)
-    assert {} == await cache.rows(1, 0)
-
-
 async def test_a_missing_chunk_is_not_cached():
     cluster = cluster_with(0)
     cache = ChunkCache(Ledger(cluster.store, 0), TOPIC_ID)
@@ -72,43 +55,8 @@ async def test_a_missing_chunk_is_not_cached():
     assert [0] == (await cache.rows(1, 0))[0].offsets
 
 
-@pytest.mark.parametrize(("budget_bytes", "loads"), [(2 * CHUNK_OVERHEAD_BYTES, 2), (2 * CHUNK_OVERHEAD_BYTES - 1, 3)])
-async def test_a_chunk_without_records_of_the_topic_costs_its_overhead(budget_bytes: int, loads: int) -> None:
-    cache = ChunkCache(Ledger(cluster_with(2).store, 0), TOPIC_ID + 1, budget_bytes=budget_bytes)
-    for number in (1, 2, 1):
-        await cache.rows(number, 0)
-
-    assert loads == cache.loads
-    assert CHUNK_OVERHEAD_BYTES == 256
-
-
 CHUNK_BYTES = 256 + 160 + len(b"key") + 1000
 """What a chunk with one record costs."""
-
-
-@pytest.mark.parametrize(("budget_bytes", "loads"), [(2 * CHUNK_BYTES, 2), (2 * CHUNK_BYTES - 1, 3)])
-async def test_a_record_costs_its_key_and_value_and_160_bytes(budget_bytes: int, loads: int) -> None:
-    cache = ChunkCache(Ledger(cluster_with(2).store, 0), TOPIC_ID, budget_bytes=budget_bytes)
-    for number in (1, 2, 1):
-        await cache.rows(number, 0)
-
-    assert loads == cache.loads
-
-
-async def test_the_chunk_that_was_used_last_stays_in_the_cache() -> None:
-    cache = ChunkCache(Ledger(cluster_with(3).store, 0), TOPIC_ID, budget_bytes=2 * CHUNK_BYTES)
-    for number in (1, 2, 1, 3, 1):
-        await cache.rows(number, 0)
-
-    assert 3 == cache.loads
-
-
-async def test_a_chunk_larger_than_the_cache_stays_until_the_next_one() -> None:
-    cache = ChunkCache(Ledger(cluster_with(1).store, 0), TOPIC_ID, budget_bytes=100)
-    for _ in range(2):
-        await cache.rows(1, 0)
-
-    assert 1 == cache.loads
 
 
 async def test_a_closed_cache_neither_loads_nor_polls() -> None:
@@ -126,23 +74,6 @@ async def test_a_closed_cache_neither_loads_nor_polls() -> None:
     waiting.cancel()
     await asyncio.gather(reading, waiting, return_exceptions=True)
     assert reading.cancelled()
-
-
-async def test_a_load_that_fails_after_all_readers_have_left_is_no_unhandled_error() -> None:
-    cluster = cluster_with(0)
-    cluster.store.latency_seconds = (1.0, 1.0)
-    cache = ChunkCache(Ledger(cluster.store, 0), TOPIC_ID)
-    unhandled: list[object] = []
-    asyncio.get_running_loop().set_exception_handler(lambda _, context: unhandled.append(context))
-    leaving = asyncio.create_task(cache.rows(1, 0))
-    await asyncio.sleep(0.1)
-    leaving.cancel()
-    await asyncio.gather(leaving, return_exceptions=True)
-    del leaving
-    await asyncio.sleep(10)
-    gc.collect()
-
-    assert unhandled == []
 
 
 DELAY_SECONDS = 0.04
@@ -164,26 +95,6 @@ async def test_chunks_that_exist_are_loaded_ahead_and_once() -> None:
     assert cache.loads == 400
 
 
-async def test_two_readers_of_the_same_chunks_load_each_once_and_no_further_ahead_than_one() -> None:
-    cache = slow_cache(100)
-    for number in range(1, 9):
-        for _ in range(2):
-            await cache.rows(number, newest=100)
-        await asyncio.sleep(1)
-
-    assert cache.loads == 8 + 8
-
-
-async def test_a_cache_that_is_full_of_used_chunks_still_loads_ahead() -> None:
-    cache = slow_cache(400, budget_bytes=40 * CHUNK_BYTES)
-    before = asyncio.get_running_loop().time()
-    for number in range(1, 401):
-        await cache.rows(number, newest=400)
-
-    assert asyncio.get_running_loop().time() - before < 400 * DELAY_SECONDS / 8
-    assert cache.loads == 400
-
-
 @pytest.mark.parametrize("newest", [0, 5])
 async def test_what_may_not_exist_is_not_loaded_ahead(newest: int) -> None:
     """A reader at the tail would request it in vain with every chunk."""
@@ -193,17 +104,6 @@ async def test_what_may_not_exist_is_not_loaded_ahead(newest: int) -> None:
     await asyncio.sleep(1)
 
     assert cache.loads == 5
-
-
-async def test_more_is_loaded_ahead_the_more_of_it_was_used() -> None:
-    cache = slow_cache(100)
-    loads = []
-    for number in range(1, 31):
-        await cache.rows(number, newest=100)
-        await asyncio.sleep(1)
-        loads.append(cache.loads - number)
-
-    assert loads == [min(number, MAX_DEPTH) for number in range(1, 31)]
 
 
 async def test_readers_at_too_many_places_load_nothing_ahead() -> None:

@@ -17,7 +17,7 @@ from headgate.ledger.paths import chunk_folder, chunk_name
 from headgate.log.event_log import LogEvent
 from headgate.protocol import messages as m
 from headgate.reading.chunk_cache import ChunkCache
-from headgate.reading.compacted_reader import CompactedRecords, CompactedSlice
+from headgate.reading.compacted_reader import CompactedRecords
 from headgate.reading.head import POLL_SECONDS, Head
 from headgate.reading.segment_reader import SegmentReader
 from tests.support.fakes.object_store import FakeStore
@@ -128,22 +128,6 @@ async def test_a_reader_begins_in_compacted_objects_and_continues_in_chunks() ->
     assert ledger.compacted.opened == 2 + 4
 
 
-@pytest.mark.parametrize("start", [0, 5, 6, 11, 12, 23, 24, 29])
-async def test_a_reader_begins_at_any_offset(start: int) -> None:
-    ledger = CompactedLedger(10)
-    await ledger.compact(1, 4)
-    await ledger.compact(5, 8)
-    await ledger.read_all(ledger.reader(start, start // RECORDS_A_CHUNK + 1), start)
-
-
-async def test_a_reader_at_the_tail_opens_no_manifest() -> None:
-    ledger = CompactedLedger(10)
-    await ledger.compact(1, 8)
-    await ledger.read_all(ledger.reader(24, 9), 24)
-
-    assert ledger.compacted.opened == 0
-
-
 async def test_a_slow_reader_continues_after_its_chunks_were_deleted() -> None:
     ledger = CompactedLedger(10)
     async with ledger.interrupted_reader():
@@ -181,62 +165,6 @@ async def test_an_announced_chunk_that_does_not_exist_is_logged_and_not_expected
     assert [each.msg.event for each in caplog.records if isinstance(each.msg, LogEvent)] == ["segment.unreadable"]
 
 
-async def test_an_idle_reader_polls_once_a_second_and_looks_for_compacted_objects_every_half_minute() -> None:
-    ledger = CompactedLedger(0)
-    ledger.store.latency_seconds = (0.0, 0.0)
-    listed: list[tuple[float, bool]] = []
-    locate = ledger.compacted.locate
-
-    async def recorded(segment: int, offset: int, chunk: int, *, fresh: bool = False) -> CompactedSlice:
-        listed.append((round(asyncio.get_running_loop().time(), 3), fresh))
-        return await locate(segment, offset, chunk, fresh=fresh)
-
-    ledger.compacted.locate = recorded  # type: ignore[method-assign]
-    running = asyncio.create_task(ledger.reader().run())
-    await asyncio.sleep(65.5)
-    running.cancel()
-
-    assert listed == [(0, False), (30, True), (60, True)]
-    assert ledger.cache.loads == 65
-
-
-async def test_a_reader_that_starts_before_its_grant_starts_with_the_first_chunk() -> None:
-    ledger = CompactedLedger(3)
-    reader = ledger.reader(7, 3, start_offset=0)
-    assert reader.has_read(0)
-    assert not reader.has_read(1)
-    await ledger.read_all(reader, seconds=10)
-
-    assert reader.has_read(3)
-    assert not reader.has_read(4)
-
-
-async def test_a_chunk_that_a_reader_has_found_is_known_to_the_others() -> None:
-    ledger = CompactedLedger(1)
-    ledger.head.retract(0)
-    running = asyncio.create_task(ledger.reader().run())
-    await until(lambda: len(ledger.delivered) == RECORDS_A_CHUNK)
-    running.cancel()
-
-    assert ledger.head.number == 1
-
-
-async def test_a_reader_without_head_announcements_polls() -> None:
-    """Announcements may be lost."""
-    ledger = CompactedLedger(6)
-    await ledger.compact(1, 3)
-    reader = ledger.reader()
-    ledger.compacted._listed_at, ledger.compacted._ranges = 0.0, []
-    ledger.delete_chunks(1, 2, 3)
-    records, ledger.head = ledger.records, Head()
-    reader._head = ledger.head
-    running = asyncio.create_task(reader.run())
-    await until(lambda: len(ledger.delivered) == records, 120)
-    running.cancel()
-
-    assert [offset for offset, _ in ledger.delivered] == list(range(records))
-
-
 async def test_a_reader_continues_in_the_wider_range_that_replaced_its_range() -> None:
     ledger = CompactedLedger(9)
     await ledger.compact(1, 4, parts=4)
@@ -255,37 +183,6 @@ async def test_a_reader_waits_for_an_unavailable_store() -> None:
     ledger.store.fail_next("unavailable", "names", 2)
     ledger.store.fail_next("unavailable", "read", 3)
     await ledger.read_all(ledger.reader())
-
-
-async def test_each_outage_of_the_store_at_a_known_chunk_is_logged_once_and_waited_for(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    ledger = CompactedLedger(2)
-    running = asyncio.create_task(ledger.reader().run())
-    for outages in (1, 2):
-        loop = asyncio.get_running_loop()
-        began = loop.time()
-        ledger.store.outage()
-        loop.call_later(3 * POLL_SECONDS, ledger.store.outage, False)
-        ledger.grow()
-        await until(lambda: len(ledger.delivered) == ledger.records)
-        assert loop.time() - began >= 3 * POLL_SECONDS
-        logged = [each.msg.event for each in caplog.records if isinstance(each.msg, LogEvent)]
-        assert logged == ["segment.unreadable"] * outages
-    running.cancel()
-
-
-async def test_a_segment_without_compacted_records_continues_after_the_compacted_range() -> None:
-    ledger = CompactedLedger(4)
-    await create_manifest(
-        ledger.store,
-        Manifest(
-            shard=0, first=1, last=4, level=0, written_at_ms=0, last_at_ms=0, facts="none", facts_checksum=0, objects=[]
-        ),
-    )
-    reader = ledger.reader(12, 1)
-    ledger.grow()
-    await ledger.read_all(reader, 12)
 
 
 async def test_missing_compacted_records_are_an_error() -> None:

@@ -98,13 +98,6 @@ async def test_a_chunk_that_was_not_announced_is_made_durable_before_its_records
     assert 4 == store.calls["make_durable"]
 
 
-async def test_a_chunk_that_was_announced_is_durable() -> None:
-    store = FakeStore(latency_seconds=(0, 0))
-
-    await delivered(store=store)
-    assert 0 == store.calls["make_durable"]
-
-
 async def test_each_run_of_records_in_other_buckets_is_reported_once_and_then_the_end_after_each_chunk() -> None:
     reported: list[tuple[int, int]] = []
     own = await delivered(first_bucket=0, end_bucket=HALF, on_skipped=lambda *offsets: reported.append(offsets))
@@ -113,15 +106,6 @@ async def test_each_run_of_records_in_other_buckets_is_reported_once_and_then_th
     assert sorted({*range(RECORDS)} - {*own}) == [offset for run in runs for offset in range(*run)]
     assert all(before[1] < after[0] for before, after in pairwise(runs)), "a record of this consumer is between them"
     assert [(RECORDS, RECORDS)] * 2 == [part for part in reported if part[0] == part[1]], "the chunk, and the end"
-
-
-async def test_a_reader_of_a_sealed_segment_that_was_read_before_reports_its_end() -> None:
-    reported: list[tuple[int, int]] = []
-    await delivered(
-        first_bucket=0, end_bucket=HALF, start_offset=RECORDS, on_skipped=lambda *offsets: reported.append(offsets)
-    )
-
-    assert [(RECORDS, RECORDS)] == reported
 
 
 async def test_a_reader_whose_next_chunk_is_missing_reports_at_once_how_far_it_has_read() -> None:

@@ -25,17 +25,6 @@ async def test_the_head_wakes_waiting_readers_and_never_falls():
     assert 2 == pytest.approx(asyncio.get_running_loop().time(), abs=0.1)
 
 
-async def test_an_announcement_of_the_known_head_wakes_no_reader() -> None:
-    head = Head()
-    head.advance(5)
-    waiting = asyncio.create_task(head.changed())
-    await asyncio.sleep(1)
-    head.advance(5)
-    await asyncio.sleep(1)
-    assert not waiting.done()
-    waiting.cancel()
-
-
 async def test_readers_that_wait_for_the_head_end_together_when_the_first_time_has_passed() -> None:
     head = Head()
     loop = asyncio.get_running_loop()

@@ -49,12 +49,6 @@ async def test_records_come_in_the_order_in_which_they_were_stored():
     assert [(0, 0), (1, 0), (0, 1), (1, 1), (3, 0), (2, 0), (1, 2)] == await places(reader(known).stored())
 
 
-async def test_a_record_has_its_key_value_and_timestamp():
-    known = await written((0, 0))
-
-    assert LedgerRecord(0, 1, 0, b"k1", b"0.1") == [each async for each in reader(known).stored()][1]
-
-
 async def test_only_records_of_one_key():
     known = await written((0, 0, 0), (1, 0))
 
@@ -71,14 +65,6 @@ async def test_records_after_the_description_are_not_read_and_chunks_after_its_e
 
     assert [(0, 0), (1, 0)] == await places(bounded.stored())
     assert 8 >= known.ledger.store.calls["read"] - reads
-
-
-async def test_a_topic_without_records_is_not_searched():
-    known = await written(())
-    reads = dict(known.ledger.store.calls)
-
-    assert [] == await places(reader(known).stored())
-    assert reads == known.ledger.store.calls
 
 
 async def test_a_start_at_a_time_skips_older_chunks():
@@ -135,14 +121,6 @@ def possible(known: LedgerWithPositions, steps: list[Step]) -> list[Step]:
     return accepted
 
 
-async def test_the_tail_of_a_long_ledger_takes_few_reads():
-    known = await written(*[(0,)] * 100)
-    reads = known.ledger.store.calls["read"]
-
-    assert [(0, 98), (0, 99)] == [each[:2] for each in await reader(known).tail(2)]
-    assert 8 == known.ledger.store.calls["read"] - reads
-
-
 async def test_following_continues_with_new_records_and_segments():
     known = await written((0, 1), (1,))
     head = Head()
@@ -190,17 +168,6 @@ async def test_following_after_the_tail_repeats_and_skips_nothing():
     await following.aclose()
 
 
-async def test_following_only_named_segments_ignores_new_ones():
-    known = await written((0, 1))
-    following = reader(known, {1: 0}, only_started=True).follow(Head())
-    assert (1, 0) == (await anext(following))[:2]
-
-    await known.write(60, 0, "split")
-    await known.write(70, 2, 1)
-    assert (1, 1) == (await anext(following))[:2]
-    await following.aclose()
-
-
 async def test_following_survives_compaction_a_forged_head_and_an_outage_of_the_store():
     known = await written((0,))
     head = Head()
@@ -238,14 +205,6 @@ async def test_a_gap_between_offsets_is_an_error():
     known = await written((0,), (0,))
     with pytest.raises(LedgerError, match="continues at offset 1, expected 0: records are missing"):
         await places(reader(known, first_chunk=2).stored())
-
-
-async def test_an_unreachable_store_ends_a_read_of_stored_records():
-    known = await written((0,))
-    known.ledger.store.fail_next("unavailable", "read")
-
-    with pytest.raises(StoreUnavailableError):
-        await places(reader(known).stored())
 
 
 @pytest.mark.parametrize("follows", [False, True])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import threading
 
 import pytest
@@ -11,10 +10,6 @@ import pytest
 from headgate.storage.write_threads import WriteThreads
 
 WAIT_SECONDS = 60.0
-
-
-def _threads() -> set[threading.Thread]:
-    return {thread for thread in threading.enumerate() if thread.name.startswith("writer-")}
 
 
 async def test_an_error_reaches_the_caller_and_the_thread_continues():
@@ -63,39 +58,6 @@ async def test_a_write_finishes_although_its_caller_is_cancelled():
 
     go.set()
     assert await asyncio.to_thread(ended.wait, WAIT_SECONDS)
-
-
-async def test_the_threads_end_with_their_owner():
-    before = _threads()
-    threads = WriteThreads(limit=3)
-    barrier = threading.Barrier(3)
-    await asyncio.gather(*(threads.run(lambda: _meet(barrier)) for _ in range(3)))
-    started = _threads() - before
-
-    del threads
-    gc.collect()
-    for thread in started:
-        await asyncio.to_thread(thread.join, WAIT_SECONDS)
-
-    assert len(started) == 3
-    assert not any(thread.is_alive() for thread in started)
-
-
-def test_a_write_may_finish_after_its_loop_was_closed():
-    threads = WriteThreads()
-    go, ended = threading.Event(), threading.Event()
-
-    async def leave() -> None:
-        task = asyncio.create_task(threads.run(lambda: ended.set() if go.wait(WAIT_SECONDS) else None))
-        await asyncio.sleep(0)
-        task.cancel()
-
-    asyncio.run(leave())
-    go.set()
-
-    assert ended.wait(WAIT_SECONDS)
-    asyncio.run(threads.run(ended.clear))
-    assert not ended.is_set()
 
 
 def _meet(barrier: threading.Barrier) -> None:

@@ -210,25 +210,6 @@ async def test_messages_that_the_socket_does_not_accept_are_written_when_it_is_w
 
 @pytest.mark.contract
 @pytest.mark.usefixtures("_no_immediate_writes")
-async def test_a_connection_that_breaks_while_a_write_is_scheduled_raises_no_error(
-    transport: MqttTransport,
-) -> None:
-    errors: list[dict[str, object]] = []
-    asyncio.get_running_loop().set_exception_handler(lambda _, context: errors.append(context))
-    states: list[bool] = []
-    transport.on_connection(states.append)
-
-    assert transport.publish("x", b"first")
-    assert transport.publish("x", b"second")
-    paho_of(transport)._do_on_disconnect(packet_from_broker=False, v1_rc=paho.mqtt.client.MQTT_ERR_CONN_LOST)
-    paho_of(transport)._sock_close()
-
-    await until(lambda: states == [False, True])
-    assert not errors
-
-
-@pytest.mark.contract
-@pytest.mark.usefixtures("_no_immediate_writes")
 async def test_messages_beyond_the_maximum_number_are_dropped(transport: MqttTransport) -> None:
     accepted = [transport.publish("x", b"") for _ in range(60)]
 
@@ -253,19 +234,6 @@ async def test_a_single_message_may_exceed_the_maximum_bytes(transport: MqttTran
 
 
 @pytest.mark.contract
-async def test_retained_messages_count_until_the_broker_confirms_them(
-    broker: EmbeddedBroker, transport: MqttTransport
-) -> None:
-    with frozen(broker):
-        assert all(transport.publish("x", b"%d" % n, retain=True) for n in range(50))
-        # The socket has accepted all of them.
-        await until(lambda: not paho_of(transport).want_write())
-        assert not transport.publish("x", b"", retain=True)
-
-    await until(lambda: transport.publish("x", b"", retain=True))
-
-
-@pytest.mark.contract
 async def test_the_transport_detects_a_frozen_broker_and_reconnects(broker: EmbeddedBroker) -> None:
     states: list[bool] = []
     async with MqttTransport(
@@ -281,22 +249,6 @@ async def test_the_transport_detects_a_frozen_broker_and_reconnects(broker: Embe
         await until(lambda: states == [True, False, True])
         # Messages of the lost connection no longer count.
         assert [a.publish("x", b"", retain=True) for _ in range(4)] == [True, True, True, False]
-
-
-@pytest.mark.contract
-async def test_ordinary_messages_do_not_overtake_unconfirmed_ones(
-    broker: EmbeddedBroker, transport: MqttTransport
-) -> None:
-    got: list[bytes] = []
-    await transport.subscribe("#", lambda _, payload: got.append(payload))
-    expected = [b"%d" % n for n in range(40)] + [b"last"]
-    with frozen(broker):
-        for payload in expected[:-1]:
-            transport.publish("x", payload, retain=True)
-        transport.publish("y", b"last")
-
-    await until(lambda: len(got) == len(expected))
-    assert got == expected
 
 
 @pytest.mark.contract
@@ -369,35 +321,6 @@ async def test_an_error_in_a_handler_is_reported_and_the_connection_stays_open(
     await until(lambda: got == [b"good"])
     assert states == []
     assert "ZeroDivisionError" in caplog.text
-
-
-@pytest.mark.contract
-async def test_handlers_may_publish(transport: MqttTransport) -> None:
-    got: list[bytes] = []
-    await transport.subscribe("ask", lambda _, payload: transport.publish("answer", payload) and None)
-    await transport.subscribe("answer", lambda _, payload: got.append(payload))
-
-    transport.publish("ask", b"1")
-
-    await until(lambda: got == [b"1"])
-
-
-@pytest.mark.contract
-async def test_the_transport_reconnects_to_a_restarted_broker_and_receives_retained_messages(
-    broker: EmbeddedBroker,
-) -> None:
-    got: list[bytes] = []
-    async with MqttTransport(broker.host, broker.port, "a") as a:
-        await until(lambda: a.connected)
-        await a.subscribe("x", lambda _, payload: got.append(payload), retained=True)
-        a.publish("x", b"kept", retain=True)
-        await until(lambda: got == [b"kept"])
-
-        await broker.restart()
-        await until(lambda: a.connected)
-
-        if broker.kind == "mosquitto":
-            await until(lambda: got == [b"kept", b"kept"])
 
 
 @pytest.mark.contract

@@ -15,7 +15,7 @@ import pytest
 
 from controller.local.certificates import LocalCertificateAuthority
 from headgate.files.tls import client_context, server_context
-from headgate.transport.tls_socket import RECEIVE_BYTES, TlsSocket
+from headgate.transport.tls_socket import TlsSocket
 
 NAME = "broker.example"
 SECONDS = 30.0
@@ -244,15 +244,6 @@ def test_a_failed_handshake_closes_the_socket_and_tells_the_peer(scene: Scene) -
     assert any("BAD_CERTIFICATE" in reason for reason in said)
 
 
-def test_a_peer_that_closes_during_the_handshake_is_an_end(scene: Scene) -> None:
-    near, far = scene.pair()
-    client = TlsSocket(near, client_context(ca_file=scene.authority.ca_file), NAME)
-    far.shutdown(socket.SHUT_WR)
-
-    with pytest.raises(ssl.SSLEOFError):
-        client.do_handshake()
-
-
 def test_a_handshake_ends_in_time_although_bytes_arrive(scene: Scene) -> None:
     """Each byte would start another time-out of the socket."""
     near, far = scene.pair()
@@ -272,22 +263,3 @@ def test_a_handshake_ends_in_time_although_bytes_arrive(scene: Scene) -> None:
         client.do_handshake()
     stop.set()
     server.join(SECONDS)
-
-
-def test_one_turn_receives_a_bounded_amount(scene: Scene) -> None:
-    done = threading.Event()
-    sent = bytes(8 * RECEIVE_BYTES)
-
-    def serve(sock: ssl.SSLSocket) -> None:
-        sender = threading.Thread(target=lambda: sock.sendall(sent))
-        sender.start()
-        done.wait(SECONDS)
-        sender.join(SECONDS)
-
-    connection = scene.connect(serve)
-    found = 0
-    while found < len(sent):
-        found += len(connection.receive(1))
-        assert connection.client.pending() < RECEIVE_BYTES
-        found += len(connection.client.recv(RECEIVE_BYTES)) if connection.client.pending() else 0
-    done.set()

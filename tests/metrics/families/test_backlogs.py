@@ -11,7 +11,6 @@ from prometheus_client import CollectorRegistry
 from headgate.protocol.backlog import summarize_backlog
 from headgate.views.backlogs import SegmentBacklogInfo
 from metrics.events import BacklogUpdated, TermEnded
-from metrics.families.backlogs import MAX_TOPIC_SUBSCRIPTIONS
 from metrics.instruments import Instruments
 
 NOW = 1_000_000
@@ -119,45 +118,6 @@ def test_the_busiest_subscriptions_of_all_shards_and_those_of_named_topics_have_
     assert series(registry, "subscriptions_without_series") == {(): 2}
 
 
-def test_a_busier_subscription_replaces_another_one(instruments, registry):
-    update(instruments, [backlog("logs", f"s{at}", records=10) for at in range(3)])
-    assert set(series(registry, "subscription_drained_in_seconds")) == {("logs", "s0"), ("logs", "s1")}
-
-    update(instruments, [backlog("logs", f"s{at}", records=at * 30) for at in range(3)])
-
-    assert series(registry, "subscription_backlog_records") == {("logs", "s1"): 30, ("logs", "s2"): 60}
-
-
-def test_a_shard_that_is_no_longer_led_leaves_its_series_to_others(instruments, registry):
-    """The others get their values with the next count of their shard."""
-    update(instruments, [backlog("logs", f"s{at}", records=100) for at in range(2)])
-    update(instruments, [backlog("clicks")], shard=4)
-    assert series(registry, "subscriptions_without_series") == {(): 1}
-
-    instruments.observe(TermEnded(shard=3, reason="handover"))
-    update(instruments, [backlog("clicks")], shard=4)
-
-    assert set(series(registry, "subscription_backlog_records")) == {("clicks", "billing")}
-    assert series(registry, "subscriptions_without_series") == {(): 0}
-
-
-@pytest.mark.parametrize(
-    ("stored", "acknowledged", "seconds"), [(1.0, 3.0, 5.0), (3.0, 1.0, math.inf)], ids=["shrinking", "never"]
-)
-def test_the_time_to_drain_has_its_own_series(instruments, registry, stored, acknowledged, seconds):
-    rates = {"stored_per_second": stored, "acknowledged_per_second": acknowledged}
-    update(instruments, [backlog(**rates)])
-
-    assert series(registry, "subscription_drained_in_seconds") == {("orders", "billing"): seconds}
-
-
-def test_the_series_of_a_named_topic_are_bounded(instruments, registry):
-    update(instruments, [backlog(subscription=f"s{at:03}") for at in range(MAX_TOPIC_SUBSCRIPTIONS + 9)])
-
-    assert len(series(registry, "subscription_backlog_records")) == MAX_TOPIC_SUBSCRIPTIONS + 2
-    assert series(registry, "subscriptions_without_series") == {(): 7}
-
-
 def test_series_of_deleted_subscriptions_and_ended_terms_are_removed(instruments, registry):
     update(instruments, [backlog(), backlog(subscription="audit")])
     update(instruments, [backlog()])
@@ -166,7 +126,3 @@ def test_series_of_deleted_subscriptions_and_ended_terms_are_removed(instruments
     instruments.observe(TermEnded(shard=3, reason="handover"))
     assert series(registry, "subscription_backlog_records") == {}
     assert series(registry, "backlog_records") == {}
-
-
-def test_a_term_can_end_before_its_first_backlog(instruments):
-    instruments.observe(TermEnded(shard=5, reason="handover"))

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.support.samples.status_documents import NOW_MS, history, subscription_summary, topic_summary
-from web.api.history import MAX_SERIES, SAMPLES, History, merged_history
+from web.api.history import History, merged_history
 
 
 def recorded(*counts, seconds=10):
@@ -63,13 +63,6 @@ def test_a_topic_has_the_sum_of_its_subscriptions_and_a_daemon_that_of_its_topic
     )
 
 
-def test_a_total_backlog_is_unknown_if_a_part_is():
-    found = History()
-    found.record(NOW_MS, [topic_summary("a"), topic_summary("b", backlog_records=None)], [])
-
-    assert found.daemon[-1].backlog_records is None
-
-
 def test_a_subscription_that_was_created_since_the_last_sample_has_no_rate_yet():
     found = recorded((100, 40))
     late = subscription_summary(subscription="late", backlog_records=7)
@@ -77,17 +70,6 @@ def test_a_subscription_that_was_created_since_the_last_sample_has_no_rate_yet()
 
     assert acknowledged(found.subscription("orders", "late")) == [None]
     assert acknowledged(found.topic("orders")) == [None, 0.0]
-
-
-def test_samples_and_series_are_limited_and_the_busiest_are_kept():
-    found = History()
-    topics = [topic_summary(f"t{n}", stored_per_second=float(n)) for n in range(MAX_SERIES + 50)]
-    for number in range(SAMPLES + 5):
-        found.record(NOW_MS + number, topics, [])
-
-    assert [len(found.topic(f"t{n}")) for n in (0, 49, 50, MAX_SERIES + 49)] == [0, 0, SAMPLES, SAMPLES]
-    assert len(found.daemon) == SAMPLES
-    assert found.daemon[0].at_ms == NOW_MS + 5
 
 
 def test_a_topic_that_is_deleted_or_led_elsewhere_loses_its_series():
@@ -105,17 +87,6 @@ def test_an_answer_that_was_recorded_already_adds_nothing_and_a_clock_that_went_
 
     found.record(NOW_MS - 5000, [topic_summary(records=120, backlog_records=0)], [])
     assert [each.at_ms for each in found.daemon] == [NOW_MS - 5000]
-
-
-def test_the_cluster_has_the_sums_of_its_daemons():
-    one = history((1.0, None, 1), (2.0, 1.0, 2), (3.0, 1.0, 3))
-    two = history((10.0, 5.0, 10), (20.0, 5.0, 20))
-
-    assert [(each.stored_per_second, each.acknowledged_per_second, each.backlog_records) for each in merged_history([one, two])] == [
-        (1.0, None, 1),
-        (12.0, 6.0, 12),
-        (23.0, 6.0, 23),
-    ]  # fmt: skip
 
 
 def test_a_daemon_that_is_late_counts_with_its_last_sample_for_a_while():

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from tests.support.samples.status_documents import (
     NOW_MS,
     daemon_document,
@@ -13,7 +11,7 @@ from tests.support.samples.status_documents import (
     topic_summary,
 )
 from web.api.documents import DegradedPart
-from web.api.overview import DaemonPart, merged, ordered_topics, total_backlog
+from web.api.overview import DaemonPart, merged, ordered_topics
 
 
 def names(overview):
@@ -68,20 +66,6 @@ def test_a_shard_without_a_leader_has_none_and_makes_the_overview_incomplete():
 
     assert [(each.daemon, each.leader_epoch) for each in cluster.shards] == [(None, 7)]
     assert not cluster.complete
-
-
-@pytest.mark.parametrize(
-    ("backlogs", "total"),
-    [
-        pytest.param([("empty", 0), ("never", 5)], 5, id="known ones"),
-        pytest.param([("unknown", None), ("never", 5)], None, id="one is unknown"),
-        pytest.param([("not_tracked", None), ("never", 5)], 5, id="one does not acknowledge"),
-        pytest.param([], 0, id="none"),
-    ],
-)
-def test_a_total_backlog_is_unknown_if_a_part_is(backlogs, total):
-    found = [subscription_summary(outlook=outlook, backlog_records=records) for outlook, records in backlogs]
-    assert total_backlog(found) == total
 
 
 def test_activity_is_blocked_ones_then_rate_then_backlog():

@@ -28,11 +28,6 @@ def test_a_query_that_is_not_valid_is_named_with_the_valid_choices(values, messa
         read_query(values, ALL)
 
 
-def test_the_defaults_are_a_hundred_rows_of_the_cluster_by_name():
-    assert read_query({}, ALL) == Query(scope="cluster", limit=100, after="", contains="", order="name", topic=None)
-    assert read_query({"scope": "daemon"}, ALL).own
-
-
 @pytest.mark.parametrize("limit", [1, 2, 3, 7, 8])
 def test_pages_of_topics_contain_each_topic_once(limit):
     topics, found, after = [topic_summary(f"t{n}") for n in range(7)], [], ""
@@ -67,8 +62,3 @@ def test_pages_of_subscriptions_contain_each_once_also_where_one_name_begins_wit
         after = page.next
 
     assert found == expected
-
-
-def test_subscriptions_of_one_topic():
-    rows = [subscription_summary("a", "s"), subscription_summary("b", "s")]
-    assert [each.topic for each in subscription_page(rows, Query(topic="b"), NOW_MS).subscriptions] == ["b"]

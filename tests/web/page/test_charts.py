@@ -32,19 +32,6 @@ def test_a_chart_begins_at_0_and_ends_at_the_newest_sample():
     assert all(0 <= y <= HEIGHT for _, y in line)
 
 
-def test_unknown_values_are_gaps_and_one_between_gaps_is_a_dot():
-    samples = history(*((0.0, rate, 0) for rate in (None, 3.0, None, 1.0, 2.0)))
-    spoken, path = drawn(samples)["Acknowledged"]
-
-    assert [len(run) for run in points(path)] == [1, 2]
-    assert path.split("M")[1].endswith("h0")
-    assert spoken == "Acknowledged in records/s over 60 s: now 2.0/s, lowest 1.0/s, highest 3.0/s"
-
-
-def test_a_chart_without_any_value_says_so():
-    assert drawn(history((None, None, None), (None, None, None)))["Backlog"] == ("Backlog in records: unknown", "")
-
-
 def test_the_values_are_also_a_table_the_newest_first():
     found = ET.fromstring(charts(HISTORY)).find("details")
     rows = [["".join(cell.itertext()) for cell in row] for row in found.findall(".//tbody/tr")]
@@ -78,13 +65,6 @@ def test_a_shared_segment_is_a_bar_of_its_key_buckets():
         f"buckets 0-3: {HOSTILE}, granted, ~50 behind",
         "buckets 4-15: no consumer, waiting, ~50 behind",
     ]
-
-
-def test_one_bucket_is_named_by_its_number():
-    (bar,) = ET.fromstring(
-        bucket_bars([assignment(7, "shared", bucket_ranges=(bucket_range(15, 16, "ada", unacknowledged=None),))])
-    ).findall("div/ul/li")
-    assert bar.text == "bucket 15: ada, granted"
 
 
 def test_bars_are_limited_and_drained_segments_have_none():

@@ -46,12 +46,3 @@ def test_sizes(value, text):
 
 def test_an_unknown_duration_is_marked():
     assert (units.duration(None), units.duration(180.0)) == ("-", "3 min")
-
-
-def test_the_time_of_day_is_that_of_utc():
-    assert units.time_of_day(1_700_000_000_000) == "22:13:20 UTC"
-
-
-@pytest.mark.parametrize(("number", "text"), [(0, "0 segments"), (1, "1 segment"), (2, "2 segments")])
-def test_plurals(number, text):
-    assert units.plural(number, "segment") == text

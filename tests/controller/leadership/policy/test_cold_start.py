@@ -30,18 +30,6 @@ def test_the_last_in_line_are_left_until_the_locks_differ_by_one() -> None:
     assert [] == left_to_others("a", [0, 1], queues("ab", "ab", "bc"), DAEMONS)
 
 
-def test_only_what_is_in_line_is_left() -> None:
-    """Rule 1."""
-    assert [] == left_to_others("a", [], queues("ab", "ab", "ab"), DAEMONS)
-    assert [1] == left_to_others("a", [1], queues("ab", "ab", "ab", "ab"), DAEMONS)
-
-
-def test_a_shard_whose_lock_is_lost_is_not_left() -> None:
-    """Rule 1."""
-    assert [] == left_to_others("a", [3], queues("ab", "ab", "ab", "cb"), DAEMONS)
-    assert [] == left_to_others("a", [9], queues("ab", "ab", "ab"), DAEMONS)
-
-
 def test_shards_go_to_those_that_are_next_in_their_queues() -> None:
     """Rule 2."""
     assert [3, 2] == left_to_others("a", [1, 2, 3], queues("ab", "ab", "ac", "ab"), DAEMONS)

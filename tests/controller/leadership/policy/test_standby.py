@@ -16,10 +16,6 @@ def test_the_shards_that_it_takes_over_next_come_first() -> None:
     assert {1, 2} == warm_shards(followed, 100)
 
 
-def test_what_is_in_memory_already_stays() -> None:
-    assert {1} == warm_shards([FollowedShard(0, 60), FollowedShard(1, 60, warm=True)], 100)
-
-
 def test_a_shard_that_it_would_not_take_over_is_not_read_and_is_released() -> None:
     assert set() == warm_shards([FollowedShard(0, 10, Use.NONE), FollowedShard(1, 10, Use.NONE, warm=True)], 100)
 
@@ -29,14 +25,6 @@ def test_a_former_successor_keeps_what_is_in_memory_for_a_while_behind_the_other
 
     assert {0, 2} == warm_shards(followed, 150)
     assert {2} == warm_shards(followed, 90)
-
-
-def test_a_smaller_shard_still_fits_behind_one_that_does_not() -> None:
-    assert {0, 2} == warm_shards([FollowedShard(0, 60), FollowedShard(1, 50), FollowedShard(2, 40)], 100)
-
-
-def test_a_shard_of_unknown_size_is_read() -> None:
-    assert {3} == warm_shards([FollowedShard(3, 0)], 0)
 
 
 @given(st.lists(FOLLOWED, unique_by=lambda each: each.shard), st.integers(0, 300), st.randoms())

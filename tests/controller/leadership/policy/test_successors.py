@@ -87,10 +87,6 @@ def test_a_daemon_that_comes_changes_few_of_the_later_successors() -> None:
     assert successors([*live, new], joined, 2) == successors(*EVEN, 2)
 
 
-def test_any_iterable_of_queues_is_read_once() -> None:
-    assert successors(EVEN[0], iter(EVEN[1]), 2) == successors(*EVEN, 2)
-
-
 def test_the_order_of_later_successors_is_the_same_on_every_version() -> None:
     """Rule 4. Daemons of two versions decide together during an upgrade."""
     found = successors(*cluster({100: "u", 101: "v"}, "uvwxyz"), 5)

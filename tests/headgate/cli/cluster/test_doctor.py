@@ -136,16 +136,6 @@ def test_a_problem_is_exit_code_1(invoke, no_broker, monkeypatch):
     assert json.loads(invoke("doctor", "--json").stdout)[-1]["level"] == "problem"
 
 
-def test_without_a_problem_it_succeeds(invoke, configured, monkeypatch):
-    configured(1)
-
-    async def well(_):
-        return []
-
-    monkeypatch.setattr("headgate.cli.cluster.client_checks.client_findings", well)
-    assert (invoke("doctor").exit_code, invoke("doctor", "--json").stdout) == (0, "[]\n")
-
-
 def test_the_checks_of_a_daemon_follow(invoke, configured, tmp_path):
     configured(1)
     result = invoke("doctor", "--daemon-config", str(tmp_path / "absent.toml"), "--json")

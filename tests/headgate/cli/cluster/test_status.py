@@ -6,7 +6,6 @@ import asyncio
 import json
 import signal
 
-import click
 import pytest
 
 from tests.support.samples.cluster_overviews import blocked, subscription
@@ -49,14 +48,6 @@ def test_without_a_leader_it_fails_with_one_line(invoke):
     assert result.stderr == "headgate: no leader describes cluster 'local'\n"
 
 
-def test_it_waits_four_seconds_unless_a_timeout_is_given(invoke, context):
-    context.cluster.overview = _overview()
-    invoke("status")
-    assert context.wait_seconds() == 4.0
-    invoke("status", "--timeout", "30")
-    assert context.wait_seconds() == 30.0
-
-
 class Watched:
     """Pauses of a watched view: each replaces the answer to come, and the last one is Ctrl-C."""
 
@@ -86,15 +77,6 @@ def test_a_watched_cluster_is_shown_until_ctrl_c(invoke, context, monkeypatch):
     assert ("billing" in second, "audit" in second) == (False, True)
     assert watched.seconds == [2.0, 2.0]
     assert "\x1b" not in result.stdout
-
-
-def test_on_a_terminal_each_answer_replaces_the_one_before(invoke, context, monkeypatch):
-    context.cluster.overview = _overview()
-    Watched(context, monkeypatch, _overview())
-    monkeypatch.setattr("click.clear", lambda: click.echo("cleared"))  # it does nothing unless it is a terminal
-
-    shown = invoke("status", "--watch", "0.5").stdout.split("cleared\n")
-    assert [""] + ["22:13:20 UTC, by vm-1"] * 2 == [part.partition("\n")[0] for part in shown]
 
 
 def test_watched_json_has_one_line_for_each_answer(invoke, context, monkeypatch):

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from msgspec.structs import replace
-
 from headgate.cli.cluster.status_report import (
-    MAX_DAEMONS,
     MAX_SUBSCRIPTIONS,
     led_shards,
     report_lines,
     subscription_rows,
-    time_line,
 )
 from headgate.views.cluster import ComponentInfo, ShardInfo
 from tests.support.samples.cluster_overviews import NOW_MS, blocked, cluster, daemon, subscription, totals, unreachable
@@ -70,22 +66,6 @@ def test_what_is_wrong_is_said_with_its_reason():
     ]
 
 
-def test_many_daemons_fit_on_a_screen_and_those_that_are_not_ready_are_shown():
-    names = [f"host-{number:02}.example.org-12345" for number in range(30)]
-    daemons = [daemon(name) for name in names[:-1]] + [unreachable(names[-1])]
-    lines = report_lines(cluster(daemons=daemons, leaders=[names[number % 7] for number in range(64)]))
-
-    assert all(len(line) <= 80 for line in lines), lines
-    assert any(line.startswith(names[-1]) for line in lines)
-    assert f"and {30 - MAX_DAEMONS} more; see --json" in lines
-
-
-def test_a_daemon_of_an_earlier_version_lacks_values():
-    old = daemon("vm-1", started_at_ms=None, version=None, url=None)
-
-    assert "vm-1  ready, ?, up ?, Spark ready, no URL" in report_lines(cluster(daemons=(old,)))
-
-
 def test_neighboring_shards_of_one_term_are_a_range():
     assert led_shards(led(1, 1, 1, 4, 4, 1)) == "0-2 (term 1), 3-4 (term 4), 5 (term 1)"
     assert led_shards(led(1)[:1] + led(1, 1, 1)[2:]) == "0 (term 1), 2 (term 1)"
@@ -126,9 +106,3 @@ def test_what_is_not_known_and_what_does_not_exist():
     )
 
     assert [row[3:7] for row in rows] == [["?", "?", "?", "?"], ["?", "-", "-", "-"]]
-
-
-def test_the_time_of_an_answer():
-    later = replace(cluster(), as_of_ms=86_400_000 * 365 + 80_999_123)
-
-    assert time_line(later) == "22:29:59 UTC, by vm-1"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -25,12 +23,6 @@ def test_a_record_survives_its_export(key: bytes, value: bytes, timestamp_ms: in
     assert line.count(b"\n") == 1
     assert isinstance(found, KeyedRecord)
     assert (key, value, timestamp_ms) == (found.key, found.value, found.timestamp_ms)
-
-
-def test_a_value_that_is_json_is_a_string() -> None:
-    line = exported_line(b"a", b'{"n":  1.0}', 5)
-
-    assert json.loads(line) == {"key": "a", "value": '{"n":  1.0}', "timestamp": 5}
 
 
 def test_the_largest_record_has_a_line_that_can_be_read() -> None:

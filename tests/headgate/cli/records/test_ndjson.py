@@ -43,12 +43,6 @@ def problem(text: bytes, field: str | None = "id", key: bytes | None = None) -> 
     return found.problem
 
 
-def test_lines_have_a_number_and_an_end_offset():
-    """A carriage return belongs to its line, and a last line may lack its line feed."""
-    lines = [Line(1, 3, b"ab"), Line(2, 4, b""), Line(3, 8, b"cd\r"), Line(4, 10, b"ef")]
-    assert split(b"ab\n\ncd\r\nef") == lines
-
-
 @pytest.mark.parametrize("text", [b"", b" \t", b"\r"])
 def test_a_blank_line_is_no_json_record_and_is_one_of_raw_lines(text: bytes):
     assert record(text) == BlankLine(3)
@@ -91,37 +85,12 @@ def test_a_long_line_does_not_fill_memory():
     assert [line.text for line in splitter.end()] == [None]
 
 
-def test_splitting_continues_at_a_position():
-    assert split(b"x\n", offset=50, number=7) == [Line(8, 52, b"x")]
-
-
-@pytest.mark.parametrize(
-    ("text", "key"),
-    [
-        (b'{"id": "abc"}', b"abc"),
-        (b'{"id": "\\u00e4\\n"}', "ä\n".encode()),
-        (b'{"id": 12}', b"12"),
-        (b'{"id": 1.10}', b"1.10"),
-        (b'{"id": true}', b"true"),
-        (b'{"id": 1, "id": 2}', b"2"),
-        (b'  {"id": 123456789012345678901234567890}  ', b"123456789012345678901234567890"),
-    ],
-)
-def test_the_key_is_the_text_of_the_field_and_the_value_is_the_line(text: bytes, key: bytes):
-    assert record(text) == KeyedRecord(3, 100, key, text)
-
-
 def test_a_dotted_name_is_a_field_with_that_name_or_a_nested_field():
     inside = b'{"a": {"b": {"c": 1}}}'
     assert record(inside, "a.b.c") == KeyedRecord(3, 100, b"1", inside)
 
     both = b'{"a": {"b": 1}, "a.b": 2}'
     assert record(both, "a.b") == KeyedRecord(3, 100, b"2", both)
-
-
-@pytest.mark.parametrize("text", [b"[1]", b"3", b'"x"', b'{"other": 1}'])
-def test_a_fixed_key_accepts_any_json(text: bytes):
-    assert record(text, None, b"k") == KeyedRecord(3, 100, b"k", text)
 
 
 @pytest.mark.parametrize(
@@ -197,12 +166,6 @@ def test_a_line_without_its_key_separator_is_invalid():
     assert BadLine(3, "has no key separator '\\t'") == keyed_record(
         Line(3, 100, b"a b"), LineFormat(key_separator=b"\t")
     )
-
-
-def test_raw_lines_need_not_be_json():
-    raw = keyed_record(Line(3, 100, b"{ no json"), LineFormat(key=b"k", is_json=False))
-
-    assert KeyedRecord(3, 100, b"k", b"{ no json") == raw
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -13,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from headgate.cli.records.ndjson import decode_position
 from headgate.cli.records.sending import REPORTED
 from headgate.errors import DeliveryFailedError, DeliveryUnknownError, FencedError, RequestRejectedError
 from tests.headgate.cli.conftest import Invoke
@@ -52,20 +50,6 @@ def test_each_line_is_one_record_with_its_bytes_as_the_value(invoke: Invoke, ord
     assert result.stdout == ""
 
 
-def test_the_summary_as_json(invoke: Invoke, orders: FakeCluster, events: Path):
-    result = invoke("produce", "orders", "--key-field", "id", str(events), "--json")
-
-    assert json.loads(result.stdout) == {
-        "accepted": 3,
-        "stored": 3,
-        "failed": 0,
-        "unknown": 0,
-        "skipped": 0,
-        "blank": 0,
-        "byte_order_marks": 0,
-    }
-
-
 def test_several_files_are_sent_in_order(invoke: Invoke, orders: FakeCluster, events: Path, tmp_path: Path):
     (tmp_path / "more").write_bytes(b'{"id": 9}')
 
@@ -87,22 +71,6 @@ def test_an_invalid_line_is_named_and_everything_before_it_is_sent(invoke: Invok
     assert summary == "accepted 2, stored 2, failed 0, 1 blank line"
     assert error.startswith(f"headgate: {path}:4 is not JSON")
     assert "--skip-bad-lines" in error
-
-
-def test_a_missing_key_field_names_the_existing_fields(invoke: Invoke, orders: FakeCluster, events: Path):
-    result = invoke("produce", "orders", "--key-field", "nr", str(events))
-
-    assert f"{events}:1 has no field 'nr'; its fields are 'id', 'n'" in result.stderr
-
-
-def test_an_invalid_line_in_one_file_stops_before_the_next_file(
-    invoke: Invoke, orders: FakeCluster, events: Path, tmp_path: Path
-):
-    (tmp_path / "bad").write_bytes(b"hello\n")
-
-    invoke("produce", "orders", "--key-field", "id", str(tmp_path / "bad"), str(events))
-
-    assert orders.sent == []
 
 
 def test_invalid_lines_can_be_skipped_counted_and_reported(invoke: Invoke, orders: FakeCluster, tmp_path: Path):
@@ -138,23 +106,6 @@ def test_a_fenced_producer_stops(invoke: Invoke, orders: FakeCluster, events: Pa
 
     assert result.exit_code == 1
     assert result.stderr.endswith(f"headgate: stopped at {events}:1: another process has this name\n")
-
-
-def test_an_unknown_topic_names_the_command_that_creates_it_and_nothing_is_sent(
-    invoke: Invoke, cluster: FakeCluster, events: Path
-):
-    result = invoke("produce", "orders", "--key-field", "id", str(events))
-
-    assert result.exit_code == 1
-    assert result.stderr == "headgate: topic 'orders' does not exist; create it first: headgate topic create orders\n"
-    assert cluster.sent == []
-
-
-def test_a_missing_file_is_one_line(invoke: Invoke, orders: FakeCluster, tmp_path: Path):
-    result = invoke("produce", "orders", "--key-field", "id", str(tmp_path / "nothing"))
-
-    assert result.exit_code == 1
-    assert result.stderr.startswith(f"headgate: {tmp_path / 'nothing'}: No such file")
 
 
 def test_a_file_that_cannot_be_read_stops_after_everything_before_it(
@@ -213,13 +164,6 @@ def test_ctrl_c_stores_accepted_records_before_the_exit(
 
 
 # Resuming
-
-
-def test_a_named_producer_sends_its_position_with_each_record(invoke: Invoke, orders: FakeCluster, events: Path):
-    invoke("produce", "orders", "--key-field", "id", "--name", "import", str(events))
-
-    ends = [decode_position(position or b"") for position in orders.positions]
-    assert [(end.end_offset, end.number) for end in ends if end is not None] == [(20, 1), (40, 2), (60, 3)]
 
 
 def test_a_second_run_starts_after_the_last_stored_record(invoke: Invoke, orders: FakeCluster, events: Path):
@@ -317,46 +261,6 @@ def test_standard_input_may_be_a_pipe_or_a_file(
 
     assert result.stdout == b"['a', 'b', 'a']\n"
     assert result.stderr == b"accepted 3, stored 3, failed 0\n"
-
-
-def test_an_invalid_line_of_standard_input_is_named(pytestconfig: pytest.Config):
-    command = [sys.executable, "-c", PROGRAM]
-    result = subprocess.run(
-        command, input=b"{}\n", capture_output=True, text=False, cwd=pytestconfig.rootpath, check=False
-    )
-
-    assert result.returncode == 1
-    assert b"headgate: standard input:1 has no field 'id'" in result.stderr
-
-
-@pytest.mark.parametrize(
-    ("options", "sent"),
-    [
-        (("--key-separator", r"\t"), [("orders", b"a", b"x"), ("orders", b"b", b"y\tz")]),
-        (("--key", "k", "--raw"), [("orders", b"k", b"a\tx"), ("orders", b"k", b"b\ty\tz")]),
-    ],
-    ids=["separator", "raw"],
-)
-def test_lines_that_are_not_json_are_sent(
-    options: tuple[str, ...], sent: list[tuple[str, bytes, bytes]], invoke: Invoke, orders: FakeCluster, tmp_path: Path
-):
-    (tmp_path / "lines").write_bytes(b"a\tx\nb\ty\tz\n")
-    result = invoke("produce", "orders", *options, str(tmp_path / "lines"))
-
-    assert 0 == result.exit_code, result.stderr
-    assert sent == orders.sent
-
-
-def test_what_is_not_stored_is_counted(invoke: Invoke, orders: FakeCluster, events: Path):
-    """Blank lines and a byte order mark are no part of JSON. With --raw they are stored."""
-    content = b'\xef\xbb\xbf{"id": 1}\n\r\n\n'
-    events.write_bytes(content)
-
-    counted = invoke("produce", "orders", "--key-field", "id", str(events))
-    assert counted.stderr == "accepted 1, stored 1, failed 0, 2 blank lines, 1 byte order mark removed\n"
-    orders.sent.clear()
-    invoke("produce", "orders", "--key", "k", "--raw", str(events))
-    assert [value for _, _, value in orders.sent] == content.split(b"\n")[:-1]
 
 
 @pytest.mark.parametrize(

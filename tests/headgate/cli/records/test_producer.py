@@ -10,7 +10,6 @@ import pytest
 
 from headgate import ProducerInfo, TopicPosition
 from headgate.cli.records.ndjson import KeyedRecord, encode_position
-from headgate.cli.records.producer import position_text
 from tests.headgate.cli.conftest import Invoke
 from tests.support.fakes.cli_client import FakeCluster
 
@@ -48,13 +47,6 @@ def test_producers_are_listed_by_shard(invoke: Invoke, producers: FakeCluster):
     assert ["import-1", "0", "2023-11-14", "returns", "row", "7"] in lines
     assert ["import-1", "3", "2023-11-14", "orders", "line", "5"] in lines
     assert 4 + 2 == len(lines)
-
-
-@pytest.mark.parametrize("command", [("list",), ("describe", "nightly-import-of-orders")])
-def test_the_table_of_ordinary_names_fits_80_columns(invoke: Invoke, cluster: FakeCluster, command: tuple[str, ...]):
-    cluster.producers = [info("nightly-import-of-orders", shard=4095, positions={"orders": b"2026-11-22T00:00:00Z"})]
-
-    assert max(map(len, invoke("producer", *command).stdout.splitlines())) <= 80
 
 
 def test_one_producer_is_described_on_its_shards(invoke: Invoke, producers: FakeCluster):
@@ -96,18 +88,3 @@ def test_an_unknown_producer_is_one_line(invoke: Invoke, producers: FakeCluster,
     failed = invoke("producer", *words, "import-9")
 
     assert (1, "headgate: no shard has a producer 'import-9'\n") == (failed.exit_code, failed.stderr)
-
-
-@pytest.mark.parametrize(
-    ("position", "text"),
-    [
-        (LINE_5, "line 5"),
-        (b"offset 12", "offset 12"),
-        (b"", ""),
-        (b"\x00\x01", "2 bytes"),
-        (b"\xff", "1 bytes"),
-        (b"x" * 25, "25 bytes"),
-    ],
-)
-def test_positions_are_shown_as_text_if_they_are_text(position: bytes, text: str):
-    assert text == position_text(position)

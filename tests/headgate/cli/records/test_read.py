@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import NoReturn
 
 import pytest
@@ -10,7 +9,6 @@ import pytest
 from headgate.cli.records.record_format import record_formatter
 from headgate.cli.topic_source import TopicSource
 from headgate.errors import HeadgateError
-from headgate.model.hashing import segment_hash
 from headgate.reading.topic_reader import LedgerRecord
 from tests.headgate.cli.conftest import Invoke, never
 from tests.support.fakes.cli_client import FakeCluster
@@ -37,19 +35,6 @@ def test_options_choose_the_records(options: tuple[str, ...], values: list[str],
 
     assert 0 == result.exit_code, result.stderr
     assert "".join(f"{value}\n" for value in values) == result.stdout
-
-
-def test_only_records_of_one_key(invoke: Invoke, stored: FakeCluster):
-    assert segment_hash(b"k0") < 0x8000, "a key's hash says which segments can have it; the others are not read"
-
-    assert "0=0\n0=2\n" == invoke("read", "orders", "--key", "k0", "--format", r"%s=%o\n").stdout
-
-
-def test_lines_are_those_of_consume(invoke: Invoke, stored: FakeCluster):
-    line = json.loads(invoke("read", "orders", "--max", "1").stdout)
-
-    assert {"key": "k0", "value": 0.0, "segment": 0, "offset": 0, "timestamp": 0} == line
-    assert line == json.loads(invoke("read", "orders", "--max", "1", "--json").stdout)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -65,16 +64,6 @@ def test_an_export_is_imported_unchanged(records: list[tuple[bytes, bytes]], cut
 
 
 @settings(max_examples=200)
-@given(st.lists(VALUES, max_size=6), st.integers(0, 40))
-def test_raw_values_are_produced_unchanged(values: list[bytes], cut: int) -> None:
-    """`read --raw` and `produce --key K --raw`: any value without a line feed, blank ones too."""
-    records = [(b"k", value) for value in values if b"\n" not in value]
-    text = written(records, record_formatter("%v\\n"))
-
-    assert records == read(text, with_form(LineFormat(key=b"k", is_json=False)), cut=cut)
-
-
-@settings(max_examples=200)
 @given(RECORDS, st.sampled_from([("\\t", b"\t"), ("=", b"="), (" | ", b" | ")]), st.integers(0, 40))
 def test_keys_and_values_are_produced_unchanged(
     records: list[tuple[bytes, bytes]], separator: tuple[str, bytes], cut: int
@@ -99,10 +88,3 @@ def test_lines_of_json_are_stored_and_read_as_they_were_written(
     stored = read(b"".join(texts), with_form(form), cut=cut, last_end=last_end)
 
     assert texts == [written([each], record_formatter("%v\\n")) for each in stored]
-
-
-@pytest.mark.parametrize("end", [b"\n", b"\r\n"])
-def test_a_carriage_return_is_stored(end: bytes) -> None:
-    stored = read(b'{"id": "a"}' + end, with_form(LineFormat(key_field="id")), cut=5)
-
-    assert stored == [(b"a", b'{"id": "a"}' + end.removesuffix(b"\n"))]

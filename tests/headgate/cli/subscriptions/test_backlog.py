@@ -149,28 +149,6 @@ def test_verify_counts_no_ledger_that_only_the_cluster_names(run, context, reque
     assert context.commands[0][-2:] == ["--ledger", "file:///named"]
 
 
-def test_verify_passes_spark_options_on(run, context, requests):
-
-    spark = ("--master", "spark://m:7077", "--reader", "spark", "--conf", "a=1", "--conf", "b=2")
-    assert run("backlog", "verify", "--ledger", "s3a://x", *spark) == 0
-    assert context.commands[0][6:-2] == list(spark)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "output"),
-    [
-        ([], "external topics, whose tables are not read: clicks\n"),
-        (["clicks"], "external topics, whose tables are not read: clicks\n"),
-        (["orders"], ""),
-        (["--ledger", "file:///x"], ""),
-    ],
-    ids=["all topics", "an external one", "a stored one", "a ledger without a cluster"],
-)
-def test_verify_names_the_topics_whose_tables_it_does_not_read(run, context, requests, capsys, arguments, output):
-    assert run("backlog", "verify", *arguments) == 0
-    assert capsys.readouterr().err == output
-
-
 def test_without_the_daemon_verify_says_what_to_install(run, context, requests, capsys, monkeypatch):
     monkeypatch.setattr("importlib.metadata.entry_points", lambda *, group: ())
 

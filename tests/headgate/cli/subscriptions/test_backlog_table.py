@@ -9,7 +9,6 @@ from headgate.cli.subscriptions.backlog_table import (
     counted_lines,
     outlook_trend,
     segment_row,
-    sparkline,
     subscription_row,
     trend,
 )
@@ -102,13 +101,6 @@ def test_notes_tell_how_old_or_incomplete_counts_were_made():
     assert counted_lines([], NOW) == []
 
 
-def test_a_drained_external_topic_needs_no_count_by_spark():
-    read, unread = part(records=0, size_bytes=0, label="a"), part(1, label="b")
-
-    assert counted_lines([backlog(read, counted_by="leader")], NOW) == []
-    assert "counted by the leader" in counted_lines([backlog(read, unread, counted_by="leader")], NOW)[0]
-
-
 def test_the_reason_of_an_unknown_value_is_given_once_per_external_topic():
     def unknown(topic, reason="no table", *, failing=False):
         return backlog(part(), counted_by="leader", topic=topic, unknown_reason=reason, failing=failing)
@@ -126,11 +118,3 @@ def test_the_trend_follows_from_two_counts_or_from_the_rates():
     rates = [(None, None), (2.0, 1.0), (1.0, 2.0), (0.0, 0.0)]
     found = [part(records=1, stored_per_second=into, acknowledged_per_second=out) for into, out in rates]
     assert [outlook_trend(each) for each in found] == ["", "▲", "▼", "="]
-
-
-def test_sparkline_bars_reach_from_zero_to_the_maximum():
-    assert sparkline([0, 5, 10]) == "▁▄█"
-    assert sparkline([0, 0]) == "▁▁"
-    assert sparkline(list(range(100)))[-1] == "█"
-    assert len(sparkline(list(range(100)))) == 20
-    assert sparkline([]) == ""

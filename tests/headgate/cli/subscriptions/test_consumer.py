@@ -54,13 +54,6 @@ def test_consumers_are_listed(words: tuple[str, ...], invoke: Invoke) -> None:
     ]
 
 
-def test_a_verbose_list_says_where_they_run_and_when_they_were_heard(invoke: Invoke) -> None:
-    first, second = rows(invoke("consumer", "list", "orders", "--verbose").stdout)
-
-    assert first[3:] == ["connected", "node-a", "0.1.0", "2026-01-01", "00:00", "3", "s", "0"]
-    assert second[3:8] == ["disconnected", "-", "-", "-", "-"]
-
-
 def test_the_list_is_one_json_document(invoke: Invoke) -> None:
     found = json.loads(invoke("consumer", "list", "orders", "billing", "--json").stdout)
 

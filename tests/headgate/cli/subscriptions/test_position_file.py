@@ -53,12 +53,6 @@ def test_a_segment_that_is_pruned_during_the_export_is_left_out() -> None:
     assert [1] == [each.segment for each in saved_positions(pruned, BILLING, 0).segments]
 
 
-def test_a_segment_that_was_created_after_the_export_starts_at_its_first_record() -> None:
-    older = msgspec.structs.replace(SAVED, segments=SAVED.segments[:1])
-
-    assert positions_to_restore(older, ORDERS, BILLING) == {0: 5, 1: 0}
-
-
 def test_a_segment_that_was_read_to_its_end_may_be_pruned() -> None:
     pruned = replace(ORDERS, segments=ORDERS.segments[1:])
 

@@ -38,14 +38,6 @@ def test_exported_positions_can_be_imported(invoke: Invoke, cluster: FakeCluster
     assert cluster.calls == [wanted({0: 5, 1: 0}, dry_run=False)] * 3
 
 
-def test_a_dry_run_moves_nothing(invoke: Invoke, cluster: FakeCluster) -> None:
-    exported = invoke("subscription", "export", "orders", "billing")
-    result = invoke("subscription", "import", "orders", "billing", "--dry-run", stdin=exported.stdout)
-
-    assert cluster.calls == [wanted({0: 5, 1: 0}, dry_run=True)]
-    assert "dry run: subscription billing of orders was not moved" in result.stderr
-
-
 @pytest.mark.parametrize(("answer", "moved"), [("y\n", True), ("n\n", False)])
 def test_a_person_is_asked_first(
     answer: str, moved: bool, invoke: Invoke, cluster: FakeCluster, context: InProcessContext, tmp_path: Path
@@ -69,12 +61,4 @@ def test_positions_that_do_not_fit_move_nothing(invoke: Invoke, cluster: FakeClu
 
     assert result.exit_code == 2
     assert "segment 1 at position 5 is beyond its end 4" in result.stderr
-    assert cluster.calls == []
-
-
-def test_without_a_terminal_it_needs_consent(invoke: Invoke, cluster: FakeCluster) -> None:
-    result = invoke("subscription", "import", "orders", "billing", stdin="{}")
-
-    assert result.exit_code == 2
-    assert "add --yes" in result.stderr
     assert cluster.calls == []

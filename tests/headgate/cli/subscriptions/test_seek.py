@@ -65,22 +65,6 @@ def test_a_seek_shows_moves_and_their_effects(invoke: Invoke, cluster: FakeClust
     assert "moved (seek generation 7)" in result.stderr
 
 
-def test_a_dry_run_moves_nothing(invoke: Invoke, cluster: FakeCluster) -> None:
-    assert (
-        "dry run: subscription b of o was not moved"
-        in invoke("subscription", "seek", "o", "b", "--to", "latest", "--dry-run").stderr
-    )
-
-
-def test_a_seek_is_one_json_document(invoke: Invoke, cluster: FakeCluster) -> None:
-    document = json.loads(
-        invoke("subscription", "seek", "orders", "billing", "--to", "latest", "--yes", "--json").stdout
-    )
-
-    assert {"seek_generation", "moves"} == set(document)
-    assert {"segment": 0, "from_offset": 5, "to_offset": 2, "end_offset": 12} == document["moves"][0]
-
-
 def test_set_order_counts_waiting_segments(invoke: Invoke, cluster: FakeCluster) -> None:
     result = invoke("subscription", "set-order", "orders", "billing", "strict")
     document = json.loads(invoke("subscription", "set-order", "orders", "billing", "strict", "--json").stdout)

@@ -90,12 +90,3 @@ async def test_regular_files_are_read_and_written(tmp_path: Path):
 
     assert await collect(file) == LARGE
     os.close(file)
-
-
-async def test_the_null_device_is_always_ready():
-    file = os.open(os.devnull, os.O_RDWR)
-
-    await write_all(file, LARGE)
-
-    assert await collect(file) == b""
-    os.close(file)

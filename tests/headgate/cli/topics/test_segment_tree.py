@@ -41,35 +41,6 @@ def test_splits_form_a_tree_and_a_merge_is_drawn_under_its_first_parent():
     ]
 
 
-def test_a_segment_whose_parents_were_pruned_is_a_root():
-    drawn = draw_topic(topic("t", segment(5, 0, 0xFFFF, parents=[1, 2])))
-
-    assert drawn[3].startswith("5  ")
-    assert drawn[-1] == "subscriptions: none"
-
-
-def test_a_merge_with_one_pruned_parent_is_drawn_under_the_other():
-    drawn = draw_topic(
-        topic("t", segment(2, 0x8000, 0xFFFF, "sealed", children=[5]), segment(5, 0, 0xFFFF, parents=[1, 2])),
-    )
-
-    assert [line.split("  ")[0] for line in drawn[3:5]] == ["2", "└─ 5"]
-
-
-def test_a_tree_of_any_depth_can_be_drawn():
-    chain = [segment(n, 0, 0xFFFF, "sealed", parents=[n - 1] if n else [], children=[n + 1]) for n in range(3000)]
-
-    assert len(draw_topic(topic("t", *chain, segment(3000, 0, 0xFFFF, parents=[2999])))) == 3 + 3001 + 4
-
-
-def test_more_segments_than_cells_fit_into_one_bar():
-    many = [segment(n, n * 64, n * 64 + 63) for n in range(1024)]
-
-    bar = draw_topic(topic("t", *many))[-3]
-
-    assert bar == f"0000 {'├' * 64}┤ ffff"
-
-
 @pytest.mark.parametrize(
     ("size", "shown"),
     [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (1_500_000, "1.5 MB"), (10**18, "1000.0 PB")],

@@ -87,11 +87,6 @@ def test_json_is_the_complete_reply(invoke: Invoke, cluster: FakeCluster) -> Non
     assert {"source": "", "positions": "offsets", "hash_bits": 0} == answer["topic"]["external"]
 
 
-def test_without_hashes_no_bar_is_drawn(invoke: Invoke, cluster: FakeCluster) -> None:
-    assert "ffff]" not in invoke("topic", "import", "orders", "-", stdin='[{"segment": "a"}]').stdout
-    assert "┤ ffff" not in invoke("topic", "import", "orders", "-", stdin='[{"segment": "a"}]').stdout
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -109,13 +104,6 @@ def test_an_invalid_listing_is_one_line_and_exit_code_1(
     assert 1 == result.exit_code
     assert message in result.stderr
     assert 1 == len(result.stderr.splitlines())
-
-
-def test_partial_lists_only_what_changed(invoke: Invoke, cluster: FakeCluster) -> None:
-    invoke("topic", "import", "orders", "-", stdin='[{"segment": "a"}, {"segment": "b"}]')
-    result = invoke("topic", "import", "orders", "-", "--partial", stdin='[{"segment": "c"}]')
-
-    assert "created: c\n" == result.stderr
 
 
 def test_topic_list_marks_external_topics_and_shows_no_records_for_them(invoke: Invoke, cluster: FakeCluster) -> None:

@@ -133,18 +133,6 @@ async def test_another_daemon_is_asked_while_the_first_does_not_reply():
     assert (len(first.asked), same_daemon.asked, len(other.asked)) == (1, [], 1)
 
 
-async def test_a_leader_that_appears_meanwhile_is_asked_at_once():
-    broker = FakeBroker()
-    async with AsyncExitStack() as stack:
-        admin = await stack.enter_async_context(admin_of(broker, 2))
-        asking = asyncio.create_task(admin.describe_cluster())
-        await asyncio.sleep(2)
-        await leaders_of(stack, broker, "one")
-        before = asyncio.get_running_loop().time()
-        assert (await asking).daemon == "one"
-        assert asyncio.get_running_loop().time() - before < NEXT_DAEMON_SECONDS
-
-
 async def test_without_a_leader_the_error_names_shards_and_broker_in_time():
     broker = FakeBroker()
     async with AsyncExitStack() as stack:

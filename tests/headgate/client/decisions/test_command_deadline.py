@@ -49,11 +49,3 @@ def test_after_the_deadline_the_limit_is_the_age_of_the_term() -> None:
     limit.learn(7, 1000, now=12.0)
 
     assert 1000 == limit.max_term_age_ms(7)
-
-
-def test_a_limit_of_a_millisecond_may_be_ahead() -> None:
-    limit = CommandDeadline(deadline=10.0)
-    limit.learn(7, 1, now=10.0)
-    limit.sent(7)
-
-    assert limit.may_be_executed

@@ -72,13 +72,6 @@ def test_messages_of_an_older_epoch_are_ignored():
     assert Changes() == assignment.changed(pushed(granted=[grant(1, 9)], epoch=4))
 
 
-def test_a_repeated_revocation_is_finished_once():
-    assignment = holding(grant(0, 3))
-    revocation = Revocation(segment=0, generation=3)
-    assert Changes(finish=[revocation]) == assignment.changed(pushed(revoked=[revocation]))
-    assert Changes() == assignment.changed(pushed(revoked=[revocation]))
-
-
 def test_a_revocation_of_an_older_generation_is_ignored():
     assert Changes() == holding(grant(0, 3)).changed(pushed(revoked=[Revocation(segment=0, generation=2)]))
 
@@ -103,15 +96,6 @@ def test_a_revocation_of_a_later_generation_stops_the_segment():
     assert Changes(stop=[(0, 3)], confirm=[revocation]) == assignment.changed(pushed(revoked=[revocation]))
 
 
-def test_a_segment_that_was_dropped_while_it_was_finished_and_started_again_is_finished_again():
-    assignment = holding(grant(0, 3))
-    revocation = Revocation(segment=0, generation=3)
-    assignment.changed(pushed(revoked=[revocation]))
-    assignment.drop_all()
-    assert Changes(start=[grant(0, 3)]) == assignment.registered(*registered(grant(0, 3)))
-    assert Changes(finish=[revocation]) == assignment.changed(pushed(revoked=[revocation]))
-
-
 def test_a_revocation_before_its_grant_is_confirmed_and_the_grant_ignored():
     assignment = holding()
     revocation = Revocation(segment=0, generation=3)
@@ -127,13 +111,6 @@ def test_a_released_grant_is_ignored():
     assert Changes() == assignment.changed(pushed(granted=[grant(0, 3)]))
     assert Changes() == assignment.registered(*registered(grant(0, 3)))
     assert Changes(start=[grant(0, 4)]) == assignment.changed(pushed(granted=[grant(0, 4)]))
-
-
-def test_a_doubled_grant_changes_nothing():
-    assignment = holding()
-    assignment.changed(pushed(granted=[grant(0, 3)]))
-    assert Changes() == assignment.changed(pushed(granted=[grant(0, 3)]))
-    assert Changes() == assignment.changed(pushed(granted=[grant(0, 2)]))
 
 
 def test_a_lost_grant_is_accepted_when_it_is_pushed_again():
@@ -253,16 +230,6 @@ def test_a_list_without_an_early_grant_is_a_reason_to_ask(early, epoch, listed, 
     assert assignment.may_lack_grants == asks
     assignment.registered(*registered(*listed, epoch=epoch))
     assert not assignment.may_lack_grants, "the next list is complete"
-
-
-def test_a_thousand_early_grants_are_noticed():
-    assignment = HeldSegments()
-    for segment in range(1100):
-        assignment.changed(pushed(granted=[grant(segment, 1)]))
-
-    assignment.registered(*registered(*(grant(segment, 1) for segment in range(1000))))
-
-    assert not assignment.may_lack_grants
 
 
 def test_an_early_revocation_of_an_earlier_leader_does_not_count():

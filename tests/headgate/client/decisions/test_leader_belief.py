@@ -106,16 +106,6 @@ def test_a_question_is_repeated_until_it_is_answered() -> None:
     assert belief.ask_at == now, "a leader that announces itself does not wait"
 
 
-def test_an_answer_to_an_earlier_question_does_not_close_a_later_one() -> None:
-    belief = believing(5)
-    belief.announced(leader(7), 100.0)
-    first = belief.ask(100.0, 1.0)
-    belief.announced(leader(6), 100.01)
-    belief.answered(first, leader(5))
-
-    assert belief.ask_at is not None
-
-
 def test_a_flood_of_announcements_costs_one_question_a_second() -> None:
     belief, asked, now = believing(5), [], 100.0
     while now < 160:
@@ -132,13 +122,6 @@ def test_a_flood_of_announcements_costs_one_question_a_second() -> None:
     assert belief.ask_at == calm
 
 
-def test_the_first_question_names_no_term() -> None:
-    belief = LeaderBelief()
-    belief.prompt(0.0)
-
-    assert Question(1, heard_epoch=0, believed_epoch=0) == belief.ask(0.0, 1.0)
-
-
 def test_questions_in_a_row_wait_longer_and_longer_up_to_a_second() -> None:
     belief, now, pauses = believing(5, now=100.0), 100.0, []
     for _ in range(8):
@@ -149,49 +132,6 @@ def test_questions_in_a_row_wait_longer_and_longer_up_to_a_second() -> None:
         belief.answered(belief.ask(now, 1.0), leader(5))
 
     assert pauses == [0.0, 0.025, 0.05, 0.1, 0.2, 0.4, 0.8, 1.0]
-
-
-def test_leaders_that_follow_each_other_closely_are_asked_for_at_once() -> None:
-    """A daemon is emptied, and what it gave away is spread: two transfers of a shard within half a second."""
-    belief = believing(5)
-    for epoch in range(6, 26):
-        now = epoch / 10
-        belief.announced(leader(epoch), now)
-        assert belief.ask_at == now
-        assert belief.answered(belief.ask(now, 1.0), leader(epoch))
-
-
-def test_attempts_of_one_question_count_as_one_and_begin_again_with_the_next() -> None:
-    belief = believing(5)
-    belief.prompt(0.0)
-    for at in range(4):
-        belief.ask(float(at), 1.0)
-    belief.answered(belief.ask(4.0, 1.0), leader(5))
-    belief.prompt(4.0)
-    assert belief.ask_at == 4.025
-
-    belief.ask(4.025, 1.0)
-    assert belief.ask_at == pytest.approx(4.125)
-
-
-def test_the_first_question_counts() -> None:
-    belief = LeaderBelief()
-    belief.prompt(0.0)
-    belief.ask(0.0, 1.0)
-    belief.prompt(0.0)
-
-    assert belief.ask_at == 0.025
-
-
-def test_what_a_leader_has_already_answered_does_not_end_a_series() -> None:
-    """A forged announcement is answered by the believed leader, whose window may have changed meanwhile."""
-    belief = believing(5)
-    for window in (1, 2, 3):
-        belief.announced(leader(FORGED), 10.0)
-        belief.answered(belief.ask(10.0, 1.0), leader(5, window=window))
-    belief.announced(leader(FORGED), 10.0)
-
-    assert belief.ask_at == 10.1
 
 
 @pytest.mark.parametrize(("quiet_seconds", "pause_seconds"), [(10.0, 1.0), (10.1, 0.025)])
@@ -210,14 +150,6 @@ def test_after_ten_seconds_without_a_question_the_pauses_begin_again(
     belief.prompt(now)
 
     assert belief.ask_at == pytest.approx(now + pause_seconds)
-
-
-def test_a_question_is_not_repeated_within_fifty_milliseconds() -> None:
-    belief = LeaderBelief()
-    belief.prompt(0.0)
-    belief.ask(0.0, 0.0)
-
-    assert belief.ask_at == 0.05
 
 
 class Cluster:

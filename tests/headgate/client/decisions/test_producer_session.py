@@ -50,21 +50,6 @@ def test_a_leader_without_pipelining_gets_one_batch_at_a_time():
     assert ["c@2"] == talk.commit("b")
 
 
-def test_a_leader_that_announces_no_window_gets_one_batch_at_a_time():
-    talk = streaming()
-    talk.leader(window=0)
-    assert ["a@1"] == talk.offer("a", "b")
-
-
-def test_a_leader_can_stop_pipelining():
-    talk = streaming()
-    assert ["a@1", "b@2"] == talk.offer("a", "b")
-    talk.leader(1, pipelining=False)
-    assert [] == talk.offer("c")
-    assert [] == talk.commit("a")
-    assert ["c@3"] == talk.commit("b")
-
-
 @pytest.mark.parametrize("reconnected", [False, True])
 def test_after_a_long_silence_the_identity_is_opened_before_a_batch_is_sent(reconnected):
     """The leader may have forgotten the producer: what was never sent can have any identity."""
@@ -90,24 +75,6 @@ def test_a_silence_is_long_after_thirty_seconds(seconds, sent):
 def test_a_silence_is_shorter_than_any_leader_forgets_an_idle_producer():
     hints = get_type_hints(IngestSettings, include_extras=True)
     assert 2 * REMEMBERED_SECONDS <= min(hints["producer_idle_seconds"].__metadata__[0].ge, IDLE_PRODUCER_MS / 1000)
-
-
-def test_a_silence_begins_with_the_last_reply():
-    talk = streaming()
-    talk.wait(25)
-    talk.offer("a")
-    talk.commit("a")
-    talk.wait(25)
-    assert ["b@2", "c@3"] == talk.offer("b", "c")
-
-
-def test_the_first_failed_attempt_of_a_session_is_followed_by_the_shortest_pause():
-    talk = Dialogue()
-    talk.connect()
-    talk.leader()
-    talk.offer("a")
-    talk.refuse(talk.opening, "unavailable")
-    assert 0.025 == pytest.approx(talk.session.wake_at - talk.now)
 
 
 def test_the_identity_says_whether_the_producer_is_new():
@@ -212,12 +179,6 @@ def test_no_refusal_makes_a_proven_batch_fail(verdict):
     assert talk.outcomes.get("c") is (Outcome.FENCED if verdict == "fenced" else None)
 
 
-def test_a_proven_batch_leaves_the_window():
-    talk = streaming(max_in_flight=2)
-    talk.offer("a", "b", "c", "d")
-    assert ["c@3", "d@4"] == talk.commit("b")
-
-
 def test_a_commit_of_an_older_attempt_counts():
     talk = streaming()
     talk.offer("a", "b")
@@ -249,18 +210,6 @@ def test_a_refusal_followed_by_an_acceptance_in_the_same_epoch_keeps_the_order()
     talk.refuse("b", "out_of_order")
     assert ["a@1"] == talk.wait_for_pause()
     assert ["b@2"] == talk.commit("a")
-
-
-def test_a_second_batch_is_not_sent_before_the_refused_first_one():
-    """Kafka 15591: the second batch must not be the first one that a leader sees."""
-    talk = Dialogue()
-    talk.connect()
-    talk.leader()
-    talk.offer("a")
-    talk.identify()
-    talk.offer("b")
-    talk.refuse("a", "unavailable")
-    assert ["a@0"] == talk.wait_for_pause()
 
 
 def test_a_timeout_replays_everything_in_a_new_attempt():
@@ -309,22 +258,6 @@ def test_a_failed_send_of_an_older_attempt_or_of_a_resolved_batch_changes_nothin
         assert Phase.PROBING is talk.session.phase
 
 
-def test_the_whole_window_is_replayed():
-    talk = streaming()
-    talk.offer(*"abcde")
-    assert 5 == talk.session.in_flight
-    assert ["a@1"] == talk.wait(5.1)
-    assert ["b@2", "c@3", "d@4", "e@5"] == talk.commit("a")
-
-
-def test_batches_are_replayed_after_a_reconnection():
-    talk = streaming()
-    talk.offer("a", "b")
-    assert [] == talk.connect(False)
-    assert ["a@1"] == talk.connect()
-    assert ["b@2"] == talk.commit("a")
-
-
 def test_a_failed_send_ends_the_attempt():
     talk = streaming()
     talk.offer("a", "b")
@@ -333,13 +266,6 @@ def test_a_failed_send_ends_the_attempt():
 
 
 # Leaders
-
-
-def test_everything_is_replayed_at_once_to_a_newer_leader():
-    talk = streaming()
-    talk.offer("a", "b")
-    assert ["a@1"] == talk.leader(2)
-    assert 2 == talk.last["a"].leader_epoch
 
 
 def test_the_same_leader_again_changes_nothing():
@@ -390,24 +316,6 @@ def test_a_leader_that_replies_after_it_returned_keeps_the_attempt():
     assert attempt == talk.session._attempt.number
 
 
-def test_a_refusal_of_one_batch_is_a_reply_of_a_leader_that_has_announced_itself_again():
-    talk = streaming()
-    talk.offer("a", "bad")
-    talk.leader(1)
-    talk.refuse("bad", "invalid")
-    talk.wait(1.0)
-    assert Phase.OPENING is talk.session.phase
-
-
-def test_repeated_announcements_neither_extend_nor_shorten_the_wait():
-    talk = streaming()
-    talk.offer("a")
-    sent = []
-    for _ in range(10):
-        sent += talk.leader(1) + talk.wait(0.1)
-    assert 2 <= len(sent) <= 4, "at most once in a quarter of a second and a pause"
-
-
 def test_a_leader_that_announces_itself_again_has_a_quarter_of_a_second_to_reply():
     talk = streaming()
     talk.offer("a")
@@ -416,18 +324,6 @@ def test_a_leader_that_announces_itself_again_has_a_quarter_of_a_second_to_reply
     assert Phase.STREAMING is talk.session.phase
     talk.wait(0.02)
     assert Phase.BACKING_OFF is talk.session.phase
-
-
-def test_an_identity_is_a_reply_of_a_leader_that_has_announced_itself_again():
-    talk = streaming()
-    talk.offer("a")
-    assert ["open"] == talk.refuse("a", "invalid")
-    talk.offer("b")
-    talk.leader(1)
-    talk.wait(0.2)
-    assert ["b@0"] == talk.identify(7, 1, reached=1)
-    talk.wait(0.1)
-    assert Phase.BACKING_OFF is not talk.session.phase
 
 
 def test_batches_that_are_known_to_be_committed_are_not_replayed():
@@ -456,22 +352,3 @@ def test_another_leader_ends_the_pause_after_a_refusal():
     assert Phase.BACKING_OFF is talk.session.phase
     assert ["a@1"] == talk.leader(3)
     assert 3 == talk.last["a"].leader_epoch
-
-
-def test_a_leader_of_a_lower_epoch_is_followed():
-    """The client has proved that the leader of the higher epoch does not exist."""
-    talk = streaming()
-    talk.leader(9)
-    talk.offer("a")
-    assert ["a@1"] == talk.leader(2)
-    assert 2 == talk.last["a"].leader_epoch
-
-
-def test_waiting_for_a_leader_is_bounded_by_the_deadline():
-    talk = Dialogue(deadline=30)
-    talk.connect()
-    talk.offer("a")
-    talk.wait(29.9)
-    assert {} == talk.outcomes
-    talk.wait(0.1)
-    assert {"a": Outcome.FAILED} == talk.outcomes
