@@ -22,9 +22,7 @@ from typing import Any
 
 import click
 from rich.console import Console
-from rich.table import Table
 
-from chaos.chart import chart
 from chaos.fault_shim import find_compiler
 from chaos.faults.catalogue import CATALOGUE, kinds, select, why_impossible
 from chaos.judge import RunEvidence, judge
@@ -36,7 +34,7 @@ from controller.process.logs import configure_logging
 from controller.settings.load import LogSettings
 from headgate.errors import ConfigError, HeadgateError
 
-CHART, PAGE, DOCUMENT = "chart.svg", "report.md", "report.json"
+PAGE, DOCUMENT = "report.md", "report.json"
 EPILOG = """\b
 Examples:
   python -m chaos
@@ -103,30 +101,9 @@ def run_chaos(folder: Path, options: Options, console: Console, play: Play = pla
     report = make_report(
         run, timeline, judge(run), seed=options.seed, command=_repeat(options), not_tried=reasons, restarts=restarts
     )
-    title = f"seed {options.seed}: {verdict(report.violations)}"
-    (folder / CHART).write_text(chart(title, timeline, run.faults))
-    (folder / PAGE).write_text(f"# Chaos report\n\n{markdown(report, CHART)}")
+    (folder / PAGE).write_text(f"# Chaos report\n\n{markdown(report)}")
     (folder / DOCUMENT).write_text(json.dumps(document(report), indent=2) + "\n")
     return report
-
-
-def show(report: Report, console: Console) -> None:
-    """Print the faults as a table that fits 80 columns."""
-    table = Table(title="Faults", title_justify="left", box=None)
-    for heading in ("", "fault", "at, s", "acknowledged", "outage, s", "children, s"):
-        table.add_column(heading, justify="left" if heading == "fault" else "right")
-    for row in report.faults:
-        table.add_row(
-            str(row.number),
-            row.name,
-            f"{row.began_seconds:.0f}-{row.ended_seconds:.0f}",
-            f"{row.acknowledged:,}",
-            f"{row.longest_outage_seconds:.1f}",
-            f"{row.children_wait_seconds:.1f}",
-        )
-    console.print(table)
-    for topic, counts in report.records.items():
-        console.print(f"{topic}: " + ", ".join(f"{name} {count:,}" for name, count in counts.items()), highlight=False)
 
 
 def _show_faults(_: click.Context, __: click.Parameter, wanted: bool) -> None:
@@ -164,8 +141,8 @@ def command(play: Play = play) -> click.Command:
     def main(seed: int | None, faults: str, spark: bool, folder: Path | None, as_json: bool, **options: Any) -> None:
         """Break a cluster of real processes again and again, and check what its clients saw.
 
-        The report is in FOLDER: report.md, report.json and chart.svg. In a temporary folder, ledger and logs are
-        deleted if every invariant held.
+        The report is in FOLDER: report.md and report.json. In a temporary folder, ledger and logs are deleted if
+        every invariant held.
         """
         asked = Options(
             seed=secrets.randbelow(100_000) if seed is None else seed,
@@ -181,7 +158,7 @@ def command(play: Play = play) -> click.Command:
         if as_json:
             sys.stdout.write(json.dumps(document(report)) + "\n")
         else:
-            show(report, Console())
+            sys.stdout.write(markdown(report))
         if report.passed and folder is None:
             shutil.rmtree(made / "run", ignore_errors=True)
         sys.stderr.write(f"chaos: {verdict(report.violations)}; the report is {made / PAGE}\n")

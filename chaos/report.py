@@ -172,14 +172,12 @@ def verdict(violations: Sequence[Violation]) -> str:
     return f"{first.invariant}: {first.detail}{more}"
 
 
-def markdown(report: Report, chart_name: str) -> str:
-    """Return the page; ``chart_name`` is the file of the chart beside it."""
+def markdown(report: Report) -> str:
+    """Return the page."""
     lines = [
         f"Result: **{verdict(report.violations)}**, after {report.seconds:g} s and {len(report.faults)} faults.",
         "",
         f"Repeat it with `{report.command}`.",
-        "",
-        f"![Throughput and latency; the numbers are those of the faults below]({chart_name})",
         "",
         "| | fault | at, s | acknowledged | delivered | commands | longest outage, s | children waited, s | what |",
         "|---|---|---|---|---|---|---|---|---|",

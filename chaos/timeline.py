@@ -1,4 +1,4 @@
-"""What happened when: rates, latencies and outages, from the times of single operations. Pure.
+"""What happened when: latencies and outages, from the times of single operations. Pure.
 
 All times are nanoseconds of the machine's monotonic clock, which all processes share and which no fault steps.
 """
@@ -6,7 +6,7 @@ All times are nanoseconds of the machine's monotonic clock, which all processes 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -69,11 +69,6 @@ class Timeline:
     children: Sequence[tuple[int, int]] = field(default=())
     """When a split or merge had created each child and a record of it was stored, and when a consumer got one."""
 
-    @property
-    def seconds(self) -> int:
-        """The length of the run in whole seconds, at least 1."""
-        return max(1, -(-(self.ended_ns - self.began_ns) // SECOND_NS))
-
     def effect(self, fault: FaultWindow, until_ns: int) -> FaultEffect:
         """Return what clients noticed of ``fault``; the next one begins at ``until_ns``."""
         done = {topic: [at for _, at in records] for topic, records in self.acknowledged.items()}
@@ -98,32 +93,6 @@ class Timeline:
                 default=0.0,
             ),
         )
-
-    def acknowledged_rates(self) -> list[int]:
-        """Return the number of acknowledged records in each second."""
-        return self._per_second(at for records in self.acknowledged.values() for _, at in records)
-
-    def delivered_rates(self) -> list[int]:
-        """Return the number of deliveries in each second."""
-        return self._per_second(self.delivered)
-
-    def longest_latencies_ms(self) -> list[float]:
-        """Return the longest latency of the records that were acknowledged in each second; 0 for none."""
-        longest = [0.0] * self.seconds
-        for records in self.acknowledged.values():
-            for sent, at in records:
-                second = (at - self.began_ns) // SECOND_NS
-                if 0 <= second < len(longest):
-                    longest[second] = max(longest[second], (at - sent) / 1e6)
-        return longest
-
-    def _per_second(self, times: Iterable[int]) -> list[int]:
-        counts = [0] * self.seconds
-        for at in times:
-            second = (at - self.began_ns) // SECOND_NS
-            if 0 <= second < len(counts):
-                counts[second] += 1
-        return counts
 
 
 def count_between(times: Sequence[int], began_ns: int, ended_ns: int) -> int:

@@ -47,9 +47,6 @@ async def run_demo(folder: Path, *, rate: int, seconds: float, as_json: bool) ->
         finally:
             showing.cancel()
             await asyncio.wait({showing})
-        if console.is_terminal:
-            for line in view.steps():
-                console.print(line, highlight=False)
         view.report_step("reading the ledger and the consumers' records")
         shard = topic_shard(SHARDS)
         committed, produced = read_committed(cluster.output_path("producer"))

@@ -14,7 +14,7 @@ from itertools import pairwise
 from demo.cluster import TOPIC, DemoCluster
 from demo.patience import Patience
 from headgate import Admin, SegmentId, SubscriptionType, TopicInfo
-from headgate.errors import HeadgateError, NoLeaderError
+from headgate.errors import HeadgateError
 from headgate.model.hashing import shard_of
 
 STREAM, QUEUE, CHECKPOINT = "billing", "alarms", "archive"
@@ -77,12 +77,7 @@ async def run_scenario(cluster: DemoCluster, run: Run, *, rate: int, seconds: fl
             await _start_consumer(cluster, run, name, subscription)
         await cluster.start_producer(rate)
         report_step(f"three STREAM consumers, one QUEUE, one CHECKPOINT; producing {rate} records/s")
-        watching = asyncio.create_task(_watch_layout(run, admin), name="watch-layout")
-        try:
-            await _steps(cluster, run, admin, seconds, report_step)
-        finally:
-            watching.cancel()
-            await asyncio.wait({watching})
+        await _steps(cluster, run, admin, seconds, report_step)
         report_step("stopping the producer")
         if await cluster.stop("producer") != 0:
             raise HeadgateError(f"the producer failed; its log is {cluster.log_path('producer')}")
@@ -94,16 +89,6 @@ async def run_scenario(cluster: DemoCluster, run: Run, *, rate: int, seconds: fl
     for name in [name for name in cluster.programs if name.startswith("daemon")]:
         if await cluster.stop(name) != 0:
             raise HeadgateError(f"{name} failed to stop; its log is {cluster.log_path(name)}")
-
-
-async def _watch_layout(run: Run, admin: Admin) -> None:
-    """Update the layout once a second; without a leader it stays unchanged."""
-    while True:
-        await asyncio.sleep(1)
-        try:
-            run.layout = await admin.describe_topic(TOPIC)
-        except NoLeaderError:
-            continue
 
 
 async def _steps(cluster: DemoCluster, run: Run, admin: Admin, seconds: float, report_step: ReportStep) -> None:

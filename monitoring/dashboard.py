@@ -85,9 +85,7 @@ def _variables() -> list[Builder[model.VariableModel]]:
         _variable("job", "Cluster", "label_values(headgate_build_info, job)"),
         _variable("topic", "Topic", f"label_values({backlog}{{{CLUSTER}}}, topic)").multi(True).include_all(True),
         _variable(
-            "subscription",
-            "Subscription",
-            f'label_values({backlog}{{{CLUSTER}, topic=~"$topic"}}, subscription)',
+            "subscription", "Subscription", f'label_values({backlog}{{{CLUSTER}, topic=~"$topic"}}, subscription)'
         )
         .multi(True)
         .include_all(True),

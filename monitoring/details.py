@@ -6,18 +6,7 @@ from typing import Final
 
 from grafana_foundation_sdk.models import units
 
-from monitoring.panels import (
-    CLUSTER,
-    Panel,
-    Query,
-    Row,
-    behind,
-    highest,
-    increase,
-    quantiles,
-    rate,
-    summed,
-)
+from monitoring.panels import CLUSTER, Panel, Query, Row, behind, highest, increase, quantiles, rate, summed
 
 CLIENTS: Final = Row(
     "Clients and devices",
@@ -164,10 +153,7 @@ LEADERSHIP: Final = Row(
             "Transfers",
             "Transfers of shards to other daemons, by reason, and whether they were completed.",
             units.Short,
-            (
-                increase("shard_transfers_total", "reason"),
-                increase("shard_transfers_total", "outcome"),
-            ),
+            (increase("shard_transfers_total", "reason"), increase("shard_transfers_total", "outcome")),
         ),
         Panel(
             "Handovers",
@@ -345,10 +331,7 @@ STORAGE: Final = Row(
             ),
         ),
         Panel(
-            "Uncompacted chunks",
-            "Chunks after the last compacted chunk.",
-            units.Short,
-            (behind("compacted_chunk"),),
+            "Uncompacted chunks", "Chunks after the last compacted chunk.", units.Short, (behind("compacted_chunk"),)
         ),
         Panel(
             "Chunks since the snapshot",

@@ -31,11 +31,7 @@ NOW: Final = Row(
             1,
         ),
         stat("Blocked segments", "Segments that an ancestor blocks.", summed("segments_blocked")),
-        stat(
-            "Consumers",
-            "Connected consumers.",
-            Query(f'sum(headgate_consumers{{{CLUSTER}, state="connected"}})'),
-        ),
+        stat("Consumers", "Connected consumers.", Query(f'sum(headgate_consumers{{{CLUSTER}, state="connected"}})')),
         stat(
             "Firing alerts",
             "Alerts of this cluster that fire. Each links to its section of the runbook.",
@@ -65,11 +61,7 @@ NOW: Final = Row(
             Query(f"count(count by (version, python) (headgate_build_info{{{CLUSTER}}}))"),
             2,
         ),
-        stat(
-            "Open status pages",
-            "Status pages that browsers keep open.",
-            summed("http_streams"),
-        ),
+        stat("Open status pages", "Status pages that browsers keep open.", summed("http_streams")),
     ),
     collapsed=False,
 )
@@ -117,10 +109,7 @@ SUBSCRIPTIONS: Final = Row(
             "Ages of shards",
             "Age of the oldest unacknowledged record of a shard, and of the oldest count.",
             units.Seconds,
-            (
-                highest("backlog_oldest_unacknowledged_seconds"),
-                highest("backlog_as_of_age_seconds", prefix="count: "),
-            ),
+            (highest("backlog_oldest_unacknowledged_seconds"), highest("backlog_as_of_age_seconds", prefix="count: ")),
         ),
         Panel(
             "Blocked segments",

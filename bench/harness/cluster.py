@@ -1,6 +1,6 @@
 """A cluster for benchmarks: ZooKeeper, mosquitto and daemons in a temporary folder.
 
-The processes of a benchmark that need their own event loop (a delayed connection, a peer) run beside it. Spark runs
+The processes of a benchmark that need their own event loop, such as a peer, run beside it. Spark runs
 only for benchmarks that wait for drains. One shard, because more shards would measure the same work several times.
 """
 
@@ -94,13 +94,6 @@ class BenchCluster(LocalCluster):
         async with asyncio.timeout(START_SECONDS):
             await known.wait()
         return client
-
-    async def start_delays(self, stack: AsyncExitStack, delays_ms: list[int]) -> dict[int, int]:
-        """Start delayed connections to the broker; return delay per direction in milliseconds → port."""
-        _, line = await self._start_helper(
-            stack, "bench.harness.delay_line", *self._broker_address(), *(str(delay) for delay in delays_ms)
-        )
-        return dict(zip(delays_ms, map(int, line.split()), strict=True))
 
     async def start_peer(self, stack: AsyncExitStack) -> None:
         """Start bench.harness.broker_peer until ``stack`` is closed."""

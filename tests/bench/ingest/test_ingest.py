@@ -7,18 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from bench.harness.producer_load import BATCH_BYTES, batch_of_records, whole_batches
 from bench.ingest import ingest_idempotence, ingest_latency
-from headgate.client.batch_content import RECORD_OVERHEAD_BYTES
 
 ROOT = Path(__file__).parents[3]
-
-
-def test_batches_are_exactly_full() -> None:
-    """One byte less would leave each batch waiting for its linger."""
-    sizes = [len(key) + len(value) + RECORD_OVERHEAD_BYTES for key, value in batch_of_records()]
-
-    assert BATCH_BYTES == sum(sizes) == whole_batches(16).batch_bytes
 
 
 def test_idempotence_reports_the_worse_depth_and_each_percentile() -> None:
