@@ -9,7 +9,9 @@ from headgate.protocol.replies import Verdict
 BatchVerdict = Literal["accept", "duplicate", Verdict]
 BrokerConnectionKind = Literal["daemon", "devices"]
 MalformedReason = Literal["too_large", "not_msgpack", "invalid", "protocol", "sender", "presence"]
-DeviceRejectionReason = Literal["unknown_topic", "external_topic", "empty_key", "too_large", "retained"]
+DeviceRejectionReason = Literal[
+    "unknown_topic", "external_topic", "empty_key", "too_large", "invalid_headers", "retained"
+]
 DeviceSessionState = Literal["subscribed", "missing", "ending"]
 DeviceConfirmationOutcome = Literal["sent", "not_sent", "invalid_topic"]
 """``not_sent``: the broker was unreachable, or did not accept more."""

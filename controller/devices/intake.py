@@ -5,8 +5,8 @@ messages to the next leader: at least once, in the broker's order. Duplicates ar
 has no identifier for that.
 
 1. No message is acknowledged before the chunk that contains it is durable.
-2. A message that cannot be stored (empty key, too large, a copy of a retained message) is counted,
-   logged at a limited rate, and acknowledged, so that it is not delivered again. So is a message
+2. A message that cannot be stored (empty key, too large, headers beyond the limits, a copy of a retained
+   message) is counted, logged at a limited rate, and acknowledged, so that it is not delivered again. So is a message
    for a topic that does not exist, which no session receives: see
    controller.devices.unknown_topics.
 3. A message in the session of a topic that is deleted belongs to no other topic, whatever its name. A
@@ -31,6 +31,7 @@ from controller.devices.session_port import Delivery
 from controller.devices.sessions import DeviceSessions
 from controller.leadership.policy.shard_load import message_cost
 from headgate.log.report_limit import ReportLimit
+from headgate.model.headers import header_bytes, wrong_headers
 from headgate.protocol import messages as m
 from metrics import events
 from metrics.label_values import DeviceRejectionReason
@@ -82,7 +83,7 @@ class DeviceIntake:
         """Store one message of this topic's session, or discard it; acknowledge it when the outcome is durable."""
         if self.sessions.take_sentinel(topic_id, delivery):
             return
-        self.arrived_cost += message_cost(len(delivery.payload))
+        self.arrived_cost += message_cost(len(delivery.payload) + header_bytes(delivery.headers))
         name, text, _ = m.parse_publish_address(self._cluster, delivery.topic)
         key = text.encode()
         topic = self._state.topics.get(name)
@@ -92,11 +93,14 @@ class DeviceIntake:
             self._discard("retained", delivery)
         elif not key:
             self._discard("empty_key", delivery)
-        elif len(key) + len(delivery.payload) > m.MAX_RECORD_BYTES:
+        elif wrong_headers(delivery.headers, reserved=False) is not None:
+            self._discard("invalid_headers", delivery)
+        elif len(key) + len(delivery.payload) + header_bytes(delivery.headers) > m.MAX_RECORD_BYTES:
             self._discard("too_large", delivery)
         else:
             record = m.Record(key, delivery.payload, self._now_ms())
-            batch = m.ProduceBatch(topic=name, records=[record])
+            headers = [m.RecordHeader(0, *header) for header in delivery.headers]
+            batch = m.ProduceBatch(topic=name, records=[record], headers=headers)
             self._commit.propose_records(*route_batch(topic, batch))
             self._set_pending(self._pending_records + 1)
             self._commit.when_durable(self._commit.newest, partial(self._stored, delivery))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -73,14 +73,14 @@ class CommandContext:
 
         return Admin(self.client_config(), timeout_seconds=self.wait_seconds())
 
-    def open_producer(self, *, name: str | None) -> Producer:
-        """Return a Producer, not yet entered."""
+    def open_producer(self, *, name: str | None, copies: bool = False) -> Producer:
+        """Return a Producer, not yet entered; one that ``copies`` stored records sends all of their headers."""
         from headgate import Producer  # noqa: PLC0415
 
         return Producer(
             self.client_config(),
             name,
-            producer_settings(self.timeout_seconds),
+            replace(producer_settings(self.timeout_seconds), reserved_headers=copies),
             connect_timeout_seconds=self.wait_seconds(),
         )
 

@@ -9,9 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
+
+from headgate.model.headers import Headers
+
+CONTENT_TYPE: Final = "content-type"
 
 
 @dataclass(slots=True)
@@ -29,6 +34,8 @@ class ArrivedMessage:
     """Where the sender expects a response (MQTT 5); None: nowhere."""
     correlation_data: bytes | None = None
     """What the response must repeat."""
+    headers: Headers = ()
+    """Its content type, as ``content-type``, and its user properties in their order (MQTT 5)."""
     acknowledge: Callable[[], None] = lambda: None
     """Acknowledges it to the broker, on the connection that it arrived on or not at all, once; nothing at QoS 0."""
 
@@ -47,10 +54,18 @@ def decode_publish(command: int, body: bytes | bytearray, *, mqtt5: bool) -> Arr
             end += properties.unpack(body[end:])[1]  # type: ignore[no-untyped-call]
             found.response_topic = getattr(properties, "ResponseTopic", None)
             found.correlation_data = getattr(properties, "CorrelationData", None)
+            found.headers = _headers(properties)
         else:
             end += 1
     found.payload = bytes(body[end:])
     return found
+
+
+def _headers(properties: Properties) -> Headers:
+    content_type: str | None = getattr(properties, "ContentType", None)
+    named: list[tuple[str, str]] = getattr(properties, "UserProperty", [])
+    texts = named if content_type is None else [(CONTENT_TYPE, content_type), *named]
+    return tuple((name, text.encode()) for name, text in texts)
 
 
 def correlation(data: bytes) -> Properties:

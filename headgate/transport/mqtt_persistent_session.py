@@ -27,6 +27,7 @@ from paho.mqtt.client import Client as PahoClient
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
+from headgate.model.headers import header_bytes
 from headgate.transport.aiomqtt_parts import end_session_at_close, paho_of
 from headgate.transport.mqtt import MqttTransport
 from headgate.transport.mqtt_packets import ArrivedMessage
@@ -178,7 +179,8 @@ class MqttPersistentSession(MqttTransport):
     def _on_message(self, paho: PahoClient, message: ArrivedMessage) -> None:
         if self._closing.is_set():
             return  # Not acknowledged: the next connection receives it.
-        size, mid, qos = len(message.payload), message.number, message.qos
+        size = len(message.payload) + header_bytes(message.headers)
+        mid, qos = message.number, message.qos
         acknowledged = False
 
         def acknowledge() -> None:

@@ -19,6 +19,7 @@ import msgspec
 
 from headgate.cli.arguments import subscription_argument, subscription_type_option, topic_argument
 from headgate.cli.context import CommandContext, with_context
+from headgate.cli.records.exported import json_headers
 from headgate.cli.subscriptions.position_types import PLACE_HELP, Place, PlaceOption
 from headgate.cli.terminal.output import examples
 from headgate.model.entries import SubscriptionType
@@ -38,6 +39,7 @@ def record_line(record: ConsumedRecord | LedgerRecord) -> bytes:
     r"""Return ``record`` as one line of JSON, ``\n`` included.
 
     The value is embedded as JSON if it is JSON, else as a string, else in base64 with ``"value_encoding": "base64"``.
+    Headers are a list of objects with name and value, if there are any.
     """
     line: dict[str, Any] = {}
     _put_text(line, "key", record.key)
@@ -49,6 +51,8 @@ def record_line(record: ConsumedRecord | LedgerRecord) -> bytes:
         line["value"] = value
     except (msgspec.DecodeError, UnicodeDecodeError):
         _put_text(line, "value", record.value)
+    if record.headers:
+        line["headers"] = json_headers(record.headers)
     line["segment"] = record.segment
     line["offset"] = record.offset
     line["timestamp"] = record.timestamp_ms
@@ -115,7 +119,7 @@ def consume(
     balance: Balance | None,
     capacity: float,
 ) -> None:
-    """Print the records of TOPIC, one JSON object per line: key, value, segment, offset, timestamp (ms since 1970).
+    """Print the records of TOPIC, one JSON object per line: key, value, headers, segment, offset, timestamp (ms).
 
     SUBSCRIPTION is created if it does not exist. Printed records are acknowledged. Consumers of one subscription share
     the segments of its topic.

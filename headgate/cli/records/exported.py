@@ -1,8 +1,9 @@
 """The lines of `headgate topic export`: one record each, byte for byte. Pure.
 
-A line is a JSON object with key, value and timestamp. Key and value are strings, or base64 if they are not UTF-8; then
-``key_encoding`` or ``value_encoding`` says so. Unlike in the lines of `headgate read`, a value that is JSON is a string
-too: a JSON document that is parsed and written again may have other bytes.
+A line is a JSON object with key, value, timestamp and, if the record has any, headers. Key and value are strings,
+or base64 if they are not UTF-8; then ``key_encoding`` or ``value_encoding`` says so. A header has a name and such a
+value. Unlike in the lines of `headgate read`, a value that is JSON is a string too: a JSON document that is parsed and
+written again may have other bytes.
 """
 
 from __future__ import annotations
@@ -15,12 +16,27 @@ import msgspec
 from msgspec import Meta
 
 from headgate.cli.records.ndjson import BadLine, BlankLine, KeyedRecord, Line, json_text
+from headgate.model.headers import Headers, header_bytes, wrong_headers
 from headgate.protocol.messages import MAX_RECORD_BYTES
 
-MAX_LINE_BYTES: Final = 6 * MAX_RECORD_BYTES + 1000
-"""A control character takes six bytes in JSON."""
+MAX_LINE_BYTES: Final = 6 * MAX_RECORD_BYTES + 5000
+"""A control character takes six bytes in JSON. A header takes at most 50 besides its name and value."""
 
 _Encoding = Literal["base64"] | None
+
+
+class JsonHeader(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A header in a line of JSON."""
+
+    name: str
+    value: str
+    value_encoding: _Encoding = None
+
+
+def json_headers(headers: Headers) -> list[JsonHeader]:
+    """Return headers for a line of JSON, in order."""
+    texts = [(name, *_text(value)) for name, value in headers]
+    return [JsonHeader(name=name, value=text, value_encoding=encoding) for name, text, encoding in texts]
 
 
 class _Exported(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -29,9 +45,10 @@ class _Exported(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     timestamp: Annotated[int, Meta(ge=0, le=2**63 - 1)]
     key_encoding: _Encoding = None
     value_encoding: _Encoding = None
+    headers: list[JsonHeader] = []
 
 
-def exported_line(key: bytes, value: bytes, timestamp_ms: int) -> bytes:
+def exported_line(key: bytes, value: bytes, timestamp_ms: int, headers: Headers) -> bytes:
     r"""Return a record as one line, ``\n`` included."""
     key_text, key_encoding = _text(key)
     value_text, value_encoding = _text(value)
@@ -41,6 +58,7 @@ def exported_line(key: bytes, value: bytes, timestamp_ms: int) -> bytes:
         timestamp=timestamp_ms,
         key_encoding=key_encoding,
         value_encoding=value_encoding,
+        headers=json_headers(headers),
     )
     return _ENCODER.encode(exported) + b"\n"
 
@@ -54,14 +72,18 @@ def parse_exported(line: Line) -> KeyedRecord | BadLine | BlankLine:
     try:
         found = _DECODER.decode(text)
         key, value = _data(found.key, found.key_encoding), _data(found.value, found.value_encoding)
+        headers = tuple((each.name, _data(each.value, each.value_encoding)) for each in found.headers)
     except (msgspec.DecodeError, UnicodeDecodeError, binascii.Error) as error:
         return BadLine(line.number, f"is not a line of 'headgate topic export': {error}")
-    if len(key) + len(value) > MAX_RECORD_BYTES:
-        return BadLine(line.number, f"has a key and a value above {MAX_RECORD_BYTES} bytes, the maximum record size")
+    if (wrong := wrong_headers(headers, reserved=True)) is not None:
+        return BadLine(line.number, f"has {wrong}")
+    if len(key) + len(value) + header_bytes(headers) > MAX_RECORD_BYTES:
+        return BadLine(line.number, f"has a record above {MAX_RECORD_BYTES} bytes, the maximum record size")
     if not key:
         return BadLine(line.number, "has an empty key")
+    has_mark = len(text) < len(line.text)
     return KeyedRecord(
-        line.number, line.end_offset, key, value, found.timestamp, line.digest, has_mark=len(text) < len(line.text)
+        line.number, line.end_offset, key, value, found.timestamp, line.digest, has_mark=has_mark, headers=headers
     )
 
 

@@ -32,6 +32,7 @@ from headgate.cli.records.sending import REPORTED, OutgoingRecord, RecordSender
 from headgate.cli.terminal.async_stdio import READ_BLOCK_BYTES, read_blocks
 from headgate.cli.terminal.output import print_json
 from headgate.errors import HeadgateError
+from headgate.model.headers import Headers
 from headgate.protocol.messages import MAX_RECORD_BYTES
 
 if TYPE_CHECKING:
@@ -50,6 +51,10 @@ class LineParser:
     """For CSV: a line feed inside quotes does not end a line."""
     has_header: bool = False
     """Whether the first line is needed to parse the others."""
+    headers: Headers = ()
+    """Headers that each record gets."""
+    copies: bool = False
+    """Whether the lines are stored records, which may have headers of headgate's own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +114,7 @@ class LineImport:
     async def run(self) -> None:
         """Send all lines and wait for all outcomes. Raises HeadgateError if an invalid line or a failure stopped it."""
         await self._context.answer(lambda admin: admin.describe_topic(self._topic))
-        async with self._context.open_producer(name=self._name) as producer:
+        async with self._context.open_producer(name=self._name, copies=self._parser.copies) as producer:
             beginning = await self._resume(producer)
             self.began = True
             await self._sender.run(producer, self._outgoing(beginning))
@@ -124,6 +129,7 @@ class LineImport:
                         record.value,
                         record.timestamp_ms,
                         None if self._name is None else lines.encode_position(record),
+                        self._parser.headers + record.headers,
                     )
             if self._sender.stop is not None:
                 return

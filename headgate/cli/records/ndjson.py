@@ -25,6 +25,7 @@ from hashlib import blake2b
 import msgspec
 
 from headgate.cli.records.csv_quotes import Quotes
+from headgate.model.headers import Headers
 from headgate.model.time_text import TimeUnit, time_ms
 from headgate.protocol.messages import MAX_RECORD_BYTES
 
@@ -90,6 +91,7 @@ class KeyedRecord:
     """Whether a byte order mark before the line was left out."""
     more_lines: int = 0
     """See `Line`."""
+    headers: Headers = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,18 @@ from headgate.cli.records.csv_quotes import Quotes
 from headgate.cli.records.csv_rows import RowParser
 from headgate.cli.records.line_source import LineImport, LineParser, require_one_regular_file
 from headgate.cli.terminal.output import examples
+from headgate.model.headers import Headers, wrong_headers
 from headgate.model.time_text import TIME_HELP, UNITS_PER_SECOND, TimeUnit
+
+
+def _header_option(_: click.Context, parameter: click.Parameter, texts: tuple[str, ...]) -> Headers:
+    pairs = [text.partition("=") for text in texts]
+    if missing := [name for name, separator, _ in pairs if not separator]:
+        raise click.BadParameter(f"{missing[0]!r} has no value: give NAME=VALUE", param=parameter)
+    headers = tuple((name, value.encode()) for name, _, value in pairs)
+    if (wrong := wrong_headers(headers, reserved=False)) is not None:
+        raise click.BadParameter(f"a record has {wrong}", param=parameter)
+    return headers
 
 
 @click.command(
@@ -27,6 +38,7 @@ from headgate.model.time_text import TIME_HELP, UNITS_PER_SECOND, TimeUnit
         "tail -f app.log | headgate produce logs --key-field host --skip-bad-lines",
         "headgate produce orders --csv --key-field id --timestamp-field at --timestamp-unit s events.csv",
         "headgate produce orders --key-field customer.id --name import-1 events.ndjson",
+        "headgate produce orders --key-field id --header content-type=application/json events.ndjson",
         "headgate read orders --format '%k\\t%v\\n' | headgate produce copies --key-separator '\\t'",
     ),
 )
@@ -42,6 +54,14 @@ from headgate.model.time_text import TIME_HELP, UNITS_PER_SECOND, TimeUnit
     "--key-separator",
     metavar="TEXT",
     help="The key is what precedes this text in the line (\\t is a tab), the value what follows; not only JSON.",
+)
+@click.option(
+    "--header",
+    "headers",
+    metavar="NAME=VALUE",
+    multiple=True,
+    callback=_header_option,
+    help="Header of every record; can be repeated.",
 )
 @click.option("--raw", is_flag=True, help="With --key: lines need not be JSON.")
 @click.option("--csv", "is_csv", is_flag=True, help="Rows of CSV with a header; the value is the row as a JSON object.")
@@ -70,6 +90,7 @@ def produce(
     key_field: str | None,
     key: str | None,
     key_separator: str | None,
+    headers: Headers,
     raw: bool,
     is_csv: bool,
     no_header: bool,
@@ -110,8 +131,8 @@ def produce(
     )
     if is_csv:
         rows = RowParser(form, has_header=not no_header)
-        parser = LineParser(rows.parse, quotes=Quotes, has_header=not no_header)
+        parser = LineParser(rows.parse, quotes=Quotes, has_header=not no_header, headers=headers)
     else:
-        parser = LineParser(partial(lines.keyed_record, form=form))
+        parser = LineParser(partial(lines.keyed_record, form=form), headers=headers)
     command = LineImport(context, topic, sources, parser=parser, skip_bad_lines=skip_bad_lines, name=name)
     command.run_command(as_json=as_json)

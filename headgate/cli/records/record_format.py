@@ -12,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    from headgate.model.headers import Headers
     from headgate.reading.topic_reader import LedgerRecord
 
 Formatter = Callable[["LedgerRecord"], bytes]
@@ -19,6 +20,7 @@ Formatter = Callable[["LedgerRecord"], bytes]
 PLACEHOLDERS: Final[dict[str, tuple[str, Formatter]]] = {
     "%k": ("key", lambda record: record.key),
     "%v": ("value", lambda record: record.value),
+    "%h": ("headers as name=value, separated by commas", lambda record: _shown(record.headers)),
     "%o": ("offset", lambda record: b"%d" % record.offset),
     "%s": ("segment", lambda record: b"%d" % record.segment),
     "%t": ("timestamp in milliseconds since 1970", lambda record: b"%d" % record.timestamp_ms),
@@ -49,6 +51,11 @@ def _formatter(part: str) -> Formatter:
         raise UnknownPlaceholderError(f"{part!r} means nothing; choose from {choices}")
     text = ESCAPES.get(part) or part.encode()
     return lambda _: text
+
+
+def _shown(headers: Headers) -> bytes:
+    """Return headers for people: bytes of a value that are no text are escaped."""
+    return ",".join(f"{name}={value.decode(errors='backslashreplace')}" for name, value in headers).encode()
 
 
 def _iso_time(timestamp_ms: int) -> bytes:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable
 
     from headgate import Producer
+    from headgate.model.headers import Headers
 
 MAX_IN_FLIGHT = 20_000
 """Maximum number of records in flight. For large records, the producer's byte budget is the lower limit."""
@@ -44,6 +45,7 @@ class OutgoingRecord:
     timestamp_ms: int | None
     position: bytes | None
     """How far a named producer has read its source with it."""
+    headers: Headers
 
 
 class RecordSender:
@@ -86,6 +88,7 @@ class RecordSender:
                         self._topic,
                         record.key,
                         record.value,
+                        headers=record.headers,
                         timestamp_ms=record.timestamp_ms,
                         source_position=record.position,
                     )

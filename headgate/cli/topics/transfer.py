@@ -1,4 +1,4 @@
-"""`headgate topic copy`, `export` and `import-records`: the records of a topic, with their keys and timestamps.
+"""`headgate topic copy`, `export` and `import-records`: whole records of a topic.
 
 Rules:
 
@@ -59,9 +59,9 @@ append_option = click.option("--append", is_flag=True, help="Add the records to 
 def copy(context: CommandContext, source: str, target: str, append: bool, name: str | None, as_json: bool) -> None:
     """Copy the records of topic SOURCE to topic TARGET.
 
-    Keys and timestamps stay, and each key stays in order. TARGET must exist, and may have other segments. The copy ends
-    after the last record that was stored when it began. An interrupted copy continues where it stopped, and a later one
-    copies what was stored since: each record is copied once. A target with other records needs --append.
+    Keys, headers and timestamps stay, and each key in order. TARGET must exist, and may have other segments. The copy
+    ends after the last record that was stored when it began. An interrupted copy continues where it stopped, and a
+    later one copies what was stored since: each record is copied once. A target with other records needs --append.
     """
     if source == target:
         raise click.UsageError("SOURCE and TARGET are the same topic")
@@ -94,7 +94,7 @@ class _Copy:
 
         async with self._context.open_topic(self._source) as source:
             target = await _require_target(self._context, self._target, name=self._name, append=self._append)
-            async with self._context.open_producer(name=self._name) as producer:
+            async with self._context.open_producer(name=self._name, copies=True) as producer:
                 await producer.open(self._target)
                 positions = self._positions(source.ledger_id, source.description, target, producer.source_position)
                 progress = ProgressLine(self.counts.progress, positions.records, sys.stderr)
@@ -126,6 +126,7 @@ class _Copy:
                     record.value,
                     record.timestamp_ms,
                     positions.after(record.segment, record.offset),
+                    record.headers,
                 )
 
 
@@ -175,8 +176,8 @@ async def _has_position(admin: Admin, name: str | None, topic: TopicInfo) -> boo
 def export(context: CommandContext, topic: str) -> None:
     """Print the records of TOPIC for import-records.
 
-    Each line is a JSON object with key, value and timestamp, byte for byte: both are strings, or base64 if they are no
-    text. The order is that in which the records were stored, so each key is in order. The export ends after the last
+    Each line is a JSON object with key, value, timestamp and headers, byte for byte, in base64 if they are no text.
+    The order is that in which the records were stored, so each key is in order. The export ends after the last
     record that was stored when it began.
     """
     exported = context.run(_export(context, topic))
@@ -196,7 +197,7 @@ async def _export(context: CommandContext, topic: str) -> int:
         with ProgressLine(lambda: f"{printed} of {total} records", total, _progress_stream()) as progress:
             async with aclosing(reader.stored()) as records:
                 async for record in records:
-                    block += exported_line(record.key, record.value, record.timestamp_ms)
+                    block += exported_line(record.key, record.value, record.timestamp_ms, record.headers)
                     printed += 1
                     progress.advance_to(printed)
                     if len(block) >= OUTPUT_BYTES:
@@ -230,13 +231,13 @@ def import_records(
 ) -> None:
     """Write exported records to TOPIC.
 
-    FILE (standard input by default) is the output of `headgate topic export`. Keys, values and timestamps are those of
-    the export, and each key stays in order. TOPIC must exist, and may have other segments; with other records it needs
-    --append. `headgate topic import` is for topics whose records are stored elsewhere.
+    FILE (standard input by default) is the output of `headgate topic export`. Keys, values, headers and timestamps are
+    those of the export, and each key stays in order. TOPIC must exist, and may have other segments; with other records
+    it needs --append. `headgate topic import` is for topics whose records are stored elsewhere.
     """
     if name is not None:
         require_one_regular_file([file])
-    parser = LineParser(parse_exported, MAX_LINE_BYTES, advice="correct the line, or export again")
+    parser = LineParser(parse_exported, MAX_LINE_BYTES, advice="correct the line, or export again", copies=True)
     command = LineImport(context, topic, [file], parser=parser, skip_bad_lines=False, name=name)
     context.run(_require_target(context, topic, name=name, append=append))
     command.run_command(as_json=as_json)

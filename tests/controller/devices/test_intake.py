@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from headgate.errors import TransportError
+from headgate.model.headers import Headers
 from headgate.protocol import messages as m
 from tests.support.fakes.device_broker import FakeDeviceBroker, FakeDeviceSession
 from tests.support.waiting import until
@@ -51,17 +52,21 @@ async def test_a_deposed_leader_acknowledges_nothing(devices: Devices) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "payload", "retain", "reason"),
+    ("name", "payload", "headers", "reason"),
     [
-        ("orders", b"1", False, "empty_key"),
-        ("orders/", b"1", False, "empty_key"),
-        ("orders/abc", bytes(m.MAX_RECORD_BYTES - 2), False, "too_large"),
-        ("orders/a", b"1", True, "retained"),
+        ("orders", b"1", (), "empty_key"),
+        ("orders/", b"1", (), "empty_key"),
+        ("orders/abc", bytes(m.MAX_RECORD_BYTES - 2), (), "too_large"),
+        ("orders/abc", bytes(m.MAX_RECORD_BYTES - 3), (("n", b""),), "too_large"),
+        ("orders/a", b"1", (("n", b""),) * 65, "invalid_headers"),
+        ("orders/a", b"1", (("headgate-reason", b"forged"),), "invalid_headers"),
+        ("orders/a", b"1", (), "retained"),
     ],
 )
 async def test_a_message_that_cannot_be_stored_is_counted_and_acknowledged(
-    devices: Devices, name: str, payload: bytes, retain: bool, reason: str
+    devices: Devices, name: str, payload: bytes, headers: Headers, reason: str
 ) -> None:
+    retain = reason == "retained"
     devices.broker.mqtt5 = not retain
     async with devices.shard.leader() as leader, devices.shard.client() as client:
         if retain:
@@ -69,12 +74,14 @@ async def test_a_message_that_cannot_be_stored_is_counted_and_acknowledged(
         await devices_connected(leader)
         await create_topic(client)
         if not retain:
-            devices.publish(name, payload)
-        devices.publish("orders/abc", b"good")
+            devices.publish(name, payload, headers=headers)
+        devices.publish("orders/abc", b"good", headers=(("content-type", b"text/plain"),))
         await until(lambda: devices.metric("device_messages_rejected_total", reason=reason) == 1)
         await devices.all_acknowledged()
 
-    assert [b"good"] == await devices.values()
+    assert [(b"good", (("content-type", b"text/plain"),) if devices.broker.mqtt5 else ())] == [
+        (row["value"], row["headers"]) for row in await devices.records()
+    ]
 
 
 @pytest.mark.parametrize("mqtt5", [True, False])

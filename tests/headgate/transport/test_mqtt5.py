@@ -64,10 +64,13 @@ async def test_a_broker_that_refuses_mqtt5_is_spoken_to_with_mqtt_3_1_1() -> Non
 
 
 @pytest.mark.contract
-async def test_a_device_gets_the_answer_to_its_message_with_what_it_correlates(broker: EmbeddedBroker) -> None:
+async def test_a_message_of_a_device_has_its_properties_and_the_answer_what_it_correlates(
+    broker: EmbeddedBroker,
+) -> None:
     arrived: list[ArrivedMessage] = []
     asks = Properties(PacketTypes.PUBLISH)
     asks.ResponseTopic, asks.CorrelationData = "replies/a", b"17"
+    asks.ContentType, asks.UserProperty = "text/plain", [("b", "é"), ("a", "1"), ("b", "")]
     async with (
         aiomqtt.Client(broker.host, broker.port, protocol=aiomqtt.ProtocolVersion.V5) as device,
         MqttPersistentSession(broker.host, broker.port, "session", arrived.append) as session,
@@ -79,6 +82,8 @@ async def test_a_device_gets_the_answer_to_its_message_with_what_it_correlates(b
         await device.publish("publish/a", b"value", qos=1, properties=asks)
         await until(lambda: arrived)
         assert (arrived[0].response_topic, arrived[0].correlation_data) == ("replies/a", b"17")
+        named = ("b", "é".encode()), ("a", b"1"), ("b", b"")
+        assert arrived[0].headers == (("content-type", b"text/plain"), *named)
         assert daemon.publish("replies/a", b"stored", correlation_data=b"17")
         answer = await anext(device.messages)
 

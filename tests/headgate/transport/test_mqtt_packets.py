@@ -10,12 +10,24 @@ from paho.mqtt.enums import MQTTProtocolVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
-from headgate.transport.mqtt_packets import decode_publish
+from headgate.transport.mqtt_packets import CONTENT_TYPE, decode_publish
 
 
-def packet(topic: str, payload: bytes, qos: int, response: tuple[str, bytes] | None, *, mqtt5: bool) -> bytes:
-    """Return what follows the fixed header."""
+def packet(
+    topic: str,
+    payload: bytes,
+    qos: int,
+    response: tuple[str, bytes] | None,
+    headers: list[tuple[str, str]],
+    *,
+    mqtt5: bool,
+) -> bytes:
+    """Return what follows the fixed header. A header ``content-type`` is the content type, if it is the first one."""
     properties = Properties(PacketTypes.PUBLISH)
+    if headers and headers[0][0] == CONTENT_TYPE:
+        properties.ContentType = headers[0][1]
+    if named := headers["ContentType" in vars(properties) :]:
+        properties.UserProperty = named
     if response is not None:
         properties.ResponseTopic, properties.CorrelationData = response
     name = topic.encode()
@@ -30,11 +42,18 @@ def packet(topic: str, payload: bytes, qos: int, response: tuple[str, bytes] | N
     retained=st.booleans(),
     mqtt5=st.booleans(),
     response=st.none() | st.tuples(st.just("replies/1"), st.binary(max_size=300)),
+    headers=st.lists(st.tuples(st.sampled_from([CONTENT_TYPE, "a", "é"]), st.sampled_from(["", "x", "ä"])), max_size=4),
 )
 def test_a_message_is_what_paho_reads(
-    topic: str, payload: bytes, qos: int, retained: bool, mqtt5: bool, response: tuple[str, bytes] | None
+    topic: str,
+    payload: bytes,
+    qos: int,
+    retained: bool,
+    mqtt5: bool,
+    response: tuple[str, bytes] | None,
+    headers: list[tuple[str, str]],
 ) -> None:
-    body = packet(topic, payload, qos, response, mqtt5=mqtt5)
+    body = packet(topic, payload, qos, response, headers, mqtt5=mqtt5)
     command = 0x30 | qos << 1 | retained
     version = MQTTProtocolVersion.MQTTv5 if mqtt5 else MQTTProtocolVersion.MQTTv311
     expected = _packet.decode_publish(command, body, version)
@@ -50,6 +69,7 @@ def test_a_message_is_what_paho_reads(
     )
     assert found.response_topic == getattr(expected.properties, "ResponseTopic", None)
     assert found.correlation_data == getattr(expected.properties, "CorrelationData", None)
+    assert found.headers == (tuple((name, text.encode()) for name, text in headers) if mqtt5 else ())
 
 
 @pytest.mark.parametrize("body", [b"", b"\x00", b"\x00\x01t", b"\x00\x01\xff\x00", b"\x00\x01t\x05\x63"])

@@ -40,6 +40,7 @@ from headgate import (
 from headgate.cli.topic_source import TopicSource
 from headgate.client.unknown_names import unknown_topic
 from headgate.errors import HeadgateError, NoLeaderError, RequestRejectedError
+from headgate.model.headers import Headers
 from headgate.protocol import messages as m
 from shard.requests.topic_import import import_topic
 from shard.state.shard_state import ShardState
@@ -99,6 +100,7 @@ class Record:
     timestamp_ms: int = 1_700_000_000_000
     topic: str = "orders"
     generation: int = 1
+    headers: Headers = ()
 
 
 @dataclass
@@ -112,6 +114,7 @@ class FakeCluster:
     sent: list[tuple[str, bytes, bytes]] = field(default_factory=list)
     positions: list[bytes | None] = field(default_factory=list)
     timestamps: list[int | None] = field(default_factory=list)
+    headers: list[Headers] = field(default_factory=list)
     """Of the sent records."""
     failures: dict[bytes, Exception] = field(default_factory=dict)
     """Value of a record → what its delivery raises."""
@@ -314,9 +317,11 @@ class FakeProducer:
         key: bytes,
         value: bytes,
         *,
+        headers: Headers = (),
         timestamp_ms: int | None = None,
         source_position: bytes | None = None,
     ) -> asyncio.Future[None]:
+        self.cluster.headers.append(headers)
         self.cluster.timestamps.append(timestamp_ms)
         self.cluster.sent.append((name, key, value))
         self.cluster.positions.append(source_position)
@@ -377,7 +382,7 @@ class FakeContext(DaemonContext):
             raise HeadgateError(f"topic {topic!r} does not exist; these do: headgate topic list")
         yield self.cluster.source
 
-    def open_producer(self, *, name: str | None) -> Any:
+    def open_producer(self, *, name: str | None, copies: bool = False) -> Any:
         self.cluster.names.append(name)
         return FakeProducer(self.cluster)
 

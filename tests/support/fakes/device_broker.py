@@ -19,6 +19,7 @@ from typing import Self
 from paho.mqtt.client import topic_matches_sub
 
 from controller.devices.session_port import Delivery
+from headgate.model.headers import Headers
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,7 @@ class Published:
     retained: bool
     response_topic: str | None = None
     correlation_data: bytes | None = None
+    headers: Headers = ()
 
 
 @dataclass(slots=True)
@@ -69,11 +71,17 @@ class FakeDeviceBroker:
         return FakeDeviceSession(self, client_id, handler)
 
     def publish(
-        self, topic: str, payload: bytes, *, retain: bool = False, response: tuple[str, bytes] | None = None
+        self,
+        topic: str,
+        payload: bytes,
+        *,
+        retain: bool = False,
+        response: tuple[str, bytes] | None = None,
+        headers: Headers = (),
     ) -> bool:
         """Publish as a device at QoS 1; the return is the PUBACK. Returns whether a session stores the message.
 
-        ``response``: response topic and correlation data.
+        ``response``: response topic and correlation data. ``headers``: content type and user properties.
         """
         assert self.running, "a stopped broker sends no PUBACK"
         if retain:
@@ -85,7 +93,7 @@ class FakeDeviceBroker:
         ]
         for broker_session in matching:
             asked = response if response is not None and self.mqtt5 else (None, None)
-            self._enqueue(broker_session, Published(topic, payload, False, *asked))
+            self._enqueue(broker_session, Published(topic, payload, False, *asked, headers if self.mqtt5 else ()))
         return bool(matching)
 
     def filters(self, client_id: str) -> set[str]:
@@ -180,7 +188,8 @@ class _Link:
             self.in_flight[self._next] = message
             delivery = Delivery(
                 *(message.topic, message.payload, 1, message.retained, self._next),
-                *(message.response_topic, message.correlation_data, partial(self.acknowledge, self._next)),
+                *(message.response_topic, message.correlation_data, message.headers),
+                partial(self.acknowledge, self._next),
             )
             loop = asyncio.get_running_loop()
             # The loop does not guarantee the order of timers with the same time.

@@ -53,6 +53,7 @@ class LedgerWithPositions:
             columns.timestamp_ms.append(0)
             columns.key.append(b"k%d" % (offset % 2))
             columns.value.append(b"%d.%d" % (placements[0].segment, offset))
+            columns.headers.append((("n", b"\xff%d" % offset),) if offset % 2 else ())
         elif step == "split":
             segment = topic.layout.active()[0].segment_id
             step = e.SegmentSplit(topic_id=1, segment=segment, end_offset=topic.tails[segment].next_offset, token="s")

@@ -10,6 +10,7 @@ from controller.devices.session_port import Delivery, DeviceSession
 from controller.leader.leader import ShardLeader
 from controller.settings.load import IngestSettings
 from headgate.ledger.ledger import Ledger
+from headgate.model.headers import Headers
 from headgate.protocol import messages as m
 from headgate.transport.reading_window import ReadingWindow
 from tests.support.fakes.device_broker import FakeDeviceBroker
@@ -51,10 +52,11 @@ class Devices:
         user: str | None = None,
         retain: bool = False,
         response: tuple[str, bytes] | None = None,
+        headers: Headers = (),
     ) -> bool:
         """Return whether the device session gets the message."""
         base = f"headgate/{CLUSTER}" if user is None else f"headgate/{CLUSTER}/devices/{user}"
-        return self.broker.publish(f"{base}/publish/{name}", payload, retain=retain, response=response)
+        return self.broker.publish(f"{base}/publish/{name}", payload, retain=retain, response=response, headers=headers)
 
     def publish_all(self, name: str, payloads: Iterable[bytes]) -> None:
         for payload in payloads:

@@ -11,6 +11,7 @@ import pytest
 
 from headgate.cli.records.consume import record_line
 from headgate.errors import AcknowledgementsNotStoredError
+from headgate.reading.topic_reader import LedgerRecord
 from tests.headgate.cli.conftest import Invoke
 from tests.support.fakes.cli_client import FakeCluster, FakeConsumer, InProcessContext, Record, segment, topic
 
@@ -52,6 +53,16 @@ def test_binary_values_are_printed_in_base64_with_their_encoding():
 
     assert (line["key"], line["key_encoding"]) == ("/w==", "base64")
     assert (line["value"], line["value_encoding"]) == ("AP4=", "base64")
+
+
+def test_headers_are_printed_in_their_order():
+    record = LedgerRecord(3, 7, 0, b"k", b"1", (("b", b"text"), ("a", b"\xff"), ("b", b"")))
+
+    assert json.loads(record_line(record))["headers"] == [
+        {"name": "b", "value": "text"},
+        {"name": "a", "value": "/w==", "value_encoding": "base64"},
+        {"name": "b", "value": ""},
+    ]
 
 
 def consumed(invoke: Invoke, *options: str) -> list[dict[str, Any]]:

@@ -282,3 +282,29 @@ def test_contradicting_options_are_wrong_usage(
 
     assert (2, []) == (result.exit_code, orders.sent)
     assert message in result.stderr
+
+
+def test_every_record_gets_the_given_headers(invoke: Invoke, orders: FakeCluster, events: Path):
+    options = ("--header", "kind=a=b", "--header", "kind=")
+    result = invoke("produce", "orders", "--key-field", "id", *options, str(events))
+
+    assert result.exit_code == 0, result.stderr
+    assert orders.headers == [(("kind", b"a=b"), ("kind", b""))] * 3
+
+
+@pytest.mark.parametrize(
+    ("header", "problem"),
+    [
+        ("kind", "'kind' has no value: give NAME=VALUE"),
+        ("=b", "a record has a header without a name"),
+        ("headgate-reason=b", "a record has the header 'headgate-reason'"),
+    ],
+)
+def test_a_wrong_header_is_refused_before_anything_is_sent(
+    header: str, problem: str, invoke: Invoke, orders: FakeCluster, events: Path
+):
+    result = invoke("produce", "orders", "--key-field", "id", "--header", header, str(events))
+
+    assert result.exit_code == 2
+    assert problem in result.stderr
+    assert orders.sent == []

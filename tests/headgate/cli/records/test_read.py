@@ -42,13 +42,16 @@ def test_options_choose_the_records(options: tuple[str, ...], values: list[str],
     [
         (r"%k %o %v\n", b"alice 7 \xff\n"),
         (r"%s\t%t\t%T", b"3\t1769882400000\t2026-01-31T18:00:00.000Z"),
+        ("%h", b"a=1,a=\\xff,b="),
         (r"100%%\\\0", b"100%\\\0"),
         ("", b""),
         ("ä", "ä".encode()),
     ],
 )
 def test_a_format_is_filled_in_byte_for_byte(text: str, printed: bytes):
-    assert printed == record_formatter(text)(LedgerRecord(3, 7, 1_769_882_400_000, b"alice", b"\xff"))
+    assert printed == record_formatter(text)(
+        LedgerRecord(3, 7, 1_769_882_400_000, b"alice", b"\xff", (("a", b"1"), ("a", b"\xff"), ("b", b"")))
+    )
 
 
 @pytest.mark.parametrize("timestamp_ms", [2**63 - 1, -(2**63)])
@@ -70,7 +73,7 @@ def test_a_timestamp_beyond_the_calendar_is_a_number(timestamp_ms: int):
         (("--tail", "-1"), "is not in the range"),
         (("--max", "0"), "is not in the range"),
         (("--raw", "--json"), "give at most one of --format, --raw and --json"),
-        (("--format", "%q"), "'%q' means nothing; choose from %k, %v, %o, %s, %t, %T, %%"),
+        (("--format", "%q"), "'%q' means nothing; choose from %k, %v, %h, %o, %s, %t, %T, %%"),
         (("--format", "%"), "'%' means nothing"),
         (("--format", "\\"), "'\\\\' means nothing"),
     ],

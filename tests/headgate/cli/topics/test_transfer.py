@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from headgate.cli.topic_source import TopicSource
 from headgate.errors import DeliveryFailedError
+from headgate.model.headers import Headers
 from tests.headgate.cli.conftest import Invoke
 from tests.headgate.cli.records.test_producer import info
 from tests.headgate.cli.records.test_read import never
@@ -19,6 +20,7 @@ from tests.support.samples.positioned_ledger import LedgerWithPositions
 
 LEDGER_ID = "0123456789abcdef" * 2
 VALUES = [b"0.0", b"1.0", b"0.1", b"3.0"]
+HEADERS: list[Headers] = [(), (), (("n", b"\xff1"),), ()]
 
 
 @pytest.fixture(autouse=True)
@@ -49,6 +51,7 @@ def test_a_copy_has_keys_values_and_timestamps_in_order(invoke: Invoke, cluster:
         ("copies", key, value) for key, value in zip((b"k0", b"k0", b"k1", b"k0"), VALUES, strict=True)
     ]
     assert cluster.timestamps == [0] * 4
+    assert cluster.headers == HEADERS
     assert cluster.names == ["copy-orders-copies"]
     assert result.stderr == "accepted 4, stored 4, failed 0\n"
 
@@ -137,6 +140,7 @@ def test_an_export_can_be_imported(invoke: Invoke, cluster: FakeCluster, tmp_pat
 
     assert result.exit_code == 0, result.stderr
     assert (values(cluster), cluster.timestamps, cluster.names) == (VALUES, [0] * 4, ["restore"])
+    assert cluster.headers == HEADERS
     cluster.source_position = cluster.positions[1]
     cluster.sent.clear()
     again = invoke("topic", "import-records", "copies", str(file), "--name", "restore")
