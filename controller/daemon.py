@@ -4,8 +4,6 @@ One transport, ZooKeeper session, store and drain checker serve all shards. An e
 group is a bug: it ends the process, and systemd restarts it.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import random

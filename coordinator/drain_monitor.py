@@ -9,8 +9,6 @@
 5. A segment is recorded only if the leader's own acknowledgements agree (shard.subscriptions.two_witnesses).
 """
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections.abc import Callable, Iterable, Mapping

@@ -18,8 +18,6 @@ The check is external, so its failures never end the term. An exception in `on_a
 the poller stops, and `raise_failure` raises it to the owner.
 """
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Mapping

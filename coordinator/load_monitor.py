@@ -3,8 +3,6 @@
 It takes no samples while the subscription balances by count.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 import structlog

@@ -5,8 +5,6 @@ why. It does not assign segments. The times of the last contact are not in the l
 one heartbeat window.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 
 import structlog

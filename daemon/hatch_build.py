@@ -3,8 +3,6 @@
 In a source distribution, hatchling reads all of this from PKG-INFO, and asks only for links that it has not found.
 """
 
-from __future__ import annotations
-
 import os
 import runpy
 import tomllib

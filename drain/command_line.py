@@ -1,7 +1,5 @@
 """What the commands of drain/ have in common: options, the Spark session, and exit code 2."""
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import os

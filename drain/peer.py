@@ -5,8 +5,6 @@ that started the process itself accepts only that process: another cluster's may
 other than Linux do not tell, and the mode of the socket must suffice. Imports no Spark.
 """
 
-from __future__ import annotations
-
 import os
 import socket
 import struct

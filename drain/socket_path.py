@@ -1,7 +1,5 @@
 """Where the Unix socket between a daemon and its Spark process is."""
 
-from __future__ import annotations
-
 import hashlib
 import tempfile
 from pathlib import Path

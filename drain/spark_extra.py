@@ -1,7 +1,5 @@
 """The extra ``spark`` of headgate-daemon: the error of a program that runs without it. Imports no Spark."""
 
-from __future__ import annotations
-
 from typing import Final
 
 from headgate.errors import HeadgateError

@@ -29,8 +29,6 @@ position itself.
     version = "sequence_number"
 """
 
-from __future__ import annotations
-
 import tomllib
 from pathlib import Path
 from typing import Annotated, Literal

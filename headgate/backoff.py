@@ -3,8 +3,6 @@
 Jitter prevents clients that lost the same leader from retrying at the same moment.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property

@@ -7,8 +7,6 @@
 3. Equally busy ones: first those that are chosen already, then by name.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 from heapq import nsmallest
 from typing import Final

@@ -4,8 +4,6 @@ The text of a metric is the event's docstring, unless the event has several metr
 values of a label are those of the field's `Literal`; an int, which is a shard, may have any.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeVar, get_args, get_type_hints

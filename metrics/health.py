@@ -11,8 +11,6 @@
    service that was never asked does not degrade it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 

@@ -9,8 +9,6 @@
    that it cannot drift.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection
 
 from prometheus_client import CollectorRegistry, ProcessCollector, disable_created_metrics

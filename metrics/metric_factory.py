@@ -1,7 +1,5 @@
 """Creates metrics with bounded labels, and registers the events that update them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import Final, Generic, TypeVar, cast

@@ -1,7 +1,5 @@
 """An observer of events that does nothing, for components without metrics."""
 
-from __future__ import annotations
-
 from metrics.events import Event
 
 

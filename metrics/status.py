@@ -1,7 +1,5 @@
 """The status of the shards of one daemon at one moment: for metrics, and as documents of the API. Pure."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 

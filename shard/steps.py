@@ -4,8 +4,6 @@ Reports about thousands of segments, and restored states. A step yields the cost
 The state may change between two steps, so a report reads copies that its first step takes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Generator, Sequence
 from typing import Final, Protocol, TypeVar
 

@@ -10,8 +10,6 @@ of the status page and its stream of events, so no session and no cookie are kep
 Another daemon of the cluster sends a token that only daemons can make, and reads the API with it.
 """
 
-from __future__ import annotations
-
 import base64
 import binascii
 import hashlib

@@ -3,8 +3,6 @@
 Documents are encoded in a worker thread, a few at a time, because megabytes of text would block the loop.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial

@@ -1,7 +1,5 @@
 """Sends large bodies over HTTP without blocking the event loop."""
 
-from __future__ import annotations
-
 from typing import Final
 
 from aiohttp import web

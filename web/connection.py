@@ -4,8 +4,6 @@ aiohttp closes a connection that has no complete request in time, whether a requ
 neither. The first is an attack or a fault of the network, the second usual for browsers and keep-alive.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 

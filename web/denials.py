@@ -1,7 +1,5 @@
 """Counts what HTTP refuses, and logs the first refusal of each peer in an hour."""
 
-from __future__ import annotations
-
 import asyncio
 import ssl
 from typing import Final

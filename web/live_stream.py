@@ -9,8 +9,6 @@
 5. A stream ends once its token is not accepted any more.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass

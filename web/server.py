@@ -10,8 +10,6 @@ web.access decides which of them need a token, and web.listener speaks TLS. Metr
 rendered in a worker thread, because megabytes of text would block the loop, one rendering at a time.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 from collections.abc import Awaitable, Callable

@@ -1,7 +1,5 @@
 """The files of the status page, which are part of the package: each has an ETag, and a URL that changes with it."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -8,8 +8,6 @@ not suffice for passwords that people choose. A name may have several lines, so 
 replaced without a gap. Empty lines and those that begin with ``#`` are ignored.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 import secrets

@@ -1,7 +1,5 @@
 """The access rules in force. Count what they refuse, and log it at a limited rate."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Final

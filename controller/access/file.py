@@ -19,8 +19,6 @@
 Every error names the file, the user, what is wrong, and what would be valid.
 """
 
-from __future__ import annotations
-
 import math
 import re
 import tomllib

@@ -1,7 +1,5 @@
 """Builds queries about external topics: the names and checkpoints that facts lack. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from msgspec.structs import replace

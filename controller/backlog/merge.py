@@ -8,8 +8,6 @@
    unknown. Counts from before a seek are not used.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from typing import Final

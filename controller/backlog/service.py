@@ -6,8 +6,6 @@ every `interval_seconds` provides metrics and rates. A failing table is logged w
 fail and when it recovers.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Final

@@ -8,8 +8,6 @@ A daemon reads what it needs and trusts the rest until a consumer asks for it. T
 4. Every topic belongs to its shard. If not, the ledger was written with another number of shards.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final

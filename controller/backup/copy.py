@@ -16,8 +16,6 @@ The copy is a prefix of the ledger: everything up to its last chunk, and nothing
 Published results of Spark are not copied: Spark counts again.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections.abc import Callable, Sequence

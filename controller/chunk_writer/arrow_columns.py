@@ -4,8 +4,6 @@ pyarrow's conversion inspects the type of every value, which took half of the en
 chunk of two rows. One null bitmap serves all columns.
 """
 
-from __future__ import annotations
-
 from array import array
 from collections.abc import Sequence, Sized
 from itertools import accumulate

@@ -6,8 +6,6 @@ Entries come first, records last. headgate.ledger.chunk reads chunks and defines
 No I/O.
 """
 
-from __future__ import annotations
-
 import io
 from collections.abc import Sequence
 from operator import add

@@ -1,7 +1,5 @@
 """Finds out for `headgate doctor` which ledger Spark counts for a daemon: what its process, or a result, says."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Final
 

@@ -1,7 +1,5 @@
 """`headgate deploy-files`: write the files that a deployment starts from."""
 
-from __future__ import annotations
-
 import re
 from importlib.resources import as_file, files
 from pathlib import Path

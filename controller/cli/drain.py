@@ -1,7 +1,5 @@
 """`headgate drain`: the programs that count and compact with Spark. Their options are in ``drain``."""
 
-from __future__ import annotations
-
 import click
 
 from controller.cli.program import program_command

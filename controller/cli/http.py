@@ -1,7 +1,5 @@
 """`headgate http`: tokens for metrics and status. Changes only the file of tokens, and connects to nothing."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

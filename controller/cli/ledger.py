@@ -1,7 +1,5 @@
 """`headgate ledger`: copy a ledger to another store, and check a copy. Connects to no cluster, only to stores."""
 
-from __future__ import annotations
-
 import asyncio
 import sys
 import time

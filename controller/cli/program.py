@@ -1,7 +1,5 @@
 """Commands that are programs of their own: `headgate` imports them when they run, and passes their arguments on."""
 
-from __future__ import annotations
-
 import sys
 from functools import partial
 from importlib import import_module

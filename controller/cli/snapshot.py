@@ -1,7 +1,5 @@
 """`headgate snapshot`: the program that daemons start to write snapshots."""
 
-from __future__ import annotations
-
 from controller.cli.program import program_command
 
 snapshot = program_command("snapshot", "controller.snapshots.job", "Write the snapshots of shards that are due, once.")

@@ -5,8 +5,6 @@
 3. While a start takes long, a line every `REMINDER_SECONDS`.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 from headgate.model.duration import duration

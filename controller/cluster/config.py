@@ -1,7 +1,5 @@
 """The configuration that all daemons of a cluster share: stored in ZooKeeper by the first one."""
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import dataclass
 from typing import Any

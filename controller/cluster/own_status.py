@@ -1,7 +1,5 @@
 """Collects the status of this daemon as values: counts at once, documents over turns of the event loop."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 

@@ -6,8 +6,6 @@
 3. Each answer has a time limit and a size limit, and the number of requests in flight is bounded.
 """
 
-from __future__ import annotations
-
 import asyncio
 import ssl
 from collections.abc import Callable, Mapping

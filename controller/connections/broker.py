@@ -4,8 +4,6 @@ All of them present the same user and certificate. A reload reads password and c
 the newest ones when it connects the next time; it is not interrupted.
 """
 
-from __future__ import annotations
-
 import random
 import ssl
 from collections.abc import Callable

@@ -6,8 +6,6 @@
    cluster's arrives.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack

@@ -4,8 +4,6 @@ A read proves nothing about writes: a folder can be read-only, or lack hard link
 daemon tries a write when it starts, often while writes fail or another daemon is not ready, and now and then.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from typing import Final

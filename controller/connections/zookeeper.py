@@ -1,7 +1,5 @@
 """The daemon's ZooKeeper session: its credentials, which SIGHUP reads again, and its state for health and metrics."""
 
-from __future__ import annotations
-
 import structlog
 
 from controller.leadership.election import EventHandler

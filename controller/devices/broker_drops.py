@@ -4,8 +4,6 @@ The broker acknowledges a message before it drops it for a session whose queue i
 leader notices. Every daemon counts the same number. Other brokers may not publish it, or may reject the filter.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 import structlog

@@ -6,8 +6,6 @@ read there. So no device can make the daemon publish to a topic of others. Confi
 none publishes again.
 """
 
-from __future__ import annotations
-
 from typing import Final, Literal
 
 import msgspec

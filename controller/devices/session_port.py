@@ -1,7 +1,5 @@
 """The MQTT session that the device intake needs: one per topic, under a fixed name."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Protocol, Self, TypeAlias
 

@@ -9,8 +9,6 @@ of a session, after its PUBACK. The name of a session contains the topic's id, w
 3. All sessions share what may be unacknowledged, so memory is independent of the number of topics.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections import Counter
 from collections.abc import Callable

@@ -13,8 +13,6 @@
    A second connection that deletes it would be fenced by nothing.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from enum import Enum, auto

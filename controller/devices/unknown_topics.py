@@ -5,8 +5,6 @@ each one a second time. That has a limit per window; what follows in the window 
 a device that publishes again and again is noticed, and a busy cluster counts too few.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

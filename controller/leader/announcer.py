@@ -5,8 +5,6 @@ replies only, so a foreign announcement costs them a question. The leader publis
 after a barrier: without that chunk the foreign one may be that of its successor.
 """
 
-from __future__ import annotations
-
 import asyncio
 import math
 from collections.abc import Callable

@@ -5,8 +5,6 @@
 3. A reply waits for no chunk: what it says is not in the ledger, and people ask most urgently while the store is away.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial

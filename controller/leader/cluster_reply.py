@@ -4,8 +4,6 @@
 2. Subscriptions are in pages, by topic and name. A page may come from a later overview than the one before.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections.abc import Iterator
 

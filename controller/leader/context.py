@@ -1,7 +1,5 @@
 """What a leader needs from its daemon: settings, connections and clocks, in one value."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ A user's replies leave in the order in which they became due, so that a producer
 committed in order. Replies to other users are not delayed.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections import deque
 from collections.abc import Callable

@@ -5,8 +5,6 @@ coordinator's port, `coordinator.ports.DrainCheck`, by a query to the daemon's c
 published results.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Mapping
 from typing import Protocol

@@ -1,7 +1,5 @@
 """Posts the events of the election service to the shards that they concern. It decides nothing."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final

@@ -7,8 +7,6 @@ A damaged, foreign or missing object of the ledger fails this shard only: `Follo
 again with pauses.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from contextlib import AsyncExitStack

@@ -5,8 +5,6 @@ with an exception from `ShardLeader.serve` (`TermEndedError`) or with a handover
 ends the term and the process.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial

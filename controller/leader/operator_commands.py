@@ -9,8 +9,6 @@
    stores it remembers the tokens as well.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine

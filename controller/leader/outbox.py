@@ -5,8 +5,6 @@ broker closes the connection of a client that exceeds its limit. One that exceed
 limit is not sent: its client gets a refusal instead.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from functools import partial

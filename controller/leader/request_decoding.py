@@ -4,8 +4,6 @@ The topic names the sender, and the broker vouches for it. A request that names 
 not read further, and replies go to the sender only. Pure. Accepts bytes from any source.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass, replace
 from typing import Final, Literal

@@ -7,8 +7,6 @@
    step must decide for the state that it finds (see `shard.requests.handlers.Stepwise`).
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable
 from typing import Final

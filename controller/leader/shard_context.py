@@ -1,7 +1,5 @@
 """What the controller of a shard needs from its daemon, in one value."""
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 

@@ -6,8 +6,6 @@ reads the ledger, `Term` is this daemon's own term, and `Transfer` gives the sha
 `run` returns after a requested stop, and raises what a bug raised.
 """
 
-from __future__ import annotations
-
 import asyncio
 from contextlib import suppress
 

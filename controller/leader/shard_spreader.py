@@ -16,8 +16,6 @@ its first successor placed behind itself in the queue.
    waits for transfers that have begun already, until the terms of the successors have begun.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress

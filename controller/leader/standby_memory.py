@@ -5,8 +5,6 @@ this daemon is a successor, asks about once a second, and lets only some states 
 known before.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager

@@ -8,8 +8,6 @@ two turns the loop serves clients and other shards.
 The budget of a turn is counted work and not time, so that the same events take the same turns.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections import deque
 from collections.abc import Callable

@@ -4,8 +4,6 @@
 would store new topics where they do not belong.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """A transfer of a shard that is in progress: until the successor's term is in the ledger, or until it has failed."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field

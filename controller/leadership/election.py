@@ -4,8 +4,6 @@ The ledger decides which one leads. Losing contact with the service ends no term
 `transitions`). One contract suite tests all implementations.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NoReturn, Protocol, Self

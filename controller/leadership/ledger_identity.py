@@ -10,8 +10,6 @@ The ledger has a random id in one object, and the cluster's node in ZooKeeper ha
 `headgate ledger copy` does not copy the id: a copy is another ledger, and gets an id of its own.
 """
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable
 
 import structlog

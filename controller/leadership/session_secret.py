@@ -8,8 +8,6 @@ A daemon that asks another one over HTTP sends a token for this receiver and som
 is overheard soon opens nothing, and a receiver cannot use it elsewhere.
 """
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 import re

@@ -1,7 +1,5 @@
 """What ZooKeeper refuses to the activities of a daemon. One problem is logged at a time."""
 
-from __future__ import annotations
-
 import structlog
 
 log = structlog.get_logger(__name__)

@@ -4,8 +4,6 @@ amqtt checks no right for a message that it publishes after the death of a clien
 go to a topic that it must not write is not connected at all.
 """
 
-from __future__ import annotations
-
 import asyncio
 import signal
 from dataclasses import dataclass

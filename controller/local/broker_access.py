@@ -5,8 +5,6 @@ stored as mosquitto's PBKDF2 hashes. One hundred iterations suffice: these passw
 so a slow hash would protect nothing, and each connection would pay for it.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import hmac

@@ -7,8 +7,6 @@ The next start uses the same authority, so that clients can keep their copy of i
 expires soon, has other hosts, or belongs to another authority is replaced, with a new key.
 """
 
-from __future__ import annotations
-
 import ipaddress
 import time
 from collections.abc import Callable, Sequence

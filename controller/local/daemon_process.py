@@ -1,7 +1,5 @@
 """Start a daemon as a child process: `headgate run` with a settings file of its own."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 

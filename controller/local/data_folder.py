@@ -4,8 +4,6 @@ One running node locks the folder. The kernel releases the lock when the process
 the last start are saved, so that clients can wait for a restart.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import os

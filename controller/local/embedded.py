@@ -8,8 +8,6 @@ A server that dies is restarted (controller.local.supervised_process). Its port 
 (controller.local.reserved_port).
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import importlib.util

@@ -12,8 +12,6 @@ for trials only; install mosquitto for anything else. Limits of amqtt:
 * Messages that wait for a session are lost, so records that MQTT devices publish while no daemon leads are lost.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import signal

@@ -1,7 +1,5 @@
 """Checks that this machine can run a complete node, before anything starts."""
 
-from __future__ import annotations
-
 import importlib.util
 import shutil
 import tempfile

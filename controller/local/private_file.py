@@ -1,7 +1,5 @@
 """Write files that only their owner may read. A reader finds the old content or the new one, never a part."""
 
-from __future__ import annotations
-
 import os
 import secrets
 from pathlib import Path

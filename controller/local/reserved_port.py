@@ -8,8 +8,6 @@ This works on Linux. Where a bound socket would block the server, it is closed a
 be free. A program that asks for this very port number can always take it.
 """
 
-from __future__ import annotations
-
 import socket
 from collections.abc import Callable
 from typing import Final, Self

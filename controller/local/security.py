@@ -9,8 +9,6 @@ Everything is random, readable for the owner only, and kept for the next start. 
 get another secret. This is for one machine; docs/security.md says how to run a production cluster.
 """
 
-from __future__ import annotations
-
 import secrets
 from pathlib import Path
 from typing import Final

@@ -1,7 +1,5 @@
 """TLS of one embedded server: its certificate, and what a client on this machine needs to check whether it serves."""
 
-from __future__ import annotations
-
 import ssl
 from dataclasses import dataclass
 from pathlib import Path

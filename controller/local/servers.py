@@ -1,7 +1,5 @@
 """The servers of a local cluster, and how its daemons and clients reach them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 

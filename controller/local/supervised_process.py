@@ -4,8 +4,6 @@ A server that dies is started again with growing pauses (headgate.process.restar
 about a server that did not start quotes the end of its log. The caller supplies the command and the readiness check.
 """
 
-from __future__ import annotations
-
 import asyncio
 import signal
 from collections.abc import Awaitable, Callable, Mapping, Sequence

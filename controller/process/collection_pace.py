@@ -14,8 +14,6 @@ its collections leaves is frozen: the next collection of new objects does not lo
    the last time: other objects become garbage after they were frozen, too.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Final
 

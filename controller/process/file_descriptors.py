@@ -3,8 +3,6 @@
 Without any, a daemon cannot connect to the broker or ZooKeeper, read or write a ledger in a folder, or accept a probe.
 """
 
-from __future__ import annotations
-
 import asyncio
 import resource
 from pathlib import Path

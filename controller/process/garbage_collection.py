@@ -4,8 +4,6 @@
 collects, and keeps restored states out of all collections. A collection stalls the loop, so each is observed.
 """
 
-from __future__ import annotations
-
 import gc
 import time
 from typing import Final, Self

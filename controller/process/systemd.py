@@ -7,8 +7,6 @@ Without ``NOTIFY_SOCKET`` every call does nothing. A message that cannot be sent
 2. After STOPPING no keep-alive is sent, so that the unit's stop time-out applies.
 """
 
-from __future__ import annotations
-
 import os
 import socket
 from collections.abc import Mapping

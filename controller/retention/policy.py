@@ -18,8 +18,6 @@ Times are ages that leaders lived through (shard.state.ledger_time): no step of 
 anything.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass

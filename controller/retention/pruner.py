@@ -8,8 +8,6 @@ Compaction drops the data of chunks that it has not compacted yet. Segments of e
 no tombstones.
 """
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Collection, Sequence

@@ -13,8 +13,6 @@ A chunk can be deleted when none of these needs it:
 from a loss.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 from headgate.ledger.chunk_ranges import ChunkRange, compacted_through, ranges_to_read

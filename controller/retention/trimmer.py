@@ -8,8 +8,6 @@
    are lost to consumers. A new leader does not look before its term (`controller.snapshots.restore`).
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Iterable
 from typing import Final

@@ -4,8 +4,6 @@ A change is one entry, as for a command. Except for the sample of key hashes, al
 from the ledger and survive a change of leader.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Sequence
 

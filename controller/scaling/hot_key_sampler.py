@@ -9,8 +9,6 @@ Splitting cannot separate records of one hash. Samples start empty in each term.
 3. Samples of sealed segments are dropped, unless a child of the same range continues them.
 """
 
-from __future__ import annotations
-
 from collections import Counter, deque
 from collections.abc import Collection, Sequence
 

@@ -21,8 +21,6 @@ would.
 7. A split that a limit prevents is reported with that limit.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Read the files that settings name: certificates, keys, passwords and tokens."""
 
-from __future__ import annotations
-
 import ssl
 
 from controller.settings.load import Settings

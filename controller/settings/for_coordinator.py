@@ -1,7 +1,5 @@
 """The settings of a daemon that concern the coordinators of subscriptions. Pure."""
 
-from __future__ import annotations
-
 from controller.settings.load import Settings
 from coordinator.ports import CoordinatorSettings
 

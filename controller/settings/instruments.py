@@ -1,7 +1,5 @@
 """The instruments of a daemon, as its settings say, with the limits that alerts compare to."""
 
-from __future__ import annotations
-
 from prometheus_client import CollectorRegistry
 
 from controller.settings.load import Settings

@@ -1,7 +1,5 @@
 """What the daemon listens on must not be open to other machines without authentication. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Final
 

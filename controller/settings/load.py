@@ -10,8 +10,6 @@ Rules:
 3. ``[ledger] url`` is the only setting without a default: the operator must choose where data is stored.
 """
 
-from __future__ import annotations
-
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path

@@ -3,8 +3,6 @@
 Settings outside `AT_RUN_TIME` are built into connections, locks and state when the daemon starts, and stay unchanged.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import msgspec

@@ -3,8 +3,6 @@
 controller.settings.load checks combinations of settings and reads files. Import the sections from there.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Literal
 

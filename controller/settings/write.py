@@ -1,7 +1,5 @@
 """Write settings and client configurations as TOML, for the programs that read them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import msgspec

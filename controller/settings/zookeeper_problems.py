@@ -1,7 +1,5 @@
 """What is wrong or dangerous in the section ``[zookeeper]``. Pure."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 

@@ -9,8 +9,6 @@ No I/O. Raises SnapshotError for an unusable object, LedgerFormatError for an ol
 3. It is decoded in steps (`shard.steps`) of some milliseconds, so that a daemon can serve other shards meanwhile.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import typing
 import zlib

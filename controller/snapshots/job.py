@@ -7,8 +7,6 @@ snapshot is never ahead of it. Jobs may run concurrently: snapshots of one numbe
 state. The exit code is 1 if a shard failed; other shards are still written.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

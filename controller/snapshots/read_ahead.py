@@ -8,8 +8,6 @@ A store that answers after 40 ms would need 80 s for 2 000 chunks, one after the
    beyond the end is dropped, with its errors.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator

@@ -13,8 +13,6 @@
    lists only what follows its state; `controller.retention.trimmer` looks at the others while it serves.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import aclosing

@@ -3,8 +3,6 @@
 No guarantee depends on snapshots: without them restores take longer, and old chunks are kept.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

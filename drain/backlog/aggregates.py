@@ -11,8 +11,6 @@ The *kind* of a fact is a number:
 * below 0: one of POSITION, PRESENT, REMOVED, SEALED, NO_FACT.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict

@@ -4,8 +4,6 @@ With it, a full count needs none of the deleted chunks. A merge consists of sums
 so merging its rows (schemas.MERGED) again equals merging the facts.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Final
 

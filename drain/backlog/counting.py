@@ -6,8 +6,6 @@ which saves a second shuffle. The previous result is added there too: sending it
 took longer than counting a second's worth of chunks.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager

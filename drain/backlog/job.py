@@ -12,8 +12,6 @@ published result differs. ``--out`` publishes elsewhere than beside the ledger. 
 only the ledger's part is counted. Under `spark-submit`, Spark's own master is used.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import sys

@@ -9,8 +9,6 @@ Each job publishes its result. So a ledger of any length is counted by any machi
 that was stored during an outage would exceed its time limit again and again, with nothing to show for it.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 FIRST_CHUNKS: Final = 200

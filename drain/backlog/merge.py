@@ -23,8 +23,6 @@ In one run, rule 2 cannot tell whether an older acknowledgement, in a segment th
 name, precedes the seek. The leader rejects such late acknowledgements.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace

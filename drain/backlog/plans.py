@@ -13,8 +13,6 @@ The plans are SQL, because each call on a DataFrame is a round trip to the JVM: 
 same plan took as long to build as to execute.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 from pyspark.sql import DataFrame

@@ -11,8 +11,6 @@
 A full count does not repeat rates: they depend on when counts were made.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final

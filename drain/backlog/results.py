@@ -5,8 +5,6 @@ it: a result follows from the ledger alone. The last few are kept for runs that 
 Each names the ledger that it counts, and is merged with no other.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Any, Final
 

@@ -8,8 +8,6 @@ backlog is long.
 There are two slots per bit of the highest offset, and one for offset 0: 61 for a billion records.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections.abc import Iterable
 from typing import Final

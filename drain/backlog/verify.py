@@ -11,8 +11,6 @@ Exit codes: 0: no difference; 1: a difference, or a shard could not be counted; 
 invalid.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -9,8 +9,6 @@
 Imports no Spark.
 """
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections.abc import Callable, Iterable

@@ -7,8 +7,6 @@ process that was started here is believed, by its process id. The state for read
 ``starting``, ``ready`` or ``degraded``. Imports no Spark.
 """
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections.abc import Callable, Mapping, Sequence

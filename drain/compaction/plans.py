@@ -3,8 +3,6 @@
 They take one shuffle. Keys and values are copied as they are, without Python functions.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 from pyspark.sql import DataFrame, Window

@@ -7,8 +7,6 @@
 So the number of ranges grows with the logarithm of the ledger's length.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

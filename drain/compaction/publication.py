@@ -15,8 +15,6 @@ A process may be suspended between any two steps of a run, for longer than anyth
    name, does not name it. A listing that lacks the manifest proves nothing.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import Final
 

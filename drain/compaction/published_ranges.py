@@ -3,8 +3,6 @@
 The rules are in drain.compaction.publication. Nothing here needs Spark.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from typing import Final

@@ -4,8 +4,6 @@ Jitter keeps several daemons from doing the same work in vain. Failures are logg
 a growing pause: no promise depends on compaction.
 """
 
-from __future__ import annotations
-
 import asyncio
 import random
 import sys

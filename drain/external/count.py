@@ -8,8 +8,6 @@ A table of acknowledgements is the source of truth: its rows count at the curren
 so a seek has to be done in the table.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace

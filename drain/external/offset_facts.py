@@ -12,8 +12,6 @@
 No Python functions are used: the tables may be larger than one machine.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from functools import reduce
 from typing import Final

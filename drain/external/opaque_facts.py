@@ -8,8 +8,6 @@ The rules are those of drain.external.offset_facts for entries, with these inste
 Numbers with a fraction are rejected: they may have lost digits.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 from pyspark.sql import Column, DataFrame

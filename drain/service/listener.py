@@ -3,8 +3,6 @@
 The file of the socket has mode 0600 before it is listened on. A refusal is printed once a minute.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

@@ -1,7 +1,5 @@
 """The program around `drain.service.service`: it ends without waiting for threads, and in one line without Spark."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Sequence

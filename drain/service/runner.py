@@ -4,8 +4,6 @@ Spark's calls block, so runs and pings have a thread each. A run that takes too 
 If that fails too, the JVM hangs: JvmGoneError, and the process exits.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import itertools

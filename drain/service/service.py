@@ -8,8 +8,6 @@ supervisor restarts it. SIGTERM cancels the current run, stops Spark and exits w
 It prints one line when it is ready: ``ready /run/headgate/drain.sock``.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import contextlib

@@ -6,8 +6,6 @@ with both readers: read in this process, as in most runs, and by a scan, as afte
 Only for engines that see this machine's files. Executors of a cluster stay warm on their own.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -5,8 +5,6 @@ ahead of its ledger belongs to another ledger. Checksums and headers are checked
 because Spark checks no checksums, and fills the missing columns of a foreign file with nulls.
 """
 
-from __future__ import annotations
-
 import asyncio
 import re
 from collections.abc import Sequence

@@ -4,8 +4,6 @@ A classic session cancels a run by its job group (an interrupt by tag does not r
 session cancels all of its operations: only this process uses it.
 """
 
-from __future__ import annotations
-
 from typing import Any, Final, Protocol
 
 from py4j.protocol import Py4JError, Py4JNetworkError  # type: ignore[import-untyped]

@@ -6,8 +6,6 @@ Spark reads a folder itself, which is fastest. A bucket needs no jar
 counting their rows.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Final, Literal, Protocol
 from urllib.parse import unquote, urlsplit

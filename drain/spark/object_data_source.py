@@ -12,8 +12,6 @@ headgate module.
    one larger object.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import sys

@@ -4,8 +4,6 @@ Spark never infers a schema. FACT_COLUMNS lists the only columns that are read f
 values and bodies are not among them.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 import pyarrow as pa

@@ -5,8 +5,6 @@ environment is read only by drain.spark.java and to detect `spark-submit`, and n
 import.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Mapping

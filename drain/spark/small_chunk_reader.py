@@ -4,8 +4,6 @@ A missing column is null, and the shard is taken from the folder, as in Spark. I
 to read, or a file cannot be read, it returns None. Spark then reads the files and reports errors.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from typing import Final

@@ -1,7 +1,5 @@
 """Schemas and tables as Spark types."""
 
-from __future__ import annotations
-
 from typing import Final
 
 import pyarrow as pa

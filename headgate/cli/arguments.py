@@ -1,7 +1,5 @@
 """What several commands take: names in one order (TOPIC SUBSCRIPTION CONSUMER), and the type of a subscription."""
 
-from __future__ import annotations
-
 import click
 
 from headgate.cli.completion import complete_consumer, complete_subscription, complete_topic

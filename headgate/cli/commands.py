@@ -9,8 +9,6 @@
 5. A command of the daemon that is not installed is known by name, so that the error can say what to install.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Final
 

@@ -8,8 +8,6 @@ Rules:
 3. ``--yes`` never asks. ``--dry-run`` only shows.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, TypeVar
 

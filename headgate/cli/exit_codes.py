@@ -1,7 +1,5 @@
 """The exit codes of the command line."""
 
-from __future__ import annotations
-
 import signal
 from enum import IntEnum
 

@@ -9,8 +9,6 @@ Rules:
 3. A command's module is imported when the command runs: ``headgate --help`` must not import MQTT or Parquet.
 """
 
-from __future__ import annotations
-
 import importlib
 import os
 import sys

@@ -1,7 +1,5 @@
 """A topic as `headgate read` sees it: its description, its ledger, news of new chunks, and of its deletion."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager

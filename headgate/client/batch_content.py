@@ -1,7 +1,5 @@
 """The records of one batch with their headers, and the bytes that they take on the wire and of the budget."""
 
-from __future__ import annotations
-
 from typing import Final
 
 from headgate.model.headers import MAX_HEADERS, Headers, header_bytes

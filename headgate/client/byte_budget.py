@@ -5,8 +5,6 @@ served, so a shard without a leader cannot starve the others. A record larger th
 its shard holds nothing else.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections import deque

@@ -1,7 +1,5 @@
 """The connection of a producer, consumer or administrator: one that its program shares, or one of its own."""
 
-from __future__ import annotations
-
 from headgate.client.connection import Client
 from headgate.settings.config import ClientConfig
 

@@ -4,8 +4,6 @@ A refusal by the broker counts until the first connection. Later refusals are an
 password.
 """
 
-from __future__ import annotations
-
 import asyncio
 from typing import Final
 

@@ -5,8 +5,6 @@
    with a heartbeat before.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable

@@ -1,7 +1,5 @@
 """The tasks of one consumer, and the failure of the first one that failed."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any

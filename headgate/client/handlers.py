@@ -1,7 +1,5 @@
 """Functions to call when something happens, in the order in which they were added."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from itertools import count
 from typing import Generic, TypeVar

@@ -4,8 +4,6 @@ headgate.client.decisions.leader_belief decides when to ask and what to believe.
 way of requests. Answers arrive on the client's own topic, to which only daemons may publish.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections import deque
 from collections.abc import Callable

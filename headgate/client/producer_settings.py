@@ -1,7 +1,5 @@
 """How a producer batches, sends and times out: the settings, their limits and the reasons of their defaults."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Final, Literal
 

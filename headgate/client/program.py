@@ -3,8 +3,6 @@
 Only for people who look for it; nothing is decided by it. The leader accepts printable ASCII without spaces.
 """
 
-from __future__ import annotations
-
 import re
 import socket
 from functools import cache

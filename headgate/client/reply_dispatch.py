@@ -1,7 +1,5 @@
 """Hand each message of the leaders to who waits for it: replies by request, pushes by consumer, parts when complete."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import TypeVar
 

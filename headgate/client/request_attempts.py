@@ -9,8 +9,6 @@ useless, repetitions would add to the load, and the leader would never catch up.
    `MAX_REPLY_TIMEOUT_SECONDS`: one lost message costs no more than before. A new term begins with the first wait again.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator
 from functools import partial

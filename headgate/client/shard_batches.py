@@ -4,8 +4,6 @@ It applies rules 2, 3 and 6 of `headgate.client.producer`: a batch is sealed whe
 lingered, contains an expired record, or precedes a source position of another topic.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from functools import partial

@@ -3,8 +3,6 @@
 It sends whatever a session can number: batches of records, or of acknowledgements.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Iterator
 from functools import partial

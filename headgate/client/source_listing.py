@@ -17,8 +17,6 @@ Kinesis' form is the output of ``aws kinesis list-shards``, or a list of its pag
   rejected, because a missing page would look like expired parents.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ A topic's name selects its shard, so only the lists of all shards have the near 
 names none. A user who may not list what exists gets the leader's words.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from typing import Final, Protocol

@@ -5,8 +5,6 @@ would be a large dependency of every client. The dates have a fixed place in the
 5280, sections 4.1 and 4.1.2.5. OpenSSL checks everything else about the certificate.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final

@@ -4,8 +4,6 @@ The file has one line of text. Other users than its owner and its group must hav
 of the machine can read is none. systemd credentials, and Kubernetes secrets with ``defaultMode: 0440``, are like this.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Final
 

@@ -11,8 +11,6 @@ applications", 2002). docs/decisions/checksums.md compares the alternatives.
 Pure, and without imports of headgate: drain.spark.object_data_source sends it to Spark's workers.
 """
 
-from __future__ import annotations
-
 import zlib
 from typing import Final
 

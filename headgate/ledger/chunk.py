@@ -11,8 +11,6 @@ No I/O. Raises LedgerError for an object that is damaged or not a chunk, LedgerF
 another format. Leaders write chunks with controller.chunk_writer.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Final
 

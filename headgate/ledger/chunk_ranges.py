@@ -1,7 +1,5 @@
 """Compacted ranges of chunks, and which ones a reader reads. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 

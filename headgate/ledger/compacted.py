@@ -11,8 +11,6 @@ Spark writes the objects, so a manifest contains their checksums and its own
 (headgate.ledger.checksum).
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection
 from typing import Final

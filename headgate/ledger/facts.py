@@ -9,8 +9,6 @@ One entry can state several facts. docs/ledger.md lists the facts and their colu
 Pure.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -3,8 +3,6 @@
 headgate reads one format of each kind and converts none.
 """
 
-from __future__ import annotations
-
 import msgspec
 
 from headgate.errors import LedgerFormatError

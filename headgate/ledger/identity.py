@@ -3,8 +3,6 @@
 `headgate ledger copy` does not copy it: a copy is another ledger, and has an id of its own.
 """
 
-from __future__ import annotations
-
 import re
 import secrets
 from contextlib import suppress

@@ -6,8 +6,6 @@ of every term (docs/decisions/fencing-after-trim.md). The rest end in a run with
 begins after the newest snapshot, chunks were lost and not trimmed.
 """
 
-from __future__ import annotations
-
 import asyncio
 from bisect import bisect_left
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """The names of objects, relative to the ledger's URL. Names of one folder sort in the order of their numbers. Pure."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from typing import Final

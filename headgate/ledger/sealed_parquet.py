@@ -5,8 +5,6 @@ older format or damaged; only their format number is looked up, by a search that
 mislead into more than a wrong complaint.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 import msgspec

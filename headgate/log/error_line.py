@@ -4,8 +4,6 @@ For people it starts with ``headgate: ``. A program that is asked for JSON print
 included: one object with ``error`` and ``exit_code``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Final
 

@@ -3,8 +3,6 @@
 Every line is written at once, so nothing waits in a buffer that would fail again when the program ends.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import os

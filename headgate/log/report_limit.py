@@ -1,7 +1,5 @@
 """When to report an event that repeats: once in an interval for each cause, or ever less often. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Hashable
 
 

@@ -1,7 +1,5 @@
 """Durations as people read them. Pure."""
 
-from __future__ import annotations
-
 
 def duration(seconds: float) -> str:
     """Return ``seconds`` as ``0.4 s``, ``12 s``, ``3 min``, ``2 h`` or ``3 days``."""

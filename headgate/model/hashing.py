@@ -4,8 +4,6 @@ The high 16 bits choose the segment, the low 16 the bucket, so a key keeps its b
 and merges. MurmurHash3 x86 32-bit, seed 0, unsigned, as in Pulsar's scalable topics (PIP-486).
 """
 
-from __future__ import annotations
-
 import mmh3
 
 SEGMENT_HASHES = 1 << 16

@@ -5,8 +5,6 @@ more than once, as in Kafka. Names that begin with `RESERVED_PREFIX` are headgat
 in them. A producer may send those only if it says so (``reserved``), as what copies stored records does.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from typing import Final, TypeAlias
 

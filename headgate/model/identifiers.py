@@ -1,7 +1,5 @@
 """Names of the numbers in the API. They are plain integers: the values of replies are the values of the API."""
 
-from __future__ import annotations
-
 from typing import Final, TypeAlias
 
 SegmentId: TypeAlias = int

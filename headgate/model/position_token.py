@@ -8,8 +8,6 @@ was moved has another id and the same history, in which the positions hold.
 Programs store the text unchanged. A checksum finds a part of one.
 """
 
-from __future__ import annotations
-
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from binascii import Error as Base64Error
 from typing import Final

@@ -1,7 +1,5 @@
 """Owns background tasks: cancels and awaits each one, and raises its failure."""
 
-from __future__ import annotations
-
 import asyncio
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar, Self

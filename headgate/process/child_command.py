@@ -1,7 +1,5 @@
 """The command line of a child process that runs a module of headgate."""
 
-from __future__ import annotations
-
 import sys
 
 

@@ -5,8 +5,6 @@ children in order. The kernel kills a child whose parent is killed (headgate.pro
 appended to files. The supervisors decide when a child is healthy and when it is started again.
 """
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import os

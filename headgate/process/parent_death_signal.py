@@ -15,8 +15,6 @@ The kernel takes the *thread* that started the command for its parent. Start ser
 that lasts, such as the main thread, and not from a pool.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import signal

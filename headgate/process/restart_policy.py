@@ -8,8 +8,6 @@
    ready does not count.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final

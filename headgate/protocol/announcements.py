@@ -1,7 +1,5 @@
 """Announcements that daemons and clients publish. The MQTT topic identifies the kind of each."""
 
-from __future__ import annotations
-
 import msgspec
 
 from headgate.protocol.request_fields import Epoch

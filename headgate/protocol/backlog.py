@@ -8,8 +8,6 @@
 5. It is drained in ``records / (acknowledged rate - incoming rate)`` seconds, if it shrinks.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Final, NamedTuple, TypeVar
 

@@ -9,8 +9,6 @@ needs a second preimage, 2**128 attempts. Half the size would leave 2**64, and s
 deduplication window.
 """
 
-from __future__ import annotations
-
 import hashlib
 import struct
 from collections.abc import Sequence

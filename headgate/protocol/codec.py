@@ -3,8 +3,6 @@
 Decoders accept any bytes: whatever is wrong with them surfaces as `msgspec.DecodeError`.
 """
 
-from __future__ import annotations
-
 from typing import TypeVar
 
 import msgspec

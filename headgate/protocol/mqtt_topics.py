@@ -4,8 +4,6 @@ The *address* of a client is ``<user>/<client id>``. It is part of the topics on
 publishes, so that the broker's access control vouches for the user.
 """
 
-from __future__ import annotations
-
 from typing import Literal, NamedTuple
 
 from headgate.model.identifiers import ANONYMOUS

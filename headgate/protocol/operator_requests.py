@@ -1,7 +1,5 @@
 """Requests of operators about daemons and shards: which daemon leads what."""
 
-from __future__ import annotations
-
 from headgate.protocol.request_fields import Name, RequestBody, Token
 
 

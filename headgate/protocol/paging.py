@@ -4,8 +4,6 @@ An item that is larger than a page is a page of its own. A cursor joins the name
 slashes, which names do not contain.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Final, Generic, TypeVar
 

@@ -5,8 +5,6 @@ parts of one message without another in between, so a receiver keeps one incompl
 leader. If a part is lost, the whole message is: the client repeats its request.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Final
 

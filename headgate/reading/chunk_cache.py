@@ -8,8 +8,6 @@ there are too many readers at different places or the chunks are too large, none
 While `MAX_LOADS` chunks are loaded, no more are loaded ahead.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections import OrderedDict
 from collections.abc import Mapping

@@ -4,8 +4,6 @@ Manifests never change, so each is read once. Their list is read again when a re
 or an object.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncGenerator
 from typing import Final, NamedTuple

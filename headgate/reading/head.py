@@ -1,7 +1,5 @@
 """The newest chunk that was reported as durable, and waiting for a newer one."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Final
 

@@ -12,8 +12,6 @@ does: two histories that have it in common are equal up to that chunk.
    after chunk adds one point, however many terms it reads.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 Point = tuple[int, int]

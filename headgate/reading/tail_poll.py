@@ -5,8 +5,6 @@ chunk can be read, and otherwise only by a poll that ends when the reader wants 
 idle topic does not grow with its segments.
 """
 
-from __future__ import annotations
-
 import asyncio
 import math
 from collections import Counter

@@ -8,8 +8,6 @@ the first chunk, and chunks are read until each segment open then has a record o
 chunk for a busy segment, those that its reader must read anyway for an idle one.
 """
 
-from __future__ import annotations
-
 import asyncio
 from bisect import bisect_left
 from collections.abc import Sequence

@@ -4,8 +4,6 @@ Compacted objects hold the records of the oldest chunks, and the chunks after th
 may still exist, and a manifest still names objects of pruned segments, which are deleted: neither is listed.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterable
 from typing import Final, Literal, NamedTuple

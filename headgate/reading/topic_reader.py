@@ -8,8 +8,6 @@ A chunk is deleted after compaction. A slow reader then plans its pass again and
 skipped or repeated.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping

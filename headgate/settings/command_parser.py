@@ -4,8 +4,6 @@ The programs of Spark keep `argparse`, because `spark-submit` starts their files
 cluster has.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections.abc import Sequence

@@ -7,8 +7,6 @@ Files that it names are found among systemd's credentials (``$CREDENTIALS_DIRECT
 folder, and are checked when it is loaded.
 """
 
-from __future__ import annotations
-
 import os
 import tomllib
 from pathlib import Path

@@ -4,8 +4,6 @@ msgspec.ValidationError has no attributes, only a text (msgspec 0.22), so the pa
 that text. Types and limits come from msgspec.inspect.
 """
 
-from __future__ import annotations
-
 import difflib
 import re
 from collections.abc import Collection

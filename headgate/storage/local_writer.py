@@ -4,8 +4,6 @@ An object is written to an unnamed file, fsynced, then linked to its name: atomi
 partial object, even after a power failure. File systems without unnamed files get a temporary name.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os

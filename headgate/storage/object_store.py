@@ -5,8 +5,6 @@ error that states whether anything can have been written. Nothing here retries, 
 RETRIES). The caller decides whether to try again; for a chunk it must not.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

@@ -4,8 +4,6 @@ A reader checks the size before it reads: an endless or huge object under the na
 memory of a process that leads other shards. No store writes what no store reads.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 from headgate.errors import ForeignObjectError

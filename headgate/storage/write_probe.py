@@ -1,7 +1,5 @@
 """Tries what a leader needs of a store: an object is created only if it is absent, and can be read and deleted."""
 
-from __future__ import annotations
-
 import secrets
 
 from headgate.errors import ObjectExistsError, StoreError

@@ -4,8 +4,6 @@ In the loop's default pool a commit would wait behind reads, and a round trip ta
 of 0.13 ms. A thread is started when all are busy, up to a limit; beyond it writes are queued.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import threading

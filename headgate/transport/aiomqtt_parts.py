@@ -3,8 +3,6 @@
 The parts are private, so aiomqtt is pinned below 3, and tests check them.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Coroutine
 from functools import partial

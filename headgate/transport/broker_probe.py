@@ -3,8 +3,6 @@
 Nothing is published or subscribed.
 """
 
-from __future__ import annotations
-
 import ssl
 import time
 from typing import Any, Final, cast

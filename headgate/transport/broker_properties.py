@@ -1,7 +1,5 @@
 """What a broker accepts from its clients, as it says itself when a client connects with MQTT 5. Pure."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Final
 

@@ -4,8 +4,6 @@ paho knows no server name but the host that it connects to, and reports an alert
 handshake as a lost connection. In TLS 1.3 a broker refuses a client's certificate with such an alert.
 """
 
-from __future__ import annotations
-
 import errno
 import socket
 import ssl

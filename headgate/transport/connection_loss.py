@@ -1,7 +1,5 @@
 """Why there is no connection to the broker, and whether waiting helps."""
 
-from __future__ import annotations
-
 from enum import Enum, auto
 from typing import Final
 

@@ -1,7 +1,5 @@
 """The address that only programs on this machine reach: the default of every server and client."""
 
-from __future__ import annotations
-
 import functools
 import socket
 from typing import Final

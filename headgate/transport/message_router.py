@@ -1,7 +1,5 @@
 """The filters of one connection, and which handlers a message reaches."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from paho.mqtt.matcher import MQTTMatcher

@@ -1,7 +1,5 @@
 """The messages that a connection has accepted and not yet sent, bounded in bytes and number."""
 
-from __future__ import annotations
-
 from collections import deque
 from typing import Protocol
 

@@ -4,8 +4,6 @@ All of them stop reading above the limit, and continue below half of it. Then ea
 loop, so none waits for another one's queue at the broker.
 """
 
-from __future__ import annotations
-
 from typing import Final, Protocol
 
 MESSAGE_BYTES: Final = 1024

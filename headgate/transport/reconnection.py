@@ -1,7 +1,5 @@
 """Pauses between attempts to connect to the broker."""
 
-from __future__ import annotations
-
 import random
 from typing import Final
 

@@ -1,7 +1,5 @@
 """The settings of TLS towards the broker, the same for daemons and clients, and which of them need each other. Pure."""
 
-from __future__ import annotations
-
 import re
 from ipaddress import ip_address
 from typing import Final, Protocol

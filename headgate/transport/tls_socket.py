@@ -13,8 +13,6 @@ Rules:
 4. A failure after data is raised once that data has been read.
 """
 
-from __future__ import annotations
-
 import contextlib
 import socket
 import ssl

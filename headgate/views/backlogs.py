@@ -5,8 +5,6 @@ rates are per second.
 None means unknown or not tracked, never 0.
 """
 
-from __future__ import annotations
-
 from typing import Literal
 
 import msgspec

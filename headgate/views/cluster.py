@@ -4,8 +4,6 @@ Times are milliseconds since 1970 by the clock of the daemon that is named besid
 unknown or not applicable, never 0.
 """
 
-from __future__ import annotations
-
 from enum import StrEnum
 from typing import Final, Literal
 

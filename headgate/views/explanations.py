@@ -1,7 +1,5 @@
 """Explanations of a subscription and plans of changes, as replies and `Admin` show them."""
 
-from __future__ import annotations
-
 import msgspec
 
 from headgate.model.identifiers import SegmentId

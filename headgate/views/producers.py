@@ -1,7 +1,5 @@
 """Named producers, as replies and `Admin` show them. Times are milliseconds since 1970 by the clock of the leader."""
 
-from __future__ import annotations
-
 import msgspec
 
 

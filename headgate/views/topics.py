@@ -4,8 +4,6 @@ Times are milliseconds since 1970 by the clock of the leader, sizes are bytes of
 None means unknown or not applicable, never 0.
 """
 
-from __future__ import annotations
-
 import msgspec
 
 from headgate.model.entries import NO_POLICY, Positions, TopicPolicy

@@ -1,7 +1,5 @@
 """Metrics of the process and its dependencies: broker, drain service, certificates, file systems."""
 
-from __future__ import annotations
-
 import platform
 from importlib.metadata import version
 from typing import get_args

@@ -1,7 +1,5 @@
 """Metrics of leadership: terms, transfers, and the ZooKeeper session."""
 
-from __future__ import annotations
-
 from itertools import product
 from typing import Final, get_args
 

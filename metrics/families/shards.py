@@ -1,7 +1,5 @@
 """Metrics of shards: what the status of each says, what ends with a term, and layouts and blocked segments."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Final, get_args
 

@@ -8,8 +8,6 @@ Formats: mosquitto's ``acl_file``, and the configuration of its plugin "dynamic 
 passwords.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """What the users of one daemon have spent of their rates. See `shard.access.quotas`."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Final
 

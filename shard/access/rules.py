@@ -14,8 +14,6 @@ Rules:
    rights, and MQTT has no wildcard for a part of a level.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum

@@ -5,8 +5,6 @@
    its bucket across splits and merges.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 

@@ -4,8 +4,6 @@ It combines the division into bucket ranges, affinity, and the targets by count 
 bucket range weighs its proportion of the segment's key buckets.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from headgate.model.bucket_ranges import SegmentSlice, buckets_of, segment_of

@@ -20,8 +20,6 @@ Pulsar's PIP-486 recomputes the key ranges at each change. Here ranges are halve
 buddy allocator, so unchanged slices need not move.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass

@@ -33,8 +33,6 @@ Balancers without rules 2 and 3 oscillate: KCL with a relative band of ±10 % (P
 12604, 13915, 17456).
 """
 
-from __future__ import annotations
-
 from bisect import insort
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -18,8 +18,6 @@ saved.
 The cost is linear in the segments, plus sorting the names and the moved segments.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar

@@ -15,8 +15,6 @@ is the load in units of `WEIGHT_UNIT`, and is stored in the ledger.
    others.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Generic

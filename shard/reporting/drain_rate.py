@@ -5,8 +5,6 @@
    is drained when the last of them is done.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple

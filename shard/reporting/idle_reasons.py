@@ -10,8 +10,6 @@
 The text also states how many segments are blocked: those would give more to read.
 """
 
-from __future__ import annotations
-
 from headgate.model.bucket_ranges import buckets_of, segment_of
 from headgate.model.hashing import KEY_BUCKETS
 from shard.balancing.bucket_split import is_shareable

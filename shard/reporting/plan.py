@@ -6,8 +6,6 @@
 3. ``after_drain`` lists the further moves once all sealed segments are drained.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Collection, Mapping
 

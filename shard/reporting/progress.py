@@ -4,8 +4,6 @@ The backlog is None if it is not tracked (CHECKPOINT), or if only the source of 
 knows it: offsets there may have gaps, so they count no records.
 """
 
-from __future__ import annotations
-
 from headgate.model.bucket_ranges import SegmentSlice, segment_of
 from headgate.protocol.backlog import RecordCount
 from headgate.views.subscriptions import AssignmentStatus

@@ -5,8 +5,6 @@ older one never returns, so an older incarnation behind a newer one means that b
 knows client ids only: the two programs may be of different users.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Final
 

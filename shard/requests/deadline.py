@@ -5,8 +5,6 @@ slow. Its client has reported a failure since, so it must have no effect. The de
 the leader's term: the clocks of client and leader need not agree.
 """
 
-from __future__ import annotations
-
 from headgate.protocol import messages as m
 from shard.subscriptions.refusal import Refusal
 

@@ -4,8 +4,6 @@ A handler returns the body of the reply, or a `Refusal`. A pure decision returns
 entries to write, and how to build the body once they are applied.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar

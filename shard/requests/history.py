@@ -8,8 +8,6 @@ cover records that it has not seen.
 The refusal needs a barrier: a deposed leader does not know the terms after its own.
 """
 
-from __future__ import annotations
-
 from headgate.model.entries import SubscriptionType
 from headgate.protocol import messages as m
 from shard.state.shard_state import ShardState

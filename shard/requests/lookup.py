@@ -4,8 +4,6 @@ The refusal names no others: the user may not be allowed to see them, and most a
 those that exist (headgate.client.unknown_names).
 """
 
-from __future__ import annotations
-
 from shard.state.shard_state import ShardState
 from shard.state.subscription import Subscription
 from shard.state.topic import Topic

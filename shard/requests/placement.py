@@ -3,8 +3,6 @@
 Pure: applying the returned entry reserves the offsets. The order of the batch is kept.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 from headgate.ledger.record_columns import RecordColumns

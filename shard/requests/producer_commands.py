@@ -1,7 +1,5 @@
 """Decide requests for producer identities, and commands on named producers. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Final
 

@@ -7,8 +7,6 @@
 * Nothing that a batch in flight has used is forgotten: a repetition of the batch needs it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from typing import Final

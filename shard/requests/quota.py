@@ -8,8 +8,6 @@ was used least recently, once that was idle for `IDLE_PRODUCER_MS`: programs tha
 identity behind for a week. A producer in use is never exchanged.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice

@@ -3,8 +3,6 @@
 The rules are those of shard.requests.topic_import. A LayoutError names the segment.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

@@ -6,8 +6,6 @@
    `IDLE_TICK_INTERVAL_SECONDS`. A daemon with hundreds of quiet shards would spend its idle time on their ticks.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 TICK_INTERVAL_SECONDS: Final = 0.25

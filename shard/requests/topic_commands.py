@@ -4,8 +4,6 @@ A command that was executed before (same token) gets its reply again and is not 
 split or merge is one entry, so no half-done state exists.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Final, get_args
 

@@ -18,8 +18,6 @@ declare unlisted parents expired (``missing_parents``). KCL treats every parent 
 as finished, so children can overtake a parent not discovered yet.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final

@@ -32,8 +32,6 @@ Refusals that end a producer's session, or depend on the state, wait for a barri
 judges on an outdated state (Redpanda #12712).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from headgate.model import entries as e

@@ -4,8 +4,6 @@ STREAM has a position: everything below it is acknowledged. QUEUE adds the range
 and disjoint.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from headgate.model.offset_ranges import OffsetRanges

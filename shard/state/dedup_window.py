@@ -6,8 +6,6 @@ new leader restores a million of them, and most of their producers are idle. A w
 is a string that all share, because an empty deque takes 700 bytes.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Final

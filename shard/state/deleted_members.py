@@ -4,8 +4,6 @@ A broker may deliver a copy of a registration after the subscription was deleted
 topic was created again. Ids do not help: a first registration names none. Part of the fold.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final

@@ -14,8 +14,6 @@ etcd does the same for leases: time without a leader does not count, and the res
 the log (etcd-io/etcd#13508).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Final
 

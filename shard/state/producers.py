@@ -4,8 +4,6 @@ A named producer stays until it is deleted; only its deduplication window expire
 is removed as a whole. Which of them expire is decided in shard.requests.producer_expiry.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left, bisect_right, insort
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping

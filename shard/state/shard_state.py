@@ -5,8 +5,6 @@ leader and contender reach the same state. The leader's state is ahead of the le
 in flight. Nothing is sent before its chunk is durable, and a failed commit discards the state.
 """
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass

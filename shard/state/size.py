@@ -4,8 +4,6 @@ An estimate, from counts: it decides which states a standby keeps, and needs not
 measured with tracemalloc, after a restore.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 from shard.state.shard_state import ShardState

@@ -11,8 +11,6 @@ that has elapsed is a step: the clock was set, rightly or by mistake.
 Elapsed time must include suspension (CLOCK_BOOTTIME), so that a laptop that wakes up is no step.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 TOLERATED_STEP_MS: Final = 10_000

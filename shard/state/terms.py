@@ -8,8 +8,6 @@ Points are exact for any age: the first chunks of all terms are kept anyway (doc
 an id adds nine bytes to a snapshot.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from dataclasses import dataclass, field
 

@@ -1,7 +1,5 @@
 """One topic of a shard: its layout, its subscriptions, and where its records end. Part of the fold."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from headgate.model import entries as e

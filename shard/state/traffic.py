@@ -7,8 +7,6 @@ It is part of the shard's state, so a new leader knows the rates from before its
 3. Memory is bounded: `SLOTS` slots per segment.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 SLOT_MS = 10_000

@@ -4,8 +4,6 @@ Counted with each change, so that a quota is judged without a scan. A segment be
 created its topic, and a consumer to the user who registered it.
 """
 
-from __future__ import annotations
-
 from typing import Literal
 
 from headgate.protocol.mqtt_topics import user_of

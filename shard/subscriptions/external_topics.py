@@ -12,8 +12,6 @@
    checkpoints of its segments.
 """
 
-from __future__ import annotations
-
 from headgate.protocol import messages as m
 from shard.state.subscription import Subscription
 from shard.state.topic_view import TopicView

@@ -15,8 +15,6 @@ The rules, in order of precedence:
    that came later. All of it is in the ledger, so a new leader tells the same time.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass

@@ -12,8 +12,6 @@ A refusal needs a barrier, because a deposed leader does not know the newest end
 OFFSET_OUT_OF_RANGE, and finds other histories by a leader epoch in each position (KIP-320).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Final
 

@@ -10,8 +10,6 @@ A record of which the acknowledgement does not count is delivered again, as in P
 10 000 ranges (``managedLedgerMaxUnackedRangesToPersist``).
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from typing import Final
 

@@ -3,8 +3,6 @@
 A refused request changes nothing.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from headgate.protocol import messages as m

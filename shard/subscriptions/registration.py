@@ -21,8 +21,6 @@ or an older client, names none, so the shard remembers the consumers of deleted 
 restarted program creates a new subscription.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final

@@ -15,8 +15,6 @@ wait for a change of leader. Kafka resets only a group without members. Here the
 facts, and consumers keep running.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Literal
 

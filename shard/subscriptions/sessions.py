@@ -13,8 +13,6 @@ clock.
    renew, or when this leader has seen it disconnected for as long, in case that clock is ahead.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum

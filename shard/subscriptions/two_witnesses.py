@@ -12,8 +12,6 @@ ledger, and not a leader with a wrong memory. A claim agrees if all rules hold:
 The drained fact follows those acknowledgements in the ledger, or shares their chunk, so it is durable only with them.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from shard.state.subscription import Subscription

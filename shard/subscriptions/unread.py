@@ -10,8 +10,6 @@ So a segment counts while it is blocked, is handed over, has no holder, or is he
 period. A grant that is on its way counts as well.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable
 

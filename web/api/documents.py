@@ -6,8 +6,6 @@
 3. A summary costs its leader little; documents with segments are made for one topic or subscription.
 """
 
-from __future__ import annotations
-
 import msgspec
 
 from headgate.views.backlogs import BacklogInfo

@@ -9,8 +9,6 @@
    starts again; the cluster's adds what the daemons that answer have.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple

@@ -3,8 +3,6 @@
 It follows OpenAPI 3.1, whose schemas are JSON Schema 2020-12, as msgspec writes them.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from typing import Any, Final

@@ -1,7 +1,5 @@
 """Reads the query of a request to the HTTP API, and cuts pages. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeVar, get_args

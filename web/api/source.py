@@ -1,7 +1,5 @@
 """Where the HTTP API gets its documents from. The daemon implements it (controller.cluster.status)."""
 
-from __future__ import annotations
-
 from typing import Protocol
 
 from headgate.errors import HeadgateError

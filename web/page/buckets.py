@@ -3,8 +3,6 @@
 Text that does not fit into a field is in its title, and in the list below for readers that see no drawing.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import Final
 

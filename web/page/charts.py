@@ -4,8 +4,6 @@ Each chart has the same time axis, which ends at the newest sample, and its own 
 a value that is unknown. A screen reader says the newest, the lowest and the highest value.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import groupby

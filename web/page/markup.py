@@ -1,7 +1,5 @@
 """Builds HTML from values. Pure. Text is escaped by construction: only `Html` is taken as it is."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from html import escape
 

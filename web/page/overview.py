@@ -1,7 +1,5 @@
 """The pages of the whole cluster: the overview, and all topics. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Final

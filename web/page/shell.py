@@ -4,8 +4,6 @@ The page works without its script, which only replaces the parts that change. It
 or style, so the content security policy allows neither.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from operator import itemgetter

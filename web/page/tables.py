@@ -1,7 +1,5 @@
 """Parts that all pages share: tables, tiles of values, badges. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar

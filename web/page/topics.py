@@ -1,7 +1,5 @@
 """The pages of one topic and of one subscription. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 

@@ -3,8 +3,6 @@
 ``-`` is a value that is unknown or does not exist.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 from headgate.model.duration import duration as known_duration

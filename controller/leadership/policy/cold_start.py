@@ -15,8 +15,6 @@ Rules:
    and it would keep the lock. It leaves them to a daemon that is ready.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Final

@@ -4,8 +4,6 @@ A record of another version may have other fields. What is missing has its defau
 empty one: such a daemon gets no shards, and has no address.
 """
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import msgspec

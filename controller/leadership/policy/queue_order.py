@@ -11,8 +11,6 @@ Rules:
 5. Data that is not an order is ignored.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from typing import Final

@@ -13,8 +13,6 @@ While one daemon is not ready the others often try a write. So within `STORE_LOS
 store fails for all of them: then no shard moves.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Final, Literal
 

@@ -22,8 +22,6 @@ these rules; `controller.leadership.policy.transitions` says what it does after 
    the leader pauses between commits, and the contender can create the next number.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Final
 

@@ -6,8 +6,6 @@ Neither does the lock: its holder may be unable to start a term. Announcements a
 any program that can publish to their topic can forge one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from controller.leadership.policy.transitions import Role

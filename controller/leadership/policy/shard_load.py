@@ -16,8 +16,6 @@ Rules:
 7. The load of a shard is the report of its holder, otherwise the largest one. All daemons see the same reports.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import exp

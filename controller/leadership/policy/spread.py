@@ -24,8 +24,6 @@ Rules:
 Kafka's preferred leaders and Redpanda's leader balancer also move leaders gradually, with a limit on moves in flight.
 """
 
-from __future__ import annotations
-
 from bisect import insort
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace

@@ -17,8 +17,6 @@ Rules:
 6. A shard that does not fit is left out, and smaller ones behind it may still fit.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum

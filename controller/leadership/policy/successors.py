@@ -13,8 +13,6 @@ Rules:
 4. The others are in an order by digest, those that have settled first: a daemon that comes or goes changes few of them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import lru_cache

@@ -15,8 +15,6 @@ Rules:
    a transfer needs a term of `TERM_SECONDS`, and up to `MAX_UNPACED` are in flight.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final

@@ -1,7 +1,5 @@
 """What `ZooKeeperElections` knows about this daemon's place in one queue, and about leaving it."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -23,8 +23,6 @@ kazoo reports SUSPENDED to a partitioned client, never LOST: only the server can
 session.
 """
 
-from __future__ import annotations
-
 import asyncio
 import secrets
 from collections.abc import Callable, Coroutine

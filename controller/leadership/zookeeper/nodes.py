@@ -7,8 +7,6 @@ Nodes that other users could change (those of a cluster that was open so far) ar
 A node that this daemon may not close belongs to another user, and is an error that names it.
 """
 
-from __future__ import annotations
-
 import structlog
 from kazoo.exceptions import NoNodeError
 from kazoo.protocol.states import ZnodeStat

@@ -3,8 +3,6 @@
 The owner of the session says when there is contact, and how to pause after a failure.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Awaitable, Callable

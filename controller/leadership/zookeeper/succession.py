@@ -5,8 +5,6 @@ contender writes the version of this data into its own node when it is prepared.
 node, and deletes its own.
 """
 
-from __future__ import annotations
-
 from contextlib import suppress
 
 import msgspec

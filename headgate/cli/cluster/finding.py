@@ -4,8 +4,6 @@ A finding is ``ok``, a ``warning`` (it works, but not as it should) or a ``probl
 remedy in one line.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from textwrap import wrap

@@ -6,8 +6,6 @@
 3. A daemon that is degraded works, so that is a warning; one that is not ready or unreachable is a problem.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 from headgate.cli.cluster.finding import Finding, ok, problem, warning

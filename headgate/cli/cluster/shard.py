@@ -1,7 +1,5 @@
 """`headgate shard`: which daemon leads each shard, and transfers to another one."""
 
-from __future__ import annotations
-
 import click
 
 from headgate.cli.completion import complete_daemon

@@ -1,7 +1,5 @@
 """Find out where a row of CSV ends: a line feed inside quotes belongs to a field. Pure."""
 
-from __future__ import annotations
-
 import re
 from typing import Final
 

@@ -12,8 +12,6 @@ Rules:
 6. A header that cannot name each column ends the run: without it, no row is a record.
 """
 
-from __future__ import annotations
-
 import csv
 
 import msgspec

@@ -4,8 +4,6 @@
 because the topic is stored elsewhere.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Final
 

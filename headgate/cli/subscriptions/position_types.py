@@ -1,7 +1,5 @@
 """Types of options that name a place in a topic: where to start or to move, or an offset of a segment."""
 
-from __future__ import annotations
-
 from typing import Any, Final
 
 import click

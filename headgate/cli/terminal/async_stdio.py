@@ -5,8 +5,6 @@ terminal is read or written only when the kernel reports it ready. O_NONBLOCK is
 the file. Regular files are always ready.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import select

@@ -1,7 +1,5 @@
 """The end of a command by a signal."""
 
-from __future__ import annotations
-
 import signal
 
 

@@ -1,7 +1,5 @@
 """Logs of a client command: one event per line on standard error."""
 
-from __future__ import annotations
-
 import logging
 import sys
 

@@ -1,7 +1,5 @@
 """Explains exceptions that are faults of the machine, although they do not look like it. Pure."""
 
-from __future__ import annotations
-
 
 def machine_fault(error: BaseException) -> str | None:
     """Return what is wrong with the machine, if ``error`` says so."""

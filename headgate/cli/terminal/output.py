@@ -1,7 +1,5 @@
 """Print results: one JSON document, or a table."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal, TextIO, TypeVar

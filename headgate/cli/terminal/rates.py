@@ -1,7 +1,5 @@
 """Format sizes, rates, and when a backlog will be drained: ``?`` is not known yet, ``-`` does not exist. Pure."""
 
-from __future__ import annotations
-
 from typing import Final
 
 from headgate.model.duration import duration

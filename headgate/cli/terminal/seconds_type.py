@@ -1,7 +1,5 @@
 """The type of an option that is a duration in seconds."""
 
-from __future__ import annotations
-
 import click
 
 from headgate.errors import ConfigError

@@ -1,7 +1,5 @@
 """Runs a command until it ends or a signal asks it to end."""
 
-from __future__ import annotations
-
 import asyncio
 import signal
 from collections.abc import Coroutine

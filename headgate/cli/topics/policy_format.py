@@ -1,7 +1,5 @@
 """Parse and format a topic's policy on the command line."""
 
-from __future__ import annotations
-
 import re
 from typing import Final
 

@@ -5,8 +5,6 @@ gets an arrow to it. Pruned parents no longer exist, so their children are roots
 key-hash range of each active segment. Segments of an external topic have their names at the source.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from headgate.cli.terminal.rates import format_bytes

@@ -4,8 +4,6 @@ Every leader can answer, whatever its shard, so one daemon that leads anything i
 another one is asked as well every `NEXT_DAEMON_SECONDS`: a frozen daemon must not hide what the others know.
 """
 
-from __future__ import annotations
-
 import asyncio
 from functools import partial
 from typing import Final

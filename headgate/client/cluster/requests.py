@@ -1,7 +1,5 @@
 """The part of `Admin` about the cluster itself: its daemons, and which of them leads a shard."""
 
-from __future__ import annotations
-
 from typing import Self
 
 from headgate.client.client_lease import ClientLease

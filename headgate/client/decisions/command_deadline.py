@@ -8,8 +8,6 @@ limit passes no later than the client's own, as long as both clocks run at the s
 rest on the same assumption (Gray and Cheriton, SOSP 1989).
 """
 
-from __future__ import annotations
-
 
 class CommandDeadline:
     """One command. Times are seconds of the client's loop."""

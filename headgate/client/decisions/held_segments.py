@@ -22,8 +22,6 @@ The rules, first match wins:
    with a heartbeat at once: the leader pushes again what is missing.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from dataclasses import dataclass, field
 from typing import Final

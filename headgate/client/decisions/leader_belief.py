@@ -14,8 +14,6 @@ So a client believes replies only:
    A later leader that replies ends such a series: leaders that follow each other are learned at once.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Final

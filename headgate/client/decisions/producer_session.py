@@ -44,8 +44,6 @@ The rules ("E" is the combined table of other systems' rules, KIP-91 and KIP-360
     reason a batch is not sent that cannot be answered before its deadline: it is reported as not stored.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -13,8 +13,6 @@ those about batches:
   was refused (9).
 """
 
-from __future__ import annotations
-
 import math
 from collections import deque
 from collections.abc import Iterator, Sequence

@@ -11,8 +11,6 @@ Rules, with their numbers in headgate.client.decisions.producer_session:
 * ``fenced`` is final, and so is ``forgotten`` for a named producer (11, 12).
 """
 
-from __future__ import annotations
-
 from enum import StrEnum
 
 
