@@ -97,24 +97,17 @@ class BacklogRow(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     shard: int
-    watermark: int
-    """The last chunk that was counted when the row changed last."""
     topic_id: int
     subscription_id: int
     segment: int
-    subscription_type: str
     seek_generation: int
-    position: int | None
-    end_offset: int
     sealed: bool
     records: int | None
     size_bytes: int | None
     """Estimated from the mean size of the segment's records."""
-    holes: int | None
     oldest_ms: int | None = None
     """Timestamp of the first unacknowledged record: exact near the segment's end, interpolated
     farther back."""
-    drained: bool
     stored_per_second: float | None = None
     """Over about the last minute (drain.backlog.rates); None if it is not known yet."""
     acknowledged_per_second: float | None = None

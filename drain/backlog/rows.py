@@ -12,33 +12,23 @@ _NO_RATES: Mapping[BacklogKey, Rates] = {}
 
 
 def backlog_rows(
-    backlogs: Iterable[Backlog],
-    *,
-    shard: int,
-    watermark: int,
-    rates: Mapping[BacklogKey, Rates] = _NO_RATES,
+    backlogs: Iterable[Backlog], *, shard: int, rates: Mapping[BacklogKey, Rates] = _NO_RATES
 ) -> list[BacklogRow]:
-    """Return ``backlogs`` of one shard, counted to chunk ``watermark``; a rate that is missing is unknown."""
+    """Return ``backlogs`` of one shard; a rate that is missing is unknown."""
     rows: list[BacklogRow] = []
     for backlog in backlogs:
         rate = rates.get((backlog.topic_id, backlog.subscription_id, backlog.segment))
         rows.append(
             BacklogRow(
                 shard=shard,
-                watermark=watermark,
                 topic_id=backlog.topic_id,
                 subscription_id=backlog.subscription_id,
                 segment=backlog.segment,
-                subscription_type=backlog.subscription_type,
                 seek_generation=backlog.seek_generation,
-                position=backlog.position,
-                end_offset=backlog.end_offset,
                 sealed=backlog.sealed,
                 records=backlog.records,
                 size_bytes=backlog.size_bytes,
-                holes=backlog.holes,
                 oldest_ms=backlog.oldest_ms,
-                drained=backlog.drained,
                 stored_per_second=None if rate is None else rate.stored_per_second,
                 acknowledged_per_second=None if rate is None else rate.acknowledged_per_second,
                 estimated=backlog.estimated,

@@ -126,7 +126,7 @@ class ResultsChecker(BackgroundService):
                 continue
             response.watermarks[number], response.as_of_ms[number] = shard.watermark, shard.result.at_ms
             rows = [row for row in shard.rows if (number, row.topic_id) not in queries]
-            response.rows.extend(backlog_rows(rows, shard=number, watermark=shard.watermark))
+            response.rows.extend(backlog_rows(rows, shard=number))
             response.external.extend(
                 backlog_from_ledger(query, shard.result.rows, shard.result.at_ms, TABLES_NOT_READ)
                 for query in queries.values()

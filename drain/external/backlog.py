@@ -5,16 +5,14 @@
    Without a table of entries, only the source knows the end of an active segment.
 3. Bytes are known if the table has sizes and entries of that segment. An empty backlog has 0 bytes.
 4. With opaque positions, the entries after the checkpoint are left; without a checkpoint, all are;
-   without a table, that is unknown. Only a segment that was read to its end is drained, with an empty
-   backlog.
+   without a table, that is unknown. An empty backlog drains nothing: the table may have lost entries
+   (`drain.external.topics.ExternalTopicCounter.needs_tables`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-
-import msgspec
 
 from drain.backlog.merge import Backlog, StateRow, outstanding
 from drain.backlog.rates import BacklogKey, Rates
@@ -106,12 +104,8 @@ def backlog_response(
     *,
     rates: Mapping[BacklogKey, Rates] | None = None,
     reason: str = "",
-    watermark: int = 0,
 ) -> ExternalBacklogResponse:
-    rows = backlog_rows(backlogs, shard=query.shard, watermark=watermark, rates=rates or {})
-    if query.view.opaque:
-        # An empty backlog behind a checkpoint is not drained (rule 4).
-        rows = [msgspec.structs.replace(row, drained=row.drained and bool(row.position)) for row in rows]
+    rows = backlog_rows(backlogs, shard=query.shard, rates=rates or {})
     return ExternalBacklogResponse(
         shard=query.shard, topic_id=query.topic_id, rows=rows, as_of_ms=as_of_ms, reason=reason
     )

@@ -65,7 +65,6 @@ class _CountResult:
     known: tuple[Backlog, ...] = ()
     reason: str = ""
     as_of_ms: int = 0
-    watermark: int = 0
 
 
 class ExternalTopicCounter:
@@ -193,7 +192,6 @@ class ExternalTopicCounter:
                 known=known,
                 reason=unknown_reason(known, due.tables, names),
                 as_of_ms=due.as_of_ms,
-                watermark=due.result.watermark,
             )
 
 
@@ -207,7 +205,6 @@ def _response(counted: _CountResult) -> ExternalBacklogResponse:
         counted.as_of_ms,
         rates=rates(counted.history, counted.query.topic_id),
         reason=counted.reason,
-        watermark=counted.watermark,
     )
 
 

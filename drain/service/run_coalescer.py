@@ -66,11 +66,11 @@ class _Topic:
     def count(self) -> TopicCount:
         return topic_count(self.backlogs)
 
-    def report(self, shard: int, watermark: int, known_rates: Mapping[BacklogKey, Rates]) -> list[BacklogRow]:
+    def report(self, shard: int, known_rates: Mapping[BacklogKey, Rates]) -> list[BacklogRow]:
         """Return the backlogs as rows of the protocol: those of the last report if the rates are the same."""
         rates_before, rows = self._reported
         if rates_before != known_rates or not rows:
-            rows = backlog_rows(self.backlogs, shard=shard, watermark=watermark, rates=known_rates)
+            rows = backlog_rows(self.backlogs, shard=shard, rates=known_rates)
             self._reported = known_rates, rows
         return rows
 
@@ -182,9 +182,7 @@ class RunCoalescer(BackgroundService):
         count = Count(as_of_ms, {topic_id: topic.count for topic_id, topic in topics.items()})
         history = self._count_history[result.shard] = append_count(self._count_history.get(result.shard, ()), count)
         return [
-            row
-            for topic_id, topic in topics.items()
-            for row in topic.report(result.shard, result.watermark, rates(history, topic_id))
+            row for topic_id, topic in topics.items() for row in topic.report(result.shard, rates(history, topic_id))
         ]
 
     async def _drained(self, request: DrainedRequest) -> DrainedResponse:

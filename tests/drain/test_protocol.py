@@ -19,19 +19,13 @@ from drain.protocol import (
 
 ROW = BacklogRow(
     shard=3,
-    watermark=9,
     topic_id=1,
     subscription_id=2,
     segment=0,
-    subscription_type="STREAM",
     seek_generation=0,
-    position=4,
-    end_offset=4,
     sealed=True,
     records=0,
     size_bytes=0,
-    holes=0,
-    drained=True,
 )
 REPORT = BacklogResponse(id=5, rows=[ROW] * 4, failures={8: "a gap"}, watermarks={3: 9, 4: 7}, as_of_ms={3: 1, 4: 1})
 

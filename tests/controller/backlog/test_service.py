@@ -48,20 +48,14 @@ class FakeSpark:
             return BacklogResponse(id=1, rows=[], failures=self.failures)
         row = BacklogRow(
             shard=shard,
-            watermark=3,
             topic_id=1,
             subscription_id=self.subscription,
             segment=0,
-            subscription_type="STREAM",
             seek_generation=0,
-            position=0,
-            end_offset=10,
             sealed=False,
             records=records,
             size_bytes=70,
-            holes=0,
             oldest_ms=900,
-            drained=False,
             stored_per_second=1.0,
             acknowledged_per_second=2.0,
         )
@@ -167,14 +161,12 @@ def imported(harness, positions="offsets"):
 
 
 def row(topic_id, subscription_id, segment, **fields):
-    given = {"position": 0, "end_offset": 0, "holes": 0, "drained": False, "seek_generation": 0, "size_bytes": None}
+    given = {"seek_generation": 0, "size_bytes": None}
     return BacklogRow(
         shard=0,
-        watermark=3,
         topic_id=topic_id,
         subscription_id=subscription_id,
         segment=segment,
-        subscription_type="STREAM",
         sealed=False,
         **given | {"records": None} | fields,
     )

@@ -98,7 +98,7 @@ async def test_a_newer_result_is_announced():
 
         assert fixture.results == before + 1
         assert (await checker.drained(query(4))).drained == {0: 4}
-        assert [row.drained for row in (await checker.backlog([0], 0)).rows] == [True]
+        assert [row.records for row in (await checker.backlog([0], 0)).rows] == [0]
 
 
 async def test_without_a_result_a_query_fails():

@@ -90,19 +90,6 @@ def test_an_opaque_segment_is_counted_after_its_checkpoint(position, checkpoint,
     assert found == {0: expected, 1: (None, None, None)}
 
 
-def test_an_opaque_segment_without_entries_is_empty_and_not_drained() -> None:
-    """The table may have lost them. Only a reader knows that it has seen the end."""
-    query = ExternalBacklogQuery(5, 1, ExternalView(topic="t", subscriptions={}, labels={0: "a"}, opaque=True))
-    (unread,) = backlog_response(
-        query, opaque_backlog((OPAQUE[0], SUBSCRIPTION), {}, {(0, None): RemainingEntries(0, None, None)}), 7
-    ).rows
-    (read,) = backlog_response(
-        query, opaque_backlog((OPAQUE[0], SUBSCRIPTION, StateRow(1, 2, 0, position=1)), {}, {}), 7
-    ).rows
-
-    assert (unread.records, unread.drained, read.records, read.drained) == (0, False, 0, True)
-
-
 def test_the_end_of_an_opaque_segment_is_its_number_of_entries() -> None:
     counted = {(0, None): RemainingEntries(5, None, None), (0, "m"): RemainingEntries(2, None, None)}
     found = opaque_backlog(OPAQUE, {2: {0: "m"}}, counted)

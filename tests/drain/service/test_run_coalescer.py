@@ -203,7 +203,7 @@ async def test_rows_are_made_again_only_for_topics_that_have_changed(monkeypatch
         for round_ in range(4):
             ledger.rows = (replace(STORED[0], end_offset=4 + round_), STORED[1], *resting)
             response = await coalescer.reply(BacklogRequest(id=1, shards=[0], now_ms=round_ * 15_000))
-            assert [(row.topic_id, row.end_offset) for row in response.rows] == [(1, 4 + round_), (7, 4)]
+            assert [(row.topic_id, row.records) for row in response.rows] == [(1, 4 + round_), (7, 4)]
 
     # Once more for the one that rests: its rates are unknown at first, and then 0.
     assert made == [{1}, {7}, {1}, {7}, {1}, {1}]
