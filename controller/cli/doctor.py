@@ -11,7 +11,6 @@ import importlib.util
 import io
 import os
 import secrets
-import shutil
 import tempfile
 import time
 from dataclasses import replace
@@ -25,7 +24,7 @@ from controller.connections.zookeeper import elections_root, zookeeper_credentia
 from controller.leadership.election import Connected, ElectionEvent, Refused
 from controller.leadership.zookeeper.elections import ZooKeeperElections
 from controller.local.machine import FREE_MEGABYTES
-from controller.process.file_systems import measured_folders
+from controller.process.file_systems import disk_usage, measured_folders
 from controller.process.logs import configure_logging
 from controller.settings.files import USES, check_files
 from controller.settings.load import LogSettings, Settings, security_warnings
@@ -85,11 +84,8 @@ def _folders(settings: Settings) -> list[Finding]:
         mode = folder.stat().st_mode if exists else 0
         writable = exists and os.access(folder, os.W_OK | os.X_OK)
         found.append(judge.judge_folder(f"{use} folder", str(folder), exists=exists, writable=writable, mode=mode))
-        place = next((each for each in (folder, *folder.parents) if each.exists()), folder)
-        usage = shutil.disk_usage(place)
-        found.append(
-            judge.judge_space(f"{use} space", str(folder), usage.free, usage.total, FREE_MEGABYTES * 1_000_000)
-        )
+        size_bytes, free_bytes = disk_usage(folder)
+        found.append(judge.judge_space(f"{use} space", str(folder), free_bytes, size_bytes, FREE_MEGABYTES * 1_000_000))
     return found
 
 

@@ -59,7 +59,7 @@ class FileSystemWatch(BackgroundService):
 
     async def _measure(self, use: FileSystemUse, folder: Path) -> None:
         try:
-            size_bytes, free_bytes = await asyncio.to_thread(_disk_usage, folder)
+            size_bytes, free_bytes = await asyncio.to_thread(disk_usage, folder)
         except OSError as error:
             if use not in self._failing:
                 log.warning("file_system.unmeasured", use=use, folder=str(folder), error=str(error))
@@ -69,7 +69,7 @@ class FileSystemWatch(BackgroundService):
         self._observer.observe(events.FileSystemMeasured(use=use, free_bytes=free_bytes, size_bytes=size_bytes))
 
 
-def _disk_usage(folder: Path) -> tuple[int, int]:
+def disk_usage(folder: Path) -> tuple[int, int]:
     """Return size and free bytes of the folder's file system, or of the closest existing folder above it.
 
     Both folders are created when they are needed.

@@ -82,39 +82,32 @@ def configure_logging(settings: LogSettings, stream: TextIO, *, instance: str = 
             event["instance"] = instance
         return event
 
-    shared: list[Any] = [
-        _threshold,
-        structlog.contextvars.merge_contextvars,
-        add_instance,
-        structlog.processors.add_log_level,
+    rendering: list[Any] = [
+        structlog.processors.TimeStamper(fmt="%H:%M:%S.%f", utc=False),
+        structlog.dev.ConsoleRenderer(
+            colors=stream.isatty(),
+            # The other formatters print local variables, which can contain passwords.
+            exception_formatter=structlog.dev.plain_traceback,
+        ),
     ]
     if as_json:
-        structlog.configure(
-            processors=[
-                *shared,
-                structlog.processors.TimeStamper(fmt="iso", utc=True),
-                structlog.processors.format_exc_info,
-                structlog.processors.JSONRenderer(serializer=_to_json),
-            ],
-            wrapper_class=structlog.make_filtering_bound_logger(logging.DEBUG),
-            logger_factory=structlog.BytesLoggerFactory(stream.buffer),
-            cache_logger_on_first_use=True,
-        )
-    else:
-        structlog.configure(
-            processors=[
-                *shared,
-                structlog.processors.TimeStamper(fmt="%H:%M:%S.%f", utc=False),
-                structlog.dev.ConsoleRenderer(
-                    colors=stream.isatty(),
-                    # The other formatters print local variables, which can contain passwords.
-                    exception_formatter=structlog.dev.plain_traceback,
-                ),
-            ],
-            wrapper_class=structlog.make_filtering_bound_logger(logging.DEBUG),
-            logger_factory=structlog.PrintLoggerFactory(stream),
-            cache_logger_on_first_use=True,
-        )
+        rendering = [
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            structlog.processors.JSONRenderer(serializer=_to_json),
+        ]
+    structlog.configure(
+        processors=[
+            _threshold,
+            structlog.contextvars.merge_contextvars,
+            add_instance,
+            structlog.processors.add_log_level,
+            *rendering,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.DEBUG),
+        logger_factory=structlog.BytesLoggerFactory(stream.buffer) if as_json else structlog.PrintLoggerFactory(stream),
+        cache_logger_on_first_use=True,
+    )
     change_level(settings.level)
 
 
