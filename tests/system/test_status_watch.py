@@ -24,8 +24,8 @@ async def test_a_new_subscription_appears_and_ctrl_c_ends_the_command(node: Node
     try:
         assert watching.stdout is not None
         assert json.loads(await watching.stdout.readline())["cluster"]
-        await node.commands.succeed("topic", "create", "watched")
-        await node.commands.succeed("subscription", "create", "watched", "clock-face", "--type", "queue")
+        await node.commands.succeed("topic", "create", "clocks")
+        await node.commands.succeed("subscription", "create", "clocks", "clock-face", "--type", "queue")
         async with asyncio.timeout(60):
             while b"clock-face" not in await watching.stdout.readline():
                 pass
