@@ -10,7 +10,6 @@ from drain.backlog.merge import Backlog, StateRow
 from drain.external.backlog import (
     RemainingEntries,
     backlog_from_ledger,
-    backlog_response,
     checkpoint_keys,
     offset_backlog,
     opaque_backlog,
