@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable
 from headgate.client.connection import Client
 from headgate.protocol import messages as m
 from tests.simulation.broken_promise import InvariantViolationError
+from tests.simulation.rare_clients import headers_of
 from tests.support.fakes.device_broker import FakeDeviceBroker
 
 DEVICES = 3
@@ -94,7 +95,9 @@ class DeviceClients:
                 key = KEY_PREFIX + b"%d" % self._rng.randrange(DEVICES)
                 counters = self.published[key]
                 retain = self.retain > 0 and self._rng.random() < self.retain
-                if self.broker.publish(self._topic_prefix + key.decode(), b"%d" % len(counters), retain=retain):
+                headers = headers_of(key, len(counters))
+                path, value = self._topic_prefix + key.decode(), b"%d" % len(counters)
+                if self.broker.publish(path, value, retain=retain, headers=headers):
                     counters.append(len(counters))
                     self._subscribed_publications += self.on
                 elif self._subscribed_publications >= 2:

@@ -17,6 +17,7 @@ from headgate.ledger import chunk
 from headgate.model import entries as e
 from headgate.model.bucket_ranges import BucketRange, overlaps, slice_of
 from headgate.model.hashing import KEY_BUCKETS, key_bucket
+from headgate.model.headers import Headers
 from shard.state.shard_state import ShardState
 from tests.simulation.backlog_checker import BacklogChecker
 from tests.simulation.broken_promise import InvariantViolationError
@@ -24,6 +25,7 @@ from tests.simulation.clients import KEY_PREFIX
 from tests.simulation.import_program import IMPORT_KEY
 from tests.simulation.leadership_checker import LeadershipChecker
 from tests.simulation.ledger_rules import LedgerRules
+from tests.simulation.rare_clients import headers_of
 from tests.simulation.simulated_daemon import now_ms
 from tests.simulation.story import Story
 from tests.support.samples.record_rows import record_rows
@@ -56,7 +58,7 @@ class InvariantChecker:
     """A second fold, up to the newest snapshot of each shard."""
     counters: dict[tuple[str, bytes], int] = field(default_factory=dict)
     """(topic, key) → the highest counter stored."""
-    records_by_offset: dict[tuple[str, int, int], tuple[bytes, bytes]] = field(default_factory=dict)
+    records_by_offset: dict[tuple[str, int, int], tuple[bytes, bytes, Headers]] = field(default_factory=dict)
     first_delivered: dict[tuple[str, str, bytes], int] = field(default_factory=dict)
     """(topic, subscription, key) → the highest counter delivered since the last seek that moved the key."""
     delivered: dict[tuple[str, str], set[tuple[int, int]]] = field(default_factory=lambda: defaultdict(set))
@@ -230,6 +232,7 @@ class InvariantChecker:
             next_offsets[tail_key] = expected + 1
             counter = int(row["value"])
             highest = self.counters.get((topic.name, row["key"]), -1)
+            self._check_headers(row["key"], counter, row["headers"])
             if row["key"] == IMPORT_KEY and counter != highest + 1:
                 raise InvariantViolationError(f"the import stored #{counter} after #{highest}")
             if row["key"].startswith(KEY_PREFIX):
@@ -243,7 +246,17 @@ class InvariantChecker:
             self.counters[topic.name, row["key"]] = max(counter, highest)
             self.backlogs.record_stored(state.shard, row)
             self.stored[topic.name].append(Stored(row["segment"], row["offset"], row["key"], row["value"]))
-            self.records_by_offset[topic.name, row["segment"], row["offset"]] = (row["key"], row["value"])
+            self.records_by_offset[topic.name, row["segment"], row["offset"]] = (
+                row["key"],
+                row["value"],
+                row["headers"],
+            )
+
+    def _check_headers(self, key: bytes, counter: int, headers: Headers) -> None:
+        """Check that a record has the headers of its producer; a broker without MQTT 5 drops those of a device."""
+        expected = headers_of(key, counter) if b"/" in key else ()
+        if headers != expected and (headers or not key.startswith(KEY_PREFIX)):
+            raise InvariantViolationError(f"{key!r} #{counter} is stored with headers {headers}, and had {expected}")
 
     def chunk(self, shard: int) -> int:
         """Return the newest chunk of a shard; 0: it has none."""
@@ -428,6 +441,7 @@ class InvariantChecker:
         offset: int,
         key: bytes,
         value: bytes,
+        headers: Headers = (),
         *,
         generation: int,
         program: str,
@@ -442,7 +456,7 @@ class InvariantChecker:
         self.delivered_generations[bucket] = generation
         self.rules.holdings.check_delivery(program, segment, generation, offset)
         self.ever_delivered[topic, subscription].add((segment, offset))
-        if self.records_by_offset.get((topic, segment, offset)) != (key, value):
+        if self.records_by_offset.get((topic, segment, offset)) != (key, value, headers):
             raise InvariantViolationError(
                 f"{subscription}: {key!r} {value!r} was delivered from {segment}:{offset}, which holds another record"
             )

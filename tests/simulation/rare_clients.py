@@ -15,6 +15,7 @@ import msgspec
 
 from headgate.client.connection import Client, MakeRequest
 from headgate.model.bucket_ranges import segment_of
+from headgate.model.headers import Headers
 from headgate.protocol import messages as m
 from tests.simulation.assignment_checker import uneven
 from tests.simulation.cluster_plan import MAIN_TOPIC
@@ -58,6 +59,11 @@ def client_kind(plan: Plan, consumer: str) -> type[Client]:
 def value_of(plan: Plan, counter: int) -> bytes:
     """Return the value of a record: its counter, in some worlds behind many spaces."""
     return (b"%d" % counter).rjust(LARGE_BYTES if "large_records" in plan.programs else 0)
+
+
+def headers_of(key: bytes, counter: int) -> Headers:
+    """Return the headers of a record: every third one has two of one name."""
+    return () if counter % 3 else (("of", key), ("of", b"%d" % counter))
 
 
 def balances_by_load(plan: Plan) -> bool:

@@ -13,11 +13,13 @@ from controller.chunk_writer.builder import ChunkBuilder
 from headgate.ledger import chunk
 from headgate.ledger.paths import chunk_path
 from headgate.model import entries as e
+from headgate.model.headers import Headers
 from shard.state.shard_state import ShardState
 from tests.simulation.broken_promise import InvariantViolationError
 from tests.simulation.import_program import IMPORT_KEY
 from tests.simulation.invariant_checker import InvariantChecker
 from tests.simulation.leadership_checker import WRITER
+from tests.simulation.rare_clients import headers_of
 from tests.support.samples.ledgers import WrittenLedger
 
 pytestmark = pytest.mark.looptime(start=1000)
@@ -72,13 +74,14 @@ class CheckedLedger(WrittenLedger):
             )
         )
 
-    def records(self, *counters: int, key: bytes = KEY, segment: int = 0, gap: int = 0) -> None:
+    def records(self, *counters: int, key: bytes = KEY, segment: int = 0, gap: int = 0, headers: Headers = ()) -> None:
         """Store records in a chunk of their own; ``gap``: offsets that are left out."""
         self.store(self.orders, segment, len(counters))
         rows = self._builder.records
         for index, counter in enumerate(counters, start=len(rows.key) - len(counters)):
             rows.key[index], rows.value[index] = key, b"%d" % counter
             rows.offset[index] += gap
+            rows.headers[index] = headers
         self.commit()
 
     def grant(self, segment: int, consumer: str, generation: int) -> None:
@@ -110,7 +113,7 @@ class CheckedLedger(WrittenLedger):
     def deliver(self, *offsets: int, segment: int = 0, generation: int = 1, program: str = "a-1") -> None:
         """Deliver records as they are stored."""
         for offset in offsets:
-            key, value = self.checker.records_by_offset[self.names[0], segment, offset]
+            key, value, _ = self.checker.records_by_offset[self.names[0], segment, offset]
             self.deliver_as(key, value, segment, offset, generation, program)
 
     def deliver_as(
@@ -250,6 +253,13 @@ async def test_a_repeated_delivery_is_no_violation(ledger: CheckedLedger) -> Non
     ledger.records(0, 1)
     ledger.deliver(0, 1)
     ledger.deliver(0, program="b-1")
+
+
+@pytest.mark.parametrize("headers", [(), headers_of(b"0/1", 6)], ids=["lost", "of another record"])
+async def test_headers_that_are_not_those_of_the_producer(headers: Headers, ledger: CheckedLedger) -> None:
+    ledger.records(0, key=b"0/1", headers=headers_of(b"0/1", 0))
+
+    refused("b'0/1' #3 is stored with headers", lambda: ledger.records(3, key=b"0/1", headers=headers))
 
 
 async def test_a_record_that_is_not_what_the_ledger_contains(ledger: CheckedLedger) -> None:

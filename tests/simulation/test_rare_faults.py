@@ -72,9 +72,9 @@ def damaged_in(checker: InvariantChecker) -> str:
 
 def test_a_damaged_chunk_stops_its_shard_until_it_is_repaired_and_nothing_else_does() -> None:
     """A daemon that has to read it names it. No manifest and no compacted object stops a leader."""
-    stories = {
-        damaged_in(story): story for story in (play(plan_of_one("damaged_object", seed)) for seed in range(1, 9))
-    }
+    played = [play(plan_of_one("damaged_object", seed)) for seed in range(1, 9)]
+    # A run may end before there is an object to damage.
+    stories = {damaged_in(story): story for story in played if rows(story, "is repaired")}
 
     stopped = {path for path, story in stories.items() if rows(story, "cannot be read")}
     assert stopped

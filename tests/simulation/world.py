@@ -54,7 +54,7 @@ from tests.simulation.ledger_rules import LedgerRules
 from tests.simulation.operators import Operators
 from tests.simulation.page_cache import objects_of
 from tests.simulation.plan import DISTURBING, Plan
-from tests.simulation.rare_clients import balances_by_load, client_kind, value_of
+from tests.simulation.rare_clients import balances_by_load, client_kind, headers_of, value_of
 from tests.simulation.simulated_daemon import CLUSTER, DELETE_SECONDS, HURRIED, UNHURRIED, SimulatedDaemon, now_ms
 from tests.simulation.user_rights import rules_of
 from tests.support.fakes.broker import FakeBroker
@@ -427,7 +427,9 @@ class ClusterSimulation:
                     counter = counters[topic, key]
                     counters[topic, key] += 1
                     began = asyncio.get_running_loop().time()
-                    delivery = await producer.send(topic, key, value_of(self.plan, counter))
+                    delivery = await producer.send(
+                        topic, key, value_of(self.plan, counter), headers=headers_of(key, counter)
+                    )
                     waiting.append((topic, key, counter, delivery))
                     if self.plan.calm:
                         self.spawn(self.operators.check_send(delivery, began))
@@ -464,6 +466,7 @@ class ClusterSimulation:
                             record.offset,
                             record.key,
                             record.value,
+                            record.headers,
                             generation=record.generation,
                             program=client.client_id,
                         )
