@@ -4,8 +4,6 @@ Replies carry the id of their request, and may arrive in any order. A new option
 new version if leaving it out keeps its earlier meaning. Imports no Spark.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from typing import Final, Literal
 

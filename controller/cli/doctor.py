@@ -4,8 +4,6 @@ They use what the daemon uses: its settings and files, its elections, its store,
 object in the store is written. headgate.cli.cluster.judgements decides what a measurement means.
 """
 
-from __future__ import annotations
-
 import asyncio
 import importlib.util
 import io

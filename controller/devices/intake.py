@@ -15,8 +15,6 @@ has no identifier for that.
    Messages that arrive while devices are being disabled are stored.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from functools import partial

@@ -3,8 +3,6 @@
 A file system that does not answer delays only these measurements: each runs in a thread.
 """
 
-from __future__ import annotations
-
 import asyncio
 import shutil
 from collections.abc import Mapping

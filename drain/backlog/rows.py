@@ -1,7 +1,5 @@
 """Backlogs as rows of the drain protocol. Pure: values in, values out."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 
 from drain.backlog.merge import Backlog

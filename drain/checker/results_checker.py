@@ -11,8 +11,6 @@ It polls for the results of a job that cron, Airflow or `spark-submit` runs (``h
    stopped. The state becomes ``degraded`` with the shard and its watermark. Gates stay closed.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections.abc import Callable, Iterable

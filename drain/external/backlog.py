@@ -9,8 +9,6 @@
    (`drain.external.topics.ExternalTopicCounter.needs_tables`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 

@@ -11,8 +11,6 @@ delay no other request.
 4. The counts of topics that are no longer in the ledger are dropped.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace

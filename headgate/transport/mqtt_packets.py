@@ -5,8 +5,6 @@ costs more than everything else that it does with a message. Here only a message
 1 KB takes 5 µs instead of 69 (18 with MQTT 3.1.1), on a busy machine.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final

@@ -15,8 +15,6 @@ acknowledged to the broker only when its consumer acknowledges it.
 6. Only what the connections of clients do not show is logged: sessions are many, and an outage ends all connections.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace

@@ -6,8 +6,6 @@ value. Unlike in the lines of `headgate read`, a value that is JSON is a string 
 written again may have other bytes.
 """
 
-from __future__ import annotations
-
 import base64
 import binascii
 from typing import Annotated, Final, Literal

@@ -4,8 +4,6 @@ headgate.cli.records.line_source reads, sends and resumes. The summary counts re
 (durable) and failed. Any failure sets exit code 1.
 """
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 
