@@ -54,8 +54,9 @@ def _formatter(part: str) -> Formatter:
 
 
 def _shown(headers: Headers) -> bytes:
-    """Return headers for people: bytes of a value that are no text are escaped."""
-    return ",".join(f"{name}={value.decode(errors='backslashreplace')}" for name, value in headers).encode()
+    """Return headers for people: bytes that are no text, and characters that a terminal does not show, are escaped."""
+    text = ",".join(f"{name}={value.decode(errors='backslashreplace')}" for name, value in headers)
+    return "".join(each if each.isprintable() else repr(each)[1:-1] for each in text).encode()
 
 
 def _iso_time(timestamp_ms: int) -> bytes:

@@ -42,7 +42,7 @@ def test_options_choose_the_records(options: tuple[str, ...], values: list[str],
     [
         (r"%k %o %v\n", b"alice 7 \xff\n"),
         (r"%s\t%t\t%T", b"3\t1769882400000\t2026-01-31T18:00:00.000Z"),
-        ("%h", b"a=1,a=\\xff,b="),
+        ("%h", b"a=1,a=\\xff\\x00\\n,b="),
         (r"100%%\\\0", b"100%\\\0"),
         ("", b""),
         ("ä", "ä".encode()),
@@ -50,7 +50,7 @@ def test_options_choose_the_records(options: tuple[str, ...], values: list[str],
 )
 def test_a_format_is_filled_in_byte_for_byte(text: str, printed: bytes):
     assert printed == record_formatter(text)(
-        LedgerRecord(3, 7, 1_769_882_400_000, b"alice", b"\xff", (("a", b"1"), ("a", b"\xff"), ("b", b"")))
+        LedgerRecord(3, 7, 1_769_882_400_000, b"alice", b"\xff", (("a", b"1"), ("a", b"\xff\x00\n"), ("b", b"")))
     )
 
 
