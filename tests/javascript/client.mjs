@@ -95,13 +95,14 @@ export class Producer {
     this.#watchTimer = setInterval(() => this.#watch(), 250);
   }
 
-  /** Queue one batch of [key, value] byte arrays; the promise resolves once it is durable. Waits for space first. */
+  /** Queue one batch of [key, value] byte arrays, each with an array of [name, bytes] as headers if it has any; the promise resolves once it is durable. Waits for space first. */
   async send(pairs) {
     while (!this.#failure && this.#pending.length >= 2 * this.#window) await this.#change();
     if (this.#failure) throw this.#failure;
     const records = pairs.map(([key, value]) => [key, value, BigInt(Date.now())]);
+    const headers = pairs.flatMap(([, , own = []], index) => own.map(([name, value]) => [index, name, value]));
     const stored = new Promise((resolve, reject) => {
-      this.#pending.push({ sequence: this.#nextSequence++, records, resolve, reject });
+      this.#pending.push({ sequence: this.#nextSequence++, records, headers, resolve, reject });
     });
     stored.catch(() => {}); // the caller sees the error if it awaits `stored`
     this.#pump();
@@ -240,8 +241,8 @@ export class Producer {
       const batch = this.#pending[this.#inFlight++];
       if (batch.sent) this.resent++;
       batch.sent = true;
-      const { sequence, records } = batch;
-      const id = this.#publish({ type: "produce", topic: this.#topic, records, ...this.#identity, sequence });
+      const { sequence, records, headers } = batch;
+      const id = this.#publish({ type: "produce", topic: this.#topic, records, headers, ...this.#identity, sequence });
       this.#requests.set(id, { batch, attempt: this.#attempt, epoch: this.#epoch });
       this.#sentAt = Date.now();
     }

@@ -1,4 +1,4 @@
-// Prints each record as "segment<TAB>offset<TAB>key<TAB>value", until SIGTERM. A printed record is acknowledged.
+// Prints each record as "segment<TAB>offset<TAB>key<TAB>value", and <TAB>name=value for each header, until SIGTERM. A printed record is acknowledged.
 //
 //   npm ci && node consume.mjs --cluster local --topic orders --subscription billing --ledger headgate-data/ledger
 import { parseArgs } from "node:util";
@@ -18,4 +18,6 @@ const { values } = parseArgs({
 const text = (bytes) => new TextDecoder().decode(bytes);
 const consumer = new Consumer({ ...values, port: Number(values.port) });
 process.once("SIGTERM", () => consumer.stop());
-await consumer.run(({ segment, offset, key, value }) => console.log([segment, offset, text(key), text(value)].join("\t")));
+const shown = (headers) => headers.map(({ name, value }) => `${name}=${text(value)}`);
+await consumer.run(({ segment, offset, key, value, headers }) =>
+  console.log([segment, offset, text(key), text(value), ...shown(headers)].join("\t")));

@@ -400,7 +400,7 @@ export class Consumer {
     else if (++held.misses > 10) throw new Error(`chunk ${number} is missing, and no manifest includes it`);
   }
 
-  async #deliver(held, { fact, offset, end_offset, timestamp_ms, key, value }, number, deliver) {
+  async #deliver(held, { fact, offset, end_offset, timestamp_ms, key, value, headers }, number, deliver) {
     if (fact === "sealed") held.end = end_offset;
     if (fact !== "record" || offset < held.next || !this.#isReadable(held)) return;
     if (offset > held.next) throw new Error(`segment ${held.segment}: offset ${offset} follows ${held.next - 1n} in chunk ${number}`);
@@ -408,7 +408,7 @@ export class Consumer {
     const bucket = (BigInt(murmur3(key) & 0xffff) * buckets) >> 16n;
     const start = starts.find(([first, end]) => first <= bucket && bucket < end)?.[2] ?? 0n;
     this.#delivering = held;
-    if (offset >= start) await deliver({ segment: held.segment, offset, timestampMs: timestamp_ms, key, value });
+    if (offset >= start) await deliver({ segment: held.segment, offset, timestampMs: timestamp_ms, key, value, headers: headers ?? [] });
     this.#delivering = null;
     held.next = offset + 1n;
     this.#notify();

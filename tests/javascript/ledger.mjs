@@ -8,7 +8,7 @@ import { decompress } from "fzstd";
 import { parquetMetadata, parquetReadObjects } from "hyparquet";
 
 const FORMAT = 5n;
-const ROW_COLUMNS = ["fact", "topic_id", "segment", "offset", "end_offset", "timestamp_ms", "key", "value"];
+const ROW_COLUMNS = ["fact", "topic_id", "segment", "offset", "end_offset", "timestamp_ms", "key", "value", "headers"];
 
 const parseJson = (text) => // JSON.parse alone would round 63-bit ids
   JSON.parse(text.replace(/([:[,]\s*)(\d+)(?=\s*[,\]}])/g, '$1"$2n"'), (_, value) =>
@@ -60,7 +60,7 @@ export class LedgerFolder {
       const object = await this.#read(item.path);
       if (object === null) return null; // a wider range has replaced it
       if (BigInt(crc32(object)) !== item.checksum) throw new Error(`${item.path} is damaged`);
-      const found = await parquetRows(object, ["offset", "timestamp_ms", "key", "value"]);
+      const found = await parquetRows(object, ["offset", "timestamp_ms", "key", "value", "headers"]);
       rows.push(...found.map((row) => ({ fact: "record", topic_id: topicId, segment, ...row })));
     }
     return { rows, last: range.last };
@@ -81,8 +81,12 @@ export class LedgerFolder {
 
 const digits = (number, count) => String(number).padStart(count, "0");
 const bufferOf = (data) => data.buffer.slice(data.byteOffset, data.byteOffset + data.length);
-const parquetRows = (data, columns) =>
-  parquetReadObjects({ file: bufferOf(data), columns, utf8: false, compressors: { ZSTD: (input) => decompress(input) } });
+/** Return the rows; a chunk without headers has no such column. */
+const parquetRows = (data, columns) => {
+  const [file, metadata] = [bufferOf(data), parquetMetadata(bufferOf(data))];
+  const present = columns.filter((name) => name !== "headers" || metadata.schema.some((column) => column.name === name));
+  return parquetReadObjects({ file, metadata, columns: present, utf8: false, compressors: { ZSTD: (input) => decompress(input) } });
+};
 
 function absent(error) {
   if (error.code !== "ENOENT") throw error;

@@ -53,13 +53,14 @@ async def running(program: Path, cluster: Cluster, out: Path) -> AsyncIterator[a
 def printed(out: Path) -> list[tuple[int, bytes, int]]:
     """Return (segment, key, value) of each record that the consumer has printed; fails if it printed anything else."""
     rows = [line.split("\t") for line in whole_lines(out)]
-    assert all(len(row) == 4 for row in rows), rows[-20:]
-    return [(int(segment), key.encode(), int(value)) for segment, _, key, value in rows]
+    assert all(row[4:] == ["kind=a", "kind="] for row in rows), rows[-20:]
+    return [(int(segment), key.encode(), int(value)) for segment, _, key, value, *_ in rows]
 
 
 async def produce(cluster: Cluster, values: range) -> None:
     lines = b"".join(b"key-%d\t%d\n" % (value % KEYS, value) for value in values)
-    await cluster.commands.succeed("produce", "orders", "--key-separator", "\t", stdin=lines)
+    options = "--key-separator", "\t", "--header", "kind=a", "--header", "kind="
+    await cluster.commands.succeed("produce", "orders", *options, stdin=lines)
 
 
 async def test_the_consumer_reads_each_record_once_and_in_the_order_of_its_key_across_a_split_and_a_change_of_leader(

@@ -15,6 +15,7 @@ pytestmark = [pytest.mark.security, pytest.mark.asyncio(loop_scope="session"), p
 
 DENIED = Metric("headgate_access_denied_total")
 FORGOTTEN = Metric("headgate_batches_judged_total", {"verdict": "forgotten"})
+INVALID = Metric("headgate_batches_judged_total", {"verdict": "invalid"})
 SENDER = Metric("headgate_messages_malformed_total", {"reason": "sender"})
 RECORDS = [m.Record(b"key", b"forged", 0)]
 TOKEN = "of-the-attacker"
@@ -56,6 +57,12 @@ def produces(_: Scene) -> m.ProduceBatch:
     return m.ProduceBatch(topic=TOPIC, records=RECORDS)
 
 
+def with_header(record: int = 0, name: str = "n", count: int = 1) -> Body:
+    """Return a batch that the user may send, but for its headers."""
+    headers = [m.RecordHeader(record, name, b"forged")] * count
+    return lambda _: m.ProduceBatch(topic="other", records=RECORDS, headers=headers)
+
+
 def on_topic(kind: Callable[..., m.AnyRequestBody], topic: str = TOPIC, **fields: object) -> Body:
     return lambda _: kind(topic=topic, token=TOKEN, **fields)
 
@@ -78,6 +85,9 @@ ATTACKS = [
     Attack("rival", "repeats a batch of another producer", asks(forges(0, 0)), "forgotten", FORGOTTEN),
     Attack("rival", "raises the epoch of another producer", asks(forges(7, 0)), "forgotten", FORGOTTEN),
     Attack("colleague", "forges a batch of another producer", asks(forges(0, 1)), "forgotten", FORGOTTEN),
+    Attack("rival", "forges a header of headgate's", asks(with_header(name="headgate-reason")), "invalid", INVALID),
+    Attack("rival", "sends too many headers", asks(with_header(count=65)), "invalid", INVALID),
+    Attack("rival", "sends a header of no record", asks(with_header(record=1)), "invalid", INVALID),
     forbidden(
         "rival",
         "fences another producer",
