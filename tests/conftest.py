@@ -4,7 +4,7 @@
 system tests use TLS, users and passwords: see tests/system/conftest.py.
 
 Hypothesis plays the same examples in each run, so that a result depends on the change only. `make
-unit` plays 40 per test and `make test` 100 (``--hypothesis-profile thorough``);
+unit` plays 25 per test and `make test` 60 (``--hypothesis-profile thorough``);
 ``--hypothesis-profile explore`` plays others. Hypothesis measures no time, because the duration of
 an example depends on other load. pytest's time-out ends a test that hangs.
 
@@ -40,8 +40,10 @@ FULL_COLLECTION = 100
 
 ENGINES = ("local", "standalone", "connect")
 
-settings.register_profile("thorough", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
-settings.register_profile("headgate", settings.get_profile("thorough"), max_examples=40)
+settings.register_profile(
+    "thorough", max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
+)
+settings.register_profile("headgate", settings.get_profile("thorough"), max_examples=25)
 settings.register_profile("explore", settings.get_profile("thorough"), derandomize=False)
 settings.load_profile("headgate")
 

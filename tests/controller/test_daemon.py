@@ -8,16 +8,12 @@ import socket
 import struct
 from pathlib import Path
 from typing import Any
-from unittest.mock import AsyncMock
 
 import pytest
 import structlog
 
-from controller.cluster.config import ClusterConfig
 from controller.daemon import Daemon
 from controller.leadership.election import Connected, ElectionClientError, Refused
-from controller.leadership.ledger_identity import LedgerIdentity
-from controller.leadership.session_secret import SessionSecret
 from controller.leadership.zookeeper.connection import DigestUser, ZooKeeperCredentials
 from controller.local.certificates import LocalCertificateAuthority
 from controller.process.collection_pace import MAX_PROMOTIONS
@@ -32,43 +28,16 @@ from controller.settings.load import (
     ZooKeeperSettings,
 )
 from headgate.errors import ConfigError, HeadgateError
-from headgate.ledger.ledger import Ledger
 from headgate.protocol import messages as m
-from headgate.storage.object_store import LocalStore
 from shard.access.quotas import Limits
 from shard.access.rules import AccessRules, Act, Action, Right, Role
-from shard.state.shard_state import ShardState
-from tests.support.fakes.object_store import FakeStore
 from tests.support.samples.secret_files import write_secret
 from tests.support.waiting import until
-
-NO_LEDGER = LedgerIdentity(
-    FakeStore(), url="memory:", node="/headgate/test/config", known=None, claim=AsyncMock(side_effect=AssertionError)
-)
-CONFIG = ClusterConfig(1, SessionSecret(SessionSecret.new_digits()), NO_LEDGER)
 
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
     return Settings(ledger=LedgerSettings(url=tmp_path.as_uri()))
-
-
-async def test_the_restored_state_is_frozen_before_the_leader_is_created(tmp_path: Path, settings: Settings) -> None:
-    """Otherwise the garbage collector traverses it repeatedly (0.3 s each time, measured)."""
-    freeze_counts: list[int] = []
-
-    def leader_type(*_: Any) -> Any:
-        freeze_counts.append(gc.get_freeze_count())
-
-    daemon: Any = Daemon(settings, leader_type)
-    controller: Any = daemon._controller(
-        Ledger(LocalStore(tmp_path), 0), CONFIG, object(), object(), object(), object()
-    )
-    before = gc.get_freeze_count()
-    controller._context.new_leader(ShardState(0), lambda: False)
-    (frozen,) = freeze_counts
-
-    assert frozen > before + 1000, "all live objects are frozen, the state included"
 
 
 async def test_a_daemon_decides_when_old_garbage_is_collected(settings: Settings) -> None:

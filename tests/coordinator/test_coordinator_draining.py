@@ -51,20 +51,6 @@ async def test_a_segment_that_was_skipped_by_a_seek_opens_its_children_without_a
     assert {1: "ada", 2: "ada"} == harness.holders()
 
 
-async def test_generations_of_empty_segments_unblock_without_a_pause(harness: CoordinatorHarness) -> None:
-    """Segments 1 and 3 were split before they received a record. Only segment 0 has records to acknowledge."""
-    harness.split(1)
-    harness.split(3)
-    harness.register("bob")
-    assert {0: "ada"} == harness.holders()
-    assert dict.fromkeys((2, 4, 5, 6), (0,)) == dict(harness.coordinator.blocked)
-    harness.acknowledge("ada", 0, 5)
-    await harness.run(0.2)
-
-    assert {2, 4, 5, 6} == set(harness.holders())
-    assert {} == dict(harness.coordinator.blocked)
-
-
 async def test_a_grandchild_goes_to_the_holder_of_its_nearest_ancestor(lead: Lead) -> None:
     """Segment 2 was never held. By name only, 4 would go to ada and 5 to bob."""
     harness = lead("bob", "ada", segments=2)
@@ -76,25 +62,6 @@ async def test_a_grandchild_goes_to_the_holder_of_its_nearest_ancestor(lead: Lea
     await harness.run(0.1)
 
     assert {1: "ada", 3: "bob", 4: "bob", 5: "ada"} == harness.holders()
-
-
-async def test_pruning_held_or_moving_segments_leaves_no_state_behind(lead: Lead) -> None:
-    """Retention may prune a sealed segment that a CHECKPOINT consumer still holds."""
-    harness = lead("ada", segments=2, type="CHECKPOINT")
-    harness.split(1)
-    for name in ("bob", "cyd", "dan"):
-        harness.register(name)
-    assert {0: "ada"} == harness.holders()
-    harness.prune(1)
-    assert [0] == [grant.segment for grant in harness.register("ada").grants]
-    harness.confirm("ada", 2)
-    harness.confirm("ada", 3)
-
-    assert harness.coordinator.handovers_complete
-    assert {0, 2, 3} == set(harness.holders())
-    harness.split(0)
-    harness.prune(0)
-    assert [4] == [grant.segment for grant in harness.register("ada").grants]
 
 
 async def test_a_checkpoint_subscription_is_never_polled(lead: Lead) -> None:
@@ -246,26 +213,6 @@ async def test_a_check_result_from_before_a_seek_is_ignored(harness: Coordinator
 
 
 # Types and order
-
-
-async def test_an_unknown_type_has_no_gate_and_no_drain_check_until_a_stream_registers(lead: Lead) -> None:
-    with capture_logs() as logs:
-        harness = lead(type=None, records=5)
-        harness.split(0)
-        await harness.run_with_heartbeats(100)
-    assert {} == dict(harness.coordinator.blocked)
-    assert [] == harness.checker.checks
-    assert "drain_checker.installed" not in {line["event"] for line in logs}
-
-    with capture_logs() as logs:
-        answer = harness.register("ada", type="STREAM")
-    assert "drain_checker.installed" in {line["event"] for line in logs}
-    assert [0] == [grant.segment for grant in answer.grants]
-    assert {1: (0,), 2: (0,)} == dict(harness.coordinator.blocked)
-    assert ("STREAM", "strict") == (harness.subscription.type, harness.subscription.order)
-    await harness.run(2.3)
-    assert 1 == len(harness.checker.checks)
-    assert "invalid" == harness.register("bob", type="CHECKPOINT").verdict
 
 
 async def test_order_can_be_relaxed_and_restored_while_consumers_run(harness: CoordinatorHarness) -> None:

@@ -75,17 +75,6 @@ async def test_one_heartbeat_repeats_a_limited_number_of_grants_and_the_next_one
     assert (2, 2) == (len(second.granted), len(second.revoked))
 
 
-async def test_a_heartbeat_without_holdings_triggers_pending_revocations_only(harness: CoordinatorHarness) -> None:
-    harness.register("ada")
-    harness.heartbeat("ada")
-    assert [] == harness.pushes
-    harness.register("bob")
-    harness.pushes.clear()
-    harness.heartbeat("ada")
-
-    assert [2, 3] == [revocation.segment for revocation in harness.take_pushes("ada")[0].revoked]
-
-
 async def test_many_moves_are_made_in_several_turns_of_the_loop(lead: Lead) -> None:
     """The loop must not wait for thousands of entries, nor a client for a message beyond the broker's limit."""
     harness = lead("ada", segments=MAX_MOVES_PER_TURN + 24, type="QUEUE")

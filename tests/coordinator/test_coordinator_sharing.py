@@ -6,7 +6,6 @@ from headgate.model.bucket_ranges import BucketRange
 from headgate.model.layout import Layout, Segment
 from headgate.protocol import messages as m
 from shard.balancing.affinity import preferred_owners_of
-from shard.steps import complete
 from tests.coordinator.conftest import Lead
 from tests.support.worlds.subscription_environment import CoordinatorHarness
 
@@ -29,12 +28,6 @@ async def harness(request: pytest.FixtureRequest, lead: Lead) -> CoordinatorHarn
 
 def idle(harness: CoordinatorHarness) -> dict[str, str]:
     return {c.consumer: c.idle for c in harness.coordinator.describe().consumers if c.idle}
-
-
-def explained_segments(harness: CoordinatorHarness) -> list[m.SegmentReasons]:
-    reply = complete(harness.coordinator.explain(m.ExplainSubscription(topic="orders", subscription="billing")))
-    assert isinstance(reply, m.ExplanationReply)
-    return reply.explanation.segments
 
 
 def grants(messages: list[m.Push]) -> list[tuple[int, int]]:
@@ -77,18 +70,6 @@ async def test_a_grant_of_a_joined_segment_names_the_start_of_each_bucket(harnes
     assert {} == harness.subscription.progress_by_bucket
 
 
-@pytest.mark.parametrize("harness", ["QUEUE"], indirect=True)
-async def test_queue_ranges_are_tracked_and_granted_by_bucket(harness: CoordinatorHarness) -> None:
-    harness.acknowledge("ada", LOW, 6, first_offset=2)
-    harness.acknowledge("bob", HIGH, 3, first_offset=0)
-    harness.leave("bob")
-    harness.confirm("ada", LOW)
-    (grant,) = harness.take_pushes("ada")[-1].granted
-
-    assert 0 == grant.start_offset
-    assert [m.BucketStart(0, 8, 0, [(2, 6)]), m.BucketStart(8, 16, 3)] == grant.starts
-
-
 async def test_a_shared_segment_is_drained_once_all_ranges_are_acknowledged(harness: CoordinatorHarness) -> None:
     harness.split(0)
     harness.acknowledge("ada", LOW, 10)
@@ -123,38 +104,6 @@ async def test_an_old_client_gets_whole_segments_only(lead: Lead) -> None:
 
 
 # Descriptions and idle reasons
-
-
-async def test_the_time_left_of_a_shared_ancestor_is_that_of_its_slowest_consumer(
-    harness: CoordinatorHarness,
-) -> None:
-    """Of the ten records, ada acknowledges five in eight seconds. Bob acknowledges nothing, then one."""
-    harness.split(0)
-    for end in (0, 4, 10):
-        harness.acknowledge("ada", LOW, end)
-        await harness.run(4)
-    ancestor, sentence = blocking_ancestor(harness)
-
-    assert (5, True) == (ancestor.backlog_records, ancestor.estimated)
-    assert ancestor.records_per_second == pytest.approx(5 / 8, rel=0.3)
-    assert ancestor.expected_seconds is None, "ada's rate says nothing about bob's records"
-    assert sentence.endswith("is read by ada and bob: time left unknown.")
-
-    harness.acknowledge("bob", HIGH, 2)
-    await harness.run(4)
-    ancestor, sentence = blocking_ancestor(harness)
-
-    assert ancestor.expected_seconds is not None
-    assert ancestor.expected_seconds > 4 * 4 / 1.3, "four records, of which one took four seconds or more"
-    assert sentence.endswith(" records/s of bob, the last to finish.")
-    assert harness.coordinator.drain_outlooks({})[0].expected_seconds == ancestor.expected_seconds
-
-
-def blocking_ancestor(harness: CoordinatorHarness) -> tuple[m.BlockingSegment, str]:
-    """Return what the first blocked segment waits for, and its sentence."""
-    child = next(each for each in explained_segments(harness) if each.status == "blocked")
-    (ancestor,) = child.blocked_by
-    return ancestor, child.sentences[1]
 
 
 async def test_the_idle_reason_of_a_seventeenth_consumer(lead: Lead) -> None:

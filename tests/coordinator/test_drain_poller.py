@@ -117,18 +117,6 @@ async def test_rule_2_continuous_progress_does_not_postpone_a_poll(harness: Poll
     assert [2, 4.5] == harness.checked_at
 
 
-async def test_rule_2_reset_during_a_check_shortens_the_next_pause(harness: PollerHarness) -> None:
-    harness.result = lambda segments: asyncio.sleep(5, NOTHING)
-    harness.poller.reset()
-    await asyncio.sleep(30)  # checks at 2, 11, 24: pauses of 2, 4, 8 s, and 5 s per check
-    assert [2, 11, 24] == harness.checked_at
-    await asyncio.sleep(16)  # 29 + 16 = 45: the fourth check is running
-    harness.poller.reset()
-    await asyncio.sleep(20)
-
-    assert [45, 52, 61] == harness.checked_at[3:]
-
-
 async def test_rule_3_poll_now_wakes_the_poller_and_restarts_at_the_shortest_pause(harness: PollerHarness) -> None:
     harness.poller.reset()
     await asyncio.sleep(40)
@@ -223,14 +211,6 @@ async def test_rule_4_a_check_that_ignores_its_cancellation_prevents_the_next(
     assert ["timed_out", "stuck", "waiting"] == harness.outcomes
 
 
-async def test_rule_4_segments_that_were_not_checked_are_ignored(harness: PollerHarness) -> None:
-    harness.result = lambda segments: asyncio.sleep(0, frozenset({2, 3}))
-    harness.poller.poll_now()
-    await asyncio.sleep(1)
-
-    assert [{2}] == harness.drained
-
-
 async def test_rule_5_the_poller_stops_without_pending_segments_and_reset_starts_it(harness: PollerHarness) -> None:
     harness.result = lambda segments: asyncio.sleep(0, segments)
     harness.poller.reset()
@@ -297,27 +277,6 @@ async def test_rule_6_close_cancels_a_running_check_and_waits_for_it(harness: Po
     assert [3.5] == ended_at
     assert [] == harness.drained
     assert [] == harness.outcomes
-
-
-async def test_rule_6_a_result_after_close_is_ignored(harness: PollerHarness) -> None:
-    """A check may return a result although it is cancelled."""
-
-    async def result(segments: frozenset[int]) -> frozenset[int]:
-        try:
-            await asyncio.sleep(5)
-        except asyncio.CancelledError:
-            return segments
-        return NOTHING
-
-    harness.result = result
-    harness.poller.reset()
-    await asyncio.sleep(3)
-    await harness.poller.close()
-    await asyncio.sleep(100)
-
-    assert [] == harness.drained
-    assert [] == harness.outcomes
-    assert [2] == harness.checked_at
 
 
 async def test_rule_6_close_abandons_a_check_that_does_not_end(harness: PollerHarness, uncancellable, looptime) -> None:

@@ -139,21 +139,3 @@ def test_the_daemon_has_the_commands_and_options_that_its_unit_uses():
     for line in lines:
         command = line.split()[1]
         assert "--config" in help_of(("-m", "headgate"), (command,))
-
-
-@pytest.mark.skipif(
-    shutil.which("systemd-sysusers") is None,
-    reason="systemd-sysusers is missing; it comes with Debian's package systemd, and CI installs it",
-)
-def test_sysusers_creates_the_user_of_the_units(tmp_path):
-    result = subprocess.run(
-        ["systemd-sysusers", "--dry-run", f"--root={tmp_path}", "-"],
-        input=(DEPLOY / "sysusers.conf").read_text(),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-    assert result.returncode == 0, result.stderr
-    assert "user 'headgate'" in result.stdout + result.stderr
-    assert {user for unit in UNITS for user in directives(unit)["User"]} == {"headgate"}

@@ -113,20 +113,6 @@ def test_a_chunk_updates_counters_and_histograms(registry, instruments):
     assert registry.get_sample_value("headgate_chunk_commit_seconds_bucket", {"le": "0.0025"}) == 0
 
 
-def test_held_values_are_read_from_the_status(registry, instruments):
-    instruments.observe(events.StatusCollected(shards=leading(2), now_seconds=10.0))
-
-    assert registry.get_sample_value("headgate_shard_is_leader", {"shard": "2"}) == 1
-    assert registry.get_sample_value("headgate_ledger_head_chunk", {"shard": "2"}) == 90
-    assert registry.get_sample_value("headgate_producers", {"shard": "2"}) == 3
-    assert registry.get_sample_value("headgate_batches_in_flight", {"shard": "2"}) == 2
-    assert registry.get_sample_value("headgate_ingest_queue_bytes", {"shard": "2"}) == 640
-    assert registry.get_sample_value("headgate_consumers", {"shard": "2", "state": "connected"}) == 7
-    assert registry.get_sample_value("headgate_consumers", {"shard": "2", "state": "in_grace"}) == 8
-    assert registry.get_sample_value("headgate_segments", {"shard": "2", "state": "active"}) == 5
-    assert registry.get_sample_value("headgate_segments", {"shard": "2", "state": "sealed"}) == 6
-
-
 def test_the_age_of_contact_counts_from_the_last_connected_status(registry, instruments):
     age = "headgate_zookeeper_contact_age_seconds"
     expected = [("connecting", 0, 0), ("connecting", 5, 5), ("connected", 10, 0), ("connected", 15, 0)]

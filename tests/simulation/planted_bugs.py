@@ -22,7 +22,6 @@ from controller.leadership.policy.transitions import TRANSITIONS, Action, Event,
 from headgate.errors import ObjectExistsError
 from headgate.model.entries import SubscriptionSeek
 from headgate.model.layout import Layout, SegmentState
-from shard.balancing.weights import weight_of
 from shard.requests.verdicts import Accept, Duplicate
 from shard.subscriptions.gate import undrained_sealed
 from shard.subscriptions.refusal import Refusal
@@ -262,8 +261,6 @@ BUGS = (
     Bug("A confirmation releases nothing.", HANDOVER, lambda right, state: right(replace(state, confirmed=frozenset()))),
     Bug("A holder that is not the target's owner is not revoked.", HANDOVER, lambda right, state: replace(right(state), revocations=())),
     Bug("A revocation never times out.", "shard.balancing.handover:timed_out", always(frozenset())),
-    # Balance
-    Bug("A weight follows every change of load.", "shard.balancing.weights:leaves_band", lambda _, load, weight: weight_of(load) != weight),
     # Consumers
     Bug("A returning consumer replaces itself.", f"{SESSIONS}:judge_claim", partial(_claiming, Claim.CURRENT)),
     Bug("An older incarnation takes a name back.", f"{SESSIONS}:judge_claim", partial(_claiming, Claim.OUTDATED)),

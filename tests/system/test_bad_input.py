@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import shutil
 import socket
@@ -58,20 +57,6 @@ async def test_unknown_subscriptions_sealed_segments_and_existing_topics_are_nam
     assert "0" in (await node.commands.finish("topic", "split", "taken", "0")).error_message()
     assert "7" in (await node.commands.finish("topic", "split", "taken", "7")).error_message()
     assert "taken" in (await node.commands.finish("topic", "create", "taken")).error_message()
-
-
-async def test_a_missing_or_invalid_client_configuration_is_named(tmp_path: Path):
-    wrong = tmp_path / "client.toml"
-    wrong.write_text('cluster = "c"\nbroker_host = "127.0.0.1"\nbroker_port = "many"\nledger_url = "file:///x"\n')
-
-    missing, broken = await asyncio.gather(
-        finish("topic", "list", cwd=tmp_path, env={"HEADGATE_CONFIG": ""}),
-        finish("--config", str(wrong), "topic", "list"),
-    )
-
-    assert "headgate-data/client.toml" in missing.error_message()
-    assert "broker_port" in broken.error_message()
-    assert str(wrong) in broken.error_message()
 
 
 @pytest.mark.parametrize("option", ["--mqtt-port", "--zookeeper-port", "--http-port"])

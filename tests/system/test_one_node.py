@@ -15,7 +15,6 @@ from tests.support.servers.node import Node
 from tests.support.servers.programs import (
     TEST_SECONDS,
     command_line,
-    finish,
     get,
     jsonl,
     metric,
@@ -48,17 +47,6 @@ async def test_up_prints_addresses_and_writes_files_for_clients_and_daemons(node
     assert (daemon["broker"]["port"], daemon["ledger"]["url"]) == (client["broker_port"], client["ledger_url"])
     assert (await get(node.http_address, "/livez"))[0] == 200
     assert (await get(node.http_address, "/"))[0] == 200
-
-
-async def test_the_configuration_is_found_by_option_by_environment_and_in_the_default_folder(node: Node):
-    await node.commands.succeed("topic", "create", "found")
-
-    by_option = await finish("topic", "list", "--config", str(node.config), "--json")
-    by_environment = await finish("topic", "list", "--json", env={"HEADGATE_CONFIG": str(node.config)})
-    by_default = await finish("topic", "list", "--json", cwd=node.folder)
-
-    for found in (by_option, by_environment, by_default):
-        assert "found" in [topic["topic"] for topic in found.document()]
 
 
 async def test_a_topic_is_created_listed_described_split_merged_and_deleted(node: Node):
@@ -110,28 +98,6 @@ async def test_records_from_a_file_and_from_standard_input_reach_every_type_of_s
         assert {"key", "value", "segment", "offset", "timestamp"} == set(records[0])
         by_key = {key: [r["value"]["n"] for r in records if r["key"] == key] for key in ("a", "b", "c")}
         assert by_key == {key: list(range(20)) for key in ("a", "b", "c")}
-
-
-async def test_printed_records_are_acknowledged_except_by_a_checkpoint(node: Node):
-    await node.commands.succeed("topic", "create", "acked")
-    await node.commands.succeed("produce", "acked", "--key-field", "id", stdin=jsonl(EVENTS))
-    for kind in ("stream", "queue", "checkpoint"):
-        assert SENT == values(await node.consume("acked", kind, kind))
-
-    again = {kind: len(await node.consume("acked", kind, kind)) for kind in ("stream", "queue", "checkpoint")}
-
-    assert again == {"stream": 0, "queue": 0, "checkpoint": len(EVENTS)}
-
-
-async def test_max_stops_after_n_records_and_the_next_consumer_continues_there(node: Node):
-    await node.commands.succeed("topic", "create", "some")
-    await node.commands.succeed("produce", "some", "--key-field", "id", stdin=jsonl(EVENTS))
-
-    first = await node.commands.succeed("consume", "some", "billing", "--from", "earliest", "--max", "7")
-    rest = await node.consume("some", "billing")
-
-    assert len(first.records()) == 7
-    assert SENT == values(first.records() + rest)
 
 
 async def test_a_subscription_is_listed_described_and_deleted(node: Node):

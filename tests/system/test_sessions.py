@@ -17,14 +17,11 @@ import pytest_asyncio
 
 from bench.harness.tcp_proxy import Proxy
 from controller.settings.load import SubscriptionSettings
-from headgate import Consumer
 from headgate.client.admin import Admin
 from headgate.errors import FencedError, RequestRejectedError
 from headgate.model import entries as e
 from headgate.model.hashing import shard_of
 from headgate.protocol import messages as m
-from headgate.storage.object_store import open_store
-from tests.support.fakes.fault_injecting_transport import FaultInjectingTransport
 from tests.support.servers.cluster import SHARDS
 from tests.support.servers.programs import TEST_SECONDS, TIMEOUT_FACTOR, wait_until
 from tests.support.servers.raw_clients import raw_client
@@ -206,44 +203,3 @@ async def test_a_leader_change_moves_nothing_and_does_not_restart_the_grace_peri
         with pytest.raises(RequestRejectedError, match="register first"):
             await bob.ask(m.Heartbeat)
         await bob.register()
-
-
-async def test_old_and_duplicate_assignments_change_nothing(
-    ingest: IngestCluster,
-) -> None:
-    """A real consumer receives every push three times, the last copy after newer pushes."""
-    topic = await ingest.topic(segments=4)
-    await ingest.start_daemon("three")
-    async with ingest.client() as client:
-        transport = client.transport
-        assert isinstance(transport, FaultInjectingTransport)
-        transport.on_reply = lambda reply: (
-            [(0.0, reply), (0.4, reply), (1.5, reply)] if isinstance(reply, m.AssignmentChanged) else [(0.0, reply)]
-        )
-        client._store = open_store(ingest.ledger_url)
-        async with Consumer(client, topic=topic, subscription="s", name="ada", start="earliest") as ada:
-
-            async def settled(segments: int) -> bool:
-                found = await described(ingest, topic)
-                held = [(s.segment, s.generation) for s in found.segments if s.consumer == "ada"]
-                return len(held) == segments and held == ada._feed.generations()
-
-            await wait_until(lambda: settled(4), "it reads everything")
-            for _ in range(2):
-                async with Program(ingest, topic, "bob") as bob:
-                    bob.incarnation = client.now_ms()
-                    await bob.register()
-                    await wait_until(lambda: settled(2), "half of the segments are revoked")
-                    await bob.ask(m.LeaveConsumer)
-                await wait_until(lambda: settled(4), "and granted again")
-            before = ada._feed.generations()
-            await ingest.kill(await ingest.leader())
-            await ingest.leader()
-            await wait_until(lambda: settled(4), "the next leader has the same assignment")
-            assert before == ada._feed.generations()
-            pushes = [reply for reply in transport.replies if isinstance(reply, m.AssignmentChanged)]
-            assert len(pushes) >= 4
-            # Copies of the last push are still in flight; they change nothing either.
-            await wait_until(lambda: not transport.pending, "every copy has arrived")
-            assert await settled(4)
-            assert ada.rejected == 0

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import random
 import re
-import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -139,28 +137,6 @@ async def test_a_leader_that_resumes_after_its_session_expired_does_no_harm(
     await leader.until_leading()
     await cluster.commands.succeed("produce", "orders", "--key", "x", stdin=b"{}\n")
     assert len(await cluster.stored()) == loader.lines + 1
-
-
-async def test_a_killed_named_producer_continues_after_its_last_stored_line(
-    cluster: Cluster, pair: tuple[Daemon, Daemon]
-):
-    loader, rng = Loader(cluster), random.Random(20_261)
-    kills = 0
-    for _ in range(ATTEMPTS):
-        producer = await loader.started(rng.randrange(1, LINES // 12))
-        await producer.kill()
-        if producer.returncode == -signal.SIGKILL:
-            kills += 1
-        else:
-            loader.grow()  # The producer finished before the kill.
-        if kills == 4:
-            break
-    loader.grow()  # The last run must have lines left to send.
-    last = await loader.started(LINES)
-
-    assert kills == 4, f"no producer was killed under load in {ATTEMPTS} attempts"
-    await loader.assert_all_stored_by(last)
-    assert "lines are already stored; continuing after them" in last.errors()
 
 
 async def test_a_daemon_with_another_ledger_ends_with_one_line(cluster: Cluster):

@@ -10,7 +10,6 @@ import pytest
 from controller.backlog.merge import OUTDATED
 from controller.backlog.service import (
     MAX_RESPONSE_AGE_SECONDS,
-    REFRESH_TIMEOUT_SECONDS,
     BacklogService,
 )
 from controller.leader.step_driver import StepDriver
@@ -121,16 +120,6 @@ async def test_without_spark_the_leader_counts(harness):
     assert (found.oldest_ms, found.stored_per_second, found.as_of_ms) == (None, None, 1000)
 
 
-async def test_a_hung_spark_process_does_not_delay_a_reply_beyond_the_limit(harness):
-    harness.spark.takes_seconds = 3600
-    async with harness.open():
-        began = asyncio.get_running_loop().time()
-        (found,) = await harness.describe()
-
-        assert found.counted_by == "leader"
-        assert asyncio.get_running_loop().time() - began == pytest.approx(REFRESH_TIMEOUT_SECONDS)
-
-
 async def test_sparks_last_count_is_used_until_it_is_too_old(harness):
     async with harness.open():
         await harness.describe()
@@ -177,24 +166,6 @@ def reply_with(harness, *rows, **fields):
         return ExternalBacklogResponse(shard=query.shard, topic_id=query.topic_id, **{"rows": list(rows)} | fields)
 
     harness.spark.external_reply = external_reply
-
-
-async def test_counted_tables_are_reported_with_labels_and_the_time_of_the_count(harness):
-    topic_id, stream, _ = imported(harness)
-    rates = {"stored_per_second": 1.0, "acknowledged_per_second": 3.0}
-    rows = [row(topic_id, stream, at, records=at + 4, size_bytes=at, oldest_ms=at, **rates) for at in range(3)]
-    reply_with(harness, *rows, as_of_ms=400)
-    async with harness.open():
-        found, untracked = await harness.describe(topic="orders")
-
-    assert [(part.label, part.records, part.size_bytes) for part in found.segments] == [
-        ("a", 4, 0),
-        ("b", 5, 1),
-        ("c", 6, 2),
-    ]
-    assert (found.records, found.size_bytes, found.oldest_ms, found.drained_in_seconds) == (15, 3, 0, 2.5)
-    assert (found.external, found.counted_by, found.as_of_ms, found.unknown_reason) == (True, "spark", 400, "")
-    assert (untracked.outlook, untracked.unknown_reason) == ("not_tracked", "")
 
 
 async def test_an_error_is_reported_for_its_topic_with_the_values_known_without_its_tables(harness):

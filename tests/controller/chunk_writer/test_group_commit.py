@@ -1,7 +1,6 @@
 """Group commit: nothing is sent before it is durable, and an unclear outcome ends the term."""
 
 import asyncio
-import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
@@ -10,7 +9,6 @@ from unittest.mock import AsyncMock
 
 import pytest
 
-from controller.chunk_writer.builder import ChunkBuilder
 from controller.chunk_writer.group_commit import EMPTY_CHUNK_BURST as BURST
 from controller.chunk_writer.group_commit import EMPTY_CHUNK_INTERVAL_SECONDS as INTERVAL_SECONDS
 from controller.chunk_writer.group_commit import (
@@ -250,25 +248,3 @@ async def test_an_unreadable_store_does_not_end_an_idle_term() -> None:
     await shard.commit.check_for_successor()
 
     assert ["read"] == shard.observer.failed_operations
-
-
-async def test_the_loop_does_not_wait_while_a_large_chunk_is_encoded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A small one is encoded at once: a thread would delay the reply."""
-    threads: list[int] = []
-    encode = ChunkBuilder.encode
-
-    def recorded(builder: ChunkBuilder, **header: int) -> bytes:
-        threads.append(threading.get_ident())
-        return encode(builder, **header)
-
-    monkeypatch.setattr(ChunkBuilder, "encode", recorded)
-    shard = Shard()
-    async with running(shard):
-        shard.create("small")
-        await shard.commit.flush()
-        shard.commit.propose(
-            *(e.ProducerOpened(producer_id=n, producer_epoch=0, token="t" * 50) for n in range(2, 400))
-        )
-        await shard.commit.flush()
-
-    assert [True, False] == [thread == threading.get_ident() for thread in threads]

@@ -65,17 +65,6 @@ def test_published_results_replace_spark_for_every_daemon(invoke: Invoke, record
     assert [each.drain.results for each in (*recorder.settings, shared)] == ["s3://bucket/results"] * 2
 
 
-def test_tables_of_external_topics_are_configured_for_every_daemon(
-    invoke: Invoke, recorder: NodeRecorder, tmp_path: Path
-):
-    tables = tmp_path / "tables.toml"
-    tables.write_text("[external.orders]\n")
-    invoke("up", "--data", str(tmp_path / "data"), "--external", str(tables), *ANY_PORTS)
-
-    shared = load_settings(tmp_path / "data" / "headgate.toml", default_instance="other")
-    assert [each.drain.external for each in (*recorder.settings, shared)] == [str(tables)] * 2
-
-
 @pytest.mark.parametrize(
     ("text", "options", "message"),
     [

@@ -49,26 +49,6 @@ async def test_counts_cover_all_topics():
     )
 
 
-async def test_summaries_are_the_leaders_own_counts():
-    shard = OneShard()
-    async with shard.leader() as leader, shard.client() as client:
-        await prepare(leader, client)
-        topics, subscriptions = await summaries("one", [leader])
-        described = await client.call(m.DescribeTopic, topic="a")
-        backlog = await client.call(m.DescribeBacklog, topic="a", subscription="t")
-
-    stored = sum(each.next_offset for each in described.topic.segments)
-    a, b = topics
-    assert (a.topic, a.shard, a.daemon, a.external, a.subscriptions) == ("a", 0, "one", False, 1)
-    assert (a.active_segments, a.sealed_segments, a.records, a.blocked_segments) == (3, 1, stored, 2)
-    assert (b.records, b.size_bytes, b.connected_consumers) == (0, 0, 2)
-    queue, stream = sorted(subscriptions, key=lambda each: each.subscription)
-    assert stream.backlog_records == backlog.backlogs[0].records == a.backlog_records
-    assert (stream.blocked_segments, stream.draining_segments, stream.outlook) == (2, 1, "unknown")
-    assert (queue.backlog_records, queue.outlook, queue.draining_segments) == (0, "empty", 0)
-    assert (stream.stored_per_second, stream.oldest_ms) == (a.stored_per_second, None), "Spark has not counted"
-
-
 async def test_documents_are_what_describe_and_backlog_answer():
     shard = OneShard()
     async with shard.leader() as leader, shard.client() as client:

@@ -10,9 +10,9 @@ import pytest
 from headgate.errors import TransportError
 from headgate.model.headers import Headers
 from headgate.protocol import messages as m
-from tests.support.fakes.device_broker import FakeDeviceBroker, FakeDeviceSession
+from tests.support.fakes.device_broker import FakeDeviceSession
 from tests.support.waiting import until
-from tests.support.worlds.device_environment import ORDERS, SESSION, Devices, create_topic, devices_connected
+from tests.support.worlds.device_environment import SESSION, Devices, create_topic, devices_connected
 from tests.support.worlds.one_shard import CLUSTER
 
 pytestmark = pytest.mark.looptime
@@ -95,21 +95,6 @@ async def test_a_retained_message_is_stored_once_across_leaders(devices: Devices
         async with devices.shard.leader(instance) as leader:
             await devices_connected(leader)
             await devices.all_acknowledged()
-
-    assert [b"1"] == await devices.values()
-
-
-async def test_a_topic_is_subscribed_to_from_the_reply_to_its_creation_until_its_deletion() -> None:
-    # Subscribing takes far longer than a commit.
-    devices = Devices(FakeDeviceBroker(delay_seconds=1.0))
-    async with devices.running() as (_, client):
-        assert ORDERS == devices.broker.filters(SESSION)
-        devices.publish("orders/a", b"1")
-        devices.publish("external/a", b"unmatched")
-        await create_topic(client, "other")
-        await devices.all_acknowledged()
-        await client.call(m.DeleteTopic, topic="orders", token="d")
-        await until(lambda: {m.device_session_id(CLUSTER, 0, 2)} == devices.broker.sessions())
 
     assert [b"1"] == await devices.values()
 

@@ -88,26 +88,6 @@ async def test_a_term_that_starts_disabled_stores_the_messages_of_an_earlier_ter
     assert numbers(5) == await devices.values()
 
 
-@pytest.mark.parametrize("ingest", [OFF, IngestSettings()], ids=["disabled", "enabled"])
-async def test_a_term_removes_the_filter_of_a_topic_that_was_deleted_just_before_a_crash(
-    devices: Devices, ingest: IngestSettings
-) -> None:
-    """Otherwise the broker queues what devices publish to it, and no leader reads that."""
-    async with devices.running() as (_, client):
-        devices.broker.stop()
-        await client.call(m.DeleteTopic, topic="orders", token="d")
-    assert ORDERS == devices.broker.filters(SESSION)
-    devices.broker.start()
-    devices.shard.ingest = ingest
-
-    async with devices.shard.leader("b"), devices.shard.client("later") as client:
-        await until(lambda: not devices.broker.sessions())
-        assert not devices.publish("orders/a", b"lost")
-        await client.call(m.CreateTopic, topic="orders", token="c", segments=1, leader_epoch=2)
-        created = {m.device_session_id(CLUSTER, 0, 2)} if ingest.mqtt_devices else set()
-        await never(lambda: devices.broker.sessions() != created, 10)
-
-
 @pytest.mark.parametrize("disable", [True, False], ids=["disabled", "topic deleted"])
 async def test_a_deposed_leader_removes_no_filter_of_its_successor(devices: Devices, disable: bool) -> None:
     """It is disabled, or deletes a topic, before it notices, and takes the session back."""
@@ -184,3 +164,35 @@ async def test_a_forged_or_outdated_sentinel_is_ignored(devices: Devices, opened
         await never(lambda: not leader.devices.sessions._sessions, SENTINEL_INTERVAL_SECONDS / 2)
         assert devices.broker.waiting(SESSION) == 0, "it is not delivered again"
         await session_closed(devices, leader)
+
+
+@pytest.mark.parametrize("ingest", [OFF, IngestSettings()], ids=["disabled", "enabled"])
+async def test_a_term_removes_the_filter_of_a_topic_that_was_deleted_just_before_a_crash(
+    devices: Devices, ingest: IngestSettings
+) -> None:
+    """Otherwise the broker queues what devices publish to it, and no leader reads that."""
+    async with devices.running() as (_, client):
+        devices.broker.stop()
+        await client.call(m.DeleteTopic, topic="orders", token="d")
+    assert ORDERS == devices.broker.filters(SESSION)
+    devices.broker.start()
+    devices.shard.ingest = ingest
+
+    async with devices.shard.leader("b"), devices.shard.client("later") as client:
+        await until(lambda: not devices.broker.sessions())
+        assert not devices.publish("orders/a", b"lost")
+        await client.call(m.CreateTopic, topic="orders", token="c", segments=1, leader_epoch=2)
+        created = {m.device_session_id(CLUSTER, 0, 2)} if ingest.mqtt_devices else set()
+        await never(lambda: devices.broker.sessions() != created, 10)
+
+
+async def test_the_session_of_a_topic_deleted_during_an_outage_is_removed_after_it(devices: Devices) -> None:
+    async with devices.running() as (leader, client):
+        devices.broker.stop()
+        await client.call(m.DeleteTopic, topic="orders", token="d")
+        await asyncio.sleep(3600)
+        assert ORDERS == devices.broker.filters(SESSION)
+        assert leader.state.tombstones, "a next leader would remove the session"
+        devices.broker.start()
+        await until(lambda: not devices.broker.sessions())
+        await until(lambda: not leader.state.tombstones)

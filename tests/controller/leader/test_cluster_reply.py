@@ -5,11 +5,10 @@ from __future__ import annotations
 from controller.leader.cluster_reply import cluster_reply
 from headgate.protocol import messages as m
 from headgate.protocol.paging import PAGE_BYTES
-from headgate.views.cluster import ClusterInfo, ComponentInfo, ComponentState, DaemonInfo
+from headgate.views.cluster import ClusterInfo, DaemonInfo
 from tests.support.samples.status_documents import (
     NOW_MS,
     part,
-    shard_document,
     subscription_summary,
     topic_summary,
 )
@@ -55,15 +54,3 @@ def test_pages_have_every_subscription_once_and_the_overview_once():
     assert all(len(m.encode(page)) < PAGE_BYTES + 10_000 for page in pages)
     assert [name for page in pages for name in names(page)] == [(row.topic, row.subscription) for row in rows]
     assert [page.overview is not None for page in pages] == [True] + [False] * (len(pages) - 1)
-
-
-def test_daemons_and_reasons_have_a_limit_and_all_daemons_are_counted():
-    long = ComponentInfo(component="ledger", state=ComponentState.DEGRADED, reason="x" * 9000)
-    others = [part(f"d{number:03}", shards=(shard_document(role="following"),)) for number in range(150)]
-    found = overview(components=(long,), others=others)
-    reply = cluster_reply(m.DescribeCluster(), found)
-
-    assert reply.overview is not None
-    assert (len(reply.overview.daemons), reply.overview.totals.daemons) == (100, 151)
-    one = cluster_reply(m.DescribeCluster(), overview(components=(long,))).overview.daemons[0]
-    assert one.components[0].reason == "x" * 499 + "…"

@@ -10,7 +10,7 @@ from controller.chunk_writer.group_commit import TermEndedError
 from controller.leadership.policy.transitions import Event
 from controller.settings.load import IngestSettings
 from headgate.protocol import messages as m
-from tests.support.worlds.one_shard import CLUSTER, OneShard
+from tests.support.worlds.one_shard import OneShard
 from tests.support.worlds.producing_clients import RECORDS, batch, created, opened, producing, serving
 
 pytestmark = pytest.mark.looptime
@@ -27,21 +27,6 @@ async def test_a_batch_is_replied_to_only_once_it_is_durable() -> None:
         reply = await client.reply(request)
 
     assert [(0, 0, 1)] == [(p.segment, p.first_offset, p.count) for p in reply.placements]
-
-
-async def test_replies_are_sent_before_the_head_announcement() -> None:
-    """Producers that wait for a commit are served before consumers."""
-    shard = OneShard()
-    order: list[str] = []
-    async with shard.leader(), producing(shard) as (client, identity):
-        head, replies = m.head_topic(CLUSTER, 0), m.replies_topic(CLUSTER, "anonymous/client")
-        shard.broker.spies.append(
-            lambda message: order.append(message.topic) if message.topic in (head, replies) else None
-        )
-        await client.reply(client.send(m.ProduceBatch, **batch(identity, 0)))
-        await asyncio.sleep(1)
-
-    assert order == [replies, head]
 
 
 async def test_the_reply_to_a_duplicate_in_flight_waits_for_the_original() -> None:
@@ -257,25 +242,6 @@ async def test_a_refused_registration_creates_no_subscription() -> None:
 
     assert "invalid" == rejected.verdict
     assert "strict" in rejected.reason
-
-
-async def test_other_content_under_a_known_sequence_is_invalid_also_for_the_next_leader() -> None:
-    """As many records, for the same or another topic: only the digest of the ledger tells them apart."""
-    shard = OneShard()
-    async with shard.client() as client:
-        async with shard.leader("a"):
-            await created(client)
-            await client.call(m.CreateTopic, topic="payments", token="u")
-            identity = await opened(client)
-            original = await client.call(m.ProduceBatch, **batch(identity, 0))
-            here = await client.call(m.ProduceBatch, **batch(identity, 0, records=[m.Record(b"k", b"other", 0)]))
-        async with shard.leader("b") as leader:
-            there = await client.call(m.ProduceBatch, **batch(identity, 0, topic="payments", leader_epoch=2))
-            repeated = await client.call(m.ProduceBatch, **batch(identity, 0, leader_epoch=2))
-            assert 1 == leader.state.topics["orders"].tails[0].next_offset
-
-    assert [("invalid", True)] * 2 == [(each.verdict, "other content" in each.reason) for each in (here, there)]
-    assert (original.placements, original.topic_id) == (repeated.placements, repeated.topic_id)
 
 
 async def test_a_leader_checks_the_term_first_and_the_waiting_bytes_last() -> None:

@@ -86,24 +86,6 @@ async def test_maintenance_is_answered_once_it_is_stored() -> None:
 
 
 @pytest.mark.looptime
-@pytest.mark.parametrize("request_body", [MOVE, MAINTAIN], ids=["transfer", "maintenance"])
-async def test_a_repeated_token_gets_the_outcome_of_the_first_copy(request_body: m.RequestBody) -> None:
-    """Whether the copy arrives before the outcome or long after it; the daemon is asked once."""
-    daemon, replies = Daemon(), []
-    commands = OperatorCommands(3, "a", daemon, NoopObserver())
-    for _ in range(2):
-        respond(commands, request_body, replies)
-    daemon.outcome.set_result("the daemon is frozen")
-    await until(lambda: len(replies) == 2)
-    daemon.outcome = asyncio.get_running_loop().create_future()
-    respond(commands, request_body, replies)
-    await until(lambda: len(replies) == 3)
-
-    assert replies == [Refusal("invalid", "the daemon is frozen")] * 3
-    assert len(daemon.calls) == 1
-
-
-@pytest.mark.looptime
 async def test_a_leader_without_a_daemon_refuses_for_now() -> None:
     refused = respond(OperatorCommands(3, "a", None, NoopObserver()), MOVE, [])
 

@@ -25,18 +25,6 @@ from tests.support.worlds.one_shard import CLUSTER, BareClient
 pytestmark = pytest.mark.looptime
 
 
-async def test_one_of_two_leads_and_the_other_keeps_up() -> None:
-    cluster = Cluster()
-    async with Contender(cluster, "a").running() as a, Contender(cluster, "b").running() as b:
-        await until(lambda: a.leads or b.leads)
-        leader, follower = (a, b) if a.leads else (b, a)
-        leader.leader.commit.propose(e.TopicCreated(topic_id=1, topic="t", segments=1, token="x"))
-        await until(lambda: follower.controller.follower.end.chunk == 2)
-
-        assert not follower.leads
-    assert [(1, leader.name)] == await cluster.terms()
-
-
 async def test_a_stop_hands_over_at_once(looptime: Any) -> None:
     """Accepted requests are committed and the lock is released, without a session timeout."""
     cluster = Cluster()

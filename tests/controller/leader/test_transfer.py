@@ -69,44 +69,6 @@ async def test_a_leader_serves_until_its_successor_has_read_the_ledger() -> None
         await client.transport.__aexit__(None, None, None)
 
 
-async def test_a_successor_has_ten_seconds_and_the_outcome_is_logged() -> None:
-    with capture_logs() as logs:
-        async with three(Cluster()) as (a, b, c):
-            b.store.freeze()
-            began = asyncio.get_running_loop().time()
-            problem = await a.controller.start_transfer("b", "spread")
-            took = asyncio.get_running_loop().time() - began
-            b.store.thaw()
-            a.store.latency_seconds = (0.3, 0.4)
-            a.leader.commit.barrier()
-            assert await a.controller.start_transfer("c", "maintenance") is None
-            await until(lambda: c.leads)
-
-    assert 10 == pytest.approx(took, abs=0.1)
-    assert problem is not None
-    assert "within 10 s" in problem
-    abandoned, completed = (line for line in logs if line["event"].startswith("transfer."))
-    assert abandoned == {
-        "event": "transfer.abandoned",
-        "log_level": "warning",
-        "shard": 0,
-        "successor": "b",
-        "reason": "spread",
-        "problem": problem,
-    }
-    seconds = a.registry.get_sample_value("headgate_transfer_handover_seconds_sum")
-    assert seconds is not None
-    assert 0.1 < seconds < 2, "the reply to the barrier, and two reads that find the next term"
-    assert completed == {
-        "event": "transfer.completed",
-        "log_level": "info",
-        "shard": 0,
-        "successor": "c",
-        "reason": "maintenance",
-        "handover_seconds": round(seconds, 4),
-    }
-
-
 async def test_a_leader_continues_at_once_if_its_successor_leaves() -> None:
     cluster = Cluster()
     async with three(cluster) as (a, b, c):
@@ -183,19 +145,6 @@ async def test_a_transfer_has_failed_if_the_successor_begins_no_term_in_time() -
     assert 1 == a.registry.get_sample_value("headgate_shard_transfers_total", labels)
 
 
-async def test_the_next_in_the_queue_leads_if_the_successor_cannot_begin_its_term() -> None:
-    """The successor's store has failed after it confirmed."""
-    async with three(Cluster()) as (a, b, c):
-        writes(b, refused)
-        problem = await a.controller.start_transfer("b", "spread")
-        await until(lambda: c.leads)
-
-    assert problem is not None
-    assert problem.startswith(
-        "daemon 'b' was ready, got the lock of shard 0 and began no term: daemon 'c' has begun one"
-    )
-
-
 class Held:
     """Creations that wait until they are allowed."""
 
@@ -215,3 +164,54 @@ async def refused(path: str, data: bytes) -> None:
 def writes(daemon: Contender, create: Create) -> None:
     """Let a daemon write with ``create``."""
     daemon.store.create = create  # type: ignore[method-assign]
+
+
+async def test_a_successor_has_ten_seconds_and_the_outcome_is_logged() -> None:
+    with capture_logs() as logs:
+        async with three(Cluster()) as (a, b, c):
+            b.store.freeze()
+            began = asyncio.get_running_loop().time()
+            problem = await a.controller.start_transfer("b", "spread")
+            took = asyncio.get_running_loop().time() - began
+            b.store.thaw()
+            a.store.latency_seconds = (0.3, 0.4)
+            a.leader.commit.barrier()
+            assert await a.controller.start_transfer("c", "maintenance") is None
+            await until(lambda: c.leads)
+
+    assert 10 == pytest.approx(took, abs=0.1)
+    assert problem is not None
+    assert "within 10 s" in problem
+    abandoned, completed = (line for line in logs if line["event"].startswith("transfer."))
+    assert abandoned == {
+        "event": "transfer.abandoned",
+        "log_level": "warning",
+        "shard": 0,
+        "successor": "b",
+        "reason": "spread",
+        "problem": problem,
+    }
+    seconds = a.registry.get_sample_value("headgate_transfer_handover_seconds_sum")
+    assert seconds is not None
+    assert 0.1 < seconds < 2, "the reply to the barrier, and two reads that find the next term"
+    assert completed == {
+        "event": "transfer.completed",
+        "log_level": "info",
+        "shard": 0,
+        "successor": "c",
+        "reason": "maintenance",
+        "handover_seconds": round(seconds, 4),
+    }
+
+
+async def test_the_next_in_the_queue_leads_if_the_successor_cannot_begin_its_term() -> None:
+    """The successor's store has failed after it confirmed."""
+    async with three(Cluster()) as (a, b, c):
+        writes(b, refused)
+        problem = await a.controller.start_transfer("b", "spread")
+        await until(lambda: c.leads)
+
+    assert problem is not None
+    assert problem.startswith(
+        "daemon 'b' was ready, got the lock of shard 0 and began no term: daemon 'c' has begun one"
+    )

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import ssl
 from collections.abc import AsyncIterator
 from contextlib import suppress
-from pathlib import Path
 
 import aiomqtt  # noqa: TID251 - any client
 import pytest
@@ -128,38 +126,6 @@ async def test_the_last_message_of_a_client_needs_the_same_right(
         await press.publish("news/last", b"last", qos=1)
         async with asyncio.timeout(30):
             assert "news/last" == str((await anext(aiter(press.messages))).topic)
-
-
-async def test_changed_users_are_read_again(
-    broker: EmbeddedBroker, authority: LocalCertificateAuthority, access: BrokerAccess
-) -> None:
-    access.write({**PASSWORDS, "new": "secret of new"}, f"{ACL}user new\ntopic write new\n")
-    broker.reload()
-
-    async with asyncio.timeout(30):
-        while True:
-            try:
-                async with client(broker, authority, "new", password="secret of new"):
-                    return
-            except aiomqtt.MqttError:
-                await asyncio.sleep(0.05)
-
-
-@pytest.mark.parametrize("trust", ["another authority", "an old TLS"])
-async def test_a_client_that_cannot_verify_the_broker_does_not_connect(
-    broker: EmbeddedBroker, authority: LocalCertificateAuthority, tmp_path: Path, trust: str
-) -> None:
-    context = client_context(ca_file=authority.ca_file)
-    if trust == "another authority":
-        context = client_context(ca_file=LocalCertificateAuthority(tmp_path).ca_file)
-    else:
-        context.set_ciphers("ALL:@SECLEVEL=0")
-        with pytest.deprecated_call():
-            context.minimum_version = ssl.TLSVersion.TLSv1
-        with pytest.deprecated_call():
-            context.maximum_version = ssl.TLSVersion.TLSv1_1
-    with pytest.raises((ssl.SSLError, ConnectionResetError)):
-        await asyncio.open_connection(broker.host, broker.port, ssl=context)
 
 
 async def test_a_client_without_tls_gets_no_answer(broker: EmbeddedBroker) -> None:

@@ -36,7 +36,6 @@ def garbage(observed: RecordingObserver) -> Iterator[GarbageCollection]:
 def release() -> None:
     """Unfreeze what the test froze; what other tests have imported stays frozen, or each full collection looks at it."""
     gc.unfreeze()
-    gc.collect()
     gc.freeze()
 
 

@@ -1,6 +1,5 @@
 """Which segments are pruned, and why the others are retained."""
 
-import sys
 from typing import Any
 
 import pytest
@@ -234,27 +233,6 @@ def test_pruned_segments_are_drained_and_change_no_gate(situation: tuple[Layout,
         assert known.drained.issuperset(found.segments)
         before = compute_gate(layout, known.drained, known.type, known.order).grantable
         assert compute_gate(after, known.drained, known.type, known.order).grantable == before
-
-
-def test_the_positions_of_many_subscriptions_are_compared_without_a_call_for_each_segment() -> None:
-    """A prune of thousands of segments, read by dozens of subscriptions, must not stall the leader."""
-    layout, subscriptions = Layout.initial(100, 0), [subscription(name=str(n)) for n in range(40)]
-    for segment in range(100):
-        layout = layout.split(segment, 0, 0)
-    calls = 0
-
-    def count(_: object, event: str, __: object) -> None:
-        nonlocal calls
-        calls += event == "call"
-
-    sys.setprofile(count)
-    try:
-        decided = pruning(layout, *subscriptions)
-    finally:
-        sys.setprofile(None)
-
-    assert len(decided.segments) == 100
-    assert calls < 10 * (100 + 40)
 
 
 @pytest.mark.parametrize(("segments", "extra"), [(15, 1), (16, 2)])

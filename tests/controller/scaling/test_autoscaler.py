@@ -98,20 +98,6 @@ async def test_a_busy_segment_splits_and_quiet_segments_merge() -> None:
     assert sample("headgate_layout_changes_total", {"kind": "split", "reason": "command"}) == 0
 
 
-async def test_splits_and_merges_of_commands_are_counted_once_done() -> None:
-    """A refused one, and the repetition of one, are none."""
-    async with scaled(split=False, merge=False) as (shard, leader, client):
-        for token in ("split", "split"):
-            await client.call(m.SplitSegment, topic="orders", segment=0, token=token)
-        await client.call(m.MergeSegments, topic="orders", segments=[1, 2], token="merge")
-        await client.call(m.SplitSegment, topic="orders", segment=99, token="unknown")
-        assert active(leader) == 1
-
-    sample = shard.registry.get_sample_value
-    assert sample("headgate_layout_changes_total", {"kind": "split", "reason": "command"}) == 1
-    assert sample("headgate_layout_changes_total", {"kind": "merge", "reason": "command"}) == 1
-
-
 async def test_a_new_leader_restores_rates_and_cool_downs() -> None:
     """It decides after one window, from the rates in the ledger, and merges no segment that was busy before."""
     async with scaled() as (shard, leader, client):

@@ -169,14 +169,6 @@ def test_a_segment_splits_if_the_load_beside_its_hot_key_is_worth_it() -> None:
     assert change(TWO, load(2000, hottest_hash_fraction=0.75), HALF).segment == 0, "half of the threshold is enough"
 
 
-def test_each_suppressed_segment_is_reported_once() -> None:
-    """Both are above two thresholds."""
-    hot = load(5000, 500_000, hottest_hash_fraction=1.0)
-    plan = decide(topic(TWO, hot, hot), ON, LATER)
-
-    assert [suppressed.segment for suppressed in plan.suppressed] == [0, 1]
-
-
 def test_a_hot_key_prevents_a_split_for_consumers_but_not_by_size() -> None:
     """A split by size still makes a segment smaller."""
     hot = load(10, size_bytes=10, hottest_hash_fraction=1.0)
@@ -299,15 +291,6 @@ def test_a_merged_segment_waits_a_window_and_other_pairs_do_not() -> None:
     beside_busy = (IDLE, HALF, IDLE)
     assert change(merged, *beside_busy, now_ms=LATER + 309_999) is None
     assert change(merged, *beside_busy, now_ms=LATER + 310_000) == _quiet(4, 2)
-
-
-def test_neighbors_that_serve_consumers_merge_at_half_the_load() -> None:
-    """Split at a tenth, merged below a twentieth. Otherwise each merge would cause a split."""
-    loads = (load(30), load(30), HALF, HALF)
-
-    assert change(FOUR, *loads, consumers=3) == _quiet(0, 1, "6%")
-    assert change(FOUR, *loads, consumers=4) is None
-    assert change(FOUR, load(20), load(20), HALF, HALF, consumers=4) == _quiet(0, 1, "4%", "5%")
 
 
 # The whole policy

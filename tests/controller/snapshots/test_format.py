@@ -47,19 +47,6 @@ def test_a_snapshot_and_the_chunks_after_it_restore_the_state_of_the_whole_ledge
     assert everything(history.state) == everything(state)
 
 
-def test_all_indexes_of_a_topic_and_its_subscriptions_reference_one_object() -> None:
-    """With copies, a fold would change only one of them."""
-    state = random_history(3).state
-    restored = decode_snapshot(encode_snapshot(state, written_at_ms=0), shard=0, chunk=state.chunk)
-
-    assert restored.topics_by_id
-    assert restored.subscriptions
-    for topic in restored.topics.values():
-        assert restored.topics_by_id[topic.topic_id] is topic
-        for subscription in topic.subscriptions.values():
-            assert restored.subscriptions[subscription.subscription_id] is subscription
-
-
 def test_the_histories_include_every_entry_and_every_field() -> None:
     """Otherwise a snapshot could omit a field unnoticed. For a new field, extend tests/support/samples/histories.py."""
     kinds: set[type] = set()

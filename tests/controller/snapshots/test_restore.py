@@ -11,10 +11,10 @@ from controller.snapshots.job import RETAINED_SNAPSHOTS, take_snapshot
 from controller.snapshots.restore import catch_up, load_newest_snapshot
 from headgate.errors import LedgerError, LedgerFormatError, StoreUnavailableError
 from headgate.ledger.ledger import Ledger
-from headgate.ledger.paths import chunk_folder, chunk_name, snapshot_path
+from headgate.ledger.paths import chunk_folder, snapshot_path
 from headgate.model import entries as e
 from shard.state.shard_state import ShardState
-from shard.steps import ResultT, Steps, complete_now
+from shard.steps import complete_now
 from tests.support.fakes.memory_ledger import LedgerInMemory
 from tests.support.fakes.object_store import FakeStore
 from tests.support.whole_state import everything
@@ -30,25 +30,6 @@ async def test_a_restore_reads_the_newest_snapshot_and_the_chunks_after_it() -> 
     assert everything(ledger.state) == everything(state)
     assert 3 == read
     assert 0 == ledger.unusable
-
-
-async def test_a_snapshot_is_decoded_in_the_steps_of_the_caller() -> None:
-    ledger = LedgerInMemory(10)
-    await ledger.snapshot()
-    costs: list[int] = []
-
-    async def take_steps(steps: Steps[ResultT]) -> ResultT:
-        try:
-            while True:
-                costs.append(next(steps))
-        except StopIteration as stop:
-            result: ResultT = stop.value
-            return result
-
-    state, _ = await catch_up(ledger.ledger, ShardState(0), ledger.on_unusable, take_steps)
-
-    assert everything(ledger.state) == everything(state)
-    assert costs
 
 
 @pytest.mark.parametrize("broken", [b"", b"half", None], ids=["empty", "foreign", "truncated"])
@@ -180,29 +161,6 @@ async def test_the_end_of_a_ledger_is_read_and_listed_at_once_if_clients_wait() 
         began = loop.time()
         _, read = await catch_up(ledger.ledger, state, ledger.on_unusable, complete_now, urgent=True)
         assert (read, loop.time() - began) == (new_chunks, pytest.approx(new_chunks + 1))
-
-
-async def test_a_new_leader_lists_only_what_follows_its_state() -> None:
-    """Rule 4: hours of chunks are kept. A missing one among them is found by its trimmer."""
-    ledger = LedgerInMemory(9)
-    await ledger.snapshot()
-    followed, _ = await ledger.restored()
-    ledger.grow()
-    ledger.lose(8)
-    listed: list[str] = []
-
-    class Listed(FakeStore):
-        async def names(self, prefix: str, after: str = "") -> list[str]:
-            found = await super().names(prefix, after)
-            listed.extend(name for name in found if prefix == chunk_folder(0))
-            return found
-
-    kept = Ledger(Listed(objects=ledger.store.objects), 0)
-    for before in (ShardState(0), followed):
-        state, read = await catch_up(kept, before, ledger.on_unusable, complete_now, urgent=True)
-        assert (1, 10) == (read, state.chunk)
-
-    assert [chunk_name(10)] * 2 == listed
 
 
 @pytest.mark.parametrize("lost", [10, 11])

@@ -7,7 +7,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drain.backlog.timestamp_index import build_timestamp_index, index_slot, timestamp_at
+from drain.backlog.timestamp_index import build_timestamp_index, timestamp_at
 
 
 def index_of(records, ms=lambda offset: 10 * offset):
@@ -40,8 +40,3 @@ def test_timestamps_are_interpolated_between_entries_and_unknown_outside():
 
     assert [timestamp_at(index, offset) for offset in (3, 4, 5, 8, 9)] == [None, 100, 125, 200, None]
     assert timestamp_at((), 0) is None
-
-
-def test_the_last_record_of_a_slot_is_kept_even_with_an_older_timestamp():
-    assert build_timestamp_index([(9, 50), (1, 70), (5, 60)]) == ((9, 50),)
-    assert {index_slot(offset) for offset in (1, 5, 9)} == {1}

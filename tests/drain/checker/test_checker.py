@@ -59,24 +59,6 @@ async def test_the_drained_segments_among_those_in_the_query_are_returned(servic
         assert (await checker.drained(query(1, 2, 3))).drained == {1: 4, 3: 4}
 
 
-async def test_queries_do_not_wait_for_each_other_and_share_one_connection(service, tmp_path):
-    """Merging them into one run is the Spark process's task."""
-    service.drained = frozenset({1})
-    service.may_answer.clear()
-    async with checker_at(tmp_path) as checker, asyncio.TaskGroup() as tasks:
-        first = tasks.create_task(checker.drained(query(1)))
-        await service.arrived.wait()
-        later = [tasks.create_task(checker.drained(query(1, 2, shard=n))) for n in range(5)]
-        backlog = tasks.create_task(checker.backlog([0], 7))
-        await asyncio.sleep(0)
-        service.may_answer.set()
-
-    assert [{1: 4}] * 6 == [task.result().drained for task in (first, *later)]
-    assert backlog.result().failures == {3: "a reason"}
-    assert [1, 2, 3, 4, 5, 6, 7] == [request.id for request in service.requests]
-    assert service.connections == 1
-
-
 async def test_replies_may_arrive_in_another_order_and_after_their_requests_timed_out(tmp_path):
     """The server answers the second request first, and the first one only after it timed out."""
 

@@ -86,21 +86,6 @@ async def test_a_drained_segment_is_reported_however_far_the_ledger_has_grown():
         assert (await checker.drained(query(5_000))).drained == {0: 4}
 
 
-async def test_a_newer_result_is_announced():
-    fixture = CheckerFixture()
-    await fixture.publish(3, 3)
-    async with fixture.checker as checker:
-        assert (await checker.drained(query(4))).drained == {}
-        await asyncio.sleep(60)
-        before = fixture.results
-        await fixture.publish(4, 4)
-        await asyncio.sleep(6)
-
-        assert fixture.results == before + 1
-        assert (await checker.drained(query(4))).drained == {0: 4}
-        assert [row.records for row in (await checker.backlog([0], 0)).rows] == [0]
-
-
 async def test_without_a_result_a_query_fails():
     fixture = CheckerFixture()
     async with fixture.checker as checker:

@@ -237,3 +237,13 @@ def test_the_command_has_the_file_of_external_tables():
     command = service_command(**required, driver_memory="1g", run_timeout_seconds=5, external="/etc/external.toml")
     assert ["--external", "/etc/external.toml"] == command[-2:]
     assert "--external" not in service_command(**required, driver_memory="1g", run_timeout_seconds=5)
+
+
+async def test_a_folder_that_cannot_be_created_delays_only_the_process(tmp_path):
+    """Its disk may be full when the daemon starts."""
+    supervised = Supervised(tmp_path, "well")
+    (tmp_path / "folder").write_text("in the way")
+    async with supervised.supervisor:
+        assert "cannot be started: File exists" in await supervised.until("degraded")
+        (tmp_path / "folder").unlink()
+        await supervised.until("ready")

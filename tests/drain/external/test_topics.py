@@ -14,7 +14,7 @@ from drain.backlog.counting import JvmGoneError, RunError
 from drain.backlog.merge import Backlog, StateRow, outstanding
 from drain.backlog.results import Result
 from drain.external.offset_facts import TableError
-from drain.external.topics import IDLE_FACTOR, NOT_MAPPED, NOT_YET, ExternalTopicCounter
+from drain.external.topics import NOT_MAPPED, NOT_YET, ExternalTopicCounter
 from drain.protocol import MAX_REASON_LENGTH, DrainQuery, ExternalBacklogQuery
 from drain.table_mapping import AcknowledgementsTable, EntriesTable, ExternalTables, ExternalView
 
@@ -144,37 +144,6 @@ async def test_a_topic_without_tables_is_reported_from_the_ledger(tables: Tables
     assert ([row.records for row in unmapped.rows], unmapped.reason) == ([None], NOT_MAPPED)
     assert unseen.rows == []
     assert tables.counts == []
-
-
-async def test_tables_use_a_fifth_of_the_session_however_often_they_are_requested(tables: Tables) -> None:
-    tables.takes_seconds = 2.0
-    async with tables.working():
-        for _ in range(49):
-            tables.topics.backlog(ORDERS, RESULT, 0)
-            tables.topics.backlog(CLICKS, RESULT, 0)
-            await asyncio.sleep(1)
-
-    turns = [0, *((IDLE_FACTOR + 1) * 2 * at for at in range(1, 5))]
-    assert tables.counts == list(zip(turns, ["orders", "clicks"] * 2 + ["orders"], strict=True)), "in turns"
-
-
-async def test_a_count_that_had_to_wait_uses_a_new_result_of_the_ledger(tables: Tables) -> None:
-    """Otherwise records since the query would count, and acknowledgements since then would not."""
-    tables.takes_seconds = 2.0
-    tables.result = Result(0, 6, ROWS[:2])
-    async with tables.working():
-        tables.topics.backlog(ORDERS, RESULT, 1000)
-        tables.topics.backlog(CLICKS, RESULT, 1000)
-        await asyncio.sleep(8)
-        assert tables.runs == 0, "the first one did not wait"
-        tables.topics.backlog(ORDERS, RESULT, 9_000)
-        await asyncio.sleep(5)
-        reply = tables.topics.backlog(ORDERS, RESULT, 14_000)
-
-    assert tables.runs == 2
-    assert [topic for _, topic in tables.counts] == ["orders", "orders"], "clicks is not in the newer result"
-    assert tables.calls[-1] == ("orders", list(ROWS[:2]), 0)
-    assert reply.as_of_ms == 11_000
 
 
 async def test_an_error_of_the_ledger_is_not_reported_as_one_of_the_tables(tables: Tables) -> None:

@@ -17,7 +17,6 @@ from drain.protocol import BacklogRequest, BacklogRow, DrainedRequest, DrainQuer
 from drain.service import run_coalescer
 from drain.service.run_coalescer import EAGER_COUNT_CHUNKS, RunCoalescer
 from headgate.errors import StoreUnavailableError
-from tests.support.waiting import until
 
 pytestmark = pytest.mark.looptime
 STORED = (StateRow(1, None, 0, end_offset=4), StateRow(1, 2, None, subscription_type="STREAM"))
@@ -146,47 +145,6 @@ async def test_the_runs_are_counted() -> None:
         await asyncio.sleep(60)
 
         assert coalescer.runs == len(ledger.runs) == 2
-
-
-async def test_others_have_turns_while_a_report_about_many_shards_is_made() -> None:
-    turns = 0
-
-    async def others() -> None:
-        nonlocal turns
-        while True:
-            await asyncio.sleep(0)
-            turns += 1
-
-    ledger = Ledger()
-    async with RunCoalescer(ledger, ledger) as coalescer:
-        await coalescer.reply(query())
-        report = asyncio.ensure_future(coalescer.reply(BacklogRequest(id=1, shards=tuple(range(50)))))
-        await until(lambda: len(ledger.runs) == 2)
-        counting = asyncio.ensure_future(others())
-        await report
-        counting.cancel()
-
-    assert turns > 40
-
-
-async def test_a_subscription_is_answered_from_its_own_acknowledgements() -> None:
-    ledger = Ledger()
-    ledger.rows = (
-        StateRow(1, None, 0, end_offset=4, sealed_end_offset=4),
-        StateRow(1, 2, None, subscription_type="STREAM"),
-        StateRow(1, 2, 0, position=4),
-        StateRow(1, 3, None, subscription_type="STREAM"),
-        StateRow(1, 3, 0, position=3),
-    )
-    async with RunCoalescer(ledger, ledger) as coalescer:
-        answers = [
-            await coalescer.reply(
-                DrainedRequest(id=1, query=DrainQuery(0, 1, subscription, generation, frozenset({0, 1}), 1))
-            )
-            for subscription, generation in ((2, 0), (2, 1), (3, 0), (4, 0))
-        ]
-
-    assert [answer.drained for answer in answers] == [{0: 4}, {}, {}, {}]
 
 
 async def test_rows_are_made_again_only_for_topics_that_have_changed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -202,37 +202,6 @@ async def test_a_topic_with_tables_is_counted_from_them_and_a_fault_keeps_the_ga
         assert {0} == (await checker.drained(running.external_drain_query())).drained.keys()
 
 
-async def counted(checker, queries, holds):
-    """Query until ``holds`` returns true: a reply contains the last count, and triggers the next one."""
-    async with asyncio.timeout(120):
-        while True:
-            response = await checker.backlog([0], 0, queries)
-            found = {each.topic_id: each for each in response.external}
-            if holds(found):
-                return response, found
-            await asyncio.sleep(0.1)
-
-
-async def test_backlogs_of_tables_are_reported_separately_and_a_fault_for_its_topic_only(running):
-    positions = [str(10**55 + 17 * at) for at in range(5)]
-    running.write("tables", '{"app": "billing", "shard": "a", "next": 1}')
-    running.write("clicks", *(f'{{"shard": "shard-0", "mark": "{mark}"}}' for mark in positions))
-    queries = running.external_queries(positions[1])
-    orders, clicks = running.external, running.opaque
-    async with running.checker() as checker:
-        response, found = await counted(checker, queries, lambda found: all(each.rows for each in found.values()))
-
-        assert {row.topic_id for row in response.rows} == {running.topic}, "external topics are separate"
-        assert [(row.records, row.oldest_ms) for row in found[orders].rows] == [(2, 7), (0, None)]
-        assert [(row.records, row.size_bytes) for row in found[clicks].rows] == [(3, None), (0, None)]
-
-        running.write("clicks", '{"shard": "shard-0", "mark": null}')
-        response, found = await counted(checker, queries, lambda found: found[clicks].failing)
-        assert f"external.clicks.entries ({running.clicks}): mark is null (1 times" in found[clicks].reason
-        assert [row.records for row in found[orders].rows] == [2, 0]
-        assert len(response.rows) == 8, "two subscriptions of four segments"
-
-
 async def test_a_killed_jvm_ends_the_process_and_so_does_sigterm(running, tmp_path):
     """A process cannot replace its JVM, so the supervisor restarts it.
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pyarrow as pa
@@ -16,13 +14,11 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from controller.chunk_writer.builder import SCHEMA
 from drain.backlog.job import BacklogJob, count_on
-from drain.spark import object_data_source as objects
 from drain.spark.chunks import LedgerChunks
 from drain.spark.fact_source import SparkFiles, StoreObjects, fact_source
 from drain.spark.object_data_source import DEFAULT_LIMITS, ObjectError, ObjectReader, ReadLimits
 from drain.spark.schemas import FACT_COLUMNS, FACTS
 from drain.spark.spark_schemas import spark_schema
-from headgate.ledger import checksum
 from headgate.storage.object_store import open_store
 from headgate.storage.size_limits import MAX_CHUNK_BYTES
 from tests.support.samples.damaged_files import corrupt, truncate
@@ -115,28 +111,6 @@ def test_a_bucket_is_read_by_the_object_reader_and_a_folder_by_spark():
     assert isinstance(fact_source("s3://bucket/prefix"), StoreObjects)
     with_jars = fact_source("s3://bucket/some folder", "spark")
     assert with_jars.path(3, 7) == "s3a://bucket/some folder/chunks/shard=0003/000000000007.parquet"
-
-
-def test_the_data_source_needs_no_headgate_on_the_workers(ledger):
-    """Workers may not have headgate installed: the modules are pickled by value."""
-    for module in (objects, checksum):
-        objects.cloudpickle.register_pickle_by_value(module)
-    reader = ObjectReader(ledger.url, paths_of(ledger), to_arrow_schema(spark_schema(FACTS)))
-    worker = """
-import pickle, sys
-sys.modules["headgate"] = sys.modules["drain"] = None  # An import raises ModuleNotFoundError.
-reader = pickle.load(sys.stdin.buffer)
-print(sum(len(batch) for partition in reader.partitions() for batch in reader.read(partition)))
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", worker],
-        input=objects.cloudpickle.dumps(reader),
-        capture_output=True,
-        check=False,
-        timeout=60,
-    )
-
-    assert (done.stderr, int(done.stdout)) == (b"", len(expected_rows(ledger)))
 
 
 async def copied(ledger: WrittenLedger, url: str) -> None:

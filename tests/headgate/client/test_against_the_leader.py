@@ -8,7 +8,6 @@ import pytest
 
 from headgate.client.admin import Admin
 from headgate.errors import FencedError
-from headgate.protocol import messages as m
 from tests.support.worlds.one_shard import OneShard
 from tests.support.worlds.one_shard_programs import client, consume, create, produce, reader
 
@@ -103,26 +102,3 @@ async def test_a_consumer_of_a_forgotten_subscription_does_not_recreate_it():
                 async with asyncio.timeout(120):
                     await anext(consumer)
         assert leader.state.topics["orders"].subscriptions == {}
-
-
-async def test_lists_of_any_length_arrive_in_pages():
-    """Each topic of 1024 segments, subscription and backlog takes a tenth of a page or more."""
-    world = OneShard()
-    names = [f"topic-{n:02}" for n in range(12)]
-    async with world.leader(), Admin(client(world, "admin")) as admin, client(world, "raw") as raw:
-        for name in names:
-            await admin.create_topic(name, segments=1024)
-            register = m.RegisterConsumer(
-                topic=name, subscription="s", consumer="c", incarnation=1, subscription_type="STREAM"
-            )
-            await raw.request(0, lambda register=register: register)
-
-        assert [each.topic for each in await admin.list_topics()] == names
-        assert [each.topic for each in await admin.list_subscriptions()] == names
-        assert [each.topic for each in await admin.backlog()] == names
-        assert [len(each.segments) for each in await admin.list_subscriptions()] == [1024] * len(names)
-        for request in (m.ListTopics(), m.ListSubscriptions(), m.DescribeBacklog()):
-            first = (await raw.request(0, lambda request=request: request)).body
-            assert isinstance(first, m.PageReply)
-            assert first.next is not None, "one page does not hold everything"
-            assert len(m.encode(first)) < 512 * 1024

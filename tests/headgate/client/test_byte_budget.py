@@ -21,26 +21,6 @@ async def test_a_shard_without_a_leader_does_not_starve_the_others():
     assert budget.try_reserve(2, 10)
 
 
-async def test_waiters_of_a_shard_are_served_in_order():
-    budget = ByteBudget(10, 10)
-    assert budget.try_reserve(0, 10)
-    served = []
-
-    async def wait(name: str, size: int) -> None:
-        await budget.reserve(0, size)
-        served.append(name)
-
-    large, small = asyncio.create_task(wait("large", 8)), asyncio.create_task(wait("small", 1))
-    await asyncio.sleep(0)
-    assert not budget.try_reserve(0, 1), "no overtaking"
-    budget.release(0, 5)
-    await asyncio.sleep(0.1)
-    assert [] == served
-    budget.release(0, 5)
-    await asyncio.gather(large, small)
-    assert ["large", "small"] == served
-
-
 async def test_bytes_granted_to_a_cancelled_waiter_are_released():
     budget = ByteBudget(10, 10)
     assert budget.try_reserve(0, 10)

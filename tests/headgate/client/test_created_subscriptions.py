@@ -34,20 +34,6 @@ async def test_its_first_consumer_gets_every_record_since_its_creation():
             assert 20 == len(await take(consumer, 20))
 
 
-async def test_it_survives_its_leader_and_keeps_its_children_closed():
-    world = OneShard()
-    async with Admin(client(world, "admin")) as admin:
-        async with world.leader("a"):
-            await create(world, segments=1)
-            await admin.create_subscription("orders", "audit", start="earliest")
-            await produce(world, 5)
-            await admin.split("orders", 0)
-        async with world.leader("b"), reader(world) as consumer:
-            described = await admin.describe_subscription("orders", "audit")
-            assert ["granted", "blocked", "blocked"] == [each.status for each in described.segments]
-            assert 5 == len(await take(consumer, 5))
-
-
 async def test_it_starts_at_a_point_in_time():
     world = OneShard()
     async with world.leader(), Admin(client(world, "admin")) as admin:

@@ -102,23 +102,6 @@ async def running(cluster: ExternalTopicShard, source: Source, name: str, **more
             await asyncio.wait([task])
 
 
-async def test_a_handover_ends_the_running_call_first_and_loses_no_record() -> None:
-    """A second consumer gets segments while the first one reads. The source asserts that calls do not overlap."""
-    source = Source(closed="", pace_seconds=0.5)
-    async with world() as (cluster, admin):
-        await admin.import_topic("orders", layout(seg("a", 0, 7), seg("b", 8, 15)))
-        async with running(cluster, source, "one") as first:
-            await until(lambda: len(source.read_order) >= RECORDS // 2)
-            async with running(cluster, source, "two") as second:
-                await until(lambda: len(set(source.read_order)) == 2 * RECORDS, 60)
-                assert {0, 1} == {*first.segments, *second.segments}
-                assert [1, 1] == [len(first.segments), len(second.segments)]
-    assert [n for label, n in source.read_order if label == "a"] == sorted(
-        n for label, n in source.read_order if label == "a"
-    )
-    assert 2 * RECORDS == len(source.read_order)
-
-
 async def describe(cluster: ExternalTopicShard):
     async with Admin(client(cluster, "asking")) as admin:
         return await admin.describe_subscription("orders", "s")

@@ -151,20 +151,6 @@ async def test_a_reader_continues_at_once_after_the_last_announced_chunk_was_com
     assert [] == [each.msg for each in caplog.records if isinstance(each.msg, LogEvent)]
 
 
-async def test_an_announced_chunk_that_does_not_exist_is_logged_and_not_expected_any_more(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """Any program may have forged the announcement."""
-    ledger = CompactedLedger(2)
-    ledger.head.advance(7)
-    running = asyncio.create_task(ledger.reader().run())
-    await asyncio.sleep(0.9 * POLL_SECONDS)
-    running.cancel()
-
-    assert ledger.head.number == 2
-    assert [each.msg.event for each in caplog.records if isinstance(each.msg, LogEvent)] == ["segment.unreadable"]
-
-
 async def test_a_reader_continues_in_the_wider_range_that_replaced_its_range() -> None:
     ledger = CompactedLedger(9)
     await ledger.compact(1, 4, parts=4)

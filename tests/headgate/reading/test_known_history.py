@@ -75,12 +75,3 @@ def test_reading_through_many_terms_leaves_one_point() -> None:
 
     assert [(6, 4)] == known.points
     assert 6 == known.newest
-
-
-def test_a_point_that_was_read_while_a_leader_answered_is_kept() -> None:
-    known = KnownHistory([(3, 7)])
-    asked = known.points
-    known.add(5, 7)
-    known.confirmed(asked, 4, 7)
-
-    assert [(5, 7)] == known.points

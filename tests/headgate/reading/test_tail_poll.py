@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from headgate.errors import LedgerError, ObjectMissingError, StoreUnavailableError
+from headgate.errors import LedgerError, ObjectMissingError
 from headgate.reading.head import Head
 from headgate.reading.tail_poll import TailPoll
 
@@ -82,19 +82,6 @@ async def test_a_damaged_chunk_fails_all_its_readers_and_is_read_once() -> None:
 
     assert [str(reader.exception()) for reader in readers] == ["damaged", "damaged"]
     assert len(ledger.polled) == 1
-
-
-async def test_an_unreachable_store_is_polled_on() -> None:
-    ledger = PolledLedger()
-    ledger.error = StoreUnavailableError("out")
-    reader = ledger.reader(wake_at=0)
-    await asyncio.sleep(3.5)
-
-    assert len(ledger.polled) == 3
-    assert not reader.done()
-    ledger.error = None
-    await asyncio.sleep(1)
-    assert await ended(reader) == [True]
 
 
 def close(ledger: PolledLedger, _: asyncio.Task[bool]) -> None:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import math
-import random
 import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
@@ -17,7 +15,6 @@ import pytest
 from paho.mqtt.client import CallbackAPIVersion
 from paho.mqtt.client import Client as PahoClient
 
-from bench.harness.tcp_proxy import Proxy
 from controller.local.embedded import EmbeddedBroker
 from headgate.errors import TransportError
 from headgate.log.event_log import LogEvent
@@ -193,22 +190,6 @@ async def test_a_message_after_a_pause_is_written_before_publish_returns_and_lat
 
 
 @pytest.mark.contract
-async def test_messages_that_the_socket_does_not_accept_are_written_when_it_is_writable(broker: EmbeddedBroker) -> None:
-    got: list[bytes] = []
-    async with MqttTransport(broker.host, broker.port, "a") as a:
-        await until(lambda: a.connected)
-        await a.subscribe("x", lambda _, payload: got.append(payload[:4]))
-        with frozen(broker):
-            for number in range(100):
-                assert a.publish("x", b"%04d" % number + b"." * 100_000)
-            await asyncio.sleep(0)
-            assert paho_of(a).want_write()
-
-        await until(lambda: len(got) == 100)
-    assert got == [b"%04d" % number for number in range(100)]
-
-
-@pytest.mark.contract
 @pytest.mark.usefixtures("_no_immediate_writes")
 async def test_messages_beyond_the_maximum_number_are_dropped(transport: MqttTransport) -> None:
     accepted = [transport.publish("x", b"") for _ in range(60)]
@@ -280,25 +261,6 @@ async def test_connection_attempts_to_a_frozen_broker_leave_no_open_sockets(
             assert not a.connected
         assert open_files() <= before
     assert logged(caplog) == ["broker.unreachable"]
-
-
-@pytest.mark.contract
-async def test_an_outage_is_logged_once_when_it_begins_and_once_when_it_ends(
-    broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO, "headgate")
-    attempts = counted_attempts(monkeypatch)
-    async with (
-        Proxy(broker.host, broker.port) as proxy,
-        MqttTransport("127.0.0.1", proxy.port, "a", rng=random.Random(1)) as a,
-    ):
-        await until(lambda: a.connected)
-        await proxy.cut()
-        await until(lambda: len(attempts) >= 5)
-        await proxy.heal()
-        await until(lambda: a.connected)
-
-    assert logged(caplog) == ["broker.connected", "broker.unreachable", "broker.connected"]
 
 
 @pytest.mark.contract

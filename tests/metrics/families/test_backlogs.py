@@ -72,23 +72,6 @@ def test_an_unknown_age_is_nan_and_not_0(instruments, registry):
     assert series(registry, "backlog_oldest_unacknowledged_seconds") == {("3",): 0}
 
 
-def test_unknown_backlogs_are_in_no_sum_and_counted_separately(instruments, registry):
-    """0 would mean that nothing is left to acknowledge."""
-    unknown = {"records": None, "size_bytes": None, "oldest_ms": None}
-    found = [
-        backlog("other"),
-        backlog("a", **unknown | {"records": 5}),
-        backlog("b", **unknown),
-        *(backlog("c", name, more={"failing": True}, **unknown) for name in ("one", "two")),
-    ]
-    update(instruments, found)
-
-    assert series(registry, "backlog_records") == {("3",): 15}
-    assert series(registry, "backlog_bytes") == {("3",): 100}
-    assert series(registry, "backlog_unknown_subscriptions") == {("3",): 3}
-    assert series(registry, "external_tables_failing") == {("3",): 1}
-
-
 def test_a_named_topic_without_sizes_has_nan_bytes_and_without_records_no_series(instruments, registry):
     update(instruments, [backlog(size_bytes=None), backlog(subscription="b", records=None)])
 

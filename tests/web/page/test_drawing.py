@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import xml.etree.ElementTree as ET
 
-import pytest
-
 from tests.support.samples.status_documents import HOSTILE, NOW_MS
-from web.page.drawing import WIDE, Box, drawing
+from web.page.drawing import Box, drawing
 
 
 def box(number, first=0, last=65535, *, created=NOW_MS - 60_000, sealed=None, status="active", **fields):
@@ -38,25 +36,6 @@ def boxes_of(found):
             x, y, width, height = (float(rect.get(name)) for name in ("x", "y", "width", "height"))
             rects[title.text] = (x, x + width, y, y + height)
     return rects
-
-
-def test_children_are_to_the_right_of_their_parent_and_divide_its_hashes():
-    split = NOW_MS - 30_000
-    found = boxes_of(
-        svg(
-            [
-                box(0, 0, 32767, sealed=split, status="draining"),
-                box(1, 32768, 65535),
-                box(2, 0, 16383, created=split, status="blocked"),
-                box(3, 16384, 32767, created=split, status="blocked"),
-            ]
-        )
-    )
-    parent, other, upper, lower = (found[f"segment {n}"] for n in range(4))
-
-    assert parent[1] <= upper[0] == lower[0]
-    assert upper[1] == lower[1] == other[1] == pytest.approx(WIDE - 2, abs=1)
-    assert parent[2] == upper[2] < upper[3] < lower[2] < lower[3] == parent[3] < other[2]
 
 
 def test_text_that_does_not_fit_is_cut_and_is_in_the_title_and_the_description():

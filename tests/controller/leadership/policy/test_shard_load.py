@@ -134,18 +134,6 @@ def test_the_load_of_a_shard_whose_daemon_has_failed_is_reported_at_once() -> No
     assert daemon.reports[-1] == {0: 5 * MIB, 1: 30 * MIB}
 
 
-def test_a_daemon_reports_a_shard_that_it_has_led_until_another_one_does() -> None:
-    daemon = OneDaemon()
-    daemon.run(600, {0: 5 * MIB, 1: 5 * MIB})
-
-    daemon.run(600, {1: 5 * MIB})
-    assert daemon.loads.reported == {0: 5 * MIB, 1: 5 * MIB}
-    daemon.others = {"b": {0: 6 * MIB}}
-    daemon.run(LOOK_SECONDS, {1: 5 * MIB})
-
-    assert daemon.loads.reported == {1: 5 * MIB}
-
-
 @pytest.mark.parametrize(
     ("holder", "load"),
     [

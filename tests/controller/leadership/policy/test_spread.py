@@ -162,31 +162,6 @@ def test_nothing_moves_once_a_plan_is_done(view: tuple) -> None:
     assert plan(*after(view, plan(*view).moves)).moves == ()
 
 
-@given(views(troubled=False), st.data())
-def test_a_plan_that_is_partly_done_needs_only_the_rest(view: tuple, data: st.DataObject) -> None:
-    """Daemons act one by one: no order of their moves may cause others, or moves back."""
-    left = len(plan(*view).moves)
-    while left:
-        moves = plan(*view).moves
-        assert len(moves) == left
-        view = after(view, (data.draw(st.sampled_from(moves)),))
-        left -= 1
-    assert plan(*view).moves == ()
-
-
-@given(views(heavy=True))
-def test_a_shard_moves_once_from_its_holder_to_a_daemon_that_waits_for_it(view: tuple) -> None:
-    """Rule 1."""
-    made = plan(*view)
-    by_shard = {each.shard: each for each in view[1]}
-
-    assert len({move.shard for move in made.moves}) == len(made.moves)
-    for move in made.moves:
-        assert move.source == by_shard[move.shard].holder
-        assert move.target in by_shard[move.shard].waiting
-        assert made.preferred[move.shard] == move.target
-
-
 def test_a_daemon_that_cannot_read_a_shard_does_not_get_it() -> None:
     """Rule 1: it does not wait in the queue."""
     live, queues = cluster(dict.fromkeys(range(4), "a"), "ab")
@@ -261,17 +236,6 @@ def test_a_daemon_is_emptied_to_the_successor_that_failed_least_often(changed: d
         return move.target
 
     assert [target(), target(b=1), target(b=1, c=2), target(b=2, c=2)] == ["b", "c", "b", "b"]
-
-
-def test_a_daemon_is_emptied_to_where_the_spread_wants_the_shards() -> None:
-    """Otherwise a shard would move twice."""
-    live, queues = cluster(dict.fromkeys(range(2), "a"), a={"in_maintenance": True})
-    queues = [replace(queues[0], fixed=True), replace(queues[1], waiting=frozenset("b"))]
-
-    assert plan(live, queues).moves == (
-        Move(0, "a", "c", "maintenance"),
-        Move(1, "a", "b", "maintenance"),
-    )
 
 
 @pytest.mark.parametrize("lack", ["no_broker", "no_store"])

@@ -81,12 +81,6 @@ def test_an_abandoned_transfer_is_repeated_after_a_growing_pause(
     assert started(reason, led_since=led, abandoned={(0, "b"): Abandoned(count, NOW - pause)}) == [0]
 
 
-@pytest.mark.parametrize("reason", ["spread", "maintenance", "shutdown"])
-def test_after_an_abandoned_transfer_another_successor_is_tried_at_once(reason: TransferReason) -> None:
-    """Rule 4."""
-    assert started(reason, led_since={0: 0.0}, abandoned={(0, "c"): Abandoned(3, NOW)}) == [0]
-
-
 def test_a_stopping_daemon_tries_the_same_successor_again_after_all_others() -> None:
     """Rule 4: shards that were not tried do not wait behind those that were."""
     abandoned = {(0, "b"): Abandoned(2, NOW), (1, "b"): Abandoned(1, NOW)}

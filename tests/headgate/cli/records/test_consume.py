@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 
 from headgate.cli.records.consume import record_line
-from headgate.errors import AcknowledgementsNotStoredError
 from headgate.reading.topic_reader import LedgerRecord
 from tests.headgate.cli.conftest import Invoke
-from tests.support.fakes.cli_client import FakeCluster, FakeConsumer, InProcessContext, Record, segment, topic
+from tests.support.fakes.cli_client import FakeCluster, InProcessContext, Record, segment, topic
 
 
 @pytest.fixture
@@ -115,19 +114,6 @@ def test_a_record_that_was_not_printed_is_not_acknowledged(
     assert (result.exit_code, result.stderr) == (1, "headgate: No space left on device\n")
     assert orders.acknowledged == []
     assert orders.closed == 1
-
-
-def test_acknowledgements_that_are_not_stored_end_the_command_with_an_error_that_names_them(
-    invoke: Invoke, orders: FakeCluster, monkeypatch: pytest.MonkeyPatch
-):
-    async def unstored(*_: object) -> None:
-        raise AcknowledgementsNotStoredError("acknowledgements are not stored (segment 0: offsets 1 to 2)", {})
-
-    monkeypatch.setattr(FakeConsumer, "__aexit__", unstored)
-    result = invoke("consume", "orders", "billing", "--exit-when-caught-up")
-
-    assert result.exit_code != 0
-    assert "segment 0: offsets 1 to 2" in result.stderr
 
 
 PROGRAM = """

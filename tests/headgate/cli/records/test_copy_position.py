@@ -12,7 +12,6 @@ from msgspec.structs import replace
 
 from headgate import TopicInfo
 from headgate.cli.records.copy_position import MAX_POSITION_BYTES, CopyPositionError, CopyProgress
-from headgate.cli.records.producer import position_text
 from headgate.protocol import messages as m
 from headgate.reading.topic_reader import LedgerRecord, TopicReader
 from tests.headgate.reading.test_topic_reader import CHUNKS, possible
@@ -100,19 +99,6 @@ def test_each_record_is_copied_once_in_any_number_of_runs(chunks, limits: list[i
         assert ([], stored) == await run(known, stored, 10_000), "nothing is left"
 
     asyncio.run(play())
-
-
-def test_complete_segments_take_no_space_and_may_be_pruned() -> None:
-    many = described(*((number, 5, True) for number in range(480)), (480, 9, False))
-    progress = begun(many, None)
-    for number in range(480):
-        for offset in range(5):
-            stored = progress.after(number, offset)
-    assert len(stored) < 50
-
-    assert position_text(stored) == "copy, 1 segments open"
-
-    assert begun(described((480, 12, False), (481, 2, False)), stored).starts == {480: 0, 481: 0}
 
 
 def test_a_segment_that_was_sealed_at_the_position_is_complete() -> None:

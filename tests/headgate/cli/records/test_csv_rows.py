@@ -33,7 +33,7 @@ def split(text: bytes, cut: int) -> list[Line]:
     return [line for block in (text[:cut], text[cut:]) for line in splitter.feed(block)] + list(splitter.end())
 
 
-@settings(max_examples=300)
+@settings(max_examples=60)
 @given(
     st.lists(st.tuples(FIELDS.map("x".__add__), FIELDS, FIELDS), min_size=1, max_size=5),
     st.integers(0, 80),

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.cli.records.ndjson import (
@@ -17,7 +17,6 @@ from headgate.cli.records.ndjson import (
     LineFormat,
     LineSplitter,
     decode_position,
-    encode_position,
     keyed_record,
     new_hasher,
 )
@@ -57,16 +56,6 @@ def test_a_byte_order_mark_is_no_part_of_the_first_line_of_json():
     )
     assert isinstance(keyed_record(Line(2, 9, text), LineFormat(key_field="id")), BadLine)
     assert KeyedRecord(1, 9, b"k", text) == keyed_record(Line(1, 9, text), LineFormat(key=b"k", is_json=False))
-
-
-@settings(deadline=None)
-@given(st.lists(st.binary(max_size=6).filter(lambda text: b"\n" not in text)), st.data())
-def test_lines_do_not_depend_on_block_boundaries(texts: list[bytes], data: st.DataObject):
-    whole = b"\n".join(texts)
-    cuts = sorted(data.draw(st.lists(st.integers(0, len(whole)), max_size=5)))
-    blocks = [whole[first:end] for first, end in zip([0, *cuts], [*cuts, len(whole)], strict=True)]
-
-    assert split(*blocks) == split(whole)
 
 
 def test_a_line_of_the_maximum_size_is_kept_and_a_longer_one_is_not():
@@ -124,18 +113,6 @@ def test_a_line_above_the_record_size_is_invalid():
     overlong = keyed_record(Line(3, 9, None), LineFormat(key=b"k"))
     assert isinstance(overlong, BadLine)
     assert "longer than 1048576 bytes" in overlong.problem
-
-
-def test_a_position_is_small_and_survives_encoding():
-    found = record(b'{"id": 1}')
-    assert isinstance(found, KeyedRecord)
-    encoded = encode_position(found)
-
-    position = decode_position(encoded)
-
-    assert position is not None
-    assert (position.end_offset, position.number) == (100, 3)
-    assert len(encoded) < 32
 
 
 def test_a_position_of_another_program_is_none():

@@ -54,7 +54,7 @@ def with_form(form: LineFormat) -> Parse:
     return lambda line: keyed_record(line, form)
 
 
-@settings(max_examples=200)
+@settings(max_examples=40)
 @given(RECORDS, st.integers(0, 40), st.booleans())
 def test_an_export_is_imported_unchanged(records: list[tuple[bytes, bytes]], cut: int, last_end: bool) -> None:
     """`topic export` and `topic import-records`: any key and value."""
@@ -63,7 +63,7 @@ def test_an_export_is_imported_unchanged(records: list[tuple[bytes, bytes]], cut
     assert records == read(text, parse_exported, cut=cut, last_end=last_end)
 
 
-@settings(max_examples=200)
+@settings(max_examples=40)
 @given(RECORDS, st.sampled_from([("\\t", b"\t"), ("=", b"="), (" | ", b" | ")]), st.integers(0, 40))
 def test_keys_and_values_are_produced_unchanged(
     records: list[tuple[bytes, bytes]], separator: tuple[str, bytes], cut: int
@@ -77,7 +77,7 @@ def test_keys_and_values_are_produced_unchanged(
     assert kept == read(written(kept, record_formatter(f"%k{shown}%v\\n")), with_form(form), cut=cut)
 
 
-@settings(max_examples=200)
+@settings(max_examples=40)
 @given(RECORDS, st.integers(0, 80), st.booleans())
 def test_lines_of_json_are_stored_and_read_as_they_were_written(
     records: list[tuple[bytes, bytes]], cut: int, last_end: bool

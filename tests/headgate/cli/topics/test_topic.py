@@ -94,29 +94,6 @@ def test_an_unknown_topic_is_an_error_that_names_the_near_ones(invoke: Invoke, o
         )
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("topic", "list"),
-        ("subscription", "list"),
-        ("subscription", "describe", LONG_TOPIC, LONG_SUBSCRIPTION),
-    ],
-    ids=" ".join,
-)
-def test_tables_of_long_names_fit_80_columns_and_show_them_whole(
-    words: tuple[str, ...], invoke: Invoke, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr("headgate.cli.terminal.output.available_columns", lambda _: 80)
-    big = segment(0, 0, 0xFFFF, next_offset=123_456_789_012, size_bytes=10**12)
-    cluster.topics[LONG_TOPIC] = topic(LONG_TOPIC, big, subscriptions=(LONG_SUBSCRIPTION, "audit"))
-    cluster.subscriptions.append(subscription(LONG_TOPIC, LONG_SUBSCRIPTION))
-    printed = invoke(*words)
-
-    assert 80 >= max(map(len, printed.stdout.splitlines()))
-    assert "…" not in printed.stdout
-    assert {LONG_SUBSCRIPTION} <= set(printed.stdout.replace(",", " ").split())
-
-
 def test_subscription_list_shows_backlogs_of_all_topics_or_one(invoke: Invoke, orders: FakeCluster):
     orders.subscriptions.append(subscription("returns", "audit"))
 

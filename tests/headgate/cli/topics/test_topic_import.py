@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from headgate import SegmentAssignment
 from tests.headgate.cli.conftest import Invoke
-from tests.support.fakes.cli_client import FakeCluster, subscription
+from tests.support.fakes.cli_client import FakeCluster
 
 HALF = 2**127
 TOP = 2**128 - 1
@@ -111,21 +110,3 @@ def test_topic_list_marks_external_topics_and_shows_no_records_for_them(invoke: 
     row = next(line for line in invoke("topic", "list").stdout.splitlines() if "orders" in line)
 
     assert ["orders", "external", "2", "0", "1"] == row.split()
-
-
-def test_a_subscription_shows_names_and_checkpoints(invoke: Invoke, cluster: FakeCluster) -> None:
-    described = subscription("orders", "billing")
-    described.segments[:] = [
-        SegmentAssignment(
-            segment=0, status="waiting", acknowledged_offset=0, next_offset=0, label="shardId-0", checkpoint="4959"
-        )
-    ]
-    cluster.subscriptions.append(described)
-    shown = invoke("subscription", "describe", "orders", "billing").stdout
-
-    assert "at the source   checkpoint" in shown
-    listed = invoke("subscription", "list").stdout.splitlines()[-1].split()
-    assert listed[-1] == "-", "how much is left is for its tables to tell"
-    assert ["0", "waiting", "0", "0", "-", "shardId-0", "4959"] == next(
-        line.split() for line in shown.splitlines() if "waiting" in line
-    )

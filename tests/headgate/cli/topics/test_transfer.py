@@ -7,7 +7,6 @@ import json
 from pathlib import Path
 
 import pytest
-from msgspec.structs import replace
 
 from headgate.cli.topic_source import TopicSource
 from headgate.errors import DeliveryFailedError
@@ -107,19 +106,6 @@ def test_a_wrong_copy_is_refused(
 
     assert (result.exit_code, cluster.sent) == (code, [])
     assert reason in result.stderr
-
-
-def test_a_target_that_was_created_again_is_copied_to_from_the_beginning(invoke: Invoke, cluster: FakeCluster) -> None:
-    """The position in the deleted one went with it; and records of another program need --append."""
-    invoke("topic", "copy", "orders", "copies")
-    cluster.producers = [info("copy-orders-copies", shard=2, positions={"copies": b"in the deleted one"})]
-    cluster.topics["copies"] = replace(topic("copies", segment(0, 0, 65_535, next_offset=7)), topic_id=9)
-    refused = invoke("topic", "copy", "orders", "copies")
-    cluster.topics["copies"] = replace(topic("copies", segment(0, 0, 65_535)), topic_id=9)
-    cluster.sent.clear()
-
-    assert "topic copies has 7 records: add --append" in refused.stderr
-    assert (invoke("topic", "copy", "orders", "copies").exit_code, values(cluster)) == (0, VALUES)
 
 
 def test_a_producer_that_has_read_something_else_is_refused(invoke: Invoke, cluster: FakeCluster) -> None:

@@ -149,16 +149,6 @@ def test_two_bucket_ranges_of_one_segment_are_held_together():
     assert {(0, 2), (0, 3)} == assignment.held.keys()
 
 
-def test_releasing_some_buckets_does_not_affect_others():
-    assignment = holding(bucket_range(0, 8, 9))
-    assignment.confirmed(revocation(0, 8, 9))
-    assert Changes(start=[bucket_range(8, 16, 4)]) == assignment.changed(pushed(granted=[bucket_range(8, 16, 4)]))
-    assert Changes() == assignment.changed(pushed(granted=[bucket_range(4, 8, 5)])), (
-        "its buckets were released at a later generation"
-    )
-    assert Changes(start=[bucket_range(0, 8, 10)]) == assignment.changed(pushed(granted=[bucket_range(0, 8, 10)]))
-
-
 def test_a_later_grant_of_one_bucket_drops_the_fenced_bucket_range():
     changes = holding(bucket_range(0, 8, 3), bucket_range(8, 16, 4)).changed(pushed(granted=[grant(0, 7)]))
     assert Changes(stop=[(0, 3), (0, 4)], start=[grant(0, 7)]) == changes
@@ -207,29 +197,6 @@ def test_revocations_before_the_first_list_count_after_it_and_grants_do_not():
     last = revocation(0, 0, 6, segment=3)
     assert Changes() == assignment.registered(*registered(grant(2, 5), grant(3, 6)))
     assert Changes(finish=[last]) == assignment.changed(pushed(revoked=[last]))
-
-
-@pytest.mark.parametrize(
-    ("early", "epoch", "listed", "asks"),
-    [
-        pytest.param([grant(0, 1)], 1, [], True, id="the list is older"),
-        pytest.param([grant(0, 1)], 1, [grant(0, 1)], False, id="listed"),
-        pytest.param([grant(0, 1), grant(1, 1)], 1, [grant(0, 1)], True, id="one is listed"),
-        pytest.param([grant(0, 1)], 2, [], False, id="of an earlier leader"),
-        pytest.param([], 1, [], False, id="none"),
-    ],
-)
-def test_a_list_without_an_early_grant_is_a_reason_to_ask(early, epoch, listed, asks):
-    """Rule 7."""
-    assignment = HeldSegments()
-    assignment.changed(pushed(granted=early))
-    assert not assignment.may_lack_grants
-
-    assignment.registered(*registered(*listed, epoch=epoch))
-
-    assert assignment.may_lack_grants == asks
-    assignment.registered(*registered(*listed, epoch=epoch))
-    assert not assignment.may_lack_grants, "the next list is complete"
 
 
 def test_an_early_revocation_of_an_earlier_leader_does_not_count():

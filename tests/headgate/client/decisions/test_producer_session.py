@@ -179,16 +179,6 @@ def test_no_refusal_makes_a_proven_batch_fail(verdict):
     assert talk.outcomes.get("c") is (Outcome.FENCED if verdict == "fenced" else None)
 
 
-def test_a_commit_of_an_older_attempt_counts():
-    talk = streaming()
-    talk.offer("a", "b")
-    old = talk.last["a"]
-    talk.refuse("b", "unavailable")
-    talk.wait_for_pause()
-    assert ["b@2"] == talk.commit(old)
-    assert Outcome.COMMITTED is talk.outcomes["a"]
-
-
 def test_a_refusal_of_an_older_attempt_is_ignored():
     talk = streaming()
     talk.offer("a")
@@ -209,16 +199,6 @@ def test_a_refusal_followed_by_an_acceptance_in_the_same_epoch_keeps_the_order()
     talk.refuse("a", "unavailable")
     talk.refuse("b", "out_of_order")
     assert ["a@1"] == talk.wait_for_pause()
-    assert ["b@2"] == talk.commit("a")
-
-
-def test_a_timeout_replays_everything_in_a_new_attempt():
-    talk = streaming()
-    talk.offer("a", "b")
-    attempt = talk.last["a"].attempt
-    assert [] == talk.wait(4.9)
-    assert ["a@1"] == talk.wait(0.2)
-    assert attempt < talk.last["a"].attempt
     assert ["b@2"] == talk.commit("a")
 
 
@@ -268,18 +248,6 @@ def test_a_failed_send_ends_the_attempt():
 # Leaders
 
 
-def test_the_same_leader_again_changes_nothing():
-    talk = streaming()
-    talk.leader(2)
-    talk.offer("a")
-    assert [] == talk.leader(2)
-    assert ["b@2"] == (talk.commit("a") or talk.offer("b"))
-    assert 2 == talk.last["b"].leader_epoch
-    talk.connect(False)
-    assert ["b@2"] == talk.connect(), "it still knows the leader of epoch 2"
-    assert 2 == talk.last["b"].leader_epoch
-
-
 def test_what_a_leader_does_not_answer_soon_after_it_returned_is_sent_again():
     """Its connection was interrupted, so requests and replies of that time are lost."""
     talk = streaming()
@@ -299,21 +267,6 @@ def test_a_request_for_an_identity_is_repeated_too_after_the_leader_returned():
     assert [] == talk.leader(1)
     assert ["open"] == talk.wait(0.3)
     assert token == talk.opening.token
-
-
-def test_a_leader_that_replies_after_it_returned_keeps_the_attempt():
-    talk = streaming()
-    talk.offer("a", "b")
-    talk.leader(1)
-    talk.wait(0.2)
-    talk.commit("a")
-    assert [] == talk.wait(1.0), "b may take longer"
-    assert [] == talk.leader(1)
-    talk.commit("b")
-    assert [] == talk.offer("c") or talk.last["c"].sequence == 3
-    attempt = talk.last["c"].attempt
-    talk.wait(1.0)
-    assert attempt == talk.session._attempt.number
 
 
 def test_a_leader_that_announces_itself_again_has_a_quarter_of_a_second_to_reply():

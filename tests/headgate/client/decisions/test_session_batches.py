@@ -106,33 +106,6 @@ def test_an_opening_that_knows_no_history_makes_what_was_sent_unknown_and_sends_
     assert (Outcome.UNKNOWN, Outcome.UNKNOWN) == (talk.outcomes["a"], talk.outcomes["b"])
 
 
-def test_an_expired_batch_stays_as_reported_and_those_behind_it_are_decided() -> None:
-    talk = streaming()
-    talk.offer_until("a", 3)
-    talk.offer_until("b", 20)
-    talk.offer_until("c", 20)
-    talk.connect(False)
-    talk.wait(4)
-    assert ["open"] == talk.connect()
-    assert ["c@0"] == talk.identify(7, 1, reached=3)
-    assert (Outcome.UNKNOWN, Outcome.COMMITTED) == (talk.outcomes["a"], talk.outcomes["b"])
-
-
-def test_what_an_opening_has_decided_is_not_stored_at_its_deadline() -> None:
-    """Its records that expired in flight stay as reported."""
-    talk = streaming()
-    talk.offer("bad")
-    talk.offer_until("a", 1, 2, 20)
-    talk.refuse("bad", "invalid")
-    talk.wait(1)
-    talk.connect(False)
-    assert [] == talk.identify(7, 1, reached=1)
-    talk.wait(1)
-    assert [("a", 1, Outcome.UNKNOWN), ("a", 2, Outcome.FAILED)] == talk.expired
-    assert "no copy of it was stored, because there is no connection" in talk.reasons["a"]
-    assert ["a@0"] == talk.connect()
-
-
 # What cannot be answered in time
 
 
