@@ -52,16 +52,6 @@ async def test_withdrawing_makes_the_next_contender_first(join: Join) -> None:
     assert Released(0) not in a.events
 
 
-async def test_every_contender_learns_who_is_first(join: Join) -> None:
-    a, b = await leader_and_contender(join)
-    await until(lambda: a.holders == b.holders == {0: "a"})
-
-    a.withdraw(0)
-    a.elections.contend(0)
-
-    await until(lambda: a.holders == b.holders == {0: "b"})
-
-
 async def test_contending_again_queues_at_the_end(join: Join) -> None:
     a, b = await leader_and_contender(join)
 
@@ -107,15 +97,6 @@ async def test_shards_have_separate_queues(join: Join) -> None:
     a.elections.contend(2)
 
     await until(lambda: a.first == {0, 2} and b.first == {1})
-
-
-async def test_contending_twice_has_the_effect_of_contending_once(join: Join) -> None:
-    a, b = await leader_and_contender(join)
-    a.elections.contend(0)
-
-    a.withdraw(0)
-
-    await until(lambda: b.first == {0})
 
 
 @pytest.mark.usefixtures("short_sessions")
@@ -223,17 +204,6 @@ async def test_the_end_of_the_client_is_reported(harness: ElectionHarness, join:
             await failed
     assert not working.done()
     working.cancel()
-
-
-async def test_closing_is_no_end_of_the_client(harness: ElectionHarness) -> None:
-    a = Candidate()
-    a.elections = await harness.build("a", a.on_event)
-    async with a.elections:
-        await until(lambda: a.connected)
-        watching = asyncio.create_task(a.elections.watch())
-
-    await never(watching.done, 0.3)
-    watching.cancel()
 
 
 async def test_a_deleted_queue_node_is_released_and_created_again(harness: ElectionHarness, join: Join) -> None:

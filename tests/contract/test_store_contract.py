@@ -138,11 +138,6 @@ async def test_names_are_those_of_objects_whatever_they_are_called(store: Store)
     assert await store.names("a", after="1") == ["README.txt"]
 
 
-async def test_a_missing_folder_has_no_names(store: Store) -> None:
-    assert await store.names("nowhere") == []
-    assert await store.names("nowhere", after="1") == []
-
-
 async def test_a_deleted_object_can_be_created_again(store: Store) -> None:
     await store.create("a/1", b"old")
 

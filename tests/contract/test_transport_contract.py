@@ -193,22 +193,6 @@ async def test_an_empty_retained_message_clears_the_last_one(harness: BrokerHarn
     assert later.messages == [("other", b"after")]
 
 
-async def test_each_filter_delivers_to_its_own_handler(harness: BrokerHarness) -> None:
-    a, b = await harness.open("a"), await harness.open("b")
-    exact, one_level, deep = Inbox(), Inbox(), Inbox()
-    await b.subscribe("h/1/requests", exact)
-    await b.subscribe("h/+/presence", one_level)
-    await b.subscribe("g/#", deep)
-
-    for topic in ("h/1/presence", "h/1/requests", "h/1/2/presence", "g/1", "g/1/2", "last", "g"):
-        a.publish(topic, b"")
-
-    await until(lambda: len(deep.messages) == 3)
-    assert [topic for topic, _ in exact.messages] == ["h/1/requests"]
-    assert [topic for topic, _ in one_level.messages] == ["h/1/presence"]
-    assert [topic for topic, _ in deep.messages] == ["g/1", "g/1/2", "g"]
-
-
 async def test_nothing_is_delivered_after_unsubscribing(harness: BrokerHarness) -> None:
     a, b = await harness.open("a"), await harness.open("b")
     stopped, other = Inbox(), Inbox()

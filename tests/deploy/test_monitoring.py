@@ -152,19 +152,6 @@ def test_every_alert_is_tested_both_ways_and_has_a_runbook_section(alert):
     assert rule["annotations"]["runbook_url"] == f"{base}#{alert.lower()}"
 
 
-@pytest.mark.parametrize("name", RECORDED)
-def test_a_recorded_series_is_used_and_its_name_has_its_labels_metric_and_operation(name):
-    """Level, metric, operation: without the labels a reader cannot tell what a series is per."""
-    level, metric, operation = name.split(":")
-    used = [*(rule["expr"] for rule in RULES), *(target["expr"] for panel in panels() for target in panel["targets"])]
-
-    assert any(name in expression for expression in used)
-    assert [found for found in metric_names(RECORDED[name]) if found.startswith(metric)]
-    assert operation
-    known = set.union(*(exported()[found] for found in metric_names(RECORDED[name])))
-    assert set(level.split("_")) <= known | {"job", "instance"}
-
-
 LOG_EVENT = re.compile(r"\.(?:info|warning|error|exception)\(\s*\"([a-z_]+\.[a-z_]+)\"")
 
 

@@ -4,14 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from headgate.model import entries as e
 from headgate.protocol import messages as m
-from shard.reporting.explanation import ExplanationContext, explain
-from shard.state.subscription import Subscription
 from shard.steps import COST_PER_ITEM, ITEMS_PER_STEP, Steps, complete
-from shard.subscriptions.gate import compute_gate
 from tests.coordinator.conftest import Lead
-from tests.support.worlds.imported_topic import imported_topic
 
 pytestmark = pytest.mark.looptime
 
@@ -80,19 +75,3 @@ async def test_a_report_describes_one_moment_although_its_subscription_changes(l
     assert before == {each.consumer for each in explained.explanation.consumers}
     assert before == {each.consumer for each in planned.plan.consumers}
     assert SEGMENTS + 2 * (taken == 1) == len(described.segments) == len(explained.explanation.segments)
-
-
-def test_an_ancestor_is_described_once_for_all_its_descendants() -> None:
-    chain = [e.ImportedSegment(segment=n, label=f"s{n}", parents=[n - 1] if n else [], end_offset=9) for n in range(4)]
-    topic = imported_topic(*chain)
-    created = e.SubscriptionCreated(
-        topic_id=1, subscription_id=2, subscription="s", subscription_type="STREAM", order="strict", positions={}
-    )
-    subscription = Subscription.created(created, "t")
-    gate = compute_gate(topic.layout, set(), subscription.type, subscription.order)
-    context = ExplanationContext(now_ms=0, revoke_timeout_seconds=30, grace_seconds=60, held={})
-    steps = explain(subscription, topic, gate, context, segments=range(4), consumers=[])
-    child, grandchild = complete(steps).segments[2:]
-
-    assert child.blocked_by[0] is grandchild.blocked_by[1]
-    assert child.sentences[1] is grandchild.sentences[2]

@@ -15,6 +15,7 @@ from tests.support.servers.node import Node
 from tests.support.servers.programs import (
     TEST_SECONDS,
     command_line,
+    finish,
     get,
     jsonl,
     metric,
@@ -47,6 +48,17 @@ async def test_up_prints_addresses_and_writes_files_for_clients_and_daemons(node
     assert (daemon["broker"]["port"], daemon["ledger"]["url"]) == (client["broker_port"], client["ledger_url"])
     assert (await get(node.http_address, "/livez"))[0] == 200
     assert (await get(node.http_address, "/"))[0] == 200
+
+
+async def test_the_configuration_is_found_by_option_by_environment_and_in_the_default_folder(node: Node):
+    await node.commands.succeed("topic", "create", "found")
+
+    by_option = await finish("topic", "list", "--config", str(node.config), "--json")
+    by_environment = await finish("topic", "list", "--json", env={"HEADGATE_CONFIG": str(node.config)})
+    by_default = await finish("topic", "list", "--json", cwd=node.folder)
+
+    for found in (by_option, by_environment, by_default):
+        assert "found" in [topic["topic"] for topic in found.document()]
 
 
 async def test_a_topic_is_created_listed_described_split_merged_and_deleted(node: Node):

@@ -12,15 +12,13 @@ from dataclasses import replace
 
 import pytest
 from prometheus_client import Gauge
-from prometheus_client.parser import text_string_to_metric_families
 from structlog.testing import capture_logs
 
 from headgate.errors import HeadgateError
-from metrics.events import StatusCollected
 from metrics.health import STALLED_SECONDS
 from tests.support.samples.example_events import example_events
 from tests.support.samples.status_values import HEALTHY_FACTS
-from tests.support.servers.http_server import SHARDS, HttpHarness, http_server
+from tests.support.servers.http_server import HttpHarness, http_server
 from web.listener import HttpLimits
 from web.server import CACHE_SECONDS, HEADERS
 
@@ -54,20 +52,6 @@ async def test_readiness_names_each_component(harness):
     status, _, text = await harness.get("/readyz")
     assert (status, json.loads(text)["state"]) == (503, "not_ready")
     assert "not connected" in json.loads(text)["components"]["broker"]["reason"]
-
-
-async def test_a_scrape_contains_the_metrics(harness):
-    harness.instruments.observe(StatusCollected(shards=SHARDS, now_seconds=0.0))
-    _, headers, text = await harness.get("/metrics")
-    samples = {
-        (sample.name, sample.labels.get("shard")): sample.value
-        for family in text_string_to_metric_families(text)
-        for sample in family.samples
-    }
-
-    assert samples["headgate_ledger_head_chunk", "0"] == 8
-    assert samples["headgate_shard_is_leader", "0"] == 1
-    assert headers["Content-Type"].startswith("text/plain")
 
 
 async def test_scrapes_within_a_second_share_a_rendering_per_content_type():

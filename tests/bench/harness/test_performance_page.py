@@ -7,11 +7,9 @@ import subprocess
 from pathlib import Path
 
 import msgspec
-import pytest
 
 from bench.harness.all_benchmarks import measure_all, results_to_keep, this_machine, write_pages
 from bench.harness.performance_page import Results, page
-from headgate.errors import HeadgateError
 
 ROOT = Path(__file__).parents[3]
 DOCS = {"fast": "How fast.\n\nWhy.", "broken": "Cannot run.", "drain_release": "Wait of a child."}
@@ -59,18 +57,6 @@ def test_one_benchmark_is_measured_again_beside_the_results_of_the_others(tmp_pa
     assert ["fast", "broken", "drain_release"] == list(DOCS) == list(results_to_keep(tmp_path, quick=False))
     assert [3.0, 3.0, 12.0] == [result.value for result in again.benchmarks]
     assert f"Measured on {this_machine().date} in 0 s." in page(again, "performance")
-
-
-def test_results_of_another_machine_or_effort_are_not_mixed(tmp_path: Path) -> None:
-    with pytest.raises(HeadgateError, match="measure all benchmarks first"):
-        results_to_keep(tmp_path, quick=False)
-    first = measured(tmp_path)
-    with pytest.raises(HeadgateError, match="of another machine or effort"):
-        results_to_keep(tmp_path, quick=True)
-    other = msgspec.structs.replace(first, machine=msgspec.structs.replace(first.machine, memory_gb=1_000_000))
-    (tmp_path / "results.json").write_bytes(msgspec.json.encode(other))
-    with pytest.raises(HeadgateError, match="of another machine or effort"):
-        results_to_keep(tmp_path, quick=False)
 
 
 def test_the_committed_page_is_made_from_the_committed_results(tmp_path: Path) -> None:

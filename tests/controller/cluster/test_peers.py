@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from aiohttp import web
 
-from controller.cluster.peers import MAX_REQUESTS, Peers
+from controller.cluster.peers import Peers
 from tests.support.samples.status_documents import daemon_document
 from web.api.documents import SubscriptionPage, TopicPage
 from web.api.source import NotAnsweredError
@@ -63,21 +63,3 @@ async def test_the_time_limit_is_for_all_answers_of_a_daemon_together():
 
     assert part.daemon.state == "unreachable"
     assert part.daemon.problem == "daemon 'two' did not answer within 0.5 s"
-
-
-async def test_the_number_of_requests_in_flight_is_bounded():
-    in_flight = most = 0
-
-    async def counting(_: web.Request) -> web.Response:
-        nonlocal in_flight, most
-        in_flight += 1
-        most = max(most, in_flight)
-        await asyncio.sleep(0.05)
-        in_flight -= 1
-        return web.Response(body=msgspec.json.encode(daemon_document("two")))
-
-    names = [f"d{number}" for number in range(4 * MAX_REQUESTS)]
-    async with peers_with(counting, *names, timeout_seconds=30) as peers:
-        await asyncio.gather(*(peers.topic(name, "orders") for name in names), return_exceptions=True)
-
-    assert most == MAX_REQUESTS

@@ -12,7 +12,6 @@ import pytest
 
 from controller.settings import load, sections
 from controller.settings.load import (
-    Settings,
     ledger_unreachable_from_executors,
     load_settings,
     parse_settings,
@@ -248,19 +247,6 @@ def test_no_representation_of_the_settings_contains_the_password(tmp_path: Path)
     settings.broker.password()
 
     assert "hunter2" not in repr(settings) + repr(settings.rows()) + msgspec.json.encode(settings).decode()
-
-
-def test_rows_contain_every_setting():
-    settings = parse_settings(LEDGER, "t")
-
-    names = [name for name, _ in settings.rows()]
-
-    assert names == [
-        f"{section}.{field}"
-        for section in Settings.__struct_fields__
-        for field in getattr(settings, section).__struct_fields__
-    ]
-    assert ("broker.username", "") in settings.rows()
 
 
 @pytest.mark.parametrize("module", [load, sections], ids=["load", "sections"])

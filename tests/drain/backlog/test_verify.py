@@ -46,12 +46,6 @@ def test_each_differing_value_is_reported_with_both_values():
     assert any(line.split()[:6] == ["3", "row", "topic", "1", "segment", "0"] for line in lines)
 
 
-def test_a_missing_row_is_a_difference():
-    (found,) = compared(3, RESULT, Result(3, 9, ROWS[:1], at_ms=7)).differences[:1]
-
-    assert (found.where, found.incremental, found.full_count) == ("topic 1 subscription 2", "present", "missing")
-
-
 def test_other_topics_are_left_out_if_one_is_requested():
     changed = Result(3, 9, (*ROWS, StateRow(5, None, 0, records=1)), at_ms=7)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from drain.backlog.merge import Backlog, StateRow, drained
+from drain.backlog.merge import Backlog, StateRow
 from drain.external.count import count_external
 from drain.external.offset_facts import TableError
 from drain.table_mapping import AcknowledgementsTable, EntriesTable, ExternalTables, ExternalView
@@ -69,16 +69,6 @@ def by_segment(backlogs: tuple[Backlog, ...]) -> dict[int, tuple[int | None, int
     return {row.segment: (row.records, row.size_bytes, row.oldest_ms, row.drained) for row in backlogs}
 
 
-@pytest.mark.parametrize("form", ["parquet", "json", "csv"])
-def test_tables_give_the_backlog_and_the_drained_segments(spark, tmp_path: Path, form: str) -> None:
-    acks = [ack(end=4), ack(end=10, commit=2), ack("b", 0, 1), ack("b", 2, 3), ack(app="other", end=3)]
-    found = counted(spark, tables(tmp_path, entry_rows(), acks, form))
-
-    assert {0: (0, 0, None, True), 1: (2, 14, 2001, False), 2: (0, 0, None, False)} == by_segment(found)
-    assert {0} == drained(found, 3, frozenset({0, 1})).keys()
-    assert {3} == {row.seek_generation for row in found}
-
-
 def test_without_a_table_of_entries_ends_come_from_the_ledger(spark, tmp_path: Path) -> None:
     found = counted(spark, tables(tmp_path, None, [ack(end=9)]))
     assert {0: (1, None, None, False), 1: (None, None, None, False), 2: (None, None, None, False)} == by_segment(found)
@@ -129,24 +119,6 @@ def test_a_fault_of_the_entries_is_reported_with_the_table_and_an_example(
     with pytest.raises(TableError) as caught:
         counted(spark, given)
     assert str(caught.value).startswith(f"external.orders.entries ({tmp_path}/entries): ")
-    assert fault in str(caught.value)
-
-
-ACK_FAULTS = {
-    "a missing column": (without("app", [ack()]), "has no column 'app'"),
-    "a null subscription": ([ack(app=None), ack()], "app is null (1 times"),
-    "a null end": ([ack(end=None), ack()], "next is null (1 times"),
-    "a negative offset": ([ack(first=-1)], "an offset is negative (1 times"),
-    "backward": ([ack(first=5, end=4)], "a range ends before it begins (1 times"),
-    "beyond the sealed end": ([ack(end=11)], "a range ends beyond the end of a sealed segment (1 times"),
-    "two faults": ([ack(end=11), ack(first=-1)], "an offset is negative (1 times"),
-}
-
-
-@pytest.mark.parametrize(("rows", "fault"), ACK_FAULTS.values(), ids=ACK_FAULTS.keys())
-def test_a_fault_of_the_acknowledgements_is_reported(spark, tmp_path: Path, rows: Any, fault: str) -> None:
-    with pytest.raises(TableError, match=r"external.orders.acknowledgements") as caught:
-        counted(spark, tables(tmp_path, None, rows))
     assert fault in str(caught.value)
 
 

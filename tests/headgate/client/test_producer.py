@@ -8,7 +8,7 @@ import math
 import pytest
 
 from headgate.client.batch_content import RECORD_OVERHEAD_BYTES
-from headgate.client.producer import Delivery, Producer, RecordMetadata
+from headgate.client.producer import Producer, RecordMetadata
 from headgate.client.producer_settings import ProducerSettings
 from headgate.errors import (
     ConfigError,
@@ -102,23 +102,6 @@ async def test_sending_without_a_pause_yields_to_the_loop_between_batches(batch_
     assert {0, 5, 9, 13, 17, 21, 24} == turns, "at the first record of each batch but the first, and at the end"
 
 
-async def test_a_cancelled_await_of_a_delivery_does_not_affect_the_others(cluster):
-    async with cluster.leader(), Producer(cluster.client()) as producer:
-        delivery = await producer.send("orders", b"k", b"v")
-        patient, impatient = (asyncio.ensure_future(_stored(delivery)) for _ in range(2))
-        await asyncio.sleep(0)
-        impatient.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await impatient
-        assert not delivery.done()
-        assert await patient == await delivery
-    assert 1 == len(cluster.stored)
-
-
-async def _stored(delivery: Delivery) -> RecordMetadata:
-    return await delivery
-
-
 async def test_a_cancelled_send_reserves_no_bytes(cluster):
     """A caller that cancels `send` repeatedly must not use up the buffer."""
     settings = ProducerSettings(batch_bytes=100)
@@ -172,15 +155,6 @@ async def test_records_are_stored_once_in_order_whatever_the_leader_does(script,
 
 
 # Names and positions
-
-
-async def test_a_named_producer_gets_its_source_position_back(cluster):
-    cluster.last_position = b"line 7"
-    async with cluster.leader() as leader, Producer(cluster.client(), name="loader") as producer:
-        assert producer.source_position is None
-        await producer.open("orders")
-        assert b"line 7" == producer.source_position
-        assert "loader" == leader.seen(m.OpenProducer)[0].name
 
 
 async def test_a_batch_carries_the_position_of_its_last_record(cluster):

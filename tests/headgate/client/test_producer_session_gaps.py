@@ -104,16 +104,6 @@ def test_a_refused_batch_that_no_opening_has_decided_is_unknown_at_its_deadline(
     assert (Outcome.UNKNOWN, Outcome.FAILED) == (talk.outcomes["a"], talk.outcomes["b"])
 
 
-def test_a_proven_batch_is_committed_at_its_deadline():
-    talk = streaming(deadline=10)
-    talk.offer_until("a", 0.05)
-    talk.offer("b")
-    talk.commit("b")
-    talk.wait(0.06)
-    assert (Outcome.COMMITTED, None) == (talk.outcomes["a"], talk.replies["a"])
-    assert ["c@3"] == talk.offer("c"), "there is no gap, so there is no bump"
-
-
 def test_a_commit_proves_an_expired_batch_and_closes_its_gap():
     talk = streaming()
     talk.offer_until("a", 2)
@@ -200,17 +190,6 @@ def test_an_expired_batch_that_no_other_follows_ends_its_epoch_when_its_answer_i
     assert 0 == talk.session.in_flight
     assert ["open"] == talk.offer("b")
     assert ["b@0"] == talk.identify(7, 1, reached=1)
-
-
-def test_an_exhausted_epoch_gets_a_new_producer_id():
-    talk = streaming(deadline=10)
-    talk.offer("a")
-    talk.connect(False)
-    talk.wait(10)
-    talk.connect()
-    talk.offer("b")
-    assert ["b@0"] == talk.identify(99, 0)
-    assert 99 == talk.last["b"].producer_id
 
 
 # Verdicts that end something
@@ -307,17 +286,6 @@ def test_a_batch_refused_for_good_fails_alone_once_the_epoch_is_closed(verdict):
     assert ["c@0"] == talk.identify(7, 1, reached=2)
     assert {"0": Outcome.COMMITTED, "a": Outcome.COMMITTED, "bad": Outcome.INVALID} == talk.outcomes
     assert ["d@1"] == talk.commit("c")
-
-
-def test_a_late_reply_about_a_closed_epoch_changes_nothing():
-    talk = streaming()
-    talk.offer("bad", "c")
-    late = talk.last["c"]
-    talk.refuse("bad", "invalid")
-    assert [] == talk.refuse("c", "out_of_order"), "the leader did not store what came before it"
-    assert ["c@0"] == talk.identify(7, 1, reached=1)
-    assert [] == talk.refuse(late, "fenced")
-    assert {"0", "bad"} == set(talk.outcomes)
 
 
 def test_a_commit_that_arrives_during_the_opening_has_offsets():

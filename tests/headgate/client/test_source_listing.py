@@ -77,10 +77,6 @@ def test_headgates_form_is_a_list_or_an_object() -> None:
     assert (bare.segments, "x") == (full.segments, full.source)
 
 
-def test_a_source_without_hashes_has_no_hash_bits() -> None:
-    assert 0 == read_layout(b'[{"segment": "a"}]').hash_bits
-
-
 WRONG = {
     "not JSON": (read_layout, b"segment,parents", "not JSON"),
     "not UTF-8": (read_layout, b"\xff", "not JSON"),

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from headgate.errors import ConfigError
-from headgate.files.secret_file import MAX_SECRET_BYTES, read_secret
+from headgate.files.secret_file import read_secret
 from tests.support.samples.secret_files import write_secret
 
 SETTING = "$.broker.password_file"
@@ -22,10 +22,6 @@ def secret_file(folder: Path, contents: bytes, mode: int = 0o600) -> Path:
 @pytest.mark.parametrize("end", ["", "\n", "\r\n"], ids=["no end", "unix", "windows"])
 def test_the_line_is_the_secret_without_its_end(tmp_path: Path, end: str, mode: int) -> None:
     assert " pä ss " == read_secret(secret_file(tmp_path, f" pä ss {end}".encode(), mode), SETTING)
-
-
-def test_the_longest_secret_is_read(tmp_path: Path) -> None:
-    assert MAX_SECRET_BYTES == len(read_secret(secret_file(tmp_path, b"x" * MAX_SECRET_BYTES), SETTING))
 
 
 @pytest.mark.parametrize(

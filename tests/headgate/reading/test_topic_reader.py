@@ -49,13 +49,6 @@ async def test_records_come_in_the_order_in_which_they_were_stored():
     assert [(0, 0), (1, 0), (0, 1), (1, 1), (3, 0), (2, 0), (1, 2)] == await places(reader(known).stored())
 
 
-async def test_only_records_of_one_key():
-    known = await written((0, 0, 0), (1, 0))
-
-    assert [(0, 1), (0, 3)] == await places(reader(known, key=b"k1").stored())
-    assert [(0, 3)] == [each[:2] for each in await reader(known, key=b"k1").tail(1)]
-
-
 async def test_records_after_the_description_are_not_read_and_chunks_after_its_end_neither():
     known = await written((0,), (1,))
     bounded = reader(known)
@@ -152,19 +145,6 @@ async def test_what_is_read_before_it_is_announced_is_made_durable_first():
     before = known.ledger.store.calls["make_durable"]
     assert (0, 1) == (await anext(following))[:2]
     assert before + 2 == known.ledger.store.calls["make_durable"]
-    await following.aclose()
-
-
-async def test_following_after_the_tail_repeats_and_skips_nothing():
-    known = await written((0,), (1,), (0,))
-    tailing = reader(known)
-    await known.write(60, 1)  # stored after the description
-
-    assert [(0, 1), (1, 1)] == [each[:2] for each in await tailing.tail(2)]
-    following = tailing.follow(Head())
-    await known.write(70, 0, "split")
-    await known.write(80, 3)
-    assert [(0, 2), (3, 0)] == [(await anext(following))[:2] for _ in range(2)]
     await following.aclose()
 
 

@@ -112,18 +112,6 @@ def read_all(sock: ssl.SSLSocket) -> bytes:
     return found
 
 
-def test_a_batch_is_one_write(scene: Scene) -> None:
-    """It fills four records."""
-    connection = scene.connect(read_all)
-    batch = bytes(range(256)) * 200
-
-    assert connection.client.send(batch) == len(batch)
-    connection.client.close()
-
-    assert connection.raw.writes == 1
-    assert connection.served() == batch
-
-
 def test_what_has_arrived_is_decrypted_at_once_and_read_in_any_sizes(scene: Scene) -> None:
     sent = bytes(range(256)) * 150
     done = threading.Event()
@@ -166,14 +154,6 @@ def test_a_full_connection_blocks_and_continues_with_the_same_bytes(scene: Scene
 
     assert blocked > 0
     assert connection.served() == message
-
-
-def test_data_before_the_end_is_read_first(scene: Scene) -> None:
-    connection = scene.connect(lambda sock: sock.sendall(b"farewell"))
-    connection.served()
-
-    assert connection.receive(8) == b"farewell"
-    assert connection.receive(1) == b""
 
 
 def test_data_before_a_failure_is_read_first_and_the_failure_stays(scene: Scene) -> None:

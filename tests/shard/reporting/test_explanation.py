@@ -48,10 +48,6 @@ async def test_the_summary_counts_readable_blocked_and_drained_segments(lead: Le
     )
 
 
-async def test_the_summary_of_one_segment_is_in_the_singular(lead: Lead) -> None:
-    assert explain_all(lead("ada")).summary[1] == "Of 1 segment, 1 is readable, 0 are blocked and 0 are drained."
-
-
 async def test_a_held_segment_names_its_consumer_and_its_backlog(lead: Lead) -> None:
     harness = lead("ada", records=12)
     harness.acknowledge("ada", 0, 5)
@@ -128,10 +124,6 @@ async def test_a_running_drain_check_is_named(lead: Lead) -> None:
     context = replace(harness.coordinator.explanation_context(), next_poll_seconds=0)
 
     assert explain_all(harness, context).summary[-1] == "A drain check is running."
-
-
-async def test_a_consumer_lists_its_segments(lead: Lead) -> None:
-    assert consumer_sentences(explain_all(lead("ada", segments=2))) == {"ada": ["ada reads segments 0, 1."]}
 
 
 async def test_a_blocked_segment_names_its_ancestor_with_backlog_and_time_left(lead: Lead) -> None:
@@ -281,13 +273,6 @@ async def test_a_consumer_without_a_segment_gets_a_reason(lead: Lead) -> None:
     harness.split(0)
 
     assert consumer_sentences(explain_all(harness))["bob"][0].startswith("bob has no segment: ")
-
-
-async def test_blocked_segments_without_consumers_have_no_scheduled_check(lead: Lead) -> None:
-    harness = lead(records=1)
-    harness.split(0)
-
-    assert explain_all(harness).summary[-1] == "No drain check is scheduled."
 
 
 async def test_without_consumers_the_explanation_says_so(lead: Lead) -> None:

@@ -46,30 +46,8 @@ def test_only_so_many_clients_are_remembered():
     assert ids.check(online(1, "shop/client-2")) == Conflict(True, "shop/client-2")
 
 
-def test_a_conflict_of_a_client_that_was_forgotten_is_new_again():
-    ids = ClientIds(max_clients=1)
-    assert [ids.check(online(number)) for number in (2, 1, 1)][1:] == [
-        Conflict(True, "shop/till"),
-        Conflict(False, "shop/till"),
-    ]
-    ids.check(online(1, "shop/another"))
-
-    assert [ids.check(online(number)) for number in (2, 1)] == [None, Conflict(True, "shop/till")]
-
-
 def test_programs_of_two_users_with_one_client_id_disconnect_each_other_too():
     ids = ClientIds()
     ids.check(online(2, "rival/till"))
 
     assert ids.check(online(1, "shop/till")) == Conflict(True, "rival/till")
-
-
-def test_ten_thousand_clients_are_remembered():
-    ids = ClientIds()
-    for number in range(10_000):
-        ids.check(online(2, f"shop/client-{number}"))
-
-    assert ids.check(online(1, "shop/client-0")), "it is the first of 10 000"
-    ids.check(online(2, "shop/one-more"))
-    assert ids.check(online(1, "shop/client-0")) is None
-    assert ids.check(online(1, "shop/client-2")), "only one was forgotten for each new one"

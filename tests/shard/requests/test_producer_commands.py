@@ -137,16 +137,6 @@ def test_a_token_is_used_up_when_the_identity_has_stored_a_batch(shard: Shard) -
     assert "Duplicate" == shard.batch_verdict(1, 0, 0)
 
 
-def test_a_token_is_used_up_when_the_client_has_raised_the_epoch(shard: Shard) -> None:
-    """The raised epoch is not new: its batch 0 is stored already."""
-    shard.open("a")
-    shard.store(1, epoch=1)
-    shard.restart()
-
-    assert "fenced" == shard.rejected("a")
-    assert (1, 2) == shard.open("b", producer_id=1, producer_epoch=1)
-
-
 def test_a_token_that_has_opened_one_name_does_not_open_another(shard: Shard) -> None:
     """A program with a constant token would continue another program's producer."""
     shard.open("a", name="loader")
@@ -239,22 +229,6 @@ def test_a_deleted_name_is_free_once_no_copy_can_arrive(shard: Shard) -> None:
 
 
 # New ids
-
-
-def test_a_name_recognizes_delayed_copies_after_it_got_a_new_id(shard: Shard) -> None:
-    shard.open("a", name="loader")
-    shard.exhaust("b", name="loader")
-    assert (2, 0) == shard.open("c", name="loader")
-
-    assert ["fenced", "fenced"] == [shard.rejected(token, name="loader") for token in "ab"]
-
-
-def test_a_repeated_request_for_a_new_id_of_a_name_gets_the_same_reply(shard: Shard) -> None:
-    """The reply was lost, so the client still sends its old id."""
-    shard.exhaust("a", name="loader")
-    old = {"name": "loader", "producer_id": 1, "producer_epoch": LAST_PRODUCER_EPOCH}
-
-    assert [(2, 0), (2, 0)] == [shard.open("b", **old), shard.open("b", **old)]
 
 
 @pytest.mark.parametrize("name", [None, "loader"])

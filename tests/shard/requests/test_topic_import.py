@@ -339,18 +339,6 @@ def test_splits_and_merges_of_external_topics_are_refused(command: str, split: S
     assert "split or merge at its source" in outcome.reason
 
 
-def test_replaying_the_ledger_gives_the_same_topic(split: Shard) -> None:
-    """A new leader applies the decoded entries."""
-    split.imported(A, B_SEALED, C_SEALED, D)
-    again = Shard()
-    for entry in split.entries:
-        again.apply(e.decode_entry(e.encode_entry(entry)))
-    before, after = split.state.topics["orders"], again.state.topics["orders"]
-
-    assert (before.layout, before.external) == (after.layout, after.external)
-    assert before.tails.keys() == after.tails.keys()
-
-
 def test_automatic_splits_and_merges_of_external_topics_are_refused(split: Shard) -> None:
     request = m.SetTopicPolicy(topic="orders", token="x", auto_split=True)
     outcome = commands.set_topic_policy(request, split.state)
@@ -463,14 +451,3 @@ def test_an_acknowledgement_between_two_steps_counts(shard: Shard, taken: int) -
     outcome = decided(steps)
     assert isinstance(outcome, Refusal)
     assert "ends at 5, but subscription 's' has acknowledged it to 6" in outcome.reason
-
-
-@BEFORE_OR_AFTER_THE_PLAN
-def test_one_command_in_two_copies_is_executed_once(shard: Shard, taken: int) -> None:
-    first, second = (import_topic(listing(*chain(2)), shard.state, "alice") for _ in range(2))
-    for steps in (first, second):
-        begin(steps, taken)
-    shard.do(decided(first))
-
-    assert () == shard.do(decided(second)).result.created
-    assert 0 == shard.state.topics["orders"].layout.layout_epoch

@@ -60,23 +60,3 @@ def test_a_restored_window_has_the_same_batches():
     assert [batch(0), batch(1), batch(2)] == list(restored)
     assert FinishedBatches([batch(0), batch(1), batch(2)]) == restored
     assert restored.pack() == FinishedBatches([batch(0), batch(1), batch(2)]).pack()
-
-
-def test_a_restored_window_stays_packed_until_it_is_used():
-    """A million idle producers would otherwise need a deque each."""
-    packed = FinishedBatches([batch(0)]).pack()
-    restored = FinishedBatches(packed=packed)
-
-    assert restored.pack() is packed
-    assert len(restored) == 1
-    assert restored.pack() == packed
-
-
-def test_a_window_that_is_used_does_not_keep_its_packed_form():
-    """A full window needs 11 kB, and would need them twice."""
-    packed = FinishedBatches([batch(0)]).pack()
-    restored = FinishedBatches(packed=packed)
-    references = sys.getrefcount(packed)
-
-    assert len(restored) == 1
-    assert sys.getrefcount(packed) == references - 1

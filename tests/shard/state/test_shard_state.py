@@ -142,17 +142,6 @@ def test_the_index_of_a_segment_names_every_chunk_up_to_128() -> None:
     assert [(chunk, chunk) for chunk in range(1, 130, 2)] == tail.index
 
 
-def test_the_index_of_a_segment_names_every_second_chunk_above_128_and_every_fourth_above_256() -> None:
-    tail = SegmentTail()
-    for chunk in range(1, 256):
-        tail.add_index_entry(chunk, chunk)
-    assert [(chunk, chunk) for chunk in range(1, 256, 2)] == tail.index
-
-    for chunk in range(256, 512):
-        tail.add_index_entry(chunk, chunk)
-    assert [(chunk, chunk) for chunk in range(1, 512, 4)] == tail.index
-
-
 def test_the_first_offset_of_an_indexed_chunk_is_found_there() -> None:
     tail = SegmentTail()
     for chunk in range(1, 4):
@@ -205,13 +194,6 @@ def test_only_an_entry_of_a_topic_has_one() -> None:
 def test_an_id_is_one_above_the_highest_used_one() -> None:
     assert 2 == state_after([CREATED]).next_id
     assert 10 == state_after([CREATED, subscribed(9)]).next_id
-
-
-def test_an_automatic_change_is_not_stored_as_a_command() -> None:
-    """Otherwise automatic changes would displace commands that clients may still repeat."""
-    state = state_after([CREATED], [e.SegmentSplit(topic_id=1, segment=0, end_offset=0, token="", reason="busy")])
-
-    assert {"create"} == set(state.commands)
 
 
 def test_a_new_subscription_counts_as_unused() -> None:

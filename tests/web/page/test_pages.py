@@ -135,20 +135,6 @@ def test_what_waits_says_what_is_unknown(fields, text):
     assert text in text_of(subscription_page(subscription_document(**fields)).parts["waiting"])
 
 
-def test_statuses_of_segments_are_classes_and_labels_of_the_drawing():
-    layout = subscription_page(subscription_document()).parts["layout"]
-    found = ET.fromstring(layout).findall(".//svg[@class='wide']/g")
-    shown = {
-        group.get("class"): [text.text for text in group.findall("text")]
-        for group in found
-        if group.get("class") != "axis"
-    }
-
-    assert shown["draining"] == ["0 · ada", "100 behind", "about 10 s left"]
-    assert shown["active"] == ["1 · 2 consumers", "100 behind"]
-    assert shown["blocked"] == ["3 · waits for 0", "100 behind"]
-
-
 def test_drained_segments_are_folded_away():
     drained = subscription_document(
         (assignment(0, "drained", unacknowledged=0), *(assignment(n, "waiting") for n in (1, 2, 3)))
