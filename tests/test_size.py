@@ -18,8 +18,8 @@ PRODUCT = ("headgate", "controller", "coordinator", "drain", "metrics", "shard",
 TOOLS = ("bench", "chaos", "scale", "demo", "trials", "monitoring", "docs/sitebuild", "deploy")
 LINES = {
     "product": (PRODUCT, "*.py", 60_500),  # 60 499 on 2026-11-26; the aim is 51 000
-    "tools": (TOOLS, "*.py", 14_000),  # 13 531; the aim is 8 500
-    "tests": (("tests",), "*.*", 91_000),  # 90 803, data and example clients included; the aim is 66 000
+    "tools": (TOOLS, "*.py", 12_800),  # 12 576 on 2026-11-26; the aim is 8 500
+    "tests": (("tests",), "*.*", 80_000),  # 78 012, data and example clients included; the aim is 66 000
 }
 """Part → its folders, the files that count, and how many lines they may have."""
 GENERATED = ("__pycache__", "node_modules", "package-lock.json")
