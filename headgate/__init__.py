@@ -15,68 +15,81 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from headgate.client.admin import Admin
-    from headgate.client.connection import Client
-    from headgate.client.consumer import ConsumedRecord, Consumer
-    from headgate.client.external_consumer import ExternalConsumer, GrantedSegment
-    from headgate.client.producer import CloseReport, Producer
-    from headgate.client.producer_settings import ProducerSettings
-    from headgate.client.record_batch import Delivery, RecordMetadata
-    from headgate.client.source_listing import ExternalLayout, read_layout, read_list_shards
-    from headgate.errors import (
-        AcknowledgementsNotStoredError,
-        CommandUnknownError,
-        ConfigError,
-        DeliveryFailedError,
-        DeliveryUnknownError,
-        FencedError,
-        ForgottenError,
-        HeadgateError,
-        NoLeaderError,
-        OtherHistoryError,
-        PositionOutOfRangeError,
-        ProtocolError,
-        RequestRejectedError,
+    from headgate.client.admin import Admin as Admin
+    from headgate.client.connection import Client as Client
+    from headgate.client.consumer import ConsumedRecord as ConsumedRecord, Consumer as Consumer
+    from headgate.client.external_consumer import ExternalConsumer as ExternalConsumer, GrantedSegment as GrantedSegment
+    from headgate.client.processing.policies import (
+        BatchPolicy as BatchPolicy,
+        LastAction as LastAction,
+        LookAhead as LookAhead,
+        RetryPolicy as RetryPolicy,
     )
-    from headgate.model.entries import SubscriptionType, TopicPolicy
-    from headgate.model.identifiers import Generation, Offset, SegmentId
-    from headgate.settings.config import ClientConfig, load_client_config
-    from headgate.views.backlogs import BacklogInfo, SegmentBacklogInfo
+    from headgate.client.processing.runner import RunReport as RunReport
+    from headgate.client.producer import CloseReport as CloseReport, Producer as Producer
+    from headgate.client.producer_settings import ProducerSettings as ProducerSettings
+    from headgate.client.record_batch import Delivery as Delivery, RecordMetadata as RecordMetadata
+    from headgate.client.source_listing import (
+        ExternalLayout as ExternalLayout,
+        read_layout as read_layout,
+        read_list_shards as read_list_shards,
+    )
+    from headgate.errors import (
+        AcknowledgementsNotStoredError as AcknowledgementsNotStoredError,
+        CommandUnknownError as CommandUnknownError,
+        ConfigError as ConfigError,
+        DeliveryFailedError as DeliveryFailedError,
+        DeliveryUnknownError as DeliveryUnknownError,
+        FencedError as FencedError,
+        ForgottenError as ForgottenError,
+        HandlerFailedError as HandlerFailedError,
+        HeadgateError as HeadgateError,
+        NoLeaderError as NoLeaderError,
+        OtherHistoryError as OtherHistoryError,
+        PositionOutOfRangeError as PositionOutOfRangeError,
+        ProtocolError as ProtocolError,
+        RequestRejectedError as RequestRejectedError,
+    )
+    from headgate.model.bucket_ranges import BucketRange as BucketRange
+    from headgate.model.entries import SubscriptionType as SubscriptionType, TopicPolicy as TopicPolicy
+    from headgate.model.identifiers import Generation as Generation, Offset as Offset, SegmentId as SegmentId
+    from headgate.settings.config import ClientConfig as ClientConfig, load_client_config as load_client_config
+    from headgate.views.backlogs import BacklogInfo as BacklogInfo, SegmentBacklogInfo as SegmentBacklogInfo
     from headgate.views.cluster import (
-        ClusterInfo,
-        ClusterTotals,
-        ComponentInfo,
-        DaemonInfo,
-        ShardInfo,
-        SubscriptionSummary,
+        ClusterInfo as ClusterInfo,
+        ClusterTotals as ClusterTotals,
+        ComponentInfo as ComponentInfo,
+        DaemonInfo as DaemonInfo,
+        ShardInfo as ShardInfo,
+        SubscriptionSummary as SubscriptionSummary,
     )
     from headgate.views.explanations import (
-        BlockingSegment,
-        ConsumerReasons,
-        ConsumerSegmentCount,
-        Explanation,
-        Plan,
-        ProposedMove,
-        ProposedSegment,
-        SegmentReasons,
+        BlockingSegment as BlockingSegment,
+        ConsumerReasons as ConsumerReasons,
+        ConsumerSegmentCount as ConsumerSegmentCount,
+        Explanation as Explanation,
+        Plan as Plan,
+        ProposedMove as ProposedMove,
+        ProposedSegment as ProposedSegment,
+        SegmentReasons as SegmentReasons,
     )
-    from headgate.views.producers import ProducerInfo, TopicPosition
+    from headgate.views.producers import ProducerInfo as ProducerInfo, TopicPosition as TopicPosition
     from headgate.views.subscriptions import (
-        BucketRangeAssignment,
-        ConsumerInfo,
-        HeldBucketRange,
-        SeekResult,
-        SegmentAssignment,
-        SegmentSeek,
-        SubscriptionInfo,
+        BucketRangeAssignment as BucketRangeAssignment,
+        ConsumerInfo as ConsumerInfo,
+        HeldBucketRange as HeldBucketRange,
+        SeekResult as SeekResult,
+        SegmentAssignment as SegmentAssignment,
+        SegmentSeek as SegmentSeek,
+        SubscriptionInfo as SubscriptionInfo,
     )
     from headgate.views.topics import (
-        ExternalSource,
-        PruneResult,
-        SegmentInfo,
-        TopicImportResult,
-        TopicInfo,
-        UnprunedSegment,
+        ExternalSource as ExternalSource,
+        PruneResult as PruneResult,
+        SegmentInfo as SegmentInfo,
+        TopicImportResult as TopicImportResult,
+        TopicInfo as TopicInfo,
+        UnprunedSegment as UnprunedSegment,
     )
 
 _EXPORTS = {
@@ -84,6 +97,8 @@ _EXPORTS = {
     "client.connection": ("Client",),
     "client.consumer": ("ConsumedRecord", "Consumer"),
     "client.external_consumer": ("ExternalConsumer", "GrantedSegment"),
+    "client.processing.policies": ("BatchPolicy", "LastAction", "LookAhead", "RetryPolicy"),
+    "client.processing.runner": ("RunReport",),
     "client.producer": ("CloseReport", "Producer"),
     "client.producer_settings": ("ProducerSettings",),
     "client.record_batch": ("Delivery", "RecordMetadata"),
@@ -97,14 +112,15 @@ _EXPORTS = {
         "DeliveryUnknownError",
         "FencedError",
         "ForgottenError",
+        "HandlerFailedError",
         "HeadgateError",
         "NoLeaderError",
-        "OtherHistoryError",
         "OtherHistoryError",
         "PositionOutOfRangeError",
         "ProtocolError",
         "RequestRejectedError",
     ),
+    "model.bucket_ranges": ("BucketRange",),
     "model.entries": ("SubscriptionType", "TopicPolicy"),
     "model.identifiers": ("Generation", "Offset", "SegmentId"),
     "views.backlogs": (
@@ -150,73 +166,7 @@ _EXPORTS = {
 }
 _MODULES = {name: module for module, names in _EXPORTS.items() for name in names}
 
-__all__ = [
-    "AcknowledgementsNotStoredError",
-    "Admin",
-    "BacklogInfo",
-    "BlockingSegment",
-    "BucketRangeAssignment",
-    "Client",
-    "ClientConfig",
-    "CloseReport",
-    "ClusterInfo",
-    "ClusterTotals",
-    "CommandUnknownError",
-    "ComponentInfo",
-    "ConfigError",
-    "ConsumedRecord",
-    "Consumer",
-    "ConsumerInfo",
-    "ConsumerReasons",
-    "ConsumerSegmentCount",
-    "DaemonInfo",
-    "Delivery",
-    "DeliveryFailedError",
-    "DeliveryUnknownError",
-    "Explanation",
-    "ExternalConsumer",
-    "ExternalLayout",
-    "ExternalSource",
-    "FencedError",
-    "ForgottenError",
-    "Generation",
-    "GrantedSegment",
-    "HeadgateError",
-    "HeldBucketRange",
-    "NoLeaderError",
-    "Offset",
-    "OtherHistoryError",
-    "Plan",
-    "PositionOutOfRangeError",
-    "Producer",
-    "ProducerInfo",
-    "ProducerSettings",
-    "ProposedMove",
-    "ProposedSegment",
-    "ProtocolError",
-    "PruneResult",
-    "RecordMetadata",
-    "RequestRejectedError",
-    "SeekResult",
-    "SegmentAssignment",
-    "SegmentBacklogInfo",
-    "SegmentId",
-    "SegmentInfo",
-    "SegmentReasons",
-    "SegmentSeek",
-    "ShardInfo",
-    "SubscriptionInfo",
-    "SubscriptionSummary",
-    "SubscriptionType",
-    "TopicImportResult",
-    "TopicInfo",
-    "TopicPolicy",
-    "TopicPosition",
-    "UnprunedSegment",
-    "load_client_config",
-    "read_layout",
-    "read_list_shards",
-]
+__all__ = list(_MODULES)
 
 logging.getLogger(__name__).addHandler(logging.NullHandler())
 

@@ -5,7 +5,7 @@ A bug is an assertion or an ordinary exception, and ends the leader's term or th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 
 class HeadgateError(Exception):
@@ -154,6 +154,17 @@ class AcknowledgementsNotStoredError(HeadgateError):
     def __init__(self, reason: str, offsets: Mapping[int, tuple[tuple[int, int], ...]]) -> None:
         super().__init__(reason)
         self.offsets = dict(offsets)
+
+
+class HandlerFailedError(HeadgateError):
+    """The handler of `Consumer.run` failed for the last time; ``__cause__`` is what it raised.
+
+    ``records`` are those that it was called with. They are not acknowledged.
+    """
+
+    def __init__(self, reason: str, records: Sequence[object]) -> None:
+        super().__init__(reason)
+        self.records = list(records)
 
 
 class DeliveryFailedError(HeadgateError):

@@ -7,8 +7,7 @@
     with Producer(config) as producer:
         producer.send_and_wait("orders", b"customer-7", b'{"total": 12}')
     with Consumer(config, topic="orders", subscription="billing", start="earliest") as consumer:
-        for record in consumer.until_caught_up():
-            consumer.acknowledge(record)
+        consumer.run(handle, concurrency=8)
 
 Each object runs the asyncio client of the same name in an event loop in its own thread, or in a
 shared `EventLoopThread`, so heartbeats continue while the program computes. Methods may be called
@@ -34,6 +33,8 @@ from typing import Any, Concatenate, Generic, Literal, ParamSpec, Protocol, Self
 
 from headgate.client import admin, consumer, producer
 from headgate.client.connection import DEFAULT_TIMEOUT_SECONDS, Client
+from headgate.client.processing.segment_callbacks import OnGranted, OnRevoked
+from headgate.client.processing.stop_signal import stopped_by_sigterm
 from headgate.client.producer import CloseReport
 from headgate.client.producer_settings import ProducerSettings
 from headgate.client.record_batch import Delivery as AsyncDelivery
@@ -103,6 +104,10 @@ class EventLoopThread:
             return future.result()
         finally:
             future.cancel()
+
+    def call_soon(self, function: Callable[[], object]) -> None:
+        """Call ``function`` in the thread, without waiting for it."""
+        self._loop.call_soon_threadsafe(function)
 
     def close(self) -> None:
         """Cancel what still runs, and end the thread. A second call does nothing."""
@@ -201,6 +206,19 @@ def _blocking(
     @functools.wraps(method)
     def call(self: _Facade[ClientT], /, *args: P.args, **kwargs: P.kwargs) -> T:
         return self._run(method(self._client, *args, **kwargs))
+
+    return call
+
+
+def _until_sigterm(
+    run: Callable[Concatenate[_Facade[consumer.Consumer], P], T],
+) -> Callable[Concatenate[Consumer, P], T]:
+    """Return ``run`` as a method that SIGTERM ends gracefully, where nothing else handles it."""
+
+    @functools.wraps(run)
+    def call(self: Consumer, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        with stopped_by_sigterm(self.stop):
+            return run(self, *args, **kwargs)
 
     return call
 
@@ -311,6 +329,8 @@ class Consumer(_Facade[consumer.Consumer]):
         behind: Literal["error", "continue"] = "error",
         balance: Balance | None = None,
         capacity: float = 1.0,
+        on_granted: OnGranted | None = None,
+        on_revoked: OnRevoked | None = None,
         connect_timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
         loop: EventLoopThread | None = None,
     ) -> None:
@@ -329,6 +349,8 @@ class Consumer(_Facade[consumer.Consumer]):
                 behind=behind,
                 balance=balance,
                 capacity=capacity,
+                on_granted=on_granted,
+                on_revoked=on_revoked,
                 connect_timeout_seconds=connect_timeout_seconds,
             )
 
@@ -355,11 +377,16 @@ class Consumer(_Facade[consumer.Consumer]):
         while (record := self._run(next_record())) is not None:
             yield record
 
+    run = _until_sigterm(_blocking(consumer.Consumer.run))
     get_many = _blocking(consumer.Consumer.get_many)
     acknowledge = _blocking(consumer.Consumer.acknowledge)
     flush = _blocking(consumer.Consumer.flush)
     seek = _blocking(consumer.Consumer.seek)
     caught_up = _blocking(consumer.Consumer.caught_up)
+
+    def stop(self) -> None:
+        """End `run` and every iteration, without waiting for it. See `headgate.Consumer.stop`."""
+        self._loop.call_soon(self._client.stop)
 
     @property
     def name(self) -> str:

@@ -7,6 +7,7 @@ daemons.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Mapping
 from typing import Final
@@ -50,7 +51,7 @@ class _IdleFeed(RecordFeed):
     def is_open(self) -> bool:
         return self.registered
 
-    def begin(self, grant: m.Grant) -> HeldSegment:
+    def begin(self, grant: m.Grant, _after: asyncio.Task[None] | None = None, /) -> HeldSegment:
         start = Offset(grant.start_offset)
         holding = HeldSegment(grant, _IDLE, delivered=start, acknowledged=start)
         self.holdings[grant.segment, grant.generation] = holding

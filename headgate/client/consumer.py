@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Mapping
 from enum import Enum
+from functools import partial
 from typing import Final, Self
 
 from headgate.backoff import Backoff, BackoffSchedule
@@ -20,6 +21,10 @@ from headgate.client.consumer_requests import ConsumerOptions, ConsumerRequests,
 from headgate.client.consumer_tasks import ConsumerTasks
 from headgate.client.holdings import Holdings
 from headgate.client.membership import Membership
+from headgate.client.processing.policies import BatchPolicy, LookAhead, RetryPolicy
+from headgate.client.processing.runner import Handler, Runner, RunOptions, RunReport
+from headgate.client.processing.segment_callbacks import OnGranted, OnRevoked, SegmentCallbacks
+from headgate.client.processing.stop_signal import stopped_by_sigterm
 from headgate.client.record_feed import ConsumedRecord, RecordFeed
 from headgate.client.unknown_names import explained
 from headgate.errors import (
@@ -34,7 +39,7 @@ from headgate.model.entries import Balance, Order, SubscriptionType
 from headgate.model.hashing import shard_of
 from headgate.model.identifiers import Offset, SegmentId
 from headgate.protocol import messages as m
-from headgate.settings.arguments import require_seconds
+from headgate.settings.arguments import require_count, require_seconds
 from headgate.settings.config import ClientConfig
 from headgate.views.subscriptions import SeekResult
 
@@ -42,6 +47,9 @@ CATCH_UP_BACKOFF: Final = Backoff(first_seconds=0.05, longest_seconds=1.0)
 """Between two questions whether everything is read."""
 CLOSE_TIMEOUT_SECONDS: Final = 5.0
 """For the last acknowledgements, and again for leaving."""
+
+DEFAULT_RETRY: Final = RetryPolicy()
+DEFAULT_LOOK_AHEAD: Final = LookAhead()
 
 __all__ = ["ConsumedRecord", "Consumer"]
 
@@ -51,13 +59,15 @@ log = get_logger(__name__)
 class _State(Enum):
     NEW = "new"
     OPEN = "open"
+    ENDED = "ended"
+    """Open, and delivers nothing any more."""
     CLOSED = "closed"
 
 
 class Consumer:
     """Receives records of one subscription.
 
-    Use it as an async context manager, and iterate over it. Nothing happens before it is entered.
+    Use it as an async context manager, and `run` it or iterate over it. Nothing happens before it is entered.
 
     Args:
         config: the cluster, or a client that is connected to it.
@@ -77,6 +87,10 @@ class Consumer:
             setting, initially "count".
         capacity: load of this consumer relative to an ordinary one, 0.01 to 10. Used when the
             subscription is balanced by load.
+        on_granted: called with a list of segments before their first record is delivered; a part of one is a
+            `BucketRange`. A function that is no coroutine function is called in a thread.
+        on_revoked: called once for each granted segment when it goes, after the handlers of `run`, with a list of
+            segments and the seconds that are left to acknowledge. 0.0: another consumer may read them already.
         connect_timeout_seconds: how long entering may take: connecting, and registering with
             the leader.
 
@@ -101,6 +115,8 @@ class Consumer:
         behind: m.Behind = "error",
         balance: Balance | None = None,
         capacity: float = 1.0,
+        on_granted: OnGranted | None = None,
+        on_revoked: OnRevoked | None = None,
         connect_timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
     ) -> None:
         self._kind = subscription_type(type)
@@ -127,7 +143,10 @@ class Consumer:
         self._feed.own.update(() if token is None else token.held)
         self._feed.head.history = requests.history
         self._feed.on_skipped = self._on_skipped
-        self._holdings = Holdings(self._kind, requests, self._feed, self._acknowledger, self._tasks, self._log)
+        callbacks = SegmentCallbacks(on_granted, on_revoked, self._tasks.spawn, self._log)
+        self._holdings = Holdings(
+            self._kind, requests, self._feed, self._acknowledger, self._tasks, self._log, callbacks
+        )
         self._membership = Membership(
             self._client, requests, self._feed, self._holdings, self._tasks, self._log, open_feed=self._open_feed
         )
@@ -184,7 +203,7 @@ class Consumer:
         Raises AcknowledgementsNotStoredError: something that was acknowledged is not stored. If the block ends with
         an exception, that one is raised, and this is logged.
         """
-        if self._state is not _State.OPEN:
+        if self._state not in (_State.OPEN, _State.ENDED):
             return
         self._state = _State.CLOSED
         unstored: AcknowledgementsNotStoredError | None = None
@@ -225,8 +244,70 @@ class Consumer:
 
     # Receiving
 
+    async def run(
+        self,
+        handler: Handler,
+        *,
+        concurrency: int = 1,
+        retry: RetryPolicy = DEFAULT_RETRY,
+        batch: BatchPolicy | None = None,
+        look_ahead: LookAhead = DEFAULT_LOOK_AHEAD,
+        stop_seconds: float = 20.0,
+        until_caught_up: bool = False,
+    ) -> RunReport:
+        """Call ``handler`` for each record, and acknowledge what it has handled.
+
+        Records of one key are handled one at a time and in order, those of different keys in parallel. STREAM
+        acknowledges, and CHECKPOINT moves `positions`, up to the first record of a segment that is not handled. QUEUE
+        acknowledges each record. However a run ends (`stop`, SIGTERM, cancellation, an error), no further record is
+        begun, and handlers at work have ``stop_seconds`` to end. SIGTERM counts in the main thread, if nothing else in
+        the program handles it.
+
+        Args:
+            handler: a coroutine function, or a function that is called in threads. It gets one record, or a list of
+                them with ``batch``. A record is handled when it returns, whatever it returns.
+            concurrency: calls at the same time, at most.
+            retry: what happens when the handler raises.
+            batch: how records are collected for one call; None: one record each.
+            look_ahead: how far records are read beyond those that are not handled.
+            stop_seconds: after this time, handlers are cancelled. A thread cannot be.
+            until_caught_up: end as the iteration of `until_caught_up` does, once everything is handled.
+
+        Raises:
+            HandlerFailedError: the handler failed for the last time, and the policy's last action is to stop.
+            ConfigError: an argument is out of range.
+            AcknowledgementsNotStoredError: see `flush`.
+            HeadgateError: what the iterator raises; or `run` is called during another call.
+        """
+        options, feed, draw = (
+            RunOptions(concurrency, retry, batch, look_ahead, stop_seconds),
+            self._feed,
+            self._client.rng.random,
+        )
+        if self._holdings.handling is not None:
+            raise HeadgateError("run: this consumer runs already; create another one for another handler")
+        runner = Runner(handler, options, feed, self._kind, self._handled, draw=draw, log=self._log)
+        self._holdings.handling, feed.positions_follow_handling = runner, self._kind == SubscriptionType.CHECKPOINT
+        try:
+            with stopped_by_sigterm(partial(asyncio.get_running_loop().call_soon_threadsafe, self.stop)):
+                report = await runner.run(self.until_caught_up() if until_caught_up else self)
+        finally:
+            self._holdings.handling, feed.positions_follow_handling = None, False
+            if runner.report.unhandled:  # they were delivered, so an acknowledgement of a later one would include them
+                self.stop()
+        await self.flush()
+        return report
+
+    def stop(self) -> None:
+        """End `run` and every iteration, without waiting for it. Then close the consumer."""
+        if self._state is _State.OPEN:
+            self._state = _State.ENDED
+        if self._holdings.handling is not None:
+            self._holdings.handling.stop()
+        self._feed.wake()
+
     def __aiter__(self) -> Self:
-        """Iterate over records as they arrive; ends when the consumer is closed."""
+        """Iterate over records as they arrive; ends when the consumer is stopped or closed."""
         return self
 
     async def __anext__(self) -> ConsumedRecord:
@@ -242,7 +323,7 @@ class Consumer:
         while True:
             if self._tasks.failure is not None:
                 raise self._tasks.failure
-            if self._state is _State.CLOSED:
+            if self._state in (_State.ENDED, _State.CLOSED):
                 raise StopAsyncIteration
             if self._state is _State.NEW:
                 raise HeadgateError("this consumer is not open; use it as an async context manager")
@@ -262,8 +343,7 @@ class Consumer:
                 subscription was deleted.
             HeadgateError: reading failed for good, or this consumer is closed.
         """
-        if max_records < 1:
-            raise ConfigError(f"get_many: max_records={max_records} has to be 1 or more")
+        require_count("get_many: max_records", max_records)
         require_seconds("get_many: timeout_seconds", timeout_seconds, at_least=0.0)
         try:
             async with asyncio.timeout(timeout_seconds):
@@ -310,7 +390,7 @@ class Consumer:
 
         Raises:
             TypeError: ``record`` is no record of a consumer.
-            HeadgateError: the subscription is of type CHECKPOINT.
+            HeadgateError: the subscription is of type CHECKPOINT, or `run` acknowledges.
         """
         if not isinstance(record, ConsumedRecord):
             raise TypeError(
@@ -321,6 +401,17 @@ class Consumer:
             raise HeadgateError(
                 "a CHECKPOINT consumer does not acknowledge: store its positions, and pass them to the next consumer"
             )
+        if self._holdings.handling is not None:
+            raise HeadgateError("acknowledge: run() acknowledges each record once its handler has returned")
+        await self._acknowledge(record)
+
+    async def _handled(self, record: ConsumedRecord) -> None:
+        if self._kind == SubscriptionType.CHECKPOINT:
+            self._feed.handled(record)
+        else:
+            await self._acknowledge(record)
+
+    async def _acknowledge(self, record: ConsumedRecord) -> None:
         if self._feed.acknowledge(record):
             self._acknowledger.acknowledge((record.segment, record.generation), record.offset, record.offset + 1)
             self._feed.acknowledge_skipped(record.segment, record.generation)

@@ -21,23 +21,31 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Self
+from functools import partial
+from itertools import count
+from typing import Final, Self
 
 from headgate.client.connection import DEFAULT_TIMEOUT_SECONDS, Client
 from headgate.client.consumer import CLOSE_TIMEOUT_SECONDS, Consumer
 from headgate.client.decisions.held_segments import HeldKey
+from headgate.client.processing.policies import LastAction, RetryPolicy
+from headgate.client.processing.segment_callbacks import OnGranted, OnRevoked
+from headgate.client.processing.stop_signal import stopped_by_sigterm
 from headgate.client.record_feed import HeldSegment, Reader, RecordFeed, Spawn
-from headgate.errors import HeadgateError
+from headgate.errors import ConfigError, HeadgateError
 from headgate.model.entries import Order, SubscriptionType
 from headgate.model.external_topic import OPAQUE_END_OFFSET
 from headgate.model.identifiers import Offset, SegmentId
 from headgate.protocol import messages as m
+from headgate.settings.arguments import require_count
 from headgate.settings.config import ClientConfig
 from headgate.storage.object_store import Store
 
 Read = Callable[["GrantedSegment"], Awaitable[None]]
 """The program's function. It reads one segment from its checkpoint, to its end or until it is
 cancelled."""
+
+NO_RETRY: Final = RetryPolicy(attempts=1)
 
 __all__ = ["ExternalConsumer", "GrantedSegment"]
 
@@ -123,6 +131,8 @@ class ExternalConsumer:
         subscription: str,
         name: str | None = None,
         order: Order | None = None,
+        on_granted: OnGranted | None = None,
+        on_revoked: OnRevoked | None = None,
         connect_timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
     ) -> None:
         """Describe what to read; the arguments and errors are those of `headgate.Consumer`.
@@ -137,6 +147,8 @@ class ExternalConsumer:
             name=name,
             start="earliest",
             order=order,
+            on_granted=on_granted,
+            on_revoked=on_revoked,
             connect_timeout_seconds=connect_timeout_seconds,
         )
 
@@ -160,16 +172,32 @@ class ExternalConsumer:
         await self._member.cancel_readers()
         await self._member.__aexit__(*error)
 
-    async def run(self, read: Read) -> None:
-        """Call ``read`` for every granted segment, until cancelled.
+    async def run(self, read: Read, *, concurrency: int | None = None, retry: RetryPolicy = NO_RETRY) -> None:
+        """Call ``read`` for every granted segment, until cancelled, `stop`, or SIGTERM as for `headgate.Consumer.run`.
+
+        Args:
+            read: a coroutine function, see `GrantedSegment`.
+            concurrency: segments that are read at the same time, at most; None: all that are granted.
+            retry: when a call that raised is repeated, with the checkpoint that it reached. Its last action is to stop.
 
         Raises:
             FencedError: a newer program of this name is running.
+            ConfigError: an argument is out of range.
             HeadgateError: a call failed (see the cause), or returned before its segment's end.
         """
-        self._member.start_reading(read)
-        async for record in self._member:
-            raise AssertionError(f"a record of a topic that is not stored: {record}")
+        require_count("run: concurrency", 1 if concurrency is None else concurrency)
+        if retry.then != LastAction.STOP:
+            raise ConfigError(
+                f"run: retry.then={str(retry.then)!r}: use 'stop'; a segment that is skipped stays unread"
+            )
+        self._member.start_reading(read, asyncio.Semaphore(concurrency or 2**31), retry)
+        with stopped_by_sigterm(partial(asyncio.get_running_loop().call_soon_threadsafe, self.stop)):
+            async for record in self._member:
+                raise AssertionError(f"a record of a topic that is not stored: {record}")
+
+    def stop(self) -> None:
+        """End `run`, without waiting for it. The end of the ``async with`` block cancels the calls."""
+        self._member.stop()
 
 
 class _ExternalGroupMember(Consumer):
@@ -184,8 +212,21 @@ class _ExternalGroupMember(Consumer):
         self._log.debug("consumer.registered", shard=shard, topic_id=topic_id)
         self._grants.registered = True
 
-    def start_reading(self, read: Read) -> None:
-        self._grants.read = read
+    def start_reading(self, read: Read, slots: asyncio.Semaphore, retry: RetryPolicy) -> None:
+        async def attempts(segment: GrantedSegment) -> None:
+            for failures in count(1):
+                try:
+                    async with slots:
+                        await read(segment)
+                        break
+                except Exception as error:
+                    pause = retry.after(failures, error, self._client.rng.random())
+                    if isinstance(pause, LastAction):
+                        raise
+                    self._log.warning("segment.read_again", segment=segment.label, reason=repr(error))
+                    await asyncio.sleep(pause)
+
+        self._grants.read = attempts
         self._grants.started.set()
 
     async def cancel_readers(self) -> None:
@@ -223,8 +264,8 @@ class _GrantFeed(RecordFeed):
     def open(self, store: Store, shard: int, topic_id: int) -> None:
         raise AssertionError(f"topic {topic_id} of shard {shard} is external: nothing of it is in {store}")
 
-    def begin(self, grant: m.Grant) -> HeldSegment:
-        holding = super().begin(grant)
+    def begin(self, grant: m.Grant, after: asyncio.Task[None] | None = None) -> HeldSegment:
+        holding = super().begin(grant, after)
         # A running call counts as one unacknowledged delivery, so a revocation waits for its end.
         holding.delivered = holding.acknowledged + 1
         return holding

@@ -1,7 +1,9 @@
 """What one consumer holds: it starts and stops readers as the leader's messages say, and finishes what is revoked.
 
 1. Undelivered records of a revoked segment are dropped: its next holder delivers them.
-2. The revocation of a segment is confirmed once every record delivered from it is durably acknowledged, or
+2. A revoked segment is first left by the handlers of `Consumer.run`, which get no further record of it. Then the
+   program's `on_revoked` is called. Both have until the limit of rule 3.
+3. The revocation of a segment is confirmed once every record delivered from it is durably acknowledged, or
    shortly before the leader would fence the segment (`finish_seconds`). What the program has acknowledged by
    then and is not stored is given up, which `Acknowledger.flush` reports.
 """
@@ -15,7 +17,9 @@ from headgate.client.acknowledger import Acknowledger
 from headgate.client.confirmations import Confirmations
 from headgate.client.consumer_requests import ConsumerRequests
 from headgate.client.consumer_tasks import ConsumerTasks
-from headgate.client.decisions.held_segments import Changes, HeldSegments, finish_seconds
+from headgate.client.decisions.held_segments import Changes, HeldKey, HeldSegments, finish_seconds
+from headgate.client.processing.runner import Runner
+from headgate.client.processing.segment_callbacks import SegmentCallbacks
 from headgate.client.record_feed import RecordFeed
 from headgate.errors import AcknowledgementsNotStoredError
 from headgate.log.event_log import EventLogger
@@ -36,7 +40,9 @@ class Holdings:
         acknowledger: Acknowledger,
         tasks: ConsumerTasks,
         log: EventLogger,
+        callbacks: SegmentCallbacks,
     ) -> None:
+        self.handling: Runner | None = None
         self.finish_seconds = 0.0
         """How long the records delivered from a revoked segment can be acknowledged."""
         self.confirmations = Confirmations(requests.confirm, self._on_confirmed, log)
@@ -47,6 +53,7 @@ class Holdings:
         self._acknowledger = acknowledger
         self._tasks = tasks
         self._log = log
+        self._callbacks = callbacks
         self._decisions = HeldSegments()
         self._closed = False
 
@@ -78,36 +85,53 @@ class Holdings:
         self._apply(self._decisions.drop_all())
 
     async def close(self) -> None:
-        """Deliver no more records, and ignore further messages of the leader."""
+        """Deliver no more records, tell the program that its segments go, and ignore further messages of the leader."""
+        if self._closed:
+            return
+        if self.handling is not None:
+            await self.handling.close()
         self._closed = True
         await self._feed.close()
+        await self._revoked(self._feed.generations(), self.finish_seconds)
+
+    async def _revoked(self, keys: list[HeldKey], seconds_left: float) -> None:
+        if (call := self._callbacks.revoked(keys, seconds_left)) is not None:
+            await asyncio.wait([call])
 
     def _apply(self, changes: Changes) -> None:
         if self._closed:
             return
         for key in changes.stop:
-            self._feed.drop(*key)
-            self._acknowledger.end(key)
+            self._drop(key)
             self._log.info("segment.dropped", segment=key[0], generation=key[1])
             if self._kind == SubscriptionType.CHECKPOINT:
                 self.on_dropped()
+        self._callbacks.revoked(changes.stop, 0.0)
         for revocation in changes.finish:
             self._tasks.spawn(self._finish(revocation), f"finish-{revocation.segment}")
         for revocation in changes.confirm:
             self.confirmations.add(revocation)
+        call = self._callbacks.granted(changes.start)
         for grant in changes.start:
-            begun = self._feed.begin(grant)
+            begun = self._feed.begin(grant, call)
             self._acknowledger.begin((grant.segment, grant.generation), begun.acknowledged)
             segment_slice = slice_of(grant.segment, grant.first_bucket, grant.end_bucket)
             self._log.info("segment.granted", segment=str(segment_slice), generation=grant.generation)
 
     async def _finish(self, revocation: m.Revocation) -> None:
-        """Rule 2."""
+        """Rules 2 and 3."""
         key = (revocation.segment, revocation.generation)
         holding = self._feed.holdings[key]
         self._feed.stop(holding)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self.finish_seconds
+        if self.handling is not None:
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await self.handling.settle(key)
+            except TimeoutError:
+                self.handling.ended(key)
+        await self._revoked([key], deadline - loop.time())
         if self._kind != SubscriptionType.CHECKPOINT:
             try:
                 async with asyncio.timeout_at(deadline):
@@ -125,6 +149,11 @@ class Holdings:
 
     def _on_confirmed(self, revocation: m.Revocation) -> None:
         self._decisions.confirmed(revocation)
-        self._feed.drop(revocation.segment, revocation.generation)
+        self._drop((revocation.segment, revocation.generation))
         self._feed.own.discard(SegmentId(revocation.segment))
-        self._acknowledger.end((revocation.segment, revocation.generation))
+
+    def _drop(self, key: HeldKey) -> None:
+        self._feed.drop(*key)
+        self._acknowledger.end(key)
+        if self.handling is not None:
+            self.handling.ended(key)

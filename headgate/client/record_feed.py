@@ -6,7 +6,7 @@ Records of a segment are delivered in the order of their offsets, and none of a 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, Protocol
@@ -85,6 +85,8 @@ class HeldSegment:
     """If buckets differ: the offset after the last record that was read, delivered or skipped."""
     skip_reported_at: float = 0.0
     """Loop time at which ``read_offset`` was last reported."""
+    resumed: asyncio.Event | None = None
+    """Set when a paused segment is read again; None: it is not paused."""
 
     def is_acknowledged(self, kind: SubscriptionType) -> bool:
         """Return whether every delivered record is acknowledged."""
@@ -106,6 +108,8 @@ class RecordFeed:
         self.positions: dict[SegmentId, Offset] = dict(positions)
         self.own: set[SegmentId] = set()
         """Segments whose position is this consumer's to bring to the end: no other consumer has taken them over."""
+        self.positions_follow_handling = False
+        """Whether `handled` moves `positions`, and not the delivery."""
         self._topic = topic
         self._kind = kind
         self._spawn = spawn
@@ -133,8 +137,8 @@ class RecordFeed:
 
     # Segments
 
-    def begin(self, grant: Grant) -> HeldSegment:
-        """Read a segment, from its grant's offset on."""
+    def begin(self, grant: Grant, after: asyncio.Task[None] | None = None) -> HeldSegment:
+        """Read a segment, from its grant's offset on. ``after``: once this task has ended without a failure."""
         start = Offset(grant.start_offset)
         if self._kind == SubscriptionType.CHECKPOINT:
             start = self.positions.get(SegmentId(grant.segment), start)
@@ -143,7 +147,7 @@ class RecordFeed:
         self.positions[SegmentId(grant.segment)] = start
         self.own.add(SegmentId(grant.segment))
         self.holdings[grant.segment, grant.generation] = holding
-        holding.read_task = self._spawn(self._read(holding), f"read-{grant.segment}")
+        holding.read_task = self._spawn(self._read(holding, after), f"read-{grant.segment}")
         return holding
 
     def _reader(self, grant: Grant, start: int, /) -> Reader:
@@ -160,7 +164,11 @@ class RecordFeed:
             on_skipped=partial(self._record_skipped, grant),
         )
 
-    async def _read(self, holding: HeldSegment) -> None:
+    async def _read(self, holding: HeldSegment, after: asyncio.Task[None] | None) -> None:
+        if after is not None:
+            await asyncio.wait([after])
+            if after.cancelled() or after.exception() is not None:
+                return
         await holding.reader.run()
         # The reader is at the end of a sealed segment. Without an acknowledgement it is never
         # drained.
@@ -171,6 +179,17 @@ class RecordFeed:
         holding.stopped = True
         if holding.read_task is not None:
             holding.read_task.cancel()
+
+    def pause(self, key: HeldKey) -> None:
+        """Queue no more records of a segment, until `resume`."""
+        if (holding := self.holdings.get(key)) is not None:
+            holding.resumed = asyncio.Event()
+
+    def resume(self, key: HeldKey) -> None:
+        """Continue with a paused segment."""
+        if (holding := self.holdings.get(key)) is not None and holding.resumed is not None:
+            holding.resumed.set()
+            holding.resumed = None
 
     def drop(self, segment: int, generation: int) -> None:
         holding = self.holdings.pop((segment, generation), None)
@@ -206,6 +225,8 @@ class RecordFeed:
             Generation(grant.generation),
             headers,
         )
+        if holding.resumed is not None:
+            await holding.resumed.wait()
         holding.queued += 1
         if self._queue.full():
             await self._queue.put((holding, record))
@@ -263,7 +284,9 @@ class RecordFeed:
         holding.queued -= 1
         if holding.stopped:
             return None
-        holding.delivered = self.positions[record.segment] = Offset(record.offset + 1)
+        holding.delivered = record.offset + 1
+        if not self.positions_follow_handling:
+            self.positions[record.segment] = Offset(record.offset + 1)
         if self._kind == SubscriptionType.QUEUE:
             holding.unacknowledged_offsets.add(record.offset)
         return record
@@ -279,6 +302,20 @@ class RecordFeed:
         holding.unacknowledged_offsets.discard(record.offset)
         holding.progress.set()
         return True
+
+    def handled(self, record: ConsumedRecord) -> None:
+        """Move the position of a held segment behind ``record``."""
+        if (record.segment, record.generation) in self.holdings:
+            self.positions[record.segment] = Offset(record.offset + 1)
+
+    def give_back(self, records: Iterable[ConsumedRecord]) -> None:
+        """Count records of stopped segments as not delivered: their next holder gets them. STREAM: the last ones."""
+        for record in records:
+            holding = self.holdings.get((record.segment, record.generation))
+            if holding is not None:
+                holding.delivered = min(holding.delivered, record.offset)
+                holding.unacknowledged_offsets.discard(record.offset)
+                holding.progress.set()
 
     def has_delivered(self, chunk: int) -> bool:
         """Return whether the records up to ``chunk`` of every holding were delivered."""

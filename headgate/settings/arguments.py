@@ -37,3 +37,9 @@ def require_choice(name: str, value: object, choices: Sequence[str | None]) -> N
     if value not in choices:
         named = " or ".join(repr(choice) for choice in choices if choice is not None)
         raise ConfigError(f"{name}={value!r}: use {named}{', or omit it' if None in choices else ''}")
+
+
+def require_count(name: str, value: int) -> None:
+    """Raise ConfigError unless ``value`` is 1 or more."""
+    if value < 1:
+        raise ConfigError(f"{name}={value} has to be 1 or more")

@@ -3,6 +3,7 @@
 import asyncio
 import inspect
 import math
+import os
 import signal
 import subprocess
 import sys
@@ -12,7 +13,17 @@ from contextlib import contextmanager
 import pytest
 
 import headgate
-from headgate import ConfigError, HeadgateError, NoLeaderError, RecordMetadata, RequestRejectedError, SegmentId
+from headgate import (
+    ConfigError,
+    HandlerFailedError,
+    HeadgateError,
+    NoLeaderError,
+    RecordMetadata,
+    RequestRejectedError,
+    RetryPolicy,
+    SegmentId,
+)
+from headgate.protocol import messages as m
 from headgate.sync import Admin, Consumer, EventLoopThread, Producer
 from tests.support.fakes.scripted_leader import TOPIC_ID, ScriptedCluster, ScriptedLeader, grant
 
@@ -62,6 +73,52 @@ def test_records_are_sent_received_and_acknowledged_without_asyncio():
             consumer.get_many()
 
     assert [] == threads()
+
+
+def test_a_handler_runs_in_threads_and_sigterm_ends_the_run_gracefully():
+    """Two keys at the same time: each waits for the other."""
+    both, calls, granted = threading.Barrier(2, timeout=60), [], []
+
+    def handle(record):
+        both.wait()
+        calls.append((record.value, threading.current_thread().name[:16]))
+        if len(calls) == 4:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with running() as (loop, cluster, _):
+        cluster.store_records([m.Record(key, key + number, 1) for number in (b"0", b"1") for key in (b"a", b"b")])
+        consumer = Consumer(
+            cluster.client("c"),
+            loop=loop,
+            topic="orders",
+            subscription="billing",
+            on_granted=lambda segments: granted.append((segments, threading.current_thread().name[:7])),
+        )
+        with consumer:
+            report = consumer.run(handle, concurrency=2)
+        assert (4, 0) == (report.handled, report.unhandled)
+        assert {(value, "headgate-handler") for value in (b"a0", b"a1", b"b0", b"b1")} == set(calls)
+        assert [([0], "asyncio")] == granted
+        assert 4 == cluster.acknowledged[-1].end_offset
+    assert signal.SIG_DFL == signal.getsignal(signal.SIGTERM)
+
+
+@pytest.mark.parametrize(
+    ("result", "text"), [(StopIteration(), "raised StopIteration"), (asyncio.sleep, "define it with async def")]
+)
+def test_a_handler_that_no_thread_can_call_has_failed(result, text):
+    def handle(_record):
+        if isinstance(result, Exception):
+            raise result
+        return result(0)
+
+    with running() as (loop, cluster, _):
+        cluster.store_records([m.Record(b"key", b"0", 1)])
+        with (
+            Consumer(cluster.client("c"), loop=loop, topic="orders", subscription="billing") as consumer,
+            pytest.raises(HandlerFailedError, match=text),
+        ):
+            consumer.run(handle, retry=RetryPolicy(attempts=1))
 
 
 def test_errors_of_the_asyncio_client_arrive_as_they_are():

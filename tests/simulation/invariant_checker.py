@@ -69,8 +69,8 @@ class InvariantChecker:
     """(topic, subscription) → the first generation after its last seek."""
     delivered_generations: dict[tuple[str, int, int], int] = field(default_factory=dict)
     """(consumer program, segment, key bucket) → generation of its last delivery."""
-    ever_delivered: dict[tuple[str, str], set[tuple[int, int]]] = field(default_factory=lambda: defaultdict(set))
-    """(topic, subscription) → (segment, offset) delivered at any time."""
+    ever_handled: dict[tuple[str, str], set[tuple[int, int]]] = field(default_factory=lambda: defaultdict(set))
+    """(topic, subscription) → (segment, offset) delivered at any time, and handled if that takes time."""
     positions: dict[tuple[int, int, int], int] = field(default_factory=dict)
     """(shard, subscription id, segment) → its position after the last acknowledgement."""
     generations: dict[tuple[int, int], int] = field(default_factory=dict)
@@ -328,10 +328,8 @@ class InvariantChecker:
                 )
             self.positions[state.shard, entry.subscription_id, segment] = position
         new = self.backlogs.newly_acknowledged
-        if missing := new - self.ever_delivered[subscription.topic, subscription.name]:
-            raise InvariantViolationError(
-                f"{subscription.name}: {min(missing)} is acknowledged, and was never delivered"
-            )
+        if missing := new - self.ever_handled[subscription.topic, subscription.name]:
+            raise InvariantViolationError(f"{subscription.name}: {min(missing)} is acknowledged, and was never handled")
 
     def _record_seek(self, state: ShardState, entry: e.SubscriptionSeek) -> None:
         """Expect moved segments to be delivered as if for the first time; ignore earlier generations."""
@@ -432,6 +430,10 @@ class InvariantChecker:
 
     # The consumers
 
+    def handled(self, topic: str, subscription: str, segment: int, offset: int) -> None:
+        """Note that a record may be acknowledged."""
+        self.ever_handled[topic, subscription].add((segment, offset))
+
     def check_delivery(
         self,
         topic: str,
@@ -445,8 +447,9 @@ class InvariantChecker:
         *,
         generation: int,
         program: str,
+        handled: bool = True,
     ) -> None:
-        """Check a record that was delivered to one run of a consumer program."""
+        """Check a record that was delivered to one run of a consumer program. ``handled``: it may be acknowledged."""
         bucket = program, segment, key_bucket(key, KEY_BUCKETS)
         before = self.delivered_generations.get(bucket, 0)
         if generation < before:
@@ -455,7 +458,8 @@ class InvariantChecker:
             )
         self.delivered_generations[bucket] = generation
         self.rules.holdings.check_delivery(program, segment, generation, offset)
-        self.ever_delivered[topic, subscription].add((segment, offset))
+        if handled:
+            self.handled(topic, subscription, segment, offset)
         if self.records_by_offset.get((topic, segment, offset)) != (key, value, headers):
             raise InvariantViolationError(
                 f"{subscription}: {key!r} {value!r} was delivered from {segment}:{offset}, which holds another record"

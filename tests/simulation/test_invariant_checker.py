@@ -315,7 +315,7 @@ async def test_a_record_that_is_acknowledged_before_it_is_delivered(ledger: Chec
     ledger.records(0, 1)
     ledger.deliver(0)
 
-    refused(r"\(0, 1\) is acknowledged, and was never delivered", lambda: ledger.acknowledged(2))
+    refused(r"\(0, 1\) is acknowledged, and was never handled", lambda: ledger.acknowledged(2))
 
 
 # Positions never fall

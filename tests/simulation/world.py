@@ -18,6 +18,7 @@ import math
 import random
 from collections import defaultdict
 from contextlib import AsyncExitStack, suppress
+from functools import partial
 from typing import Any, TypeVar
 
 from prometheus_client import CollectorRegistry
@@ -25,7 +26,7 @@ from prometheus_client import CollectorRegistry
 from controller.settings.load import IngestSettings, RetentionSettings, ScalingSettings
 from controller.snapshots.job import take_snapshot
 from drain.protocol import DrainedResponse, DrainQuery
-from headgate import Admin, Consumer, Delivery, Producer
+from headgate import Admin, ConsumedRecord, Consumer, Delivery, Producer
 from headgate.client.connection import Client
 from headgate.client.producer_settings import ProducerSettings
 from headgate.errors import (
@@ -48,6 +49,7 @@ from tests.simulation.cluster_plan import DAEMONS, topic_on
 from tests.simulation.fault_injector import DELETED, OTHER, QUEUE, STREAM, TOPIC, FaultInjector
 from tests.simulation.faulty_client import FaultyClient
 from tests.simulation.forger import Forger
+from tests.simulation.handlers import Handlers, uses_run
 from tests.simulation.import_program import MAX_PRODUCERS, ImportProgram
 from tests.simulation.invariant_checker import InvariantChecker, InvariantViolationError
 from tests.simulation.ledger_rules import LedgerRules
@@ -457,19 +459,17 @@ class ClusterSimulation:
             client = self.client(f"{name}-{self._instances_started}", client_kind(self.plan, name))
             with suppress(FencedError, NoLeaderError):
                 async with self.faults.rare.ending_at_damage(name), Consumer(client, **options) as consumer:
+                    check = partial(self._check_delivery, topic, subscription, kind, client.client_id)
+                    if uses_run(self.plan, name):
+
+                        def done(record: ConsumedRecord, consumer: Consumer = consumer) -> None:
+                            self.checker.handled(topic, subscription, record.segment, record.offset)
+                            if kind == "CHECKPOINT":
+                                options["positions"] = consumer.positions
+
+                        await Handlers(rng, partial(check, handled=False), done).run(consumer)
                     async for record in consumer:
-                        self.checker.check_delivery(
-                            topic,
-                            subscription,
-                            kind,
-                            record.segment,
-                            record.offset,
-                            record.key,
-                            record.value,
-                            record.headers,
-                            generation=record.generation,
-                            program=client.client_id,
-                        )
+                        check(record)
                         if rng.random() < 0.05:
                             await asyncio.sleep(rng.uniform(0, 0.2))
                         if kind == "CHECKPOINT":
@@ -478,6 +478,23 @@ class ClusterSimulation:
                         else:
                             await consumer.acknowledge(record)
             self.log(name, "registers again")
+
+    def _check_delivery(
+        self, topic: str, subscription: str, kind: str, program: str, record: ConsumedRecord, *, handled: bool = True
+    ) -> None:
+        self.checker.check_delivery(
+            topic,
+            subscription,
+            kind,
+            record.segment,
+            record.offset,
+            record.key,
+            record.value,
+            record.headers,
+            generation=record.generation,
+            program=program,
+            handled=handled,
+        )
 
     async def drained(self, query: DrainQuery) -> DrainedResponse:
         """Answer like the Spark process: late, failing, hanging, or falsely, as one of another ledger."""

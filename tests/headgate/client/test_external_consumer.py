@@ -12,9 +12,10 @@ from drain.protocol import DrainedResponse
 from headgate.client.admin import Admin
 from headgate.client.consumer import Consumer
 from headgate.client.external_consumer import ExternalConsumer, GrantedSegment
+from headgate.client.processing.policies import RetryPolicy
 from headgate.client.producer import Producer
 from headgate.client.source_listing import ExternalLayout
-from headgate.errors import HeadgateError, RequestRejectedError
+from headgate.errors import ConfigError, HeadgateError, RequestRejectedError
 from headgate.protocol.messages import SegmentImport
 from tests.support.waiting import until
 from tests.support.worlds.one_shard import OneShard
@@ -208,3 +209,45 @@ async def test_records_for_an_external_topic_are_refused_without_affecting_other
             assert 0 == (await taken).offset
         with pytest.raises(RequestRejectedError, match="split or merge at its source"):
             await admin.split("orders", 1)
+
+
+async def test_a_call_that_raises_is_repeated_from_its_checkpoint_and_stop_ends_the_run() -> None:
+    source, failures = Source(closed="a"), iter([5, 12])
+    fails_at = next(failures)
+
+    async def read(segment: GrantedSegment) -> None:
+        nonlocal fails_at
+        if int(segment.checkpoint or 0) >= fails_at:
+            fails_at = next(failures, RECORDS)
+        for number in range(int(segment.checkpoint or 0), RECORDS):
+            if number == fails_at:
+                raise ConnectionError("the source is away")
+            source.read_order.append((segment.label, number))
+            await segment.acknowledge(checkpoint=str(number + 1))
+        await segment.finish()
+        consumer.stop()
+
+    async with world() as (cluster, admin):
+        await admin.import_topic("orders", SPLIT)
+        async with ExternalConsumer(client(cluster, "one"), topic="orders", subscription="s") as consumer:
+            with pytest.raises(ConfigError, match="use 'stop'"):
+                await consumer.run(read, retry=RetryPolicy(then="skip"))
+            await consumer.run(read, concurrency=1, retry=RetryPolicy(attempts=3))
+    assert [("a", number) for number in range(RECORDS)] == source.read_order
+
+
+async def test_no_more_segments_are_read_at_the_same_time_than_the_program_allows() -> None:
+    source, at_once = Source(closed="abc"), []
+
+    async def read(segment: GrantedSegment) -> None:
+        at_once.append(sum(source.reading.values()))
+        await source.read(segment)
+
+    async with world() as (cluster, admin):
+        await admin.import_topic("orders", layout(seg("a", 0, 4), seg("b", 5, 9), seg("c", 10, 15)))
+        async with ExternalConsumer(client(cluster, "one"), topic="orders", subscription="s") as consumer:
+            task = asyncio.create_task(consumer.run(read, concurrency=2))
+            await until(lambda: len(source.read_order) == 3 * RECORDS)
+            task.cancel()
+            await asyncio.wait([task])
+    assert (3, 1) == (len(at_once), max(at_once))

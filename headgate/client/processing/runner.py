@@ -1,0 +1,281 @@
+"""One call of `Consumer.run`: it takes records, calls the handler, and acknowledges what is handled.
+
+`headgate.client.processing.schedule` decides which records start. However a run ends (the program's stop, SIGTERM,
+cancellation, a failure), no further record is begun, the calls at work have ``stop_seconds`` to end, and what they
+have handled is acknowledged. A second cancellation cancels the calls at once.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Final
+
+from headgate.client.decisions.held_segments import HeldKey
+from headgate.client.processing.calls import awaitable
+from headgate.client.processing.policies import SINGLE, BatchPolicy, LastAction, LookAhead, RetryPolicy
+from headgate.client.processing.schedule import Batch, Schedule
+from headgate.client.record_feed import ConsumedRecord, RecordFeed
+from headgate.errors import HandlerFailedError
+from headgate.log.event_log import EventLogger
+from headgate.model.entries import SubscriptionType
+from headgate.settings.arguments import require_count, require_seconds
+
+Handler = Callable[[ConsumedRecord], object] | Callable[[list[ConsumedRecord]], object]
+"""The program's function; with batches it gets a list."""
+TURN_SECONDS: Final = 0.01
+"""After this long without a pause, handlers that never wait let the connection work."""
+CANCEL_SECONDS: Final = 5.0
+"""For a handler that was cancelled to end."""
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """The arguments of `Consumer.run`; raises ConfigError."""
+
+    concurrency: int
+    retry: RetryPolicy
+    batch: BatchPolicy | None
+    look_ahead: LookAhead
+    stop_seconds: float
+
+    def __post_init__(self) -> None:
+        """Reject invalid values."""
+        require_count("run: concurrency", self.concurrency)
+        require_seconds("run: stop_seconds", self.stop_seconds, at_least=0.0)
+
+
+@dataclass
+class RunReport:
+    """What one run did, in records."""
+
+    handled: int = 0
+    retried: int = 0
+    """Counted once for each attempt after the first one."""
+    skipped: int = 0
+    unhandled: int = 0
+    """Taken and not handled when the run ended: they are delivered again."""
+
+
+class Runner:
+    """The state of one run."""
+
+    def __init__(
+        self,
+        handler: Handler,
+        options: RunOptions,
+        feed: RecordFeed,
+        kind: SubscriptionType,
+        acknowledge: Callable[[ConsumedRecord], Awaitable[None]],
+        *,
+        draw: Callable[[], float],
+        log: EventLogger,
+    ) -> None:
+        """``acknowledge`` gets a record that is handled; unless it is of a QUEUE, so are those before it."""
+        self.report = RunReport()
+        self._options = options
+        self._feed = feed
+        self._acknowledge = acknowledge
+        self._draw = draw
+        self._log = log
+        self._threads = ThreadPoolExecutor(options.concurrency, "headgate-handler")  # starts none before it is used
+        self._handler = awaitable(handler, self._threads)
+        cumulative = kind != SubscriptionType.QUEUE
+        self._schedule = Schedule(
+            options.concurrency, options.batch or SINGLE, options.look_ahead, cumulative=cumulative
+        )
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._batch_timer: asyncio.TimerHandle | None = None
+        self._failure: BaseException | None = None
+        self._stopping = asyncio.Event()
+        self._progress = asyncio.Event()
+        """Set whenever a call has ended, records were given back, or the run has ended."""
+        self._ended = False
+
+    # The run
+
+    async def run(self, records: AsyncIterator[ConsumedRecord]) -> RunReport:
+        """Handle ``records`` until they end, `stop` is called, or something fails."""
+        intake = self._spawn(self._take(records))
+        try:
+            await self._stopping.wait()
+        finally:
+            intake.cancel()
+            await self._wind_down()
+        if self._failure is not None:
+            raise self._failure
+        return self.report
+
+    def stop(self) -> None:
+        self._stopping.set()
+
+    async def close(self) -> None:
+        """End the run, and wait until it has ended."""
+        self.stop()
+        while not self._ended:
+            await self._next_progress()
+
+    async def _take(self, records: AsyncIterator[ConsumedRecord]) -> None:
+        """Take records as they arrive. After the last one, end the run once all are handled."""
+        clock, feed, schedule = asyncio.get_running_loop().time, self._feed, self._schedule
+        async for record in records:
+            if (full := schedule.add(record, clock(), len(feed.holdings))) is not None:
+                feed.pause(full)
+            self._start()
+        schedule.hurried = True
+        self._start()
+        self._note_progress()
+
+    async def _wind_down(self) -> None:
+        schedule, seconds = self._schedule, self._options.stop_seconds
+        schedule.hurried = True
+        self.report.unhandled += sum(self._give_back(key) for key in self._feed.generations())
+        self._start()
+        try:
+            async with asyncio.timeout(seconds):
+                while schedule.unfinished:
+                    await self._next_progress()
+        except TimeoutError:
+            self._log.warning("run.handlers_late", records=schedule.unfinished, seconds=seconds)
+        finally:
+            self.report.unhandled += schedule.unfinished
+            self._ended = True
+            self._progress.set()
+            if self._batch_timer is not None:
+                self._batch_timer.cancel()
+            self._threads.shutdown(wait=False, cancel_futures=True)
+            for task in self._tasks:
+                task.cancel()
+            if self._tasks:
+                await asyncio.wait(self._tasks, timeout=CANCEL_SECONDS)
+
+    # Calls of the handler
+
+    def _start(self) -> None:
+        """Call the handler for everything that may start."""
+        clock = asyncio.get_running_loop().time
+        while (batch := self._schedule.start(clock())) is not None:
+            self._spawn(self._work(batch))
+        if self._options.batch is not None and not self._ended:
+            if self._batch_timer is not None:
+                self._batch_timer.cancel()
+            due = self._schedule.starts_at
+            self._batch_timer = None if due is None else asyncio.get_running_loop().call_at(due, self._start)
+
+    async def _work(self, batch: Batch | None) -> None:
+        """Call the handler for ``batch``, and then for what may start next."""
+        clock, schedule, handler = asyncio.get_running_loop().time, self._schedule, self._handler
+        single, turn_ends_at = self._options.batch is None, clock() + TURN_SECONDS
+        while batch is not None and not self._ended:
+            try:
+                await handler(batch.works[0].record if single else batch.records)
+            except Exception as error:  # noqa: BLE001 - the retry policy decides, and its last action names it
+                await self._failed(batch, error)
+            except asyncio.CancelledError as error:
+                if self._ended:
+                    raise
+                await self._failed(batch, error)
+            else:
+                self.report.handled += len(batch.works)
+                await self._store(schedule.finished(batch, clock()))
+            if clock() > turn_ends_at:
+                await asyncio.sleep(0)
+                turn_ends_at = clock() + TURN_SECONDS
+            batch = schedule.start(clock())
+            if not single:
+                self._start()
+
+    async def _failed(self, batch: Batch, error: BaseException) -> None:
+        """Retry after a pause, or perform the last action. The pause keeps only the batch's keys waiting."""
+        schedule, clock, records = self._schedule, asyncio.get_running_loop().time, batch.records
+        schedule.failed(batch)
+        self._start()
+        outcome = self._options.retry.after(batch.failures, error, self._draw())
+        log = self._log.bind(
+            segment=batch.works[0].record.segment, offset=batch.works[0].record.offset, error=repr(error)
+        )
+        if records and not isinstance(outcome, LastAction):
+            log.warning("run.retry", records=len(records), attempt=batch.failures, pause_seconds=round(outcome, 3))
+            await asyncio.sleep(outcome)
+            records = batch.records
+        if not records:  # another consumer may hold them by now
+            await self._store(schedule.give_up(batch, clock()))
+        elif outcome == LastAction.SKIP:
+            log.error("run.skipped", records=len(records), attempts=batch.failures)
+            self.report.skipped += len(records)
+            await self._store(schedule.give_up(batch, clock()))
+        elif outcome == LastAction.STOP:
+            self.report.unhandled += schedule.abandon(batch)
+            self._fail(_failure(records, batch.failures, error))
+        else:
+            self.report.retried += len(records)
+            schedule.retry(batch)
+
+    async def _store(self, handled: list[ConsumedRecord]) -> None:
+        """Acknowledge what can be acknowledged now."""
+        for record in handled:
+            await self._acknowledge(record)
+        for key in self._schedule.take_resumed():
+            self._feed.resume(key)
+        self._note_progress()
+
+    # Segments
+
+    async def settle(self, key: HeldKey) -> None:
+        """Give back what was not begun of a segment that is revoked, and wait for the rest."""
+        self._give_back(key)
+        while self._schedule.unfinished_of(key) and not self._ended:
+            await self._next_progress()
+
+    def ended(self, key: HeldKey) -> None:
+        """Ignore what is still handled of a segment that another consumer may hold."""
+        self._schedule.end(key)
+        self._note_progress()
+
+    def _give_back(self, key: HeldKey) -> int:
+        records = self._schedule.revoke(key)
+        self._feed.give_back(records)
+        self._note_progress()
+        return len(records)
+
+    # Tasks
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._on_done)
+        return task
+
+    def _on_done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        """End the run with the first ``error``."""
+        self._failure = self._failure or error
+        self.stop()
+        self._progress.set()
+
+    def _note_progress(self) -> None:
+        self._progress.set()
+        if self._schedule.hurried and not self._schedule.unfinished:
+            self.stop()
+
+    async def _next_progress(self) -> None:
+        self._progress.clear()
+        await self._progress.wait()
+
+
+def _failure(records: list[ConsumedRecord], attempts: int, error: BaseException) -> HandlerFailedError:
+    """Return an error that names the record or batch that failed, and says what becomes of it."""
+    first = records[0]
+    what = "the record" if len(records) == 1 else f"a batch of {len(records)} records, the first one"
+    failure = HandlerFailedError(
+        f"the handler failed for {what} of {first.topic} in segment {first.segment} at offset {first.offset}, "
+        f"key {first.key!r:.80}, in attempt {attempts}: {error!r}. It is not acknowledged, and is delivered again: "
+        'correct the handler, or run with retry=RetryPolicy(then="skip")',
+        records,
+    )
+    failure.__cause__ = error
+    return failure
