@@ -125,7 +125,8 @@ def test_a_consumer_cannot_remove_others_of_its_subscription() -> None:
 @pytest.mark.parametrize("kind", AnyRequestBody.__args__, ids=lambda kind: kind.__name__)
 def test_a_request_is_judged_by_its_topic_and_subscription(kind: type[m.RequestBody]) -> None:
     named = {name: name[0] for name in kind.__struct_fields__ if name in ("topic", "subscription")}
-    body = kind(**{**dict.fromkeys(kind.__struct_fields__), **named})
+    counted = dict.fromkeys({"records", "headers"}.intersection(kind.__struct_fields__), ())
+    body = kind(**{**dict.fromkeys(kind.__struct_fields__), **counted, **named})
     act = required(body) or Act(Action.DESCRIBE)
 
     assert named.get("topic") == act.topic
