@@ -39,6 +39,8 @@ exclude_patterns = [".*", "build", "**/node_modules", "tests", "**/__pycache__",
 
 nitpicky = True
 nitpick_ignore_regex = IGNORED_NAMES
+# An annotation `type[...]` might also mean one of the attributes of that name.
+suppress_warnings = ["ref.python"]
 # A name between single backticks in a docstring.
 default_role = "code"
 
