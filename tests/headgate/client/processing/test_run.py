@@ -93,9 +93,11 @@ async def test_keys_are_handled_in_parallel_and_each_in_order_and_a_stuck_one_ho
 )
 async def test_what_is_handled_is_acknowledged_or_moves_the_position(kind, stored, position, cluster):
     cluster.store_records(keyed(*"abc"))
-    handler = Handler({"b0": 5})
+    handler = Handler({"a0": 1, "b0": 5, "c0": 1})
     async with cluster.leader(grants=[grant()]), consumer(cluster, type=kind) as reader:
         task = asyncio.create_task(reader.run(handler, concurrency=3, until_caught_up=True))
+        await until(lambda: handler.at_once == 3)
+        assert kind != "CHECKPOINT" or {0: 0} == decode_positions(reader.positions).positions
         await until(lambda: len(handler.done) == 2)
         await asyncio.sleep(0.5)
         assert stored == [(a.first_offset, a.end_offset) for a in cluster.acknowledged]
