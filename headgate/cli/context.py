@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
+from headgate.cli.terminal.output import JSON_HELP, examples
 from headgate.cli.terminal.seconds_type import Seconds
 from headgate.process.parent_death_signal import with_parent_death_signal
 
@@ -33,7 +34,6 @@ BROKER_TIMEOUT_SECONDS: Final = 4.0
 answers within milliseconds."""
 
 Result = TypeVar("Result")
-Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 @dataclass(slots=True)
@@ -232,35 +232,54 @@ def producer_settings(timeout_seconds: float | None) -> ProducerSettings:
     )
 
 
-def with_context(command: Command) -> Command:
-    """Pass the CommandContext as first argument, and add the options that every command of a cluster has.
+def _set_config(context: click.Context, _: click.Parameter, value: Path | None) -> None:
+    """Keep the file; the option is accepted before the command's name as well."""
+    if value is not None:
+        context.ensure_object(CommandContext).config = value
 
-    ``--config`` is accepted before the command's name as well.
-    """
 
-    def set_config(context: click.Context, _: click.Parameter, value: Path | None) -> None:
-        if value is not None:
-            context.ensure_object(CommandContext).config = value
+def _set_timeout(context: click.Context, _: click.Parameter, value: float | None) -> None:
+    if value is not None:
+        context.ensure_object(CommandContext).timeout_seconds = value
 
-    def set_timeout(context: click.Context, _: click.Parameter, value: float | None) -> None:
-        if value is not None:
-            context.ensure_object(CommandContext).timeout_seconds = value
 
-    timeout = click.option(
-        "--timeout",
-        type=Seconds(),
-        metavar="SECONDS",
-        expose_value=False,
-        callback=set_timeout,
-        help="Longest wait for the broker to accept the connection, and then for each answer of the cluster. "
-        f"[default: {BROKER_TIMEOUT_SECONDS:g} for the broker, {REPLY_TIMEOUT_SECONDS:g} for an answer]",
-    )
-    option = click.option(
-        "--config",
+_JSON_OPTION: Final = click.Option(["--json", "as_json"], is_flag=True, help=JSON_HELP)
+_CLUSTER_OPTIONS: Final = (
+    click.Option(
+        ["--config"],
         type=click.Path(path_type=Path),
         metavar="FILE",
         expose_value=False,
-        callback=set_config,
+        callback=_set_config,
         help="Client configuration. [default: $HEADGATE_CONFIG, then headgate-data/client.toml]",
-    )
-    return option(timeout(click.pass_obj(command)))  # type: ignore[return-value]  # the decorated command is only for click
+    ),
+    click.Option(
+        ["--timeout"],
+        type=Seconds(),
+        metavar="SECONDS",
+        expose_value=False,
+        callback=_set_timeout,
+        help="Longest wait for the broker to accept the connection, and then for each answer of the cluster. "
+        f"[default: {BROKER_TIMEOUT_SECONDS:g} for the broker, {REPLY_TIMEOUT_SECONDS:g} for an answer]",
+    ),
+)
+
+
+def command(
+    *shown: str, group: click.Group | None = None, name: str | None = None, prints_json: bool = True
+) -> Callable[[Callable[..., None]], click.Command]:
+    """Make a function a command of a cluster, which gets the `CommandContext` as first argument.
+
+    Args:
+        shown: examples for the end of its help.
+        group: the group that it belongs to; None: it is added to one later.
+        name: its name; None: that of the function.
+        prints_json: whether it has the option --json, and the function the argument ``as_json``.
+    """
+
+    def decorate(function: Callable[..., None]) -> click.Command:
+        made = (click if group is None else group).command(name, epilog=examples(*shown))(click.pass_obj(function))
+        made.params += [*[_JSON_OPTION] * prints_json, *_CLUSTER_OPTIONS]
+        return made
+
+    return decorate

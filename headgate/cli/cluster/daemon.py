@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import click
 
 from headgate.cli.completion import complete_daemon
-from headgate.cli.context import CommandContext, with_context
-from headgate.cli.terminal.output import examples, json_option, print_json, print_table
+from headgate.cli.context import CommandContext, command
+from headgate.cli.terminal.output import examples, print_json, print_table
 
 if TYPE_CHECKING:
     from headgate import ClusterInfo
@@ -25,15 +25,7 @@ def daemon() -> None:
     """List daemons, and empty one before its maintenance."""
 
 
-@daemon.command(
-    "list",
-    epilog=examples(
-        "headgate daemon list",
-        "headgate daemon list --json",
-    ),
-)
-@json_option
-@with_context
+@command("headgate daemon list", "headgate daemon list --json", group=daemon, name="list")
 def list_(context: CommandContext, as_json: bool) -> None:
     """List the live daemons, with the shards that each leads.
 
@@ -59,17 +51,9 @@ def _shards_of(name: str, found: ClusterInfo) -> str:
     return ", ".join(str(each.shard) for each in found.shards if each.daemon == name) or "-"
 
 
-@daemon.command(
-    "drain",
-    epilog=examples(
-        "headgate daemon drain headgate-b",
-        "headgate daemon drain headgate-b --off",
-    ),
-)
+@command("headgate daemon drain headgate-b", "headgate daemon drain headgate-b --off", group=daemon, name="drain")
 @click.argument("name", metavar="DAEMON", shell_complete=complete_daemon)
 @click.option("--off", is_flag=True, help="End the maintenance: the daemon gets shards again.")
-@json_option
-@with_context
 def drain(context: CommandContext, name: str, off: bool, as_json: bool) -> None:
     """Empty DAEMON before its maintenance: it transfers its shards, and gets none until --off.
 

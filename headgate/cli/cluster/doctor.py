@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from headgate.cli.commands import daemon_checks
-from headgate.cli.context import CommandContext, with_context
+from headgate.cli.context import CommandContext, command
 from headgate.cli.exit_codes import ExitCode
-from headgate.cli.terminal.output import examples, json_option, print_json
+from headgate.cli.terminal.output import print_json
 from headgate.errors import HeadgateError
 
 if TYPE_CHECKING:
@@ -23,13 +23,7 @@ TIMEOUT_SECONDS = 4.0
 DaemonFindings = Callable[[Path, float], Coroutine[Any, Any, "list[Finding]"]]
 
 
-@click.command(
-    epilog=examples(
-        "headgate doctor",
-        "headgate doctor --json",
-        "headgate doctor --daemon-config /etc/headgate/headgate.toml",
-    )
-)
+@command("headgate doctor", "headgate doctor --json", "headgate doctor --daemon-config /etc/headgate/headgate.toml")
 @click.option(
     "--daemon-config",
     type=click.Path(path_type=Path, dir_okay=False),
@@ -37,8 +31,6 @@ DaemonFindings = Callable[[Path, float], Coroutine[Any, Any, "list[Finding]"]]
     help="Also check what a daemon with these settings needs on this machine: Java, Spark, ZooKeeper, the broker, "
     "put-if-absent of the store, folders, certificates and space.",
 )
-@json_option
-@with_context
 def doctor(context: CommandContext, daemon_config: Path | None, as_json: bool) -> None:
     """Check configuration, broker, leaders, daemons, versions, store and clocks; say what to do.
 

@@ -3,8 +3,8 @@
 import click
 
 from headgate.cli.completion import complete_daemon
-from headgate.cli.context import CommandContext, with_context
-from headgate.cli.terminal.output import examples, json_option, print_json, print_table
+from headgate.cli.context import CommandContext, command
+from headgate.cli.terminal.output import examples, print_json, print_table
 
 
 @click.group(
@@ -20,15 +20,7 @@ def shard() -> None:
     """
 
 
-@shard.command(
-    "list",
-    epilog=examples(
-        "headgate shard list",
-        "headgate shard list --json",
-    ),
-)
-@json_option
-@with_context
+@command("headgate shard list", "headgate shard list --json", group=shard, name="list")
 def list_(context: CommandContext, as_json: bool) -> None:
     """List the shards of the cluster, with the daemon that leads each. "-": no daemon is known to."""
     found = context.ask(lambda admin: admin.describe_cluster(blocked=True)).shards
@@ -42,17 +34,11 @@ def list_(context: CommandContext, as_json: bool) -> None:
     )
 
 
-@shard.command(
-    "transfer",
-    epilog=examples(
-        "headgate shard transfer 3 headgate-b",
-        "headgate shard transfer 3 headgate-b --json",
-    ),
+@command(
+    "headgate shard transfer 3 headgate-b", "headgate shard transfer 3 headgate-b --json", group=shard, name="transfer"
 )
 @click.argument("number", metavar="SHARD", type=click.IntRange(min=0))
 @click.argument("daemon", metavar="DAEMON", shell_complete=complete_daemon)
-@json_option
-@with_context
 def transfer(context: CommandContext, number: int, daemon: str, as_json: bool) -> None:
     """Make DAEMON the leader of SHARD, without a pause for its clients.
 

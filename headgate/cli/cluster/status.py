@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from headgate.cli.context import CommandContext, with_context
-from headgate.cli.terminal.output import examples, json_option, print_json, print_table
+from headgate.cli.context import CommandContext, command
+from headgate.cli.terminal.output import print_json, print_table
 from headgate.cli.terminal.seconds_type import Seconds
 
 if TYPE_CHECKING:
@@ -19,11 +19,7 @@ SHORTEST_INTERVAL_SECONDS: Final = 0.5
 """A daemon collects at most once a second."""
 
 
-@click.command(
-    epilog=examples(
-        "headgate status", "headgate status --watch", "headgate status --json", "headgate status --timeout 30"
-    )
-)
+@command("headgate status", "headgate status --watch", "headgate status --json", "headgate status --timeout 30")
 @click.option(
     "--watch",
     "interval_seconds",
@@ -33,8 +29,6 @@ SHORTEST_INTERVAL_SECONDS: Final = 0.5
     metavar="[SECONDS]",
     help="Show it again after each pause of SECONDS (2) until Ctrl-C.",
 )
-@json_option
-@with_context
 def status(context: CommandContext, interval_seconds: float | None, as_json: bool) -> None:
     """Show daemons, leaders, what is degraded, and the subscriptions.
 

@@ -18,10 +18,9 @@ import click
 import msgspec
 
 from headgate.cli.arguments import subscription_argument, subscription_type_option, topic_argument
-from headgate.cli.context import CommandContext, with_context
+from headgate.cli.context import CommandContext, command
 from headgate.cli.records.exported import json_headers
 from headgate.cli.subscriptions.position_types import PLACE_HELP, Place, PlaceOption
-from headgate.cli.terminal.output import examples
 from headgate.model.entries import SubscriptionType
 
 if TYPE_CHECKING:
@@ -67,13 +66,12 @@ def _put_text(line: dict[str, Any], name: str, data: bytes) -> None:
         line[f"{name}_encoding"] = "base64"
 
 
-@click.command(
-    epilog=examples(
-        "headgate consume orders billing --type stream --from earliest",
-        "headgate consume orders billing --max 10 | jq .value",
-        "headgate consume orders audit --type checkpoint --from earliest --exit-when-caught-up",
-        "headgate consume orders billing --balance load --capacity 2",
-    ),
+@command(
+    "headgate consume orders billing --type stream --from earliest",
+    "headgate consume orders billing --max 10 | jq .value",
+    "headgate consume orders audit --type checkpoint --from earliest --exit-when-caught-up",
+    "headgate consume orders billing --balance load --capacity 2",
+    prints_json=False,
 )
 @topic_argument
 @subscription_argument
@@ -105,7 +103,6 @@ def _put_text(line: dict[str, Any], name: str, data: bytes) -> None:
     metavar="NAME",
     help="Name of this consumer. A restart under the same name gets its segments back. [default: a random name]",
 )
-@with_context
 def consume(
     context: CommandContext,
     *,

@@ -10,12 +10,11 @@ from pathlib import Path
 import click
 
 from headgate.cli.arguments import topic_argument
-from headgate.cli.context import CommandContext, with_context
+from headgate.cli.context import CommandContext, command
 from headgate.cli.records import ndjson as lines
 from headgate.cli.records.csv_quotes import Quotes
 from headgate.cli.records.csv_rows import RowParser
 from headgate.cli.records.line_source import LineImport, LineParser, require_one_regular_file
-from headgate.cli.terminal.output import examples
 from headgate.model.headers import Headers, wrong_headers
 from headgate.model.time_text import TIME_HELP, UNITS_PER_SECOND, TimeUnit
 
@@ -30,15 +29,14 @@ def _header_option(_: click.Context, parameter: click.Parameter, texts: tuple[st
     return headers
 
 
-@click.command(
-    epilog=examples(
-        "headgate produce orders --key-field id events.ndjson",
-        "tail -f app.log | headgate produce logs --key-field host --skip-bad-lines",
-        "headgate produce orders --csv --key-field id --timestamp-field at --timestamp-unit s events.csv",
-        "headgate produce orders --key-field customer.id --name import-1 events.ndjson",
-        "headgate produce orders --key-field id --header content-type=application/json events.ndjson",
-        "headgate read orders --format '%k\\t%v\\n' | headgate produce copies --key-separator '\\t'",
-    ),
+@command(
+    "headgate produce orders --key-field id events.ndjson",
+    "tail -f app.log | headgate produce logs --key-field host --skip-bad-lines",
+    "headgate produce orders --csv --key-field id --timestamp-field at --timestamp-unit s events.csv",
+    "headgate produce orders --key-field customer.id --name import-1 events.ndjson",
+    "headgate produce orders --key-field id --header content-type=application/json events.ndjson",
+    "headgate read orders --format '%k\\t%v\\n' | headgate produce copies --key-separator '\\t'",
+    prints_json=False,
 )
 @topic_argument
 @click.argument("files", metavar="[FILE…|-]", nargs=-1, type=click.Path(path_type=Path, allow_dash=True))
@@ -79,7 +77,6 @@ def _header_option(_: click.Context, parameter: click.Parameter, texts: tuple[st
     help="Producer name. The next run with this name and file starts after the last stored record.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as one JSON document.")
-@with_context
 def produce(
     context: CommandContext,
     *,

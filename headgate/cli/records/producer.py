@@ -8,10 +8,10 @@ import click
 
 from headgate.cli.completion import complete_producer
 from headgate.cli.confirmation import ask_first, dry_run_option, require_consent, yes_option
-from headgate.cli.context import CommandContext, with_context
+from headgate.cli.context import CommandContext, command
 from headgate.cli.records.copy_position import unfinished_segments
 from headgate.cli.records.ndjson import decode_position
-from headgate.cli.terminal.output import examples, json_option, print_json, print_table
+from headgate.cli.terminal.output import examples, print_json, print_table
 from headgate.model.time_text import utc_day, utc_minute
 
 if TYPE_CHECKING:
@@ -35,15 +35,7 @@ def producer() -> None:
     """
 
 
-@producer.command(
-    "list",
-    epilog=examples(
-        "headgate producer list",
-        "headgate producer list --json",
-    ),
-)
-@json_option
-@with_context
+@command("headgate producer list", "headgate producer list --json", group=producer, name="list")
 def list_(context: CommandContext, as_json: bool) -> None:
     """List the named producers of all shards."""
     found = context.ask(lambda admin: admin.list_producers())
@@ -64,16 +56,10 @@ def list_(context: CommandContext, as_json: bool) -> None:
     )
 
 
-@producer.command(
-    "describe",
-    epilog=examples(
-        "headgate producer describe import-1",
-        "headgate producer describe import-1 --json",
-    ),
+@command(
+    "headgate producer describe import-1", "headgate producer describe import-1 --json", group=producer, name="describe"
 )
 @click.argument("name", shell_complete=complete_producer)
-@json_option
-@with_context
 def describe(context: CommandContext, name: str, as_json: bool) -> None:
     """Show the identity of the producer NAME on each shard, and its position in each topic that it has written to.
 
@@ -110,19 +96,16 @@ def _print_producer(found: list[ProducerInfo], *, err: bool = False) -> None:
     )
 
 
-@producer.command(
-    "delete",
-    epilog=examples(
-        "headgate producer delete import-1",
-        "headgate producer delete import-1 --dry-run",
-        "headgate producer delete import-1 --yes",
-    ),
+@command(
+    "headgate producer delete import-1",
+    "headgate producer delete import-1 --dry-run",
+    "headgate producer delete import-1 --yes",
+    group=producer,
+    name="delete",
 )
 @click.argument("name", shell_complete=complete_producer)
 @dry_run_option
 @yes_option
-@json_option
-@with_context
 def delete(context: CommandContext, name: str, dry_run: bool, yes: bool, as_json: bool) -> None:
     """Delete the producer NAME with its positions on all shards. This cannot be undone.
 

@@ -21,11 +21,10 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from headgate.cli.arguments import topic_argument
-from headgate.cli.context import CommandContext, with_context
+from headgate.cli.context import CommandContext, command
 from headgate.cli.records.consume import record_line
 from headgate.cli.records.record_format import PLACEHOLDERS, UnknownPlaceholderError, record_formatter
 from headgate.cli.subscriptions.position_types import PLACE_HELP, Place, PlaceOption
-from headgate.cli.terminal.output import examples
 
 if TYPE_CHECKING:
     from headgate.cli.topic_source import TopicSource
@@ -55,14 +54,13 @@ def _format_option(_: click.Context, parameter: click.Parameter, text: str | Non
         raise click.BadParameter(str(error), param=parameter) from None
 
 
-@click.command(
-    epilog=examples(
-        "headgate read orders",
-        "headgate read orders --tail 10 --follow",
-        "headgate read orders --from 2026-01-31T18:00:00Z --max 100 | jq .value",
-        "headgate read orders --from 3=1200 --format '%k %o %v\\n'",
-        "headgate read orders --key alice --raw",
-    ),
+@command(
+    "headgate read orders",
+    "headgate read orders --tail 10 --follow",
+    "headgate read orders --from 2026-01-31T18:00:00Z --max 100 | jq .value",
+    "headgate read orders --from 3=1200 --format '%k %o %v\\n'",
+    "headgate read orders --key alice --raw",
+    prints_json=False,
 )
 @topic_argument
 @click.option(
@@ -87,7 +85,6 @@ def _format_option(_: click.Context, parameter: click.Parameter, text: str | Non
 )
 @click.option("--raw", is_flag=True, help="Print only values, byte for byte, each with a line end.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line, as consume does. [default]")
-@with_context
 def read(
     context: CommandContext,
     topic: str,

@@ -11,9 +11,9 @@ import click
 
 from headgate.cli.arguments import optional_subscription_argument, optional_topic_argument
 from headgate.cli.commands import installation_hint, registered_commands
-from headgate.cli.context import CommandContext, with_context
+from headgate.cli.context import CommandContext, command
 from headgate.cli.subscriptions import backlog_table as table
-from headgate.cli.terminal.output import examples, json_option, print_json, print_table
+from headgate.cli.terminal.output import examples, print_json, print_table
 from headgate.errors import ConfigError, HeadgateError
 from headgate.process.child_command import python_module
 
@@ -53,15 +53,11 @@ def backlog() -> None:
     """
 
 
-@backlog.command(
-    epilog=examples("headgate backlog orders", "headgate backlog show orders --watch", "headgate backlog --json"),
-)
+@command("headgate backlog orders", "headgate backlog show orders --watch", "headgate backlog --json", group=backlog)
 @optional_topic_argument
 @optional_subscription_argument
 @click.option("--segments", "by_segment", is_flag=True, help="Add a row for each segment.")
 @click.option("--watch", is_flag=True, help="Update every 2 seconds until Ctrl-C.")
-@json_option
-@with_context
 def show(
     context: CommandContext, topic: str | None, name: str | None, by_segment: bool, watch: bool, as_json: bool
 ) -> None:
@@ -119,12 +115,11 @@ def _print(
         click.echo(line, err=True)
 
 
-@backlog.command(
-    epilog=examples(
-        "headgate backlog verify",
-        "headgate backlog verify orders",
-        "headgate backlog verify --ledger file:///var/lib/headgate/ledger --json",
-    ),
+@command(
+    "headgate backlog verify",
+    "headgate backlog verify orders",
+    "headgate backlog verify --ledger file:///var/lib/headgate/ledger --json",
+    group=backlog,
 )
 @optional_topic_argument
 @click.option("--ledger", metavar="URL", help="Ledger to count. [default: ledger_url of the client configuration]")
@@ -137,8 +132,6 @@ def _print(
     show_default=True,
     help="How to read a ledger in a bucket: auto: through obstore in Spark's workers; spark: Spark's file systems.",
 )
-@json_option
-@with_context
 def verify(
     context: CommandContext,
     topic: str | None,

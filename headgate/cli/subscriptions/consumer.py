@@ -14,9 +14,9 @@ from headgate.cli.arguments import (
     topic_argument,
 )
 from headgate.cli.confirmation import ask_first, dry_run_option, require_consent, yes_option
-from headgate.cli.context import CommandContext, with_context
+from headgate.cli.context import CommandContext, command
 from headgate.cli.subscriptions.subscription import describe_holdings
-from headgate.cli.terminal.output import examples, json_option, print_json, print_table
+from headgate.cli.terminal.output import examples, print_json, print_table
 from headgate.errors import HeadgateError
 from headgate.model.time_text import utc_minute
 
@@ -40,19 +40,16 @@ def consumer() -> None:
     """List and evict the consumers of subscriptions."""
 
 
-@consumer.command(
-    "list",
-    epilog=examples(
-        "headgate consumer list",
-        "headgate consumer list orders billing --verbose",
-        "headgate consumer list orders --json",
-    ),
+@command(
+    "headgate consumer list",
+    "headgate consumer list orders billing --verbose",
+    "headgate consumer list orders --json",
+    group=consumer,
+    name="list",
 )
 @optional_topic_argument
 @optional_subscription_argument
 @click.option("--verbose", "-v", is_flag=True, help="Add where each runs, since when, and when it was heard last.")
-@json_option
-@with_context
 def list_(context: CommandContext, topic: str | None, name: str | None, verbose: bool, as_json: bool) -> None:
     """List the consumers of SUBSCRIPTION of TOPIC, of all its subscriptions, or of all topics.
 
@@ -112,20 +109,17 @@ def _holdings(member: ConsumerInfo) -> str:
     return ", ".join(describe_holdings(member)) or f"none: {member.idle}"
 
 
-@consumer.command(
-    epilog=examples(
-        "headgate consumer evict orders billing reader-1 --dry-run",
-        "headgate consumer evict orders billing reader-1",
-        "headgate consumer evict orders billing reader-1 --yes --json",
-    ),
+@command(
+    "headgate consumer evict orders billing reader-1 --dry-run",
+    "headgate consumer evict orders billing reader-1",
+    "headgate consumer evict orders billing reader-1 --yes --json",
+    group=consumer,
 )
 @topic_argument
 @subscription_argument
 @consumer_argument
 @dry_run_option
 @yes_option
-@json_option
-@with_context
 def evict(
     context: CommandContext, topic: str, name: str, consumer: str, dry_run: bool, yes: bool, as_json: bool
 ) -> None:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import click
 
 from headgate.cli.arguments import subscription_type_option, topic_argument
-from headgate.cli.context import CommandContext, with_context
+from headgate.cli.context import CommandContext, command
 from headgate.cli.subscriptions.position_types import PLACE_HELP, Place, place_arguments
-from headgate.cli.terminal.output import examples, json_option, print_json
+from headgate.cli.terminal.output import print_json
 from headgate.model.entries import SubscriptionType
 from headgate.protocol.backlog import records_text
 
@@ -17,12 +17,10 @@ if TYPE_CHECKING:
     from headgate import SubscriptionInfo
 
 
-@click.command(
-    epilog=examples(
-        "headgate subscription create orders billing",
-        "headgate subscription create orders audit --type queue --from earliest",
-        "headgate subscription create orders audit --from 2026-01-31T18:00:00Z --if-not-exists",
-    ),
+@command(
+    "headgate subscription create orders billing",
+    "headgate subscription create orders audit --type queue --from earliest",
+    "headgate subscription create orders audit --from 2026-01-31T18:00:00Z --if-not-exists",
 )
 @topic_argument
 @click.argument("name", metavar="SUBSCRIPTION")
@@ -36,8 +34,6 @@ if TYPE_CHECKING:
     help=f"Where it starts. {PLACE_HELP}",
 )
 @click.option("--if-not-exists", is_flag=True, help="One that exists with this type is no error and stays as it is.")
-@json_option
-@with_context
 def create(
     context: CommandContext,
     topic: str,

@@ -8,8 +8,8 @@ import click
 
 from headgate.cli.arguments import subscription_argument, topic_argument
 from headgate.cli.completion import complete_consumer
-from headgate.cli.context import CommandContext, with_context
-from headgate.cli.terminal.output import examples, json_option, print_json, print_table
+from headgate.cli.context import CommandContext, command
+from headgate.cli.terminal.output import print_json, print_table
 from headgate.model.bucket_ranges import slice_of
 from headgate.model.identifiers import SegmentId
 
@@ -19,19 +19,15 @@ if TYPE_CHECKING:
     from headgate import ProposedMove
 
 
-@click.command(
-    epilog=examples(
-        "headgate explain orders billing",
-        "headgate explain orders billing --segment 3",
-        "headgate explain orders billing --consumer c1 --json",
-    ),
+@command(
+    "headgate explain orders billing",
+    "headgate explain orders billing --segment 3",
+    "headgate explain orders billing --consumer c1 --json",
 )
 @topic_argument
 @subscription_argument
 @click.option("--segment", type=click.IntRange(min=0), help="Explain only this segment.")
 @click.option("--consumer", metavar="NAME", shell_complete=complete_consumer, help="Explain only this consumer.")
-@json_option
-@with_context
 def explain(
     context: CommandContext,
     topic: str,
@@ -59,12 +55,10 @@ def explain(
                 click.echo(f"{'    ' if index else '  '}{sentence}")
 
 
-@click.command(
-    epilog=examples(
-        "headgate plan orders billing --split 3",
-        "headgate plan orders billing --merge 4,5 --add-consumer c9",
-        "headgate plan orders billing --remove-consumer c1 --json",
-    ),
+@command(
+    "headgate plan orders billing --split 3",
+    "headgate plan orders billing --merge 4,5 --add-consumer c9",
+    "headgate plan orders billing --remove-consumer c1 --json",
 )
 @topic_argument
 @subscription_argument
@@ -74,8 +68,6 @@ def explain(
 @click.option("--merge", "merges", multiple=True, metavar="A,B", help="Merge these two segments.")
 @click.option("--add-consumer", "joins", multiple=True, metavar="NAME", help="Add this consumer.")
 @click.option("--remove-consumer", "leaves", multiple=True, metavar="NAME", help="Remove this consumer.")
-@json_option
-@with_context
 def plan(
     context: CommandContext,
     topic: str,

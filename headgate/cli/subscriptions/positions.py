@@ -9,7 +9,7 @@ import click
 
 from headgate.cli.arguments import subscription_argument, topic_argument
 from headgate.cli.confirmation import require_consent, yes_option
-from headgate.cli.context import CommandContext, with_context
+from headgate.cli.context import CommandContext, command
 from headgate.cli.subscriptions.position_file import (
     MAX_FILE_BYTES,
     PositionFileError,
@@ -18,7 +18,7 @@ from headgate.cli.subscriptions.position_file import (
     saved_positions,
 )
 from headgate.cli.subscriptions.seek import move_subscription
-from headgate.cli.terminal.output import examples, json_option, print_json
+from headgate.cli.terminal.output import print_json
 from headgate.errors import HeadgateError
 
 if TYPE_CHECKING:
@@ -30,14 +30,9 @@ async def _described(admin: Admin, topic: str, name: str) -> tuple[TopicInfo, Su
     return await admin.describe_topic(topic), subscription
 
 
-@click.command(
-    epilog=examples(
-        "headgate subscription export orders billing > billing.json",
-    ),
-)
+@command("headgate subscription export orders billing > billing.json", prints_json=False)
 @topic_argument
 @subscription_argument
-@with_context
 def export(context: CommandContext, topic: str, name: str) -> None:
     """Print the positions of SUBSCRIPTION of TOPIC.
 
@@ -52,21 +47,17 @@ def export(context: CommandContext, topic: str, name: str) -> None:
         raise HeadgateError(str(error)) from None
 
 
-@click.command(
-    "import",
-    epilog=examples(
-        "headgate subscription import orders billing billing.json --dry-run",
-        "headgate subscription import orders billing billing.json --yes",
-        "headgate subscription import orders audit billing.json",
-    ),
+@command(
+    "headgate subscription import orders billing billing.json --dry-run",
+    "headgate subscription import orders billing billing.json --yes",
+    "headgate subscription import orders audit billing.json",
+    name="import",
 )
 @topic_argument
 @subscription_argument
 @click.argument("file", type=click.File("rb"), default="-")
 @click.option("--dry-run", is_flag=True, help="Only show what would move.")
 @yes_option
-@json_option
-@with_context
 def import_(
     context: CommandContext, topic: str, name: str, file: BinaryIO, dry_run: bool, yes: bool, as_json: bool
 ) -> None:

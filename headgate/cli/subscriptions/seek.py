@@ -9,9 +9,9 @@ import click
 
 from headgate.cli.arguments import subscription_argument, topic_argument
 from headgate.cli.confirmation import ask_first, require_consent, yes_option
-from headgate.cli.context import CommandContext, with_context
+from headgate.cli.context import CommandContext, command
 from headgate.cli.subscriptions.position_types import PLACE_HELP, Place, Position, place_arguments
-from headgate.cli.terminal.output import examples, json_option, print_json, print_table
+from headgate.cli.terminal.output import print_json, print_table
 from headgate.model.identifiers import Offset, SegmentId
 
 if TYPE_CHECKING:
@@ -20,12 +20,10 @@ if TYPE_CHECKING:
     from headgate.model.entries import Order
 
 
-@click.command(
-    epilog=examples(
-        "headgate subscription seek orders billing --to earliest",
-        "headgate subscription seek orders billing --to 2026-01-31T18:00:00Z --dry-run",
-        "headgate subscription seek orders billing --position 3=1200 --position 4=0 --yes",
-    ),
+@command(
+    "headgate subscription seek orders billing --to earliest",
+    "headgate subscription seek orders billing --to 2026-01-31T18:00:00Z --dry-run",
+    "headgate subscription seek orders billing --position 3=1200 --position 4=0 --yes",
 )
 @topic_argument
 @subscription_argument
@@ -35,8 +33,6 @@ if TYPE_CHECKING:
 )
 @click.option("--dry-run", is_flag=True, help="Only show what would move.")
 @yes_option
-@json_option
-@with_context
 def seek(
     context: CommandContext,
     topic: str,
@@ -120,18 +116,14 @@ def describe_move(move: SegmentSeek) -> str:
     return "unchanged"
 
 
-@click.command(
-    "set-order",
-    epilog=examples(
-        "headgate subscription set-order orders billing none",
-        "headgate subscription set-order orders billing strict",
-    ),
+@command(
+    "headgate subscription set-order orders billing none",
+    "headgate subscription set-order orders billing strict",
+    name="set-order",
 )
 @topic_argument
 @subscription_argument
 @click.argument("order", type=click.Choice(["strict", "none"]))
-@json_option
-@with_context
 def set_order(context: CommandContext, topic: str, name: str, order: Order, as_json: bool) -> None:
     """Set whether the children of a split wait for their ancestors in SUBSCRIPTION of TOPIC.
 

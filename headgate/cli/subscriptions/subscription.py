@@ -9,11 +9,11 @@ from msgspec.structs import replace
 
 from headgate.cli.arguments import optional_topic_argument, subscription_argument, topic_argument
 from headgate.cli.confirmation import ask_first, dry_run_option, require_consent, yes_option
-from headgate.cli.context import CommandContext, with_context
+from headgate.cli.context import CommandContext, command
 from headgate.cli.subscriptions.create import create
 from headgate.cli.subscriptions.positions import export, import_
 from headgate.cli.subscriptions.seek import seek, set_order
-from headgate.cli.terminal.output import examples, json_option, print_json, print_table
+from headgate.cli.terminal.output import examples, print_json, print_table
 from headgate.model.bucket_ranges import slice_of
 from headgate.protocol.backlog import records_text
 
@@ -58,16 +58,8 @@ def _type(described: SubscriptionInfo) -> str:
     return "unknown" if described.type is None else described.type.lower()
 
 
-@subscription.command(
-    "list",
-    epilog=examples(
-        "headgate subscription list",
-        "headgate subscription list orders --json",
-    ),
-)
+@command("headgate subscription list", "headgate subscription list orders --json", group=subscription, name="list")
 @optional_topic_argument
-@json_option
-@with_context
 def list_(context: CommandContext, topic: str | None, as_json: bool) -> None:
     """List the subscriptions of TOPIC, or of all topics."""
     subscriptions = context.ask(lambda admin: admin.list_subscriptions(topic))
@@ -124,16 +116,13 @@ def describe_holdings(consumer: ConsumerInfo) -> list[str]:
     return whole + [str(slice_of(*part)) for part in consumer.bucket_ranges]
 
 
-@subscription.command(
-    epilog=examples(
-        "headgate subscription describe orders billing",
-        "headgate subscription describe orders billing --json",
-    ),
+@command(
+    "headgate subscription describe orders billing",
+    "headgate subscription describe orders billing --json",
+    group=subscription,
 )
 @topic_argument
 @subscription_argument
-@json_option
-@with_context
 def describe(context: CommandContext, topic: str, name: str, as_json: bool) -> None:
     """Show the segments of SUBSCRIPTION of TOPIC: status, positions, consumers, and what blocks them.
 
@@ -195,20 +184,17 @@ def describe(context: CommandContext, topic: str, name: str, as_json: bool) -> N
     )
 
 
-@subscription.command(
-    epilog=examples(
-        "headgate subscription delete orders billing",
-        "headgate subscription delete orders billing --dry-run",
-        "headgate subscription delete orders billing --force --yes",
-    ),
+@command(
+    "headgate subscription delete orders billing",
+    "headgate subscription delete orders billing --dry-run",
+    "headgate subscription delete orders billing --force --yes",
+    group=subscription,
 )
 @topic_argument
 @subscription_argument
 @click.option("--force", is_flag=True, help="Delete it even if consumers are connected.")
 @dry_run_option
 @yes_option
-@json_option
-@with_context
 def delete(
     context: CommandContext, topic: str, name: str, force: bool, dry_run: bool, yes: bool, as_json: bool
 ) -> None:

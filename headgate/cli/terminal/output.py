@@ -2,13 +2,14 @@
 
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Literal, TextIO, TypeVar
+from typing import Any, Final, Literal, TextIO, TypeVar
 
 import click
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
-json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON document.")
+JSON_HELP: Final = "Print the result as one JSON document."
+json_option = click.option("--json", "as_json", is_flag=True, help=JSON_HELP)
 _GAP = 3
 """Spaces between two columns."""
 _PIPE_COLUMNS = 200

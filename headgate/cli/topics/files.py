@@ -5,26 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
-import click
-
 from headgate.cli.arguments import topic_argument
-from headgate.cli.context import CommandContext, with_context
-from headgate.cli.terminal.output import examples, json_option, print_json, print_table
+from headgate.cli.context import CommandContext, command
+from headgate.cli.terminal.output import print_json, print_table
 
 if TYPE_CHECKING:
     from headgate.reading.topic_files import TopicFile
     from headgate.views.topics import TopicInfo
 
 
-@click.command(
-    epilog=examples(
-        "headgate topic files orders",
-        "headgate topic files orders --json > orders.json",
-    ),
-)
+@command("headgate topic files orders", "headgate topic files orders --json > orders.json")
 @topic_argument
-@json_option
-@with_context
 def files(context: CommandContext, topic: str, as_json: bool) -> None:
     """List the Parquet files that hold the records of TOPIC, each record once.
 

@@ -9,8 +9,8 @@ import click
 
 from headgate.cli.completion import complete_topic
 from headgate.cli.confirmation import ask_first, dry_run_option, require_consent, yes_option
-from headgate.cli.context import CommandContext, with_context
-from headgate.cli.terminal.output import examples, json_option, print_json, print_table
+from headgate.cli.context import CommandContext, command
+from headgate.cli.terminal.output import examples, print_json, print_table
 from headgate.cli.terminal.rates import format_bytes
 from headgate.cli.topics.files import files
 from headgate.cli.topics.policy_format import DEFAULT, count, max_age, max_bytes, switch
@@ -48,28 +48,20 @@ def _print_topic(context: CommandContext, request: Callable[[Admin], Awaitable[T
         click.echo("\n".join(draw_topic(described)))
 
 
-@topic.command(
-    epilog=examples(
-        "headgate topic create orders",
-        "headgate topic create orders --segments 4",
-    ),
-)
+@command("headgate topic create orders", "headgate topic create orders --segments 4", group=topic)
 @click.argument("name", metavar="TOPIC")
 @click.option("--segments", type=click.IntRange(1, 1024), default=1, show_default=True, help="Number of segments.")
-@json_option
-@with_context
 def create(context: CommandContext, name: str, segments: int, as_json: bool) -> None:
     """Create TOPIC."""
     _print_topic(context, lambda admin: admin.create_topic(name, segments=segments), as_json)
 
 
-@topic.command(
-    "import",
-    epilog=examples(
-        "headgate topic import orders shards.json",
-        "aws kinesis list-shards --stream-name orders | headgate topic import orders - --format kinesis",
-        "headgate topic import orders shards.json --format kinesis --dry-run",
-    ),
+@command(
+    "headgate topic import orders shards.json",
+    "aws kinesis list-shards --stream-name orders | headgate topic import orders - --format kinesis",
+    "headgate topic import orders shards.json --format kinesis --dry-run",
+    group=topic,
+    name="import",
 )
 @click.argument("name", metavar="TOPIC", shell_complete=complete_topic)
 @click.argument("file", type=click.File("rb"))
@@ -83,8 +75,6 @@ def create(context: CommandContext, name: str, segments: int, as_json: bool) -> 
 )
 @click.option("--partial", is_flag=True, help="FILE lists only changed segments; all others stay unchanged.")
 @click.option("--dry-run", is_flag=True, help="Only show what would change.")
-@json_option
-@with_context
 def import_(
     context: CommandContext, name: str, file: BinaryIO, form: str, partial: bool, dry_run: bool, as_json: bool
 ) -> None:
@@ -107,15 +97,7 @@ def import_(
         click.echo(line, err=True)
 
 
-@topic.command(
-    "list",
-    epilog=examples(
-        "headgate topic list",
-        "headgate topic list --json",
-    ),
-)
-@json_option
-@with_context
+@command("headgate topic list", "headgate topic list --json", group=topic, name="list")
 def list_(context: CommandContext, as_json: bool) -> None:
     """List all topics."""
     topics = sorted(context.ask(lambda admin: admin.list_topics()), key=lambda found: found.topic)
@@ -152,15 +134,8 @@ def _amounts(found: TopicInfo) -> tuple[str, str]:
     return str(records), format_bytes(sum(segment.size_bytes for segment in found.segments))
 
 
-@topic.command(
-    epilog=examples(
-        "headgate topic describe orders",
-        "headgate topic describe orders --json",
-    ),
-)
+@command("headgate topic describe orders", "headgate topic describe orders --json", group=topic)
 @click.argument("name", metavar="TOPIC", shell_complete=complete_topic)
-@json_option
-@with_context
 def describe(context: CommandContext, name: str, as_json: bool) -> None:
     """Show the segments of TOPIC as a tree, with their key-hash ranges, records and sizes.
 
@@ -169,15 +144,9 @@ def describe(context: CommandContext, name: str, as_json: bool) -> None:
     _print_topic(context, lambda admin: admin.describe_topic(name), as_json)
 
 
-@topic.command(
-    epilog=examples(
-        "headgate topic split orders 2",
-    ),
-)
+@command("headgate topic split orders 2", group=topic)
 @click.argument("name", metavar="TOPIC", shell_complete=complete_topic)
 @click.argument("segment", type=click.IntRange(min=0))
-@json_option
-@with_context
 def split(context: CommandContext, name: str, segment: SegmentId, as_json: bool) -> None:
     """Split SEGMENT of TOPIC in the middle of its key-hash range.
 
@@ -186,30 +155,23 @@ def split(context: CommandContext, name: str, segment: SegmentId, as_json: bool)
     _print_topic(context, lambda admin: admin.split(name, segment), as_json)
 
 
-@topic.command(
-    epilog=examples(
-        "headgate topic merge orders 3 4",
-    ),
-)
+@command("headgate topic merge orders 3 4", group=topic)
 @click.argument("name", metavar="TOPIC", shell_complete=complete_topic)
 @click.argument("first", type=click.IntRange(min=0))
 @click.argument("second", type=click.IntRange(min=0))
-@json_option
-@with_context
 def merge(context: CommandContext, name: str, first: SegmentId, second: SegmentId, as_json: bool) -> None:
     """Merge the adjacent segments FIRST and SECOND of TOPIC into one."""
     _print_topic(context, lambda admin: admin.merge(name, first, second), as_json)
 
 
-@topic.command(
-    "set",
-    epilog=examples(
-        "headgate topic set orders --auto-split on --max-segments 16",
-        "headgate topic set orders --auto-split on --auto-merge on",
-        "headgate topic set orders --max-age 7d --max-bytes 50GB",
-        "headgate topic set orders --max-age 1h --ignore-subscriptions on",
-        "headgate topic set orders --auto-split default --max-age default",
-    ),
+@command(
+    "headgate topic set orders --auto-split on --max-segments 16",
+    "headgate topic set orders --auto-split on --auto-merge on",
+    "headgate topic set orders --max-age 7d --max-bytes 50GB",
+    "headgate topic set orders --max-age 1h --ignore-subscriptions on",
+    "headgate topic set orders --auto-split default --max-age default",
+    group=topic,
+    name="set",
 )
 @click.argument("name", metavar="TOPIC", shell_complete=complete_topic)
 @click.option("--auto-split", type=switch, metavar="on|off|default", help="Split busy segments automatically.")
@@ -235,8 +197,6 @@ def merge(context: CommandContext, name: str, first: SegmentId, second: SegmentI
     metavar="on|off|default",
     help="Delete also records that subscriptions have not acknowledged; what each loses is counted.",
 )
-@json_option
-@with_context
 def set_(context: CommandContext, name: str, as_json: bool, **given: Any) -> None:
     """Override the cluster's scaling and retention settings for TOPIC.
 
@@ -250,17 +210,10 @@ def set_(context: CommandContext, name: str, as_json: bool, **given: Any) -> Non
     _print_topic(context, lambda admin: admin.set_topic_policy(name, reset=reset, **values), as_json)
 
 
-@topic.command(
-    epilog=examples(
-        "headgate topic prune orders --dry-run",
-        "headgate topic prune orders --yes",
-    ),
-)
+@command("headgate topic prune orders --dry-run", "headgate topic prune orders --yes", group=topic)
 @click.argument("name", metavar="TOPIC", shell_complete=complete_topic)
 @dry_run_option
 @yes_option
-@json_option
-@with_context
 def prune(context: CommandContext, name: str, dry_run: bool, yes: bool, as_json: bool) -> None:
     """Prune the sealed segments of TOPIC that every subscription has drained, regardless of retention.
 
@@ -297,19 +250,16 @@ def _print_pruned(pruned: PruneResult, *, dry_run: bool, err: bool = False) -> N
     )
 
 
-@topic.command(
-    epilog=examples(
-        "headgate topic delete orders",
-        "headgate topic delete orders --dry-run",
-        "headgate topic delete orders --force --yes",
-    ),
+@command(
+    "headgate topic delete orders",
+    "headgate topic delete orders --dry-run",
+    "headgate topic delete orders --force --yes",
+    group=topic,
 )
 @click.argument("name", metavar="TOPIC", shell_complete=complete_topic)
 @click.option("--force", is_flag=True, help="Delete it even if consumers are connected.")
 @dry_run_option
 @yes_option
-@json_option
-@with_context
 def delete(context: CommandContext, name: str, force: bool, dry_run: bool, yes: bool, as_json: bool) -> None:
     """Delete TOPIC with its records and subscriptions. This cannot be undone.
 

@@ -22,13 +22,13 @@ import click
 
 from headgate.cli.arguments import topic_argument
 from headgate.cli.completion import complete_topic
-from headgate.cli.context import CommandContext, with_context
+from headgate.cli.context import CommandContext, command
 from headgate.cli.records.copy_position import CopyPositionError, CopyProgress
 from headgate.cli.records.exported import MAX_LINE_BYTES, exported_line, parse_exported
 from headgate.cli.records.line_source import LineImport, LineParser, require_one_regular_file
 from headgate.cli.records.produce_progress import OutcomeCounts, ProgressLine
 from headgate.cli.records.sending import OutgoingRecord, RecordSender
-from headgate.cli.terminal.output import examples, json_option, print_json
+from headgate.cli.terminal.output import print_json
 from headgate.errors import HeadgateError, RequestRejectedError
 
 if TYPE_CHECKING:
@@ -41,12 +41,10 @@ OUTPUT_BYTES: Final = 64 * 1024
 append_option = click.option("--append", is_flag=True, help="Add the records to those that the topic has.")
 
 
-@click.command(
-    epilog=examples(
-        "headgate topic copy orders orders-v2",
-        "headgate topic copy orders archive --append --name nightly-archive",
-        "headgate topic copy orders orders-v2 --json",
-    ),
+@command(
+    "headgate topic copy orders orders-v2",
+    "headgate topic copy orders archive --append --name nightly-archive",
+    "headgate topic copy orders orders-v2 --json",
 )
 @click.argument("source", shell_complete=complete_topic)
 @click.argument("target", shell_complete=complete_topic)
@@ -54,8 +52,6 @@ append_option = click.option("--append", is_flag=True, help="Add the records to 
 @click.option(
     "--name", metavar="NAME", help="Producer name, which keeps how far the copy is. [default: copy-SOURCE-TARGET]"
 )
-@json_option
-@with_context
 def copy(context: CommandContext, source: str, target: str, append: bool, name: str | None, as_json: bool) -> None:
     """Copy the records of topic SOURCE to topic TARGET.
 
@@ -165,14 +161,12 @@ async def _has_position(admin: Admin, name: str | None, topic: TopicInfo) -> boo
         return False
 
 
-@click.command(
-    epilog=examples(
-        "headgate topic export orders > orders.ndjson",
-        "headgate topic export orders | gzip > orders.ndjson.gz",
-    ),
+@command(
+    "headgate topic export orders > orders.ndjson",
+    "headgate topic export orders | gzip > orders.ndjson.gz",
+    prints_json=False,
 )
 @topic_argument
-@with_context
 def export(context: CommandContext, topic: str) -> None:
     """Print the records of TOPIC for import-records.
 
@@ -212,20 +206,16 @@ def _progress_stream() -> TextIO:
     return StringIO() if sys.stdout.isatty() else sys.stderr
 
 
-@click.command(
-    "import-records",
-    epilog=examples(
-        "headgate topic import-records orders orders.ndjson",
-        "headgate topic import-records orders orders.ndjson --name restore-1",
-        "gunzip -c orders.ndjson.gz | headgate topic import-records orders --append",
-    ),
+@command(
+    "headgate topic import-records orders orders.ndjson",
+    "headgate topic import-records orders orders.ndjson --name restore-1",
+    "gunzip -c orders.ndjson.gz | headgate topic import-records orders --append",
+    name="import-records",
 )
 @topic_argument
 @click.argument("file", default="-", type=click.Path(path_type=Path, exists=True, dir_okay=False, allow_dash=True))
 @append_option
 @click.option("--name", metavar="NAME", help="Producer name. The next run with this name and FILE continues this one.")
-@json_option
-@with_context
 def import_records(
     context: CommandContext, topic: str, file: Path, append: bool, name: str | None, as_json: bool
 ) -> None:
