@@ -164,6 +164,7 @@ class RarePrograms:
                 record.offset,
                 record.key,
                 record.value,
+                record.headers,
                 generation=record.generation,
                 program=program,
             )
