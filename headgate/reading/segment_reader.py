@@ -41,7 +41,7 @@ log = get_logger(__name__)
 Deliver = Callable[[int, int, bytes, bytes, Headers], Awaitable[None]]
 """(offset, timestamp_ms, key, value, headers): returns once there is capacity."""
 OnSkipped = Callable[[int, int], None]
-"""(first offset, end offset): skipped records of other buckets, none if both are equal; read up to the end offset."""
+"""(first offset, end offset): records that are not delivered, none if both are equal; read up to the end offset."""
 
 
 class SegmentReader:
@@ -186,7 +186,7 @@ class SegmentReader:
             key = rows.keys[index]
             disposition = _Disposition.DELIVER if self._delivers_all else self._filter.classify(offset, key)
             self.next_offset = offset + 1
-            if disposition is _Disposition.OTHER_BUCKET:
+            if disposition is not _Disposition.DELIVER:
                 skipped_from = offset if skipped_from is None else skipped_from
                 continue
             if skipped_from is not None:
@@ -207,6 +207,7 @@ class _Disposition(Enum):
     OTHER_BUCKET = auto()
     """The record is in a bucket of another consumer."""
     ACKNOWLEDGED = auto()
+    """It is acknowledged in its own bucket, and may not be in the others that the grant has."""
 
 
 class _GrantFilter:

@@ -11,7 +11,7 @@ from controller.chunk_writer.builder import ChunkBuilder
 from headgate.ledger.ledger import Ledger
 from headgate.model.hashing import KEY_BUCKETS, key_bucket
 from headgate.model.headers import Headers
-from headgate.protocol.messages import Grant
+from headgate.protocol.messages import BucketStart, Grant
 from headgate.reading.chunk_cache import ChunkCache
 from headgate.reading.compacted_reader import CompactedRecords
 from headgate.reading.head import Head
@@ -132,3 +132,15 @@ async def test_a_reader_whose_next_chunk_is_missing_reports_at_once_how_far_it_h
     running.cancel()
 
     assert [(4, 4)] == reported
+
+
+async def test_a_whole_segment_reports_what_only_one_of_its_buckets_has_acknowledged() -> None:
+    """The offset belongs to no other bucket, and nothing else would acknowledge it there."""
+    bucket, reported = key_bucket(KEYS[3], KEY_BUCKETS), list[tuple[int, int]]()
+    found = await delivered(
+        starts=[BucketStart(bucket, bucket + 1, RECORDS)], on_skipped=lambda *offsets: reported.append(offsets)
+    )
+
+    skipped = {offset for part in reported for offset in range(*part)}
+    assert {n for n, key in enumerate(KEYS) if key_bucket(key, KEY_BUCKETS) == bucket} == skipped
+    assert sorted({*range(RECORDS)} - skipped) == found
