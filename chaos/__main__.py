@@ -31,7 +31,7 @@ from chaos.run import RunPlan, Say, play
 from chaos.schedule import left_out, plan, plan_in_order
 from chaos.timeline import Timeline
 from controller.process.logs import configure_logging
-from controller.settings.load import LogSettings
+from controller.settings.sections import LogSettings
 from headgate.errors import ConfigError, HeadgateError
 
 PAGE, DOCUMENT = "report.md", "report.json"

@@ -18,7 +18,7 @@ import msgspec
 from rich.console import Console
 
 from controller.process.logs import configure_logging
-from controller.settings.load import LogSettings
+from controller.settings.sections import LogSettings
 from demo.cluster import SHARDS, DemoCluster
 from demo.evidence import read_committed, read_deliveries, read_ledger
 from demo.report import evaluate_run, show

@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Self
 
-from controller.settings.load import SubscriptionSettings
+from controller.settings.sections import SubscriptionSettings
 from trials.cluster import LocalCluster
 
 SHARDS = 2

@@ -19,7 +19,7 @@ import aiohttp
 import msgspec
 import psutil
 
-from controller.settings.load import SnapshotSettings, SpreadSettings, StandbySettings, SubscriptionSettings
+from controller.settings.sections import SnapshotSettings, SpreadSettings, StandbySettings, SubscriptionSettings
 from headgate.errors import HeadgateError
 from headgate.process.child_command import python_module
 from headgate.process.parent_death_signal import with_parent_death_signal

@@ -26,7 +26,8 @@ from controller.local.embedded import EmbeddedBroker, EmbeddedZooKeeper
 from controller.local.reserved_port import ReservedPort
 from controller.local.security import ACCESS, LocalSecurity
 from controller.local.servers import LocalServers
-from controller.settings.load import ClusterSettings, DrainSettings, LogSettings, Settings, SpreadSettings
+from controller.settings.load import Settings
+from controller.settings.sections import ClusterSettings, DrainSettings, LogSettings, SpreadSettings
 from controller.settings.write import client_toml, settings_toml
 from drain.checker.supervisor import LOG_NAME, DrainSupervisor, service_command
 from headgate.errors import HeadgateError

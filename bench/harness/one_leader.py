@@ -21,7 +21,7 @@ from controller.access.control import AccessControl
 from controller.cluster.own_status import summaries
 from controller.leader.context import LeaderContext
 from controller.leader.leader import ShardLeader
-from controller.settings.load import IngestSettings, RetentionSettings, ScalingSettings
+from controller.settings.sections import IngestSettings, RetentionSettings, ScalingSettings
 from coordinator.ports import CoordinatorSettings
 from drain.protocol import DrainedResponse, DrainQuery
 from headgate.errors import ObjectExistsError, ObjectMissingError

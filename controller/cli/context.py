@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from controller.local.broker_access import BrokerAccess
     from controller.local.embedded import EmbeddedBroker, EmbeddedZooKeeper
     from controller.local.server_tls import ServerTls
-    from controller.settings.load import LogSettings, Settings
+    from controller.settings.load import Settings
+    from controller.settings.sections import LogSettings
     from headgate.process.child_process import ChildProcess
 
 Result = TypeVar("Result")

@@ -25,7 +25,8 @@ from controller.local.machine import FREE_MEGABYTES
 from controller.process.file_systems import disk_usage, measured_folders
 from controller.process.logs import configure_logging
 from controller.settings.files import USES, check_files
-from controller.settings.load import LogSettings, Settings, security_warnings
+from controller.settings.load import Settings, security_warnings
+from controller.settings.sections import LogSettings
 from drain.spark.java import find_java
 from headgate.cli.cluster import judgements as judge
 from headgate.cli.cluster.finding import Finding, ok, problem, warning

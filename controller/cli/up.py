@@ -26,15 +26,8 @@ from controller.cli.spark_report import SparkReport
 from controller.local.data_folder import DataFolder, NodeState, reserve_port
 from controller.local.security import LocalSecurity
 from controller.local.servers import LocalServers
-from controller.settings.load import (
-    ClusterSettings,
-    DrainSettings,
-    HttpSettings,
-    InstanceSettings,
-    LogSettings,
-    Settings,
-    load_settings,
-)
+from controller.settings.load import Settings, load_settings
+from controller.settings.sections import ClusterSettings, DrainSettings, HttpSettings, InstanceSettings, LogSettings
 from controller.settings.write import client_toml, settings_toml
 from drain.socket_path import own_socket
 from drain.table_mapping import read_tables

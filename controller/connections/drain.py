@@ -15,7 +15,8 @@ from pathlib import Path
 import structlog
 
 from controller.leader.drain_check import DrainChecker
-from controller.settings.load import CompactionSettings, Settings, ledger_unreachable_from_executors
+from controller.settings.load import Settings, ledger_unreachable_from_executors
+from controller.settings.sections import CompactionSettings
 from drain.checker.checker import SparkDrainChecker
 from drain.checker.results_checker import ResultsChecker
 from drain.checker.supervisor import DrainSupervisor, service_command

@@ -6,7 +6,8 @@ from controller.leadership.election import EventHandler
 from controller.leadership.zookeeper.connection import DigestUser, ZooKeeperCredentials
 from controller.leadership.zookeeper.elections import ZooKeeperElections
 from controller.settings.files import read_zookeeper_tls
-from controller.settings.load import Settings, ZooKeeperSettings
+from controller.settings.load import Settings
+from controller.settings.sections import ZooKeeperSettings
 from metrics import events
 from metrics.label_values import ZooKeeperState
 

@@ -13,7 +13,7 @@ from controller.leader.operator_commands import Operations
 from controller.leader.step_driver import TurnBudget
 from controller.retention.pruner import PRUNE_INTERVAL_SECONDS, DeleteData
 from controller.retention.trimmer import TRIM_INTERVAL_SECONDS
-from controller.settings.load import IngestSettings, RetentionSettings, ScalingSettings
+from controller.settings.sections import IngestSettings, RetentionSettings, ScalingSettings
 from coordinator.ports import CoordinatorSettings
 from headgate.ledger.ledger import Ledger
 from headgate.transport.port import Transport

@@ -35,7 +35,7 @@ from controller.leadership.policy.spread import LiveDaemon, Move, Plan, ShardQue
 from controller.leadership.policy.successors import Successors, successors
 from controller.leadership.policy.transfer_pace import BUDGET_SECONDS, Abandoned, History, startable
 from controller.leadership.policy.transitions import Event, Role
-from controller.settings.load import SpreadSettings
+from controller.settings.sections import SpreadSettings
 from headgate.views.cluster import SpreadState
 from metrics import events
 

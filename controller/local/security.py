@@ -20,7 +20,8 @@ from controller.local.broker_access import BrokerAccess
 from controller.local.certificates import CertificateFiles, LocalCertificateAuthority
 from controller.local.private_file import OWNER_ONLY_FOLDER, write_private_file
 from controller.local.server_tls import ServerTls
-from controller.settings.load import AccessSettings, Settings
+from controller.settings.load import Settings
+from controller.settings.sections import AccessSettings
 from controller.settings.write import client_toml
 from headgate.errors import ConfigError
 from headgate.files.secret_file import read_secret

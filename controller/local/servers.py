@@ -7,7 +7,8 @@ import msgspec
 
 from controller.local.embedded import EmbeddedBroker, EmbeddedZooKeeper
 from controller.local.security import LocalSecurity
-from controller.settings.load import (
+from controller.settings.load import Settings
+from controller.settings.sections import (
     AccessSettings,
     BrokerSettings,
     ClusterSettings,
@@ -15,7 +16,6 @@ from controller.settings.load import (
     HttpSettings,
     InstanceSettings,
     LedgerSettings,
-    Settings,
     ZooKeeperSettings,
 )
 from headgate.settings.config import ClientConfig

@@ -20,7 +20,7 @@ from headgate.log.lossy_output import lossy
 if TYPE_CHECKING:
     from structlog.typing import EventDict, WrappedLogger
 
-    from controller.settings.load import LogSettings
+    from controller.settings.sections import LogSettings
 
 LIBRARY_LEVELS = {
     "kazoo": logging.ERROR,

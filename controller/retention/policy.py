@@ -25,7 +25,7 @@ from functools import cache
 from types import MappingProxyType
 from typing import Final, Literal
 
-from controller.settings.load import RetentionSettings
+from controller.settings.sections import RetentionSettings
 from headgate.model.entries import SubscriptionType, TopicPolicy
 from headgate.model.layout import Layout, Segment, SegmentState
 from shard.state.subscription import Subscription

@@ -24,7 +24,7 @@ from controller.retention.policy import (
     prune_basis,
     rules_for,
 )
-from controller.settings.load import RetentionSettings
+from controller.settings.sections import RetentionSettings
 from headgate.backoff import Backoff, BackoffSchedule
 from headgate.errors import LedgerError, ObjectMissingError, StoreUnavailableError
 from headgate.model import entries as e

@@ -21,7 +21,7 @@ from controller.scaling.policy import (
     effective_settings,
     undrained_generations,
 )
-from controller.settings.load import ScalingSettings
+from controller.settings.sections import ScalingSettings
 from headgate.ledger.record_columns import RecordColumns
 from headgate.model import entries as e
 from metrics import events

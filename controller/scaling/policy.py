@@ -27,7 +27,7 @@ from itertools import pairwise
 
 import msgspec
 
-from controller.settings.load import ScalingSettings
+from controller.settings.sections import ScalingSettings
 from headgate.model.entries import TopicPolicy
 from headgate.model.layout import Layout, Segment
 from metrics.label_values import LayoutChangeReason, SplitLimit

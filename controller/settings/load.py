@@ -51,33 +51,6 @@ from headgate.protocol.messages import require_name
 from headgate.settings.setting_errors import explain
 from headgate.transport.tls_options import FILES, password_warning, tls_option_problem
 
-__all__ = [
-    "AccessSettings",
-    "BrokerSettings",
-    "ClusterSettings",
-    "CompactionSettings",
-    "DrainSettings",
-    "HttpSettings",
-    "IngestSettings",
-    "InstanceSettings",
-    "LedgerSettings",
-    "LogSettings",
-    "MetricsSettings",
-    "RetentionSettings",
-    "ScalingSettings",
-    "Settings",
-    "SnapshotSettings",
-    "SpreadSettings",
-    "StandbySettings",
-    "SubscriptionSettings",
-    "ZooKeeperSettings",
-    "ledger_unreachable_from_executors",
-    "load_settings",
-    "parse_settings",
-    "security_warnings",
-]
-
-
 HTTP_FILES: Final = ("certificate_file", "key_file", "client_ca_file", "tokens_file", "peer_ca_file")
 
 

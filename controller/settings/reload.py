@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 import msgspec
 
-from controller.settings.load import (
+from controller.settings.load import Settings
+from controller.settings.sections import (
     BrokerSettings,
     HttpSettings,
     RetentionSettings,
     ScalingSettings,
-    Settings,
     SpreadSettings,
     StandbySettings,
     ZooKeeperSettings,

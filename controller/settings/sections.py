@@ -1,6 +1,6 @@
 """The sections of the daemon's settings: names, units, limits, defaults and their reasons.
 
-controller.settings.load checks combinations of settings and reads files. Import the sections from there.
+controller.settings.load checks combinations of settings and reads files.
 """
 
 from pathlib import Path

@@ -18,13 +18,13 @@ from controller.leadership.zookeeper.connection import DigestUser, ZooKeeperCred
 from controller.local.certificates import LocalCertificateAuthority
 from controller.process.collection_pace import MAX_PROMOTIONS
 from controller.process.garbage_collection import NEVER
-from controller.settings.load import (
+from controller.settings.load import Settings
+from controller.settings.sections import (
     AccessSettings,
     BrokerSettings,
     DrainSettings,
     HttpSettings,
     LedgerSettings,
-    Settings,
     ZooKeeperSettings,
 )
 from headgate.errors import ConfigError, HeadgateError

@@ -15,7 +15,8 @@ from controller.devices.session_port import Delivery
 from controller.leadership.session_secret import SessionSecret
 from controller.local.broker_access import BrokerAccess
 from controller.local.supervised_process import ProcessSpec
-from controller.settings.load import BrokerSettings, ClusterSettings, LedgerSettings, Settings
+from controller.settings.load import Settings
+from controller.settings.sections import BrokerSettings, ClusterSettings, LedgerSettings
 from headgate.protocol import messages as m
 from headgate.transport.mqtt_persistent_session import MAX_UNACKNOWLEDGED_MESSAGES, MqttPersistentSession
 from metrics import events

@@ -27,7 +27,7 @@ from controller.leadership.ledger_identity import LedgerIdentity
 from controller.leadership.policy.instance_record import InstanceRecord
 from controller.leadership.policy.shard_leaders import ShardLeaders
 from controller.leadership.policy.transitions import Event, Role
-from controller.settings.load import IngestSettings, SpreadSettings
+from controller.settings.sections import IngestSettings, SpreadSettings
 from coordinator.ports import CoordinatorSettings
 from headgate.ledger.compacted import delete_compacted_segments
 from headgate.ledger.ledger import Ledger

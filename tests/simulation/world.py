@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 
 from prometheus_client import CollectorRegistry
 
-from controller.settings.load import IngestSettings, RetentionSettings, ScalingSettings
+from controller.settings.sections import IngestSettings, RetentionSettings, ScalingSettings
 from controller.snapshots.job import take_snapshot
 from drain.protocol import DrainedResponse, DrainQuery
 from headgate import Admin, ConsumedRecord, Consumer, Delivery, Producer

@@ -10,7 +10,7 @@ from typing import Any, Self
 
 import pytest
 
-from controller.settings.load import DrainSettings
+from controller.settings.sections import DrainSettings
 from tests.support.servers.cluster import Cluster
 from tests.support.servers.programs import (
     RUN_ID,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from controller.settings.load import IngestSettings
+from controller.settings.sections import IngestSettings
 from tests.support.servers.cluster import SHARDS, Cluster, Daemon
 from tests.support.servers.programs import TEST_SECONDS, TIMEOUT_FACTOR, metric, wait_until
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from controller.settings.load import LogSettings
+from controller.settings.sections import LogSettings
 from tests.support.servers.cluster import Cluster, Daemon
 from tests.support.servers.programs import TEST_SECONDS, jsonl, metric, wait_until
 

@@ -12,7 +12,7 @@ import aiohttp
 import pytest
 
 from controller.local.certificates import LocalCertificateAuthority
-from controller.settings.load import HttpSettings
+from controller.settings.sections import HttpSettings
 from headgate.files.tls import client_context
 from tests.support.servers.cluster import Cluster, Daemon
 from tests.support.servers.programs import TEST_SECONDS, wait_until

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from controller.settings.load import ClusterSettings, IngestSettings, LogSettings
+from controller.settings.sections import ClusterSettings, IngestSettings, LogSettings
 from headgate import Producer, ProducerSettings
 from headgate.protocol import messages as m
 from tests.support.fakes.fault_injecting_transport import FaultInjectingTransport

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from controller.settings.load import IngestSettings
+from controller.settings.sections import IngestSettings
 from headgate.protocol import messages as m
 from tests.support.servers.programs import TEST_SECONDS, jsonl, metric, wait_until
 from tests.support.worlds.ingest_environment import IngestCluster, RequestSender

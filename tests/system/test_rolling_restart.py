@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from controller.settings.load import SpreadSettings
+from controller.settings.sections import SpreadSettings
 from headgate import Producer
 from headgate.client.connection import Client
 from tests.support.servers.cluster import Cluster

@@ -16,7 +16,7 @@ import pytest
 import pytest_asyncio
 
 from bench.harness.tcp_proxy import Proxy
-from controller.settings.load import SubscriptionSettings
+from controller.settings.sections import SubscriptionSettings
 from headgate.client.admin import Admin
 from headgate.errors import FencedError, RequestRejectedError
 from headgate.model import entries as e

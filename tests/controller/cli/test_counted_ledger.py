@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from controller.cli.counted_ledger import counted_ledger
-from controller.settings.load import DrainSettings, LedgerSettings, Settings
+from controller.settings.load import Settings
+from controller.settings.sections import DrainSettings, LedgerSettings
 from drain.backlog.results import Result, publish_result
 from drain.protocol import CountedLedger
 from drain.service.listener import DrainListener

@@ -14,7 +14,8 @@ from controller.chunk_writer.builder import ChunkBuilder
 from controller.cluster.config import ClusterConfig, join_cluster, require_format, require_shards
 from controller.leadership.ledger_identity import LedgerIdentity
 from controller.leadership.session_secret import SessionSecret
-from controller.settings.load import ClusterSettings, LedgerSettings, Settings
+from controller.settings.load import Settings
+from controller.settings.sections import ClusterSettings, LedgerSettings
 from headgate.errors import ConfigError, LedgerError, LedgerFormatError
 from headgate.ledger.identity import identity_object
 from headgate.ledger.paths import IDENTITY_PATH, chunk_folder, chunk_name, chunk_path

@@ -14,7 +14,8 @@ from controller.connections.broker import BrokerConnection
 from controller.daemon import Daemon
 from controller.leadership.session_secret import SessionSecret
 from controller.local.certificates import LocalCertificateAuthority
-from controller.settings.load import AccessSettings, BrokerSettings, LedgerSettings, Settings
+from controller.settings.load import Settings
+from controller.settings.sections import AccessSettings, BrokerSettings, LedgerSettings
 from headgate.client.connection import Client
 from headgate.errors import ConfigError
 from headgate.transport.reading_window import ReadingWindow

@@ -10,7 +10,8 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from controller.connections.drain import DrainConnection
-from controller.settings.load import DrainSettings, LedgerSettings, Settings
+from controller.settings.load import Settings
+from controller.settings.sections import DrainSettings, LedgerSettings
 from drain.protocol import CountedLedger, DrainCheckError, DrainQuery, wrong_ledger
 from drain.service.listener import DrainListener
 from metrics.instruments import Instruments

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 from controller.devices.sessions import COUNT_INTERVAL_SECONDS, COUNTS_PER_REPORT
 from controller.devices.topic_session import SENTINEL_INTERVAL_SECONDS
 from controller.leader.leader import ShardLeader
-from controller.settings.load import IngestSettings
+from controller.settings.sections import IngestSettings
 from headgate.protocol import messages as m
 from metrics.label_values import DeviceSessionState
 from tests.support.fakes.device_broker import FakeDeviceBroker, FakeDeviceSession

@@ -8,7 +8,7 @@ import pytest
 
 from controller.chunk_writer.group_commit import TermEndedError
 from controller.leadership.policy.transitions import Event
-from controller.settings.load import IngestSettings
+from controller.settings.sections import IngestSettings
 from headgate.protocol import messages as m
 from tests.support.worlds.one_shard import OneShard
 from tests.support.worlds.producing_clients import RECORDS, batch, created, opened, producing, serving

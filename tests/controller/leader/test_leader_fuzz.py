@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controller.settings.load import IngestSettings
+from controller.settings.sections import IngestSettings
 from headgate.protocol import messages as m
 from shard.state.shard_state import ShardState
 from tests.simulation.virtual_loop import VirtualLoop

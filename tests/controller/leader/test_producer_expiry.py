@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from controller.settings.load import IngestSettings
+from controller.settings.sections import IngestSettings
 from headgate.protocol import messages as m
 from tests.support.whole_state import everything
 from tests.support.worlds.one_shard import OneShard

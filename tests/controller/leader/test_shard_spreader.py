@@ -11,7 +11,7 @@ from controller.connections.store import probe_writes
 from controller.leader.shard_spreader import CONTEND_SECONDS, EVACUATION_SECONDS, VIEW_INTERVAL_SECONDS
 from controller.leadership.policy.readiness import BROKER_LOST_SECONDS, STABLE_SECONDS, STORE_LOST_SECONDS
 from controller.leadership.policy.transfer_pace import MAX_IN_FLIGHT
-from controller.settings.load import SpreadSettings
+from controller.settings.sections import SpreadSettings
 from controller.snapshots.job import take_snapshot
 from headgate.errors import StoreUnavailableError
 from headgate.ledger.ledger import Ledger

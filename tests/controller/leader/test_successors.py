@@ -9,7 +9,7 @@ import pytest
 
 from controller.leader.shard_spreader import VIEW_INTERVAL_SECONDS
 from controller.leadership.policy.standby import LINGER_SECONDS
-from controller.settings.load import SpreadSettings
+from controller.settings.sections import SpreadSettings
 from headgate.model import entries as e
 from headgate.model.hashing import shard_of
 from tests.support.waiting import until

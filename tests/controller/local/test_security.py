@@ -6,7 +6,8 @@ from pathlib import Path
 
 from controller.local.broker_access import is_password
 from controller.local.security import LocalSecurity
-from controller.settings.load import LedgerSettings, Settings
+from controller.settings.load import Settings
+from controller.settings.sections import LedgerSettings
 from headgate.settings.config import ClientConfig
 from web.tokens import read_tokens
 

@@ -12,7 +12,7 @@ import pytest
 import structlog
 
 from controller.process.logs import LIBRARY_LEVELS, change_level, configure_logging
-from controller.settings.load import LogSettings
+from controller.settings.sections import LogSettings
 from headgate.log.event_log import get_logger
 
 

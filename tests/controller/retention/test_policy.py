@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.retention.policy import PruneDecision, RetentionRules, decide_pruning, decide_rolls, rules_for
-from controller.settings.load import RetentionSettings
+from controller.settings.sections import RetentionSettings
 from headgate.model.entries import TopicPolicy
 from headgate.model.layout import Layout
 from shard.state.subscription import Subscription

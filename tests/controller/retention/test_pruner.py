@@ -12,7 +12,7 @@ import pytest
 import structlog
 
 from controller.leader.leader import ShardLeader
-from controller.settings.load import RetentionSettings
+from controller.settings.sections import RetentionSettings
 from headgate.errors import StoreUnavailableError
 from headgate.ledger.compacted import CompactedObject, Manifest, create_manifest
 from headgate.protocol import messages as m

@@ -12,7 +12,7 @@ import pytest
 import structlog
 
 from controller.leader.leader import ShardLeader
-from controller.settings.load import ScalingSettings
+from controller.settings.sections import ScalingSettings
 from headgate.ledger import chunk
 from headgate.model import entries as e
 from headgate.model.identifiers import ANONYMOUS

@@ -20,7 +20,7 @@ from controller.scaling.policy import (
     effective_settings,
     undrained_generations,
 )
-from controller.settings.load import ScalingSettings
+from controller.settings.sections import ScalingSettings
 from headgate.model.entries import NO_POLICY, TopicPolicy
 from headgate.model.layout import Layout
 from shard.state.subscription import RegisteredConsumer, Subscription

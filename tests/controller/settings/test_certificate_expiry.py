@@ -9,7 +9,8 @@ import pytest
 
 from controller.local.certificates import LocalCertificateAuthority
 from controller.settings.files import report_certificates
-from controller.settings.load import BrokerSettings, HttpSettings, LedgerSettings, Settings
+from controller.settings.load import Settings
+from controller.settings.sections import BrokerSettings, HttpSettings, LedgerSettings
 from headgate.errors import ConfigError
 from metrics import events
 from tests.support.fakes.recording_observer import RecordingObserver

@@ -2,15 +2,9 @@
 
 import pytest
 
-from controller.settings.load import (
-    IngestSettings,
-    LedgerSettings,
-    LogSettings,
-    RetentionSettings,
-    ScalingSettings,
-    Settings,
-)
+from controller.settings.load import Settings
 from controller.settings.reload import AT_RUN_TIME, reloaded
+from controller.settings.sections import IngestSettings, LedgerSettings, LogSettings, RetentionSettings, ScalingSettings
 
 RUNNING = Settings(ledger=LedgerSettings(url="file:///ledger"))
 

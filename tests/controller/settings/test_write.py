@@ -9,15 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.settings.load import (
+from controller.settings.load import Settings, load_settings, parse_settings
+from controller.settings.sections import (
     AccessSettings,
     DrainSettings,
     InstanceSettings,
     LedgerSettings,
     MetricsSettings,
-    Settings,
-    load_settings,
-    parse_settings,
 )
 from controller.settings.write import client_toml, settings_toml
 from headgate import ClientConfig, load_client_config

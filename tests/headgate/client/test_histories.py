@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from controller.settings.load import RetentionSettings
+from controller.settings.sections import RetentionSettings
 from controller.snapshots.restore import catch_up
 from headgate.client.admin import Admin
 from headgate.client.consumer import Consumer

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from controller.settings.load import IngestSettings
+from controller.settings.sections import IngestSettings
 from headgate.client.admin import Admin
 from headgate.client.producer import Producer
 from headgate.errors import ForgottenError, RequestRejectedError

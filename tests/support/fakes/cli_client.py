@@ -13,7 +13,7 @@ from typing import Any, Self, TextIO
 from msgspec.structs import replace
 
 from controller.cli.context import DaemonContext
-from controller.settings.load import LogSettings
+from controller.settings.sections import LogSettings
 from headgate import (
     ClusterInfo,
     ConsumerInfo,

@@ -16,7 +16,7 @@ import msgspec
 from kazoo.client import KazooClient
 from kazoo.security import make_digest_acl
 
-from controller.settings.load import ZooKeeperSettings
+from controller.settings.sections import ZooKeeperSettings
 from headgate.settings.config import ClientConfig
 from tests.support.samples.record_rows import record_rows
 from tests.support.servers.programs import (

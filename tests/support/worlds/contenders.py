@@ -25,7 +25,7 @@ from controller.leadership.ledger_identity import LedgerIdentity
 from controller.leadership.policy.instance_record import InstanceRecord
 from controller.leadership.policy.shard_leaders import ShardLeaders
 from controller.leadership.policy.transitions import Event, Role
-from controller.settings.load import IngestSettings, RetentionSettings, ScalingSettings, SpreadSettings
+from controller.settings.sections import IngestSettings, RetentionSettings, ScalingSettings, SpreadSettings
 from headgate.ledger.compacted import delete_compacted_segments
 from headgate.ledger.identity import identity_object
 from headgate.ledger.ledger import Ledger

@@ -8,7 +8,7 @@ from typing import Any
 
 from controller.devices.session_port import Delivery, DeviceSession
 from controller.leader.leader import ShardLeader
-from controller.settings.load import IngestSettings
+from controller.settings.sections import IngestSettings
 from headgate.ledger.ledger import Ledger
 from headgate.model.headers import Headers
 from headgate.protocol import messages as m

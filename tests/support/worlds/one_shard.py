@@ -20,7 +20,7 @@ from controller.leader.context import LeaderContext
 from controller.leader.leader import ShardLeader
 from controller.leader.term import begin_term
 from controller.leadership.policy.maintenance_record import MaintenanceRecord
-from controller.settings.load import IngestSettings, RetentionSettings, ScalingSettings
+from controller.settings.sections import IngestSettings, RetentionSettings, ScalingSettings
 from coordinator.ports import CoordinatorSettings
 from drain.protocol import DrainedResponse, DrainQuery
 from headgate.ledger.compacted import delete_compacted_segments
