@@ -29,9 +29,9 @@ from controller.settings.load import Settings, security_warnings
 from controller.settings.sections import LogSettings
 from drain.spark.java import find_java
 from headgate.cli.cluster import judgements as judge
+from headgate.cli.cluster.client_checks import certificate_finding
 from headgate.cli.cluster.finding import Finding, ok, problem, warning
 from headgate.errors import ConfigError, TransportError
-from headgate.files.tls import certificate_expiry
 from headgate.protocol import messages as m
 from headgate.storage.object_store import open_store
 from headgate.storage.write_probe import write_problem
@@ -54,25 +54,17 @@ async def daemon_findings(path: Path, timeout_seconds: float) -> list[Finding]:
         return [problem("settings", str(error), f"correct it; then: headgate check-config {path}")]
     found = [ok("settings", f"{path} is valid, and so are the files that it names")]
     found += [warning("settings", each, "see docs/security.md") for each in security_warnings(settings)]
-    found += _certificates(settings)
+    found += [
+        certificate_finding(f"{use}.certificate_file", file)
+        for use in USES
+        if (file := getattr(settings, use).certificate_file) is not None
+    ]
     found += _folders(settings)
     found += await asyncio.to_thread(_spark, settings)
     found.append(await _zookeeper(settings, timeout_seconds))
     found += await _broker(settings, timeout_seconds)
     found += await _store(settings)
     found += await counted_ledger(settings, timeout_seconds)
-    return found
-
-
-def _certificates(settings: Settings) -> list[Finding]:
-    now_seconds = time.time_ns() / 1_000_000_000
-    found = []
-    for use in USES:
-        file: str | None = getattr(settings, use).certificate_file
-        if file is not None:
-            setting = f"{use}.certificate_file"
-            expires = certificate_expiry(file, setting).timestamp()
-            found.append(judge.judge_certificate(setting, file, expires, now_seconds))
     return found
 
 

@@ -15,7 +15,7 @@ import sys
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 import msgspec
@@ -27,7 +27,7 @@ from controller.local.data_folder import DataFolder, NodeState, reserve_port
 from controller.local.security import LocalSecurity
 from controller.local.servers import LocalServers
 from controller.settings.load import Settings, load_settings
-from controller.settings.sections import ClusterSettings, DrainSettings, HttpSettings, InstanceSettings, LogSettings
+from controller.settings.sections import ClusterSettings, DrainSettings, InstanceSettings, LogSettings
 from controller.settings.write import client_toml, settings_toml
 from drain.socket_path import own_socket
 from drain.table_mapping import read_tables
@@ -108,15 +108,8 @@ def up(
     context: DaemonContext,
     *,
     data: Path,
-    shards: int | None,
-    mqtt_port: int | None,
-    zookeeper_port: int | None,
-    http_port: int | None,
-    daemons: int,
-    tls: bool,
-    results: str | None,
-    external: Path | None,
     verbose: bool,
+    **given: Any,
 ) -> None:
     """Start a complete node on loopback: ZooKeeper, an MQTT broker, Spark and a daemon.
 
@@ -124,11 +117,11 @@ def up(
     the same folder continues from there. Clients find the node through client.toml in the folder; by default they look
     in ./headgate-data. SIGHUP reads headgate.toml in the folder again, as with `headgate run`.
     """
-    if results is not None and external is not None:
+    options = _UpOptions(**given)
+    if options.results is not None and options.external is not None:
         raise click.UsageError(
             "--results and --external exclude each other: with --results, no Spark process reads the tables"
         )
-    options = _UpOptions(shards, mqtt_port, zookeeper_port, http_port, daemons, tls, results, external)
     with DataFolder(data) as folder, _log_stream(folder, verbose) as stream, contextlib.ExitStack() as reserved_ports:
         context.require_machine(folder.path)
         instance = cli_run.instance_name()
@@ -278,16 +271,11 @@ class _Node:
 
     def _write_files(self, servers: LocalServers, settings: Settings) -> None:
         """Write the settings for clients and for `headgate run`."""
-        written = settings.replace(
-            instance=InstanceSettings(),
-            drain=_shared_drain(settings),
-            http=_any_port(settings),
-        )
         self._folder.write(
             SETTINGS_FILE,
             settings_toml(
                 "Written by `headgate up` at each start, for a further daemon (`headgate run`). Read again on SIGHUP.",
-                written,
+                _of_further_daemon(settings, ""),
             ),
         )
         self._folder.write(
@@ -368,14 +356,13 @@ def _created(folder: Path, security: LocalSecurity) -> list[str]:
     ]
 
 
-def _any_port(settings: Settings) -> HttpSettings:
-    """Return the settings of HTTP for a further daemon: it listens on another port."""
-    return msgspec.structs.replace(settings.http, port=0)
-
-
-def _shared_drain(settings: Settings) -> DrainSettings:
-    """Return the drain settings of a further daemon: it uses the Spark process of the first one."""
-    return msgspec.structs.replace(settings.drain, spawn=False)
+def _of_further_daemon(settings: Settings, name: str) -> Settings:
+    """Return the settings of another daemon: it uses the Spark process of the first one, and another HTTP port."""
+    return settings.replace(
+        instance=InstanceSettings(name=name),
+        drain=msgspec.structs.replace(settings.drain, spawn=False),
+        http=msgspec.structs.replace(settings.http, port=0),
+    )
 
 
 def _reload_settings(path: Path, running: Settings) -> Settings:
@@ -398,11 +385,7 @@ async def _additional_daemons(
     processes: list[ChildProcess] = []
     try:
         for number in range(2, count + 2):
-            own = settings.replace(
-                instance=InstanceSettings(name=f"{settings.instance.name}-{number}"),
-                drain=_shared_drain(settings),
-                http=_any_port(settings),
-            )
+            own = _of_further_daemon(settings, f"{settings.instance.name}-{number}")
             path = folder.write(f"headgate-{number}.toml", settings_toml("Written by `headgate up`.", own))
             log_path = folder.log_path(f"daemon-{number}.log")
             process = await context.start_daemon(path, log_path)

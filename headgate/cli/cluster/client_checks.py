@@ -36,7 +36,11 @@ async def client_findings(context: CommandContext) -> list[Finding]:
         return [problem("configuration", str(error), "correct it, or name another one with --config")]
     file = config.file or "the client configuration"
     found = [ok("configuration", f"{file}: cluster {config.cluster}")]
-    found += _certificates(config)
+    found += [
+        certificate_finding(setting, path)
+        for setting, path in (("ca_file", config.ca_file), ("certificate_file", config.certificate_file))
+        if path is not None
+    ]
     broker, cluster = await asyncio.gather(_broker(config, context), _cluster(config, context))
     if isinstance(broker, TransportError):
         unknown = "it does not say what it accepts"
@@ -53,13 +57,9 @@ async def client_findings(context: CommandContext) -> list[Finding]:
     ]
 
 
-def _certificates(config: ClientConfig) -> list[Finding]:
-    now_seconds = _wall_ms() / 1000
-    return [
-        judge.judge_certificate(setting, path, certificate_expiry(path, setting).timestamp(), now_seconds)
-        for setting, path in (("ca_file", config.ca_file), ("certificate_file", config.certificate_file))
-        if path is not None
-    ]
+def certificate_finding(setting: str, path: str) -> Finding:
+    """Return how long the certificate in ``path``, which ``setting`` names, is still valid. Raises ConfigError."""
+    return judge.judge_certificate(setting, path, certificate_expiry(path, setting).timestamp(), _wall_ms() / 1000)
 
 
 async def _broker(config: ClientConfig, context: CommandContext) -> list[Finding] | TransportError:
