@@ -256,7 +256,6 @@ BUGS = (
     # The handover
     Bug("A slice is granted while another consumer holds it.", HANDOVER,
         granting(lambda holdings, each, owner: each in holdings and holdings[each].consumer != owner)),
-    Bug("A range is granted while an overlapping one is held.", HANDOVER, granting(lambda holdings, each, _: each not in holdings)),
     Bug("The holder of a drained segment keeps it.", HANDOVER, lambda right, state: right(replace(state, retired=frozenset()))),
     Bug("A confirmation releases nothing.", HANDOVER, lambda right, state: right(replace(state, confirmed=frozenset()))),
     Bug("A holder that is not the target's owner is not revoked.", HANDOVER, lambda right, state: replace(right(state), revocations=())),
@@ -278,7 +277,6 @@ BUGS = (
     Bug("An older producer epoch is accepted.", VERDICT, accepting("fenced")),
     Bug("A gap in the sequences is accepted.", VERDICT, accepting("arrived before")),
     Bug("A batch without a right is accepted.", VERDICT, accepting("forbidden")),
-    Bug("Records for an external topic are accepted.", VERDICT, accepting("is external")),
     Bug("A repeated batch is stored again.", VERDICT,
         lambda right, *args, **kwargs: Accept() if isinstance(found := right(*args, **kwargs), Duplicate) else found),
     Bug("Batches have one digest, so a repetition may have other content.", "headgate.protocol.batch_digest:batch_digest", always(bytes(16))),
@@ -301,10 +299,6 @@ BUGS = (
     Bug("The ledger's time follows every clock.", "shard.state.steady_clock:SteadyClock.read", lambda _, __, wall_ms, ___: wall_ms),
     Bug("A daemon in maintenance keeps its shards.", SPREAD,
         lambda right, daemons, queues: right([replace(each, in_maintenance=False) for each in daemons], queues)),
-    Bug("Shards are not spread.", SPREAD,
-        lambda right, *args: replace(plan := right(*args), moves=tuple(each for each in plan.moves if each.reason != "spread"))),
-    Bug("A daemon that has lost the broker is only in doubt.", "controller.leadership.policy.readiness:readiness",
-        lambda right, *args: "doubtful" if (found := right(*args)) == "no_broker" else found),
     # Retention and trimming
     Bug("A roll loses the end of the segment.", "shard.requests.topic_commands:roll_entry", lambda right, topic, *rest: with_fields(right(topic, *rest), end_offset=0)),
     Bug("A segment is pruned before it is read.", "controller.retention.policy:decide_pruning", lambda right, layout, tails, _, *rest: right(layout, tails, (), *rest)),

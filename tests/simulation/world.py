@@ -77,7 +77,7 @@ AUTOMATIC_SCALING = ScalingSettings(
     topic_cooldown_seconds=5,
     merge_cooldown_seconds=20,
 )
-SHORT_RETENTION = RetentionSettings(max_age_seconds=5, checkpoint_retention_seconds=5, delete_delay_seconds=5)
+SHORT_RETENTION = RetentionSettings(max_age_seconds=5, checkpoint_retention_seconds=60, delete_delay_seconds=5)
 """Clusters with odd seeds also split, merge and prune automatically."""
 MANUAL_ONLY = (ScalingSettings(), RetentionSettings())
 KINDS = {STREAM: "STREAM", QUEUE: "QUEUE", DELETED: "CHECKPOINT"}
