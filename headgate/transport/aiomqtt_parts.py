@@ -129,7 +129,7 @@ async def answer_unless_lost(client: aiomqtt.Client, request: Coroutine[Any, Any
     try:
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         if not answer.done():
-            raise_if_lost(client)
+            raise aiomqtt.MqttError("the broker closed the connection")
         return await answer
     finally:
         answer.cancel()
@@ -143,7 +143,8 @@ async def wait_until_lost(client: aiomqtt.Client) -> None:
 
 
 async def close_socket(client: aiomqtt.Client) -> None:
-    """Close the socket on every path; aiomqtt leaves it open when the broker does not answer."""
+    """Close the socket on every path, and end what waits for an answer; aiomqtt does neither without the broker."""
+    client._disconnected.cancel()  # noqa: SLF001
     paho = paho_of(client)
     if paho.socket() is not None:
         paho._sock_close()  # noqa: SLF001

@@ -30,7 +30,7 @@ import contextlib
 import logging
 import random
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, cast
 
@@ -169,24 +169,14 @@ class MqttTransport:
         Raises TransportError: the broker rejects this filter.
         """
         self.router.add(topic_filter, handler, retained=retained)
-        client = self._client
-        if client is None:
-            return
-        try:
-            await self._request_subscriptions(client, [topic_filter])
-        except aiomqtt.MqttError:
-            # The next connection subscribes to all filters again.
-            self._signal_connection_lost(client)
+        if (client := self._client) is not None:
+            # Otherwise, and after a loss, the next connection subscribes to all filters.
+            await self._confirmed(client, self._request_subscriptions(client, [topic_filter]))
 
     async def unsubscribe(self, topic_filter: str) -> None:
         self.router.remove(topic_filter)
-        client = self._client
-        if client is None:
-            return
-        try:
-            await client.unsubscribe(topic_filter, timeout=self._timing.subscribe_timeout_seconds)
-        except aiomqtt.MqttError:
-            self._signal_connection_lost(client)
+        if (client := self._client) is not None:
+            await self._confirmed(client, self._request_unsubscription(client, [topic_filter]))
 
     def max_payload_bytes(self, topic: str) -> int:
         return max_payload_bytes(topic, None if self.broker is None else self.broker.maximum_packet_bytes)
@@ -412,6 +402,19 @@ class MqttTransport:
             raise TransportError(
                 f"the broker rejects the subscription to {', '.join(rejected)}: check its access rules"
             )
+
+    async def _request_unsubscription(self, client: aiomqtt.Client, filters: list[str]) -> None:
+        request = client.unsubscribe(filters, timeout=self._timing.subscribe_timeout_seconds)
+        await answer_unless_lost(client, request)
+
+    async def _confirmed(self, client: aiomqtt.Client, request: Coroutine[Any, Any, None]) -> bool:
+        """Return whether ``request`` was answered on the connection of ``client``. Raises TransportError: refused."""
+        try:
+            await request
+        except aiomqtt.MqttError:
+            self._signal_connection_lost(client)
+            return False
+        return client is self._client
 
     def _subscribe_options(self, topic_filter: str) -> SubscribeOptions:
         retained = self.router.expects_retained(topic_filter)

@@ -16,7 +16,7 @@ acknowledged to the broker only when its consumer acknowledges it.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Final, Self
 
@@ -77,7 +77,6 @@ class MqttPersistentSession(MqttTransport):
         self._window = window or ReadingWindow(DEFAULT_WINDOW_BYTES)
         self._paused_client: PahoClient | None = None
         self._connections = 0
-        self._lost = asyncio.Event()
 
     @property
     def connection(self) -> int:
@@ -103,8 +102,7 @@ class MqttPersistentSession(MqttTransport):
         client = self._client
         if client is None or connection != self._connections:
             return False
-        request = client.unsubscribe(list(topic_filters), timeout=CONFIRMATION_TIMEOUT_SECONDS)
-        return await self._confirmed(client, request)
+        return await self._confirmed(client, self._request_unsubscription(client, list(topic_filters)))
 
     def publish_sentinel(self, topic: str, payload: bytes) -> None:
         """Publish at QoS 1 if connected, so that the message is delivered after what devices published before."""
@@ -127,34 +125,9 @@ class MqttPersistentSession(MqttTransport):
         finally:
             self._window.readers.discard(self)
 
-    async def _confirmed(self, client: aiomqtt.Client, request: Coroutine[Any, Any, None]) -> bool:
-        """Return whether ``request`` was answered on the connection of ``client``. Raises what ``request`` raises."""
-        confirmation = asyncio.ensure_future(request)
-        lost = asyncio.ensure_future(self._lost.wait())
-        try:
-            # aiomqtt does not detect the loss.
-            await asyncio.wait({confirmation, lost}, return_when=asyncio.FIRST_COMPLETED)
-            if not confirmation.done():
-                return False
-            confirmation.result()
-        except aiomqtt.MqttError:
-            self._signal_connection_lost(client)
-            return False
-        else:
-            return client is self._client
-        finally:
-            confirmation.cancel()
-            lost.cancel()
-            await asyncio.wait({confirmation, lost})
-
     def _attach(self, client: aiomqtt.Client) -> None:
         super()._attach(client)
         self._connections += 1
-        self._lost.clear()
-
-    def _detach(self) -> None:
-        super()._detach()
-        self._lost.set()
 
     def session_properties(self) -> Properties:
         found = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
