@@ -12,23 +12,19 @@ The *kind* of a fact is a number:
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 import pyarrow as pa
 
 from drain.backlog.merge import MergedRow, StateRow
-from drain.backlog.timestamp_index import index_slot
-from drain.spark.schemas import MERGED
-from headgate.model.offset_ranges import OffsetRanges
 
 NO_ID: Final = -1
 """Replaces null in a key. Ids, segments and buckets count from 0."""
 POSITION, PRESENT, REMOVED, SEALED, NO_FACT = -1, -2, -3, -4, -5
 """Kinds: position set at creation or by a seek; exists; removed; sealed at an offset; no fact."""
 SUBSCRIPTION_TYPES: Final = ("", "CHECKPOINT", "QUEUE", "STREAM")
-"""Subscription types, encoded by their index. If a key has several, the highest index counts."""
+"""Subscription types, encoded by their index, also in stored facts. If a key has several, the highest index counts."""
 
 AGGREGATE_KEY: Final = ("shard", "topic_id", "subscription_id", "segment", "bucket", "seek_generation")
 AGGREGATES: Final = (*AGGREGATE_KEY, "kind", "records", "size_bytes", "max_value", "timestamp_ms")
@@ -36,50 +32,18 @@ AGGREGATES: Final = (*AGGREGATE_KEY, "kind", "records", "size_bytes", "max_value
 records. ``max_value``: the highest offset of a record, the end of a range or of a sealed segment, a
 position, or the index of a subscription type. ``timestamp_ms``: that of the record at
 ``max_value``. Null if no fact had a value."""
+SCHEMA: Final = pa.schema([(name, pa.int64()) for name in AGGREGATES])
 
 
 def merged_rows(aggregates: pa.Table) -> Mapping[int, list[MergedRow]]:
     """Return the aggregates (AGGREGATES) as rows of a merge, by shard."""
     found: dict[int, list[MergedRow]] = defaultdict(list)
-    for shard, row in _rows(aggregates):
-        found[shard].append(row)
-    return found
-
-
-def merged_table(aggregates: pa.Table) -> pa.Table:
-    """Return the aggregates (AGGREGATES) as schemas.MERGED."""
-    return pa.Table.from_pylist([_columns(shard, row) for shard, row in _rows(aggregates)], schema=MERGED)
-
-
-def merged_row(row: Mapping[str, Any]) -> MergedRow:
-    """Return the row of a merge in ``row``: the columns of schemas.MERGED with their values."""
-    has_record = row["index_slot"] is not None
-    acknowledged = OffsetRanges((span["first_offset"], span["end_offset"]) for span in row["above"])
-    state = StateRow(
-        topic_id=row["topic_id"],
-        subscription_id=row["subscription_id"],
-        segment=row["segment"],
-        bucket=row["bucket"],
-        seek_generation=row["seek_generation"],
-        subscription_type=row["subscription_type"],
-        records=row["records"],
-        size_bytes=row["size_bytes"],
-        end_offset=row["end_offset"],
-        sealed_end_offset=row["sealed_end_offset"],
-        position=acknowledged.pop_prefix(row["position"]),
-        above=tuple(acknowledged),
-        # The last record of a slot is the one with the highest offset.
-        timestamp_index=((row["end_offset"] - 1, row["timestamp_ms"]),) if has_record else (),
-    )
-    return MergedRow(state, row["reset"], row["removed"], row["present"])
-
-
-def _rows(aggregates: pa.Table) -> Iterator[tuple[int, MergedRow]]:
     # One list per column: one dictionary per row takes twice as long, and there may be many rows.
     columns: Iterable[list[Any]] = [aggregates.column(name).to_pylist() for name in AGGREGATES]
     for shard, *key, kind, records, size_bytes, max_value, timestamp_ms in zip(*columns, strict=True):
         if kind != NO_FACT:
-            yield shard, _merged_row(key, kind, records, size_bytes, max_value, timestamp_ms)
+            found[shard].append(_merged_row(key, kind, records, size_bytes, max_value, timestamp_ms))
+    return found
 
 
 def _merged_row(
@@ -107,18 +71,3 @@ def _merged_row(
     elif kind == PRESENT and max_value is not None:
         known["subscription_type"] = SUBSCRIPTION_TYPES[max_value]
     return MergedRow(StateRow(**known), kind == POSITION, kind == REMOVED, kind == PRESENT)
-
-
-def _columns(shard: int, merged: MergedRow) -> dict[str, Any]:
-    """Return the columns from which `merged_row` makes ``merged`` again."""
-    row = merged.row
-    ((offset, timestamp_ms),) = row.timestamp_index or ((None, None),)
-    return asdict(row) | {
-        "shard": shard,
-        "index_slot": None if offset is None else index_slot(offset),
-        "timestamp_ms": timestamp_ms,
-        "above": [{"first_offset": first, "end_offset": end} for first, end in row.above],
-        "reset": merged.reset,
-        "removed": merged.removed,
-        "present": merged.present,
-    }

@@ -1,7 +1,7 @@
-"""The merged facts of a compacted range: one small object beside its records.
+"""The aggregated facts of a compacted range: one small object beside its records.
 
-With it, a full count needs none of the deleted chunks. A merge consists of sums, maxima and unions,
-so merging its rows (schemas.MERGED) again equals merging the facts.
+With it, a full count needs none of the deleted chunks. Aggregates (drain.backlog.aggregates) are sums and maxima,
+so aggregating or merging them again equals doing that with the facts.
 """
 
 from dataclasses import dataclass
@@ -11,14 +11,14 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from drain.spark.schemas import MERGED, with_schema
+from drain.backlog.aggregates import SCHEMA
 from headgate.errors import LedgerError, ObjectMissingError
 from headgate.ledger.chunk_ranges import ranges_to_read
 from headgate.ledger.compacted import Manifest, check_object, manifest_ranges, read_manifest
 from headgate.ledger.format_version import check_json_format
 from headgate.storage.object_store import Store
 
-FORMAT: Final = 2
+FORMAT: Final = 3
 _METADATA_KEY: Final = b"headgate-facts"
 
 
@@ -30,11 +30,11 @@ class _Header(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def encode_range_facts(table: pa.Table, shard: int, first: int, last: int) -> bytes:
-    """Return rows of schemas.MERGED as Parquet bytes."""
+    """Return aggregates as Parquet bytes."""
     header = _Header(format=FORMAT, shard=shard, first=first, last=last)
-    schema = MERGED.with_metadata({_METADATA_KEY: msgspec.json.encode(header)})
+    schema = SCHEMA.with_metadata({_METADATA_KEY: msgspec.json.encode(header)})
     sink = pa.BufferOutputStream()
-    pq.write_table(table.select(MERGED.names).cast(schema), sink, compression="zstd")
+    pq.write_table(table.select(SCHEMA.names).cast(schema), sink, compression="zstd")
     return bytes(sink.getvalue())
 
 
@@ -53,19 +53,19 @@ async def read_range_facts(store: Store, manifest: Manifest) -> pa.Table:
         raise LedgerError(f"{manifest.facts} cannot be read: {error}") from error
     if (header.shard, header.first, header.last) != (manifest.shard, manifest.first, manifest.last):
         raise LedgerError(f"{manifest.facts} says that it is of chunks {header.first} to {header.last}")
-    return with_schema(table, MERGED)
+    return table.replace_schema_metadata()
 
 
 @dataclass(frozen=True, slots=True)
 class CompactedFacts:
-    """The merged facts of all compacted ranges of a shard."""
+    """The aggregated facts of all compacted ranges of a shard."""
 
     last: int
     """The last chunk that they include."""
     last_at_ms: int
     """The time of that chunk."""
     table: pa.Table
-    """Rows of schemas.MERGED; a key may have one for each range."""
+    """Aggregates; a kind of a key may have a row for each range."""
 
 
 async def read_compacted_facts(store: Store, shard: int) -> CompactedFacts | None:

@@ -23,7 +23,7 @@ from typing import Final, TypeVar
 import msgspec
 from pyspark.sql import SparkSession
 
-from drain.backlog.aggregates import merged_row
+from drain.backlog.aggregates import merged_rows
 from drain.backlog.compacted_facts import read_compacted_facts
 from drain.backlog.counting import ChunkBatch, JvmGoneError, RunError, aggregate_chunks
 from drain.backlog.job_size import FIRST_CHUNKS, next_chunks
@@ -157,7 +157,7 @@ class BacklogJob:
         compacted = await read_compacted_facts(self._chunks.store, empty.shard)
         if compacted is None:
             return empty
-        rows = merge_rows(merged_row(row) for row in compacted.table.to_pylist())
+        rows = merge_rows(merged_rows(compacted.table).get(empty.shard, ()))
         result = replace(empty, watermark=compacted.last, rows=rows, at_ms=compacted.last_at_ms)
         return await publish_result(self._chunks.store, result) if publish else result
 

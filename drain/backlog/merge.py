@@ -56,7 +56,7 @@ class StateRow:
 
 @dataclass(frozen=True, slots=True)
 class MergedRow:
-    """One input row of a merge: of a run (schemas.MERGED, without the shard), or of the previous result."""
+    """One input row of a merge: of a run (drain.backlog.aggregates), or of the previous result."""
 
     row: StateRow
     reset: bool = False

@@ -64,30 +64,6 @@ _CONTRIBUTIONS: Final = f"""
     FROM {{facts}}
 """  # noqa: S608 - no external input
 
-_MERGED_CONTRIBUTIONS: Final = f"""
-    SELECT shard, topic_id,
-           coalesce(subscription_id, {NO_ID}L) AS subscription_id,
-           coalesce(segment, {NO_ID}L) AS segment,
-           coalesce(bucket, {NO_ID}L) AS bucket,
-           coalesce(seek_generation, 0L) AS seek_generation,
-           entry.kind, entry.max_value, index_slot IS NOT NULL AS is_record, records, size_bytes, timestamp_ms
-    FROM (
-        SELECT *, explode(filter(concat(
-            array(
-                CASE WHEN index_slot IS NOT NULL THEN named_struct('kind', index_slot, 'max_value', end_offset - 1) END,
-                CASE WHEN present THEN named_struct('kind', {PRESENT}L, 'max_value', {_TYPE}) END,
-                CASE WHEN removed THEN named_struct('kind', {REMOVED}L, 'max_value', CAST(NULL AS BIGINT)) END,
-                CASE WHEN sealed_end_offset IS NOT NULL
-                     THEN named_struct('kind', {SEALED}L, 'max_value', sealed_end_offset) END,
-                CASE WHEN subscription_id IS NOT NULL AND segment IS NOT NULL
-                     THEN named_struct('kind', if(reset, {POSITION}L, 0L), 'max_value', position) END
-            ),
-            transform(above, range -> named_struct('kind', range.first_offset, 'max_value', range.end_offset))
-        ), entry -> entry IS NOT NULL)) AS entry
-        FROM {{merged}}
-    )
-"""  # noqa: S608 - as above
-
 _AGGREGATED: Final = f"""
     SELECT {", ".join(AGGREGATE_KEY)}, kind,
            sum(records) AS records,
@@ -138,9 +114,9 @@ def contributions(facts: DataFrame) -> DataFrame:
     return facts.sparkSession.sql(_CONTRIBUTIONS, facts=facts)
 
 
-def contributions_from_merged(merged: DataFrame) -> DataFrame:
-    """Return the contributions of rows that were merged before (schemas.MERGED)."""
-    return merged.sparkSession.sql(_MERGED_CONTRIBUTIONS, merged=merged)
+def contributions_again(aggregates: DataFrame) -> DataFrame:
+    """Return aggregates (AGGREGATES) as contributions, so that they are aggregated again."""
+    return aggregates.selectExpr("*", f"subscription_id = {NO_ID} AND kind >= 0 AS is_record")
 
 
 def aggregate_in_one_task(facts: DataFrame) -> DataFrame:

@@ -34,7 +34,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from drain.backlog import plans as backlog_plans
-from drain.backlog.aggregates import merged_table
+from drain.backlog.aggregates import NO_ID, SCHEMA
 from drain.backlog.compacted_facts import encode_range_facts, read_range_facts
 from drain.backlog.counting import RunError
 from drain.backlog.results import newest_of_ledger
@@ -45,7 +45,7 @@ from drain.compaction.published_ranges import PublishedRanges, existing_segments
 from drain.protocol import CountedLedger
 from drain.spark.chunks import LedgerChunks
 from drain.spark.fact_source import hadoop_url
-from drain.spark.schemas import FACTS, MERGED
+from drain.spark.schemas import FACTS
 from drain.spark.spark_schemas import spark_frame, spark_schema
 from headgate.errors import HeadgateError, LedgerError, ObjectMissingError
 from headgate.ledger.checksum import checksum
@@ -254,7 +254,7 @@ class CompactionJob:
             written = self._session.read.schema(_WRITTEN_SCHEMA).option("basePath", target)
             checksums = self._checksums(work, [work.folder]) if work.alive else {}
             rows = plans.describe_objects(written.parquet(target)).collect() if work.alive else []
-            merged = merged_table(backlog_plans.aggregate_joined(self.facts(work)).toArrow())
+            facts = backlog_plans.aggregate_joined(self.facts(work)).toArrow()
         except (Py4JError, PySparkException, OSError, EOFError) as error:
             first = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
             raise RunError(
@@ -262,7 +262,7 @@ class CompactionJob:
             ) from error
         if self._folder is not None:
             _make_durable(self._folder / work.folder)
-        return _Written([row.asDict() for row in rows], checksums, merged)
+        return _Written([row.asDict() for row in rows], checksums, facts)
 
     def _check_sources(self, work: _CompactionWork) -> None:
         """Raise LedgerError for a damaged object of a narrower range: Spark would copy the damage."""
@@ -300,7 +300,7 @@ class CompactionJob:
 
     def facts(self, work: _CompactionWork) -> DataFrame:
         if work.facts is not None:
-            return backlog_plans.contributions_from_merged(spark_frame(self._session, work.facts, spark_schema(MERGED)))
+            return backlog_plans.contributions_again(spark_frame(self._session, work.facts, spark_schema(SCHEMA)))
         paths = [f"{self._root}/{chunk_folder(work.shard)}/{chunk_name(number)}" for number in work.times]
         facts = self._session.read.schema(spark_schema(FACTS)).option("basePath", f"{self._root}/{CHUNKS_FOLDER}")
         return backlog_plans.contributions(facts.parquet(*paths))
@@ -349,7 +349,7 @@ class _Written:
     checksums: dict[str, int]
     """Path → checksum of each object."""
     facts: pa.Table
-    """The facts of the range, as schemas.MERGED."""
+    """The aggregated facts of the range."""
 
 
 def _run_name(chunks: ChunkRange, now_ms: int) -> str:
@@ -360,7 +360,7 @@ def _check_record_counts(work: _CompactionWork, written: _Written) -> None:
     """Raise RunError unless every existing segment has as many written records as its facts say."""
     expected: dict[tuple[int, int], int] = {}
     for row in written.facts.to_pylist():
-        if row["subscription_id"] is None and row["segment"] is not None:
+        if row["subscription_id"] == NO_ID and row["kind"] >= 0:
             key = (row["topic_id"], row["segment"])
             expected[key] = expected.get(key, 0) + row["records"]
     found: dict[tuple[int, int], int] = {}

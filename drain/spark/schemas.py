@@ -1,4 +1,4 @@
-"""The schemas of facts, merged rows and results, as Arrow schemas. Imports no Spark.
+"""The schemas of facts and results, as Arrow schemas. Imports no Spark.
 
 Spark never infers a schema. FACT_COLUMNS lists the only columns that are read from chunks: keys,
 values and bodies are not among them.
@@ -53,24 +53,6 @@ STATE: Final = pa.schema(
     ],
 )
 """The columns of a result; drain.backlog.merge explains the kinds of rows."""
-
-MERGED: Final = pa.schema(
-    [
-        *(
-            STATE.field(name)
-            for name in ("shard", "topic_id", "subscription_id", "segment", "bucket", "seek_generation")
-        ),
-        pa.field("index_slot", pa.int64()),
-        *(STATE.field(name) for name in ("subscription_type", "records", "size_bytes", "end_offset")),
-        pa.field("timestamp_ms", pa.int64()),
-        *(STATE.field(name) for name in ("sealed_end_offset", "position", "above")),
-        pa.field("reset", pa.bool_()),
-        pa.field("removed", pa.bool_()),
-        pa.field("present", pa.bool_()),
-    ],
-)
-"""Merged facts, as input of the next merge. A segment has a row for each slot of its timestamp
-index."""
 
 
 def with_schema(table: pa.Table, schema: pa.Schema) -> pa.Table:

@@ -9,13 +9,12 @@ from pyspark.sql import types as t
 _SIMPLE: Final[dict[pa.DataType, t.DataType]] = {
     pa.int64(): t.LongType(),
     pa.string(): t.StringType(),
-    pa.bool_(): t.BooleanType(),
 }
 
 
 def spark_schema(schema: pa.Schema) -> t.StructType:
     """Return ``schema`` as a Spark schema. Every column is nullable, as in a Parquet file."""
-    return t.StructType([t.StructField(field.name, _spark_type(field.type)) for field in schema])
+    return t.StructType([t.StructField(field.name, _SIMPLE[field.type]) for field in schema])
 
 
 def spark_frame(session: SparkSession, table: pa.Table, schema: t.StructType) -> DataFrame:
@@ -25,11 +24,3 @@ def spark_frame(session: SparkSession, table: pa.Table, schema: t.StructType) ->
     first empty one for the last and silently drops the rest.
     """
     return session.createDataFrame(table.combine_chunks(), schema)
-
-
-def _spark_type(arrow: pa.DataType) -> t.DataType:
-    if pa.types.is_list(arrow):
-        return t.ArrayType(_spark_type(arrow.value_type))
-    if pa.types.is_struct(arrow):
-        return t.StructType([t.StructField(field.name, _spark_type(field.type)) for field in arrow])
-    return _SIMPLE[arrow]

@@ -5,13 +5,12 @@ from __future__ import annotations
 import random
 import re
 from collections import defaultdict
-from dataclasses import replace
 from operator import attrgetter
 
 import pyarrow as pa
 import pytest
 
-from drain.backlog.aggregates import AGGREGATES, NO_FACT, merged_row, merged_rows, merged_table
+from drain.backlog.aggregates import AGGREGATES, NO_FACT, SCHEMA, merged_rows
 from drain.backlog.counting import ChunkBatch, RunError, aggregate_chunks, aggregate_contributions, aggregation_plan
 from drain.backlog.job import BacklogJob, count_on
 from drain.backlog.merge import MergedRow, StateRow, merge_rows, outstanding
@@ -20,12 +19,12 @@ from drain.backlog.plans import (
     aggregate_joined,
     aggregate_limited,
     contributions,
-    contributions_from_merged,
+    contributions_again,
 )
 from drain.backlog.timestamp_index import index_slot
 from drain.spark.chunks import LedgerChunks
 from drain.spark.fact_source import SparkFiles
-from drain.spark.schemas import FACTS, MERGED
+from drain.spark.schemas import FACTS
 from drain.spark.spark_schemas import spark_schema
 from headgate.errors import HeadgateError
 from tests.support.fakes.fact_counter import FactCounter
@@ -162,13 +161,13 @@ def random_facts(seed):
 def test_every_plan_equals_counting_offset_by_offset(spark, seed):
     rows = random_facts(seed)
     frame = facts(spark, *rows).repartition(3)
-    again = spark.createDataFrame(merged_table(aggregate_joined(contributions(frame)).toArrow()), spark_schema(MERGED))
+    again = spark.createDataFrame(aggregate_joined(contributions(frame)).toArrow(), spark_schema(SCHEMA))
 
     plans = [
         aggregate_in_one_task(frame),
         aggregate_limited(1000, contributions(frame)),
         aggregate_joined(contributions(frame)),
-        aggregate_joined(contributions_from_merged(again)),
+        aggregate_joined(contributions_again(again)),
     ]
     found = [merged(plan) for plan in plans]
 
@@ -269,61 +268,6 @@ def test_an_unsupported_subscription_type_fails_the_run_with_its_name(spark):
     with pytest.raises(RunError, match="does not know the subscription type SHARED"):
         aggregate_chunks(spark, Source(), [ChunkBatch(0, [])])
     assert issubclass(RunError, HeadgateError)
-
-
-def test_merged_rows_may_have_several_ranges_and_flags(spark):
-    """An earlier version wrote all ranges of a key into one row, beside its position and flags."""
-    earlier = {
-        "shard": 0,
-        "topic_id": 1,
-        "seek_generation": 1,
-        "records": 0,
-        "size_bytes": 0,
-        "end_offset": 0,
-        "position": 0,
-        "above": [],
-        "reset": False,
-        "removed": False,
-        "present": False,
-    }
-    ranges = [{"first_offset": first, "end_offset": end} for first, end in ((6, 8), (11, 12))]
-    rows = [
-        earlier | {"subscription_id": 2, "segment": 3, "position": 4, "above": ranges, "reset": True},
-        earlier | {"subscription_id": 2, "segment": 3, "position": 7, "bucket": 5},
-        earlier | {"subscription_id": 2, "present": True, "subscription_type": "QUEUE"},
-        earlier | {"segment": 3, "present": True, "removed": True, "sealed_end_offset": 12},
-        earlier | {"segment": 3, "index_slot": 2, "records": 4, "size_bytes": 9, "end_offset": 11, "timestamp_ms": 70},
-    ]
-    table = pa.Table.from_pylist(rows, schema=MERGED)
-
-    found = merged(aggregate_joined(contributions_from_merged(spark.createDataFrame(table, spark_schema(MERGED)))))
-
-    of_new = of_subscription(seek_generation=1)
-    assert found == in_order(
-        [
-            MergedRow(replace(of_new, position=4), reset=True),
-            MergedRow(replace(of_new, above=((6, 8),))),
-            MergedRow(replace(of_new, above=((11, 12),))),
-            MergedRow(replace(of_new, bucket=5, position=7)),
-            MergedRow(StateRow(1, 2, None, seek_generation=1, subscription_type="QUEUE"), present=True),
-            MergedRow(of_segment(3, seek_generation=1), present=True),
-            MergedRow(of_segment(3, seek_generation=1), removed=True),
-            MergedRow(of_segment(3, seek_generation=1, sealed_end_offset=12)),
-            MergedRow(
-                of_segment(3, seek_generation=1, records=4, size_bytes=9, end_offset=11, timestamp_index=((10, 70),)),
-            ),
-        ]
-    )
-
-
-@pytest.mark.parametrize("seed", range(2))
-def test_the_stored_facts_of_a_range_equal_the_aggregates(spark, seed):
-    aggregates = aggregate_joined(contributions(facts(spark, *random_facts(seed)))).toArrow()
-
-    stored = merged_table(aggregates)
-
-    assert [merged_row(row) for row in stored.to_pylist()] == merged_rows(aggregates)[0]
-    assert stored.schema == MERGED
 
 
 def test_facts_are_aggregated_in_one_loop_with_a_hash_table(spark, tmp_path):

@@ -16,11 +16,12 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from controller.chunk_writer.builder import ChunkBuilder
 from controller.snapshots.format import check_snapshot, encode_snapshot
+from drain.backlog.aggregates import SCHEMA
 from drain.backlog.compacted_facts import encode_range_facts, read_range_facts
 from drain.backlog.merge import StateRow
 from drain.backlog.results import Result, decode_result, encode_result, result_path
 from drain.spark.object_data_source import ObjectError, decode_object
-from drain.spark.schemas import FACTS, MERGED
+from drain.spark.schemas import FACTS
 from drain.spark.spark_schemas import spark_schema
 from headgate.errors import LedgerError, LedgerFormatError
 from headgate.ledger import chunk
@@ -183,7 +184,7 @@ async def test_a_flipped_bit_of_a_manifest_or_of_what_it_names_is_noticed() -> N
 
 
 async def test_a_flipped_bit_of_the_facts_of_a_range_is_noticed() -> None:
-    facts = encode_range_facts(pa.Table.from_pylist([], schema=MERGED), 0, 1, 2)
+    facts = encode_range_facts(pa.Table.from_pylist([], schema=SCHEMA), 0, 1, 2)
     manifest = Manifest(
         shard=0,
         first=1,

@@ -14,9 +14,9 @@ from controller.snapshots import format as snapshot_format
 from controller.snapshots.job import take_snapshot
 from controller.snapshots.restore import catch_up, load_newest_snapshot
 from drain.backlog import compacted_facts
+from drain.backlog.aggregates import SCHEMA
 from drain.backlog.compacted_facts import encode_range_facts, read_compacted_facts
 from drain.spark.chunks import LedgerChunks
-from drain.spark.schemas import MERGED
 from headgate.errors import LedgerFormatError
 from headgate.ledger import chunk, compacted
 from headgate.ledger.checksum import checksum
@@ -49,7 +49,7 @@ async def store(tmp_path: Path) -> LocalStore:
     builder.add(e.TermStarted(leader_epoch=1, instance="a"))
     await store.create(CHUNK_PATH, builder.encode(shard=0, number=1, leader_epoch=1, at_ms=1))
     assert await take_snapshot(Ledger(store, 0), least_chunks=1, now_ms=0) == 1
-    await store.create(FACTS_PATH, encode_range_facts(pa.Table.from_pylist([], schema=MERGED), 0, 1, 1))
+    await store.create(FACTS_PATH, encode_range_facts(pa.Table.from_pylist([], schema=SCHEMA), 0, 1, 1))
     await write_manifest(store)
     return store
 

@@ -13,12 +13,12 @@ import pyarrow as pa
 
 from drain.backlog.aggregates import (
     AGGREGATE_KEY,
-    AGGREGATES,
     NO_FACT,
     NO_ID,
     POSITION,
     PRESENT,
     REMOVED,
+    SCHEMA,
     SEALED,
     SUBSCRIPTION_TYPES,
 )
@@ -32,7 +32,6 @@ _KINDS: Final = {
     "topic_deleted": REMOVED,
     "unsubscribed": REMOVED,
 }
-_SCHEMA: Final = pa.schema([(name, pa.int64()) for name in AGGREGATES])
 
 
 @dataclass(slots=True)
@@ -92,7 +91,7 @@ class FactCounter:
             for key, each in self._aggregates.items()
         ]
         self._aggregates = {}
-        return pa.Table.from_pylist(rows, schema=_SCHEMA)
+        return pa.Table.from_pylist(rows, schema=SCHEMA)
 
 
 def _kind_of(fact: Mapping[str, Any]) -> int:
