@@ -25,6 +25,9 @@ MAX_REASON_LENGTH: Final = 1000
 
 Failure = Literal["unreachable", "timed_out", "failed", "invalid", "denied", "wrong_ledger"]
 
+BacklogKey = tuple[int, int, int]
+"""(topic id, subscription id, segment)."""
+
 
 class DrainCheckError(HeadgateError):
     """The query failed. The caller treats the segments as not drained yet, and asks again."""
@@ -87,30 +90,43 @@ class DrainQuery(msgspec.Struct, frozen=True):
     external: ExternalView | None = None
 
 
-class BacklogRow(msgspec.Struct, frozen=True, kw_only=True):
+class Backlog(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """The backlog of one subscription in one segment.
 
     Counts are None where nothing is tracked (CHECKPOINT), and where the backlog of an external
     topic is unknown.
     """
 
-    shard: int
     topic_id: int
     subscription_id: int
     segment: int
-    seek_generation: int
-    sealed: bool
-    records: int | None
-    size_bytes: int | None
+    subscription_type: str = ""
+    seek_generation: int = 0
+    position: int | None = None
+    end_offset: int = 0
+    sealed: bool = False
+    records: int | None = None
+    size_bytes: int | None = None
     """Estimated from the mean size of the segment's records."""
+    holes: int | None = None
+    """Number of unacknowledged ranges that are followed by an acknowledged one."""
     oldest_ms: int | None = None
     """Timestamp of the first unacknowledged record: exact near the segment's end, interpolated
-    farther back."""
+    farther back (drain.backlog.timestamp_index)."""
     stored_per_second: float | None = None
     """Over about the last minute (drain.backlog.rates); None if it is not known yet."""
     acknowledged_per_second: float | None = None
     estimated: bool = False
     """``records`` is an estimate, because key buckets have different progress."""
+
+    @property
+    def key(self) -> BacklogKey:
+        return self.topic_id, self.subscription_id, self.segment
+
+    @property
+    def drained(self) -> bool:
+        """Whether the segment is sealed and has no unacknowledged record."""
+        return self.sealed and self.records == 0
 
 
 class ExternalBacklogQuery(msgspec.Struct, frozen=True):
@@ -131,7 +147,7 @@ class ExternalBacklogResponse(msgspec.Struct, frozen=True, kw_only=True):
 
     shard: int
     topic_id: int
-    rows: list[BacklogRow] = []
+    rows: list[Backlog] = []
     as_of_ms: int | None = None
     """The time that the rows hold for; None if its tables have not been counted."""
     reason: str = ""
@@ -156,15 +172,14 @@ class DrainedRequest(Request, frozen=True, kw_only=True, tag="drained"):
 
 
 class BacklogRequest(Request, frozen=True, kw_only=True, tag="backlog"):
-    """Asks for the backlog of ``shards``; None: of every shard that has a folder.
+    """Asks for the backlog of one shard.
 
-    ``now_ms``: the current time by the clock of the chunks; None: the time of the newest chunk.
-    ``external``: the external topics of these shards, which are reported separately. One that is
-    not named is reported as the ledger has it.
+    ``now_ms``: the current time by the clock of the chunks. ``external``: the external topics of the
+    shard, which are reported separately. One that is not named is reported as the ledger has it.
     """
 
-    shards: list[int] | None = None
-    now_ms: int | None = None
+    shard: int
+    now_ms: int = 0
     external: list[ExternalBacklogQuery] = []
 
 
@@ -193,15 +208,15 @@ class DrainedResponse(Response, frozen=True, kw_only=True, tag="drained", omit_d
 
 
 class BacklogResponse(Response, frozen=True, kw_only=True, tag="backlog"):
-    """The rows, and the shards that could not be counted (shard → reason)."""
+    """The backlogs of the shard; with ``error``, it was not counted."""
 
-    rows: list[BacklogRow]
-    failures: dict[int, str]
-    watermarks: dict[int, int] = {}
-    as_of_ms: dict[int, int] = {}
-    """Shard → the time that its rows hold for."""
+    rows: list[Backlog] = []
+    as_of_ms: int = 0
+    """The time that the rows hold for."""
     external: list[ExternalBacklogResponse] = []
-    """The external topics in the request, except those of shards that could not be counted."""
+    """The external topics in the request."""
+    watermark: int = 0
+    error: str | None = None
     ledger: CountedLedger = CountedLedger()
 
 
@@ -248,9 +263,8 @@ def encode_reply(response: AnyResponse, limit_bytes: int = MAX_LINE_BYTES) -> by
         return line
     reason = f"the reply has {len(line)} bytes, and a line has {limit_bytes} at most"
     if isinstance(response, BacklogResponse):
-        reason = f"{len(response.rows)} backlogs are too many to report: {reason}"
-        failures = dict.fromkeys(response.watermarks, reason) | response.failures
-        return encode_line(BacklogResponse(id=response.id, rows=[], failures=failures, ledger=response.ledger))
+        error = f"{len(response.rows)} backlogs are too many to report: {reason}"
+        return encode_line(BacklogResponse(id=response.id, error=error, ledger=response.ledger))
     return encode_line(FailureResponse(id=response.id, error=reason))
 
 

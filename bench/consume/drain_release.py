@@ -73,7 +73,7 @@ async def _run_seconds(drain: _Drain, checker: SparkDrainChecker) -> float:
     await drain.store(1)
     loop = asyncio.get_running_loop()
     began = loop.time()
-    await checker.backlog([0], 0)
+    await checker.backlog(0, 0)
     return loop.time() - began
 
 

@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from drain.protocol import BacklogResponse, BacklogRow, ExternalBacklogResponse
+from drain.protocol import Backlog, BacklogResponse, ExternalBacklogResponse
 from headgate.model.layout import SegmentState
 from headgate.protocol.backlog import TRACKED, estimate_size_bytes, summarize_backlog
 from headgate.views.backlogs import BacklogInfo, SegmentBacklogInfo
@@ -33,14 +33,12 @@ def backlogs(
     ``response``: Spark's last count, if any. ``wanted`` (topic, name): leave out the others.
     """
     found: list[BacklogInfo] = []
-    rows: dict[int, list[BacklogRow]] = defaultdict(list)
+    rows: dict[int, list[Backlog]] = defaultdict(list)
     external: dict[int, ExternalBacklogResponse] = {}
-    as_of_ms = None if response is None else response.as_of_ms.get(state.shard)
-    if response is not None and as_of_ms is not None:
-        external = {each.topic_id: each for each in response.external if each.shard == state.shard}
+    if response is not None:
+        external = {each.topic_id: each for each in response.external}
         for row in response.rows:
-            if row.shard == state.shard:
-                rows[row.subscription_id].append(row)
+            rows[row.subscription_id].append(row)
     for topic_name, topic in sorted(state.topics.items()):
         for name, subscription in sorted(topic.subscriptions.items()):
             if wanted is not None and not wanted(topic_name, name):
@@ -48,9 +46,9 @@ def backlogs(
             if topic.external is not None:
                 counted = external.get(topic.topic_id)
                 found.append((yield from _external_backlog(subscription, topic, counted, now_ms)))
-            elif as_of_ms is not None and subscription.subscription_id in rows:
+            elif response is not None and subscription.subscription_id in rows:
                 yield len(rows[subscription.subscription_id]) * COST_PER_ITEM
-                found.append(_spark_backlog(subscription, rows[subscription.subscription_id], as_of_ms))
+                found.append(_spark_backlog(subscription, rows[subscription.subscription_id], response.as_of_ms))
             else:
                 found.append((yield from leader_backlog(subscription, topic, now_ms)))
     return found
@@ -122,7 +120,7 @@ def _leader_segment_backlog(subscription: Subscription, topic: TopicView, segmen
     )
 
 
-def _spark_backlog(subscription: Subscription, rows: Iterable[BacklogRow], as_of_ms: int) -> BacklogInfo:
+def _spark_backlog(subscription: Subscription, rows: Iterable[Backlog], as_of_ms: int) -> BacklogInfo:
     return summarize_backlog(
         topic=subscription.topic,
         subscription=subscription.name,
@@ -133,7 +131,7 @@ def _spark_backlog(subscription: Subscription, rows: Iterable[BacklogRow], as_of
     )
 
 
-def _spark_segment_backlog(row: BacklogRow, label: str | None = None) -> SegmentBacklogInfo:
+def _spark_segment_backlog(row: Backlog, label: str | None = None) -> SegmentBacklogInfo:
     return SegmentBacklogInfo(
         segment=row.segment,
         sealed=row.sealed,

@@ -132,12 +132,14 @@ class BacklogService:
         try:
             response = await source(shard, self._now_ms(), external_queries(self._state))
         except DrainCheckError as error:
-            log.debug("backlog.not_counted", shard=shard, reason=str(error))
-            return
-        if shard in response.as_of_ms:
+            if error.failure != "failed":
+                log.debug("backlog.not_counted", shard=shard, reason=str(error))
+                return
+            reason: str | None = str(error)
+        else:
+            reason = None
             self._response = (response, asyncio.get_running_loop().time())
-            self._log_table_errors(each for each in response.external if each.shard == shard)
-        reason = None if shard in response.as_of_ms else response.failures.get(shard, "no result")
+            self._log_table_errors(response.external)
         if self._not_counted.is_due(asyncio.get_running_loop().time(), reason):
             log.warning("backlog.not_counted", shard=shard, reason=reason)
 

@@ -139,7 +139,7 @@ class DrainConnection:
     async def query_backlog(self, shard: int, now_ms: int, external: Sequence[ExternalBacklogQuery]) -> BacklogResponse:
         """Return the backlogs of ``shard``; raises DrainCheckError."""
         assert self._checker is not None, "this daemon leads a shard before its drain checker exists"
-        return await self._checker.backlog([shard], now_ms, external)
+        return await self._checker.backlog(shard, now_ms, external)
 
     def _require_ledger(self, ledger_id: Callable[[], str | None], counted: CountedLedger) -> None:
         """Raise DrainCheckError unless ``counted`` is the cluster's ledger."""

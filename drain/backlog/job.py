@@ -16,7 +16,7 @@ import argparse
 import asyncio
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final, TypeVar
 
@@ -339,7 +339,10 @@ def _lines(shard: int, result: Result, *, as_json: bool) -> list[str]:
     rows = outstanding(result.rows)
     if as_json:
         source = {"shard": shard, "watermark": result.watermark}
-        return [msgspec.json.encode(source | asdict(row) | {"drained": row.drained}).decode() for row in rows]
+        return [
+            msgspec.json.encode(source | msgspec.structs.asdict(row) | {"drained": row.drained}).decode()
+            for row in rows
+        ]
     total = sum(row.records or 0 for row in rows)
     return [f"shard {shard}: counted to chunk {result.watermark}; {total} records outstanding in {len(rows)} backlogs"]
 

@@ -30,6 +30,7 @@ from functools import reduce
 from operator import and_
 
 from drain.backlog.timestamp_index import TimestampIndex, build_timestamp_index, timestamp_at
+from drain.protocol import Backlog
 from headgate.model.hashing import KEY_BUCKETS
 from headgate.model.offset_ranges import OffsetRange, OffsetRanges
 from headgate.protocol.backlog import TRACKED, count_records, estimate_size_bytes, unacknowledged_offsets
@@ -66,34 +67,6 @@ class MergedRow:
     """A fact or the previous result says that it exists."""
     from_previous: bool = False
     """It was in the previous result."""
-
-
-@dataclass(frozen=True, slots=True)
-class Backlog:
-    """The backlog of one subscription in one segment. Untracked or unknown counts are None."""
-
-    topic_id: int
-    subscription_id: int
-    segment: int
-    subscription_type: str
-    seek_generation: int
-    position: int | None
-    end_offset: int
-    sealed: bool
-    records: int | None
-    size_bytes: int | None
-    """Estimated from the mean size of the segment's records."""
-    holes: int | None
-    """Number of unacknowledged ranges that are followed by an acknowledged one."""
-    oldest_ms: int | None
-    """Timestamp of the first unacknowledged record (drain.backlog.timestamp_index)."""
-    estimated: bool
-    """``records`` is an estimate, because key buckets have different progress."""
-
-    @property
-    def drained(self) -> bool:
-        """Whether the segment is sealed and has no unacknowledged record."""
-        return self.sealed and self.records == 0
 
 
 def previous_rows(rows: Iterable[StateRow]) -> list[MergedRow]:

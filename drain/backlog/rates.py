@@ -15,7 +15,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from drain.backlog.merge import Backlog
+from msgspec.structs import replace
+
+from drain.protocol import Backlog, BacklogKey
 
 WINDOW_MS: Final = 60_000
 """Long enough to smooth the batches of consumers, short enough to show a stopped consumer within a
@@ -25,9 +27,6 @@ MAX_SPAN_MS: Final = 600_000
 MIN_SPACING_MS: Final = 1_000
 """Counts closer together than this replace each other: this bounds a history to some seventy
 counts."""
-
-BacklogKey = tuple[int, int, int]
-"""(topic id, subscription id, segment)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +82,7 @@ def topic_count(backlogs: Iterable[Backlog]) -> TopicCount:
     seek_generations: dict[int, int] = {}
     for row in backlogs:
         if row.records is not None:
-            key = (row.topic_id, row.subscription_id, row.segment)
-            by_key[key] = Counted(row.seek_generation, row.end_offset, row.end_offset - row.records)
+            by_key[row.key] = Counted(row.seek_generation, row.end_offset, row.end_offset - row.records)
             seek_generations[row.subscription_id] = row.seek_generation
     return TopicCount(by_key, seek_generations)
 
@@ -123,3 +121,17 @@ def rates(history: History, topic_id: int) -> dict[BacklogKey, Rates]:
                 )
                 break
     return found
+
+
+def with_rates(backlogs: Iterable[Backlog], known: Mapping[BacklogKey, Rates]) -> list[Backlog]:
+    """Return ``backlogs`` with the rates in ``known``; a rate that is missing is unknown."""
+    return [
+        replace(
+            each,
+            stored_per_second=rate.stored_per_second,
+            acknowledged_per_second=rate.acknowledged_per_second,
+        )
+        if (rate := known.get(each.key)) is not None
+        else each
+        for each in backlogs
+    ]

@@ -20,9 +20,10 @@ from typing import Any, Final
 import msgspec
 
 from drain.backlog.job import BacklogJob, count_on
-from drain.backlog.merge import Backlog, StateRow, outstanding
+from drain.backlog.merge import StateRow, outstanding
 from drain.backlog.results import Result
 from drain.command_line import add_ledger_options, add_spark_options, run_command, spark_session
+from drain.protocol import Backlog
 from drain.spark.chunks import LedgerChunks
 from headgate.settings.command_parser import CommandParser
 
@@ -87,10 +88,10 @@ def _differences(
             presence = ("missing", "present") if mine is None else ("present", "missing")
             found.append(Difference(shard, what, key, "", *presence))
             continue
-        for column in fields(mine):
-            values = getattr(mine, column.name), getattr(theirs, column.name)
+        for column in StateRow.__slots__ if isinstance(mine, StateRow) else mine.__struct_fields__:
+            values = getattr(mine, column), getattr(theirs, column)
             if values[0] != values[1]:
-                found.append(Difference(shard, what, key, column.name, str(values[0]), str(values[1])))
+                found.append(Difference(shard, what, key, column, str(values[0]), str(values[1])))
     return found
 
 

@@ -102,48 +102,45 @@ class SparkDrainChecker(BackgroundService):
         Raises:
             DrainCheckError: no reply in time, an error, or a reply that is based on too old a chunk.
         """
-        response = await self._request(DrainedRequest(query=query), DrainedResponse)
-        if response.error is not None:
-            self._observer.observe(events.DrainCheckFailed(reason="failed"))
-            raise DrainCheckError(response.error)
-        self._observer.observe(events.DrainWatermarkAdvanced(shard=query.shard, chunk=response.watermark))
+        response = await self._request(DrainedRequest(query=query), DrainedResponse, query.shard)
         if response.watermark < query.at_least_chunk:
             raise DrainCheckError(
                 f"shard {query.shard} was counted to chunk {response.watermark}, needed is {query.at_least_chunk}"
             )
         return response
 
-    async def backlog(
-        self, shards: Iterable[int], now_ms: int, external: Iterable[ExternalBacklogQuery] = ()
-    ) -> BacklogResponse:
-        """Return the backlog of ``shards``, and which of them could not be counted.
+    async def backlog(self, shard: int, now_ms: int, external: Iterable[ExternalBacklogQuery] = ()) -> BacklogResponse:
+        """Return the backlog of ``shard``.
 
-        ``now_ms``: the time by the clock of the shards' leader, for the rates. ``external``: their
+        ``now_ms``: the time by the clock of the shard's leader, for the rates. ``external``: its
         external topics.
 
         Raises:
             DrainCheckError: no reply in time, or an error.
         """
         sent, omitted = fit_into_line(external, self._max_external_bytes)
-        request = BacklogRequest(shards=sorted(shards), now_ms=now_ms, external=sent)
-        response = await self._request(request, BacklogResponse)
+        request = BacklogRequest(shard=shard, now_ms=now_ms, external=sent)
+        response = await self._request(request, BacklogResponse, shard)
         response.external.extend(omitted)
-        for shard, watermark in response.watermarks.items():
-            self._observer.observe(events.DrainWatermarkAdvanced(shard=shard, chunk=watermark))
-        for _ in response.failures:
-            self._observer.observe(events.DrainCheckFailed(reason="failed"))
         return response
 
-    async def _request(self, request: DrainedRequest | BacklogRequest, response_type: type[AnswerT]) -> AnswerT:
+    async def _request(
+        self, request: DrainedRequest | BacklogRequest, response_type: type[AnswerT], shard: int
+    ) -> AnswerT:
         assert self._task is not None, "enter the drain checker before the first query"
         if self._open_requests >= MAX_OPEN_REQUESTS:
             self._observer.observe(events.DrainCheckFailed(reason="failed"))
             raise DrainCheckError(f"{MAX_OPEN_REQUESTS} queries are already waiting")
         self._open_requests += 1
         try:
-            return await self._send(request, response_type)
+            response = await self._send(request, response_type)
         finally:
             self._open_requests -= 1
+        if response.error is not None:
+            self._observer.observe(events.DrainCheckFailed(reason="failed"))
+            raise DrainCheckError(response.error)
+        self._observer.observe(events.DrainWatermarkAdvanced(shard=shard, chunk=response.watermark))
+        return response
 
     async def _send(self, request: DrainedRequest | BacklogRequest, response_type: type[AnswerT]) -> AnswerT:
         loop = asyncio.get_running_loop()

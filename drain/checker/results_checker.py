@@ -17,11 +17,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final, Self
 
-from drain.backlog.merge import Backlog, drained, outstanding
+from drain.backlog.merge import drained, outstanding
 from drain.backlog.results import Result, ResultError, newest_result
-from drain.backlog.rows import backlog_rows
 from drain.external.backlog import backlog_from_ledger
 from drain.protocol import (
+    Backlog,
     BacklogResponse,
     CountedLedger,
     DrainCheckError,
@@ -97,10 +97,7 @@ class ResultsChecker(BackgroundService):
         """Return which of the segments in ``query`` are drained; raises DrainCheckError if there is no result."""
         shard = self._shard_state(query.shard)
         shard.wanted_chunk = max(shard.wanted_chunk, query.at_least_chunk)
-        await shard.polled.wait()
-        if shard.result is None:
-            reason = shard.fault or f"no result of shard {query.shard} has been published yet"
-            raise DrainCheckError(reason)
+        await self._newest_result(query.shard)
         rows = [
             row for row in shard.rows if (row.topic_id, row.subscription_id) == (query.topic_id, query.subscription_id)
         ]
@@ -109,28 +106,29 @@ class ResultsChecker(BackgroundService):
 
     async def backlog(
         self,
-        shards: Iterable[int],
+        shard: int,
         now_ms: int,  # noqa: ARG002 - the signature of drain.checker.checker
         external: Iterable[ExternalBacklogQuery] = (),
     ) -> BacklogResponse:
-        """Return the backlog of ``shards`` as of their newest results. One result has no rates."""
-        response = BacklogResponse(id=0, rows=[], failures={})
-        queries = {query.topic_key: query for query in external}
-        for number in shards:
-            shard = self._shard_state(number)
-            await shard.polled.wait()
-            if shard.result is None:
-                response.failures[number] = shard.fault or f"no result of shard {number} has been published yet"
-                continue
-            response.watermarks[number], response.as_of_ms[number] = shard.watermark, shard.result.at_ms
-            rows = [row for row in shard.rows if (number, row.topic_id) not in queries]
-            response.rows.extend(backlog_rows(rows, shard=number))
-            response.external.extend(
-                backlog_from_ledger(query, shard.result.rows, shard.result.at_ms, TABLES_NOT_READ)
-                for query in queries.values()
-                if query.shard == number
-            )
-        return response
+        """Return the backlog of ``shard`` as of its newest result, without rates; raises like `drained`."""
+        result = await self._newest_result(shard)
+        queries = {query.topic_id: query for query in external}
+        return BacklogResponse(
+            id=0,
+            rows=[row for row in self._shards[shard].rows if row.topic_id not in queries],
+            as_of_ms=result.at_ms,
+            external=[
+                backlog_from_ledger(query, result.rows, result.at_ms, TABLES_NOT_READ) for query in queries.values()
+            ],
+            watermark=result.watermark,
+        )
+
+    async def _newest_result(self, number: int) -> Result:
+        shard = self._shard_state(number)
+        await shard.polled.wait()
+        if shard.result is None:
+            raise DrainCheckError(shard.fault or f"no result of shard {number} has been published yet")
+        return shard.result
 
     def _shard_state(self, number: int) -> _ShardState:
         if number not in self._shards:

@@ -10,12 +10,12 @@
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from drain.backlog.merge import Backlog, StateRow, outstanding
-from drain.backlog.rates import BacklogKey, Rates
-from drain.backlog.rows import backlog_rows
-from drain.protocol import ExternalBacklogQuery, ExternalBacklogResponse
+from msgspec.structs import replace
+
+from drain.backlog.merge import StateRow, outstanding
+from drain.protocol import Backlog, ExternalBacklogQuery, ExternalBacklogResponse
 from drain.table_mapping import EntriesTable, ExternalTables, ExternalView
 from headgate.protocol.backlog import TRACKED
 
@@ -92,20 +92,12 @@ def backlog_from_ledger(
     view = query.view
     of_topic = [row for row in rows if row.topic_id == query.topic_id]
     backlogs = opaque_backlog(of_topic, view.checkpoints, {}) if view.opaque else offset_backlog(of_topic, None)
-    return backlog_response(query, backlogs, as_of_ms, reason=reason if _has_unknown(backlogs) else "")
-
-
-def backlog_response(
-    query: ExternalBacklogQuery,
-    backlogs: Sequence[Backlog],
-    as_of_ms: int,
-    *,
-    rates: Mapping[BacklogKey, Rates] | None = None,
-    reason: str = "",
-) -> ExternalBacklogResponse:
-    rows = backlog_rows(backlogs, shard=query.shard, rates=rates or {})
     return ExternalBacklogResponse(
-        shard=query.shard, topic_id=query.topic_id, rows=rows, as_of_ms=as_of_ms, reason=reason
+        shard=query.shard,
+        topic_id=query.topic_id,
+        rows=list(backlogs),
+        as_of_ms=as_of_ms,
+        reason=reason if _has_unknown(backlogs) else "",
     )
 
 

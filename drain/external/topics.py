@@ -16,11 +16,11 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from drain.backlog.merge import Backlog, StateRow
-from drain.backlog.rates import Count, History, append_count, rates, topic_count
+from drain.backlog.merge import StateRow
+from drain.backlog.rates import Count, History, append_count, rates, topic_count, with_rates
 from drain.backlog.results import Result
-from drain.external.backlog import backlog_from_ledger, backlog_response, unknown_reason
-from drain.protocol import MAX_REASON_LENGTH, DrainQuery, ExternalBacklogQuery, ExternalBacklogResponse
+from drain.external.backlog import backlog_from_ledger, unknown_reason
+from drain.protocol import MAX_REASON_LENGTH, Backlog, DrainQuery, ExternalBacklogQuery, ExternalBacklogResponse
 from drain.spark.chunks import MustRestartError
 from drain.table_mapping import ExternalTables, ExternalView
 from headgate.errors import HeadgateError
@@ -194,14 +194,14 @@ class ExternalTopicCounter:
 
 
 def _response(counted: _CountResult) -> ExternalBacklogResponse:
+    shard, topic_id = counted.query.topic_key
     if counted.fault:
-        shard, topic_id = counted.query.topic_key
         return ExternalBacklogResponse(shard=shard, topic_id=topic_id, reason=counted.fault, failing=True)
-    return backlog_response(
-        counted.query,
-        counted.known,
-        counted.as_of_ms,
-        rates=rates(counted.history, counted.query.topic_id),
+    return ExternalBacklogResponse(
+        shard=shard,
+        topic_id=topic_id,
+        rows=with_rates(counted.known, rates(counted.history, topic_id)),
+        as_of_ms=counted.as_of_ms,
         reason=counted.reason,
     )
 

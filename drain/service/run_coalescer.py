@@ -16,16 +16,16 @@ from typing import Final
 
 from drain.backlog.counting import RunError
 from drain.backlog.job import BacklogJob, RunOutcome
-from drain.backlog.merge import Backlog, StateRow, by_topic, drained, outstanding
-from drain.backlog.rates import BacklogKey, Count, History, Rates, TopicCount, append_count, rates, topic_count
+from drain.backlog.merge import StateRow, by_topic, drained, outstanding
+from drain.backlog.rates import Count, History, Rates, TopicCount, append_count, rates, topic_count, with_rates
 from drain.backlog.results import Result
-from drain.backlog.rows import backlog_rows
 from drain.external.backlog import backlog_from_ledger
 from drain.external.topics import NOT_MAPPED, ExternalTopicCounter
 from drain.protocol import (
+    Backlog,
+    BacklogKey,
     BacklogRequest,
     BacklogResponse,
-    BacklogRow,
     DrainedRequest,
     DrainedResponse,
     ExternalBacklogQuery,
@@ -55,7 +55,7 @@ class _Topic:
 
     def __init__(self, rows: Sequence[StateRow]) -> None:
         self.rows = rows
-        self._reported: tuple[Mapping[BacklogKey, Rates], list[BacklogRow]] = {}, []
+        self._reported: tuple[Mapping[BacklogKey, Rates], list[Backlog]] = {}, []
 
     @cached_property
     def backlogs(self) -> tuple[Backlog, ...]:
@@ -66,11 +66,11 @@ class _Topic:
     def count(self) -> TopicCount:
         return topic_count(self.backlogs)
 
-    def report(self, shard: int, known_rates: Mapping[BacklogKey, Rates]) -> list[BacklogRow]:
-        """Return the backlogs as rows of the protocol: those of the last report if the rates are the same."""
+    def report(self, known_rates: Mapping[BacklogKey, Rates]) -> list[Backlog]:
+        """Return the backlogs with their rates: those of the last report if the rates are the same."""
         rates_before, rows = self._reported
         if rates_before != known_rates or not rows:
-            rows = backlog_rows(self.backlogs, shard=shard, rates=known_rates)
+            rows = with_rates(self.backlogs, known_rates)
             self._reported = known_rates, rows
         return rows
 
@@ -146,28 +146,20 @@ class RunCoalescer(BackgroundService):
         """Return the reply to ``request``, from a run that began after this call; raises MustRestartError."""
         if isinstance(request, DrainedRequest):
             return await self._drained(request)
-        shards = await self._chunks.shards() if request.shards is None else request.shards
-        outcome = await self._await_run(shards)
-        failures = {shard: reason for shard, reason in outcome.failures.items() if shard in shards}
-        results = {shard: outcome.results[shard] for shard in sorted(outcome.results) if shard in shards}
+        outcome = await self._await_run([request.shard])
+        if (failure := outcome.failures.get(request.shard)) is not None:
+            return BacklogResponse(id=request.id, error=failure, ledger=outcome.ledger)
+        result = outcome.results[request.shard]
         # The run listed the ledger after the request arrived, so its result holds for the time of
         # the request too.
-        as_of_ms = {shard: max(result.at_ms, request.now_ms or 0) for shard, result in results.items()}
-        external = {query.topic_key: query for query in request.external if query.shard in results}
-        rows: list[BacklogRow] = []
-        for result in results.values():
-            rows += self._rows(result, as_of_ms[result.shard])
-            await asyncio.sleep(0)  # A shard may have thousands of segments, and others wait to learn what is drained.
+        as_of_ms = max(result.at_ms, request.now_ms)
+        external = {query.topic_id: query for query in request.external}
         return BacklogResponse(
             id=request.id,
-            rows=[row for row in rows if (row.shard, row.topic_id) not in external],
-            failures=failures,
-            watermarks={shard: result.watermark for shard, result in results.items()},
+            rows=[row for row in self._rows(result, as_of_ms) if row.topic_id not in external],
             as_of_ms=as_of_ms,
-            external=[
-                self._external_backlog(query, results[query.shard], as_of_ms[query.shard])
-                for query in external.values()
-            ],
+            external=[self._external_backlog(query, result, as_of_ms) for query in external.values()],
+            watermark=result.watermark,
             ledger=outcome.ledger,
         )
 
@@ -177,13 +169,11 @@ class RunCoalescer(BackgroundService):
         self._external.remove_deleted_topics(result)
         return self._external.backlog(query, result, as_of_ms)
 
-    def _rows(self, result: Result, as_of_ms: int) -> list[BacklogRow]:
+    def _rows(self, result: Result, as_of_ms: int) -> list[Backlog]:
         topics = self._index(result).topics
         count = Count(as_of_ms, {topic_id: topic.count for topic_id, topic in topics.items()})
         history = self._count_history[result.shard] = append_count(self._count_history.get(result.shard, ()), count)
-        return [
-            row for topic_id, topic in topics.items() for row in topic.report(result.shard, rates(history, topic_id))
-        ]
+        return [row for topic_id, topic in topics.items() for row in topic.report(rates(history, topic_id))]
 
     async def _drained(self, request: DrainedRequest) -> DrainedResponse:
         query = request.query

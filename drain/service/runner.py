@@ -15,8 +15,9 @@ from typing import Any, Final, TypeVar
 from pyspark.sql import SparkSession
 
 from drain.backlog.counting import ChunkBatch, JvmGoneError, RunError, aggregate_chunks
-from drain.backlog.merge import Backlog, MergedRow, StateRow
+from drain.backlog.merge import MergedRow, StateRow
 from drain.external.count import count_external
+from drain.protocol import Backlog
 from drain.spark.engines import ENGINE_ERRORS, calls_of
 from drain.spark.fact_source import FactSource
 from drain.table_mapping import ExternalTables, ExternalView

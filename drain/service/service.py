@@ -169,7 +169,7 @@ async def _run_compaction(
     schedule = CompactionScheduler(
         compaction_job,
         shards=chunks.shards,
-        count=lambda shard: coalescer.reply(BacklogRequest(shards=[shard])),
+        count=lambda shard: coalescer.reply(BacklogRequest(shard=shard)),
         rng=random.Random(),  # noqa: S311 - jitter
         check_interval_seconds=min(CHECK_INTERVAL_SECONDS, max(1.0, settings.delay_seconds)),
     )

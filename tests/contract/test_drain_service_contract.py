@@ -71,7 +71,7 @@ def kind(request: pytest.FixtureRequest) -> str:
 async def test_a_daemon_that_is_who_it_should_be_gets_replies(kind: str, tmp_path: Path) -> None:
     async with listening(kind, tmp_path / "s"), SparkDrainChecker(str(tmp_path / "s"), rng=random.Random(1)) as checker:
         assert (await checker.drained(QUERY)).drained == {}
-        assert (await checker.backlog([0], 7)).rows == []
+        assert (await checker.backlog(0, 7)).rows == []
 
 
 async def test_every_answer_names_the_ledger_that_was_counted(kind: str, tmp_path: Path) -> None:
@@ -81,7 +81,7 @@ async def test_every_answer_names_the_ledger_that_was_counted(kind: str, tmp_pat
         SparkDrainChecker(str(tmp_path / "s"), rng=random.Random(1), require_ledger=asked.append) as checker,
     ):
         await checker.drained(QUERY)
-        await checker.backlog([0], 7)
+        await checker.backlog(0, 7)
         connection = await Connection.open(tmp_path / "s", 60)
         asked.append((await connection.request(Ping(), Pong, 60)).ledger or CountedLedger())
         connection.close()

@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from drain.protocol import (
+    Backlog,
     BacklogResponse,
-    BacklogRow,
     CountedLedger,
     DrainedResponse,
     FailureResponse,
@@ -17,17 +17,8 @@ from drain.protocol import (
     wrong_ledger,
 )
 
-ROW = BacklogRow(
-    shard=3,
-    topic_id=1,
-    subscription_id=2,
-    segment=0,
-    seek_generation=0,
-    sealed=True,
-    records=0,
-    size_bytes=0,
-)
-REPORT = BacklogResponse(id=5, rows=[ROW] * 4, failures={8: "a gap"}, watermarks={3: 9, 4: 7}, as_of_ms={3: 1, 4: 1})
+ROW = Backlog(topic_id=1, subscription_id=2, segment=0, sealed=True, records=0, size_bytes=0)
+REPORT = BacklogResponse(id=5, rows=[ROW] * 4, watermark=9, as_of_ms=1)
 
 
 @pytest.mark.parametrize("response", [REPORT, DrainedResponse(id=5, drained=dict.fromkeys(range(50), 4))])
@@ -37,12 +28,12 @@ def test_a_reply_that_fits_is_sent_unchanged(response: BacklogResponse | Drained
     assert encode_reply(response, limit_bytes=len(line)) == line
 
 
-def test_a_report_that_does_not_fit_names_the_shards_that_it_was_about() -> None:
+def test_a_report_that_does_not_fit_says_that() -> None:
     size = len(encode_line(REPORT))
     reply = decode_response(encode_reply(REPORT, limit_bytes=size - 1))
 
     reason = f"4 backlogs are too many to report: the reply has {size} bytes, and a line has {size - 1} at most"
-    assert reply == BacklogResponse(id=5, rows=[], failures={3: reason, 4: reason, 8: "a gap"})
+    assert reply == BacklogResponse(id=5, error=reason)
 
 
 def test_another_reply_that_does_not_fit_is_a_failure_of_its_request() -> None:
@@ -65,6 +56,6 @@ def test_only_the_same_id_is_the_same_ledger() -> None:
 
 
 def test_a_row_without_rates_is_read_as_one_whose_rates_are_unknown() -> None:
-    row = msgspec.json.decode(msgspec.json.encode(ROW), type=BacklogRow)
+    row = msgspec.json.decode(msgspec.json.encode(ROW), type=Backlog)
 
     assert (row.stored_per_second, row.acknowledged_per_second, row.oldest_ms) == (None, None, None)

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from drain.backlog.aggregates import merged_rows
-from drain.backlog.merge import Backlog, StateRow, by_topic, drained, next_result, outstanding
-from drain.protocol import DrainQuery
+from drain.backlog.merge import StateRow, by_topic, drained, next_result, outstanding
+from drain.protocol import Backlog, DrainQuery
 from headgate.ledger.facts import facts_of
 from headgate.model import entries as e
 from headgate.model.hashing import KEY_BUCKETS, key_bucket

@@ -13,7 +13,7 @@ from controller.backlog.service import (
     BacklogService,
 )
 from controller.leader.step_driver import StepDriver
-from drain.protocol import BacklogResponse, BacklogRow, DrainCheckError, ExternalBacklogResponse
+from drain.protocol import Backlog, BacklogResponse, DrainCheckError, ExternalBacklogResponse
 from headgate.model import entries as e
 from headgate.protocol import messages as m
 from tests.support.fakes.recording_observer import RecordingObserver
@@ -44,9 +44,8 @@ class FakeSpark:
         if self.fails:
             raise DrainCheckError("away", "unreachable")
         if self.failures:
-            return BacklogResponse(id=1, rows=[], failures=self.failures)
-        row = BacklogRow(
-            shard=shard,
+            raise DrainCheckError(self.failures[shard])
+        row = Backlog(
             topic_id=1,
             subscription_id=self.subscription,
             segment=0,
@@ -59,9 +58,7 @@ class FakeSpark:
             acknowledged_per_second=2.0,
         )
         replies = [] if self.external_reply is None else [self.external_reply(query) for query in external]
-        return BacklogResponse(
-            id=1, rows=[row], failures={}, watermarks={shard: 3}, as_of_ms={shard: now_ms}, external=replies
-        )
+        return BacklogResponse(id=1, rows=[row], watermark=3, as_of_ms=now_ms, external=replies)
 
 
 class ServiceFixture:
@@ -151,8 +148,7 @@ def imported(harness, positions="offsets"):
 
 def row(topic_id, subscription_id, segment, **fields):
     given = {"seek_generation": 0, "size_bytes": None}
-    return BacklogRow(
-        shard=0,
+    return Backlog(
         topic_id=topic_id,
         subscription_id=subscription_id,
         segment=segment,

@@ -99,7 +99,7 @@ def external(shard: int, topic_id: int, *labels: str) -> ExternalBacklogQuery:
 async def test_names_that_do_not_fit_into_a_request_are_reported_instead_of_sent(service, tmp_path):
     large = external(0, 1, *(f"shardId-{at:012}" for at in range(100)))
     async with checker_at(tmp_path, max_external_bytes=200) as checker:
-        response = await checker.backlog([0], 7, [large, *(external(0, at, "a") for at in (2, 3, 4))])
+        response = await checker.backlog(0, 7, [large, *(external(0, at, "a") for at in (2, 3, 4))])
 
     reasons = {each.topic_id: each.reason for each in response.external}
     sent = [each.topic_id for each in service.requests[0].external]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from drain.backlog.merge import Backlog, StateRow
+from drain.backlog.merge import StateRow
 from drain.external.backlog import (
     RemainingEntries,
     backlog_from_ledger,
@@ -15,7 +15,7 @@ from drain.external.backlog import (
     opaque_backlog,
     unknown_reason,
 )
-from drain.protocol import ExternalBacklogQuery
+from drain.protocol import Backlog, ExternalBacklogQuery
 from drain.table_mapping import AcknowledgementsTable, EntriesTable, ExternalTables, ExternalView
 
 PLAIN = EntriesTable(path="p", segment="s", offset="o")
@@ -108,7 +108,7 @@ def query(*, opaque: bool = False) -> ExternalBacklogQuery:
 def test_without_tables_the_backlog_comes_from_the_ledger_with_a_reason() -> None:
     found = backlog_from_ledger(query(), (*offsets(), StateRow(8, None, 0)), 900, "not read")
 
-    assert [(row.shard, row.segment, row.records) for row in found.rows] == [(5, 0, 6), (5, 1, None)]
+    assert [(row.segment, row.records) for row in found.rows] == [(0, 6), (1, None)]
     assert (found.shard, found.topic_id, found.as_of_ms, found.reason) == (5, 1, 900, "not read")
     assert not found.failing
 

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from drain.backlog.merge import Backlog, StateRow
+from drain.backlog.merge import StateRow
 from drain.external.count import count_external
 from drain.external.offset_facts import TableError
+from drain.protocol import Backlog
 from drain.table_mapping import AcknowledgementsTable, EntriesTable, ExternalTables, ExternalView
 from tests.support.samples.table_files import write_table
 

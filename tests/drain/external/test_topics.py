@@ -5,17 +5,17 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from drain.backlog.counting import JvmGoneError, RunError
-from drain.backlog.merge import Backlog, StateRow, outstanding
+from drain.backlog.merge import StateRow, outstanding
 from drain.backlog.results import Result
 from drain.external.offset_facts import TableError
 from drain.external.topics import NOT_MAPPED, NOT_YET, ExternalTopicCounter
-from drain.protocol import MAX_REASON_LENGTH, DrainQuery, ExternalBacklogQuery
+from drain.protocol import MAX_REASON_LENGTH, Backlog, DrainQuery, ExternalBacklogQuery
 from drain.table_mapping import AcknowledgementsTable, EntriesTable, ExternalTables, ExternalView
 
 pytestmark = pytest.mark.looptime

@@ -29,7 +29,7 @@ async def backlog_of_both(ledger: Ledger, external: ExternalTopicCounter | None 
     ledger.rows = STORED + EXTERNAL_ROWS
     async with RunCoalescer(ledger, ledger, external=external) as coalescer:
         for _ in range(times):
-            response = await coalescer.reply(BacklogRequest(id=1, shards=[0], now_ms=7000, external=[QUERY]))
+            response = await coalescer.reply(BacklogRequest(id=1, shard=0, now_ms=7000, external=[QUERY]))
             await asyncio.sleep(1)
         return response
 
@@ -54,7 +54,7 @@ async def test_a_bug_while_counting_tables_ends_the_worker() -> None:
     ledger.rows = EXTERNAL_ROWS
     coalescer = RunCoalescer(ledger, ledger, external=ExternalTopicCounter({"orders": ExternalTables()}, count))
     await coalescer.__aenter__()
-    await coalescer.reply(BacklogRequest(id=1, shards=[0], now_ms=7000, external=[QUERY]))
+    await coalescer.reply(BacklogRequest(id=1, shard=0, now_ms=7000, external=[QUERY]))
     await asyncio.sleep(1)
 
     assert coalescer.worker.done()
@@ -111,7 +111,7 @@ async def test_tables_of_a_shard_that_cannot_be_counted_are_tried_again() -> Non
     ledger = Ledger()
     ledger.rows = EXTERNAL_ROWS
     tables = ExternalTables(entries=EntriesTable(path="p", segment="s", offset="o"))
-    request = BacklogRequest(id=1, shards=[0], now_ms=7000, external=[QUERY])
+    request = BacklogRequest(id=1, shard=0, now_ms=7000, external=[QUERY])
     async with RunCoalescer(ledger, ledger, external=ExternalTopicCounter({"orders": tables}, count)) as coalescer:
 
         async def request_during_a_count() -> None:

@@ -10,10 +10,10 @@ import pytest
 
 from drain.backlog.counting import JvmGoneError
 from drain.backlog.job import RunOutcome
-from drain.backlog.merge import Backlog, StateRow
+from drain.backlog.merge import StateRow
+from drain.backlog.rates import with_rates
 from drain.backlog.results import Result
-from drain.backlog.rows import backlog_rows
-from drain.protocol import BacklogRequest, BacklogRow, DrainedRequest, DrainQuery
+from drain.protocol import Backlog, BacklogRequest, DrainedRequest, DrainQuery
 from drain.service import run_coalescer
 from drain.service.run_coalescer import EAGER_COUNT_CHUNKS, RunCoalescer
 from headgate.errors import StoreUnavailableError
@@ -150,17 +150,17 @@ async def test_the_runs_are_counted() -> None:
 async def test_rows_are_made_again_only_for_topics_that_have_changed(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[set[int]] = []
 
-    def recorded(backlogs: Sequence[Backlog], **options: Any) -> list[BacklogRow]:
+    def recorded(backlogs: Sequence[Backlog], known: Any) -> list[Backlog]:
         made.append({each.topic_id for each in backlogs})
-        return backlog_rows(backlogs, **options)
+        return with_rates(backlogs, known)
 
-    monkeypatch.setattr(run_coalescer, "backlog_rows", recorded)
+    monkeypatch.setattr(run_coalescer, "with_rates", recorded)
     ledger = Ledger()
     resting = tuple(replace(row, topic_id=7) for row in STORED)
     async with RunCoalescer(ledger, ledger) as coalescer:
         for round_ in range(4):
             ledger.rows = (replace(STORED[0], end_offset=4 + round_), STORED[1], *resting)
-            response = await coalescer.reply(BacklogRequest(id=1, shards=[0], now_ms=round_ * 15_000))
+            response = await coalescer.reply(BacklogRequest(id=1, shard=0, now_ms=round_ * 15_000))
             assert [(row.topic_id, row.records) for row in response.rows] == [(1, 4 + round_), (7, 4)]
 
     # Once more for the one that rests: its rates are unknown at first, and then 0.

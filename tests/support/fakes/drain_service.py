@@ -73,9 +73,7 @@ class FakeDrainService:
     def _reply(self, request):
         if isinstance(request, BacklogRequest):
             external = [ExternalBacklogResponse(shard=each.shard, topic_id=each.topic_id) for each in request.external]
-            return BacklogResponse(
-                id=request.id, rows=[], failures={3: "a reason"}, external=external, ledger=self.ledger
-            )
+            return BacklogResponse(id=request.id, external=external, error=self.error, ledger=self.ledger)
         if isinstance(request, Ping):
             return Pong(id=request.id, runs=0, ledger=self.ledger)
         assert isinstance(request, DrainedRequest)
