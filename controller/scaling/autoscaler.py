@@ -99,7 +99,6 @@ class Autoscaler:
                 segment.segment_id: SegmentLoad(
                     rate=(tail := topic.tails[segment.segment_id]).traffic.rate(now_ms, split_ms),
                     peak=tail.traffic.peak(now_ms, split_ms, merge_ms),
-                    size_bytes=tail.size_bytes,
                     hottest_hash_fraction=self._sampler.hottest_hash_fraction(topic.topic_id, segment.segment_id),
                     undrained_generations=waiting[segment.segment_id],
                 )

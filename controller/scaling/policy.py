@@ -4,8 +4,7 @@ Times come from the layout and rates from the ledger, so a new leader decides as
 would.
 
 1. At most one change per evaluation, none within the topic's cool-down. Splits come first.
-2. A segment splits if its records/s or bytes/s over a whole split window, or its size, exceed a
-   threshold: the one furthest above first. Otherwise the busiest segment splits if consumers are
+2. A segment splits if its records/s or bytes/s over a whole split window exceed a threshold: the one furthest above first. Otherwise the busiest segment splits if consumers are
    without a segment and its load is worth it.
 3. A segment is judged one cool-down and one window after its creation, and one window after the
    start of the term: producers that were disconnected send their backlog, which is not their rate. A roll
@@ -45,7 +44,6 @@ class SegmentLoad:
     """Over the split window."""
     peak: Rate
     """The busiest split window within the merge window."""
-    size_bytes: int
     hottest_hash_fraction: float | None = None
     """Fraction of its records with the most frequent hash; None: too few samples."""
     undrained_generations: int = 0
@@ -169,15 +167,13 @@ def _overloaded(
     found: list[tuple[float, Segment, LayoutChangeReason, str]] = []
     for segment in eligible:
         load = topic.segments[segment.segment_id]
-        measurements: list[tuple[float, float, LayoutChangeReason, str]] = [
-            (load.rate.records, settings.split_records_per_second, "rate", f"records/s {window}"),
-            (load.rate.bytes, settings.split_bytes_per_second, "bytes", f"bytes/s {window}"),
-        ]
-        if settings.split_size_bytes:
-            measurements.append((load.size_bytes, settings.split_size_bytes, "size", "bytes"))
+        measurements: tuple[tuple[float, float, LayoutChangeReason, str], ...] = (
+            (load.rate.records, settings.split_records_per_second, "rate", "records/s"),
+            (load.rate.bytes, settings.split_bytes_per_second, "bytes", "bytes/s"),
+        )
         for value, threshold, why, unit in measurements:
             if value > threshold:
-                detail = f"segment {segment.segment_id}: {value:,.0f} {unit}, above {threshold:,.0f}"
+                detail = f"segment {segment.segment_id}: {value:,.0f} {unit} {window}, above {threshold:,.0f}"
                 found.append((value / threshold, segment, why, detail))
     found.sort(key=lambda each: (-each[0], each[1].segment_id))
     return [(segment, why, detail) for _, segment, why, detail in found]
@@ -202,7 +198,7 @@ def _limit(
     load = topic.segments[segment.segment_id]
     if segment.first_hash == segment.last_hash:
         return "single_hash", f"it covers the single hash {segment.hash_range}"
-    if load.hottest_hash_fraction is not None and why != "size":
+    if load.hottest_hash_fraction is not None:
         wanted = MIN_REMAINING_LOAD * (settings.consumer_split_load_ratio if why == "consumers" else 1.0)
         if _load(load.rate, settings) * (1 - load.hottest_hash_fraction) < wanted:
             return (

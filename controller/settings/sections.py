@@ -353,9 +353,6 @@ class ScalingSettings(Section, frozen=True, kw_only=True):
     split_bytes_per_second: Annotated[float, Meta(gt=0, le=1e15)] = 10_000_000.0
     """A segment that receives more bytes of keys and values per second is split. Default: 10 MB, a
     tenth of a gigabit network for one reader."""
-    split_size_bytes: Annotated[int, Meta(ge=0, le=2**60)] = 0
-    """An active segment that holds more bytes is split, so that no unit of retention grows without
-    limit. Default: 0, size alone never causes a split."""
     merge_load_ratio: Annotated[float, Meta(gt=0, le=0.5)] = 0.25
     """Two adjacent segments are merged if their common load stays below this fraction of the split
     thresholds. Default: 0.25: traffic must grow fourfold before the merged segment is split

@@ -111,6 +111,6 @@ def _add_layout_changes(metrics: MetricFactory) -> None:
         reason=reasons,
     )
     for reason in reasons:
-        changes.child({"quiet": "merge", "age": "roll"}.get(reason, "split"), reason)
+        changes.child({"quiet": "merge", "age": "roll", "size": "roll"}.get(reason, "split"), reason)
     changes.child("merge", "command")
     metrics.on(events.LayoutChanged, lambda event: changes.child(event.kind, event.reason).inc())

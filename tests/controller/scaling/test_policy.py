@@ -33,9 +33,7 @@ LATER = 3_600_000
 
 def load(records: float = 0, size: float = 0, *, peak: float | None = None, **fields: Any) -> SegmentLoad:
     """Return the load of a segment with this rate."""
-    return SegmentLoad(
-        rate=Rate(records, size), peak=Rate(records if peak is None else peak, size), **{"size_bytes": 0, **fields}
-    )
+    return SegmentLoad(rate=Rate(records, size), peak=Rate(records if peak is None else peak, size), **fields)
 
 
 def topic(layout: Layout, *loads: SegmentLoad, consumers: int = 0, term_started_at_ms: int = 0) -> TopicLoad:
@@ -81,13 +79,6 @@ def test_the_segment_furthest_above_a_threshold_splits(loads: tuple[SegmentLoad,
     found = change(TWO, *loads, settings=but(merge=False))
 
     assert (found and (found.segment, found.why)) == expected
-
-
-def test_a_large_segment_splits_if_enabled() -> None:
-    large = load(size_bytes=2_000_000)
-
-    assert change(TWO, large, HALF) is None
-    assert change(TWO, large, HALF, settings=but(split_size_bytes=1_000_000)).why == "size"
 
 
 def test_the_reason_for_a_split_has_the_measurement_and_the_threshold() -> None:
@@ -169,12 +160,8 @@ def test_a_segment_splits_if_the_load_beside_its_hot_key_is_worth_it() -> None:
     assert change(TWO, load(2000, hottest_hash_fraction=0.75), HALF).segment == 0, "half of the threshold is enough"
 
 
-def test_a_hot_key_prevents_a_split_for_consumers_but_not_by_size() -> None:
-    """A split by size still makes a segment smaller."""
-    hot = load(10, size_bytes=10, hottest_hash_fraction=1.0)
-
+def test_a_hot_key_prevents_a_split_for_consumers() -> None:
     assert change(TWO, load(900, hottest_hash_fraction=0.99), load(1), consumers=5) is None
-    assert change(TWO, hot, IDLE, settings=but(split_size_bytes=1)).why == "size"
 
 
 # Limits
