@@ -12,7 +12,6 @@ from controller.leadership.ledger_identity import LedgerIdentity
 from controller.leadership.session_secret import SessionSecret
 from controller.settings.load import Settings
 from controller.settings.sections import MAX_SHARDS
-from controller.snapshots.restore import refuse_former_folder
 from headgate.errors import ConfigError, LedgerError, LedgerFormatError, ObjectMissingError, StoreUnavailableError
 from headgate.ledger.identity import is_ledger_id
 from headgate.ledger.ledger import Ledger
@@ -108,8 +107,6 @@ async def require_format(store: Store) -> None:
         _, numbers = await ledger.end()
         if numbers:
             await ledger.header(numbers[-1])
-        else:
-            await refuse_former_folder(ledger)
     except LedgerFormatError:
         raise
     except (LedgerError, ObjectMissingError, StoreUnavailableError) as error:

@@ -171,13 +171,12 @@ def _cost(part: bytes) -> int:
 def _decode_file(data: bytes, shard: int, chunk: int) -> _File:
     where = snapshot_path(shard, chunk)
     try:
-        try:
-            checksum.verify(data)
-        except checksum.NoChecksumError:
-            _check_format(data, where)  # Older formats have no checksum.
-            raise
+        checksum.verify(data)
         body = memoryview(data)[checksum.SEAL_BYTES :]
-        _check_format(body, where)
+        found = _FORMATS.decode(body).header.format
+        if found > FORMAT:
+            raise SnapshotError(f"{where} was written by a newer version: it has format {found}; run that version")
+        check_format(where, found, FORMAT)
         file = _FILES.decode(body)
     except (checksum.ChecksumError, msgspec.DecodeError) as error:
         raise SnapshotError(f"{where} is not a snapshot, or is damaged: {error}") from error
@@ -187,14 +186,6 @@ def _decode_file(data: bytes, shard: int, chunk: int) -> _File:
         fields = ", ".join(unknown[:3])
         raise SnapshotError(f"{where} was written by a newer version: it has {fields}; run that version")
     return file
-
-
-def _check_format(body: bytes | memoryview, where: str) -> None:
-    """Raise SnapshotError for a newer format, LedgerFormatError for an older one, DecodeError if there is none."""
-    found = _FORMATS.decode(body).header.format
-    if found > FORMAT:
-        raise SnapshotError(f"{where} was written by a newer version: it has format {found}; run that version")
-    check_format(where, found, FORMAT)
 
 
 def _producer_blocks(producers: Iterable[ProducerState]) -> Iterator[list[ProducerState]]:

@@ -23,10 +23,8 @@ from controller.leadership.policy import safety
 from controller.snapshots.format import SnapshotError, decode_steps
 from controller.snapshots.read_ahead import read_in_order
 from headgate.errors import ForeignObjectError, LedgerError, LedgerFormatError, ObjectMissingError
-from headgate.ledger.chunk import FORMAT
-from headgate.ledger.format_version import check_format
 from headgate.ledger.ledger import Ledger, run_start
-from headgate.ledger.paths import FORMER_CHUNKS_FOLDER, FORMER_FOLDER_FORMAT, chunk_folder, snapshot_path
+from headgate.ledger.paths import chunk_folder, snapshot_path
 from headgate.process.background import cancel_and_wait
 from shard.state.shard_state import ShardState
 from shard.steps import TakeSteps
@@ -45,7 +43,7 @@ async def load_newest_snapshot(ledger: Ledger, on_unusable: OnUnusableSnapshot, 
     """Return the state of the newest usable snapshot; an empty one if there is none and the ledger begins at 1.
 
     Raises:
-        LedgerFormatError: the snapshot, or the whole ledger, has an older format.
+        LedgerFormatError: the snapshot has an older format.
         LedgerError: a snapshot is ahead of the ledger, or none is usable and the first chunks were trimmed.
         StoreUnavailableError: the store is unreachable.
     """
@@ -65,8 +63,6 @@ async def load_newest_snapshot(ledger: Ledger, on_unusable: OnUnusableSnapshot, 
             log.warning("snapshot.unusable", shard=ledger.shard, chunk=number, reason=str(error))
             reasons.append(str(error))
     numbers = await ledger.numbers()
-    if not numbers:
-        await refuse_former_folder(ledger)
     if (missing := await _highest_missing(ledger, numbers, 1)) is not None:
         raise LedgerError(
             f"{chunk_folder(ledger.shard)}: chunk {missing} is missing, and no snapshot can replace it "
@@ -183,13 +179,6 @@ async def _highest_missing(ledger: Ledger, numbers: Sequence[int], first: int) -
         return None
     # A listing made during writes may show a chunk and not yet the one before it.
     return None if await ledger.exists(start - 1) else start - 1
-
-
-async def refuse_former_folder(ledger: Ledger) -> None:
-    """Raise LedgerFormatError if the chunks are where an older version looked for them: this is no new ledger."""
-    former = f"{FORMER_CHUNKS_FOLDER}/shard={ledger.shard:04d}"
-    if await ledger.store.names(former):
-        check_format(former, FORMER_FOLDER_FORMAT, FORMAT)
 
 
 def _other_history(ledger: Ledger, state: ShardState, chunk: int) -> OtherHistoryError:

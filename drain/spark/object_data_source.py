@@ -35,7 +35,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from headgate.ledger.checksum import ChecksumError, NoChecksumError, verify_parquet
+from headgate.ledger.checksum import ChecksumError, verify_parquet
 
 NAME: Final = "headgate_objects"
 _METADATA_KEY: Final = b"headgate"
@@ -188,18 +188,13 @@ def _object_error(path: str, error: Exception) -> ObjectError:
 
 def decode_object(data: bytes, path: str, schema: pa.Schema) -> tuple[int, pa.Table]:
     """Return the shard of an object, and those columns of ``schema`` that it has; raises ObjectError."""
-    damage: ChecksumError | None = None
     try:
         verify_parquet(data)
-    except NoChecksumError as error:
-        damage = error  # Unless its header states an older format, which has no checksum.
     except ChecksumError as error:
         raise ObjectError(f"{path} is damaged: {error}") from None
     try:
         file = pq.ParquetFile(pa.BufferReader(data))
         shard = _checked_shard(file.metadata.metadata, path)
-        if damage is not None:
-            raise ObjectError(f"{path} is damaged: {damage}")
         names = [name for name in schema.names if name in file.schema_arrow.names]
         return shard, file.read(columns=names, use_threads=False)
     except (pa.ArrowException, OSError) as error:

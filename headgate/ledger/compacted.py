@@ -111,7 +111,9 @@ async def read_manifest(store: Store, shard: int, chunks: ChunkRange) -> Manifes
     path = manifest_path(shard, chunks)
     data = await store.read(path)
     try:
-        manifest = _decoded(data, path)
+        checksum.verify_json(data)
+        check_json_format(path, data, FORMAT)
+        manifest = _DECODER.decode(data)
     except (checksum.ChecksumError, msgspec.DecodeError) as error:
         raise LedgerError(f"{path} is not a manifest, or is damaged: {error}") from error
     if (manifest.shard, manifest.range) != (shard, chunks):
@@ -132,17 +134,6 @@ def named_paths(manifest: Manifest, existing: Collection[tuple[int, int]] | None
     """
     objects = (item for item in manifest.objects if existing is None or (item.topic_id, item.segment) in existing)
     return {item.path: item.checksum for item in objects} | {manifest.facts: manifest.facts_checksum}
-
-
-def _decoded(data: bytes, path: str) -> Manifest:
-    """Raise ChecksumError, LedgerFormatError or msgspec.DecodeError if ``data`` is no manifest of this format."""
-    try:
-        checksum.verify_json(data)
-    except checksum.NoChecksumError:
-        check_json_format(path, data, FORMAT)  # Older formats have no checksum.
-        raise
-    check_json_format(path, data, FORMAT)
-    return _DECODER.decode(data)
 
 
 async def create_manifest(store: Store, manifest: Manifest) -> None:

@@ -10,9 +10,6 @@ IDENTITY_PATH: Final = "ledger.json"
 """The random id of the ledger (headgate.ledger.identity)."""
 MANIFESTS_FOLDER: Final = "manifests"
 """The folder of all shards' manifests (headgate.ledger.compacted)."""
-FORMER_CHUNKS_FOLDER: Final = "ledger"
-FORMER_FOLDER_FORMAT: Final = 2
-"""The last format whose chunks were in that folder."""
 _CHUNK_NAME: Final = re.compile(r"([0-9]{12})\.parquet")
 _SNAPSHOT_NAME: Final = re.compile(r"([0-9]{12})\.snapshot")
 

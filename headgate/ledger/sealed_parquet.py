@@ -1,8 +1,6 @@
 """Check Parquet objects that headgate wrote: the checksum first, then the format.
 
-Nothing is parsed before the checksum of the whole object is right. Objects without one may be of an
-older format or damaged; only their format number is looked up, by a search that no damage can
-mislead into more than a wrong complaint.
+Nothing is parsed before the checksum of the whole object is right.
 """
 
 from typing import Final
@@ -10,7 +8,7 @@ from typing import Final
 import msgspec
 
 from headgate.errors import LedgerError
-from headgate.ledger.checksum import ChecksumError, NoChecksumError, parquet_footer_start, verify_parquet
+from headgate.ledger.checksum import ChecksumError, parquet_footer_start, verify_parquet
 from headgate.ledger.format_version import check_json_format
 
 _MARK: Final = b"PAR1"
@@ -27,24 +25,11 @@ def check_sealed(data: bytes, path: str, metadata_key: bytes, supported_format: 
         LedgerFormatError: the object has another format.
         LedgerError: it is damaged, or headgate did not write it. The text begins with ``path``.
     """
+    check_is_parquet(data, path)
     try:
         verify_parquet(data)
-    except NoChecksumError as error:
-        _header(data, path, metadata_key, supported_format)
-        raise LedgerError(f"{path} is damaged: {error}") from None
     except ChecksumError as error:
         raise LedgerError(f"{path} is damaged: {error}") from None
-    return _header(data, path, metadata_key, supported_format)
-
-
-def check_is_parquet(data: bytes, path: str) -> None:
-    """Raise LedgerError unless ``data`` begins and ends like a Parquet object."""
-    if not (data.startswith(_MARK) and data.endswith(_MARK) and parquet_footer_start(data) >= len(_MARK)):
-        raise LedgerError(f"{path} is not a readable Parquet object ({len(data)} bytes)")
-
-
-def _header(data: bytes, path: str, metadata_key: bytes, supported_format: int) -> bytes:
-    check_is_parquet(data, path)
     raw = _metadata_value(data, metadata_key)
     if raw is None:
         raise LedgerError(f"{path} is a Parquet object that headgate did not write")
@@ -53,6 +38,12 @@ def _header(data: bytes, path: str, metadata_key: bytes, supported_format: int) 
     except msgspec.DecodeError as error:
         raise LedgerError(f"{path} has an unreadable header: {error}") from error
     return raw
+
+
+def check_is_parquet(data: bytes, path: str) -> None:
+    """Raise LedgerError unless ``data`` begins and ends like a Parquet object."""
+    if not (data.startswith(_MARK) and data.endswith(_MARK) and parquet_footer_start(data) >= len(_MARK)):
+        raise LedgerError(f"{path} is not a readable Parquet object ({len(data)} bytes)")
 
 
 def _metadata_value(data: bytes, key: bytes) -> bytes | None:

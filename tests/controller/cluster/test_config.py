@@ -127,14 +127,6 @@ async def test_a_ledger_of_another_format_is_refused(rewrite: Callable[[bytes], 
         await require_format(store)
 
 
-async def test_a_ledger_where_an_older_version_had_it_is_refused() -> None:
-    store = FakeStore()
-    store.objects["ledger/shard=0000/000000000001.parquet"] = b""
-
-    with pytest.raises(LedgerFormatError, match=r"^ledger/shard=0000 has format 2"):
-        await require_format(store)
-
-
 async def test_a_damaged_chunk_or_an_unreachable_store_is_no_other_format() -> None:
     await require_format(FakeStore())
     await require_format(ledger_of(0))

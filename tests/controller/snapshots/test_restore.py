@@ -9,7 +9,7 @@ import pytest
 from controller.snapshots.format import encode_snapshot
 from controller.snapshots.job import RETAINED_SNAPSHOTS, take_snapshot
 from controller.snapshots.restore import catch_up, load_newest_snapshot
-from headgate.errors import LedgerError, LedgerFormatError, StoreUnavailableError
+from headgate.errors import LedgerError, StoreUnavailableError
 from headgate.ledger.ledger import Ledger
 from headgate.ledger.paths import chunk_folder, snapshot_path
 from headgate.model import entries as e
@@ -241,16 +241,6 @@ async def test_foreign_objects_among_the_chunks_are_skipped_and_reported_when_th
     await ledger.numbers()
 
     assert [names[:1], names[:2], names, []] == reported
-
-
-async def test_the_chunks_of_a_version_with_other_folders_are_not_taken_for_a_new_ledger() -> None:
-    ledger = LedgerInMemory(chunks=2)
-    ledger.store.objects = {
-        path.replace(chunk_folder(0), "ledger/shard=0000"): data for path, data in ledger.store.objects.items()
-    }
-
-    with pytest.raises(LedgerFormatError, match=r"^ledger/shard=0000 has format .*start a new cluster on an empty"):
-        await ledger.restored()
 
 
 @pytest.mark.parametrize("meanwhile", ["trimmed", "put back"])

@@ -8,6 +8,7 @@ import pytest
 
 from drain.backlog.merge import StateRow
 from drain.backlog.results import Result, ResultError, decode_result, encode_result
+from tests.support.samples.object_formats import sealed
 
 
 def test_a_result_of_an_earlier_version_is_rejected_with_instructions():
@@ -16,14 +17,12 @@ def test_a_result_of_an_earlier_version_is_rejected_with_instructions():
     old = table.drop_columns("timestamp_index").replace_schema_metadata(
         {"headgate-backlog": '{"format":1,"shard":3,"watermark":7}'}
     )
-    sink = pa.BufferOutputStream()
-    pq.write_table(old, sink)
 
     with pytest.raises(
         ResultError,
         match=r"shard=0003/000000000007.parquet has format 1, .* reads format 5;.*move backlog/shard=0003 away",
     ):
-        decode_result(bytes(sink.getvalue()), shard=3, watermark=7)
+        decode_result(sealed(old), shard=3, watermark=7)
 
 
 @pytest.mark.parametrize(

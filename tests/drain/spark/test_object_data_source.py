@@ -89,9 +89,9 @@ def of_an_older_version(path: Path) -> None:
     ("damage", "reason"),
     [
         (of_an_older_version, "has format 1, this version of headgate reads format 5; run the version that wrote it$"),
-        (truncate, "Parquet"),
+        (truncate, "have no checksum"),
         (corrupt, "is damaged: .* checksum"),
-        (foreign, "headgate did not write"),
+        (foreign, "have no checksum: headgate did not write them"),
         (huge, f"has {MAX_CHUNK_BYTES + 1} bytes, and a chunk has at most {MAX_CHUNK_BYTES}$"),
         (misplaced, "states that it is chunk 1 of shard 3"),
         (Path.unlink, "not found"),
@@ -148,5 +148,5 @@ async def test_a_bucket_and_a_folder_give_the_same_result_and_an_error_names_its
     outcome = await job_on(spark, url).run([3])
 
     assert list(outcome.failures) == [3]
-    assert outcome.failures[3].startswith(f"Spark could not count: {broken}: ")
+    assert outcome.failures[3].startswith(f"Spark could not count: {broken} is damaged: ")
     assert SECRET not in outcome.failures[3]

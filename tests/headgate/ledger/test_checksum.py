@@ -59,9 +59,9 @@ def test_a_parquet_object_is_sealed_before_its_footer_and_reads_as_before() -> N
     ids=["empty", "only the mark", "unsealed", "length beyond", "length far beyond", "zeros", "only a mark", "cut"],
 )
 def test_an_object_without_a_seal_has_an_error_of_its_own(data: bytes) -> None:
-    with pytest.raises(c.NoChecksumError, match="have no checksum"):
+    with pytest.raises(c.ChecksumError, match="have no checksum"):
         c.verify_parquet(data)
-    with pytest.raises(c.NoChecksumError, match="have no checksum"):
+    with pytest.raises(c.ChecksumError, match="have no checksum"):
         c.verify(data)
 
 
@@ -69,11 +69,8 @@ def test_a_damaged_object_has_a_checksum_that_does_not_match() -> None:
     sealed = bytearray(c.seal(b"v100"))
     sealed[-4] ^= 8
 
-    with pytest.raises(
-        c.ChecksumError, match=r"its 12 bytes have the checksum [0-9a-f]{8}, expected [0-9a-f]{8}"
-    ) as found:
+    with pytest.raises(c.ChecksumError, match=r"its 12 bytes have the checksum [0-9a-f]{8}, expected [0-9a-f]{8}"):
         c.verify(bytes(sealed))
-    assert not isinstance(found.value, c.NoChecksumError)
 
 
 def test_json_has_its_checksum_as_first_field() -> None:
@@ -82,9 +79,7 @@ def test_json_has_its_checksum_as_first_field() -> None:
 
     expected = zlib.crc32(b'"format":3}')
     assert list(json.loads(sealed).items()) == [("checksum", f"{expected:08x}"), ("format", 3)]
-    with pytest.raises(c.NoChecksumError):
-        c.verify_json(b'{"format":3}')
-    for damaged in (sealed.replace(b"3}", b"2}"), sealed.replace(b'm":"', b'm":"A', 1), sealed + b" "):
+    for damaged in (b'{"format":3}', sealed.replace(b"3}", b"2}"), sealed.replace(b'm":"', b'm":"A', 1), sealed + b" "):
         with pytest.raises(c.ChecksumError, match="another checksum than their first field"):
             c.verify_json(damaged)
 

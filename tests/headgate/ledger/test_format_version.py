@@ -19,7 +19,7 @@ from drain.backlog.compacted_facts import encode_range_facts, read_compacted_fac
 from drain.spark.chunks import LedgerChunks
 from headgate.errors import LedgerFormatError
 from headgate.ledger import chunk, compacted
-from headgate.ledger.checksum import checksum
+from headgate.ledger.checksum import checksum, seal_json
 from headgate.ledger.chunk_ranges import ChunkRange
 from headgate.ledger.compacted import Manifest, create_manifest, manifest_path, read_manifest
 from headgate.ledger.ledger import Ledger
@@ -158,7 +158,7 @@ async def test_the_backlog_job_names_an_older_chunk_by_its_path(store: LocalStor
 
 async def test_an_older_object_is_refused_before_its_other_fields_are_read(store: LocalStore) -> None:
     """The names of fields differ between formats."""
-    await rewrite(store, MANIFEST_PATH, lambda _: b'{"format": 1, "term": 3}')
+    await rewrite(store, MANIFEST_PATH, lambda _: seal_json(b'{"format": 1, "term": 3}'))
 
     with pytest.raises(LedgerFormatError, match="has format 1"):
         await read_manifest(store, 0, ChunkRange(1, 1))

@@ -13,25 +13,22 @@ from headgate.ledger.checksum import MARK, SEAL_BYTES, seal, seal_json, seal_par
 
 
 def of_older_format(data: bytes, number: int = 1) -> bytes:
-    """Return ``data``, a Parquet, JSON or snapshot object, as an older version wrote it: without a checksum."""
+    """Return ``data``, a Parquet, JSON or snapshot object, as an older version wrote it."""
     if data.startswith(b"PAR1"):
-        return _parquet_with_format(data, number)
+        return seal_parquet(_parquet_with_format(data, number))
     if data.startswith(b"{"):
         document = json.loads(data) | {"format": number}
         document.pop("checksum", None)
-        return json.dumps(document).encode()
+        return seal_json(json.dumps(document).encode())
     assert data.startswith(MARK), "not an object of the ledger"
     file = msgspec.msgpack.decode(data[SEAL_BYTES:])
     file["header"]["format"] = number
-    return msgspec.msgpack.encode(file)
+    return seal(msgspec.msgpack.encode(file))
 
 
 def of_newer_format(data: bytes, number: int = 9) -> bytes:
     """Return ``data`` as a newer version may write it, with the same kind of checksum."""
-    rewritten = of_older_format(data, number)
-    if data.startswith(b"PAR1"):
-        return seal_parquet(rewritten)
-    return seal_json(rewritten) if data.startswith(b"{") else seal(rewritten)
+    return of_older_format(data, number)
 
 
 def sealed(table: pa.Table) -> bytes:
