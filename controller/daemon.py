@@ -464,7 +464,7 @@ class Daemon:
         return [controller.leader for controller in self._controllers if controller.leader is not None]
 
     def _on_broker(self, connected: bool) -> None:
-        self.instruments.observe(events.BrokerConnected() if connected else events.BrokerDisconnected())
+        self.instruments.observe(events.BrokerConnectionChanged(connected=connected))
         if connected and self._transport is not None and self._describe is not None:
             topic = m.cluster_topic(self.settings.cluster.name)
             self._transport.publish(topic, m.encode(self._describe()), retain=True)

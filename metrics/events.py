@@ -224,6 +224,12 @@ class TermEnded(Event, frozen=True):
     reason: str
 
 
+@counted(
+    "shard_transfers",
+    "reason",
+    "outcome",
+    text="Transfers of shards from this daemon to another one, by reason and outcome.",
+)
 class TransferEnded(Event, frozen=True):
     """A transfer of a shard by this daemon ended, ``seconds`` after it stopped accepting requests for the successor."""
 
@@ -371,8 +377,9 @@ class BlockedSegmentsChanged(Event, frozen=True):
 # Layouts
 
 
+@counted("layout_changes", "kind", "reason")
 class LayoutChanged(Event, frozen=True):
-    """A segment was split or rolled, or segments were merged, by a command or automatically."""
+    """Splits, merges and rolls, by kind and reason. command: not automatic."""
 
     kind: labels.LayoutChangeKind
     reason: labels.LayoutChangeReason
@@ -549,12 +556,11 @@ class BacklogUpdated(Event, frozen=True):
 # The daemon and what it depends on
 
 
-class BrokerConnected(Event, frozen=True):
-    """The connection to the MQTT broker was established."""
+@shown("broker_connected", "connected")
+class BrokerConnectionChanged(Event, frozen=True):
+    """1 while the MQTT broker is connected."""
 
-
-class BrokerDisconnected(Event, frozen=True):
-    """The connection to the MQTT broker was lost."""
+    connected: bool
 
 
 @counted("broker_sessions_taken_over", "connection")

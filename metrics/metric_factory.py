@@ -1,6 +1,7 @@
 """Creates metrics with bounded labels, and registers the events that update them."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import product
 from operator import attrgetter
 from typing import Final, Generic, TypeVar, cast
 
@@ -28,9 +29,8 @@ class LabeledMetric(Generic[Family]):
         self._family: Family = family
         self._allowed = allowed
         self._children: dict[tuple[str | int, ...], Family] = {}
-        if len(allowed) == 1 and allowed[0] is not None:
-            for value in allowed[0]:
-                self.child(value)
+        for values in product(*(each or () for each in allowed)):
+            self.child(*values)  # From 0 on, so that a rate shows the first one.
 
     def child(self, *labels: str | int) -> Family:
         """Return the child for ``labels``. Values that are not listed share one child, which bounds their number."""

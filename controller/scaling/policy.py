@@ -4,8 +4,9 @@ Times come from the layout and rates from the ledger, so a new leader decides as
 would.
 
 1. At most one change per evaluation, none within the topic's cool-down. Splits come first.
-2. A segment splits if its records/s or bytes/s over a whole split window exceed a threshold: the one furthest above first. Otherwise the busiest segment splits if consumers are
-   without a segment and its load is worth it.
+2. A segment splits if its records/s or bytes/s over a whole split window exceed a threshold: the
+   one furthest above first. Otherwise the busiest segment splits if consumers are without a segment
+   and its load is worth it.
 3. A segment is judged one cool-down and one window after its creation, and one window after the
    start of the term: producers that were disconnected send their backlog, which is not their rate. A roll
    changes no range, so it begins none of this again.

@@ -1,4 +1,4 @@
-"""Metrics of the process and its dependencies: broker, drain service, certificates, file systems."""
+"""Metrics of the process and its dependencies: drain service, certificates, file systems."""
 
 import platform
 from importlib.metadata import version
@@ -10,9 +10,6 @@ from metrics.metric_factory import MetricFactory, StateGauge
 
 
 def add_dependency_metrics(metrics: MetricFactory) -> None:
-    broker = metrics.gauge("broker_connected", "1 while the MQTT broker is connected.").child()
-    metrics.on(events.BrokerConnected, lambda _: broker.set(1))
-    metrics.on(events.BrokerDisconnected, lambda _: broker.set(0))
     streams = metrics.gauge("http_streams", "Status pages that are open and kept current.").child()
     metrics.on(events.HttpStreamsChanged, lambda event: streams.inc(event.change))
     drain = metrics.gauge("drain_service_state", "1 for the state of the drain service.", state=get_args(DrainState))

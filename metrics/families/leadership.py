@@ -1,10 +1,9 @@
 """Metrics of leadership: terms, transfers, and the ZooKeeper session."""
 
-from itertools import product
 from typing import Final, get_args
 
 from metrics import events
-from metrics.label_values import TransferOutcome, TransferReason, ZooKeeperState
+from metrics.label_values import ZooKeeperState
 from metrics.metric_factory import MetricFactory, StateGauge
 
 TERM_END_REASONS: Final = (
@@ -27,31 +26,18 @@ def add_leadership_metrics(metrics: MetricFactory) -> None:
         "leader_terms_ended", "Terms of this daemon that ended, by reason.", reason=TERM_END_REASONS
     )
     metrics.on(events.TermEnded, lambda event: ended.child(event.reason).inc())
-    _add_transfer_metrics(metrics)
-    _ZooKeeperMetrics(metrics)
-
-
-def _add_transfer_metrics(metrics: MetricFactory) -> None:
-    transfers = metrics.counter(
-        "shard_transfers",
-        "Transfers of shards from this daemon to another one, by reason and outcome.",
-        reason=get_args(TransferReason),
-        outcome=get_args(TransferOutcome),
-    )
-    for reason, outcome in product(get_args(TransferReason), get_args(TransferOutcome)):
-        transfers.child(reason, outcome)  # from 0 on, so that an alert sees the first one
     handovers = metrics.histogram(
         "transfer_handover_seconds",
         "Time in which a shard accepted no requests, until its successor's term was in the ledger.",
         HANDOVER_BUCKETS,
     ).child()
 
-    def count_transfer(event: events.TransferEnded) -> None:
-        transfers.child(event.reason, event.outcome).inc()
+    def measure_handover(event: events.TransferEnded) -> None:
         if event.outcome == "completed":
             handovers.observe(event.seconds)
 
-    metrics.on(events.TransferEnded, count_transfer)
+    metrics.on(events.TransferEnded, measure_handover)
+    _ZooKeeperMetrics(metrics)
 
 
 class _ZooKeeperMetrics:

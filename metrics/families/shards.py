@@ -1,10 +1,9 @@
-"""Metrics of shards: what the status of each says, what ends with a term, and layouts and blocked segments."""
+"""Metrics of shards: what the status of each says, what ends with a term, and blocked segments."""
 
 from collections.abc import Callable
-from typing import Final, get_args
+from typing import Final
 
 from metrics import events
-from metrics.label_values import LayoutChangeKind, LayoutChangeReason
 from metrics.metric_factory import MetricFactory
 from metrics.status import ShardStatus
 
@@ -64,7 +63,6 @@ def add_shard_metrics(metrics: MetricFactory) -> None:
 
     metrics.on(events.TermEnded, reset)
     _add_blocked_segment_metrics(metrics)
-    _add_layout_changes(metrics)
 
 
 def _add_status_gauges(metrics: MetricFactory) -> None:
@@ -100,17 +98,3 @@ def _add_blocked_segment_metrics(metrics: MetricFactory) -> None:
         longest.set(max((shard.counts.longest_blocked_seconds for shard in event.shards), default=0.0))
 
     metrics.on(events.StatusCollected, set_longest)
-
-
-def _add_layout_changes(metrics: MetricFactory) -> None:
-    reasons = get_args(LayoutChangeReason)
-    changes = metrics.counter(
-        "layout_changes",
-        "Splits, merges and rolls, by kind and reason. command: not automatic.",
-        kind=get_args(LayoutChangeKind),
-        reason=reasons,
-    )
-    for reason in reasons:
-        changes.child({"quiet": "merge", "age": "roll", "size": "roll"}.get(reason, "split"), reason)
-    changes.child("merge", "command")
-    metrics.on(events.LayoutChanged, lambda event: changes.child(event.kind, event.reason).inc())

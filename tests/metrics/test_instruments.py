@@ -125,7 +125,6 @@ def test_the_age_of_contact_counts_from_the_last_connected_status(registry, inst
 
 
 PRECEDING = {
-    events.BrokerDisconnected: [events.BrokerConnected()],
     events.DrainServiceStateChanged: [events.DrainServiceStateChanged(state="ready")],
     events.ZooKeeperStateChanged: [events.ZooKeeperStateChanged(state="connected")],
     events.StoreOperationSucceeded: [
