@@ -1,6 +1,6 @@
 """Throughput of a full count of a ledger, against DuckDB and Polars on the same files with the same answer.
 
-Ours: `drain.backlog.job --full`, from the first chunk to merged rows: all headers checked,
+Ours: a full count, from the first chunk to merged rows: all headers checked,
 everything counted in one Spark job. The other sides: one query over the same files for the same
 numbers: records, bytes and end of each segment, and each subscription's position in it. The answers
 are compared before anything is measured. Ours counts more (by topic, key bucket and seek

@@ -6,7 +6,7 @@ Each names the ledger that it counts, and is merged with no other.
 """
 
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 import pyarrow as pa
@@ -26,8 +26,6 @@ RETAINED_RESULTS: Final = 3
 """Results that are kept: the newest, one that a run may have started from, and one for a slow
 run."""
 _METADATA_KEY: Final = b"headgate-backlog"
-_CONVERTED_COLUMNS: Final = frozenset({"shard", "above", "timestamp_index"})
-"""Columns of a result that are not copied to a row unchanged."""
 
 
 class ResultError(LedgerError):
@@ -153,7 +151,7 @@ def encode_result(result: Result) -> bytes:
     )
     schema = STATE.with_metadata({_METADATA_KEY: msgspec.json.encode(header)})
     sink = pa.BufferOutputStream()
-    pq.write_table(state_table(result.shard, result.rows, schema), sink, compression="snappy")
+    pq.write_table(_table(result.shard, result.rows, schema), sink, compression="snappy")
     return seal_parquet(memoryview(sink.getvalue()))
 
 
@@ -172,28 +170,10 @@ def decode_result(data: bytes, *, shard: int, watermark: int) -> Result:
         raise ResultError(f"{where} has other columns than a result; {recount}")
     if (header.shard, header.watermark) != (shard, watermark):
         raise ResultError(f"{where} says that it is result {header.watermark} of shard {header.shard}")
-    rows = tuple(state_row(row) for row in table.to_pylist())
+    rows = msgspec.convert(table.to_pylist(), tuple[StateRow, ...])
     return Result(shard, watermark, rows, header.at_ms, header.ledger_id)
 
 
-def state_table(shard: int, rows: tuple[StateRow, ...], schema: pa.Schema = STATE) -> pa.Table:
-    columns: dict[str, list[Any]] = {
-        name: [getattr(row, name) for row in rows] for name in STATE.names if name not in _CONVERTED_COLUMNS
-    }
-    columns["shard"] = [shard] * len(rows)
-    columns["above"] = [[{"first_offset": first, "end_offset": end} for first, end in row.above] for row in rows]
-    columns["timestamp_index"] = [
-        [{"offset": offset, "timestamp_ms": ms} for offset, ms in row.timestamp_index] for row in rows
-    ]
-    return pa.Table.from_pydict({name: columns[name] for name in STATE.names}, schema=schema)
-
-
-def state_row(row: dict[str, Any]) -> StateRow:
-    """Return the row in ``row``: the columns of schemas.STATE with their values."""
-    values = {name: row[name] for name in STATE.names if name not in _CONVERTED_COLUMNS}
-    above = tuple((span["first_offset"], span["end_offset"]) for span in row["above"])
-    return StateRow(
-        **values,
-        above=above,
-        timestamp_index=tuple((entry["offset"], entry["timestamp_ms"]) for entry in row["timestamp_index"]),
-    )
+def _table(shard: int, rows: tuple[StateRow, ...], schema: pa.Schema) -> pa.Table:
+    columns = {name: [getattr(row, name) for row in rows] for name in STATE.names if name != "shard"}
+    return pa.Table.from_pydict({"shard": [shard] * len(rows)} | columns, schema=schema)

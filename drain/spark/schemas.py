@@ -30,9 +30,8 @@ SHARD: Final = pa.field("shard", pa.int64())
 CHUNK_FACTS: Final = pa.schema([(name, pa.type_for_alias(COLUMNS[name])) for name in FACT_COLUMNS])
 FACTS: Final = pa.schema([*CHUNK_FACTS, SHARD])
 
-TIMESTAMP_INDEX: Final = pa.list_(pa.struct([pa.field("offset", pa.int64()), pa.field("timestamp_ms", pa.int64())]))
-
-RANGES: Final = pa.list_(pa.struct([pa.field("first_offset", pa.int64()), pa.field("end_offset", pa.int64())]))
+PAIRS: Final = pa.list_(pa.list_(pa.int64()))
+"""Ranges of offsets (first, end), or a timestamp index (offset, timestamp_ms)."""
 
 STATE: Final = pa.schema(
     [
@@ -48,8 +47,8 @@ STATE: Final = pa.schema(
         pa.field("end_offset", pa.int64()),
         pa.field("sealed_end_offset", pa.int64()),
         pa.field("position", pa.int64()),
-        pa.field("above", RANGES),
-        pa.field("timestamp_index", TIMESTAMP_INDEX),
+        pa.field("above", PAIRS),
+        pa.field("timestamp_index", PAIRS),
     ],
 )
 """The columns of a result; drain.backlog.merge explains the kinds of rows."""

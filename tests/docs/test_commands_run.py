@@ -47,7 +47,6 @@ RUN_BY = {
     # They run Spark, or read a whole ledger.
     "backlog verify": "system/test_one_node.py",
     "drain job": "system/test_buckets_and_jobs.py",
-    "drain job --full": "drain/backlog/test_job.py",
     "drain job --ledger": "system/test_buckets_and_jobs.py",
     "drain job --out": "system/test_buckets_and_jobs.py",
     "snapshot": "controller/snapshots/test_scheduler.py",

@@ -121,13 +121,7 @@ def _box(box: Box, left: float, right: float, top: float, total_height: int) -> 
         _rect(left + 1, top + 1, width, max(height - 2, 1.0), "box"),
         bar,
         *(
-            element(
-                "text",
-                line,
-                x=f"{left + 7:.1f}",
-                y=f"{top + 14 + number * _LINE:.1f}",
-                class_="first" if number == 0 else None,
-            )
+            _text(line, left + 7, top + 14 + number * _LINE, "first" if number == 0 else None)
             for number, line in enumerate(shown)
             if line
         ),

@@ -16,7 +16,7 @@ from drain import command_line
 from drain.backlog import job as job_module
 from drain.backlog.counting import JvmGoneError, RunError
 from drain.backlog.job import BacklogJob, count_on, main
-from drain.backlog.merge import StateRow, outstanding
+from drain.backlog.merge import outstanding
 from drain.backlog.results import (
     Result,
     encode_result,
@@ -292,14 +292,5 @@ def test_the_command_prints_the_outstanding_records(main_on, ledger, capsys):
     row = json.loads(capsys.readouterr().out)
     assert {"shard": 0, "watermark": 2, "records": 3, "drained": False}.items() <= row.items()
 
-    assert main_on(["--ledger", ledger.url, "--full"]) == 0
+    assert main_on(["--ledger", ledger.url]) == 0
     assert capsys.readouterr().out == "shard 0: counted to chunk 2; 3 records outstanding in 1 backlogs\n"
-
-
-def test_a_full_count_detects_a_wrong_result(main_on, ledger, capsys):
-    path = ledger.root / result_path(0, 2)
-    path.parent.mkdir(parents=True)
-    path.write_bytes(encode_result(Result(0, 2, (StateRow(1, None, 0, records=2),))))
-
-    assert main_on(["--ledger", ledger.url, "--full"]) == 1
-    assert "backlog/shard=0000/000000000002.parquet: 3 rows differ from a full count" in capsys.readouterr().err

@@ -43,7 +43,7 @@ def test_each_differing_value_is_reported_with_both_values():
     }
     lines = report([compared(3, RESULT, changed)], {}, as_json=False)
     assert lines[0].endswith("3 differences")
-    assert any(line.split()[:6] == ["3", "row", "topic", "1", "segment", "0"] for line in lines)
+    assert any(line.startswith("shard 3, row topic 1 segment 0: records is 4 incrementally, and 5") for line in lines)
 
 
 def test_other_topics_are_left_out_if_one_is_requested():
