@@ -1,52 +1,32 @@
-"""The files of the status page, which are part of the package: each has an ETag, and a URL that changes with it."""
+"""The files of the status page, which are part of the package: each has a URL that changes with its content."""
 
 import hashlib
-from collections.abc import Mapping
-from dataclasses import dataclass
-from importlib.resources import files
+from pathlib import Path
 from typing import Final
 
 from aiohttp import web
 
-CONTENT_TYPES: Final = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
+FOLDER: Final = Path(__file__).parent / "page" / "static"
 NAMES: Final = ("favicon.svg", "idiomorph.min.js", "page.css", "page.js")
 IMMUTABLE: Final = "private, max-age=31536000, immutable"
 """Private: the files need the token, too."""
 
 
-@dataclass(frozen=True, slots=True)
-class StaticFile:
-    """One file."""
-
-    body: bytes
-    content_type: str
-    digest: str
-
-
 class StaticFiles:
-    """All files, read once."""
+    """All files."""
 
     def __init__(self) -> None:
-        self._files = {name: _read(name) for name in NAMES}
-
-    @property
-    def urls(self) -> Mapping[str, str]:
+        self.urls = {name: f"/static/{name}?v={_digest(name)}" for name in NAMES}
         """File → its URL, with its digest: a browser may keep it permanently."""
-        return {name: f"/static/{name}?v={file.digest[:16]}" for name, file in self._files.items()}
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         """Answer ``/static/{name}``."""
-        file = self._files.get(request.match_info["name"])
-        if file is None:
+        name = request.match_info["name"]
+        if name not in self.urls:
             raise web.HTTPNotFound
-        etag = f'"{file.digest[:32]}"'
-        current = request.query.get("v") == file.digest[:16]
-        headers = {"ETag": etag, "Cache-Control": IMMUTABLE if current else "private, no-cache"}
-        if request.headers.get("If-None-Match") == etag:
-            return web.Response(status=304, headers=headers)
-        return web.Response(body=file.body, content_type=file.content_type, charset="utf-8", headers=headers)
+        caching = IMMUTABLE if request.path_qs == self.urls[name] else "private, no-cache"
+        return web.FileResponse(FOLDER / name, headers={"Cache-Control": caching})
 
 
-def _read(name: str) -> StaticFile:
-    body = files("web.page").joinpath("static", name).read_bytes()
-    return StaticFile(body, CONTENT_TYPES[name.rpartition(".")[2]], hashlib.sha256(body).hexdigest())
+def _digest(name: str) -> str:
+    return hashlib.sha256((FOLDER / name).read_bytes()).hexdigest()[:16]
