@@ -363,3 +363,20 @@ async def test_a_broker_that_closes_while_a_client_subscribes_is_noticed_at_once
             await until(lambda: a.unreachable_reason is not None)
 
     assert a.unreachable_reason == "the broker closed the connection"
+
+
+async def test_closing_ends_the_wait_for_an_answer_that_the_broker_never_gives() -> None:
+    async def only_accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        writer.write(connack())
+        await reader.read()
+        writer.close()
+
+    timing = MqttTiming(subscribe_timeout_seconds=300.0, close_timeout_seconds=0.1)
+    async with await asyncio.start_server(only_accept, "127.0.0.1", 0) as server:
+        async with MqttTransport("127.0.0.1", server.sockets[0].getsockname()[1], "a", timing=timing) as a:
+            await until(lambda: a.connected)
+            subscribing = asyncio.create_task(a.subscribe("answers", lambda _topic, _payload: None))
+            await asyncio.sleep(0)
+        async with asyncio.timeout(30.0):
+            await subscribing
