@@ -161,44 +161,36 @@ class CommandContext:
         """
         import signal  # noqa: PLC0415
 
+        import msgspec  # noqa: PLC0415
+
         from headgate.cli.terminal.interrupted import InterruptedBySignalError  # noqa: PLC0415
+        from headgate.errors import NoLeaderError  # noqa: PLC0415
+
+        async def ask_again_and_again() -> None:
+            answered = False
+            async with self.open_admin() as admin:
+                while True:
+                    try:
+                        found = await question(admin)
+                    except NoLeaderError as error:
+                        # One may appear again. A cluster that never answered is an error.
+                        if not answered:
+                            raise
+                        click.echo(f"no answer: {error}", err=True)
+                    else:
+                        answered = True
+                        if as_json:
+                            click.echo(msgspec.json.encode(found))
+                        else:
+                            click.clear()
+                            show(found)
+                    await self.pause(interval_seconds)
 
         try:
-            self.run(self._watch(question, show, interval_seconds, as_json=as_json))
+            self.run(ask_again_and_again())
         except InterruptedBySignalError as interrupted:
             if interrupted.number != signal.SIGINT:
                 raise
-
-    async def _watch(
-        self,
-        question: Callable[[Admin], Awaitable[Result]],
-        show: Callable[[Result], None],
-        interval_seconds: float,
-        *,
-        as_json: bool,
-    ) -> None:
-        import msgspec  # noqa: PLC0415
-
-        from headgate.errors import NoLeaderError  # noqa: PLC0415
-
-        answered = False
-        async with self.open_admin() as admin:
-            while True:
-                try:
-                    found = await question(admin)
-                except NoLeaderError as error:
-                    # One may appear again. A cluster that never answered is an error.
-                    if not answered:
-                        raise
-                    click.echo(f"no answer: {error}", err=True)
-                else:
-                    answered = True
-                    if as_json:
-                        click.echo(msgspec.json.encode(found))
-                    else:
-                        click.clear()
-                        show(found)
-                await self.pause(interval_seconds)
 
     def start_logs(self) -> None:
         """Send logs to standard error."""

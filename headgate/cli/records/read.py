@@ -38,7 +38,7 @@ OUTPUT_BYTES: Final = 64 * 1024
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """Which records, as the options say."""
+    """Which records: the options with these names."""
 
     starts: tuple[PlaceOption, ...]
     tail: int | None
@@ -73,7 +73,7 @@ def _format_option(_: click.Context, parameter: click.Parameter, text: str | Non
 )
 @click.option("--tail", type=click.IntRange(0, MAX_TAIL_RECORDS), metavar="N", help="Only the last N stored records.")
 @click.option("--follow", "-f", is_flag=True, help="Then print new records, until Ctrl-C.")
-@click.option("--key", metavar="TEXT", help="Only records with this key.")
+@click.option("--key", type=str.encode, metavar="TEXT", help="Only records with this key.")
 @click.option("--max", "max_records", type=click.IntRange(min=1), metavar="N", help="Exit after N records.")
 @click.option(
     "--format",
@@ -88,14 +88,10 @@ def _format_option(_: click.Context, parameter: click.Parameter, text: str | Non
 def read(
     context: CommandContext,
     topic: str,
-    starts: tuple[PlaceOption, ...],
-    tail: int | None,
-    follow: bool,
-    key: str | None,
-    max_records: int | None,
     form: Callable[[Any], bytes] | None,
     raw: bool,
     as_json: bool,
+    **given: Any,
 ) -> None:
     """Print the stored records of TOPIC, without a subscription: nothing is registered, acknowledged or moved.
 
@@ -105,9 +101,9 @@ def read(
     """
     if sum((form is not None, raw, as_json)) > 1:
         raise click.UsageError("give at most one of --format, --raw and --json")
-    _check_starts(starts, tail=tail, follow=follow)
+    wanted = _Wanted(**given)
+    _check_starts(wanted.starts, tail=wanted.tail, follow=wanted.follow)
     line = form or (record_formatter("%v\\n") if raw else record_line)
-    wanted = _Wanted(starts, tail, follow, None if key is None else key.encode(), max_records)
     printed = context.run(_print_records(context, topic, wanted, line))
     if sys.stderr.isatty():
         click.echo(f"{printed} records", err=True)
