@@ -12,9 +12,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from controller.local.certificates import ServerTls
 from controller.local.embedded import EmbeddedZooKeeper, probe
 from controller.local.reserved_port import LOOPBACK
-from controller.local.server_tls import ServerTls
 from controller.local.supervised_process import PROBE_TIMEOUT_SECONDS, ProcessSpec
 
 INIT_TICKS: Final = 60

@@ -21,8 +21,8 @@ from headgate.log.lossy_output import lossy_standard_output
 if TYPE_CHECKING:
     from controller.daemon import Daemon
     from controller.local.broker_access import BrokerAccess
+    from controller.local.certificates import ServerTls
     from controller.local.embedded import EmbeddedBroker, EmbeddedZooKeeper
-    from controller.local.server_tls import ServerTls
     from controller.settings.load import Settings
     from controller.settings.sections import LogSettings
     from headgate.process.child_process import ChildProcess

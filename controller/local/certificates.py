@@ -8,9 +8,10 @@ expires soon, has other hosts, or belongs to another authority is replaced, with
 """
 
 import ipaddress
+import ssl
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
@@ -23,6 +24,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from controller.local.private_file import OWNER_ONLY_FOLDER, write_private_file
 from headgate.errors import ConfigError
+from headgate.files.tls import client_context
 
 AUTHORITY_DAYS: Final = 3650
 """The authority is replaced a year earlier, so that it outlives everything that it signs."""
@@ -44,6 +46,22 @@ class CertificateFiles:
 
     certificate_file: Path
     key_file: Path
+
+
+@dataclass(frozen=True, slots=True)
+class ServerTls:
+    """TLS of one embedded server."""
+
+    server: CertificateFiles
+    ca_file: Path
+    """The authority that signed ``server`` and ``client``."""
+    client: CertificateFiles | None = None
+    """A client's certificate; None: the server asks for none."""
+
+    def client_context(self) -> ssl.SSLContext:
+        """Return the context of a client that trusts only this server's authority."""
+        own = {} if self.client is None else asdict(self.client)
+        return client_context(ca_file=self.ca_file, **own)
 
 
 class LocalCertificateAuthority:

@@ -23,9 +23,9 @@ from typing import Final, Self
 import structlog
 
 from controller.local.broker_access import BrokerAccess
+from controller.local.certificates import ServerTls
 from controller.local.private_file import write_private_file
 from controller.local.reserved_port import LOOPBACK, ReservedPort, port_is_free
-from controller.local.server_tls import ServerTls
 from controller.local.supervised_process import (
     ProcessSpec,
     ProcessStartError,

@@ -17,9 +17,8 @@ import msgspec
 
 from controller.access.file import read_access_file
 from controller.local.broker_access import BrokerAccess
-from controller.local.certificates import CertificateFiles, LocalCertificateAuthority
+from controller.local.certificates import CertificateFiles, LocalCertificateAuthority, ServerTls
 from controller.local.private_file import OWNER_ONLY_FOLDER, write_private_file
-from controller.local.server_tls import ServerTls
 from controller.settings.load import Settings
 from controller.settings.sections import AccessSettings
 from controller.settings.write import client_toml

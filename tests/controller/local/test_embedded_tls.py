@@ -13,9 +13,8 @@ from kazoo.client import KazooClient
 from kazoo.handlers.threading import KazooTimeoutError
 
 from controller.local.broker_access import BrokerAccess
-from controller.local.certificates import LocalCertificateAuthority
+from controller.local.certificates import LocalCertificateAuthority, ServerTls
 from controller.local.embedded import EmbeddedBroker, EmbeddedZooKeeper, find_mosquitto
-from controller.local.server_tls import ServerTls
 from headgate.files.tls import client_context
 
 pytestmark = [pytest.mark.contract, pytest.mark.asyncio(loop_scope="module")]

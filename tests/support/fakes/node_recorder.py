@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from controller.local.broker_access import BrokerAccess
-from controller.local.server_tls import ServerTls
+from controller.local.certificates import ServerTls
 from controller.settings.load import Settings
 from metrics.health import Health
 from tests.support.fakes.cli_client import FakeCluster, InProcessContext

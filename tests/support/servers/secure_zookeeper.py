@@ -5,9 +5,8 @@ from __future__ import annotations
 import ssl
 from pathlib import Path
 
-from controller.local.certificates import LocalCertificateAuthority
+from controller.local.certificates import LocalCertificateAuthority, ServerTls
 from controller.local.embedded import EmbeddedZooKeeper
-from controller.local.server_tls import ServerTls
 
 
 class SecureZooKeeper(EmbeddedZooKeeper):

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from controller.local.broker_access import BrokerAccess
+from controller.local.certificates import ServerTls
 from controller.local.embedded import EmbeddedBroker
-from controller.local.server_tls import ServerTls
 from controller.local.supervised_process import ProcessSpec
 from headgate.files.secret_file import read_secret
 from headgate.settings.config import ClientConfig
