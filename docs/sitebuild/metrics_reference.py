@@ -11,8 +11,6 @@ from metrics.instruments import Instruments
 from metrics.metric_factory import OTHER
 from sitebuild.settings_reference import UndocumentedError
 
-PREFIX = "headgate_"
-
 
 def metrics_reference() -> str:
     """Return every metric of a daemon as Markdown: type, labels with their values, and meaning."""
