@@ -14,10 +14,10 @@ counted. Under `spark-submit`, Spark's own master is used. drain.backlog.verify 
 import argparse
 import asyncio
 import sys
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Final, TypeVar
+from typing import Final
 
 import msgspec
 from pyspark.sql import SparkSession
@@ -37,7 +37,7 @@ from drain.backlog.results import (
 )
 from drain.command_line import add_ledger_options, add_spark_options, run_command, spark_session
 from drain.protocol import CountedLedger
-from drain.spark.chunks import LedgerChunks, MustRestartError
+from drain.spark.chunks import LedgerChunks, MustRestartError, in_groups
 from headgate.errors import HeadgateError, LedgerError, StoreError
 from headgate.settings.command_parser import CommandParser
 from headgate.storage.object_store import Store, open_store
@@ -45,11 +45,6 @@ from headgate.storage.object_store import Store, open_store
 MAX_CHUNKS_PER_JOB: Final = 4000
 """Most chunks counted in one Spark job (drain.backlog.job_size decides how many). This bounds the file list
 and the ranges in one task. 4000 small files take about 4 s, far above a job's fixed cost."""
-
-CONCURRENT_SHARDS: Final = 16
-"""Shards that are listed, read and published at the same time: a store that answers after 40 ms would need ten seconds
-for 64, one after the other."""
-FoundT = TypeVar("FoundT")
 
 Count = Callable[[Sequence[ChunkBatch]], Awaitable[Mapping[int, list[MergedRow]]]]
 """Aggregates chunks (drain.backlog.counting.aggregate_chunks); raises RunError."""
@@ -124,7 +119,7 @@ class BacklogJob:
         outcome = RunOutcome(ledger=ledger)
         progress_by_shard: dict[int, _Progress] = {}
         begin = partial(self._begin, ledger, full=full, up_to=up_to or {})
-        for shard, progress in await _of_each(dict.fromkeys(shards), begin):
+        for shard, progress in await in_groups(dict.fromkeys(shards), begin):
             if isinstance(progress, str):
                 outcome.failures[shard] = progress
             else:
@@ -193,7 +188,7 @@ class BacklogJob:
     ) -> None:
         batches: dict[int, ChunkBatch] = {}
         made_at_ms: dict[int, int] = {}
-        for shard, checked in await _of_each(due, lambda shard: self._check(shard, due[shard])):
+        for shard, checked in await in_groups(due, lambda shard: self._check(shard, due[shard])):
             if isinstance(checked, str):
                 outcome.failures[shard] = checked
                 del progress_by_shard[shard]
@@ -219,7 +214,7 @@ class BacklogJob:
             results[shard] = replace(
                 progress_by_shard[shard].result, watermark=due[shard][-1], rows=next_rows, at_ms=made_at_ms[shard]
             )
-        for shard, result in await _of_each(results, lambda shard: self._publish(results[shard], publish=publish)):
+        for shard, result in await in_groups(results, lambda shard: self._publish(results[shard], publish=publish)):
             if isinstance(result, str):
                 outcome.failures[shard] = result
                 del progress_by_shard[shard]
@@ -264,16 +259,6 @@ class BacklogJob:
             merged |= rows
             failures |= failure
         return merged, failures
-
-
-async def _of_each(shards: Iterable[int], work: Callable[[int], Awaitable[FoundT]]) -> list[tuple[int, FoundT]]:
-    """Return shard and result of ``work`` for each shard, of which some are under way at the same time."""
-    every = list(shards)
-    found: list[tuple[int, FoundT]] = []
-    for first in range(0, len(every), CONCURRENT_SHARDS):
-        group = every[first : first + CONCURRENT_SHARDS]
-        found += zip(group, await asyncio.gather(*map(work, group)), strict=True)
-    return found
 
 
 def main(argv: Sequence[str] | None = None) -> int:

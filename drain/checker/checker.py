@@ -40,8 +40,6 @@ from metrics.noop_observer import NoopObserver
 
 AnswerT = TypeVar("AnswerT", DrainedResponse, BacklogResponse)
 
-__all__ = ["DrainCheckError", "DrainQuery", "SparkDrainChecker"]
-
 RECONNECT_BACKOFF: Final = Backoff(first_seconds=0.1, longest_seconds=1.0)
 """Before reconnecting. The Spark process takes 8 s and more to start, and children of sealed segments wait for each
 second of a pause; an attempt that is refused costs less than a millisecond."""

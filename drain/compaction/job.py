@@ -43,7 +43,7 @@ from drain.compaction import plans
 from drain.compaction.policy import PlannedCompaction, next_compaction
 from drain.compaction.published_ranges import PublishedRanges, existing_segments
 from drain.protocol import CountedLedger
-from drain.spark.chunks import LedgerChunks
+from drain.spark.chunks import LedgerChunks, in_groups
 from drain.spark.fact_source import hadoop_url
 from drain.spark.schemas import FACTS
 from drain.spark.spark_schemas import spark_frame, spark_schema
@@ -67,7 +67,6 @@ CHUNKS: Final = 1024
 OBJECT_BYTES: Final = 16 * 1024 * 1024
 """Bytes of keys, values and headers in one object: large enough that a request's latency is small beside its
 transfer, small enough that a consumer can hold one per segment."""
-MAX_CONCURRENT_READS: Final = 16
 _OBJECT_PATH: Final = re.compile(r"topic_id=(\d+)/segment=(\d+)/part=(\d+)/[^/]+\.parquet$")
 _HEADERS: Final = "headers array<struct<name string, value binary>>"
 _COMPACTED_SCHEMA: Final = (
@@ -202,17 +201,12 @@ class CompactionJob:
 
     async def _chunk_times(self, shard: int, chunks: ChunkRange) -> dict[int, int]:
         """Return chunk → its time. Checks headers: Spark ignores missing columns of foreign files."""
-        ledger, slots = Ledger(self.store, shard), asyncio.Semaphore(MAX_CONCURRENT_READS)
-
-        async def time_of(number: int) -> int:
-            try:
-                async with slots:
-                    return (await ledger.header(number)).at_ms
-            except ObjectMissingError as error:
-                raise LedgerError(f"the chunk is counted, not compacted, and missing: {error}") from error
-
         numbers = range(chunks.first, chunks.last + 1)
-        return dict(zip(numbers, await asyncio.gather(*(time_of(number) for number in numbers)), strict=True))
+        try:
+            headers = await in_groups(numbers, Ledger(self.store, shard).header)
+        except ObjectMissingError as error:
+            raise LedgerError(f"the chunk is counted, not compacted, and missing: {error}") from error
+        return {number: header.at_ms for number, header in headers}
 
     async def _run_on_spark(self, work: _CompactionWork) -> _Written:
         """Write the objects of the range; raises RunError, or LedgerError for a damaged source."""

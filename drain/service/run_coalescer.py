@@ -31,7 +31,7 @@ from drain.protocol import (
     ExternalBacklogQuery,
     ExternalBacklogResponse,
 )
-from drain.spark.chunks import LedgerChunks, MustRestartError
+from drain.spark.chunks import LedgerChunks, MustRestartError, in_groups
 from headgate.errors import HeadgateError, StoreUnavailableError
 from headgate.process.background import BackgroundService
 
@@ -46,8 +46,6 @@ one over none."""
 EAGER_COUNT_CHUNKS_IN_ALL: Final = 200
 """The same of all shards together: a request waits for a run over many shards with few new chunks each just as long.
 A warm run over so many takes 0.2 s on two cores."""
-CONCURRENT_LOOKS: Final = 16
-"""Shards whose growth is looked at together."""
 
 
 class _Topic:
@@ -256,12 +254,7 @@ class RunCoalescer(BackgroundService):
 
         An error here is ignored: the next request meets it again and reports it.
         """
-        known = list(self._indexed)
-        grown: list[int] = []
-        for first in range(0, len(known), CONCURRENT_LOOKS):
-            group = known[first : first + CONCURRENT_LOOKS]
-            found = await asyncio.gather(*map(self._has_grown, group))
-            grown += [shard for shard, has_grown in zip(group, found, strict=True) if has_grown]
+        grown = [shard for shard, has_grown in await in_groups(self._indexed, self._has_grown) if has_grown]
         if grown:
             try:
                 outcome = await self._job.run(grown)

@@ -4,7 +4,7 @@ A classic session cancels a run by its job group (an interrupt by tag does not r
 session cancels all of its operations: only this process uses it.
 """
 
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from py4j.protocol import Py4JError, Py4JNetworkError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
@@ -20,38 +20,31 @@ ENGINE_ERRORS: Final = (PySparkException, Py4JError, ConnectionError, EOFError)
 """The exceptions that a call to an engine raises, except for bugs."""
 
 
-class EngineCalls(Protocol):
-    """The calls of one session except queries. They block, and raise one of ENGINE_ERRORS."""
-
-    def begin(self, run: str) -> None:
-        """Name the next run of the calling thread."""
-
-    def cancel(self, run: str) -> None:
-        """Cancel the run with that name, if it is running."""
-
-    def ping(self) -> None:
-        """Return once the engine has answered."""
-
-
 class ClassicCalls:
-    """For a session whose JVM is a child of this process, with executors anywhere."""
+    """For a session whose JVM is a child of this process, with executors anywhere.
+
+    The calls of a session except queries. They block, and raise one of ENGINE_ERRORS.
+    """
 
     def __init__(self, session: SparkSession) -> None:
         self._context = session.sparkContext
         self._jvm: Any = session._jvm  # noqa: SLF001 - the only way to reach the JVM without a job
 
     def begin(self, run: str) -> None:
+        """Name the next run of the calling thread."""
         self._context.setJobGroup(run, "backlog", interruptOnCancel=True)
 
     def cancel(self, run: str) -> None:
+        """Cancel the run with that name, if it is running."""
         self._context.cancelJobGroup(run)
 
     def ping(self) -> None:
+        """Return once the engine has answered."""
         self._jvm.java.lang.System.nanoTime()
 
 
 class ConnectCalls:
-    """For a session on a Spark Connect server."""
+    """The same calls for a session on a Spark Connect server."""
 
     def __init__(self, session: SparkSession) -> None:
         self._session = session
@@ -66,7 +59,7 @@ class ConnectCalls:
         self._session.conf.get("spark.app.name", "")
 
 
-def calls_of(session: SparkSession) -> EngineCalls:
+def calls_of(session: SparkSession) -> ClassicCalls | ConnectCalls:
     return ClassicCalls(session) if hasattr(session, "_jvm") else ConnectCalls(session)
 
 

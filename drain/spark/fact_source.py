@@ -7,7 +7,7 @@ counting their rows.
 """
 
 from collections.abc import Sequence
-from typing import Final, Literal, Protocol
+from typing import Final, Literal
 from urllib.parse import unquote, urlsplit
 
 from pyspark.sql import DataFrame, SparkSession
@@ -25,24 +25,6 @@ _HADOOP_SCHEMES: Final = {"s3": "s3a", "az": "abfss"}
 """Scheme of a ledger URL (as in obstore) → scheme of Spark's file system."""
 
 
-class FactSource(Protocol):
-    """Reads the chunks of one ledger as a DataFrame of facts."""
-
-    base: str
-    """The folder of all shards, for error messages."""
-    checks_objects: bool
-    """Whether reading fails for a damaged chunk, or one whose header does not match its name."""
-
-    def path(self, shard: int, number: int) -> str:
-        """Return the path of one chunk for `frame`."""
-
-    def frame(self, session: SparkSession, paths: Sequence[str]) -> DataFrame:
-        """Return the rows of these chunks, as schemas.FACTS."""
-
-    def small_frame(self, session: SparkSession, paths: Sequence[str]) -> DataFrame | None:
-        """Return the same rows, read in this process; None if they are too many or cannot be read here."""
-
-
 def hadoop_url(ledger_url: str) -> str:
     """Return the URL of the ledger for Spark's file systems, which do not decode paths."""
     parts = urlsplit(ledger_url)
@@ -54,6 +36,7 @@ class SparkFiles:
     """Chunks that Spark reads. It fills missing columns with nulls, and checks neither checksums nor headers."""
 
     checks_objects = False
+    """Whether reading fails for a damaged chunk, or one whose header does not match its name."""
 
     def __init__(self, ledger_url: str, *, small_read_max_rows: int = SMALL_READ_MAX_ROWS) -> None:
         """Up to ``small_read_max_rows`` rows of a folder are read in this process; 0: Spark reads all of them."""
@@ -61,15 +44,18 @@ class SparkFiles:
         self._small_read_max_rows = small_read_max_rows if parts.scheme == "file" else 0
         self._root = hadoop_url(ledger_url)
         self.base = f"{self._root}/{CHUNKS_FOLDER}"
+        """The folder of all shards, for error messages."""
 
     def path(self, shard: int, number: int) -> str:
+        """Return the path of one chunk for `frame`."""
         return f"{self._root}/{chunk_folder(shard)}/{chunk_name(number)}"
 
     def frame(self, session: SparkSession, paths: Sequence[str]) -> DataFrame:
-        """Spark takes the column shard from the folder ``shard=0003``."""
+        """Return the rows of these chunks, as schemas.FACTS. Spark takes the shard from the folder ``shard=0003``."""
         return session.read.schema(_FACTS).option("basePath", self.base).parquet(*paths)
 
     def small_frame(self, session: SparkSession, paths: Sequence[str]) -> DataFrame | None:
+        """Return the same rows, read in this process; None if they are too many or cannot be read here."""
         table = read_small_chunks([path.removeprefix("file://") for path in paths], self._small_read_max_rows)
         return None if table is None else spark_frame(session, table, _FACTS)
 
@@ -93,6 +79,9 @@ class StoreObjects:
     def small_frame(self, session: SparkSession, paths: Sequence[str]) -> DataFrame | None:  # noqa: ARG002
         """Return None: only workers fetch objects."""
         return None
+
+
+FactSource = SparkFiles | StoreObjects
 
 
 def fact_source(
