@@ -401,7 +401,9 @@ class AssignmentReconciler:
             self._push(consumer.client_id, message)
 
     def _build_grant(self, segment_slice: SegmentSlice) -> m.Grant:
-        return build_grant(self._subscription, self._topic, segment_slice, durable=self._ledger.durable)
+        return build_grant(
+            self._subscription, self._topic, segment_slice, durable=self._ledger.durable, now_ms=self._ledger.now_ms()
+        )
 
     def _build_revocation(self, segment_slice: SegmentSlice, *, final: bool = False) -> m.Revocation:
         first_bucket, end_bucket = bucket_bounds(segment_slice)

@@ -52,6 +52,9 @@ class LedgerPort(Protocol):
     def term_id(self) -> int:
         """Id of the leader's term, which wrote that chunk."""
 
+    def now_ms(self) -> int:
+        """Return the ledger's time now, in milliseconds since 1970: not before that of the newest chunk."""
+
     def propose(self, *entries: e.AnyEntry) -> None:
         """Fold ``entries`` into the subscription at once, and make them part of the next chunk."""
 

@@ -27,6 +27,7 @@ from collections.abc import Set as AbstractSet
 import structlog
 
 from coordinator.assignment_reconciler import AssignmentReconciler
+from coordinator.delivery_monitor import DeliveryMonitor
 from coordinator.drain_monitor import DrainMonitor
 from coordinator.load_monitor import LoadMonitor
 from coordinator.membership import Membership
@@ -91,7 +92,6 @@ class SubscriptionCoordinator:
         self._now_ms = now_ms
         self._observer: events.Observer = NoopObserver() if observer is None else observer
         self._log = log.bind(topic=topic.name, subscription=subscription.name)
-        self._ids = {"topic_id": topic.topic_id, "subscription_id": subscription.subscription_id}
         self._loop = asyncio.get_running_loop()
         self._restored = False
         self._drain_rate = DrainRate()
@@ -106,6 +106,7 @@ class SubscriptionCoordinator:
             later=later,
         )
         self._members = self._membership()
+        self._deliveries = DeliveryMonitor(subscription, topic, ledger, self._observer)
         self._load_monitor = LoadMonitor(
             subscription=subscription, topic=topic, ledger=ledger, settings=settings, observer=self._observer
         )
@@ -198,6 +199,7 @@ class SubscriptionCoordinator:
             check_seconds=self._drain.check_seconds,
             drain_problem=drain_problem or self._drain.problem,
             contradicted=self._drain.contradicted,
+            dead_letter_problem=self._deliveries.problem,
             rates=self._drain_rate.rates(),
             idle=idle_reasons(self._subscription, self.gate),
         )
@@ -281,6 +283,7 @@ class SubscriptionCoordinator:
             heartbeat_interval_seconds=self._settings.heartbeat_interval_seconds,
             revoke_timeout_seconds=self._settings.revoke_timeout_seconds,
             term_id=self._ledger.term_id,
+            policy=self._subscription.redelivery.policy,
         )
 
     def heartbeat(self, request: m.Heartbeat, client_id: str) -> m.HeartbeatReply | Refusal:
@@ -304,12 +307,13 @@ class SubscriptionCoordinator:
             stable=self.handovers_complete,
             term_id=self._ledger.term_id,
             unread=unread,
+            **self._deliveries.duty(request),
         )
 
     def leave(self, request: m.LeaveConsumer, client_id: str) -> m.Done:
         """Remove the consumer and release its holdings. A stale request changes nothing."""
         if self._is_current(request, client_id):
-            self._remove_consumers([request.consumer], "left")
+            self._remove_consumers([request.consumer], "failed" if request.failed else "left")
         return m.Done()
 
     def evict(self, request: m.EvictConsumer) -> m.Done | Refusal:
@@ -334,7 +338,19 @@ class SubscriptionCoordinator:
         if judgement.entry is not None:
             self._ledger.propose(judgement.entry)
             self._drain.acknowledged(accepted.segment for accepted in judgement.entry.ranges)
-        return m.Acknowledged(rejected=judgement.rejected)
+        if not batch.negative:
+            return m.Acknowledged(rejected=judgement.rejected)
+        refused, redeliveries = self._deliveries.fail(batch)
+        return m.Acknowledged(rejected=judgement.rejected, negative_rejected=refused, redeliveries=redeliveries)
+
+    def begin_deliveries(self, request: m.BeginDeliveries, _: str = "") -> m.DeliveriesBegun:
+        """Record that a consumer hands records to its program."""
+        return self._deliveries.begin(request)
+
+    def confirm_dead_letters(self, request: m.ConfirmDeadLetters, _: str = "") -> m.Done:
+        """Acknowledge dead records that are stored in their dead-letter topics."""
+        self._drain.acknowledged(self._deliveries.dead_letters_stored(request))
+        return m.Done()
 
     # Events from the leader
 

@@ -380,6 +380,8 @@ class Consumer(_Facade[consumer.Consumer]):
     run = _until_sigterm(_blocking(consumer.Consumer.run))
     get_many = _blocking(consumer.Consumer.get_many)
     acknowledge = _blocking(consumer.Consumer.acknowledge)
+    negative_acknowledge = _blocking(consumer.Consumer.negative_acknowledge)
+    extend = _blocking(consumer.Consumer.extend)
     flush = _blocking(consumer.Consumer.flush)
     seek = _blocking(consumer.Consumer.seek)
     caught_up = _blocking(consumer.Consumer.caught_up)
@@ -448,6 +450,7 @@ class Admin(_Facade[admin.Admin]):
     delete_subscription = _blocking(admin.Admin.delete_subscription)
     seek = _blocking(admin.Admin.seek)
     set_order = _blocking(admin.Admin.set_order)
+    set_delivery_policy = _blocking(admin.Admin.set_delivery_policy)
 
     def close(self) -> None:
         """Disconnect. A second call does nothing."""

@@ -349,6 +349,14 @@ class AcknowledgementsOverLimit(Event, frozen=True):
     count: int
 
 
+@counted("redeliveries", "outcome", by="count")
+class DeliveriesJudged(Event, frozen=True):
+    """Deliveries of QUEUE subscriptions that failed, waited at the limit of such records, or ended in a dead letter."""
+
+    count: int
+    outcome: labels.DeliveryOutcome
+
+
 @counted("subscription_seeks")
 class SubscriptionSeekCompleted(Event, frozen=True):
     """Seeks of subscriptions."""

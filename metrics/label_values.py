@@ -54,3 +54,4 @@ Quota = Literal[
 ]
 """What is limited per user."""
 ObjectKind = Literal["chunk", "snapshot", "manifest", "compacted"]
+DeliveryOutcome = Literal["failed", "delayed", "dead_letter"]

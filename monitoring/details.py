@@ -110,6 +110,12 @@ REFUSALS: Final = Row(
             (rate("requests_over_limit_total", "limit"),),
         ),
         Panel(
+            "Redeliveries",
+            "Deliveries of QUEUE subscriptions that failed, waited at the limit, or ended in a dead letter.",
+            units.CountsPerSecond,
+            (rate("redeliveries_total", "outcome"),),
+        ),
+        Panel(
             "Acknowledgements over the limit",
             "Acknowledgements of QUEUE subscriptions that did not count, because they would open too many gaps.",
             units.CountsPerSecond,

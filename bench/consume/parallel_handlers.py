@@ -17,10 +17,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from itertools import islice
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 from bench.harness.benchmark import Benchmark, Effort, Measurement, run_alternating
 from bench.harness.workload import Shard, batches
 from headgate.client.acknowledger import Acknowledger
+from headgate.client.decisions.unstored_acknowledgements import AcknowledgementBatch
 from headgate.client.processing.policies import LookAhead, RetryPolicy
 from headgate.client.processing.runner import Runner, RunOptions
 from headgate.client.record_feed import ConsumedRecord, RecordFeed
@@ -76,6 +79,10 @@ async def _fill(ledger: Ledger, count: int) -> int:
     return count * BATCHES_EACH * RECORDS_EACH
 
 
+async def _begin(records: list[ConsumedRecord]) -> list[ConsumedRecord]:
+    return records  # Without a delivery policy, nothing is asked.
+
+
 class _Consumption:
     """The parts of a consumer between its ledger and a leader that stores each acknowledgement at once."""
 
@@ -85,7 +92,7 @@ class _Consumption:
             self._send, SubscriptionType.STREAM, draw=random.random, log=get_logger(__name__)
         )
 
-    async def _send(self, _: list[m.Acknowledgement], __: dict[int, str], ___: int) -> m.Acknowledged:
+    async def _send(self, _: AcknowledgementBatch, __: int) -> m.Acknowledged:
         return m.Acknowledged()
 
     async def acknowledge(self, record: ConsumedRecord) -> None:
@@ -133,8 +140,9 @@ async def _run(store: LocalStore, chunks: int, records: int, *, waits: bool) -> 
 
     options, log = RunOptions(HANDLERS, RetryPolicy(), None, LookAhead(), 20), get_logger(__name__)
     async with _consuming(store, chunks) as parts:
+        deliveries: Any = SimpleNamespace(feed=parts.feed, begin=_begin)
         stream = SubscriptionType.STREAM
-        runner = Runner(handle, options, parts.feed, stream, parts.acknowledge, draw=random.random, log=log)
+        runner = Runner(handle, options, deliveries, stream, parts.acknowledge, draw=random.random, log=log)
         assert (await runner.run(parts.take(records))).handled == records
 
 

@@ -301,6 +301,26 @@ def _shared_acknowledgements(state: ShardState) -> m.AcknowledgeBatch:
     return m.AcknowledgeBatch(**_on(QUEUE, 0), acknowledgements=parts)
 
 
+def _failed(state: ShardState) -> m.AcknowledgeBatch:
+    """As many negative acknowledgements as possible, of a bucket that the consumer holds."""
+    return m.AcknowledgeBatch(
+        **_on(QUEUE, 0), negative=[m.NegativeAcknowledgement(*each, 0, "r" * 200) for each in _deliveries(state)]
+    )
+
+
+def _deliveries(state: ShardState) -> list[tuple[int, int, int, int, int]]:
+    """Return as many deliveries as possible: (segment, generation, offset, bucket, delivery)."""
+    holdings = state.topics[TOPIC].subscriptions[QUEUE].holdings
+    held, generation = next((held, each.generation) for held, each in holdings.items() if each.consumer == name_of(0))
+    assert not isinstance(held, int), "the segments are shared"
+    offsets = range(3 * RANGES + 10, 3 * RANGES + 10 + limit_of(m.BeginDeliveries, "records"))
+    return [(held.segment, generation, offset, held.first_bucket, 1) for offset in offsets]
+
+
+def _begun(state: ShardState) -> m.BeginDeliveries:
+    return m.BeginDeliveries(**_on(QUEUE, 0), records=[m.BegunRecord(*each) for each in _deliveries(state)])
+
+
 def _lost_grants(_: ShardState) -> m.Heartbeat:
     """Return a heartbeat of a consumer that has lost its grants and reports as many others as it may."""
     count = limit_of(m.Heartbeat, "held")
@@ -389,6 +409,16 @@ CASES: Final[dict[type[m.RequestBody], dict[str, Case]]] = {
     m.AcknowledgeBatch: {
         "rejected": Case(wide, _rejected_acknowledgements),
         "shared": Case(shared, _shared_acknowledgements),
+        "failed": Case(shared, _failed),
+    },
+    m.BeginDeliveries: {"shared": Case(shared, _begun)},
+    m.ConfirmDeadLetters: {
+        "unknown": Case(
+            shared,
+            lambda _: m.ConfirmDeadLetters(
+                **_on(QUEUE, 0), stored=[(n, n) for n in range(limit_of(m.ConfirmDeadLetters, "stored"))]
+            ),
+        )
     },
     m.OpenProducer: {"new": Case(plain, _asked(m.OpenProducer, token="1", name=name_of(1), incarnation=1))},  # noqa: S106
     m.ListProducers: {"named": Case(producers, _asked(m.ListProducers))},
@@ -450,6 +480,7 @@ CASES: Final[dict[type[m.RequestBody], dict[str, Case]]] = {
         "wide": Case(wide, _token(m.SeekSubscription, subscription="crowd", to="earliest")),
         "deep": Case(deep, _positions),
     },
+    m.SetDeliveryPolicy: {"shared": Case(shared, _token(m.SetDeliveryPolicy, subscription=QUEUE, ack_timeout_ms=1))},
     m.SetSubscriptionOrder: {"deep": Case(deep, _token(m.SetSubscriptionOrder, subscription="one", order="none"))},
 }
 

@@ -118,6 +118,10 @@ class GroupCommit:
         """Id of the term whose chunks these are."""
         return self._state.terms.newest_id
 
+    def now_ms(self) -> int:
+        """Return the ledger's time now, in milliseconds since 1970: not before that of the newest chunk."""
+        return max(self._now_ms(), self._state.at_ms)
+
     @property
     def queued_bytes(self) -> int:
         """Bytes of records in the open chunk."""

@@ -40,7 +40,15 @@ from shard.subscriptions.registration import (
     subscriptions_error,
 )
 
-RequestT = TypeVar("RequestT", m.AcknowledgeBatch, m.Heartbeat, m.LeaveConsumer, m.ConfirmRevoked)
+RequestT = TypeVar(
+    "RequestT",
+    m.AcknowledgeBatch,
+    m.BeginDeliveries,
+    m.ConfirmDeadLetters,
+    m.Heartbeat,
+    m.LeaveConsumer,
+    m.ConfirmRevoked,
+)
 QueryT = TypeVar("QueryT", m.DescribeSubscription, m.ExplainSubscription, m.PlanChanges)
 
 
@@ -176,6 +184,8 @@ class SubscriptionRegistry:
             handler(m.RegisterConsumer, self._register),
             handler(m.ListSubscriptions, lambda request, _: Stepwise(self._list(request))),
             self._handler(m.AcknowledgeBatch, SubscriptionCoordinator.acknowledge),
+            self._handler(m.BeginDeliveries, SubscriptionCoordinator.begin_deliveries),
+            self._handler(m.ConfirmDeadLetters, SubscriptionCoordinator.confirm_dead_letters),
             self._handler(m.Heartbeat, SubscriptionCoordinator.heartbeat),
             handler(m.LeaveConsumer, self._leave),
             handler(m.EvictConsumer, self._evict),

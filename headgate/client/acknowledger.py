@@ -17,8 +17,10 @@ from typing import Final
 from headgate.backoff import Backoff, BackoffSchedule
 from headgate.client.decisions.held_segments import HeldKey
 from headgate.client.decisions.unstored_acknowledgements import (
+    AcknowledgementBatch,
     ByHolding,
     Offsets,
+    Single,
     UnstoredAcknowledgements,
     by_segment,
     offsets_text,
@@ -43,8 +45,10 @@ MAX_PENDING_RANGES: Final = 100_000
 RETRY_BACKOFF: Final = Backoff(first_seconds=0.1, longest_seconds=5.0)
 """Before what was refused is sent again."""
 
-Send = Callable[[list[m.Acknowledgement], dict[int, str], int], Awaitable[m.Acknowledged]]
-"""(acknowledgements, checkpoints, number of the batch); see `headgate.client.consumer_requests`."""
+Send = Callable[[AcknowledgementBatch, int], Awaitable[m.Acknowledged]]
+"""(batch, its number); see `headgate.client.consumer_requests`."""
+OnNegative = Callable[[HeldKey, list[m.Redelivery], bool], None]
+"""(holding, what was stored of it as failed, whether the leader refuses more of it at present)."""
 
 
 class Acknowledger:
@@ -60,6 +64,8 @@ class Acknowledger:
         interval_seconds: float = INTERVAL_SECONDS,
     ) -> None:
         """``draw`` returns random numbers from 0 to 1, for pauses."""
+        self.on_negative: OnNegative = lambda *_: None
+        """Called with each reply to negative acknowledgements."""
         self._send = send
         self._log = log
         self._interval_seconds = interval_seconds
@@ -117,6 +123,18 @@ class Acknowledger:
         self._unstored.add(key, first_offset, end_offset)
         if checkpoint is not None:
             self._unstored.add_checkpoint(key, checkpoint)
+        self._count()
+
+    def acknowledge_single(self, offset: int, single: Single) -> None:
+        """Acknowledge one record of a QUEUE that was delivered before, or acknowledge it negatively."""
+        self._unstored.add_single(offset, single)
+        self._count()
+
+    def count_late(self) -> None:
+        """Count an acknowledgement of a delivery that has ended: it has no effect."""
+        self._unstored.late += 1
+
+    def _count(self) -> None:
         self._collected += 1
         if self._collected >= FLUSH_THRESHOLD:
             self._due.set()
@@ -181,14 +199,14 @@ class Acknowledger:
                 while (batch := self._unstored.next_batch()) is not None:
                     self._batches += 1
                     try:
-                        reply = await self._send(batch.acknowledgements, batch.checkpoints, self._batches)
+                        reply = await self._send(batch, self._batches)
                     except (FencedError, OtherHistoryError) as error:
                         self._problem = str(error)
                         raise
                     except (NoLeaderError, RequestRejectedError) as error:
                         await self._failed(str(error))
                     else:
-                        self._replied(reply)
+                        self._replied(batch, reply)
                 self._collected = self._unstored.ranges
                 self._progress.set()
         finally:
@@ -196,10 +214,15 @@ class Acknowledger:
                 if timer is not None:
                     timer.cancel()
 
-    def _replied(self, reply: m.Acknowledged) -> None:
-        rejected = dict(reply.rejected)
-        self._unstored.replied(rejected)
-        self._problem = next(iter(rejected.values()), None)
+    def _replied(self, batch: AcknowledgementBatch, reply: m.Acknowledged) -> None:
+        self._unstored.replied(dict(reply.rejected), dict(reply.negative_rejected))
+        due: dict[HeldKey, list[m.Redelivery]] = {(each.segment, each.generation): [] for each in batch.negative}
+        for index, redelivery in reply.redeliveries:
+            due[batch.negative[index].segment, batch.negative[index].generation].append(redelivery)
+        for key, redeliveries in due.items():
+            self.on_negative(key, redeliveries, self._unstored.refuses_negative(key))
+        rejected = [*reply.rejected, *reply.negative_rejected]
+        self._problem = rejected[0][1] if rejected else None
         if rejected:
             self._log.info("acknowledgements.rejected", count=len(rejected), reason=self._problem)
             if self._unstored.has_refused and self._retry_timer is None:

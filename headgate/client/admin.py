@@ -16,6 +16,7 @@ from headgate.client.client_lease import ClientLease
 from headgate.client.cluster.requests import ClusterRequests
 from headgate.client.connection import DEFAULT_TIMEOUT_SECONDS, Client
 from headgate.client.consumer_requests import subscription_type
+from headgate.client.delivery_policy import check_dead_letter_topic
 from headgate.client.reply_dispatch import body_of
 from headgate.client.source_listing import ExternalLayout
 from headgate.client.unknown_names import explained
@@ -390,6 +391,40 @@ class Admin(ClusterRequests):
         )
         reply = await self._request(self._shard(topic), request, m.SubscriptionReply)
         return reply.subscription
+
+    async def set_delivery_policy(
+        self,
+        topic: str,
+        subscription: str,
+        *,
+        max_deliveries: int | None = None,
+        ack_timeout_seconds: float | None = None,
+        dead_letter_topic: str | None = None,
+    ) -> SubscriptionInfo:
+        """Set what a QUEUE subscription does with records that are not acknowledged; None leaves a part as it is.
+
+        After ``max_deliveries`` failed deliveries, 1 to 1000, a record goes to ``dead_letter_topic``. A delivery that
+        is neither acknowledged nor extended within ``ack_timeout_seconds``, up to a day, has failed. 0 and "" switch
+        them off. Consumers follow within a heartbeat.
+
+        Raises ConfigError: an argument is out of range, or dead letters would return in a circle.
+        """
+        if dead_letter_topic:
+            if (await self.describe_topic(dead_letter_topic)).external is not None:
+                raise ConfigError(f"dead-letter topic {dead_letter_topic!r} is external: no record can be stored in it")
+            await check_dead_letter_topic(topic, dead_letter_topic, self.list_subscriptions)
+        timeout = ack_timeout_seconds
+        request = m.SetDeliveryPolicy(
+            topic=topic,
+            subscription=m.require_name("subscription", subscription),
+            token=self._client.new_token(),
+            max_deliveries=max_deliveries,
+            ack_timeout_ms=None
+            if timeout is None
+            else round(1000 * require_seconds("ack_timeout_seconds", timeout, at_least=0.0)),
+            dead_letter_topic=dead_letter_topic,
+        )
+        return (await self._request(self._shard(topic), request, m.SubscriptionReply)).subscription
 
     # Requests
 

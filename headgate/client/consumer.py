@@ -19,6 +19,8 @@ from headgate.client.client_lease import ClientLease
 from headgate.client.connection import DEFAULT_TIMEOUT_SECONDS, Client
 from headgate.client.consumer_requests import ConsumerOptions, ConsumerRequests, subscription_type
 from headgate.client.consumer_tasks import ConsumerTasks
+from headgate.client.dead_letters import DeadLetterSender
+from headgate.client.deliveries import Deliveries
 from headgate.client.holdings import Holdings
 from headgate.client.membership import Membership
 from headgate.client.processing.policies import BatchPolicy, LookAhead, RetryPolicy
@@ -54,6 +56,14 @@ DEFAULT_LOOK_AHEAD: Final = LookAhead()
 __all__ = ["ConsumedRecord", "Consumer"]
 
 log = get_logger(__name__)
+
+
+def _require_record(method: str, record: object) -> None:
+    if not isinstance(record, ConsumedRecord):
+        raise TypeError(
+            f"{method}: {record!r:.60} is of type {type(record).__name__}; give one ConsumedRecord, as the "
+            "iterator or get_many() returned it"
+        )
 
 
 class _State(Enum):
@@ -143,12 +153,21 @@ class Consumer:
         self._feed.own.update(() if token is None else token.held)
         self._feed.head.history = requests.history
         self._feed.on_skipped = self._on_skipped
+        sender = DeadLetterSender(self._client, requests, self._feed, self._tasks, self._log)
+        self._deliveries = Deliveries(self._feed, self._acknowledger, requests, self._tasks, self._log, sender)
         callbacks = SegmentCallbacks(on_granted, on_revoked, self._tasks.spawn, self._log)
         self._holdings = Holdings(
             self._kind, requests, self._feed, self._acknowledger, self._tasks, self._log, callbacks
         )
         self._membership = Membership(
-            self._client, requests, self._feed, self._holdings, self._tasks, self._log, open_feed=self._open_feed
+            self._client,
+            requests,
+            self._feed,
+            self._holdings,
+            self._deliveries,
+            self._tasks,
+            self._log,
+            open_feed=self._open_feed,
         )
         self._state = _State.NEW
 
@@ -187,6 +206,8 @@ class Consumer:
             await self._release()
             raise
         self._tasks.spawn(self._acknowledger.run(), "acknowledgements")
+        if self._kind == SubscriptionType.QUEUE:
+            self._deliveries.start()
         self._state = _State.OPEN
         return self
 
@@ -197,8 +218,11 @@ class Consumer:
             async with Admin(self._client) as admin:
                 raise await explained(admin, m.DescribeTopic(topic=self._topic), error) from None
 
-    async def __aexit__(self, exc_type: object, *_: object) -> None:
+    async def __aexit__(self, exc_type: type[BaseException] | None, *_: object) -> None:
         """Flush acknowledgements and leave; a few seconds at most.
+
+        If the block ends with an error, the deliveries of a QUEUE that had begun count as failed. A cancellation or an
+        interrupt is no error.
 
         Raises AcknowledgementsNotStoredError: something that was acknowledged is not stored. If the block ends with
         an exception, that one is raised, and this is logged.
@@ -209,7 +233,7 @@ class Consumer:
         unstored: AcknowledgementsNotStoredError | None = None
         try:
             await self._holdings.close()
-            unstored = await self._flush_and_leave()
+            unstored = await self._flush_and_leave(failed=exc_type is not None and issubclass(exc_type, Exception))
         finally:
             await self._release()
         if unstored is not None and exc_type is None:
@@ -222,7 +246,7 @@ class Consumer:
         """
         await self.__aexit__(None)
 
-    async def _flush_and_leave(self) -> AcknowledgementsNotStoredError | None:
+    async def _flush_and_leave(self, *, failed: bool) -> AcknowledgementsNotStoredError | None:
         """Return the error of the last flush. A fenced consumer has no segments, so there is nothing to wait for."""
         unstored = None
         fenced = isinstance(self._tasks.failure, FencedError)
@@ -232,7 +256,7 @@ class Consumer:
             unstored = error
             self._log.warning("consumer.acknowledgements_not_stored", reason=str(error))
         if not fenced:
-            await self._membership.leave(CLOSE_TIMEOUT_SECONDS)
+            await self._membership.leave(CLOSE_TIMEOUT_SECONDS, failed=failed)
         return unstored
 
     async def _release(self) -> None:
@@ -286,7 +310,7 @@ class Consumer:
         )
         if self._holdings.handling is not None:
             raise HeadgateError("run: this consumer runs already; create another one for another handler")
-        runner = Runner(handler, options, feed, self._kind, self._handled, draw=draw, log=self._log)
+        runner = Runner(handler, options, self._deliveries, self._kind, self._handled, draw=draw, log=self._log)
         self._holdings.handling, feed.positions_follow_handling = runner, self._kind == SubscriptionType.CHECKPOINT
         try:
             with stopped_by_sigterm(partial(asyncio.get_running_loop().call_soon_threadsafe, self.stop)):
@@ -321,21 +345,41 @@ class Consumer:
             HeadgateError: reading failed for good, or this consumer is not open.
         """
         while True:
+            if begun := await self._hand_over([await self._take()]):
+                return begun[0]
+
+    async def _hand_over(self, records: list[ConsumedRecord]) -> list[ConsumedRecord]:
+        """Begin the deliveries of ``records``. `run` does so itself, when it calls the handler."""
+        return records if self._holdings.handling is not None else await self._deliveries.hand_over(records)
+
+    async def _take(self) -> ConsumedRecord:
+        """Return the next record of the feed, which is not handed to the program yet."""
+        while True:
             if self._tasks.failure is not None:
                 raise self._tasks.failure
             if self._state in (_State.ENDED, _State.CLOSED):
                 raise StopAsyncIteration
             if self._state is _State.NEW:
                 raise HeadgateError("this consumer is not open; use it as an async context manager")
+            if (record := self._take_returned()) is not None:
+                return record
             record = await self._feed.next()
             if record is not None:
                 return record
+
+    def _take_returned(self) -> ConsumedRecord | None:
+        while self._deliveries.returned:
+            record = self._deliveries.returned.popleft()
+            if self._feed.is_present(record):
+                return record
+        return None
 
     async def get_many(self, max_records: int = 500, timeout_seconds: float = 0.0) -> list[ConsumedRecord]:
         """Return the records that are available, at most ``max_records``.
 
         Waits up to ``timeout_seconds`` for the first record, and for no further one. Returns an
-        empty list if none came. Records of one segment are in the order of their offsets.
+        empty list if none came. Records of one segment are in the order of their offsets. A record of a QUEUE that has
+        failed before is returned alone: if it ends the program, no other record counts as failed with it.
 
         Raises:
             ConfigError: an argument is out of range.
@@ -347,15 +391,21 @@ class Consumer:
         require_seconds("get_many: timeout_seconds", timeout_seconds, at_least=0.0)
         try:
             async with asyncio.timeout(timeout_seconds):
-                first = await anext(self)
+                first = await self._take()
         except TimeoutError:
             return []
         except StopAsyncIteration:
             raise HeadgateError("get_many: this consumer is closed") from None
         records = [first]
-        while len(records) < max_records and (record := self._feed.next_nowait()) is not None:
+        while len(records) < max_records and first.delivery_count == 1:
+            record = self._take_returned() or self._feed.next_nowait()
+            if record is None:
+                break
+            if record.delivery_count > 1:
+                self._deliveries.returned.appendleft(record)
+                break
             records.append(record)
-        return records
+        return await self._hand_over(records)
 
     async def until_caught_up(self) -> AsyncGenerator[ConsumedRecord, None]:
         """Iterate over records until everything that was stored when the iteration began is read.
@@ -392,11 +442,7 @@ class Consumer:
             TypeError: ``record`` is no record of a consumer.
             HeadgateError: the subscription is of type CHECKPOINT, or `run` acknowledges.
         """
-        if not isinstance(record, ConsumedRecord):
-            raise TypeError(
-                f"acknowledge: {record!r:.60} is of type {type(record).__name__}; give one ConsumedRecord, as the "
-                "iterator or get_many() returned it"
-            )
+        _require_record("acknowledge", record)
         if self._kind == SubscriptionType.CHECKPOINT:
             raise HeadgateError(
                 "a CHECKPOINT consumer does not acknowledge: store its positions, and pass them to the next consumer"
@@ -412,10 +458,43 @@ class Consumer:
             await self._acknowledge(record)
 
     async def _acknowledge(self, record: ConsumedRecord) -> None:
-        if self._feed.acknowledge(record):
+        if self._kind == SubscriptionType.QUEUE:
+            self._deliveries.acknowledge(record)
+            await self._acknowledger.wait_for_capacity()
+        elif self._feed.acknowledge(record):
             self._acknowledger.acknowledge((record.segment, record.generation), record.offset, record.offset + 1)
             self._feed.acknowledge_skipped(record.segment, record.generation)
             await self._acknowledger.wait_for_capacity()
+
+    async def negative_acknowledge(
+        self, record: ConsumedRecord, *, delay_seconds: float = 0.0, reason: str = ""
+    ) -> None:
+        """QUEUE: say that ``record`` could not be processed. It is delivered again, and other records meanwhile.
+
+        It is sent and repeated like an acknowledgement, waits up to a day, and keeps 200 characters of ``reason``. One
+        of a delivery that has ended has no effect and is counted in `rejected`.
+
+        Raises TypeError, ConfigError: an argument is invalid. HeadgateError: the subscription is no QUEUE.
+        """
+        self._require_queue("negative_acknowledge", record)
+        delay_seconds = require_seconds("negative_acknowledge: delay_seconds", delay_seconds, at_least=0.0)
+        if delay_seconds > m.MAX_DELAY_MS / 1000:
+            raise ConfigError(f"negative_acknowledge: delay_seconds={delay_seconds:g} is above a day")
+        self._deliveries.fail(record, delay_seconds, reason)
+        await self._acknowledger.wait_for_capacity()
+
+    async def extend(self, record: ConsumedRecord, seconds: float) -> None:
+        """QUEUE: let the delivery of ``record`` time out ``seconds`` from now, whatever it was before.
+
+        It has no effect without a time-out, or after the end of the delivery. Raises as `negative_acknowledge`.
+        """
+        self._require_queue("extend", record)
+        self._deliveries.extend(record, require_seconds("extend: seconds", seconds, at_least=0.0))
+
+    def _require_queue(self, method: str, record: ConsumedRecord) -> None:
+        _require_record(method, record)
+        if self._kind != SubscriptionType.QUEUE:
+            raise HeadgateError(f"{method}: a {self._kind} subscription delivers in order; only QUEUE delivers again")
 
     async def flush(self, timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS) -> None:
         """Wait until everything that was acknowledged before this call is stored.
@@ -471,7 +550,7 @@ class Consumer:
 
     @property
     def rejected(self) -> int:
-        """Number of acknowledgements that do not count, because their segment has moved."""
+        """Number of acknowledgements that do not count, because their segment has moved or their delivery has ended."""
         return self._acknowledger.late
 
     async def caught_up(self) -> bool:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TypedDict, get_args
 
 from headgate.client.connection import Client
+from headgate.client.decisions.unstored_acknowledgements import AcknowledgementBatch
 from headgate.client.program import host_name, library_version
 from headgate.client.reply_dispatch import body_of
 from headgate.errors import ConfigError, HeadgateError
@@ -82,6 +83,8 @@ class ConsumerRequests:
         self.topic_id: int | None = None
         """The topic whose positions this member has; None: it has none, and has not registered."""
         self.ledger_id = ""
+        self.dead_letter_producer = ""
+        """Name of the producer of this subscription's dead letters."""
 
     def use_positions(self, text: str) -> PositionToken:
         """Return the positions in ``text``, at which this member continues; raises ConfigError if it cannot."""
@@ -156,30 +159,46 @@ class ConsumerRequests:
         registered = body_of(reply, m.Registered, self._leader)
         self.history.confirmed(history, registered.head, registered.term_id)
         self.topic_id = registered.topic_id
+        self.dead_letter_producer = f"dead-letters-{self._shard}-{registered.subscription_id}"
         return registered, reply.leader_epoch
 
-    async def heartbeat(self, held: list[tuple[int, int]], *, asks_unread: bool = False) -> m.HeartbeatReply:
-        """Say that this member is alive; ``held``: (segment, generation) of all it holds."""
+    async def heartbeat(
+        self, held: list[tuple[int, int]], *, asks_unread: bool = False, problem: str = ""
+    ) -> m.HeartbeatReply:
+        """Say that this member is alive; ``held``: (segment, generation) of all it holds.
+
+        ``problem``: why it could not send dead letters.
+        """
         history = self.history.points
-        body = m.Heartbeat(**self._member, history=history, held=held, asks_unread=asks_unread)
+        body = m.Heartbeat(
+            **self._member, history=history, held=held, asks_unread=asks_unread, dead_letter_problem=problem
+        )
         reply = await self._client.request(self._shard, lambda: body)
         alive = body_of(reply, m.HeartbeatReply, self._leader)
         self.history.confirmed(history, alive.head, alive.term_id)
         return alive
 
-    async def acknowledge(
-        self, acknowledgements: list[m.Acknowledgement], checkpoints: dict[int, str], number: int
-    ) -> m.Acknowledged:
+    async def acknowledge(self, batch: AcknowledgementBatch, number: int) -> m.Acknowledged:
         """Store acknowledgements; ``number`` rises with each call. See `AcknowledgeBatch`."""
-        batch = m.AcknowledgeBatch(
+        body = m.AcknowledgeBatch(
             **self._member,
             history=self.history.points,
-            acknowledgements=acknowledgements,
-            checkpoints=checkpoints,
+            acknowledgements=batch.acknowledgements,
+            checkpoints=batch.checkpoints,
+            negative=batch.negative,
             number=number,
         )
-        reply = await self._client.request(self._shard, lambda: batch)
-        return body_of(reply, m.Acknowledged, self._leader)
+        return body_of(await self._client.request(self._shard, lambda: body), m.Acknowledged, self._leader)
+
+    async def begin(self, records: list[m.BegunRecord]) -> m.DeliveriesBegun:
+        """Record that ``records`` are handed to the program."""
+        body = m.BeginDeliveries(**self._member, history=self.history.points, records=records)
+        return body_of(await self._client.request(self._shard, lambda: body), m.DeliveriesBegun, self._leader)
+
+    async def confirm_dead_letters(self, stored: list[tuple[int, int]]) -> None:
+        """Acknowledge dead letters: (number, time of death) of each."""
+        body = m.ConfirmDeadLetters(**self._member, history=self.history.points, stored=stored)
+        await self._client.request(self._shard, lambda: body)
 
     async def confirm(self, released: list[tuple[int, int]]) -> None:
         """Confirm that this member has stopped reading segments; ``released``: (segment, generation) of each."""
@@ -189,8 +208,7 @@ class ConsumerRequests:
     def _leader(self) -> str:
         return f"the leader of shard {self._shard}"
 
-    async def leave(self, timeout_seconds: float) -> None:
-        """Give up the membership."""
-        await self._client.request(
-            self._shard, lambda: m.LeaveConsumer(**self._member), timeout_seconds=timeout_seconds
-        )
+    async def leave(self, timeout_seconds: float, *, failed: bool) -> None:
+        """Give up the membership. ``failed``: because the program ended with an error."""
+        body = m.LeaveConsumer(**self._member, failed=failed)
+        await self._client.request(self._shard, lambda: body, timeout_seconds=timeout_seconds)

@@ -167,10 +167,10 @@ class ExternalConsumer:
         await self._member.__aenter__()
         return self
 
-    async def __aexit__(self, *error: object) -> None:
+    async def __aexit__(self, exc_type: type[BaseException] | None, *_: object) -> None:
         """Cancel every call, flush their acknowledgements, and leave; some seconds at most."""
         await self._member.cancel_readers()
-        await self._member.__aexit__(*error)
+        await self._member.__aexit__(exc_type)
 
     async def run(self, read: Read, *, concurrency: int | None = None, retry: RetryPolicy = NO_RETRY) -> None:
         """Call ``read`` for every granted segment, until cancelled, `stop`, or SIGTERM as for `headgate.Consumer.run`.

@@ -21,6 +21,7 @@ from typing import Final
 from headgate.client.connection import DEFAULT_TIMEOUT_SECONDS, Client
 from headgate.client.consumer_requests import ConsumerRequests
 from headgate.client.consumer_tasks import ConsumerTasks
+from headgate.client.deliveries import Deliveries
 from headgate.client.holdings import Holdings
 from headgate.client.record_feed import RecordFeed
 from headgate.errors import FencedError, NoLeaderError, RequestRejectedError
@@ -41,6 +42,7 @@ class Membership:
         requests: ConsumerRequests,
         feed: RecordFeed,
         holdings: Holdings,
+        deliveries: Deliveries,
         tasks: ConsumerTasks,
         log: EventLogger,
         *,
@@ -51,6 +53,7 @@ class Membership:
         self._requests = requests
         self._feed = feed
         self._holdings = holdings
+        self._deliveries = deliveries
         self._tasks = tasks
         self._log = log
         self._open_feed = open_feed
@@ -61,6 +64,7 @@ class Membership:
         self._interval_seconds = 5.0
         self._forbidden_since: float | None = None
         """Loop time since which every request was forbidden; None: the newest was not."""
+        deliveries.sender.heartbeat = self.heartbeat
         self._cleanup_callbacks: list[Callable[[], None]] = []
 
     async def open(self, shard: int, timeout_seconds: float) -> None:
@@ -87,10 +91,10 @@ class Membership:
             remove()
         self._cleanup_callbacks.clear()
 
-    async def leave(self, timeout_seconds: float) -> None:
+    async def leave(self, timeout_seconds: float, *, failed: bool) -> None:
         """Give up the membership. The leader notices the absence of a consumer that cannot reach it."""
         try:
-            await self._requests.leave(timeout_seconds)
+            await self._requests.leave(timeout_seconds, failed=failed)
         except (NoLeaderError, RequestRejectedError) as error:
             self._log.warning("consumer.leave_failed", reason=str(error))
 
@@ -102,6 +106,7 @@ class Membership:
         )
         self._subscription_id = registered.subscription_id
         self._feed.head.advance(registered.head)
+        self._deliveries.policy = registered.policy
         self._interval_seconds = registered.heartbeat_interval_seconds
         self._open_feed(self._shard, registered.topic_id)
         self._holdings.registered(leader_epoch, registered)
@@ -113,8 +118,11 @@ class Membership:
 
     async def heartbeat(self, *, asks_unread: bool = False) -> m.HeartbeatReply:
         """Say that this consumer is alive, and what it holds. ``asks_unread``: count what nothing reads."""
-        alive = await self._requests.heartbeat(self._holdings.generations(), asks_unread=asks_unread)
+        alive = await self._requests.heartbeat(
+            self._holdings.generations(), asks_unread=asks_unread, problem=self._deliveries.sender.problem
+        )
         self._feed.head.advance(alive.head)
+        self._deliveries.heard(alive)
         return alive
 
     async def _maintain_registration(self) -> None:

@@ -73,6 +73,7 @@ class Producer:
         settings: ProducerSettings | None = None,
         *,
         connect_timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
+        incarnation: int | None = None,
     ) -> None:
         """Describe the producer. Nothing happens before the context manager is entered.
 
@@ -82,13 +83,16 @@ class Producer:
                 two producers with one name the older is fenced.
             settings: None: the defaults.
             connect_timeout_seconds: how long entering may take.
+            incarnation: which of the programs of ``name`` this is; a higher one fences it. None: the time now, in
+                milliseconds.
 
         Raises:
             InvalidNameError, ConfigError: ``name`` or the configuration is invalid.
         """
         self._lease = ClientLease(config, "producer")
         self._client = self._lease.client
-        self._program = None if name is None else NamedProgram(m.require_name("producer", name), self._client.now_ms())
+        started = self._client.now_ms() if incarnation is None else incarnation
+        self._program = None if name is None else NamedProgram(m.require_name("producer", name), started)
         self._settings = settings or ProducerSettings()
         self._connect_timeout_seconds = require_seconds("connect_timeout_seconds", connect_timeout_seconds)
         self._budget = ByteBudget(self._settings.buffer_bytes, self._settings.guaranteed_bytes)

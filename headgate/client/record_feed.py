@@ -12,13 +12,15 @@ from functools import partial
 from typing import Any, Final, Protocol
 
 import msgspec
+from msgspec.structs import replace
 
 from headgate.client.decisions.held_segments import HeldKey
+from headgate.errors import StoreUnavailableError
 from headgate.ledger.ledger import Ledger
 from headgate.model.entries import SubscriptionType
 from headgate.model.headers import Headers
 from headgate.model.identifiers import Generation, Offset, SegmentId
-from headgate.protocol.messages import Grant
+from headgate.protocol.messages import Grant, Redelivery
 from headgate.reading.chunk_cache import ChunkCache
 from headgate.reading.compacted_reader import CompactedRecords
 from headgate.reading.head import Head
@@ -27,10 +29,14 @@ from headgate.storage.object_store import Store
 
 QUEUE_RECORDS: Final = 1000
 """Most records that are queued for the program, over all segments."""
+READ_SECONDS: Final = 30.0
+"""For one record that has failed. Its segment may be pruned meanwhile."""
 SKIP_REPORT_INTERVAL_SECONDS: Final = 1.0
 """How often a bucket range without deliveries reports how many records of other ranges it has
 skipped."""
 
+Row = tuple[int, int, bytes, bytes, Headers]
+"""(offset, timestamp_ms, key, value, headers)."""
 OnGrantSkipped = Callable[[Grant, int, int], None]
 """(grant, first offset, end offset)."""
 Spawn = Callable[[Coroutine[Any, Any, None], str], asyncio.Task[None]]
@@ -51,6 +57,8 @@ class ConsumedRecord(msgspec.Struct, frozen=True):
     """Generation of the grant under which the record was read. An acknowledgement refers to it."""
     headers: Headers = ()
     """(name, value) pairs in the producer's order; a name may occur more than once."""
+    delivery_count: int = 1
+    """QUEUE: one more than the number of its deliveries that have failed. An acknowledgement refers to it."""
 
 
 class Reader(Protocol):
@@ -63,6 +71,12 @@ class Reader(Protocol):
         """Return whether every record up to ``chunk`` was queued."""
 
 
+def _set_event() -> asyncio.Event:
+    event = asyncio.Event()
+    event.set()
+    return event
+
+
 @dataclass(slots=True, eq=False)
 class HeldSegment:
     """A segment, or a bucket range of one, that is being read."""
@@ -73,8 +87,14 @@ class HeldSegment:
     """The offset after the last record that was delivered."""
     acknowledged: int
     """STREAM: the offset after the last record that was acknowledged."""
-    unacknowledged_offsets: set[int] = field(default_factory=set)
-    """QUEUE: delivered and not acknowledged."""
+    unacknowledged_offsets: dict[int, int] = field(default_factory=dict)
+    """QUEUE: offset that is delivered and not acknowledged → its delivery count."""
+    deadlines: dict[int, tuple[float, int]] = field(default_factory=dict)
+    """QUEUE with a time-out: offset of those → loop time at which its delivery fails, and its key bucket."""
+    retrying: dict[int, float] = field(default_factory=dict)
+    """QUEUE: offset that has failed → loop time at which it is delivered again; infinite: it is dead."""
+    has_capacity: asyncio.Event = field(default_factory=_set_event)
+    """Set unless the leader keeps no more failed records of this segment. Until then no further record is read."""
     queued: int = 0
     stopped: bool = False
     """No more of its records are delivered."""
@@ -88,11 +108,21 @@ class HeldSegment:
     resumed: asyncio.Event | None = None
     """Set when a paused segment is read again; None: it is not paused."""
 
+    def end_delivery(self, offset: int) -> int:
+        """End the present delivery of a QUEUE's record; return its delivery count."""
+        self.deadlines.pop(offset, None)
+        self.progress.set()
+        return self.unacknowledged_offsets.pop(offset)
+
     def is_acknowledged(self, kind: SubscriptionType) -> bool:
         """Return whether every delivered record is acknowledged."""
         if kind == SubscriptionType.STREAM:
             return self.acknowledged >= self.delivered
         return kind == SubscriptionType.CHECKPOINT or not self.unacknowledged_offsets
+
+
+OnFailed = Callable[[HeldSegment, list[Redelivery]], None]
+"""(holding, its records that are delivered again later)."""
 
 
 class RecordFeed:
@@ -110,6 +140,8 @@ class RecordFeed:
         """Segments whose position is this consumer's to bring to the end: no other consumer has taken them over."""
         self.positions_follow_handling = False
         """Whether `handled` moves `positions`, and not the delivery."""
+        self.on_failed: OnFailed = lambda *_: None
+        """Called for the records of a new grant that are delivered again later."""
         self._topic = topic
         self._kind = kind
         self._spawn = spawn
@@ -147,6 +179,7 @@ class RecordFeed:
         self.positions[SegmentId(grant.segment)] = start
         self.own.add(SegmentId(grant.segment))
         self.holdings[grant.segment, grant.generation] = holding
+        self.on_failed(holding, grant.failed)
         holding.read_task = self._spawn(self._read(holding, after), f"read-{grant.segment}")
         return holding
 
@@ -211,10 +244,59 @@ class RecordFeed:
 
     # Records
 
+    async def deliver_again(self, holding: HeldSegment, redelivery: Redelivery) -> None:
+        """Read a record that has failed once more, and deliver it."""
+        grant = replace(
+            holding.grant,
+            start_offset=redelivery.offset,
+            start_chunk=redelivery.start_chunk,
+            end_offset=redelivery.offset + 1,
+            acknowledged=[],
+            starts=[],
+            failed=[],
+        )
+        row = await self.read_one(grant)
+        if self.holds(holding) and not holding.stopped:
+            holding.retrying.pop(redelivery.offset, None)
+            await self._deliver(grant, *row, delivery_count=redelivery.delivery)
+
+    async def read_one(self, grant: Grant) -> Row:
+        """Read the record at the start of ``grant``, which ends behind it.
+
+        Raises StoreUnavailableError: it cannot be read at present, or its segment was pruned meanwhile.
+        """
+        assert self._cache is not None, "the feed is not open"
+        assert self._compacted is not None, "opened together with the cache"
+        found: list[Row] = []
+
+        async def keep(*row: *Row) -> None:
+            if row[0] == grant.start_offset:
+                found.append(row)
+
+        reader = SegmentReader(grant, cache=self._cache, compacted=self._compacted, head=self.head, deliver=keep)
+        try:
+            async with asyncio.timeout(READ_SECONDS):
+                await reader.run()
+        except TimeoutError:
+            text = f"offset {grant.start_offset} of segment {grant.segment} was not read within {READ_SECONDS:g} s"
+            raise StoreUnavailableError(text) from None
+        return found[0]
+
     async def _deliver(
-        self, grant: Grant, offset: int, timestamp_ms: int, key: bytes, value: bytes, headers: Headers
+        self,
+        grant: Grant,
+        offset: int,
+        timestamp_ms: int,
+        key: bytes,
+        value: bytes,
+        headers: Headers,
+        delivery_count: int = 1,
     ) -> None:
         holding = self.holdings[grant.segment, grant.generation]
+        if delivery_count == 1 and not holding.has_capacity.is_set():
+            await holding.has_capacity.wait()
+        if delivery_count == 1 and holding.resumed is not None:
+            await holding.resumed.wait()
         record = ConsumedRecord(
             self._topic,
             SegmentId(grant.segment),
@@ -224,9 +306,12 @@ class RecordFeed:
             timestamp_ms,
             Generation(grant.generation),
             headers,
+            delivery_count,
         )
-        if holding.resumed is not None:
-            await holding.resumed.wait()
+        await self.enqueue(holding, record)
+
+    async def enqueue(self, holding: HeldSegment, record: ConsumedRecord) -> None:
+        """Queue a record for the program."""
         holding.queued += 1
         if self._queue.full():
             await self._queue.put((holding, record))
@@ -284,22 +369,26 @@ class RecordFeed:
         holding.queued -= 1
         if holding.stopped:
             return None
-        holding.delivered = record.offset + 1
+        holding.delivered = max(holding.delivered, record.offset + 1)
         if not self.positions_follow_handling:
-            self.positions[record.segment] = Offset(record.offset + 1)
+            self.positions[record.segment] = Offset(holding.delivered)
         if self._kind == SubscriptionType.QUEUE:
-            holding.unacknowledged_offsets.add(record.offset)
+            holding.unacknowledged_offsets[record.offset] = record.delivery_count
         return record
 
+    def is_present(self, record: ConsumedRecord) -> bool:
+        """Return whether this delivery of a QUEUE's record is neither acknowledged nor over."""
+        holding = self.holdings.get((record.segment, record.generation))
+        return holding is not None and holding.unacknowledged_offsets.get(record.offset) == record.delivery_count
+
     def acknowledge(self, record: ConsumedRecord) -> bool:
-        """Record an acknowledgement; False if an earlier one covers it."""
+        """STREAM: record an acknowledgement; False if an earlier one covers it."""
         holding = self.holdings.get((record.segment, record.generation))
         if holding is None:
             return True
-        if self._kind == SubscriptionType.STREAM and record.offset < holding.acknowledged:
+        if record.offset < holding.acknowledged:
             return False
         holding.acknowledged = max(holding.acknowledged, record.offset + 1)
-        holding.unacknowledged_offsets.discard(record.offset)
         holding.progress.set()
         return True
 
@@ -314,13 +403,18 @@ class RecordFeed:
             holding = self.holdings.get((record.segment, record.generation))
             if holding is not None:
                 holding.delivered = min(holding.delivered, record.offset)
-                holding.unacknowledged_offsets.discard(record.offset)
+                holding.unacknowledged_offsets.pop(record.offset, None)
+                holding.deadlines.pop(record.offset, None)
                 holding.progress.set()
 
     def has_delivered(self, chunk: int) -> bool:
-        """Return whether the records up to ``chunk`` of every holding were delivered."""
+        """Return whether the records up to ``chunk`` of every holding were delivered, and no redelivery is due."""
+        now = asyncio.get_running_loop().time()
         return all(
-            not holding.stopped and not holding.queued and holding.reader.has_read(chunk)
+            not holding.stopped
+            and not holding.queued
+            and holding.reader.has_read(chunk)
+            and all(due > now for due in holding.retrying.values())
             for holding in self.holdings.values()
         )
 

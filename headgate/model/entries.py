@@ -19,7 +19,8 @@ Order = Literal["strict", "none"]
 Positions = Literal["offsets", "opaque"]
 """How an external source numbers records: rising offsets, or opaque positions that only its readers understand."""
 Balance = Literal["count", "load"]
-LeaveReason = Literal["left", "evicted", "replaced", "subscription_deleted"]
+LeaveReason = Literal["left", "failed", "evicted", "replaced", "subscription_deleted"]
+"""``failed``: it left because its program ended with an error."""
 ReleaseReason = Literal["confirmed", "timed_out", "holder_left", "drained", "rewound", "pruned"]
 
 
@@ -331,6 +332,41 @@ class SubscriptionConfigured(SubscriptionEntry, frozen=True, tag="subscription_c
     balance: Balance = "count"
 
 
+class DeliveryPolicy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a QUEUE subscription does with a record that is not acknowledged."""
+
+    max_deliveries: int = 0
+    """After so many failed deliveries a record goes to the dead-letter topic; 0: never."""
+    ack_timeout_ms: int = 0
+    """A delivery that is neither acknowledged nor extended for so long has failed; 0: no limit."""
+    dead_letter_topic: str = ""
+
+
+class DeliveryPolicySet(SubscriptionEntry, frozen=True, tag="delivery_policy_set"):
+    """The delivery policy of a subscription was replaced as a whole."""
+
+    policy: DeliveryPolicy
+    token: str
+
+
+class DeliveriesBegun(SubscriptionEntry, frozen=True, tag="deliveries_begun"):
+    """Deliveries of a QUEUE began: (segment, offset, key bucket, generation of the holder) of each.
+
+    The loss of the holder fails those that are not acknowledged by then.
+    """
+
+    records: list[tuple[int, int, int, int]]
+
+
+class DeliveriesFailed(SubscriptionEntry, frozen=True, tag="deliveries_failed"):
+    """Deliveries of a QUEUE failed: (segment, offset, key bucket, ledger time of the next one at the earliest, reason).
+
+    A record that has failed ``max_deliveries`` times is dead: it gets the next dead-letter number of the subscription.
+    """
+
+    records: list[tuple[int, int, int, int, str]]
+
+
 class SubscriptionDeleted(SubscriptionEntry, frozen=True, tag="subscription_deleted"):
     """A subscription and its positions were removed."""
 
@@ -457,6 +493,9 @@ AnyEntry = (
     | DataDeleted
     | SubscriptionCreated
     | SubscriptionConfigured
+    | DeliveryPolicySet
+    | DeliveriesBegun
+    | DeliveriesFailed
     | SubscriptionDeleted
     | SubscriptionSeek
     | ConsumerRegistered

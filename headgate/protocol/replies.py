@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from headgate.model.entries import Placement, Positions
+from headgate.model.entries import DeliveryPolicy, Placement, Positions
 from headgate.model.hashing import KEY_BUCKETS
 from headgate.views.backlogs import BacklogInfo
 from headgate.views.cluster import ClusterInfo, SubscriptionSummary
@@ -53,10 +53,51 @@ class Committed(ReplyBody, frozen=True, tag="committed"):
     duplicate: bool = False
 
 
+class Redelivery(msgspec.Struct, frozen=True, array_like=True):
+    """A record that has failed: deliver it in ``delay_ms``, as delivery number ``delivery``; 0: it is dead.
+
+    It is in chunk ``start_chunk`` or later.
+    """
+
+    offset: int
+    delivery: int
+    delay_ms: int
+    start_chunk: int
+
+
 class Acknowledged(ReplyBody, frozen=True, tag="acknowledged"):
-    """The acknowledgements are durable, except those in ``rejected``: (index in the batch, reason)."""
+    """The acknowledgements are durable, except those in ``rejected``: (index in the batch, reason).
+
+    ``negative_rejected``: the same of the negative ones. ``redeliveries``: (index of a negative one, what follows).
+    """
 
     rejected: list[tuple[int, str]] = []
+    negative_rejected: list[tuple[int, str]] = []
+    redeliveries: list[tuple[int, Redelivery]] = []
+
+
+class DeliveriesBegun(ReplyBody, frozen=True, tag="deliveries_begun"):
+    """Reply to `BeginDeliveries`. All but these have begun, which is durable.
+
+    ``rejected``: (index, reason); do not deliver them. ``delayed``: indexes of records whose segment has too many that
+    failed or were begun; ask again later.
+    """
+
+    rejected: list[tuple[int, str]] = []
+    delayed: list[int] = []
+
+
+class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
+    """A dead record, to be sent to ``topic`` unless it is there. Dead records are sent in the order of ``number``."""
+
+    number: int
+    died_at_ms: int
+    segment: int
+    offset: int
+    start_chunk: int
+    deliveries: int
+    reason: str
+    topic: str
 
 
 class Rejected(ReplyBody, frozen=True, tag="rejected"):
@@ -142,6 +183,7 @@ class Grant(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=T
 
     The buckets are ``first_bucket`` up to, not including, ``end_bucket`` of ``buckets``; 0, 0 means
     all of them. ``starts`` replaces ``start_offset`` and ``acknowledged`` for the buckets it names.
+    ``failed`` (QUEUE): records of these buckets that are delivered later, and not when they are read in their turn.
     """
 
     segment: int
@@ -157,6 +199,7 @@ class Grant(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=T
     end_bucket: int = 0
     buckets: int = KEY_BUCKETS
     starts: list[BucketStart] = []
+    failed: list[Redelivery] = []
 
 
 class Revocation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -176,7 +219,7 @@ class Registered(ReplyBody, frozen=True, tag="registered"):
     """Reply to `RegisterConsumer`. ``grants`` is complete: the consumer holds nothing else.
 
     ``revoke_timeout_seconds``: how long after a revocation the leader fences its segment. ``term_id``: the term that
-    wrote chunk ``head``, which is the leader's.
+    wrote chunk ``head``, which is the leader's. ``policy``: the delivery policy of the subscription.
     """
 
     topic_id: int
@@ -187,6 +230,7 @@ class Registered(ReplyBody, frozen=True, tag="registered"):
     heartbeat_interval_seconds: float
     revoke_timeout_seconds: float = 30.0
     term_id: int = 0
+    policy: DeliveryPolicy = DeliveryPolicy()
 
 
 class HeartbeatReply(ReplyBody, frozen=True, tag="heartbeat_reply"):
@@ -195,6 +239,8 @@ class HeartbeatReply(ReplyBody, frozen=True, tag="heartbeat_reply"):
     ``stable``: no handover is in progress in this subscription. ``blocked``: number of segments
     with undrained ancestors. ``term_id``: as in `Registered`. ``unread``, if it was asked for: number of
     segments with unacknowledged records that neither this nor another connected consumer reads.
+    ``policy``: the present delivery policy. ``dead_letters``: the first ones that this consumer is to send to their
+    topics, as the sender since ``sender_since_ms``, which rises with each change of the sender.
     """
 
     head: int
@@ -202,6 +248,9 @@ class HeartbeatReply(ReplyBody, frozen=True, tag="heartbeat_reply"):
     stable: bool
     term_id: int = 0
     unread: int = 0
+    policy: DeliveryPolicy = DeliveryPolicy()
+    dead_letters: list[DeadLetter] = []
+    sender_since_ms: int = 0
 
 
 class Done(ReplyBody, frozen=True, tag="done"):
@@ -233,7 +282,7 @@ class TopicList(PageReply, frozen=True, kw_only=True, tag="topic_list"):
 
 
 class SubscriptionReply(ReplyBody, frozen=True, tag="subscription"):
-    """Reply to `DescribeSubscription` and `SetSubscriptionOrder`."""
+    """Reply to `DescribeSubscription` and to the commands that create or change a subscription."""
 
     subscription: SubscriptionInfo
 
@@ -311,6 +360,7 @@ AnyReplyBody = (
     | ProducerList
     | Registered
     | Acknowledged
+    | DeliveriesBegun
     | HeartbeatReply
     | Done
     | TopicReply

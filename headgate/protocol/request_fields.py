@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from headgate.errors import InvalidNameError
+from headgate.model.hashing import KEY_BUCKETS
 
 FIRST_PROTOCOL_VERSION = 1
 """Its clients do not state it."""
@@ -22,11 +23,21 @@ MAX_BATCH_RECORDS = 10_000
 """Limit for the records and headers of one batch, because the leader does nothing else while it routes them."""
 MAX_BATCH_ACKNOWLEDGEMENTS = 1000
 """Limit for the acknowledgements of one batch. Each can concern every key bucket of a segment."""
+MAX_BEGUN_RECORDS = 1000
+"""Limit for the records that one request begins to deliver, and for the dead letters that one confirms."""
 MAX_HELD_SEGMENTS = 10_000
 MAX_HISTORY_POINTS = 1000
 """Limit for the holdings that one heartbeat reports: more than a consumer can hold."""
 MAX_CONFIRMED_SEGMENTS = 250
 """Limit for the revocations that one request confirms: each can be a release and a grant of the same turn."""
+MAX_DELAY_MS = 24 * 3600 * 1000
+"""Limit for the delay of a redelivery, and for an acknowledgement time-out: a day."""
+MAX_DELIVERIES = 1000
+"""Limit for the failed deliveries after which a record is dead."""
+MAX_FAILURE_CHARACTERS = 200
+"""Limit for the reason of a negative acknowledgement. It is kept for each record that has failed."""
+MAX_PROBLEM_CHARACTERS = 500
+"""Limit for the text that says why a consumer cannot send dead letters."""
 MAX_CAPACITY_PERCENT = 1000
 """Limit for the capacity of one consumer. A program that can do more registers under several consumer names."""
 
@@ -54,6 +65,9 @@ HashText = Annotated[str, Meta(pattern=r"^(0|[1-9][0-9]{0,38})\Z")]
 """A hash of up to 128 bits as decimal text, because msgpack integers have 64 bits."""
 ProgramText = Annotated[str, Meta(pattern=r"^[!-~]{0,128}\Z")]
 """What a program says about itself: printable ASCII without spaces, so that a terminal can show it."""
+Bucket = Annotated[int, Meta(ge=0, le=KEY_BUCKETS - 1)]
+DeliveryCount = Annotated[int, Meta(ge=1, le=2**31 - 1)]
+DelayMs = Annotated[int, Meta(ge=0, le=MAX_DELAY_MS)]
 Checkpoint = Annotated[str, Meta(max_length=1024)]
 Cursor = Annotated[str, Meta(max_length=256)]
 """A position in a list. Clients return it unchanged and do not read it."""

@@ -16,12 +16,18 @@ from headgate.protocol.operator_requests import SetMaintenance, TransferShard
 from headgate.protocol.request_fields import (
     MAX_BATCH_ACKNOWLEDGEMENTS,
     MAX_BATCH_RECORDS,
+    MAX_BEGUN_RECORDS,
     MAX_CAPACITY_PERCENT,
     MAX_CONFIRMED_SEGMENTS,
+    MAX_FAILURE_CHARACTERS,
     MAX_HELD_SEGMENTS,
+    MAX_PROBLEM_CHARACTERS,
     Behind,
+    Bucket,
     Checkpoint,
     ConsumerRequest,
+    DelayMs,
+    DeliveryCount,
     Epoch,
     HashText,
     Label,
@@ -47,6 +53,7 @@ from headgate.protocol.subscription_requests import (
     ListSubscriptions,
     PlanChanges,
     SeekSubscription,
+    SetDeliveryPolicy,
     SetSubscriptionOrder,
 )
 
@@ -124,14 +131,30 @@ class ProduceBatch(RequestBody, frozen=True, tag="produce"):
 class Acknowledgement(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """Acknowledge records ``first_offset`` up to, not including, ``end_offset``.
 
-    STREAM acknowledgements are cumulative: the leader ignores their ``first_offset``. Surplus
-    elements are refused, as in a `Record`.
+    STREAM acknowledgements are cumulative: the leader ignores their ``first_offset``. QUEUE: ``delivery``
+    is the delivery count of all these records. Surplus elements are refused, as in a `Record`.
     """
 
     segment: Natural
     generation: Natural
     first_offset: Natural
     end_offset: Natural
+    delivery: DeliveryCount = 1
+
+
+class NegativeAcknowledgement(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """QUEUE: delivery number ``delivery`` of a record has failed. Deliver it again, after ``delay_ms`` at the earliest.
+
+    ``bucket``: the key bucket of the record. ``reason`` is for people.
+    """
+
+    segment: Natural
+    generation: Natural
+    offset: Natural
+    bucket: Bucket
+    delivery: DeliveryCount
+    delay_ms: DelayMs = 0
+    reason: Annotated[str, Meta(max_length=MAX_FAILURE_CHARACTERS)] = ""
 
 
 class AcknowledgeBatch(ReaderRequest, frozen=True, tag="acknowledge"):
@@ -140,11 +163,42 @@ class AcknowledgeBatch(ReaderRequest, frozen=True, tag="acknowledge"):
     ``checkpoints``, for external topics: segment → where its next holder continues. A checkpoint
     counts only if an acknowledgement of its segment in the same batch counts. ``number`` rises with
     each batch of the program: a late copy of a batch does not replace the checkpoint of a later one.
+    ``negative``: QUEUE, records to be delivered again.
     """
 
-    acknowledgements: Annotated[list[Acknowledgement], Meta(min_length=1, max_length=MAX_BATCH_ACKNOWLEDGEMENTS)]
+    acknowledgements: Annotated[list[Acknowledgement], Meta(max_length=MAX_BATCH_ACKNOWLEDGEMENTS)] = []
+    negative: Annotated[list[NegativeAcknowledgement], Meta(max_length=MAX_BATCH_ACKNOWLEDGEMENTS)] = []
     checkpoints: Annotated[dict[Natural, Checkpoint], Meta(max_length=MAX_BATCH_ACKNOWLEDGEMENTS)] = {}
     number: Natural = 0
+
+
+class BegunRecord(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Delivery number ``delivery`` of a record in key bucket ``bucket``."""
+
+    segment: Natural
+    generation: Natural
+    offset: Natural
+    bucket: Bucket
+    delivery: DeliveryCount
+
+
+class BeginDeliveries(ReaderRequest, frozen=True, tag="begin_deliveries"):
+    """QUEUE with a delivery policy: these records are about to be handed to the program.
+
+    The consumer hands over those that are accepted, after the reply. If the consumer is lost, the deliveries count as
+    failed. Repeating the request has no further effect.
+    """
+
+    records: Annotated[list[BegunRecord], Meta(min_length=1, max_length=MAX_BEGUN_RECORDS)]
+
+
+class ConfirmDeadLetters(ReaderRequest, frozen=True, tag="confirm_dead_letters"):
+    """Dead records are stored in their dead-letter topic, so they are acknowledged.
+
+    ``stored``: (number, time of death in milliseconds) of each.
+    """
+
+    stored: Annotated[list[tuple[Natural, Natural]], Meta(min_length=1, max_length=MAX_BEGUN_RECORDS)]
 
 
 class OpenProducer(RequestBody, frozen=True, tag="open_producer"):
@@ -234,14 +288,21 @@ class Heartbeat(ReaderRequest, frozen=True, tag="heartbeat"):
     ``held``: every (segment, generation) that the consumer reads or finishes. The leader repeats
     the pushes that were lost: missing grants, unconfirmed revocations, and final revocations of
     segments that the consumer no longer holds. ``asks_unread``: count what nothing reads.
+    ``dead_letter_problem``: why it could not send dead records to their topic; empty: it could, or had none.
     """
 
     held: Annotated[list[tuple[Natural, Natural]], Meta(max_length=MAX_HELD_SEGMENTS)] | None = None
     asks_unread: bool = False
+    dead_letter_problem: Annotated[str, Meta(max_length=MAX_PROBLEM_CHARACTERS)] = ""
 
 
 class LeaveConsumer(ConsumerRequest, frozen=True, tag="leave"):
-    """Leave the subscription and release all held segments."""
+    """Leave the subscription and release all held segments.
+
+    ``failed``: the program ended with an error, so the deliveries that it had begun have failed.
+    """
+
+    failed: bool = False
 
 
 class ConfirmRevoked(ConsumerRequest, frozen=True, tag="confirm_revoked"):
@@ -382,6 +443,8 @@ AnyRequestBody = (
     | DeleteProducer
     | RegisterConsumer
     | Heartbeat
+    | BeginDeliveries
+    | ConfirmDeadLetters
     | LeaveConsumer
     | ConfirmRevoked
     | CreateTopic
@@ -406,6 +469,7 @@ AnyRequestBody = (
     | EvictConsumer
     | SeekSubscription
     | SetSubscriptionOrder
+    | SetDeliveryPolicy
 )
 
 
@@ -425,6 +489,7 @@ AnyCommand = (
     | EvictConsumer
     | SeekSubscription
     | SetSubscriptionOrder
+    | SetDeliveryPolicy
 )
 """Changes that a person or a script asks for once. A client sends them with a deadline."""
 

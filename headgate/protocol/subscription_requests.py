@@ -10,7 +10,16 @@ from typing import Annotated
 from msgspec import Meta
 
 from headgate.model.entries import Order, SubscriptionType
-from headgate.protocol.request_fields import ListRequest, Name, Natural, Start, SubscriptionRequest, Token
+from headgate.protocol.request_fields import (
+    MAX_DELIVERIES,
+    DelayMs,
+    ListRequest,
+    Name,
+    Natural,
+    Start,
+    SubscriptionRequest,
+    Token,
+)
 
 
 class ListSubscriptions(ListRequest, frozen=True, tag="list_subscriptions"):
@@ -95,3 +104,16 @@ class SetSubscriptionOrder(SubscriptionRequest, frozen=True, tag="set_subscripti
 
     order: Order
     token: Token
+
+
+class SetDeliveryPolicy(SubscriptionRequest, frozen=True, tag="set_delivery_policy"):
+    """Change what a QUEUE does with records that are not acknowledged. None leaves a field as it is.
+
+    ``max_deliveries`` 0, ``ack_timeout_ms`` 0 and an empty ``dead_letter_topic`` switch each of them off.
+    ``max_deliveries`` requires a dead-letter topic.
+    """
+
+    token: Token
+    max_deliveries: Annotated[int, Meta(ge=0, le=MAX_DELIVERIES)] | None = None
+    ack_timeout_ms: DelayMs | None = None
+    dead_letter_topic: Annotated[str, Meta(max_length=100)] | None = None

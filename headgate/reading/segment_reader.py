@@ -76,7 +76,7 @@ class SegmentReader:
         self._head = head
         self._deliver = deliver
         self._filter = _GrantFilter(grant, skip_acknowledged=skip_acknowledged)
-        self._delivers_all = not self._filter.checks_keys and not self._filter.skips
+        self._delivers_all = not self._filter.checks_keys and not self._filter.skips and not grant.failed
         self._on_skipped = on_skipped if self._filter.checks_keys else None
 
     @property
@@ -147,9 +147,13 @@ class SegmentReader:
                 if last < self.next_chunk:
                     break
                 for item in objects:
+                    if self.at_end:
+                        break
                     async with aclosing(self._compacted.slices(item, self.next_offset)) as slices:
                         async for rows in slices:
                             await self._deliver_rows(rows)
+                            if self.at_end:
+                                break
             except (ObjectMissingError, StoreUnavailableError) as error:
                 # A fresh listing shows the wider range that replaced it, or the segment is being removed.
                 if fresh:
@@ -186,7 +190,7 @@ class SegmentReader:
             key = rows.keys[index]
             disposition = _Disposition.DELIVER if self._delivers_all else self._filter.classify(offset, key)
             self.next_offset = offset + 1
-            if disposition is not _Disposition.DELIVER:
+            if disposition in (_Disposition.OTHER_BUCKET, _Disposition.ACKNOWLEDGED):
                 skipped_from = offset if skipped_from is None else skipped_from
                 continue
             if skipped_from is not None:
@@ -208,6 +212,8 @@ class _Disposition(Enum):
     """The record is in a bucket of another consumer."""
     ACKNOWLEDGED = auto()
     """It is acknowledged in its own bucket, and may not be in the others that the grant has."""
+    LATER = auto()
+    """It has failed, and is read again when it is due."""
 
 
 class _GrantFilter:
@@ -219,6 +225,7 @@ class _GrantFilter:
         """Whether it depends on a record's key bucket who reads it, or whether it is acknowledged."""
         self.skips = skip_acknowledged and bool(grant.acknowledged)
         """Whether some records were acknowledged before."""
+        self._failed = {each.offset for each in grant.failed}
         acknowledged = OffsetRanges(grant.acknowledged if skip_acknowledged else ())
         self._starts = [grant.start_offset] * self._buckets
         self._skipped = [acknowledged] * (self._buckets if self.checks_keys else 1)
@@ -235,4 +242,6 @@ class _GrantFilter:
                 return _Disposition.OTHER_BUCKET
             if offset < self._starts[bucket]:
                 return _Disposition.ACKNOWLEDGED
-        return _Disposition.ACKNOWLEDGED if self._skipped[bucket].contains(offset) else _Disposition.DELIVER
+        if self._skipped[bucket].contains(offset):
+            return _Disposition.ACKNOWLEDGED
+        return _Disposition.LATER if offset in self._failed else _Disposition.DELIVER

@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from headgate.model.entries import Balance, Order, SubscriptionType
+from headgate.model.entries import Balance, DeliveryPolicy, Order, SubscriptionType
 from headgate.model.identifiers import ANONYMOUS, Generation, Offset, SegmentId
 
 AssignmentStatus = Literal["granted", "revoking", "waiting", "shared", "blocked", "drained"]
@@ -112,6 +112,12 @@ class SubscriptionInfo(msgspec.Struct, frozen=True, kw_only=True):
     """Who created it."""
     dropped_records: int = 0
     """Records that retention deleted before this subscription had acknowledged them, since its creation."""
+    policy: DeliveryPolicy = DeliveryPolicy()
+    """QUEUE: what happens to a record that is not acknowledged."""
+    failed: int = 0
+    """QUEUE: records that have failed and are delivered again, or wait for that."""
+    dead: int = 0
+    """QUEUE: records that wait to be stored in a dead-letter topic."""
 
 
 class SegmentSeek(msgspec.Struct, frozen=True, kw_only=True):

@@ -48,6 +48,8 @@ _ACTS: Final[dict[type[m.RequestBody], Callable[[Any], Act | None]]] = {
     m.OpenProducer: lambda _: Act(Action.DESCRIBE),  # an identity alone stores nothing
     m.ProduceBatch: _on_topic(Action.PRODUCE),
     m.AcknowledgeBatch: _on_subscription(Action.CONSUME),
+    m.BeginDeliveries: _on_subscription(Action.CONSUME),
+    m.ConfirmDeadLetters: _on_subscription(Action.CONSUME),
     m.RegisterConsumer: _on_subscription(Action.CONSUME),
     m.Heartbeat: _on_subscription(Action.CONSUME),
     m.LeaveConsumer: _on_subscription(Action.CONSUME),
@@ -78,4 +80,5 @@ _ACTS: Final[dict[type[m.RequestBody], Callable[[Any], Act | None]]] = {
     m.EvictConsumer: _on_subscription(Action.ADMINISTER),
     m.DeleteSubscription: _on_subscription(Action.ADMINISTER),
     m.SetSubscriptionOrder: _on_subscription(Action.ADMINISTER),
+    m.SetDeliveryPolicy: _on_subscription(Action.ADMINISTER),
 }

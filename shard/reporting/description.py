@@ -13,6 +13,7 @@ from shard.reporting.progress import segment_status, unacknowledged
 from shard.state.subscription import Holding, RegisteredConsumer, Subscription
 from shard.state.topic_view import TopicView
 from shard.steps import Steps, encoding_cost, parts
+from shard.subscriptions.deliveries import failed_in
 from shard.subscriptions.external_topics import external_grant
 from shard.subscriptions.gate import Gate
 
@@ -20,11 +21,13 @@ _NO_RANGES: Final[list[m.BucketRangeAssignment]] = []
 _UNKNOWN: Final[Mapping[str, int]] = {}
 
 
-def build_grant(subscription: Subscription, topic: TopicView, segment_slice: SegmentSlice, *, durable: int) -> m.Grant:
+def build_grant(
+    subscription: Subscription, topic: TopicView, segment_slice: SegmentSlice, *, durable: int, now_ms: int
+) -> m.Grant:
     """Return the grant of a held ``segment_slice``. Reading starts at the position of each bucket.
 
     ``durable``: the newest durable chunk. A record that does not exist yet will be in a later one, however long ago the
-    segment's last record was stored, if there is one.
+    segment's last record was stored, if there is one. ``now_ms``: ledger time, for what is delivered again later.
     """
     segment, buckets = segment_of(segment_slice), buckets_of(segment_slice)
     starts = _bucket_starts(subscription, segment, buckets) if segment in subscription.progress_by_bucket else []
@@ -44,6 +47,7 @@ def build_grant(subscription: Subscription, topic: TopicView, segment_slice: Seg
         first_bucket=first_bucket,
         end_bucket=end_bucket,
         starts=[part for part in starts if part.start_offset > start or part.acknowledged],
+        failed=failed_in(subscription, topic, segment_slice, now_ms),
     )
 
 
@@ -98,6 +102,9 @@ def describe(
         balance=subscription.balance,
         user=subscription.user,
         dropped_records=subscription.dropped_records,
+        policy=subscription.redelivery.policy,
+        failed=len(subscription.redelivery.failed),
+        dead=len(subscription.redelivery.dead),
         seek_generation=subscription.seek_generation,
         consumers=consumers,
         segments=tuple(segments),

@@ -12,6 +12,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -26,6 +27,7 @@ from shard.reporting.progress import segment_status, unacknowledged
 from shard.state.subscription import RegisteredConsumer, Subscription
 from shard.state.topic_view import TopicView
 from shard.steps import Steps, encoding_cost, parts
+from shard.subscriptions.deliveries import record_limit
 from shard.subscriptions.external_topics import remaining_at_source
 from shard.subscriptions.gate import Gate, is_gated, tracks_acknowledgements
 
@@ -64,6 +66,8 @@ class ExplanationContext:
     """Seconds for which the running drain check has had no answer; None: none is running."""
     drain_problem: str | None = None
     """Why drain checks are not answered; None: nothing is known to be wrong."""
+    dead_letter_problem: str = ""
+    """Why dead letters are not stored; empty: nothing is known to be wrong."""
     contradicted: Mapping[int, str] = field(default_factory=dict)
     """Segment → why the leader does not believe the drain check that calls it drained."""
     rates: Mapping[SegmentSlice, float] = field(default_factory=dict)
@@ -147,6 +151,28 @@ class _Explainer:
             sentences.append("Child segments do not wait for their parents in this subscription.")
         elif gate.blocked:
             sentences.append(self._next_check())
+        return sentences + self._redelivery()
+
+    def _redelivery(self) -> list[str]:
+        """Describe what waits because its delivery has failed."""
+        redelivery, now_ms = self._subscription.redelivery, self._context.now_ms
+        sentences = []
+        if failed := redelivery.failed:
+            later = sum(each.not_before_ms > now_ms for each in failed)
+            reason, _ = Counter(each.reason for each in failed).most_common(1)[0]
+            sentences.append(
+                f"{len(failed)} record{'s have' if len(failed) > 1 else ' has'} failed and will be delivered again, "
+                f"{later} of them later: {reason or 'no reason given'}."
+            )
+        limit = record_limit(self._topic)
+        if full := [str(each) for each in sorted(redelivery.attempts) if redelivery.records(each) >= limit]:
+            sentences.append(
+                f"No further record of {_segments(full)} is delivered: {limit} were begun or have failed. "
+                "Acknowledge some of them."
+            )
+        if dead := len(redelivery.dead):
+            cause = self._context.dead_letter_problem or "its consumers have not sent them yet"
+            sentences.append(f"{dead} record{'s wait' if dead > 1 else ' waits'} for a dead-letter topic: {cause}.")
         return sentences
 
     # Segments

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from msgspec.structs import replace
+
 from headgate.model import entries as e
 from headgate.protocol import messages as m
 from shard.reporting.description import describe
@@ -194,6 +196,34 @@ def set_order(request: m.SetSubscriptionOrder, state: ShardState) -> Decision | 
     return Decision((entry,), answer)
 
 
+def set_delivery_policy(request: m.SetDeliveryPolicy, state: ShardState) -> Decision | Refusal:
+    """Change the delivery policy of a QUEUE. The client checks that the dead-letter topic exists, on whatever shard."""
+    found = find_subscription(request.topic, request.subscription, state)
+    if isinstance(found, Refusal):
+        return found
+    topic, subscription = found
+    answer = _described(topic.topic_id, subscription.subscription_id)
+    if request.token in state.commands:
+        return Decision((), answer)
+    given = {
+        name: value
+        for name in ("max_deliveries", "ack_timeout_ms", "dead_letter_topic")
+        if (value := getattr(request, name)) is not None
+    }
+    policy = replace(subscription.redelivery.policy, **given)
+    if subscription.type != e.SubscriptionType.QUEUE or topic.external is not None:
+        kind = "of an external topic" if topic.external is not None else f"of type {subscription.type}"
+        return _invalid(f"subscription {subscription.name!r} is {kind}: only a QUEUE has a delivery policy")
+    if policy.max_deliveries and not policy.dead_letter_topic:
+        return _invalid("max_deliveries needs a dead-letter topic, to which a record goes after so many deliveries")
+    if policy.dead_letter_topic == topic.name:
+        return _invalid(f"topic {topic.name!r} cannot be its own dead-letter topic: its dead records would come back")
+    entry = e.DeliveryPolicySet(
+        topic_id=topic.topic_id, subscription_id=subscription.subscription_id, policy=policy, token=request.token
+    )
+    return Decision((entry,), answer)
+
+
 def _requested_target(request: m.SeekSubscription) -> SeekTarget | Refusal:
     if (request.to is None) == (not request.positions):
         return _invalid("a seek needs either to ('earliest' or 'latest') or positions")
@@ -248,4 +278,5 @@ COMMANDS: Final = (
     command(m.DeleteSubscription, delete_subscription),
     command(m.SeekSubscription, seek_subscription),
     command(m.SetSubscriptionOrder, set_order),
+    command(m.SetDeliveryPolicy, set_delivery_policy),
 )

@@ -24,6 +24,7 @@ from headgate.model.identifiers import ANONYMOUS
 from headgate.model.offset_ranges import OffsetRanges
 from headgate.protocol.backlog import RecordCount, count_records
 from shard.state.acknowledged import AcknowledgementProgress
+from shard.state.redelivery import Redelivery
 
 REMOVED_CONSUMER_RETENTION_MS = 600_000
 """How long a removed consumer is remembered: much longer than a broker can delay a message."""
@@ -43,7 +44,12 @@ SubscriptionEntry = (
     | e.SegmentReleased
     | e.SegmentsDrained
     | e.SegmentWeightsSet
+    | e.DeliveryPolicySet
+    | e.DeliveriesBegun
+    | e.DeliveriesFailed
 )
+LOST = {"failed": "ended with an error", "evicted": "was lost", "replaced": "was lost, and started again"}
+"""How a consumer was removed whose begun deliveries fail → why. One that leaves hands its records back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +152,8 @@ class Subscription:
     """Who created it."""
     dropped_records: int = 0
     """Records that were pruned before it had acknowledged them; an estimate if key buckets had different progress."""
+    redelivery: Redelivery = field(default_factory=Redelivery)
+    """QUEUE: records that are being tried or have failed."""
     _slices_by_generation: dict[int, SegmentSlice] = field(init=False, repr=False, compare=False)
     """Generation → the segment or bucket range that is held at it."""
     _held_ranges: set[BucketRange] = field(init=False, repr=False, compare=False)
@@ -178,7 +186,8 @@ class Subscription:
     def snapshot(self) -> Subscription:
         """Return a copy to be read while this subscription changes.
 
-        It follows acknowledgements up to the next seek, and forgets the positions in pruned segments.
+        It follows acknowledgements up to the next seek, and forgets the positions in pruned segments. It follows
+        failed deliveries.
 
         The cost is a copy of a few dicts, far below that of looking at each holding.
         """
@@ -257,7 +266,8 @@ class Subscription:
                 holding = self.holdings[revoked]
                 self.holdings[revoked] = Holding(holding.consumer, holding.generation, at_ms)
             case e.SegmentReleased():
-                self._release(slice_of(entry.segment, entry.first_bucket, entry.end_bucket))
+                lost = "its consumer did not give the segment back in time" if entry.reason == "timed_out" else ""
+                self._release(slice_of(entry.segment, entry.first_bucket, entry.end_bucket), at_ms, lost)
             case e.SegmentsDrained():
                 if entry.seek_generation == self.seek_generation:
                     self.drained.update(entry.segments)
@@ -270,14 +280,17 @@ class Subscription:
             case e.ConsumerRemoved():
                 self._record_removal(self.consumers.pop(entry.consumer), entry, at_ms)
                 self.unused_since_ms = None if self.consumers else at_ms
+                lost = LOST.get(entry.reason, "") and f"its consumer {entry.consumer} {LOST[entry.reason]}"
                 for segment_slice in self.held_by(entry.consumer):
-                    self._release(segment_slice)
+                    self._release(segment_slice, at_ms, lost)
             case e.SubscriptionConfigured():
                 if (self.type, self.order) != (entry.subscription_type, entry.order):
                     self.gated_since_ms = at_ms
                 self.type, self.order, self.balance = entry.subscription_type, entry.order, entry.balance
             case e.SegmentWeightsSet():
                 self.weights.update(entry.weights)
+            case e.DeliveryPolicySet() | e.DeliveriesBegun() | e.DeliveriesFailed():
+                self.redelivery.apply(entry, at_ms)
             case e.SubscriptionSeek():
                 moves = tuple((s, self.position(s), to) for s, to in sorted(entry.positions.items()))
                 self.seek_generation, self.last_seek = entry.seek_generation, LastSeek(entry.token, moves)
@@ -302,6 +315,7 @@ class Subscription:
         forgotten = set(ends)
         for held in self.held_in(forgotten):
             self._release(held)
+        self.redelivery.forget(ends)
         self.drained -= forgotten
         by_segment: tuple[dict[int, Any], ...] = (
             self.positions,
@@ -320,6 +334,7 @@ class Subscription:
         self.acknowledged_ranges = _without(self.acknowledged_ranges, segments)
         self.checkpoints = _without(self.checkpoints, segments)
         self.progress_by_bucket = _without(self.progress_by_bucket, segments)
+        self.redelivery.forget(segments)
 
     def _set_disconnected(self, consumer: str, at_ms: int | None) -> None:
         self.consumers[consumer] = replace(self.consumers[consumer], disconnected_at_ms=at_ms)
@@ -342,14 +357,16 @@ class Subscription:
     def _record_removal(self, removed: RegisteredConsumer, entry: e.ConsumerRemoved, at_ms: int) -> None:
         recent = [known for known in self.removed_consumers if at_ms - known.at_ms < REMOVED_CONSUMER_RETENTION_MS]
         by_command = bool(entry.token)
-        if by_command or entry.reason in ("left", "replaced"):
+        if by_command or entry.reason in ("left", "failed", "replaced"):
             recent.append(
                 RemovedConsumer(removed.consumer, removed.incarnation, removed.client_id, at_ms, evicted=by_command)
             )
         self.removed_consumers = recent[-MAX_REMOVED_CONSUMERS:]
 
-    def _release(self, segment_slice: SegmentSlice) -> None:
-        del self._slices_by_generation[self.holdings.pop(segment_slice).generation]
+    def _release(self, segment_slice: SegmentSlice, at_ms: int = 0, lost: str = "") -> None:
+        generation = self.holdings.pop(segment_slice).generation
+        del self._slices_by_generation[generation]
+        self.redelivery.release(segment_of(segment_slice), generation, lost=lost, at_ms=at_ms)
         if isinstance(segment_slice, BucketRange):
             self._held_ranges.remove(segment_slice)
 
@@ -357,6 +374,10 @@ class Subscription:
         if entry.seek_generation != self.seek_generation:
             return
         self.checkpoints.update(entry.checkpoints)
+        self.redelivery.settle(
+            (each.segment, each.first_offset, each.end_offset, range(each.first_bucket, each.end_bucket or KEY_BUCKETS))
+            for each in (entry.ranges if self.redelivery.attempts else ())
+        )
         for acknowledged in entry.ranges:
             segment, end_offset = acknowledged.segment, acknowledged.end_offset
             if acknowledged.end_bucket or segment in self.progress_by_bucket:

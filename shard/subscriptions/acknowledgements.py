@@ -10,7 +10,8 @@ For each acknowledgement, the first matching rule applies:
    rest is written. (External topics: shard.subscriptions.external_topics.)
 5. QUEUE acknowledges ranges of at least one record. STREAM is cumulative: the first offset is
    ignored, and an end below the position changes nothing.
-6. QUEUE acknowledges a limited number of ranges (shard.subscriptions.range_limit).
+6. QUEUE acknowledges the present delivery of a record. An earlier one has ended: the record is delivered again.
+7. QUEUE acknowledges a limited number of ranges (shard.subscriptions.range_limit).
 
 The checkpoint of an external segment counts if an acknowledgement of it in the same batch does, and
 unless a later batch of the same grant has brought another: a broker may deliver a batch late, or twice.
@@ -21,10 +22,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from headgate.model import entries as e
-from headgate.model.bucket_ranges import bucket_bounds, segment_of
+from headgate.model.bucket_ranges import SegmentSlice, bucket_bounds, buckets_of
 from headgate.protocol import messages as m
+from shard.state.redelivery import OffsetSearch
 from shard.state.subscription import Subscription
 from shard.state.topic_view import TopicView
+from shard.subscriptions.claims import Claims, consumer_error
 from shard.subscriptions.external_topics import acknowledgeable_end
 from shard.subscriptions.range_limit import MAX_RANGES, RangeLimit
 
@@ -38,7 +41,7 @@ class AcknowledgementJudgement:
     rejected: list[tuple[int, str]]
     """(index in the batch, reason) of the acknowledgements that do not count."""
     over_limit: int
-    """Those of them that rule 6 rejects."""
+    """Those of them that rule 7 rejects."""
 
 
 def judge(
@@ -84,30 +87,7 @@ def _consumer_error(subscription: Subscription, batch: m.AcknowledgeBatch) -> st
     """Return why nothing in ``batch`` counts (rules 1 and 2), if that is so."""
     if subscription.type == e.SubscriptionType.CHECKPOINT:
         return f"subscription {subscription.name!r} is of type CHECKPOINT: its consumers keep their own positions"
-    known = subscription.consumers.get(batch.consumer)
-    if known is None:
-        return f"consumer {batch.consumer!r} is not registered"
-    if known.incarnation != batch.incarnation:
-        return f"consumer {batch.consumer!r} is now incarnation {known.incarnation}, not {batch.incarnation}"
-    return None
-
-
-class _Holders:
-    """Describes the holders of each segment, for rejections. They are sorted once for a whole batch."""
-
-    def __init__(self, subscription: Subscription) -> None:
-        self._subscription = subscription
-        self._described: dict[int, str] | None = None
-
-    def of(self, segment: int) -> str:
-        """Return the holders of ``segment`` as text."""
-        if self._described is None:
-            found: dict[int, list[str]] = {}
-            for held, holding in sorted(self._subscription.holdings.items()):
-                text = f"{holding.consumer!r} at generation {holding.generation}"
-                found.setdefault(segment_of(held), []).append(text)
-            self._described = {each: " and ".join(texts) for each, texts in found.items()}
-        return self._described.get(segment, "no consumer")
+    return consumer_error(subscription, batch.consumer, batch.incarnation)
 
 
 class _Judge:
@@ -116,20 +96,19 @@ class _Judge:
     def __init__(self, subscription: Subscription, topic: TopicView, consumer: str, range_limit: RangeLimit) -> None:
         self._subscription = subscription
         self._topic = topic
-        self._consumer = consumer
         self._range_limit = range_limit
-        self._holders = _Holders(subscription)
+        self._claims = Claims(subscription, consumer)
+        self._attempts = OffsetSearch(subscription.redelivery.attempts)
         self.over_limit = 0
-        """Acknowledgements that rule 6 rejected."""
+        """Acknowledgements that rule 7 rejected."""
 
     def accept(self, acknowledgement: m.Acknowledgement) -> e.AcknowledgedRange | str:
-        """Return the range that ``acknowledgement`` adds, or why it does not count (rules 3 to 6)."""
-        subscription, segment, generation = self._subscription, acknowledgement.segment, acknowledgement.generation
+        """Return the range that ``acknowledgement`` adds, or why it does not count (rules 3 to 7)."""
+        subscription, segment = self._subscription, acknowledgement.segment
         first_offset, end_offset = acknowledgement.first_offset, acknowledgement.end_offset
-        held = subscription.held_at(segment, generation)
-        if held is None or subscription.holdings[held].consumer != self._consumer:
-            held_by = self._holders.of(segment)
-            return f"segment {segment} is held by {held_by}, not by {self._consumer!r} at generation {generation}"
+        held = self._claims.held(segment, acknowledgement.generation)
+        if isinstance(held, str):
+            return held
         limit = acknowledgeable_end(self._topic, segment)
         if limit is not None and end_offset > limit:
             return f"segment {segment} ends at {limit}; offset {end_offset} is beyond it"
@@ -137,6 +116,8 @@ class _Judge:
             first_offset = 0
         elif first_offset >= end_offset:
             return f"range {first_offset} to {end_offset} of segment {segment} is empty"
+        elif (ended := self._ended_delivery(held, acknowledgement)) is not None:
+            return f"delivery {acknowledgement.delivery} of offset {ended} of segment {segment} has ended"
         elif (ranges := self._range_limit.admit(held, first_offset, end_offset)) is not None:
             self.over_limit += 1
             return (
@@ -144,3 +125,13 @@ class _Judge:
                 "acknowledge the records in the gaps first; this one is delivered again"
             )
         return e.AcknowledgedRange(segment, first_offset, end_offset, *bucket_bounds(held))
+
+    def _ended_delivery(self, held: SegmentSlice, acknowledgement: m.Acknowledgement) -> int | None:
+        """Return the first offset of which another delivery is the present one (rule 6)."""
+        first_offset, end_offset = acknowledgement.first_offset, acknowledgement.end_offset
+        for offset in self._attempts.within(acknowledgement.segment, first_offset, end_offset):
+            known = self._subscription.redelivery.of(acknowledgement.segment, offset)
+            present = known is None or (known.failures + 1 == acknowledgement.delivery and not known.dead_letter)
+            if known is not None and known.bucket in buckets_of(held) and not present:
+                return offset
+        return None

@@ -8,6 +8,7 @@
 * ``cut_producer``: a producer loses the broker before the reply to a batch, until the leader has forgotten it: others
   open producers meanwhile. Only the import program's world has so many.
 * ``newcomers``: producers that start while messages are lost, and have no leader that they could doubt.
+* ``workers``: a queue whose handlers fail (`tests.simulation.queue_program`).
 * ``slow_contender``: daemons that are slow when they get the lock, so that the last leader writes on meanwhile.
 """
 
@@ -33,6 +34,7 @@ from headgate.errors import (
 from headgate.protocol import messages as m
 from tests.simulation.broken_promise import InvariantViolationError
 from tests.simulation.cluster_plan import MAIN_TOPIC
+from tests.simulation.queue_program import QueueProgram
 from tests.support.fakes.broker import FakeBroker, Faults, Message
 
 if TYPE_CHECKING:
@@ -103,6 +105,7 @@ class RarePrograms:
     def __init__(self, world: ClusterSimulation) -> None:
         self._world = world
         self._runs = 0
+        self.queue = QueueProgram(world)
         self._waiting: set[str] = set()
         """Newcomers whose record is not committed yet, and a pipeline whose records have no outcome yet."""
 
@@ -115,6 +118,7 @@ class RarePrograms:
             "cut_producer": self._cut_producer,
             "newcomers": self._start_newcomers,
             "slow_contender": self._slow_contenders,
+            "workers": self.queue.start,
         }
         plan = self._world.plan
         return [self._world.spawn(run(plan.rng(name))) for name, run in programs.items() if name in plan.programs]
@@ -122,12 +126,14 @@ class RarePrograms:
     @property
     def is_settled(self) -> bool:
         """Whether every newcomer has sent its record, and every pipeline has its outcomes."""
-        return not self._waiting
+        return not self._waiting and (self.queue.is_settled or "workers" not in self._world.plan.programs)
 
     def check(self) -> None:
         """Raise InvariantViolationError unless `is_settled`."""
         if self._waiting:
             raise InvariantViolationError(f"{sorted(self._waiting)} never sent a record, although all faults ended")
+        if "workers" in self._world.plan.programs:
+            self.queue.check()
 
     # The inspector
 

@@ -11,6 +11,7 @@ from headgate.cli.arguments import optional_topic_argument, subscription_argumen
 from headgate.cli.confirmation import ask_first, dry_run_option, require_consent, yes_option
 from headgate.cli.context import CommandContext, command
 from headgate.cli.subscriptions.create import create
+from headgate.cli.subscriptions.delivery import policy_text, set_
 from headgate.cli.subscriptions.positions import export, import_
 from headgate.cli.subscriptions.seek import seek, set_order
 from headgate.cli.terminal.output import examples, print_json, print_table
@@ -39,6 +40,7 @@ subscription.add_command(create)
 subscription.add_command(export)
 subscription.add_command(import_)
 subscription.add_command(seek)
+subscription.add_command(set_)
 subscription.add_command(set_order)
 
 
@@ -52,6 +54,12 @@ def _backlog(segments: Sequence[SegmentAssignment]) -> str:
 def _source_heads(described: SubscriptionInfo) -> tuple[str, ...]:
     """Return the columns that only segments of an external topic have."""
     return ("at the source", "checkpoint") if any(segment.label for segment in described.segments) else ()
+
+
+def _policy(described: SubscriptionInfo) -> str:
+    if described.type != "QUEUE":
+        return ""
+    return f"; {policy_text(described.policy)}; {described.failed} failed, {described.dead} dead"
 
 
 def _type(described: SubscriptionInfo) -> str:
@@ -136,7 +144,7 @@ def describe(context: CommandContext, topic: str, name: str, as_json: bool) -> N
     by_load = described.balance == "load"
     click.echo(
         f"{described.subscription} of {described.topic}: {_type(described)}, order {described.order}"
-        f"{', balanced by load' if by_load else ''}"
+        f"{', balanced by load' if by_load else ''}{_policy(described)}"
     )
     if described.dropped_records:
         click.echo(f"retention deleted {described.dropped_records} records that it had not acknowledged")

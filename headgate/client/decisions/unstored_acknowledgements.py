@@ -11,6 +11,7 @@ What is acknowledged and not stored is fresh, in flight, or refused:
 5. With a holding ends what is not stored of it. Its number is counted: the next holder delivers those records again.
 6. What is given up is remembered, until it is reported to the program.
 7. Of each holding only the newest checkpoint is sent.
+8. QUEUE: what is acknowledged negatively, or was delivered before, is sent record by record.
 """
 
 from __future__ import annotations
@@ -23,12 +24,15 @@ from headgate.client.decisions.held_segments import HeldKey
 from headgate.model.entries import SubscriptionType
 from headgate.model.identifiers import SegmentId
 from headgate.model.offset_ranges import OffsetRange, OffsetRanges
-from headgate.protocol.messages import MAX_BATCH_ACKNOWLEDGEMENTS, Acknowledgement
+from headgate.protocol.messages import MAX_BATCH_ACKNOWLEDGEMENTS, Acknowledgement, NegativeAcknowledgement
 
 Offsets = Mapping[SegmentId, tuple[OffsetRange, ...]]
 """Segment → (first, end) of offsets. Empty: only a checkpoint of an external segment."""
 ByHolding = Mapping[HeldKey, OffsetRanges]
 """Holding → offsets. Empty: only a checkpoint of an external segment."""
+Single = Acknowledgement | NegativeAcknowledgement
+"""Of one record of a QUEUE."""
+NOTHING: Final[Mapping[int, str]] = {}
 MAX_NAMED: Final = 10
 """Segments, and ranges of one segment, that a text names."""
 
@@ -39,6 +43,9 @@ class _Holding:
     """STREAM: the offset after the last one that is acknowledged."""
     fresh: OffsetRanges = field(default_factory=OffsetRanges)
     refused: OffsetRanges = field(default_factory=OffsetRanges)
+    singles: dict[int, Single] = field(default_factory=dict)
+    """Offset → what is fresh besides ``fresh``, the first one to be sent first."""
+    refused_singles: dict[int, Single] = field(default_factory=dict)
     checkpoint: str | None = None
     """The newest one that is not stored."""
     checkpoint_is_due: bool = False
@@ -46,15 +53,22 @@ class _Holding:
     @property
     def is_fresh(self) -> bool:
         """Whether there is something to send."""
-        return bool(self.fresh) or self.checkpoint_is_due
+        return bool(self.fresh) or bool(self.singles) or self.checkpoint_is_due
+
+    @property
+    def unsent(self) -> OffsetRanges:
+        """The offsets that are not stored and not in flight."""
+        singles = self.singles | self.refused_singles if self.singles or self.refused_singles else {}
+        return self.fresh | self.refused | OffsetRanges((offset, offset + 1) for offset in singles)
 
 
 @dataclass(frozen=True, slots=True)
 class AcknowledgementBatch:
     """What one request contains."""
 
-    acknowledgements: list[Acknowledgement]
-    checkpoints: dict[int, str]
+    acknowledgements: list[Acknowledgement] = field(default_factory=list)
+    checkpoints: dict[int, str] = field(default_factory=dict)
+    negative: list[NegativeAcknowledgement] = field(default_factory=list)
 
 
 class UnstoredAcknowledgements:
@@ -90,6 +104,21 @@ class UnstoredAcknowledgements:
         if holding.is_fresh:
             self._fresh_keys[key] = None
 
+    def add_single(self, offset: int, single: Single) -> None:
+        """Acknowledge one record of a QUEUE that was delivered before, or acknowledge it negatively."""
+        key = single.segment, single.generation
+        if (holding := self._holdings.get(key)) is None:
+            self.late += 1
+            return
+        holding.singles[offset] = single
+        self._fresh_keys[key] = None
+
+    def refuses_negative(self, key: HeldKey) -> bool:
+        """Return whether the leader refuses a negative acknowledgement of this holding at present."""
+        holding = self._holdings.get(key)
+        singles = () if holding is None else holding.refused_singles.values()
+        return any(isinstance(each, NegativeAcknowledgement) for each in singles)
+
     def add_checkpoint(self, key: HeldKey, checkpoint: str) -> None:
         """Set where the next holder of an external segment continues."""
         if (holding := self._holdings.get(key)) is not None:
@@ -100,7 +129,7 @@ class UnstoredAcknowledgements:
         """End a holding; return how many of its acknowledgements were not stored."""
         holding = self._holdings.pop(key, None)
         self._fresh_keys.pop(key, None)
-        lost = 0 if holding is None else len(holding.fresh | holding.refused)
+        lost = 0 if holding is None else len(holding.unsent)
         self.late += lost
         return lost
 
@@ -123,10 +152,13 @@ class UnstoredAcknowledgements:
         for each in () if self._in_flight is None else self._in_flight.acknowledgements:
             ranges = sent.setdefault((each.segment, each.generation), OffsetRanges())
             ranges.add(each.first_offset, each.end_offset)
+        for single in () if self._in_flight is None else self._in_flight.negative:
+            ranges = sent.setdefault((single.segment, single.generation), OffsetRanges())
+            ranges.add(single.offset, single.offset + 1)
         found: dict[HeldKey, OffsetRanges] = {}
         for key in self._holdings if keys is None else self._holdings.keys() & keys:
             holding = self._holdings[key]
-            ranges = holding.fresh | holding.refused | sent.get(key, OffsetRanges())
+            ranges = holding.unsent | sent.get(key, OffsetRanges())
             if ranges or holding.checkpoint is not None:
                 found[key] = ranges
         return found
@@ -140,40 +172,52 @@ class UnstoredAcknowledgements:
     def has_refused(self) -> bool:
         """Whether `retry` makes anything fresh."""
         return any(
-            holding.refused or (holding.checkpoint is not None and not holding.checkpoint_is_due)
+            holding.refused
+            or holding.refused_singles
+            or (holding.checkpoint is not None and not holding.checkpoint_is_due)
             for holding in self._holdings.values()
         )
 
     @property
     def ranges(self) -> int:
         """Number of ranges that wait to be sent."""
-        return sum(len(holding.fresh) + len(holding.refused) for holding in self._holdings.values())
+        return sum(
+            len(holding.fresh) + len(holding.refused) + len(holding.singles) + len(holding.refused_singles)
+            for holding in self._holdings.values()
+        )
 
     # The leader
 
     def next_batch(self) -> AcknowledgementBatch | None:
         """Put the next fresh acknowledgements into flight; None: there are none."""
         assert self._in_flight is None, "one batch is in flight at a time"
-        acknowledgements: list[Acknowledgement] = []
-        checkpoints: dict[int, str] = {}
-        while self._fresh_keys and len(acknowledgements) < MAX_BATCH_ACKNOWLEDGEMENTS:
+        batch = AcknowledgementBatch()
+        acknowledgements, negative = batch.acknowledgements, batch.negative
+        while self._fresh_keys and len(acknowledgements) + len(negative) < MAX_BATCH_ACKNOWLEDGEMENTS:
             key = next(iter(self._fresh_keys))
             holding = self._holdings[key]
             if holding.checkpoint is not None:
-                checkpoints[key[0]] = holding.checkpoint
+                batch.checkpoints[key[0]] = holding.checkpoint
                 holding.checkpoint_is_due = False
-            # A checkpoint alone needs an acknowledgement as well; an empty one changes nothing.
-            first, end = holding.fresh.pop_first() if holding.fresh else (holding.acknowledged, holding.acknowledged)
-            acknowledgements.append(Acknowledgement(*key, first, end))
+            if holding.singles:
+                single = holding.singles.pop(next(iter(holding.singles)))
+                if isinstance(single, NegativeAcknowledgement):
+                    negative.append(single)
+                else:
+                    acknowledgements.append(single)
+            else:
+                # A checkpoint alone needs an acknowledgement as well; an empty one changes nothing.
+                fresh = holding.fresh.pop_first() if holding.fresh else (holding.acknowledged, holding.acknowledged)
+                acknowledgements.append(Acknowledgement(*key, *fresh))
             if not holding.is_fresh:
                 del self._fresh_keys[key]
-        if not acknowledgements:
+        if not acknowledgements and not negative:
             return None
-        self._in_flight = AcknowledgementBatch(acknowledgements, checkpoints)
-        return self._in_flight
+        self._in_flight = batch
+        return batch
 
-    def replied(self, rejected: Mapping[int, str]) -> None:
-        """Record the reply to the batch in flight. ``rejected``: index → reason of what does not count."""
+    def replied(self, rejected: Mapping[int, str], negative_rejected: Mapping[int, str] = NOTHING) -> None:
+        """Record the reply to the batch in flight: index → reason of what does not count."""
         batch, self._in_flight = self._in_flight, None
         assert batch is not None, "a reply to no batch"
         for index, each in enumerate(batch.acknowledgements):
@@ -181,12 +225,17 @@ class UnstoredAcknowledgements:
                 self._refuse(each)
             else:
                 self._store(each, batch)
+        for index, single in enumerate(batch.negative):
+            if index in negative_rejected:
+                self._refuse_single(single.offset, single)
 
     def failed(self) -> None:
         """Record that the batch in flight was refused as a whole, or has no reply."""
         batch, self._in_flight = self._in_flight, None
         for each in () if batch is None else batch.acknowledgements:
             self._refuse(each)
+        for single in () if batch is None else batch.negative:
+            self._refuse_single(single.offset, single)
 
     def retry(self) -> None:
         """Make everything that was refused fresh again."""
@@ -194,6 +243,9 @@ class UnstoredAcknowledgements:
             for first, end in holding.refused:
                 holding.fresh.add(first, end)
             holding.refused = OffsetRanges()
+            # What the program said since is newer.
+            holding.singles = holding.refused_singles | holding.singles
+            holding.refused_singles = {}
             holding.checkpoint_is_due = holding.checkpoint is not None
             if holding.is_fresh:
                 self._fresh_keys[key] = None
@@ -208,7 +260,17 @@ class UnstoredAcknowledgements:
         if holding.checkpoint is not None and holding.checkpoint == batch.checkpoints.get(stored.segment):
             holding.checkpoint, holding.checkpoint_is_due = None, False
 
+    def _refuse_single(self, offset: int, single: Single) -> None:
+        holding = self._holdings.get((single.segment, single.generation))
+        if holding is None:
+            self.late += 1
+        else:
+            holding.refused_singles[offset] = single
+
     def _refuse(self, refused: Acknowledgement) -> None:
+        if refused.delivery > 1:
+            self._refuse_single(refused.first_offset, refused)
+            return
         holding = self._holdings.get((refused.segment, refused.generation))
         if holding is None:
             self.late += 1

@@ -18,6 +18,8 @@ class LastAction(StrEnum):
     """`Consumer.run` raises HandlerFailedError. The record stays unacknowledged."""
     SKIP = "skip"
     """The record is logged, counted and acknowledged, as if it was handled."""
+    REDELIVER = "redeliver"
+    """QUEUE: the record is acknowledged negatively, so it is delivered again, or goes to the dead-letter topic."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from headgate.client.decisions.held_segments import HeldKey
+from headgate.client.deliveries import Deliveries
 from headgate.client.processing.calls import awaitable
 from headgate.client.processing.policies import SINGLE, BatchPolicy, LastAction, LookAhead, RetryPolicy
 from headgate.client.processing.schedule import Batch, Schedule
-from headgate.client.record_feed import ConsumedRecord, RecordFeed
-from headgate.errors import HandlerFailedError
+from headgate.client.record_feed import ConsumedRecord
+from headgate.errors import ConfigError, HandlerFailedError
 from headgate.log.event_log import EventLogger
 from headgate.model.entries import SubscriptionType
 from headgate.settings.arguments import require_count, require_seconds
@@ -64,7 +65,7 @@ class Runner:
         self,
         handler: Handler,
         options: RunOptions,
-        feed: RecordFeed,
+        deliveries: Deliveries,
         kind: SubscriptionType,
         acknowledge: Callable[[ConsumedRecord], Awaitable[None]],
         *,
@@ -74,13 +75,15 @@ class Runner:
         """``acknowledge`` gets a record that is handled; unless it is of a QUEUE, so are those before it."""
         self.report = RunReport()
         self._options = options
-        self._feed = feed
         self._acknowledge = acknowledge
+        self._deliveries = deliveries
         self._draw = draw
         self._log = log
         self._threads = ThreadPoolExecutor(options.concurrency, "headgate-handler")  # starts none before it is used
         self._handler = awaitable(handler, self._threads)
         cumulative = kind != SubscriptionType.QUEUE
+        if cumulative and options.retry.then == LastAction.REDELIVER:
+            raise ConfigError(f"run: then='redeliver' is for type QUEUE, and this subscription is of type {kind}")
         self._schedule = Schedule(
             options.concurrency, options.batch or SINGLE, options.look_ahead, cumulative=cumulative
         )
@@ -117,7 +120,7 @@ class Runner:
 
     async def _take(self, records: AsyncIterator[ConsumedRecord]) -> None:
         """Take records as they arrive. After the last one, end the run once all are handled."""
-        clock, feed, schedule = asyncio.get_running_loop().time, self._feed, self._schedule
+        clock, feed, schedule = asyncio.get_running_loop().time, self._deliveries.feed, self._schedule
         async for record in records:
             if (full := schedule.add(record, clock(), len(feed.holdings))) is not None:
                 feed.pause(full)
@@ -129,7 +132,7 @@ class Runner:
     async def _wind_down(self) -> None:
         schedule, seconds = self._schedule, self._options.stop_seconds
         schedule.hurried = True
-        self.report.unhandled += sum(self._give_back(key) for key in self._feed.generations())
+        self.report.unhandled += sum(self._give_back(key) for key in self._deliveries.feed.generations())
         self._start()
         try:
             async with asyncio.timeout(seconds):
@@ -168,7 +171,8 @@ class Runner:
         single, turn_ends_at = self._options.batch is None, clock() + TURN_SECONDS
         while batch is not None and not self._ended:
             try:
-                await handler(batch.works[0].record if single else batch.records)
+                if begun := await self._deliveries.begin(batch.records):
+                    await handler(begun[0] if single else begun)
             except Exception as error:  # noqa: BLE001 - the retry policy decides, and its last action names it
                 await self._failed(batch, error)
             except asyncio.CancelledError as error:
@@ -204,6 +208,12 @@ class Runner:
             log.error("run.skipped", records=len(records), attempts=batch.failures)
             self.report.skipped += len(records)
             await self._store(schedule.give_up(batch, clock()))
+        elif outcome == LastAction.REDELIVER:
+            log.error("run.redelivered", records=len(records), attempts=batch.failures)
+            for record in records:
+                self._deliveries.fail(record, 0.0, repr(error))
+            schedule.give_up(batch, clock())
+            await self._store([])
         elif outcome == LastAction.STOP:
             self.report.unhandled += schedule.abandon(batch)
             self._fail(_failure(records, batch.failures, error))
@@ -216,7 +226,7 @@ class Runner:
         for record in handled:
             await self._acknowledge(record)
         for key in self._schedule.take_resumed():
-            self._feed.resume(key)
+            self._deliveries.feed.resume(key)
         self._note_progress()
 
     # Segments
@@ -234,7 +244,7 @@ class Runner:
 
     def _give_back(self, key: HeldKey) -> int:
         records = self._schedule.revoke(key)
-        self._feed.give_back(records)
+        self._deliveries.feed.give_back(records)
         self._note_progress()
         return len(records)
 

@@ -59,6 +59,11 @@ CASES: dict[type[m.RequestBody], Case] = {
     m.SetSubscriptionOrder: Case(
         {**BILLING, "order": "none"}, (m.SetSubscriptionOrder, {**BILLING, "order": "strict"}), [SUBSCRIBE]
     ),
+    m.SetDeliveryPolicy: Case(
+        {**BILLING, "ack_timeout_ms": 1000},
+        (m.SetDeliveryPolicy, {**BILLING, "ack_timeout_ms": 0}),
+        [(m.CreateSubscription, {**BILLING, "subscription_type": "QUEUE"})],
+    ),
     m.SetMaintenance: Case({"daemon": "b", "on": True}, (m.SetMaintenance, {"daemon": "b", "on": False})),
     m.TransferShard: Case({"daemon": "a"}, (m.SetMaintenance, {"daemon": "a", "on": True})),
 }

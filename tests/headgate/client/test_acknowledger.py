@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from headgate.client.acknowledger import MAX_PENDING_RANGES, Acknowledger
+from headgate.client.decisions.unstored_acknowledgements import AcknowledgementBatch
 from headgate.errors import AcknowledgementsNotStoredError, NoLeaderError, RequestRejectedError
 from headgate.log.event_log import get_logger
 from headgate.model.entries import SubscriptionType
@@ -39,11 +40,9 @@ class Harness:
         )
         self.acknowledger.begin(HELD, 0)
 
-    async def _send(
-        self, acknowledgements: list[m.Acknowledgement], checkpoints: dict[int, str], number: int
-    ) -> m.Acknowledged:
-        self.sent.append((asyncio.get_running_loop().time(), acknowledgements))
-        self.checkpoints.append(checkpoints)
+    async def _send(self, batch: AcknowledgementBatch, number: int) -> m.Acknowledged:
+        self.sent.append((asyncio.get_running_loop().time(), batch.acknowledgements))
+        self.checkpoints.append(batch.checkpoints)
         self.numbers.append(number)
         await self.answers.wait()
         reply = self.script.pop(0) if self.script else m.Acknowledged()

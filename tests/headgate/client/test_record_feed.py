@@ -130,12 +130,14 @@ async def test_an_acknowledgement_that_a_later_one_covers_is_not_sent() -> None:
     assert not feed.acknowledge(first)
 
 
-async def test_of_a_queue_each_acknowledgement_counts() -> None:
+async def test_of_a_queue_each_delivery_ends() -> None:
     feed = Feed(SubscriptionType.QUEUE)
     holding = feed.begin(GRANT)
     first, second = [await feed.delivered(offset) for offset in (10, 11)]
 
-    assert feed.acknowledge(second)
+    assert 1 == holding.end_delivery(second.offset)
+    assert not feed.is_present(second)
     assert not holding.is_acknowledged(SubscriptionType.QUEUE)
-    assert feed.acknowledge(first)
+    assert feed.is_present(first)
+    holding.end_delivery(first.offset)
     assert holding.is_acknowledged(SubscriptionType.QUEUE)

@@ -100,7 +100,7 @@ def test_different_batches_have_different_digests(first: m.ProduceBatch, second:
 @pytest.mark.parametrize("kind", [m.Record, m.RecordHeader, m.Acknowledgement], ids=lambda kind: kind.__name__)
 def test_a_surplus_element_is_refused(kind: type[msgspec.Struct]) -> None:
     """It has no name, so a leader cannot know what it ignores: the digest would not cover it either."""
-    samples = {m.Record: (b"k", b"v", 0), m.RecordHeader: (0, "n", b"v"), m.Acknowledgement: (0, 1, 0, 5)}
+    samples = {m.Record: (b"k", b"v", 0), m.RecordHeader: (0, "n", b"v"), m.Acknowledgement: (0, 1, 0, 5, 1)}
     sample = samples[kind]
 
     assert kind(*sample) == msgspec.msgpack.decode(msgspec.msgpack.encode(sample), type=kind)

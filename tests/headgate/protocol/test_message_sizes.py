@@ -20,6 +20,7 @@ from headgate.transport.mqtt import MAX_OUTGOING_BYTES
 from headgate.transport.port import MAX_PAYLOAD_BYTES
 from shard.requests.topic_commands import MAX_SEGMENTS
 from shard.state.producers import MAX_SOURCE_POSITIONS
+from shard.subscriptions.deliveries import MAX_DEAD_LETTERS, MAX_RECORDS_OF_SUBSCRIPTION
 from shard.subscriptions.gate import MAX_NAMED_BLOCKERS
 from shard.subscriptions.registration import MAX_CONSUMERS, MAX_SUBSCRIPTIONS
 
@@ -27,9 +28,11 @@ NAME, LABEL, SENTENCE, WORD = 100, 128, 400, 12
 CHECKPOINT = 4 * 1024
 """1024 characters."""
 PATH = 1024
-QUEUE_RANGES = 200_000 // MAX_SEGMENTS
+QUEUE_RANGES = 100_000 // MAX_SEGMENTS
 """Gaps between acknowledged records of a QUEUE, per segment if every segment has the same. Not limited:
 a grant with more than a million gaps is withheld, with a log line and a metric."""
+FAILED = MAX_RECORDS_OF_SUBSCRIPTION // MAX_SEGMENTS
+"""Records of a QUEUE that have failed, as many in every segment."""
 PARENTS = 64
 SLICES = 2
 """On average per segment and per consumer: shared segments have as many slices as there are consumers, or
@@ -63,6 +66,16 @@ LIMITS = {
     "Committed.placements": MAX_SEGMENTS,
     "Acknowledged.rejected": m.MAX_BATCH_ACKNOWLEDGEMENTS,
     "Acknowledged.rejected.item": SENTENCE,
+    "Acknowledged.negative_rejected": m.MAX_BATCH_ACKNOWLEDGEMENTS,
+    "Acknowledged.negative_rejected.item": SENTENCE,
+    "Acknowledged.redeliveries": m.MAX_BATCH_ACKNOWLEDGEMENTS,
+    "DeliveriesBegun.rejected": m.MAX_BEGUN_RECORDS,
+    "DeliveriesBegun.rejected.item": SENTENCE,
+    "DeliveriesBegun.delayed": m.MAX_BEGUN_RECORDS,
+    "DeliveryPolicy.dead_letter_topic": NAME,
+    "HeartbeatReply.dead_letters": MAX_DEAD_LETTERS,
+    "DeadLetter.reason": 4 * m.MAX_FAILURE_CHARACTERS,
+    "Grant.failed": FAILED,
     "BucketStart.acknowledged": QUEUE_RANGES // KEY_BUCKETS,
     "Grant.acknowledged": QUEUE_RANGES,
     "Grant.starts": KEY_BUCKETS,

@@ -11,7 +11,7 @@ from controller.chunk_writer.builder import ChunkBuilder
 from headgate.ledger.ledger import Ledger
 from headgate.model.hashing import KEY_BUCKETS, key_bucket
 from headgate.model.headers import Headers
-from headgate.protocol.messages import BucketStart, Grant
+from headgate.protocol.messages import BucketStart, Grant, Redelivery
 from headgate.reading.chunk_cache import ChunkCache
 from headgate.reading.compacted_reader import CompactedRecords
 from headgate.reading.head import Head
@@ -108,6 +108,21 @@ async def test_each_run_of_records_in_other_buckets_is_reported_once_and_then_th
     assert [(RECORDS, RECORDS)] * 2 == [part for part in reported if part[0] == part[1]], "the chunk, and the end"
 
 
+async def test_a_whole_segment_reports_what_only_one_of_its_buckets_has_acknowledged() -> None:
+    """The offset belongs to no other bucket, and nothing else would acknowledge it there. What has failed stays."""
+    bucket, reported = key_bucket(KEYS[3], KEY_BUCKETS), list[tuple[int, int]]()
+    failed = next(n for n, key in enumerate(KEYS) if key_bucket(key, KEY_BUCKETS) != bucket)
+    found = await delivered(
+        starts=[BucketStart(bucket, bucket + 1, RECORDS)],
+        failed=[Redelivery(failed, 2, 0, 1)],
+        on_skipped=lambda *offsets: reported.append(offsets),
+    )
+
+    skipped = {offset for part in reported for offset in range(*part)}
+    assert {n for n, key in enumerate(KEYS) if key_bucket(key, KEY_BUCKETS) == bucket} == skipped
+    assert sorted({*range(RECORDS)} - skipped - {failed}) == found
+
+
 async def test_a_reader_whose_next_chunk_is_missing_reports_at_once_how_far_it_has_read() -> None:
     ledger, head = Ledger(FakeStore(latency_seconds=(0, 0)), 0), Head()
     reported: list[tuple[int, int]] = []
@@ -132,15 +147,3 @@ async def test_a_reader_whose_next_chunk_is_missing_reports_at_once_how_far_it_h
     running.cancel()
 
     assert [(4, 4)] == reported
-
-
-async def test_a_whole_segment_reports_what_only_one_of_its_buckets_has_acknowledged() -> None:
-    """The offset belongs to no other bucket, and nothing else would acknowledge it there."""
-    bucket, reported = key_bucket(KEYS[3], KEY_BUCKETS), list[tuple[int, int]]()
-    found = await delivered(
-        starts=[BucketStart(bucket, bucket + 1, RECORDS)], on_skipped=lambda *offsets: reported.append(offsets)
-    )
-
-    skipped = {offset for part in reported for offset in range(*part)}
-    assert {n for n, key in enumerate(KEYS) if key_bucket(key, KEY_BUCKETS) == bucket} == skipped
-    assert sorted({*range(RECORDS)} - skipped) == found

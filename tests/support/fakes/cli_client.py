@@ -40,6 +40,7 @@ from headgate import (
 from headgate.cli.topic_source import TopicSource
 from headgate.client.unknown_names import unknown_topic
 from headgate.errors import HeadgateError, NoLeaderError, RequestRejectedError
+from headgate.model.entries import DeliveryPolicy
 from headgate.model.headers import Headers
 from headgate.protocol import messages as m
 from shard.requests.topic_import import import_topic
@@ -272,6 +273,13 @@ class FakeAdmin:
     async def set_order(self, name: str, subscription_name: str, order: str) -> SubscriptionInfo:
         self.cluster.calls.append(("set_order", name, subscription_name, order))
         return replace(subscription(name, subscription_name), order=order)
+
+    async def set_delivery_policy(self, name: str, subscription_name: str, **policy: Any) -> SubscriptionInfo:
+        self.cluster.calls.append(("set_delivery_policy", name, subscription_name, policy))
+        chosen = DeliveryPolicy(
+            max_deliveries=policy["max_deliveries"] or 0, dead_letter_topic=policy["dead_letter_topic"] or ""
+        )
+        return replace(subscription(name, subscription_name), policy=chosen)
 
     async def explain(self, topic_name: str, name: str, *, segment: int | None, consumer: str | None) -> Explanation:
         self.cluster.calls.append(("explain", topic_name, name, segment, consumer))

@@ -7,6 +7,7 @@ from typing import Any
 
 from headgate.model import entries as e
 from headgate.model.bucket_ranges import SegmentSlice, bucket_bounds, overlaps, segment_of, slice_of
+from shard.state.subscription import Subscription
 from tests.support.samples.ledgers import RandomLedger
 
 Chunk = list[e.AnyEntry]
@@ -232,13 +233,14 @@ class History(RandomLedger):
                 )
             )
             return
-        if chance < 0.20:
-            tails = self.state.topics_by_id[known.topic_id].tails
-            self.add(e.SegmentWeightsSet(**ids, weights={self.rng.choice(sorted(tails)): self.rng.randrange(16, 999)}))
+        if chance < 0.25:
+            self._fail_deliveries(known, ids)
+            tails = sorted(self.state.topics_by_id[known.topic_id].tails)
+            self.add(e.SegmentWeightsSet(**ids, weights={self.rng.choice(tails): self.rng.randrange(16, 999)}))
             return
         consumer = known.consumers[self.rng.choice(consumers)]
         member = {**ids, "consumer": consumer.consumer, "incarnation": consumer.incarnation}
-        if chance < 0.30:
+        if chance < 0.33:
             self.add(e.ConsumerDisconnected(**member))
         elif chance < 0.40:
             self.add(e.ConsumerReconnected(**member))
@@ -267,6 +269,18 @@ class History(RandomLedger):
         else:
             segments = [self.rng.choice(sorted(self.state.topics_by_id[known.topic_id].tails))]
             self.add(e.SegmentsDrained(**ids, segments=segments, seek_generation=known.seek_generation))
+
+    def _fail_deliveries(self, known: Subscription, ids: dict[str, int]) -> None:
+        """Set the policy, and begin and fail a delivery."""
+        policy = e.DeliveryPolicy(max_deliveries=self.rng.randrange(3), ack_timeout_ms=1, dead_letter_topic="dead")
+        segment = self.rng.choice(sorted(self.state.topics_by_id[known.topic_id].tails))
+        generation = max((each.generation for each in known.holdings.values()), default=1)
+        begun, failed = ((segment, self.rng.randrange(9), self.rng.randrange(16)) for _ in range(2))
+        self.add(
+            e.DeliveryPolicySet(**ids, policy=policy, token=self.token()),
+            e.DeliveriesBegun(**ids, records=[(*begun, generation)]),
+            e.DeliveriesFailed(**ids, records=[(*failed, self.rng.randrange(9), "unlucky")]),
+        )
 
 
 def _named(segment_slice: SegmentSlice) -> dict[str, int]:

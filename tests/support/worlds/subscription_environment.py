@@ -284,6 +284,7 @@ class CoordinatorHarness:
         first_offset: int = 0,
         generation: int | None = None,
         incarnation: int = 1,
+        delivery: int = 1,
     ) -> str | None:
         """Send one acknowledgement; return the reason if it does not count."""
         segment = segment_of(held)
@@ -293,7 +294,7 @@ class CoordinatorHarness:
             m.AcknowledgeBatch,
             consumer,
             incarnation,
-            acknowledgements=[m.Acknowledgement(segment, generation, first_offset, end_offset)],
+            acknowledgements=[m.Acknowledgement(segment, generation, first_offset, end_offset, delivery)],
         )
         rejected = self.coordinator.acknowledge(batch).rejected
         return rejected[0][1] if rejected else None

@@ -73,3 +73,15 @@ def test_set_order_counts_waiting_segments(invoke: Invoke, cluster: FakeCluster)
     assert "order of subscription billing of orders set to strict; 1 of 2 segments wait" in result.stderr
     assert document["order"] == "strict"
     assert invoke("subscription", "set-order", "orders", "billing", "loose").exit_code == 2
+
+
+def test_set_shows_the_delivery_policy(invoke: Invoke, cluster: FakeCluster) -> None:
+    result = invoke("subscription", "set", "o", "jobs", "--max-deliveries", "3", "--dead-letter", "dead")
+    document = json.loads(invoke("subscription", "set", "o", "jobs", "--ack-timeout", "0", "--json").stdout)
+
+    assert "subscription jobs of o: dead after 3 deliveries, dead letters in dead" in result.stderr
+    assert [
+        {"max_deliveries": 3, "ack_timeout_seconds": None, "dead_letter_topic": "dead"},
+        {"max_deliveries": None, "ack_timeout_seconds": 0.0, "dead_letter_topic": None},
+    ] == [call[3] for call in cluster.calls]
+    assert "policy" in document

@@ -1,0 +1,86 @@
+"""The deliveries of one QUEUE subscription: begins them, and chooses the consumer that sends dead letters.
+
+shard.subscriptions.deliveries decides. What must survive a leader is in the ledger; the sender of dead letters, and the
+problem that it reports, are known to this term only.
+
+The first connected consumer sends all dead letters of the subscription, in order, so one named producer is enough.
+Its producer's incarnation is the ledger time since which it is the sender. A sender that reports a problem begins
+again with a later one, as another program of that name may have been ahead of it.
+"""
+
+from typing import Any
+
+from coordinator.ports import LedgerPort
+from headgate.model import entries as e
+from headgate.protocol import messages as m
+from metrics import events
+from shard.state.subscription import Subscription
+from shard.state.topic_view import TopicView
+from shard.subscriptions import deliveries
+
+
+class DeliveryMonitor:
+    """The deliveries of one subscription during one leader term."""
+
+    def __init__(
+        self, subscription: Subscription, topic: TopicView, ledger: LedgerPort, observer: events.Observer
+    ) -> None:
+        self.problem = ""
+        """Why dead letters are not sent; empty: nothing is known to be wrong."""
+        self._subscription = subscription
+        self._topic = topic
+        self._ledger = ledger
+        self._observer = observer
+        self._ids: dict[str, Any] = {"topic_id": topic.topic_id, "subscription_id": subscription.subscription_id}
+        self._sender = "", 0, 0
+        """(consumer, its incarnation, since when)."""
+
+    def begin(self, request: m.BeginDeliveries) -> m.DeliveriesBegun:
+        """Record the deliveries that begin."""
+        limit = deliveries.record_limit(self._topic)
+        begun, reply = deliveries.judge_begun(self._subscription, self._topic, request, limit)
+        if begun:
+            self._ledger.propose(e.DeliveriesBegun(**self._ids, records=begun))
+        if reply.delayed:
+            self._observer.observe(events.DeliveriesJudged(count=len(reply.delayed), outcome="delayed"))
+        return reply
+
+    def fail(self, batch: m.AcknowledgeBatch) -> tuple[list[tuple[int, str]], list[tuple[int, m.Redelivery]]]:
+        """Record negative acknowledgements; return by index why some do not count, and when the others are due."""
+        now_ms, limit, known = (
+            self._ledger.now_ms(),
+            deliveries.record_limit(self._topic),
+            self._subscription.redelivery,
+        )
+        failed, rejected = deliveries.judge_failed(self._subscription, self._topic, batch, limit, now_ms)
+        if failed:
+            self._ledger.propose(e.DeliveriesFailed(**self._ids, records=failed))
+            self._observer.observe(events.DeliveriesJudged(count=len(failed), outcome="failed"))
+        refused = dict(rejected)
+        due = [
+            (index, deliveries.redelivery_of(self._topic, each.segment, each.offset, attempts, now_ms))
+            for index, each in enumerate(batch.negative)
+            if index not in refused and (attempts := known.of(each.segment, each.offset)) is not None
+        ]
+        return rejected, due
+
+    def dead_letters_stored(self, request: m.ConfirmDeadLetters) -> list[int]:
+        """Acknowledge dead letters that are in their topics; return their segments."""
+        ranges = deliveries.stored_dead_letters(self._subscription, request)
+        if ranges:
+            generation = self._subscription.seek_generation
+            self._ledger.propose(e.RecordsAcknowledged(**self._ids, seek_generation=generation, ranges=ranges))
+            self._observer.observe(events.DeliveriesJudged(count=len(ranges), outcome="dead_letter"))
+        return [each.segment for each in ranges]
+
+    def duty(self, request: m.Heartbeat) -> dict[str, Any]:
+        """Return the fields of a heartbeat reply that say what a consumer does with failed deliveries."""
+        fields: dict[str, Any] = {"policy": self._subscription.redelivery.policy}
+        if deliveries.sender_of(self._subscription) != request.consumer:
+            return fields
+        me = request.consumer, request.incarnation
+        if self._sender[:2] != me or request.dead_letter_problem:
+            self._sender = *me, max(self._ledger.now_ms(), self._sender[2] + 1)
+        self.problem = request.dead_letter_problem
+        letters = deliveries.next_dead_letters(self._subscription, self._topic)
+        return fields | {"dead_letters": letters, "sender_since_ms": self._sender[2]}

@@ -1,0 +1,154 @@
+"""Send the dead records of a QUEUE subscription to their dead-letter topics, each exactly once.
+
+The leader names one consumer as the sender. It stores with each record, as the source position of a named producer,
+when the record died and its number, which rise together. A record at or below the stored position is there already:
+an earlier sender has stored it, and was lost before it could say so. A newer sender fences an older one by the
+incarnation that the leader gives it.
+
+A topic that cannot be written to keeps its dead records waiting, and no others. The leader learns why from the next
+heartbeat.
+"""
+
+from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
+from itertools import groupby
+from typing import Final
+
+import msgspec
+
+from headgate.client.connection import Client
+from headgate.client.consumer_requests import ConsumerRequests
+from headgate.client.consumer_tasks import ConsumerTasks
+from headgate.client.producer import Producer
+from headgate.client.producer_settings import ProducerSettings
+from headgate.client.record_feed import RecordFeed
+from headgate.errors import (
+    DeliveryFailedError,
+    DeliveryUnknownError,
+    NoLeaderError,
+    RequestRejectedError,
+    StoreUnavailableError,
+)
+from headgate.log.event_log import EventLogger
+from headgate.protocol import messages as m
+
+SEND_SECONDS: Final = 30.0
+"""How long storing one dead letter may take before the sender reports the problem, and tries again."""
+
+ORIGIN_PREFIX: Final = "headgate-source-"
+"""Of the names of the headers that say where a dead letter is from, how often it was delivered, and why it failed."""
+
+NOT_SENT: Final = (
+    DeliveryFailedError,
+    DeliveryUnknownError,
+    NoLeaderError,
+    RequestRejectedError,
+    StoreUnavailableError,
+)
+
+Heartbeat = Callable[[], Awaitable[m.HeartbeatReply]]
+
+
+class DeadLetterSender:
+    """The dead letters of one consumer's subscription, while it is their sender."""
+
+    def __init__(
+        self, client: Client, requests: ConsumerRequests, feed: RecordFeed, tasks: ConsumerTasks, log: EventLogger
+    ) -> None:
+        self.problem = ""
+        """Why some could not be sent; empty: they could."""
+        self.heartbeat: Heartbeat | None = None
+        """Asks for what is to be sent next."""
+        self._client = client
+        self._requests = requests
+        self._feed = feed
+        self._tasks = tasks
+        self._log = log
+        self._sending = False
+
+    def start(self) -> None:
+        """Send until there are no more, or one cannot be sent. The next heartbeat that has some starts it again."""
+        if not self._sending:
+            self._sending = True
+            self._tasks.spawn(self._send_all(), "dead-letters")
+
+    async def _send_all(self) -> None:
+        assert self.heartbeat is not None, "the membership has not begun"
+        try:
+            while True:
+                alive = await self.heartbeat()
+                self.problem = ""
+                if not alive.dead_letters:
+                    return
+                await self._send(alive)
+                if self.problem:
+                    self._log.warning("dead_letters.not_sent", reason=self.problem)
+                    return
+        except (NoLeaderError, RequestRejectedError) as error:
+            self._log.warning("dead_letters.interrupted", reason=str(error))
+        finally:
+            self._sending = False
+
+    async def _send(self, alive: m.HeartbeatReply) -> None:
+        producer = Producer(
+            self._client,
+            self._requests.dead_letter_producer,
+            ProducerSettings(delivery_timeout_seconds=SEND_SECONDS, reserved_headers=True),
+            incarnation=alive.sender_since_ms,
+        )
+        async with producer:
+            letters = sorted(alive.dead_letters, key=lambda each: (each.topic, each.number))
+            for topic, of_topic in groupby(letters, key=lambda each: each.topic):
+                stored: list[tuple[int, int]] = []
+                try:
+                    await self._send_to(producer, topic, of_topic, stored)
+                except NOT_SENT as error:
+                    self.problem = f"dead-letter topic {topic!r}: {error}"[: m.MAX_PROBLEM_CHARACTERS]
+                if stored:
+                    await self._requests.confirm_dead_letters(stored)
+
+    async def _send_to(
+        self, producer: Producer, topic: str, letters: Iterable[m.DeadLetter], stored: list[tuple[int, int]]
+    ) -> None:
+        """Send ``letters`` to ``topic``; add what is there to ``stored``."""
+        await producer.open(topic)
+        position = producer.source_position
+        last = (0, 0) if position is None else msgspec.msgpack.decode(position, type=tuple[int, int])
+        for letter in letters:
+            if (letter.died_at_ms, letter.number) > last:
+                await self._store(producer, letter)
+            stored.append((letter.number, letter.died_at_ms))
+
+    async def _store(self, producer: Producer, letter: m.DeadLetter) -> None:
+        grant = m.Grant(
+            segment=letter.segment,
+            generation=0,
+            first_hash=0,
+            last_hash=0,
+            start_offset=letter.offset,
+            start_chunk=letter.start_chunk,
+            end_offset=letter.offset + 1,
+        )
+        _, timestamp_ms, key, value, headers = await self._feed.read_one(grant)
+        topic, subscription, _ = self._requests.push_key
+        origin = {
+            "topic": topic,
+            "subscription": subscription,
+            "segment": letter.segment,
+            "offset": letter.offset,
+            "deliveries": letter.deliveries,
+            "reason": letter.reason,
+        }
+        own = [(f"{ORIGIN_PREFIX}{name}", str(value).encode()) for name, value in origin.items()]
+        # A record that was dead before keeps its newest origin only.
+        others = [header for header in headers if not header[0].startswith(ORIGIN_PREFIX)]
+        position = msgspec.msgpack.encode((letter.died_at_ms, letter.number))
+        send = partial(
+            producer.send_and_wait, letter.topic, key, value, timestamp_ms=timestamp_ms, source_position=position
+        )
+        try:
+            await send(headers=[*others, *own])
+        except RequestRejectedError as error:
+            if error.verdict != "invalid" or not others:
+                raise
+            await send(headers=own)  # With its own headers it may have too many, or be too large.

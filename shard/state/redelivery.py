@@ -1,0 +1,132 @@
+"""The records of a QUEUE subscription that are being tried or have failed, as a fold over ledger entries. Pure.
+
+1. A record is in it from the first delivery that begins or fails until it is acknowledged, its segment is pruned, or
+   the subscription is moved. Each record is in one key bucket, and only that bucket's acknowledgement settles it.
+2. A delivery that has begun belongs to a grant. It fails if it is acknowledged negatively, and if the holder of the
+   grant is lost. A holder that hands its segment back fails nothing: the next holder delivers the record once more.
+3. A record that has failed `max_deliveries` times is dead. Dead records are numbered in the order in which they died,
+   and their ledger times never fall, so (time, number) orders them also after a ledger was put back to an older state.
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import msgspec
+
+from headgate.model import entries as e
+
+
+class Attempts(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What happened to one record so far."""
+
+    bucket: int
+    failures: int = 0
+    generation: int = 0
+    """The grant under which a delivery has begun; 0: none has."""
+    not_before_ms: int = 0
+    """Ledger time before which it is not delivered again."""
+    reason: str = ""
+    """Why the newest delivery failed."""
+    dead_letter: int = 0
+    """Its number among the dead records; 0: it is not dead."""
+    died_at_ms: int = 0
+    topic: str = ""
+    """The dead-letter topic at its death. It does not change: a copy may be there already."""
+
+
+@dataclass(slots=True)
+class Redelivery:
+    """The records of one subscription that were begun or have failed, and the policy that they are subject to."""
+
+    policy: e.DeliveryPolicy = field(default_factory=e.DeliveryPolicy)
+    attempts: dict[int, dict[int, Attempts]] = field(default_factory=dict)
+    """Segment → offset → its record. No segment is empty."""
+    dead: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """Number of a dead record → (segment, offset), in order."""
+    next_number: int = 1
+
+    def of(self, segment: int, offset: int) -> Attempts | None:
+        """Return what happened to a record; None: nothing that counts."""
+        return self.attempts.get(segment, {}).get(offset)
+
+    def records(self, segment: int) -> int:
+        """Return the number of records of ``segment`` that are kept here."""
+        return len(self.attempts.get(segment, ()))
+
+    @property
+    def failed(self) -> list[Attempts]:
+        """The records that have failed and are not dead."""
+        kept = (each for known in self.attempts.values() for each in known.values())
+        return [each for each in kept if each.failures and not each.dead_letter]
+
+    def apply(self, entry: e.DeliveryPolicySet | e.DeliveriesBegun | e.DeliveriesFailed, at_ms: int) -> None:
+        """Fold one entry. ``at_ms`` is the time of its chunk."""
+        match entry:
+            case e.DeliveryPolicySet():
+                self.policy = entry.policy
+            case e.DeliveriesBegun():
+                for segment, offset, bucket, generation in entry.records:
+                    known = self.attempts.setdefault(segment, {})
+                    before = known.get(offset, Attempts(bucket))
+                    known[offset] = msgspec.structs.replace(before, generation=generation)
+            case e.DeliveriesFailed():
+                for segment, offset, bucket, not_before_ms, reason in entry.records:
+                    self._fail(segment, offset, bucket, not_before_ms, reason, at_ms)
+
+    def _fail(self, segment: int, offset: int, bucket: int, not_before_ms: int, reason: str, at_ms: int) -> None:
+        known = self.attempts.setdefault(segment, {})
+        failures = known.get(offset, Attempts(bucket)).failures + 1
+        failed = Attempts(bucket, failures, not_before_ms=not_before_ms, reason=reason)
+        if 0 < self.policy.max_deliveries <= failures:
+            failed = Attempts(bucket, failures, 0, 0, reason, self.next_number, at_ms, self.policy.dead_letter_topic)
+            self.dead[self.next_number] = segment, offset
+            self.next_number += 1
+        known[offset] = failed
+
+    def release(self, segment: int, generation: int, *, lost: str, at_ms: int) -> None:
+        """End the deliveries under a grant. ``lost``: why its holder was lost, which fails them; empty: it was not."""
+        for offset, each in list(self.attempts.get(segment, {}).items()):
+            if each.generation != generation:
+                continue
+            if lost:
+                self._fail(segment, offset, each.bucket, 0, lost, at_ms)
+            elif each.failures:
+                self.attempts[segment][offset] = msgspec.structs.replace(each, generation=0)
+            else:
+                self._remove(segment, offset)
+
+    def settle(self, ranges: Iterable[tuple[int, int, int, range]]) -> None:
+        """Remove the records in acknowledged ``ranges``: (segment, first offset, end offset, key buckets)."""
+        search = OffsetSearch(self.attempts)
+        for segment, first, end, buckets in ranges:
+            for offset in search.within(segment, first, end):
+                if (each := self.of(segment, offset)) is not None and each.bucket in buckets:
+                    self._remove(segment, offset)
+
+    def forget(self, segments: Iterable[int]) -> None:
+        """Remove all records of ``segments``, which were moved or pruned."""
+        for segment in segments:
+            for offset in list(self.attempts.get(segment, ())):
+                self._remove(segment, offset)
+
+    def _remove(self, segment: int, offset: int) -> None:
+        known = self.attempts[segment]
+        self.dead.pop(known.pop(offset).dead_letter, None)
+        if not known:
+            del self.attempts[segment]
+
+
+class OffsetSearch:
+    """Finds kept records in ranges of offsets. A segment is sorted once, whatever the number of its ranges."""
+
+    def __init__(self, attempts: dict[int, dict[int, Attempts]]) -> None:
+        self._attempts = attempts
+        self._sorted: dict[int, list[int]] = {}
+
+    def within(self, segment: int, first: int, end: int) -> list[int]:
+        """Return the offsets from ``first`` up to ``end`` that had a record when the segment was first searched."""
+        if segment not in self._sorted:
+            self._sorted[segment] = sorted(self._attempts.get(segment, ()))
+        offsets = self._sorted[segment]
+        return offsets[bisect_left(offsets, first) : bisect_left(offsets, end)]

@@ -1,0 +1,351 @@
+"""QUEUE: negative acknowledgements, time-outs, delivery counts and dead letters, with the real leader of a shard.
+
+Over a fake broker and store, in virtual time.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from headgate.client.admin import Admin
+from headgate.client.consumer import ConsumedRecord, Consumer
+from headgate.client.processing.policies import RetryPolicy
+from headgate.client.producer import Producer
+from headgate.errors import ConfigError, HeadgateError, RequestRejectedError
+from tests.support.worlds.one_shard import OneShard
+from tests.support.worlds.one_shard_programs import client, create, produce, reader
+
+pytestmark = pytest.mark.looptime
+QUEUE: dict[str, Any] = {"subscription": "jobs", "type": "QUEUE"}
+
+
+@asynccontextmanager
+async def jobs(records: int = 3, **policy: Any) -> AsyncIterator[tuple[OneShard, Admin]]:
+    """Return a shard with ``records`` in topic orders, a queue of that policy, and topic dead."""
+    world = OneShard()
+    async with world.leader():
+        await create(world, segments=1)
+        async with Admin(client(world, "admin")) as admin:
+            await admin.create_topic("dead")
+            await admin.create_subscription("orders", "jobs", type="QUEUE", start="earliest")
+            if policy:
+                await admin.set_delivery_policy("orders", "jobs", **policy)
+            await produce(world, records)
+            yield world, admin
+
+
+async def take(consumer: Consumer, number: int) -> list[ConsumedRecord]:
+    async with asyncio.timeout(600):
+        return [await anext(consumer) for _ in range(number)]
+
+
+async def nothing_comes(consumer: Consumer, seconds: float) -> None:
+    assert [] == await consumer.get_many(1, timeout_seconds=seconds)
+
+
+async def unacknowledged(admin: Admin) -> int:
+    described = await admin.describe_subscription("orders", "jobs")
+    return sum(each.unacknowledged or 0 for each in described.segments)
+
+
+async def test_a_record_that_failed_comes_again_after_its_delay_and_nothing_waits_for_it():
+    async with jobs() as (world, admin), reader(world, **QUEUE) as consumer:
+        first, second, third = await take(consumer, 3)
+        began = asyncio.get_running_loop().time()
+        await consumer.negative_acknowledge(second, delay_seconds=20, reason="no network")
+        await consumer.acknowledge(first)
+        await consumer.acknowledge(third)
+        await produce(world, 1)
+        (newer,) = await take(consumer, 1)
+        await consumer.acknowledge(newer)
+        assert 5 > asyncio.get_running_loop().time() - began
+        (again,) = await take(consumer, 1)
+        assert 20 <= asyncio.get_running_loop().time() - began < 21
+        assert (second.offset, second.value, 2) == (again.offset, again.value, again.delivery_count)
+        await consumer.acknowledge(again)
+        await consumer.flush()
+        assert 0 == await unacknowledged(admin)
+        assert 0 == consumer.rejected
+
+
+async def test_what_comes_after_the_end_of_a_delivery_has_no_effect_and_is_counted():
+    """Neither an acknowledgement nor an extension overrides the negative acknowledgement before it."""
+    async with jobs(1, ack_timeout_seconds=100) as (world, admin), reader(world, **QUEUE) as consumer:
+        (first,) = await take(consumer, 1)
+        await consumer.negative_acknowledge(first)
+        await consumer.extend(first, 1000)
+        await consumer.acknowledge(first)
+        assert 2 == consumer.rejected
+        (second,) = await take(consumer, 1)
+        assert 2 == second.delivery_count
+        await consumer.acknowledge(first)
+        await consumer.negative_acknowledge(first)
+        await consumer.flush()
+        assert (4, 1) == (consumer.rejected, await unacknowledged(admin))
+        await consumer.acknowledge(second)
+        await consumer.flush()
+        assert 0 == await unacknowledged(admin)
+
+
+async def test_a_delivery_times_out_unless_it_is_acknowledged_or_extended():
+    async with jobs(3, ack_timeout_seconds=10) as (world, admin), reader(world, **QUEUE) as consumer:
+        acknowledged, extended, forgotten = await take(consumer, 3)
+        await consumer.acknowledge(acknowledged)
+        await asyncio.sleep(8)
+        await consumer.extend(extended, 30)
+        (again,) = await take(consumer, 1)
+        assert (forgotten.offset, 2) == (again.offset, again.delivery_count)
+        await consumer.acknowledge(again)
+        await nothing_comes(consumer, 25)
+        (again,) = await take(consumer, 1)
+        assert (extended.offset, 2) == (again.offset, again.delivery_count)
+        assert "not acknowledged within 10 s" in str(await admin.explain("orders", "jobs"))
+        await consumer.acknowledge(again)
+
+
+async def crash(world: OneShard, consumer: Consumer) -> None:
+    """End a consumer without a farewell."""
+    world.broker.cut(f"client-{consumer.name}")
+    await consumer._tasks.cancel()
+    await consumer._release()
+
+
+async def test_the_loss_of_a_consumer_counts_for_what_its_program_has_seen_and_for_nothing_else():
+    """Its records are begun, queued, or not read at all. Five restarts of consumers that see nothing count nothing."""
+    async with jobs(4, max_deliveries=9, dead_letter_topic="dead") as (world, _):
+        for number in range(5):
+            idle = reader(world, f"idle-{number}", **QUEUE)
+            await idle.__aenter__()
+            await asyncio.sleep(1)
+            await crash(world, idle)
+        failing = reader(world, "failing", **QUEUE)
+        await failing.__aenter__()
+        (seen,) = await take(failing, 1)
+        assert 1 == seen.delivery_count
+        await crash(world, failing)
+        async with reader(world, **QUEUE) as consumer:
+            records = [*await take(consumer, 4)]
+            counts = {each.offset: each.delivery_count for each in records}
+            assert counts == {each.offset: 1 for each in records} | {seen.offset: 2}
+            for each in records:
+                await consumer.acknowledge(each)
+
+
+@pytest.mark.parametrize(("error", "delivery"), [(ValueError, 2), (asyncio.CancelledError, 1), (None, 1)], ids=str)
+async def test_a_consumer_that_ends_with_an_error_fails_what_it_has_begun_and_one_that_leaves_hands_it_back(
+    error: type[BaseException] | None, delivery: int
+):
+    async with jobs(1, max_deliveries=9, dead_letter_topic="dead") as (world, _):
+        with pytest.raises(BaseException) if error else contextlib.nullcontext():
+            async with reader(world, **QUEUE) as first:
+                await take(first, 1)
+                if error is not None:
+                    raise error
+        async with reader(world, "other", **QUEUE) as second:
+            (again,) = await take(second, 1)
+            assert delivery == again.delivery_count
+            await second.acknowledge(again)
+
+
+async def dead_letters(world: OneShard, seconds: float = 30) -> list[tuple[bytes, bytes]]:
+    """Return key and value of each record in topic dead, after so many seconds."""
+    await asyncio.sleep(seconds)
+    async with reader(world, "undertaker", topic="dead", subscription="undertakers") as consumer:
+        return [(each.key, each.value) async for each in consumer.until_caught_up()]
+
+
+async def fail_until_dead(consumer: Consumer, deliveries: int) -> None:
+    """Fail the first record so often that it is dead, and acknowledge all others."""
+    failed = 0
+    while failed < deliveries:
+        (record,) = await take(consumer, 1)
+        if record.offset == 0:
+            failed += 1
+            assert failed == record.delivery_count
+            await consumer.negative_acknowledge(record, reason="no such order")
+        else:
+            await consumer.acknowledge(record)
+    await consumer.flush()
+
+
+async def test_a_record_that_fails_too_often_goes_to_the_dead_letter_topic_and_its_key_is_delivered_on():
+    async with jobs(2, max_deliveries=3, dead_letter_topic="dead") as (world, admin):
+        async with reader(world, **QUEUE) as consumer:
+            await fail_until_dead(consumer, 3)
+            assert [(b"key-0", b"0")] == await dead_letters(world)
+            async with reader(world, "clerk", topic="dead", subscription="clerks") as clerk:
+                (dead,) = await take(clerk, 1)
+                names = ("topic", "subscription", "segment", "offset", "deliveries", "reason")
+                values = (b"orders", b"jobs", b"0", b"0", b"3", b"no such order")
+                assert dict(zip(names, values, strict=True)) == {
+                    name.removeprefix("headgate-source-"): value for name, value in dead.headers
+                }
+            await produce(world, 1)
+            (next_of_key,) = await take(consumer, 1)
+            assert (b"key-0", 1) == (next_of_key.key, next_of_key.delivery_count)
+            await consumer.acknowledge(next_of_key)
+            await consumer.flush()
+            assert 0 == await unacknowledged(admin)
+        described = await admin.describe_subscription("orders", "jobs")
+        assert (0, 0) == (described.failed, described.dead)
+
+
+@pytest.mark.parametrize(("own", "kept"), [(58, 58), (59, 0)], ids=["as many as fit", "too many"])
+async def test_a_dead_letter_keeps_the_headers_of_its_record_unless_they_are_too_many(own: int, kept: int):
+    async with jobs(0, max_deliveries=1, dead_letter_topic="dead") as (world, _), reader(world, **QUEUE) as consumer:
+        async with Producer(client(world, "producer")) as producer:
+            await producer.send_and_wait("orders", b"k", b"v", headers=[(f"h{n}", b"x") for n in range(own)])
+        await fail_until_dead(consumer, 1)
+        async with reader(world, "clerk", topic="dead", subscription="clerks") as clerk:
+            (dead,) = await take(clerk, 1)
+    assert (kept, 6) == (len(dead.headers) - 6, sum(name.startswith("headgate-") for name, _ in dead.headers))
+
+
+async def test_a_dead_letter_is_stored_once_although_its_sender_is_lost_before_it_confirms(monkeypatch):
+    """The next sender finds it at the producer's position."""
+    async with jobs(1, max_deliveries=1, dead_letter_topic="dead") as (world, admin):
+        first = reader(world, **QUEUE)
+        await first.__aenter__()
+        requests = first._deliveries.sender._requests
+        stored = asyncio.Event()
+
+        async def lose(_: list[tuple[int, int]]) -> None:
+            stored.set()
+            await asyncio.Event().wait()
+
+        monkeypatch.setattr(requests, "confirm_dead_letters", lose)
+        await fail_until_dead(first, 1)
+        await stored.wait()
+        await crash(world, first)
+        async with reader(world, "other", **QUEUE):
+            assert [(b"key-0", b"0")] == await dead_letters(world, 120)
+            assert 0 == await unacknowledged(admin)
+
+
+async def test_without_its_dead_letter_topic_a_record_stays_others_continue_and_it_is_explained():
+    async with jobs(2, max_deliveries=2, dead_letter_topic="dead") as (world, admin):
+        await admin.delete_topic("dead")
+        async with reader(world, **QUEUE) as consumer:
+            await fail_until_dead(consumer, 2)
+            await asyncio.sleep(60)
+            assert 1 == await unacknowledged(admin)
+            explained = " ".join((await admin.explain("orders", "jobs")).summary)
+            assert "1 record waits" in explained
+            assert "there is no topic 'dead'" in explained
+            await admin.create_topic("dead")
+            assert [(b"key-0", b"0")] == await dead_letters(world, 120)
+            assert 0 == await unacknowledged(admin)
+
+
+async def test_counts_delays_and_dead_letters_survive_a_leader():
+    world = OneShard()
+    async with world.leader("a"):
+        await create(world, segments=1)
+        async with Admin(client(world, "admin")) as admin:
+            await admin.create_topic("dead")
+            await admin.create_subscription("orders", "jobs", type="QUEUE", start="earliest")
+            await admin.set_delivery_policy("orders", "jobs", max_deliveries=3, dead_letter_topic="dead")
+        await produce(world, 1)
+        consumer = reader(world, **QUEUE)
+        await consumer.__aenter__()
+        (first,) = await take(consumer, 1)
+        await consumer.negative_acknowledge(first, delay_seconds=30)
+        await consumer.flush()
+    async with world.leader("b"):
+        (second,) = await take(consumer, 1)
+        assert 2 == second.delivery_count
+        await crash(world, consumer)
+        consumer = reader(world, "other", **QUEUE)
+        await consumer.__aenter__()
+        (third,) = await take(consumer, 1)
+        assert 3 == third.delivery_count
+        await consumer.negative_acknowledge(third)
+        await consumer.flush()
+    async with world.leader("c"):
+        assert [(b"key-0", b"0")] == await dead_letters(world)
+        await consumer.close()
+
+
+async def test_get_many_returns_a_record_that_failed_before_alone():
+    """If it ends the program, no other record counts as failed with it."""
+    async with jobs(3, max_deliveries=9, dead_letter_topic="dead") as (world, _), reader(world, **QUEUE) as consumer:
+        (first, *_) = await consumer.get_many(timeout_seconds=5)
+        await consumer.negative_acknowledge(first)
+        await consumer.flush()
+        await produce(world, 2)
+        await asyncio.sleep(5)
+        assert [[2], [1, 1]] == sorted(
+            [[each.delivery_count for each in await consumer.get_many()] for _ in range(2)], reverse=True
+        )
+
+
+@pytest.mark.parametrize(
+    ("topic", "policy", "error"),
+    [
+        ("orders", {"max_deliveries": 3}, "max_deliveries needs a dead-letter topic"),
+        ("orders", {"dead_letter_topic": "orders"}, "would return in a circle: orders to orders"),
+        ("dead", {"dead_letter_topic": "orders"}, "would return in a circle: dead to orders to dead"),
+        ("orders", {"dead_letter_topic": "nothing"}, "topic 'nothing' does not exist"),
+        ("orders", {"max_deliveries": 1001}, "Expected `int` <= 1000"),
+        ("orders", {"ack_timeout_seconds": 86401}, "Expected `int` <= 86400000"),
+    ],
+    ids=["no topic", "itself", "circle", "unknown", "many", "long"],
+)
+async def test_a_policy_that_cannot_work_is_refused(topic: str, policy: dict[str, Any], error: str):
+    async with jobs(0) as (_, admin):
+        await admin.create_subscription("dead", "jobs", type="QUEUE")
+        if topic == "dead":
+            await admin.set_delivery_policy("orders", "jobs", dead_letter_topic="dead")
+        with pytest.raises((ConfigError, RequestRejectedError), match=error):
+            await admin.set_delivery_policy(topic, "jobs", **policy)
+
+
+async def test_only_a_queue_fails_and_extends():
+    async with jobs(1) as (world, admin), reader(world) as stream:
+        (record,) = await take(stream, 1)
+        with pytest.raises(HeadgateError, match="only QUEUE delivers again"):
+            await stream.negative_acknowledge(record)
+        with pytest.raises(HeadgateError, match="only QUEUE delivers again"):
+            await stream.extend(record, 1)
+        with pytest.raises(RequestRejectedError, match="only a QUEUE has a delivery policy"):
+            await admin.set_delivery_policy("orders", "billing", ack_timeout_seconds=1)
+
+
+async def test_a_run_begins_what_its_handler_gets_and_fails_what_it_cannot_handle():
+    """Records that are read ahead are not begun, so a crash in the handler counts for one record."""
+    async with jobs(8, max_deliveries=2, dead_letter_topic="dead") as (world, admin):
+        crashing, at_work = reader(world, "crashing", **QUEUE), asyncio.Event()
+        await crashing.__aenter__()
+
+        async def hang(_: ConsumedRecord) -> None:
+            at_work.set()
+            await asyncio.Event().wait()
+
+        running = asyncio.create_task(crashing.run(hang))
+        await at_work.wait()
+        await asyncio.sleep(1)
+        running.cancel()
+        await crash(world, crashing)
+        counts: dict[int, list[int]] = {}
+
+        def work(record: ConsumedRecord) -> None:
+            counts.setdefault(record.offset, []).append(record.delivery_count)
+            if record.offset == 5:
+                raise ValueError("unlucky")
+
+        async with reader(world, "steady", **QUEUE) as steady:
+            with pytest.raises(ConfigError, match="then='redeliver' is for type QUEUE"):
+                async with reader(world, "stream") as stream:
+                    await stream.run(work, retry=RetryPolicy(then="redeliver"))
+            handling = asyncio.create_task(
+                steady.run(work, concurrency=4, retry=RetryPolicy(attempts=1, then="redeliver"))
+            )
+            assert [(b"key-5", b"5")] == await dead_letters(world, 200)
+            steady.stop()
+            await handling
+        assert {n: [1] for n in range(8)} | {0: [2], 5: [1, 2]} == counts
+        assert 0 == await unacknowledged(admin)

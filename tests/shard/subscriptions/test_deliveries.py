@@ -1,0 +1,101 @@
+"""Which deliveries of a QUEUE begin and fail, rule by rule."""
+
+import pytest
+
+from headgate.model import entries as e
+from headgate.protocol import messages as m
+from shard.subscriptions.deliveries import judge_begun, judge_failed, record_limit
+from tests.coordinator.conftest import Lead
+from tests.support.worlds.subscription_environment import CoordinatorHarness
+
+pytestmark = pytest.mark.looptime
+ADA = {"topic": "orders", "subscription": "billing", "consumer": "ada", "incarnation": 1}
+
+
+@pytest.fixture
+async def harness(lead: Lead) -> CoordinatorHarness:
+    """Consumer ada holds segment 0 with nine records, of which 0 is acknowledged and 1 has failed once."""
+    harness = lead("ada", segments=1, records=9, type="QUEUE")
+    assert harness.acknowledge("ada", 0, 1) is None
+    harness.propose(e.DeliveriesFailed(topic_id=1, subscription_id=2, records=[(0, 1, 3, 0, "unlucky")]))
+    return harness
+
+
+def generation(harness: CoordinatorHarness) -> int:
+    return harness.subscription.holdings[0].generation
+
+
+def begin(
+    harness: CoordinatorHarness, *records: tuple[int, int], limit: int = 10, **other: object
+) -> tuple[object, ...]:
+    """Begin (offset, delivery) pairs; return the offsets that begin, and the reply."""
+    named = [
+        m.BegunRecord(0, other.get("generation", generation(harness)), offset, 3, count) for offset, count in records
+    ]
+    request = m.BeginDeliveries(**{**ADA, **{key: other[key] for key in other if key in ADA}}, records=named)
+    begun, reply = judge_begun(harness.subscription, harness.topic, request, limit)
+    return [offset for _, offset, _, _ in begun], reply.rejected, reply.delayed
+
+
+def fail(harness: CoordinatorHarness, *records: tuple[int, int], limit: int = 10) -> tuple[object, ...]:
+    named = [m.NegativeAcknowledgement(0, generation(harness), offset, 3, count, 500) for offset, count in records]
+    batch = m.AcknowledgeBatch(**ADA, negative=named)
+    failed, rejected = judge_failed(harness.subscription, harness.topic, batch, limit, now_ms=1000)
+    return failed, rejected
+
+
+async def test_the_next_delivery_of_a_record_begins_and_fails(harness: CoordinatorHarness) -> None:
+    assert ([1, 2], [], []) == begin(harness, (1, 2), (2, 1))
+    assert ([(0, 1, 3, 1500, ""), (0, 2, 3, 1500, "")], []) == fail(harness, (1, 2), (2, 1))
+
+
+@pytest.mark.parametrize(
+    ("record", "other", "reason"),
+    [
+        ((2, 1), {"consumer": "eve"}, "not registered"),
+        ((2, 1), {"incarnation": 0}, "now incarnation 1"),
+        ((2, 1), {"generation": 99}, "not by 'ada' at generation 99"),
+        ((9, 1), {}, "has no offset 9"),
+        ((0, 1), {}, "offset 0 of segment 0 is acknowledged"),
+        ((2, 2), {}, "follows only 0 failures"),
+        ((1, 1), {}, "the delivery has ended"),
+    ],
+    ids=["a stranger", "an older program", "an older grant", "no record", "acknowledged", "ahead", "an earlier one"],
+)
+async def test_nothing_else_begins(
+    harness: CoordinatorHarness, record: tuple[int, int], other: dict[str, object], reason: str
+) -> None:
+    begun, rejected, delayed = begin(harness, record, **other)
+
+    assert ([], []) == (begun, delayed)
+    assert [0] == [index for index, _ in rejected]
+    assert reason in rejected[0][1]
+
+
+async def test_a_repeated_failure_is_accepted_and_has_no_effect(harness: CoordinatorHarness) -> None:
+    """Its reply was lost: the first copy has counted."""
+    assert ([], []) == fail(harness, (1, 1))
+    assert ([(0, 2, 3, 1500, "")], []) == fail(harness, (2, 1), (2, 1))
+
+
+async def test_at_the_limit_new_records_wait_and_those_that_are_kept_go_their_way(harness: CoordinatorHarness) -> None:
+    assert ([1, 2], [], [2]) == begin(harness, (1, 2), (2, 1), (3, 1), limit=2)
+    assert ([(0, 1, 3, 1500, "")], [0]) == (
+        (found := fail(harness, (3, 1), (1, 2), limit=1))[0],
+        [index for index, _ in found[1]],
+    )
+    harness.acknowledge("ada", 0, 2, first_offset=1, delivery=2)
+    assert ([3], [], []) == begin(harness, (3, 1), limit=1)
+
+
+async def test_many_segments_divide_the_records_of_a_subscription(harness: CoordinatorHarness) -> None:
+    assert 10_000 == record_limit(harness.topic)
+    assert 1 <= 40_000 // 4096 < 10_000
+
+
+async def test_an_acknowledgement_of_an_earlier_delivery_does_not_count(harness: CoordinatorHarness) -> None:
+    assert "delivery 1 of offset 1 of segment 0 has ended" == harness.acknowledge("ada", 0, 3, first_offset=1)
+    assert harness.acknowledge("ada", 0, 3, first_offset=2) is None
+    assert harness.acknowledge("ada", 0, 2, first_offset=1, delivery=2) is None
+    assert 3 == harness.subscription.position(0)
+    assert {} == harness.subscription.redelivery.attempts
