@@ -5,8 +5,6 @@ differences. The state kept between reconciliations is a cache: it can be recomp
 `Subscription` and the topic.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet

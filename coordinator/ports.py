@@ -1,7 +1,5 @@
 """What a subscription coordinator needs from outside: its ledger, the drain check, its settings."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol

@@ -17,8 +17,6 @@ state here (last heartbeats, pending polls) starts empty in each term.
 Methods return complete responses and do not wait, except `close`.
 """
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections.abc import Callable, Mapping, Sequence

@@ -3,8 +3,6 @@
 A bug is an assertion or an ordinary exception, and ends the leader's term or the process.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 

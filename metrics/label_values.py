@@ -1,7 +1,5 @@
 """The values of the fields of events that become labels of metrics. Each label has a limited number of values. Pure."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from headgate.protocol.replies import Verdict

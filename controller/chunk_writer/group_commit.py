@@ -6,8 +6,6 @@ as soon as the previous write completes, unless only barriers need it (`EmptyChu
 ahead of the ledger.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field

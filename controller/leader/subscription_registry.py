@@ -5,8 +5,6 @@ of the layout, seeks, deletions and the presence of clients. The coordinator pac
 everything else.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Iterable
 from functools import partial

@@ -7,8 +7,6 @@
   the segment has moved ends with the segment.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable

@@ -4,8 +4,6 @@ headgate.client.membership keeps it registered, headgate.client.holdings starts 
 headgate.client.record_feed delivers records, and headgate.client.acknowledger stores acknowledgements.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncGenerator, Mapping
 from enum import Enum

@@ -4,8 +4,6 @@ It knows what a registration says, and checks what the user asked for. It keeps 
 membership, and does not decide when to ask.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypedDict, get_args

@@ -11,8 +11,6 @@
    corrected. Then the iterator raises the refusal.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections.abc import Callable

@@ -13,8 +13,6 @@
    are committed in the order in which they were sent.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections import Counter
 from dataclasses import dataclass

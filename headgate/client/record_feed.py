@@ -3,8 +3,6 @@
 Records of a segment are delivered in the order of their offsets, and none of a stopped segment.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Replies and pushes: what a leader sends to clients, once the change it reports is durable."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 import msgspec

@@ -3,8 +3,6 @@
 Decoding enforces the limits of each field.
 """
 
-from __future__ import annotations
-
 import re
 from typing import Annotated, Literal
 

@@ -3,8 +3,6 @@
 Those of its consumers are in headgate.protocol.requests.
 """
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from msgspec import Meta

@@ -10,8 +10,6 @@ chunk that was not announced may not be durable yet, although it can be read; th
 durable before it delivers from it.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing

@@ -4,8 +4,6 @@ Pure. A duration that is NaN never ends a wait, and one of 1e-320 s ends it befo
 both are errors and not very long or short waits.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Final
 

@@ -3,8 +3,6 @@
 Times are milliseconds since 1970 by the clock of the leader. None means unknown or not applicable, never 0.
 """
 
-from __future__ import annotations
-
 from typing import Literal, NamedTuple
 
 import msgspec

@@ -3,8 +3,6 @@
 Every kind of request has one entry; a test fails for a new kind without one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, Final
 

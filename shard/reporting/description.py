@@ -1,7 +1,5 @@
 """Builds messages about a subscription: grants for consumers, descriptions for operators. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Final
 

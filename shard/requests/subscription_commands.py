@@ -3,8 +3,6 @@
 Pure. All entries of a command are in one chunk, so no half-done state exists.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 from msgspec.structs import replace

@@ -17,8 +17,6 @@ The checkpoint of an external segment counts if an acknowledgement of it in the 
 unless a later batch of the same grant has brought another: a broker may deliver a batch late, or twice.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from headgate.model import entries as e

@@ -14,8 +14,6 @@ What is acknowledged and not stored is fresh, in flight, or refused:
 8. QUEUE: what is acknowledged negatively, or was delivered before, is sent record by record.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
