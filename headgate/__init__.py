@@ -51,7 +51,11 @@ if TYPE_CHECKING:
         RequestRejectedError as RequestRejectedError,
     )
     from headgate.model.bucket_ranges import BucketRange as BucketRange
-    from headgate.model.entries import SubscriptionType as SubscriptionType, TopicPolicy as TopicPolicy
+    from headgate.model.entries import (
+        DeliveryPolicy as DeliveryPolicy,
+        SubscriptionType as SubscriptionType,
+        TopicPolicy as TopicPolicy,
+    )
     from headgate.model.identifiers import Generation as Generation, Offset as Offset, SegmentId as SegmentId
     from headgate.settings.config import ClientConfig as ClientConfig, load_client_config as load_client_config
     from headgate.views.backlogs import BacklogInfo as BacklogInfo, SegmentBacklogInfo as SegmentBacklogInfo
@@ -121,7 +125,7 @@ _EXPORTS = {
         "RequestRejectedError",
     ),
     "model.bucket_ranges": ("BucketRange",),
-    "model.entries": ("SubscriptionType", "TopicPolicy"),
+    "model.entries": ("DeliveryPolicy", "SubscriptionType", "TopicPolicy"),
     "model.identifiers": ("Generation", "Offset", "SegmentId"),
     "views.backlogs": (
         "BacklogInfo",
