@@ -412,7 +412,7 @@ class Consumer:
         subscription with unacknowledged records is blocked, is moving, or belongs to a consumer that
         has gone, and everything acknowledged here is stored. Segments of other connected consumers are
         theirs to read. Records that are stored meanwhile may be delivered too. Acknowledge records in
-        the loop: the children of a split wait for it.
+        the loop: the children of a split wait for it. Dead letters that this consumer can send are stored.
 
         Raises what the iterator and `flush` raise, and NoLeaderError: no leader replies.
         """
@@ -424,7 +424,8 @@ class Consumer:
                 yield records[0]
             elif self._feed.has_delivered(goal):
                 alive = await self._membership.heartbeat(asks_unread=True)
-                if not alive.unread and self._feed.has_delivered(goal):
+                sends = bool(alive.dead_letters) and not self._deliveries.sender.problem
+                if not alive.unread and not sends and self._feed.has_delivered(goal):
                     break
         await self.flush()
 

@@ -194,6 +194,18 @@ async def test_a_record_that_fails_too_often_goes_to_the_dead_letter_topic_and_i
         assert (0, 0) == (described.failed, described.dead)
 
 
+async def test_a_queue_that_is_caught_up_has_stored_its_dead_letters():
+    """A program that ends then leaves none for the next one."""
+    async with jobs(3, max_deliveries=2, dead_letter_topic="dead") as (world, _):
+        async with reader(world, **QUEUE) as consumer:
+            async for record in consumer.until_caught_up():
+                if record.value == b"1":
+                    await consumer.negative_acknowledge(record)
+                else:
+                    await consumer.acknowledge(record)
+        assert [(b"key-1", b"1")] == await dead_letters(world)
+
+
 @pytest.mark.parametrize(("own", "kept"), [(58, 58), (59, 0)], ids=["as many as fit", "too many"])
 async def test_a_dead_letter_keeps_the_headers_of_its_record_unless_they_are_too_many(own: int, kept: int):
     async with jobs(0, max_deliveries=1, dead_letter_topic="dead") as (world, _), reader(world, **QUEUE) as consumer:
