@@ -13,6 +13,7 @@ import pytest
 
 from headgate.client.admin import Admin
 from headgate.client.consumer import ConsumedRecord, Consumer
+from headgate.client.dead_letters import DeadLetterSender
 from headgate.client.processing.policies import RetryPolicy
 from headgate.client.producer import Producer
 from headgate.errors import ConfigError, HeadgateError, RequestRejectedError
@@ -194,8 +195,15 @@ async def test_a_record_that_fails_too_often_goes_to_the_dead_letter_topic_and_i
         assert (0, 0) == (described.failed, described.dead)
 
 
-async def test_a_queue_that_is_caught_up_has_stored_its_dead_letters():
+async def test_a_queue_that_is_caught_up_has_stored_its_dead_letters(monkeypatch):
     """A program that ends then leaves none for the next one."""
+    store = DeadLetterSender._store
+
+    async def store_slowly(*args):
+        await asyncio.sleep(5)
+        await store(*args)
+
+    monkeypatch.setattr(DeadLetterSender, "_store", store_slowly)
     async with jobs(3, max_deliveries=2, dead_letter_topic="dead") as (world, _):
         async with reader(world, **QUEUE) as consumer:
             async for record in consumer.until_caught_up():
