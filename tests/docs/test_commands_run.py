@@ -72,7 +72,6 @@ RUN_BY = {
     "topic list": "system/test_one_node.py",
     "topic list --json": "system/test_one_node.py",
     "subscription set-order": "system/test_one_node.py",
-    "topic copy": "system/test_one_node.py",
     "topic export": "system/test_one_node.py",
     "topic import-records": "system/test_one_node.py",
     "topic prune": "system/test_one_node.py",
