@@ -127,7 +127,8 @@ class Hostile:
         found: dict[str, Act] = {}
         for kind, cases in worst.CASES.items():
             for name, case in cases.items():
-                body = case.body(case.world() if kind is m.AcknowledgeBatch else worst.plain())
+                shared = kind in (m.AcknowledgeBatch, m.BeginDeliveries)
+                body = case.body(case.world() if shared else worst.plain())
                 own = msgspec.structs.replace(body, topic=HOSTILE_TOPIC) if hasattr(body, "topic") else body
                 for topic, each in ((TOPIC, body), (HOSTILE_TOPIC, own)):
                     found[f"{kind.__name__} {name} of {topic}"] = partial(self._request, each)
