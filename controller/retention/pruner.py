@@ -118,7 +118,7 @@ class Pruner:
         if isinstance(topic, Refusal):
             return topic
         rules = rules_for(e.TopicPolicy(max_age_ms=0, ignore_subscriptions=False), self.settings)
-        pruning = yield from self._decide(topic.topic_id, rules)
+        pruning = yield from self._decide(topic.topic_id, lambda _: rules)
         if pruning is None:
             return Refusal("unavailable", f"topic {request.topic!r} was deleted at the same time: ask again")
         if request.token in self._state.commands:
@@ -133,22 +133,24 @@ class Pruner:
         """Prune every topic. Each is decided for itself."""
         for topic in list(self._state.topics.values()):
             yield 1
-            rules = rules_for(topic.policy, self.settings)
-            if rules.keeps_everything:
+            if self._rules(topic).keeps_everything:
                 continue
             if topic.external is None:
                 yield len(topic.layout.segments)
-                self._roll(topic.topic_id, rules)
-            pruning = yield from self._decide(topic.topic_id, rules)
+                self._roll(topic.topic_id)
+            pruning = yield from self._decide(topic.topic_id, self._rules)
             if pruning is not None and pruning.segments:
                 self._report(topic, pruning)
                 self._apply_entries((e.SegmentsPruned(topic_id=topic.topic_id, segments=list(pruning.segments)),))
 
-    def _roll(self, topic_id: int, rules: RetentionRules) -> None:
+    def _rules(self, topic: Topic) -> RetentionRules:
+        return rules_for(topic.policy, self.settings)
+
+    def _roll(self, topic_id: int) -> None:
         topic = self._state.topics_by_id.get(topic_id)
         if topic is None:
             return
-        for roll in decide_rolls(topic.layout, topic.tails, rules, self._age_ms):
+        for roll in decide_rolls(topic.layout, topic.tails, self._rules(topic), self._age_ms):
             if len(topic.layout.segments) >= MAX_SEGMENTS:
                 return
             self._apply_entries((roll_entry(topic, roll.segment, roll.detail),))
@@ -157,22 +159,21 @@ class Pruner:
                 "segment.rolled", shard=self._state.shard, topic=topic.name, segment=roll.segment, detail=roll.detail
             )
 
-    def _decide(self, topic_id: int, rules: RetentionRules) -> Steps[PruneDecision | None]:
-        """Return the decision for the state after the last step; None: the topic was deleted."""
+    def _decide(self, topic_id: int, rules_of: Callable[[Topic], RetentionRules]) -> Steps[PruneDecision | None]:
+        """Return the decision for the state and the rules after the last step; None: the topic was deleted."""
         while (topic := self._state.topics_by_id.get(topic_id)) is not None:
-            basis = prune_basis(topic.layout, topic.subscriptions.values())
+            rules, basis = rules_of(topic), prune_basis(topic.layout, topic.subscriptions.values())
             subscriptions = list(topic.subscriptions.values())
             pruning = yield from decide_pruning(topic.layout, topic.tails, subscriptions, rules, self._age_ms)
             # What is decided is applied without another step: thousands of segments fill a turn of their own.
             yield len(pruning.segments) * (1 + len(topic.subscriptions) // SEGMENTS_PER_COST)
-            if topic_id in self._state.topics_by_id and basis == prune_basis(
-                topic.layout, topic.subscriptions.values()
-            ):
+            now = rules_of(topic), prune_basis(topic.layout, topic.subscriptions.values())
+            if topic_id in self._state.topics_by_id and (rules, basis) == now:
                 return pruning
         return None
 
     def _report(self, topic: Topic, pruning: PruneDecision) -> None:
-        ends = {segment: topic.tails[segment].next_offset for segment in pruning.segments}
+        ends = topic.record_ends(pruning.segments)
         for subscription in topic.subscriptions.values():
             if dropped := subscription.unread_in(ends):
                 self._observer.observe(events.RecordsDropped(count=dropped))

@@ -246,7 +246,7 @@ class ShardState:
 
     def _segments_pruned(self, entry: e.SegmentsPruned) -> None:
         topic = self.topics_by_id[entry.topic_id]
-        ends = {segment: topic.tails[segment].next_offset for segment in entry.segments}
+        ends = topic.record_ends(entry.segments)
         for segment in entry.segments:
             if topic.external is not None:
                 topic.external.prune(topic.layout.segments[segment])

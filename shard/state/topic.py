@@ -1,5 +1,6 @@
 """One topic of a shard: its layout, its subscriptions, and where its records end. Part of the fold."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from headgate.model import entries as e
@@ -69,6 +70,10 @@ class Topic:
     """Who created it."""
     pruned_ends: dict[int, int] = field(default_factory=dict)
     """Pruned segment → the offset after its last record, for the latest `MAX_PRUNED_ENDS`."""
+
+    def record_ends(self, segments: Iterable[int]) -> dict[int, int]:
+        """Return where the records of each segment end; 0 for an external topic, whose offsets count no records."""
+        return {each: 0 if self.external is not None else self.tails[each].next_offset for each in segments}
 
     def remember_pruned(self, segment: int) -> None:
         """Keep the end of a segment that is pruned: a CHECKPOINT consumer may have a position in it."""

@@ -259,3 +259,15 @@ async def test_a_prune_of_a_topic_that_is_deleted_meanwhile_is_refused() -> None
 
     assert isinstance(decided, Refusal)
     assert decided.verdict == "unavailable"
+
+
+async def test_a_decision_follows_the_policy_that_was_set_meanwhile() -> None:
+    """An operator who got the answer that everything is kept loses nothing."""
+    async with _split_topic(OneShard(), max_age_ms=0) as (leader, client):
+        steps = leader.pruner._prune()
+        for _ in range(3):  # It has read the policy, and looks at the segments.
+            next(steps)
+        await client.call(m.SetTopicPolicy, topic="orders", token="5", max_age_ms=-1)
+        list(steps)
+
+        assert _segments(leader) == [0, 1, 2]

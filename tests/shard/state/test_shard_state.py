@@ -112,6 +112,25 @@ def test_pruning_removes_every_reference_to_a_segment() -> None:
     assert (set(), {}) == (subscription.drained, subscription.positions)
 
 
+@pytest.mark.parametrize(("external", "dropped"), [(False, 5), (True, 0)])
+def test_a_subscription_counts_the_unread_records_of_a_pruned_segment(external: bool, dropped: int) -> None:
+    """Offsets of an external topic count no records."""
+    imported = e.ImportedSegment(segment=0, label="a", end_offset=8)
+    created = [e.TopicImported(topic_id=1, topic="orders", token="x", segments=[imported], positions="offsets")]
+    stored = [
+        CREATED,
+        e.RecordsStored(topic_id=1, count=8, placements=[e.Placement(0, 0, 65535, 0, 8)], size_bytes=8),
+        e.SegmentRolled(topic_id=1, segment=0, end_offset=8, reason="age"),
+    ]
+    state = state_after(
+        created if external else stored,
+        [subscribed(positions={0: 3})],
+        [e.SegmentsPruned(topic_id=1, segments=[0])],
+    )
+
+    assert dropped == state.topics["orders"].subscriptions["s"].dropped_records
+
+
 def test_stored_commands_are_limited() -> None:
     state = state_after([e.TopicCreated(topic_id=n, topic=f"t{n}", segments=1, token=f"k{n}") for n in range(1, 400)])
 
