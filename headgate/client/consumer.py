@@ -419,7 +419,13 @@ class Consumer:
         pauses = BackoffSchedule(CATCH_UP_BACKOFF, self._client.rng.random)
         goal = (await self._membership.heartbeat()).head
         while True:
-            if records := await self.get_many(1, pauses.next_seconds()):
+            try:
+                records = await self.get_many(1, pauses.next_seconds())
+            except HeadgateError:
+                if self._state is _State.ENDED and self._tasks.failure is None:
+                    break  # `stop` was called.
+                raise
+            if records:
                 pauses.reset()
                 yield records[0]
             elif self._feed.has_delivered(goal):

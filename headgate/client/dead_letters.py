@@ -146,9 +146,11 @@ class DeadLetterSender:
         send = partial(
             producer.send_and_wait, letter.topic, key, value, timestamp_ms=timestamp_ms, source_position=position
         )
-        try:
-            await send(headers=[*others, *own])
-        except RequestRejectedError as error:
-            if error.verdict != "invalid" or not others:
-                raise
-            await send(headers=own)  # With its own headers it may have too many, or be too large.
+        for sent in ([*others, *own], own, []):  # With more it may have too many, or be too large.
+            try:
+                await send(headers=sent)
+            except RequestRejectedError as error:
+                if error.verdict != "invalid" or not sent:
+                    raise
+            else:
+                return

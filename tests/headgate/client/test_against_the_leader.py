@@ -102,3 +102,13 @@ async def test_a_consumer_of_a_forgotten_subscription_does_not_recreate_it():
                 async with asyncio.timeout(120):
                     await anext(consumer)
         assert leader.state.topics["orders"].subscriptions == {}
+
+
+async def test_stop_ends_the_iteration_until_everything_is_read():
+    world = OneShard()
+    async with world.leader():
+        await create(world, segments=1)
+        await produce(world, 3)
+        async with reader(world, "c") as consumer:
+            async for _ in consumer.until_caught_up():
+                consumer.stop()

@@ -17,6 +17,7 @@ from headgate.client.dead_letters import DeadLetterSender
 from headgate.client.processing.policies import RetryPolicy
 from headgate.client.producer import Producer
 from headgate.errors import ConfigError, HeadgateError, RequestRejectedError
+from headgate.protocol import messages as m
 from tests.support.worlds.one_shard import OneShard
 from tests.support.worlds.one_shard_programs import client, create, produce, reader
 
@@ -214,15 +215,22 @@ async def test_a_queue_that_is_caught_up_has_stored_its_dead_letters(monkeypatch
         assert [(b"key-1", b"1")] == await dead_letters(world)
 
 
-@pytest.mark.parametrize(("own", "kept"), [(58, 58), (59, 0)], ids=["as many as fit", "too many"])
-async def test_a_dead_letter_keeps_the_headers_of_its_record_unless_they_are_too_many(own: int, kept: int):
+@pytest.mark.parametrize(
+    ("own", "value_bytes", "kept", "origin"),
+    [(58, 1, 58, 6), (59, 1, 0, 6), (0, m.MAX_RECORD_BYTES - 1, 0, 0)],
+    ids=["as many headers as fit", "too many", "no space"],
+)
+async def test_a_dead_letter_has_the_headers_that_fit(own, value_bytes, kept, origin):
+    """One that had to be refused would hold up all later ones."""
     async with jobs(0, max_deliveries=1, dead_letter_topic="dead") as (world, _), reader(world, **QUEUE) as consumer:
         async with Producer(client(world, "producer")) as producer:
-            await producer.send_and_wait("orders", b"k", b"v", headers=[(f"h{n}", b"x") for n in range(own)])
+            headers = [(f"h{n}", b"x") for n in range(own)]
+            await producer.send_and_wait("orders", b"k", b"v" * value_bytes, headers=headers)
         await fail_until_dead(consumer, 1)
         async with reader(world, "clerk", topic="dead", subscription="clerks") as clerk:
             (dead,) = await take(clerk, 1)
-    assert (kept, 6) == (len(dead.headers) - 6, sum(name.startswith("headgate-") for name, _ in dead.headers))
+    names = [name for name, _ in dead.headers]
+    assert (kept, origin) == (len(names) - origin, sum(name.startswith("headgate-") for name in names))
 
 
 async def test_a_dead_letter_is_stored_once_although_its_sender_is_lost_before_it_confirms(monkeypatch):
