@@ -162,18 +162,7 @@ class RarePrograms:
     async def _read(self, consumer: Consumer, program: str, rest: int) -> None:
         """Acknowledge no segments whose number modulo 2 is ``rest``: none of them is 2."""
         async for record in consumer:
-            self._world.checker.check_delivery(
-                MAIN_TOPIC,
-                INSPECTION,
-                "QUEUE",
-                record.segment,
-                record.offset,
-                record.key,
-                record.value,
-                record.headers,
-                generation=record.generation,
-                program=program,
-            )
+            self._world.check_delivery(MAIN_TOPIC, INSPECTION, "QUEUE", program, record)
             if record.segment % 2 != rest:
                 await consumer.acknowledge(record)
 

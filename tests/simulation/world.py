@@ -461,7 +461,7 @@ class ClusterSimulation:
             client = self.client(f"{name}-{self._instances_started}", client_kind(self.plan, name))
             with suppress(FencedError, NoLeaderError):
                 async with self.faults.rare.ending_at_damage(name), Consumer(client, **options) as consumer:
-                    check = partial(self._check_delivery, topic, subscription, kind, client.client_id)
+                    check = partial(self.check_delivery, topic, subscription, kind, client.client_id)
                     if uses_run(self.plan, name):
 
                         def done(record: ConsumedRecord, consumer: Consumer = consumer) -> None:
@@ -481,9 +481,10 @@ class ClusterSimulation:
                             await consumer.acknowledge(record)
             self.log(name, "registers again")
 
-    def _check_delivery(
+    def check_delivery(
         self, topic: str, subscription: str, kind: str, program: str, record: ConsumedRecord, *, handled: bool = True
     ) -> None:
+        """Check a record that a consumer program got."""
         self.checker.check_delivery(
             topic,
             subscription,

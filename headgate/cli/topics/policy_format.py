@@ -1,6 +1,7 @@
 """Parse and format a topic's policy on the command line."""
 
 import re
+from collections.abc import Mapping
 from typing import Final
 
 import click
@@ -10,9 +11,8 @@ from headgate.model.entries import TopicPolicy
 DEFAULT: Final = "default"
 """Resets a value to the cluster's setting."""
 _UNITS_MS: Final = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
-_DURATION = re.compile(r"([0-9]{1,9})([smhdw])")
 _UNITS_BYTES: Final = {"": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
-_BYTES = re.compile(r"([0-9]{1,15})(|kB|MB|GB|TB)")
+_NUMBER = re.compile(r"([0-9]{1,19})([A-Za-z]*)")
 _FOREVER: Final = -1
 _WORDS: Final[dict[str, int | str]] = {"none": _FOREVER, DEFAULT: DEFAULT}
 MAX_SEGMENTS: Final = 1024
@@ -37,28 +37,31 @@ def count(value: str) -> int | str:
 
 def max_age(value: str) -> int | str:
     """Return a duration in milliseconds, -1 for ``none``, or ``default``. Raises click.BadParameter."""
-    if value in _WORDS:
-        return _WORDS[value]
-    parts = _DURATION.fullmatch(value)
-    if parts is None:
-        raise click.BadParameter(f"{value!r}: write a number and a unit (30s, 15m, 12h, 7d, 2w), none, or default")
-    return int(parts[1]) * _UNITS_MS[parts[2]]
+    return _limit(value, _UNITS_MS, "30s, 15m, 12h, 7d, 2w")
 
 
 def max_bytes(value: str) -> int | str:
     """Return a number of bytes, -1 for ``none``, or ``default``. Raises click.BadParameter."""
+    return _limit(value, _UNITS_BYTES, "500MB, 10GB, 2TB")
+
+
+def _limit(value: str, units: Mapping[str, int], examples: str) -> int | str:
     if value in _WORDS:
         return _WORDS[value]
-    parts = _BYTES.fullmatch(value)
-    if parts is None:
-        raise click.BadParameter(f"{value!r}: write a number and a unit (500MB, 10GB, 2TB), none, or default")
-    return int(parts[1]) * _UNITS_BYTES[parts[2]]
+    parts = _NUMBER.fullmatch(value)
+    if parts is None or parts[2] not in units:
+        raise click.BadParameter(f"{value!r}: write a number and a unit ({examples}), none, or default")
+    if (limit := int(parts[1]) * units[parts[2]]) >= 2**63:
+        raise click.BadParameter(f"{value!r} is too large; none means no limit")
+    return limit
 
 
 def bytes_text(count: int) -> str:
     """Format a number of bytes in the largest unit that divides it."""
-    unit = max((unit for unit in _UNITS_BYTES if count % _UNITS_BYTES[unit] == 0), key=_UNITS_BYTES.__getitem__)
-    return f"{count // _UNITS_BYTES[unit]}{unit}"
+    for unit in ("TB", "GB", "MB", "kB"):
+        if count and count % _UNITS_BYTES[unit] == 0:
+            return f"{count // _UNITS_BYTES[unit]}{unit}"
+    return str(count)
 
 
 def duration(milliseconds: int) -> str:

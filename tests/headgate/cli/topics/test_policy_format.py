@@ -1,5 +1,6 @@
 """Parsing and formatting of a topic's policy."""
 
+import click
 import pytest
 
 from headgate import TopicPolicy
@@ -13,7 +14,12 @@ def test_a_duration_is_parsed_and_formatted_alike(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["0", "7", "500kB", "10GB", "3TB"])
 def test_a_number_of_bytes_is_parsed_and_formatted_alike(text: str) -> None:
-    assert bytes_text(max_bytes(text)).removesuffix("TB" * (text == "0")) == text
+    assert bytes_text(max_bytes(text)) == text
+
+
+def test_a_limit_that_no_ledger_can_hold_is_refused() -> None:
+    with pytest.raises(click.BadParameter, match="too large; none means no limit"):
+        max_bytes("9999999TB")
 
 
 @pytest.mark.parametrize(
