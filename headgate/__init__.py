@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     )
     from headgate.client.processing.runner import RunReport as RunReport
     from headgate.client.producer import CloseReport as CloseReport, Producer as Producer
-    from headgate.client.producer_settings import ProducerSettings as ProducerSettings
-    from headgate.client.record_batch import Delivery as Delivery, RecordMetadata as RecordMetadata
+    from headgate.client.producing.producer_settings import ProducerSettings as ProducerSettings
+    from headgate.client.producing.record_batch import Delivery as Delivery, RecordMetadata as RecordMetadata
     from headgate.client.source_listing import (
         ExternalLayout as ExternalLayout,
         read_layout as read_layout,
@@ -104,8 +104,8 @@ _EXPORTS = {
     "client.processing.policies": ("BatchPolicy", "LastAction", "LookAhead", "RetryPolicy"),
     "client.processing.runner": ("RunReport",),
     "client.producer": ("CloseReport", "Producer"),
-    "client.producer_settings": ("ProducerSettings",),
-    "client.record_batch": ("Delivery", "RecordMetadata"),
+    "client.producing.producer_settings": ("ProducerSettings",),
+    "client.producing.record_batch": ("Delivery", "RecordMetadata"),
     "client.source_listing": ("ExternalLayout", "read_layout", "read_list_shards"),
     "settings.config": ("ClientConfig", "load_client_config"),
     "errors": (

@@ -33,13 +33,13 @@ from typing import Any, Concatenate, Generic, Literal, ParamSpec, Protocol, Self
 
 from headgate.client import admin, consumer, producer
 from headgate.client.connection import DEFAULT_TIMEOUT_SECONDS, Client
+from headgate.client.consuming.record_feed import ConsumedRecord
 from headgate.client.processing.segment_callbacks import OnGranted, OnRevoked
 from headgate.client.processing.stop_signal import stopped_by_sigterm
 from headgate.client.producer import CloseReport
-from headgate.client.producer_settings import ProducerSettings
-from headgate.client.record_batch import Delivery as AsyncDelivery
-from headgate.client.record_batch import RecordMetadata
-from headgate.client.record_feed import ConsumedRecord
+from headgate.client.producing.producer_settings import ProducerSettings
+from headgate.client.producing.record_batch import Delivery as AsyncDelivery
+from headgate.client.producing.record_batch import RecordMetadata
 from headgate.errors import HeadgateError
 from headgate.model.entries import Balance, Order, SubscriptionType
 from headgate.model.headers import GivenHeaders

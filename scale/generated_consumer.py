@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from headgate.client.consumer import Consumer
-from headgate.client.record_feed import HeldSegment, RecordFeed
+from headgate.client.consuming.record_feed import HeldSegment, RecordFeed
 from headgate.model.identifiers import Offset, SegmentId
 from headgate.protocol import messages as m
 
@@ -59,7 +59,7 @@ class _IdleFeed(RecordFeed):
 
 
 class _IdleReader:
-    """See `headgate.client.record_feed.Reader`."""
+    """See `headgate.client.consuming.record_feed.Reader`."""
 
     async def run(self) -> None:
         raise AssertionError("an idle feed starts no reader")

@@ -22,11 +22,11 @@ from typing import Any
 
 from bench.harness.benchmark import Benchmark, Effort, Measurement, run_alternating
 from bench.harness.workload import Shard, batches
-from headgate.client.acknowledger import Acknowledger
+from headgate.client.consuming.acknowledger import Acknowledger
+from headgate.client.consuming.record_feed import ConsumedRecord, RecordFeed
 from headgate.client.decisions.unstored_acknowledgements import AcknowledgementBatch
 from headgate.client.processing.policies import LookAhead, RetryPolicy
 from headgate.client.processing.runner import Runner, RunOptions
-from headgate.client.record_feed import ConsumedRecord, RecordFeed
 from headgate.ledger.ledger import Ledger
 from headgate.log.event_log import get_logger
 from headgate.model.entries import SubscriptionType

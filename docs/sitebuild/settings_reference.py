@@ -15,7 +15,7 @@ from msgspec import inspect as types
 
 from controller.settings.load import Settings
 from controller.settings.reload import AT_RUN_TIME, FILES_READ_AGAIN
-from headgate.client.producer_settings import ProducerSettings
+from headgate.client.producing.producer_settings import ProducerSettings
 from headgate.settings.config import ClientConfig
 from sitebuild.attribute_docs import attribute_docs
 

@@ -13,7 +13,7 @@ import msgspec
 from headgate.client.client_lease import ClientLease
 from headgate.client.cluster.requests import ClusterRequests
 from headgate.client.connection import DEFAULT_TIMEOUT_SECONDS, Client
-from headgate.client.consumer_requests import subscription_type
+from headgate.client.consuming.consumer_requests import subscription_type
 from headgate.client.delivery_policy import check_dead_letter_topic
 from headgate.client.reply_dispatch import body_of
 from headgate.client.source_listing import ExternalLayout

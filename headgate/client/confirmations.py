@@ -15,7 +15,7 @@ from headgate.log.event_log import EventLogger
 from headgate.protocol import messages as m
 
 Confirm = Callable[[list[tuple[int, int]]], Awaitable[None]]
-"""Confirms that (segment, generation) pairs are released; see `headgate.client.consumer_requests`."""
+"""Confirms that (segment, generation) pairs are released; see `headgate.client.consuming.consumer_requests`."""
 
 
 class Confirmations:

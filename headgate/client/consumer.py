@@ -1,7 +1,7 @@
 """The public consumer: the records of the segments that it has been granted, in order per segment.
 
-headgate.client.membership keeps it registered, headgate.client.holdings starts and finishes segments,
-headgate.client.record_feed delivers records, and headgate.client.acknowledger stores acknowledgements.
+headgate.client.membership keeps it registered, headgate.client.holdings starts and finishes segments, and
+headgate.client.consuming delivers records and stores acknowledgements.
 """
 
 import asyncio
@@ -11,21 +11,21 @@ from functools import partial
 from typing import Final, Self
 
 from headgate.backoff import Backoff, BackoffSchedule
-from headgate.client.acknowledger import Acknowledger
 from headgate.client.admin import Admin
 from headgate.client.client_lease import ClientLease
 from headgate.client.connection import DEFAULT_TIMEOUT_SECONDS, Client
-from headgate.client.consumer_requests import ConsumerOptions, ConsumerRequests, subscription_type
-from headgate.client.consumer_tasks import ConsumerTasks
-from headgate.client.dead_letters import DeadLetterSender
-from headgate.client.deliveries import Deliveries
+from headgate.client.consuming.acknowledger import Acknowledger
+from headgate.client.consuming.consumer_requests import ConsumerOptions, ConsumerRequests, subscription_type
+from headgate.client.consuming.consumer_tasks import ConsumerTasks
+from headgate.client.consuming.dead_letters import DeadLetterSender
+from headgate.client.consuming.deliveries import Deliveries
+from headgate.client.consuming.record_feed import ConsumedRecord, RecordFeed
 from headgate.client.holdings import Holdings
 from headgate.client.membership import Membership
 from headgate.client.processing.policies import BatchPolicy, LookAhead, RetryPolicy
 from headgate.client.processing.runner import Handler, Runner, RunOptions, RunReport
 from headgate.client.processing.segment_callbacks import OnGranted, OnRevoked, SegmentCallbacks
 from headgate.client.processing.stop_signal import stopped_by_sigterm
-from headgate.client.record_feed import ConsumedRecord, RecordFeed
 from headgate.client.unknown_names import explained
 from headgate.errors import (
     AcknowledgementsNotStoredError,

@@ -27,11 +27,11 @@ from typing import Final, Self
 
 from headgate.client.connection import DEFAULT_TIMEOUT_SECONDS, Client
 from headgate.client.consumer import CLOSE_TIMEOUT_SECONDS, Consumer
+from headgate.client.consuming.record_feed import HeldSegment, Reader, RecordFeed, Spawn
 from headgate.client.decisions.held_segments import HeldKey
 from headgate.client.processing.policies import LastAction, RetryPolicy
 from headgate.client.processing.segment_callbacks import OnGranted, OnRevoked
 from headgate.client.processing.stop_signal import stopped_by_sigterm
-from headgate.client.record_feed import HeldSegment, Reader, RecordFeed, Spawn
 from headgate.errors import ConfigError, HeadgateError
 from headgate.model.entries import Order, SubscriptionType
 from headgate.model.external_topic import OPAQUE_END_OFFSET
@@ -281,7 +281,7 @@ class _GrantFeed(RecordFeed):
 
 
 class _CallbackReader:
-    """One call of the program's function. See `headgate.client.record_feed.Reader`."""
+    """One call of the program's function. See `headgate.client.consuming.record_feed.Reader`."""
 
     def __init__(self, segment: GrantedSegment, feed: _GrantFeed, generation: int) -> None:
         self._segment = segment

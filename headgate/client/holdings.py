@@ -11,14 +11,14 @@
 import asyncio
 from collections.abc import Callable
 
-from headgate.client.acknowledger import Acknowledger
 from headgate.client.confirmations import Confirmations
-from headgate.client.consumer_requests import ConsumerRequests
-from headgate.client.consumer_tasks import ConsumerTasks
+from headgate.client.consuming.acknowledger import Acknowledger
+from headgate.client.consuming.consumer_requests import ConsumerRequests
+from headgate.client.consuming.consumer_tasks import ConsumerTasks
+from headgate.client.consuming.record_feed import RecordFeed
 from headgate.client.decisions.held_segments import Changes, HeldKey, HeldSegments, finish_seconds
 from headgate.client.processing.runner import Runner
 from headgate.client.processing.segment_callbacks import SegmentCallbacks
-from headgate.client.record_feed import RecordFeed
 from headgate.errors import AcknowledgementsNotStoredError
 from headgate.log.event_log import EventLogger
 from headgate.model.bucket_ranges import slice_of

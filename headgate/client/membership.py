@@ -17,11 +17,11 @@ from collections.abc import Callable
 from typing import Final
 
 from headgate.client.connection import DEFAULT_TIMEOUT_SECONDS, Client
-from headgate.client.consumer_requests import ConsumerRequests
-from headgate.client.consumer_tasks import ConsumerTasks
-from headgate.client.deliveries import Deliveries
+from headgate.client.consuming.consumer_requests import ConsumerRequests
+from headgate.client.consuming.consumer_tasks import ConsumerTasks
+from headgate.client.consuming.deliveries import Deliveries
+from headgate.client.consuming.record_feed import RecordFeed
 from headgate.client.holdings import Holdings
-from headgate.client.record_feed import RecordFeed
 from headgate.errors import FencedError, NoLeaderError, RequestRejectedError
 from headgate.log.event_log import EventLogger
 from headgate.model.identifiers import SegmentId

@@ -18,16 +18,16 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Final, Self
 
-from headgate.client.batch_content import wire_bytes
-from headgate.client.byte_budget import ByteBudget
 from headgate.client.client_lease import ClientLease
 from headgate.client.connection import DEFAULT_TIMEOUT_SECONDS, Client
 from headgate.client.decisions.session_types import NamedProgram, Outcome
-from headgate.client.producer_settings import ProducerSettings
-from headgate.client.record_batch import Delivery, RecordBatch, RecordMetadata
+from headgate.client.producing.batch_content import wire_bytes
+from headgate.client.producing.byte_budget import ByteBudget
+from headgate.client.producing.producer_settings import ProducerSettings
+from headgate.client.producing.record_batch import Delivery, RecordBatch, RecordMetadata
+from headgate.client.producing.shard_batches import ShardBatches
+from headgate.client.producing.shard_session import ShardSession
 from headgate.client.reply_dispatch import body_of
-from headgate.client.shard_batches import ShardBatches
-from headgate.client.shard_session import ShardSession
 from headgate.errors import DeliveryFailedError, HeadgateError, RequestRejectedError
 from headgate.log.event_log import get_logger
 from headgate.model.hashing import shard_of

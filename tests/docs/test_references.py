@@ -20,7 +20,7 @@ from sitebuild.settings_reference import UndocumentedError
 from controller.settings.load import parse_settings
 from controller.settings.reload import AT_RUN_TIME, FILES_READ_AGAIN
 from headgate.client.producer import Producer
-from headgate.client.producer_settings import ProducerSettings
+from headgate.client.producing.producer_settings import ProducerSettings
 from headgate.settings.config import ClientConfig
 from metrics.instruments import Instruments
 

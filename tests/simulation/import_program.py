@@ -14,7 +14,7 @@ from typing import Final
 
 from headgate import Producer
 from headgate.client.connection import Client
-from headgate.client.producer_settings import ProducerSettings
+from headgate.client.producing.producer_settings import ProducerSettings
 from headgate.errors import DeliveryFailedError, DeliveryUnknownError, NoLeaderError
 from headgate.protocol import messages as m
 

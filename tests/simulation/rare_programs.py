@@ -22,7 +22,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from headgate import Admin, Consumer, Delivery, Producer
-from headgate.client.producer_settings import ProducerSettings
+from headgate.client.producing.producer_settings import ProducerSettings
 from headgate.errors import (
     DeliveryFailedError,
     DeliveryUnknownError,

@@ -28,7 +28,7 @@ from controller.snapshots.job import take_snapshot
 from drain.protocol import DrainedResponse, DrainQuery
 from headgate import Admin, ConsumedRecord, Consumer, Delivery, Producer
 from headgate.client.connection import Client
-from headgate.client.producer_settings import ProducerSettings
+from headgate.client.producing.producer_settings import ProducerSettings
 from headgate.errors import (
     DeliveryFailedError,
     DeliveryUnknownError,

@@ -11,12 +11,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final
 
+from headgate.client.consuming.deliveries import Deliveries
+from headgate.client.consuming.record_feed import ConsumedRecord
 from headgate.client.decisions.held_segments import HeldKey
-from headgate.client.deliveries import Deliveries
 from headgate.client.processing.calls import awaitable
 from headgate.client.processing.policies import SINGLE, BatchPolicy, LastAction, LookAhead, RetryPolicy
 from headgate.client.processing.schedule import Batch, Schedule
-from headgate.client.record_feed import ConsumedRecord
 from headgate.errors import ConfigError, HandlerFailedError
 from headgate.log.event_log import EventLogger
 from headgate.model.entries import SubscriptionType

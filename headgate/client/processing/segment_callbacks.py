@@ -9,9 +9,9 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import Final
 
+from headgate.client.consuming.record_feed import Spawn
 from headgate.client.decisions.held_segments import HeldKey
 from headgate.client.processing.calls import Call, awaitable
-from headgate.client.record_feed import Spawn
 from headgate.log.event_log import EventLogger
 from headgate.model.bucket_ranges import SegmentSlice, slice_of
 from headgate.protocol.messages import Grant

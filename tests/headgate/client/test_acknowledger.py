@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from headgate.client.acknowledger import MAX_PENDING_RANGES, Acknowledger
+from headgate.client.consuming.acknowledger import MAX_PENDING_RANGES, Acknowledger
 from headgate.client.decisions.unstored_acknowledgements import AcknowledgementBatch
 from headgate.errors import AcknowledgementsNotStoredError, NoLeaderError, RequestRejectedError
 from headgate.log.event_log import get_logger

@@ -11,8 +11,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from headgate.client.producer import Producer
-from headgate.client.producer_settings import ProducerSettings
-from headgate.client.record_batch import RecordMetadata
+from headgate.client.producing.producer_settings import ProducerSettings
+from headgate.client.producing.record_batch import RecordMetadata
 from headgate.errors import HeadgateError
 from headgate.model.entries import Placement
 from headgate.protocol import messages as m

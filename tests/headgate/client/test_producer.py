@@ -7,9 +7,9 @@ import math
 
 import pytest
 
-from headgate.client.batch_content import RECORD_OVERHEAD_BYTES
 from headgate.client.producer import Producer, RecordMetadata
-from headgate.client.producer_settings import ProducerSettings
+from headgate.client.producing.batch_content import RECORD_OVERHEAD_BYTES
+from headgate.client.producing.producer_settings import ProducerSettings
 from headgate.errors import (
     ConfigError,
     DeliveryFailedError,

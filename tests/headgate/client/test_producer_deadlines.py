@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from headgate.client.producer import CloseReport, Producer, RecordMetadata
-from headgate.client.producer_settings import ProducerSettings
+from headgate.client.producing.producer_settings import ProducerSettings
 from headgate.errors import (
     DeliveryFailedError,
     DeliveryUnknownError,

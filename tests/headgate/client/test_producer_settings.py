@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from headgate.client.producer_settings import ProducerSettings
+from headgate.client.producing.producer_settings import ProducerSettings
 from headgate.errors import ConfigError
 
 

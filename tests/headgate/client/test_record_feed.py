@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from headgate.client.record_feed import RecordFeed
+from headgate.client.consuming.record_feed import RecordFeed
 from headgate.model.entries import SubscriptionType
 from headgate.protocol.messages import Grant
 from tests.support.fakes.scripted_leader import ScriptedCluster

@@ -13,7 +13,7 @@ import pytest
 
 from headgate.client.admin import Admin
 from headgate.client.consumer import ConsumedRecord, Consumer
-from headgate.client.dead_letters import DeadLetterSender
+from headgate.client.consuming.dead_letters import DeadLetterSender
 from headgate.client.processing.policies import RetryPolicy
 from headgate.client.producer import Producer
 from headgate.errors import ConfigError, HeadgateError, RequestRejectedError

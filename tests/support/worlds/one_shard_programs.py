@@ -10,7 +10,7 @@ from headgate.client.admin import Admin
 from headgate.client.connection import Client
 from headgate.client.consumer import Consumer
 from headgate.client.producer import Producer
-from headgate.client.producer_settings import ProducerSettings
+from headgate.client.producing.producer_settings import ProducerSettings
 from headgate.protocol import messages as m
 from tests.support.worlds.one_shard import CLUSTER, OneShard, now_ms
 

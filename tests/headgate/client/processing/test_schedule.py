@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from headgate.client.consuming.record_feed import ConsumedRecord
 from headgate.client.processing.policies import BatchPolicy, LastAction, LookAhead, RetryPolicy
 from headgate.client.processing.schedule import Schedule
-from headgate.client.record_feed import ConsumedRecord
 from headgate.errors import ConfigError
 from headgate.model.identifiers import Generation, Offset, SegmentId
 

@@ -44,7 +44,7 @@ RETRY_BACKOFF: Final = Backoff(first_seconds=0.1, longest_seconds=5.0)
 """Before what was refused is sent again."""
 
 Send = Callable[[AcknowledgementBatch, int], Awaitable[m.Acknowledged]]
-"""(batch, its number); see `headgate.client.consumer_requests`."""
+"""(batch, its number); see `headgate.client.consuming.consumer_requests`."""
 OnNegative = Callable[[HeldKey, list[m.Redelivery], bool], None]
 """(holding, what was stored of it as failed, whether the leader refuses more of it at present)."""
 

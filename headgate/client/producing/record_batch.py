@@ -14,8 +14,8 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from operator import itemgetter
 
-from headgate.client.batch_content import BatchContent
 from headgate.client.decisions.session_types import Outcome
+from headgate.client.producing.batch_content import BatchContent
 from headgate.errors import (
     DeliveryFailedError,
     DeliveryUnknownError,

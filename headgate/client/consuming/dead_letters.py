@@ -17,11 +17,11 @@ from typing import Final
 import msgspec
 
 from headgate.client.connection import Client
-from headgate.client.consumer_requests import ConsumerRequests
-from headgate.client.consumer_tasks import ConsumerTasks
+from headgate.client.consuming.consumer_requests import ConsumerRequests
+from headgate.client.consuming.consumer_tasks import ConsumerTasks
+from headgate.client.consuming.record_feed import RecordFeed
 from headgate.client.producer import Producer
-from headgate.client.producer_settings import ProducerSettings
-from headgate.client.record_feed import RecordFeed
+from headgate.client.producing.producer_settings import ProducerSettings
 from headgate.errors import (
     DeliveryFailedError,
     DeliveryUnknownError,

@@ -11,9 +11,9 @@ from typing import Final
 
 from headgate.client.connection import Client
 from headgate.client.decisions.session_types import NamedProgram, Outcome
-from headgate.client.producer_settings import ProducerSettings
-from headgate.client.record_batch import Delivery, RecordBatch
-from headgate.client.shard_session import ShardSession
+from headgate.client.producing.producer_settings import ProducerSettings
+from headgate.client.producing.record_batch import Delivery, RecordBatch
+from headgate.client.producing.shard_session import ShardSession
 from headgate.model.headers import Headers
 from headgate.protocol import messages as m
 

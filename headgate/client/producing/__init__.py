@@ -1,0 +1,1 @@
+"""How records are sent: batches, their budget of memory, and the session of a producer with each shard."""
