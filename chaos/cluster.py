@@ -11,11 +11,9 @@ import asyncio
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from http import HTTPStatus
 from pathlib import Path
 from typing import Final, Self
 
-import aiohttp
 import msgspec
 
 from bench.harness.tcp_proxy import Proxy
@@ -27,7 +25,7 @@ from controller.settings.write import client_toml
 from headgate import SubscriptionType
 from headgate.errors import HeadgateError
 from headgate.model.hashing import shard_of
-from trials.cluster import LocalCluster, LocalDaemon
+from trials.cluster import LocalCluster, LocalDaemon, last_line
 from trials.zookeeper_ensemble import EnsembleServer
 
 DAEMONS: Final = ("daemon-1", "daemon-2", "daemon-3")
@@ -42,8 +40,6 @@ RESTART_SECONDS: Final = 1.0
 """From the end of a daemon to its next start, as in systemd's unit."""
 MAX_RESTARTS: Final = 20
 """A daemon that ends more often than this in one run is not started again."""
-READY_SECONDS: Final = 60.0
-PROBE_INTERVAL_SECONDS: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,18 +150,6 @@ class ChaosCluster(LocalCluster):
             raise HeadgateError(f"{name} failed to stop; its log is {self.log_path(name)}")
         return await self.start_daemon(name)
 
-    async def until_ready(self, name: str) -> None:
-        """Wait until daemon ``name`` reports itself ready. Raises HeadgateError if it does not in time."""
-        url = f"http://{self.daemons[name].http_address}/readyz"
-        try:
-            async with asyncio.timeout(READY_SECONDS), aiohttp.ClientSession() as session:
-                while True:
-                    if await _answers(session, url):
-                        return
-                    await asyncio.sleep(PROBE_INTERVAL_SECONDS)
-        except TimeoutError:
-            raise HeadgateError(f"{name} was not ready after {READY_SECONDS:g} s: {url}") from None
-
     async def restore(self) -> None:
         """End what a fault that failed half way may have left: cut connections, failing disks, missing daemons."""
         for link in [*self.broker_links.values(), *(link for links in self.zookeeper_links.values() for link in links)]:
@@ -207,7 +191,7 @@ class ChaosCluster(LocalCluster):
         name = f"producer-{topic}"
         out = ("--out", str(self.output_path(name)))
         options = ("--config", str(await self._client_file(name)), "--topic", topic, "--rate", str(rate), *out)
-        await self.start_program(name, "-m", "chaos.producer", *options)
+        await self.start_program(name, "-m", "trials.producer", *options)
 
     async def start_consumer(self, reader: Reader) -> None:
         """Start a consumer, or start it again; each run has a file of its own."""
@@ -241,17 +225,3 @@ class ChaosCluster(LocalCluster):
         path = self.folder / f"{name}.client.toml"
         path.write_text(client_toml("", self.client_config(broker_port=self.broker_links[name].port)))
         return path
-
-
-def last_line(path: Path) -> str:
-    """Return the last line of a log, shortened."""
-    lines = path.read_text(errors="replace").splitlines() if path.exists() else []
-    return lines[-1][:300] if lines else "it wrote nothing"
-
-
-async def _answers(session: aiohttp.ClientSession, url: str) -> bool:
-    try:
-        async with session.get(url, timeout=aiohttp.ClientTimeout(total=5.0)) as response:
-            return response.status == HTTPStatus.OK
-    except (aiohttp.ClientError, TimeoutError):
-        return False

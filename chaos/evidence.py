@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Final
 
 from chaos.cluster import ORDERS, READERS, SHARDS, TOPICS, ChaosCluster
-from chaos.judge import RunEvidence, SentRecord, SubscriptionEvidence, TopicEvidence
+from chaos.judge import RunEvidence, SubscriptionEvidence, TopicEvidence
 from chaos.timeline import FaultWindow, Operation, Timeline
 from demo.checks import Violation
-from demo.evidence import read_deliveries, read_ledger
+from demo.evidence import read_deliveries, read_ledger, read_sent
 from headgate import SubscriptionType
 from headgate.ledger.ledger import Ledger
 from headgate.model.hashing import shard_of
@@ -19,18 +19,6 @@ from headgate.storage.object_store import open_store
 
 TAIL_BYTES: Final = 4096
 """More than one line of a producer's file."""
-
-
-def read_sent(path: Path) -> list[SentRecord]:
-    """Return the records of a producer; a last line that a kill cut short is left out."""
-    if not path.exists():
-        return []
-    data = path.read_bytes()
-    found = []
-    for line in data[: data.rfind(b"\n") + 1].decode().splitlines():
-        sent_ns, done_ns, outcome, key, counter = line.split("\t")
-        found.append(SentRecord(key, int(counter), int(sent_ns), int(done_ns), outcome))
-    return found
 
 
 def newest_done_ns(path: Path) -> int:

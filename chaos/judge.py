@@ -18,27 +18,15 @@ violation, too.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from chaos.timeline import FaultWindow
 from demo import checks
-from demo.checks import Delivery, StoredRecord, Violation
+from demo.checks import Delivery, SentRecord, StoredRecord, Violation
 from headgate.ledger.chunk import Chunk
 from headgate.model import entries as e
-
-
-@dataclass(frozen=True, slots=True)
-class SentRecord:
-    """One record of a producer, with its outcome."""
-
-    key: str
-    counter: int
-    sent_ns: int
-    done_ns: int
-    outcome: str
-    """``committed``, ``failed``: certainly not stored, ``unknown``, or ``rejected``: refused for good."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,12 +75,8 @@ def judge(run: RunEvidence) -> list[Violation]:
 
 def judge_topic(topic: TopicEvidence) -> list[Violation]:
     """Return what is wrong with one topic."""
-    committed: dict[str, list[int]] = defaultdict(list)
-    for record in topic.sent:
-        if record.outcome == "committed":
-            committed[record.key].append(record.counter)
     found = [
-        *checks.lost(committed, topic.stored),
+        *checks.lost(topic.sent, topic.stored),
         *stored_despite_failure(topic.sent, topic.stored),
         *rejected(topic.sent),
         *checks.stored_twice(topic.stored),

@@ -20,7 +20,7 @@ from rich.console import Console
 from controller.process.logs import configure_logging
 from controller.settings.sections import LogSettings
 from demo.cluster import SHARDS, DemoCluster
-from demo.evidence import read_committed, read_deliveries, read_ledger
+from demo.evidence import read_deliveries, read_ledger, read_sent
 from demo.report import evaluate_run, show
 from demo.scenario import SUBSCRIPTIONS, Run, run_scenario, topic_shard
 from demo.view import View
@@ -49,7 +49,7 @@ async def run_demo(folder: Path, *, rate: int, seconds: float, as_json: bool) ->
             await asyncio.wait({showing})
         view.report_step("reading the ledger and the consumers' records")
         shard = topic_shard(SHARDS)
-        committed, produced = read_committed(cluster.output_path("producer"))
+        sent = read_sent(cluster.output_path("producer"))
         chunks, stored = await read_ledger(Ledger(open_store(cluster.ledger_url), shard))
         deliveries = {
             name: [
@@ -60,9 +60,7 @@ async def run_demo(folder: Path, *, rate: int, seconds: float, as_json: bool) ->
             ]
             for name in SUBSCRIPTIONS
         }
-    findings = evaluate_run(
-        run, shard=shard, produced=produced, committed=committed, chunks=chunks, stored=stored, deliveries=deliveries
-    )
+    findings = evaluate_run(run, shard=shard, sent=sent, chunks=chunks, stored=stored, deliveries=deliveries)
     show(findings, console)
     if as_json:
         found = {"violations": msgspec.to_builtins(findings.violations), "unfinished": findings.unfinished}

@@ -7,8 +7,7 @@ reordering are visible without knowledge of segments.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from headgate.ledger.chunk import Chunk
@@ -16,6 +15,18 @@ from headgate.model import entries as e
 from headgate.model.layout import Layout
 from shard.state.shard_state import ShardState
 from shard.state.subscription import Subscription
+
+
+@dataclass(frozen=True, slots=True)
+class SentRecord:
+    """One record of a producer, with its outcome."""
+
+    key: str
+    counter: int
+    sent_ns: int
+    done_ns: int
+    outcome: str
+    """``committed``, ``failed``: certainly not stored, ``unknown``, or ``rejected``: refused for good."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +59,13 @@ class Violation:
     detail: str
 
 
-def lost(committed: Mapping[str, Sequence[int]], stored: Iterable[StoredRecord]) -> list[Violation]:
-    """Return committed records that the ledger does not contain; ``committed`` maps keys to counters."""
-    held = _counters(stored)
+def lost(sent: Iterable[SentRecord], stored: Iterable[StoredRecord]) -> list[Violation]:
+    """Return committed records that the ledger does not contain."""
+    held = {(record.key, record.counter) for record in stored}
+    committed = {(record.key, record.counter) for record in sent if record.outcome == "committed"}
     return [
         Violation("lost", f"{key} #{counter} was committed and is not in the ledger")
-        for key, counters in sorted(committed.items())
-        for counter in sorted(set(counters) - held.get(key, set()))
+        for key, counter in sorted(committed - held)
     ]
 
 
@@ -195,13 +206,6 @@ def granted_segments(
                 owner = state.subscriptions[entry.subscription_id]
                 if (owner.topic, owner.name) == (topic, subscription):
                     yield entry, owner, state.topics[topic].layout
-
-
-def _counters(stored: Iterable[StoredRecord]) -> dict[str, set[int]]:
-    held: dict[str, set[int]] = defaultdict(set)
-    for record in stored:
-        held[record.key].add(record.counter)
-    return held
 
 
 def _out_of_order(invariant: str, counted: Iterable[tuple[str, int]]) -> list[Violation]:

@@ -37,7 +37,7 @@ class DemoCluster(LocalCluster):
 
     async def start_producer(self, rate: int) -> None:
         """Start the producer with ``rate`` records per second."""
-        await self._start_client("producer", "demo.producer", "--rate", str(rate))
+        await self._start_client("producer", "demo.telemetry", "--rate", str(rate))
 
     async def start_consumer(self, name: str, subscription: str, kind: str) -> None:
         """Start a consumer of ``subscription``, whose type is ``kind``."""

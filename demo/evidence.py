@@ -1,17 +1,16 @@
-"""Read the results of a run: the files of demo.producer and demo.consumer, and the ledger.
+"""Read the results of a run: the files of producers and consumers, and the ledger.
 
 No daemon is asked, so the checks do not depend on what daemons report.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 
-from demo.checks import Delivery, StoredRecord
+from demo.checks import Delivery, SentRecord, StoredRecord
 from headgate.ledger.chunk import Chunk
 from headgate.ledger.ledger import Ledger
 
@@ -23,17 +22,16 @@ class _Value(msgspec.Struct):
 _VALUE: msgspec.json.Decoder[_Value] = msgspec.json.Decoder(_Value)
 
 
-def read_committed(path: Path) -> tuple[dict[str, list[int]], str]:
-    """Return (key → committed counters, the producer's summary line)."""
-    committed: dict[str, list[int]] = defaultdict(list)
-    summary = ""
-    for line in path.read_text().splitlines():
-        key, _, rest = line.partition("\t")
-        if key == "#":
-            summary = rest
-        else:
-            committed[key].append(int(rest))
-    return dict(committed), summary
+def read_sent(path: Path) -> list[SentRecord]:
+    """Return the records of a producer; a last line that a kill cut short is left out."""
+    if not path.exists():
+        return []
+    data = path.read_bytes()
+    found = []
+    for line in data[: data.rfind(b"\n") + 1].decode().splitlines():
+        sent_ns, done_ns, outcome, key, counter = line.split("\t")
+        found.append(SentRecord(key, int(counter), int(sent_ns), int(done_ns), outcome))
+    return found
 
 
 def read_deliveries(path: Path, consumer: str) -> Iterator[Delivery]:

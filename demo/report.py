@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import statistics
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from demo import checks
-from demo.checks import BlockedSegment, Delivery, StoredRecord, Violation
+from demo.checks import BlockedSegment, Delivery, SentRecord, StoredRecord, Violation
 from demo.cluster import TOPIC
 from demo.scenario import STREAM, SUBSCRIPTIONS, Run
 from headgate.ledger.chunk import Chunk
@@ -35,15 +37,15 @@ def evaluate_run(
     run: Run,
     *,
     shard: int,
-    produced: str,
-    committed: dict[str, list[int]],
+    sent: Sequence[SentRecord],
     chunks: list[Chunk],
     stored: list[StoredRecord],
     deliveries: dict[str, list[Delivery]],
 ) -> Findings:
-    """Check the evidence; ``produced`` is the producer's summary line, ``deliveries`` is per subscription."""
+    """Check the evidence; ``deliveries`` is per subscription."""
+    outcomes = Counter(record.outcome for record in sent)
     violations = [
-        *checks.lost(committed, stored),
+        *checks.lost(sent, stored),
         *checks.stored_twice(stored),
         *checks.stored_out_of_order(stored),
         *checks.children_before_parents(chunks, shard, TOPIC, STREAM),
@@ -60,8 +62,8 @@ def evaluate_run(
         received[name]["type"] = kind  # type: ignore[assignment]
     blocked = checks.blocked_segments(chunks, shard, TOPIC, STREAM)
     summary: dict[str, Any] = {
-        "produced": produced,
-        "committed": sum(len(counters) for counters in committed.values()),
+        "produced": " ".join([f"sent={len(sent)}", *(f"{name}={count}" for name, count in sorted(outcomes.items()))]),
+        "committed": outcomes["committed"],
         "stored": len(stored),
         "keys": len({record.key for record in stored}),
         "chunks": len(chunks),

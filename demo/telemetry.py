@@ -2,34 +2,24 @@
 
 Each reading takes a few dozen samples: every CPU, disk and network interface, and the busiest processes. Each sample
 has a counter per key, so that a receiver can detect missing, duplicate and reordered records without other sources.
+``python -m demo.telemetry`` is `trials.producer` with these samples.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import msgspec
 import psutil
+
+from trials.producer import command
 
 BUSIEST = 24
 """Number of processes that are measured."""
 REFRESH_READINGS = 40
 """Number of readings after which the busiest processes are selected again."""
-
-
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """One measured value."""
-
-    key: str
-    counter: int
-    value: float
-
-    def encode(self) -> bytes:
-        """Return the record's value: JSON with the counter and the measured value."""
-        return msgspec.json.encode({"counter": self.counter, "value": self.value})
 
 
 class Telemetry:
@@ -38,19 +28,16 @@ class Telemetry:
     def __init__(self) -> None:
         self._counters: Counter[str] = Counter()
         self._busiest: list[psutil.Process] = []
-        self._readings = 0
 
-    def read(self) -> list[Sample]:
-        """Return one reading; takes a few milliseconds."""
-        if self._readings % REFRESH_READINGS == 0:
-            self._busiest = _busiest()
-        self._readings += 1
-        return [self._sample(key, value) for key, value in self._measured()]
-
-    def _sample(self, key: str, value: float) -> Sample:
-        counter = self._counters[key]
-        self._counters[key] += 1
-        return Sample(key, counter, value)
+    def samples(self) -> Iterator[tuple[str, int, bytes]]:
+        """Return (key, counter, record's value) of samples without end; one reading takes a few milliseconds."""
+        for reading in itertools.count():
+            if reading % REFRESH_READINGS == 0:
+                self._busiest = _busiest()
+            for key, value in self._measured():
+                counter = self._counters[key]
+                self._counters[key] += 1
+                yield key, counter, msgspec.json.encode({"counter": counter, "value": value})
 
     def _measured(self) -> Iterator[tuple[str, float]]:
         for number, times in enumerate(psutil.cpu_times(percpu=True)):
@@ -84,3 +71,7 @@ def _busiest() -> list[psutil.Process]:
             continue  # It has ended, or belongs to another user.
         used.append((times.user + times.system, process.pid, process))
     return [process for _, _, process in sorted(used, key=lambda row: (-row[0], row[1]))[:BUSIEST]]
+
+
+if __name__ == "__main__":
+    command(lambda: Telemetry().samples())()

@@ -8,14 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
-from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass
-from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final
 
-import aiohttp
 import msgspec
 import psutil
 
@@ -25,12 +21,8 @@ from headgate.process.child_command import python_module
 from headgate.process.parent_death_signal import with_parent_death_signal
 from scale.clients import Shares
 from scale.sizes import Sizes
-from trials.cluster import LocalCluster
+from trials.cluster import ANSWER_SECONDS, LocalCluster, last_line
 
-PAGE_SECONDS: Final = 120.0
-"""Longest wait for an answer over HTTP."""
-READY_SECONDS: Final = 300.0
-PROBE_INTERVAL_SECONDS: Final = 0.1
 SNAPSHOT_SECONDS: Final = 5.0
 """Between two snapshot jobs of a daemon: the trial is too short for the default of 30."""
 MAX_ANSWER_BYTES: Final = 64 * 1024 * 1024
@@ -84,13 +76,10 @@ class ScaleCluster(LocalCluster):
         self.options = options
         self.names = [f"daemon-{number + 1}" for number in range(sizes.daemons)]
         self.clients: list[ClientProcess] = []
-        self._http = AsyncExitStack()
-        self._session: aiohttp.ClientSession | None = None
 
     async def __aexit__(self, *_: object) -> None:
         for each in self.clients:
             await each.kill()
-        await self._http.aclose()
         await super().__aexit__()
 
     async def start_daemons(self) -> None:
@@ -128,37 +117,6 @@ class ScaleCluster(LocalCluster):
         done, of = zip(*(each.progress for each in self.clients), strict=True)
         return sum(done), sum(of)
 
-    async def get(self, daemon: str, path: str) -> bytes:
-        """Return the body of an answer of a daemon. Raises HeadgateError if there is none."""
-        if self._session is None:
-            timeout = aiohttp.ClientTimeout(total=PAGE_SECONDS)
-            self._session = await self._http.enter_async_context(aiohttp.ClientSession(timeout=timeout))
-        url = f"http://{self.daemons[daemon].http_address}{path}"
-        try:
-            async with self._session.get(url) as response:
-                body = await response.read()
-        except (aiohttp.ClientError, TimeoutError) as error:
-            raise HeadgateError(f"{url}: {error!r}") from error
-        if response.status != HTTPStatus.OK:
-            raise HeadgateError(f"{url}: {response.status} {body[:200].decode(errors='replace').strip()}")
-        return body
-
-    async def until_ready(self, daemon: str) -> None:
-        """Wait until a daemon reports itself ready. Raises HeadgateError if it does not in time."""
-        problem: HeadgateError | None = None
-        try:
-            async with asyncio.timeout(READY_SECONDS):
-                while True:
-                    try:
-                        await self.get(daemon, "/readyz")
-                    except HeadgateError as error:
-                        problem = error
-                        await asyncio.sleep(PROBE_INTERVAL_SECONDS)
-                    else:
-                        return
-        except TimeoutError:
-            raise HeadgateError(f"{daemon} was not ready after {READY_SECONDS:g} s: {problem}") from None
-
     def usage(self) -> dict[str, list[Usage]]:
         """Return what each kind of process uses: ``daemon``, ``broker``, ``zookeeper``, ``clients``."""
         pids: dict[str, list[int | None]] = {
@@ -171,7 +129,7 @@ class ScaleCluster(LocalCluster):
 
     async def zookeeper_numbers(self) -> dict[str, int]:
         """Return ZooKeeper's count of nodes, and of the writes since it started."""
-        async with asyncio.timeout(PAGE_SECONDS):
+        async with asyncio.timeout(ANSWER_SECONDS):
             reader, writer = await asyncio.open_connection(self.zookeeper.host, self.zookeeper.port)
             try:
                 writer.write(b"srvr")
@@ -239,12 +197,6 @@ class ClientProcess:
         if self._process.returncode is None:
             self._process.kill()
         await self._process.wait()
-
-
-def last_line(path: Path) -> str:
-    """Return the last line of a log, shortened."""
-    lines: Sequence[str] = path.read_text(errors="replace").splitlines() if path.exists() else []
-    return lines[-1][:300] if lines else "it wrote nothing"
 
 
 def _usage(pid: int) -> Usage:

@@ -16,9 +16,11 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack
 from dataclasses import dataclass
+from http import HTTPStatus
 from pathlib import Path
 from typing import Self
 
+import aiohttp
 import msgspec
 
 from controller.local.daemon_process import start_daemon
@@ -45,6 +47,12 @@ takes a second, on a busy one many times as long."""
 SPARK_START_SECONDS = 600.0
 """Longest wait for Spark: about 8 s on an idle machine, 20 s of one core on a busy one. Its supervisor
 restarts it earlier than that."""
+
+READY_SECONDS = 300.0
+"""Longest wait for a daemon to report itself ready."""
+PROBE_INTERVAL_SECONDS = 0.1
+ANSWER_SECONDS = 120.0
+"""Longest wait for an answer over HTTP."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,6 +266,35 @@ class LocalCluster:
         """Return the path of a program's log."""
         return self.folder / f"{name}.log"
 
+    async def get(self, daemon: str, path: str) -> bytes:
+        """Return the body of an answer of a daemon over HTTP. Raises HeadgateError if there is none."""
+        url = f"http://{self.daemons[daemon].http_address}{path}"
+        timeout = aiohttp.ClientTimeout(total=ANSWER_SECONDS)
+        try:
+            async with aiohttp.ClientSession(timeout=timeout) as session, session.get(url) as response:
+                body = await response.read()
+        except (aiohttp.ClientError, TimeoutError) as error:
+            raise HeadgateError(f"{url}: {error!r}") from error
+        if response.status != HTTPStatus.OK:
+            raise HeadgateError(f"{url}: {response.status} {body[:200].decode(errors='replace').strip()}")
+        return body
+
+    async def until_ready(self, daemon: str) -> None:
+        """Wait until a daemon reports itself ready. Raises HeadgateError if it does not in time."""
+        problem: HeadgateError | None = None
+        try:
+            async with asyncio.timeout(READY_SECONDS):
+                while True:
+                    try:
+                        await self.get(daemon, "/readyz")
+                    except HeadgateError as error:
+                        problem = error
+                        await asyncio.sleep(PROBE_INTERVAL_SECONDS)
+                    else:
+                        return
+        except TimeoutError:
+            raise HeadgateError(f"{daemon} was not ready after {READY_SECONDS:g} s: {problem}") from None
+
     # Ledger
 
     def ledger(self, shard: int = 0) -> Ledger:
@@ -287,3 +324,9 @@ class LocalCluster:
 
     def _free_port(self) -> int:
         return self._ports.enter_context(ReservedPort()).number
+
+
+def last_line(path: Path) -> str:
+    """Return the last line of a log, shortened."""
+    lines = path.read_text(errors="replace").splitlines() if path.exists() else []
+    return lines[-1][:300] if lines else "it wrote nothing"

@@ -10,13 +10,14 @@ parts contain both halves, and `alone`: a message to the broker and straight bac
 from __future__ import annotations
 
 import asyncio
+import os
 from contextlib import AsyncExitStack
+from pathlib import Path
 
 from bench.harness.benchmark import Benchmark, Effort, Measurement, Part, gc_disabled
 from bench.harness.broker_peer import BACK_TOPIC, ECHO_TOPIC
 from bench.harness.cluster import TOPIC, BenchCluster, percentile
 from bench.harness.workload import Shard, batches
-from bench.ledger.ledger_commit import bare_commit
 from headgate import Producer
 from headgate.client.connection import Client
 from headgate.protocol import messages as m
@@ -107,6 +108,23 @@ def compared(seconds: dict[str, list[float]]) -> Measurement:
         parts[f"{name}_ratio_alone"] = round(ours / percentile(alone, share), 4)
         parts |= {f"{name}_{side}_ms": round(percentile(found, share) * 1000, 3) for side, found in seconds.items()}
     return Measurement(max(ratios), {**parts, "records": len(floor)})
+
+
+def bare_commit(folder: Path, name: str, data: bytes) -> None:
+    """Write, fsync, link, fsync the folder: the minimum that is durable, atomic and put-if-absent."""
+    draft = folder / f".{name}"
+    handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+    try:
+        os.write(handle, data)
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+    os.link(draft, folder / name)
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def _sample() -> tuple[m.ProduceBatch, bytes]:

@@ -9,7 +9,7 @@ parts decompressed and decoded into plain lists and dicts. Beside it:
 * ``no_snapshot``: a small shard from all its chunks, against the same shard from a snapshot.
 
 The state has producers with the last two batches each, and topics of the most segments. Starting the term adds one
-commit (ledger_commit).
+commit.
 """
 
 from __future__ import annotations

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from chaos.cluster import ORDERS, PAYMENTS, READERS, READINGS, SHARDS, last_line
+from chaos.cluster import ORDERS, PAYMENTS, READERS, READINGS, SHARDS
 from chaos.fault_shim import ShimFault
 from chaos.faults.fault import ALL_TOPICS, Fault
 from headgate.errors import HeadgateError
 from headgate.ledger.paths import chunk_path
 from headgate.model.hashing import shard_of
+from trials.cluster import last_line
 
 HOUR_MS = 3_600_000
 

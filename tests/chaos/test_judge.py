@@ -9,14 +9,13 @@ import pytest
 
 from chaos.judge import (
     RunEvidence,
-    SentRecord,
     SubscriptionEvidence,
     TopicEvidence,
     grants,
     judge,
 )
 from chaos.timeline import FaultWindow
-from demo.checks import Delivery, StoredRecord, Violation
+from demo.checks import Delivery, SentRecord, StoredRecord, Violation
 from headgate.ledger.chunk import Chunk, ChunkHeader
 from headgate.model import entries as e
 from headgate.model.entries import SubscriptionType

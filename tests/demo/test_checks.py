@@ -3,7 +3,7 @@
 import pytest
 
 from demo import checks
-from demo.checks import Delivery, StoredRecord
+from demo.checks import Delivery, SentRecord, StoredRecord
 from headgate.ledger.chunk import Chunk, ChunkHeader
 from headgate.model import entries as e
 
@@ -14,11 +14,15 @@ def deliveries(*rows: tuple[int, int, int, str, int]) -> list[Delivery]:
     return [Delivery(at, "c", segment, offset, key, counter) for at, segment, offset, key, counter in rows]
 
 
+def sent(outcome: str, *records: tuple[str, int]) -> list[SentRecord]:
+    return [SentRecord(key, counter, 0, 1, outcome) for key, counter in records]
+
+
 RECEIVED = deliveries((1, 0, 0, "a", 0), (2, 1, 0, "b", 0), (3, 0, 1, "a", 1))
 
 
 def test_a_clean_run_has_no_violation() -> None:
-    assert not checks.lost({"a": [0, 1], "b": [0]}, CLEAN)
+    assert not checks.lost(sent("committed", ("a", 0), ("a", 1), ("b", 0)), CLEAN)
     assert not checks.stored_twice(CLEAN)
     assert not checks.stored_out_of_order(CLEAN)
     assert not checks.undelivered(CLEAN, RECEIVED)
@@ -27,7 +31,9 @@ def test_a_clean_run_has_no_violation() -> None:
 
 
 def test_a_missing_committed_record_is_lost() -> None:
-    assert ["b #7 was committed and is not in the ledger"] == [v.detail for v in checks.lost({"b": [0, 7]}, CLEAN)]
+    produced = [*sent("committed", ("b", 0), ("b", 7)), *sent("unknown", ("b", 8)), *sent("failed", ("b", 9))]
+
+    assert ["b #7 was committed and is not in the ledger"] == [v.detail for v in checks.lost(produced, CLEAN)]
 
 
 def test_a_record_at_two_offsets_is_stored_twice() -> None:

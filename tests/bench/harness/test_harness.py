@@ -43,7 +43,7 @@ def test_every_benchmark_states_what_it_compares_and_has_a_goal() -> None:
     """Each module in a subject's package is a benchmark, and those of a subject follow each other."""
     loaded = {name: load() for name, load in catalogue().items()}
 
-    assert {"ledger_commit", "failover", "loop_stall"} <= set(loaded)
+    assert {"restore", "failover", "loop_stall"} <= set(loaded)
     for name, listed in loaded.items():
         assert len(listed.doc.strip().splitlines()) > 2, f"{name}: state what is compared and why"
         assert listed.benchmark.goal > 0
