@@ -19,14 +19,12 @@ class ProducerSettings:
     """How long a batch that is not full waits for more records. 0: until the next turn of the event
     loop; while another batch is queued, it grows anyway."""
     batch_bytes: int = 50 * 1024
-    """Size at which a batch is full: large enough for little overhead, small enough for short
-    delays."""
-    max_in_flight: int = 128
-    """Most batches of one shard in flight; the leader can announce fewer. This many batches per round
-    trip bound the throughput. Half of them are being committed while the other half travel, because
-    a leader replies chunk by chunk. All of them are sent again when the leader changes. The default
-    is the number that a leader remembers: half as many carry two thirds of the throughput at a
-    network delay of 20 ms, and half of it at 100 ms."""
+    """Size at which a batch is full: large enough for little overhead, small enough for short delays.
+    While the window has no space for another batch, the open one grows to four times as much."""
+    max_in_flight: int = 32
+    """Most batches of one shard in flight, its window; the leader can announce fewer. All of them are sent again when
+    the leader changes. This many grown batches per round trip bound the throughput: 64 MB a second at 100 ms. A leader
+    remembers 128 batches."""
     request_timeout_seconds: float = 5.0
     """After this long without a reply a batch is sent again. Longer than any commit takes."""
     delivery_timeout_seconds: float = 120.0
