@@ -5,14 +5,15 @@ differences. The state kept between reconciliations is a cache: it can be recomp
 `Subscription` and the topic.
 """
 
+import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from itertools import islice
 
 import structlog
 
-from coordinator.ports import DoLater, LedgerPort, PushMessage
+from coordinator.ports import SubscriptionContext
 from headgate.model import entries as e
 from headgate.model.bucket_ranges import SegmentSlice, bucket_bounds, overlaps, segment_of
 from headgate.protocol import messages as m
@@ -21,8 +22,7 @@ from shard.balancing import handover
 from shard.balancing.balance import compute_target
 from shard.reporting.description import build_grant
 from shard.reporting.explanation import SegmentHolder
-from shard.state.subscription import RegisteredConsumer, Subscription
-from shard.state.topic_view import TopicView
+from shard.state.subscription import RegisteredConsumer
 from shard.subscriptions.gate import Gate, blocked_since_ms, compute_gate
 
 MAX_GRANTS_PER_PUSH = 1000
@@ -41,34 +41,15 @@ log = structlog.get_logger(__name__)
 class AssignmentReconciler:
     """The assignment of one subscription during one leader term."""
 
-    def __init__(
-        self,
-        *,
-        subscription: Subscription,
-        topic: TopicView,
-        ledger: LedgerPort,
-        push: PushMessage,
-        leader_epoch: int,
-        observer: events.Observer,
-        clock: Callable[[], float],
-        later: DoLater,
-        max_moves: int = MAX_MOVES_PER_TURN,
-    ) -> None:
-        """``clock`` returns monotonic seconds."""
-        self._subscription = subscription
-        self._topic = topic
-        self._ledger = ledger
-        self._push = push
-        self._leader_epoch = leader_epoch
-        self._observer = observer
-        self._clock = clock
-        self._later = later
-        self._max_moves = max_moves
+    def __init__(self, context: SubscriptionContext) -> None:
+        self._context = context
+        self._subscription, self._topic = subscription, topic = context.subscription, context.topic
+        self._clock = asyncio.get_running_loop().time
         self._waiting_preferences: dict[SegmentSlice, Sequence[str]] | None = None
         """Preferred owners of a reconciliation that continues in a later turn; None: none does."""
         self._closed = False
         self._log = log.bind(topic=topic.name, subscription=subscription.name)
-        now = clock()
+        now = self._clock()
         self._revoking = {
             held: now for held, holding in subscription.holdings.items() if holding.revoked_at_ms is not None
         }
@@ -188,7 +169,7 @@ class AssignmentReconciler:
                 timed_out=timed_out,
             )
         )
-        now = moves.first(self._max_moves)
+        now = moves.first(MAX_MOVES_PER_TURN)
         if now != moves:
             self._continue_later(preferred)
         else:
@@ -198,7 +179,7 @@ class AssignmentReconciler:
 
     def _continue_later(self, preferred_owners: dict[SegmentSlice, Sequence[str]]) -> None:
         if self._waiting_preferences is None:
-            self._later(len(self._topic.layout.segments), self._continue)
+            self._context.later(len(self._topic.layout.segments), self._continue)
         self._waiting_preferences = preferred_owners
 
     def _continue(self) -> None:
@@ -241,7 +222,7 @@ class AssignmentReconciler:
         }
         self._gate = None
         self._release(sorted(former), "rewound", "positions changed")
-        if len(former) > self._max_moves:
+        if len(former) > MAX_MOVES_PER_TURN:
             self._continue_later({**(self._waiting_preferences or {}), **former})
             return None
         return former
@@ -351,19 +332,14 @@ class AssignmentReconciler:
             e.SegmentGranted(**self._entry_fields(free), consumer=name, generation=generation)
             for generation, (free, name) in enumerate(moves.grants, self._subscription.next_generation)
         ]
-        self._ledger.propose(*entries)
+        self._context.ledger.propose(*entries)
         self._held_by_consumer = None
 
     def _entry_fields(self, segment_slice: SegmentSlice) -> dict[str, int]:
         """Return the entry fields that identify ``segment_slice``."""
         first_bucket, end_bucket = bucket_bounds(segment_slice)
-        return {
-            "topic_id": self._topic.topic_id,
-            "subscription_id": self._subscription.subscription_id,
-            "segment": segment_of(segment_slice),
-            "first_bucket": first_bucket,
-            "end_bucket": end_bucket,
-        }
+        bounds = {"segment": segment_of(segment_slice), "first_bucket": first_bucket, "end_bucket": end_bucket}
+        return self._context.ids | bounds
 
     def _record_moves(self, moves: handover.Moves) -> None:
         """Record the times of pending moves, and report events."""
@@ -374,16 +350,16 @@ class AssignmentReconciler:
                 self._in_handover[segment_slice] = (since, how)
         for segment_slice in moves.revocations:
             self._revoking[segment_slice] = now
-            self._observer.observe(events.SegmentRevoked())
+            self._context.observer.observe(events.SegmentRevoked())
         for segment_slice, _ in moves.grants:
-            self._observer.observe(events.SegmentGranted())
+            self._context.observer.observe(events.SegmentGranted())
             for moved in (
                 [segment_slice]
                 if segment_slice in self._in_handover
                 else [each for each in self._in_handover if overlaps(each, segment_slice)]
             ):
                 since, how = self._in_handover.pop(moved)
-                self._observer.observe(events.HandoverFinished(seconds=now - since, reason=how))
+                self._context.observer.observe(events.HandoverFinished(seconds=now - since, reason=how))
 
     def _notify(self, consumer: RegisteredConsumer, granted: list[m.Grant], revoked: list[m.Revocation]) -> None:
         for begin in range(0, max(len(granted), 1), MAX_GRANTS_PER_PUSH):
@@ -392,15 +368,19 @@ class AssignmentReconciler:
                 subscription=self._subscription.name,
                 consumer=consumer.consumer,
                 incarnation=consumer.incarnation,
-                leader_epoch=self._leader_epoch,
+                leader_epoch=self._context.leader_epoch,
                 granted=granted[begin : begin + MAX_GRANTS_PER_PUSH],
                 revoked=revoked if begin == 0 else [],
             )
-            self._push(consumer.client_id, message)
+            self._context.push(consumer.client_id, message)
 
     def _build_grant(self, segment_slice: SegmentSlice) -> m.Grant:
         return build_grant(
-            self._subscription, self._topic, segment_slice, durable=self._ledger.durable, now_ms=self._ledger.now_ms()
+            self._subscription,
+            self._topic,
+            segment_slice,
+            durable=self._context.ledger.durable,
+            now_ms=self._context.ledger.now_ms(),
         )
 
     def _build_revocation(self, segment_slice: SegmentSlice, *, final: bool = False) -> m.Revocation:
@@ -424,5 +404,5 @@ class AssignmentReconciler:
 
     def _report_blocked(self, count: int) -> None:
         if count != self._reported_blocked:
-            self._observer.observe(events.BlockedSegmentsChanged(change=count - self._reported_blocked))
+            self._context.observer.observe(events.BlockedSegmentsChanged(change=count - self._reported_blocked))
             self._reported_blocked = count

@@ -10,28 +10,22 @@ again with a later one, as another program of that name may have been ahead of i
 
 from typing import Any
 
-from coordinator.ports import LedgerPort
+from coordinator.ports import SubscriptionContext
 from headgate.model import entries as e
 from headgate.protocol import messages as m
 from metrics import events
-from shard.state.subscription import Subscription
-from shard.state.topic_view import TopicView
 from shard.subscriptions import deliveries
 
 
 class DeliveryMonitor:
     """The deliveries of one subscription during one leader term."""
 
-    def __init__(
-        self, subscription: Subscription, topic: TopicView, ledger: LedgerPort, observer: events.Observer
-    ) -> None:
+    def __init__(self, context: SubscriptionContext) -> None:
         self.problem = ""
         """Why dead letters are not sent; empty: nothing is known to be wrong."""
-        self._subscription = subscription
-        self._topic = topic
-        self._ledger = ledger
-        self._observer = observer
-        self._ids: dict[str, Any] = {"topic_id": topic.topic_id, "subscription_id": subscription.subscription_id}
+        self._context = context
+        self._subscription, self._topic, self._ledger = context.subscription, context.topic, context.ledger
+        self._ids: dict[str, Any] = context.ids
         self._sender = "", 0, 0
         """(consumer, its incarnation, since when)."""
 
@@ -42,7 +36,7 @@ class DeliveryMonitor:
         if begun:
             self._ledger.propose(e.DeliveriesBegun(**self._ids, records=begun))
         if reply.delayed:
-            self._observer.observe(events.DeliveriesJudged(count=len(reply.delayed), outcome="delayed"))
+            self._context.observer.observe(events.DeliveriesJudged(count=len(reply.delayed), outcome="delayed"))
         return reply
 
     def fail(self, batch: m.AcknowledgeBatch) -> tuple[list[tuple[int, str]], list[tuple[int, m.Redelivery]]]:
@@ -55,7 +49,7 @@ class DeliveryMonitor:
         failed, rejected = deliveries.judge_failed(self._subscription, self._topic, batch, limit, now_ms)
         if failed:
             self._ledger.propose(e.DeliveriesFailed(**self._ids, records=failed))
-            self._observer.observe(events.DeliveriesJudged(count=len(failed), outcome="failed"))
+            self._context.observer.observe(events.DeliveriesJudged(count=len(failed), outcome="failed"))
         refused = dict(rejected)
         due = [
             (index, deliveries.redelivery_of(self._topic, each.segment, each.offset, attempts, now_ms))
@@ -70,7 +64,7 @@ class DeliveryMonitor:
         if ranges:
             generation = self._subscription.seek_generation
             self._ledger.propose(e.RecordsAcknowledged(**self._ids, seek_generation=generation, ranges=ranges))
-            self._observer.observe(events.DeliveriesJudged(count=len(ranges), outcome="dead_letter"))
+            self._context.observer.observe(events.DeliveriesJudged(count=len(ranges), outcome="dead_letter"))
         return [each.segment for each in ranges]
 
     def duty(self, request: m.Heartbeat) -> dict[str, Any]:

@@ -10,20 +10,16 @@
 """
 
 import asyncio
-import random
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
 from typing import Final
 
 import structlog
 
 from coordinator.drain_poller import DrainPoller
-from coordinator.ports import CoordinatorSettings, DrainCheck, LedgerPort
+from coordinator.ports import DrainCheck, SubscriptionContext
 from headgate.model import entries as e
 from metrics import events
 from metrics.label_values import PollOutcome
-from shard.state.subscription import Subscription
-from shard.state.topic_view import TopicView
 from shard.subscriptions.gate import drained_without_count, tracks_acknowledgements, undrained_sealed
 from shard.subscriptions.two_witnesses import DrainClaim, contradiction
 
@@ -35,24 +31,10 @@ log = structlog.get_logger(__name__)
 class DrainMonitor:
     """The drained segments of one subscription during one leader term."""
 
-    def __init__(
-        self,
-        *,
-        subscription: Subscription,
-        topic: TopicView,
-        ledger: LedgerPort,
-        settings: CoordinatorSettings,
-        rng: random.Random,
-        observer: events.Observer,
-        on_drained: Callable[[], None],
-    ) -> None:
+    def __init__(self, context: SubscriptionContext, on_drained: Callable[[], None]) -> None:
         """``on_drained`` is called after drained segments have been proposed."""
-        self._subscription = subscription
-        self._topic = topic
-        self._ledger = ledger
-        self._settings = settings
-        self._rng = rng
-        self._observer = observer
+        self._context = context
+        self._subscription, self._topic = subscription, topic = context.subscription, context.topic
         self._on_drained = on_drained
         self._log = log.bind(topic=topic.name, subscription=subscription.name)
         self._loop = asyncio.get_running_loop()
@@ -62,84 +44,56 @@ class DrainMonitor:
         self._checked_seek_generation = subscription.seek_generation
         self.contradicted: Mapping[int, str] = {}
         """Segment → what contradicts the last check's claim that it is drained."""
-        self._poller: DrainPoller | None = None
+        self._drain_check: DrainCheck | None = None
+        self.poller = DrainPoller(
+            pending=self._undrained,
+            check=self._check,
+            on_answer=self.record,
+            on_poll=lambda outcome: context.observer.observe(events.DrainPollCompleted(outcome=outcome)),
+            min_seconds=context.settings.poll_min_seconds,
+            max_seconds=context.settings.poll_max_seconds,
+            check_timeout_seconds=context.settings.poll_check_timeout_seconds,
+            rng=context.rng,
+            name=f"{topic.name}/{subscription.name}",
+        )
 
     @property
     def installed(self) -> bool:
         """Whether there is a drain check."""
-        return self._poller is not None
-
-    @property
-    def next_poll_seconds(self) -> float | None:
-        """Time until the next poll; 0 during a poll, None if none is scheduled."""
-        return None if self._poller is None else self._poller.next_poll_seconds
-
-    @property
-    def check_seconds(self) -> float | None:
-        """How long the running check has not been answered; None: none is running."""
-        return None if self._poller is None else self._poller.check_seconds
-
-    @property
-    def problem(self) -> str | None:
-        """Why the last check failed; None after one that was answered."""
-        return None if self._poller is None else self._poller.problem
+        return self._drain_check is not None
 
     def install(self, drain_check: DrainCheck | None) -> None:
         """Start polling ``drain_check``. Does nothing if it is None or one is installed."""
         if drain_check is None:
             self._log.warning("drain_checker.missing", reason="children of sealed segments stay blocked")
-            return
-        if self._poller is not None:
-            return
-        self._poller = DrainPoller(
-            pending=self._undrained,
-            check=partial(self._check, drain_check),
-            on_answer=self.record,
-            on_poll=lambda outcome: self._observer.observe(events.DrainPollCompleted(outcome=outcome)),
-            min_seconds=self._settings.poll_min_seconds,
-            max_seconds=self._settings.poll_max_seconds,
-            check_timeout_seconds=self._settings.poll_check_timeout_seconds,
-            rng=self._rng,
-            name=f"{self._topic.name}/{self._subscription.name}",
-        )
-        self._log.debug("drain_checker.installed", type=self._subscription.type)
-        self.wake()
+        elif not self.installed:
+            self._drain_check = drain_check
+            self._log.debug("drain_checker.installed", type=self._subscription.type)
+            self.wake()
 
     def wake(self) -> None:
         """Restart polling after progress: at once if a sealed segment is acknowledged to its end."""
         # Also forgets pruned segments. A prune leaves it to this call, which has a turn of its own.
         known = self._topic.layout.segments
         self._end_reached_at = {segment: at for segment, at in self._end_reached_at.items() if segment in known}
-        if self._poller is None:
-            return
         reached = [segment for segment in self._undrained() if self._is_end_reached(segment)]
         self._record_reached_ends(reached)
         if reached:
-            self._poller.poll_now()
+            self.poller.poll_now()
         else:
-            self._poller.reset()
+            self.poller.reset()
 
     def acknowledged(self, segments: Iterable[int]) -> None:
         """Poll at once if an acknowledgement in ``segments``, already applied, reached a sealed end."""
         reached = {segment for segment in segments if self._is_end_reached(segment)}
-        if reached and self._poller is not None:
+        if reached:
             self._record_reached_ends(reached)
-            self._poller.poll_now()
+            self.poller.poll_now()
 
     def positions_changed(self) -> None:
         """Forget what was known about the positions before a seek."""
         self._end_reached_at.clear()
         self.contradicted = {}
-
-    def raise_failure(self) -> None:
-        """Raise what a bug in the reaction to a result raised."""
-        if self._poller is not None:
-            self._poller.raise_failure()
-
-    async def close(self) -> None:
-        """Stop polling; return once no task runs."""
-        if self._poller is not None:
-            await self._poller.close()
 
     def record(self, claims: Mapping[int, DrainClaim]) -> PollOutcome:
         """Propose the sealed, unrecorded segments in the last check's ``claims`` that the leader agrees with."""
@@ -166,7 +120,7 @@ class DrainMonitor:
         waited_seconds = self._loop.time() - max(self._end_reached_at.get(each, self._started_at) for each in segments)
         self._propose(segments)
         self._log.info("segments.drained", segments=segments, waited_seconds=round(waited_seconds, 3))
-        self._observer.observe(events.SegmentsDrained(count=len(segments), waited_seconds=waited_seconds))
+        self._context.observer.observe(events.SegmentsDrained(count=len(segments), waited_seconds=waited_seconds))
         # No wake-up: after a drained segment the poller continues at its shortest pause.
         self._on_drained()
 
@@ -179,28 +133,26 @@ class DrainMonitor:
         if segments:
             self._propose(segments)
             self._log.info("segments.drained", segments=segments, waited_seconds=0.0)
-            self._observer.observe(events.SegmentsDrained(count=len(segments), waited_seconds=0.0))
+            self._context.observer.observe(events.SegmentsDrained(count=len(segments), waited_seconds=0.0))
         return bool(segments)
 
     def _propose(self, segments: list[int]) -> None:
         for segment in segments:
             self._end_reached_at.pop(segment, None)
-        self._ledger.propose(
-            e.SegmentsDrained(
-                topic_id=self._topic.topic_id,
-                subscription_id=self._subscription.subscription_id,
-                segments=segments,
-                seek_generation=self._subscription.seek_generation,
-            )
+        generation = self._subscription.seek_generation
+        self._context.ledger.propose(
+            e.SegmentsDrained(**self._context.ids, segments=segments, seek_generation=generation)
         )
 
-    async def _check(self, drain_check: DrainCheck, segments: frozenset[int]) -> Mapping[int, DrainClaim]:
+    async def _check(self, segments: frozenset[int]) -> Mapping[int, DrainClaim]:
+        assert self._drain_check is not None, "without a check no segment is pending"
         # The result holds for the current positions: a seek before it arrives invalidates it.
         self._checked_seek_generation = self._subscription.seek_generation
-        return await drain_check(self._subscription, segments)
+        return await self._drain_check(self._subscription, segments)
 
     def _undrained(self) -> frozenset[int]:
-        if not self._subscription.consumers or not tracks_acknowledgements(self._subscription.type):
+        asks = self.installed and bool(self._subscription.consumers)
+        if not asks or not tracks_acknowledgements(self._subscription.type):
             return frozenset()
         return undrained_sealed(self._topic.layout, self._subscription.drained)
 

@@ -7,13 +7,11 @@ from collections.abc import Iterable
 
 import structlog
 
-from coordinator.ports import CoordinatorSettings, LedgerPort
+from coordinator.ports import SubscriptionContext
 from headgate.model import entries as e
 from metrics import events
 from metrics.label_values import WeightChange
 from shard.balancing.weights import LoadSample, WeightSmoother
-from shard.state.subscription import Subscription
-from shard.state.topic_view import TopicView
 
 log = structlog.get_logger(__name__)
 
@@ -21,20 +19,9 @@ log = structlog.get_logger(__name__)
 class LoadMonitor:
     """The weights of one subscription during one leader term."""
 
-    def __init__(
-        self,
-        *,
-        subscription: Subscription,
-        topic: TopicView,
-        ledger: LedgerPort,
-        settings: CoordinatorSettings,
-        observer: events.Observer,
-    ) -> None:
-        self._subscription = subscription
-        self._topic = topic
-        self._ledger = ledger
-        self._settings = settings
-        self._observer = observer
+    def __init__(self, context: SubscriptionContext) -> None:
+        self._context = context
+        self._subscription, self._topic = context.subscription, context.topic
         self._smoother: WeightSmoother[int] | None = None
         self._due_at = 0.0
 
@@ -54,9 +41,9 @@ class LoadMonitor:
         subscription = self._subscription
         if self._smoother is None:
             self._smoother = WeightSmoother(
-                now_seconds, subscription.weights, self._settings.weight_change_interval_seconds
+                now_seconds, subscription.weights, self._context.settings.weight_change_interval_seconds
             )
-        self._due_at = now_seconds + self._settings.load_sample_interval_seconds
+        self._due_at = now_seconds + self._context.settings.load_sample_interval_seconds
         load_samples = {segment: self._load_sample(segment) for segment in segments}
         changed = self._smoother.add_sample(now_seconds, load_samples, subscription.weights)
         if not changed:
@@ -64,12 +51,8 @@ class LoadMonitor:
         for segment, weight in changed.items():
             before = subscription.weights.get(segment)
             change: WeightChange = "initial" if before is None else "increased" if weight > before else "decreased"
-            self._observer.observe(events.SegmentWeightChanged(change=change))
-        self._ledger.propose(
-            e.SegmentWeightsSet(
-                topic_id=self._topic.topic_id, subscription_id=subscription.subscription_id, weights=changed
-            )
-        )
+            self._context.observer.observe(events.SegmentWeightChanged(change=change))
+        self._context.ledger.propose(e.SegmentWeightsSet(**self._context.ids, weights=changed))
         log.info(
             "segment.weights_changed", topic=self._topic.name, subscription=subscription.name, changed=len(changed)
         )

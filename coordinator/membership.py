@@ -5,16 +5,17 @@ why. It does not assign segments. The times of the last contact are not in the l
 one heartbeat window.
 """
 
+import asyncio
 from collections.abc import Callable, Iterable, Sequence
 
 import structlog
 
-from coordinator.ports import CoordinatorSettings, LedgerPort, PushMessage
+from coordinator.ports import SubscriptionContext
 from headgate.model import entries as e
 from headgate.protocol import messages as m
 from metrics import events
 from shard.reporting.description import fenced_push
-from shard.state.subscription import RegisteredConsumer, Subscription
+from shard.state.subscription import RegisteredConsumer
 from shard.subscriptions import sessions
 
 log = structlog.get_logger(__name__)
@@ -23,42 +24,26 @@ log = structlog.get_logger(__name__)
 class Membership:
     """The consumers of one subscription during one leader term."""
 
-    def __init__(
-        self,
-        *,
-        subscription: Subscription,
-        ledger: LedgerPort,
-        push: PushMessage,
-        leader_epoch: int,
-        settings: CoordinatorSettings,
-        observer: events.Observer,
-        clock: Callable[[], float],
-        on_removed: Callable[[str], None],
-    ) -> None:
+    def __init__(self, context: SubscriptionContext, on_removed: Callable[[str], None]) -> None:
         """``on_removed`` is called with each name before its removal is proposed, while it has its holdings."""
-        self._subscription = subscription
-        self._ledger = ledger
-        self._push = push
-        self._leader_epoch = leader_epoch
-        self._settings = settings
-        self._observer = observer
-        self._clock = clock
+        self._context = context
+        self._subscription = context.subscription
+        self._clock = asyncio.get_running_loop().time
         self._on_removed = on_removed
-        self._log = log.bind(topic=subscription.topic, subscription=subscription.name)
-        self._ids = {"topic_id": subscription.topic_id, "subscription_id": subscription.subscription_id}
-        self._last_seen_at = dict.fromkeys(subscription.consumers, clock())
+        self._log = log.bind(topic=context.topic.name, subscription=context.subscription.name)
+        self._last_seen_at = dict.fromkeys(context.subscription.consumers, self._clock())
 
     def add(self, request: m.RegisterConsumer, client_id: str) -> None:
         """Register a consumer whose name is free."""
         self.record_registration(request, client_id)
         self._last_seen_at[request.consumer] = self._clock()
-        self._observer.observe(events.ConsumerRegistered())
+        self._context.observer.observe(events.ConsumerRegistered())
 
     def record_registration(self, request: m.RegisterConsumer, client_id: str) -> None:
         """Propose what the consumer says about itself."""
-        self._ledger.propose(
+        self._context.ledger.propose(
             e.ConsumerRegistered(
-                **self._ids,
+                **self._context.ids,
                 consumer=request.consumer,
                 incarnation=request.incarnation,
                 client_id=client_id,
@@ -74,22 +59,26 @@ class Membership:
         for name in names:
             consumer = self._subscription.consumers[name]
             self._on_removed(name)
-            self._ledger.propose(
+            self._context.ledger.propose(
                 e.ConsumerRemoved(
-                    **self._ids, consumer=name, incarnation=consumer.incarnation, reason=reason, token=token
+                    **self._context.ids, consumer=name, incarnation=consumer.incarnation, reason=reason, token=token
                 )
             )
             if fenced is not None:
-                self._push(consumer.client_id, fenced_push(self._subscription, consumer, self._leader_epoch, fenced))
+                self._context.push(
+                    consumer.client_id, fenced_push(self._subscription, consumer, self._context.leader_epoch, fenced)
+                )
             del self._last_seen_at[name]
-            self._observer.observe(events.ConsumerRemoved(reason=reason))
+            self._context.observer.observe(events.ConsumerRemoved(reason=reason))
 
     def subscription_deleted(self) -> None:
         """Notify all consumers that the subscription was deleted. Its entry is already applied."""
         for consumer in self._subscription.consumers.values():
-            fenced = fenced_push(self._subscription, consumer, self._leader_epoch, "the subscription was deleted")
-            self._push(consumer.client_id, fenced)
-            self._observer.observe(events.ConsumerRemoved(reason="subscription_deleted"))
+            fenced = fenced_push(
+                self._subscription, consumer, self._context.leader_epoch, "the subscription was deleted"
+            )
+            self._context.push(consumer.client_id, fenced)
+            self._context.observer.observe(events.ConsumerRemoved(reason="subscription_deleted"))
 
     # Contact
 
@@ -99,9 +88,11 @@ class Membership:
         consumer = self._subscription.consumers[name]
         if consumer.disconnected_at_ms is None:
             return False
-        self._ledger.propose(e.ConsumerReconnected(**self._ids, consumer=name, incarnation=consumer.incarnation))
+        self._context.ledger.propose(
+            e.ConsumerReconnected(**self._context.ids, consumer=name, incarnation=consumer.incarnation)
+        )
         self._log.info("consumer.reconnected", consumer=name)
-        self._observer.observe(events.ConsumerReconnected())
+        self._context.observer.observe(events.ConsumerReconnected())
         return True
 
     def client_disconnected(self, client_id: str, at: float) -> None:
@@ -123,8 +114,8 @@ class Membership:
             self._last_seen_at,
             now_seconds=self._clock(),
             now_ms=now_ms,
-            heartbeat_interval_seconds=self._settings.heartbeat_interval_seconds,
-            grace_seconds=self._settings.grace_seconds,
+            heartbeat_interval_seconds=self._context.settings.heartbeat_interval_seconds,
+            grace_seconds=self._context.settings.grace_seconds,
         )
         self._mark_disconnected(expired.disconnected)
         return expired.evicted
@@ -142,16 +133,18 @@ class Membership:
         if not names:
             return
         consumers = self._subscription.consumers
-        self._ledger.propose(
+        self._context.ledger.propose(
             *(
-                e.ConsumerDisconnected(**self._ids, consumer=name, incarnation=consumers[name].incarnation)
+                e.ConsumerDisconnected(**self._context.ids, consumer=name, incarnation=consumers[name].incarnation)
                 for name in names
             )
         )
         for name in names:
             self._last_seen_at[name] = self._clock()
-            self._observer.observe(events.ConsumerDisconnected())
-        self._log.info("consumer.disconnected", consumers=list(names), grace_seconds=self._settings.grace_seconds)
+            self._context.observer.observe(events.ConsumerDisconnected())
+        self._log.info(
+            "consumer.disconnected", consumers=list(names), grace_seconds=self._context.settings.grace_seconds
+        )
 
 
 def _is_connected(consumer: RegisteredConsumer, client_id: str) -> bool:

@@ -1,13 +1,16 @@
 """What a subscription coordinator needs from outside: its ledger, the drain check, its settings."""
 
-from collections.abc import Callable, Mapping
+import random
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
 from headgate.model import entries as e
 from headgate.protocol import messages as m
+from metrics import events
 from shard.balancing.weights import CHANGE_INTERVAL_SECONDS, SAMPLE_INTERVAL_SECONDS
 from shard.state.subscription import Subscription
+from shard.state.topic import TopicView
 from shard.subscriptions.sessions import MISSED_HEARTBEATS
 from shard.subscriptions.two_witnesses import DrainClaim
 
@@ -57,26 +60,35 @@ class LedgerPort(Protocol):
         """Fold ``entries`` into the subscription at once, and make them part of the next chunk."""
 
 
-class PushMessage(Protocol):
-    """Sends messages to clients."""
+PushMessage = Callable[[str, m.Push], None]
+"""(client id, message): send it once all entries proposed so far are durable. It may be lost, duplicated or delayed."""
+DoLater = Callable[[int, Callable[[], None]], None]
+"""(cost, work): do it in a later turn of the event loop. The cost: the segments and consumers that it looks at."""
+DrainCheck = Callable[[Subscription, frozenset[int]], Awaitable[Mapping[int, DrainClaim]]]
+"""Returns a claim for each of the sealed segments that is drained at the current seek generation.
 
-    def __call__(self, client_id: str, message: m.Push, /) -> None:
-        """Send ``message`` once all entries proposed so far are durable. It may be lost, duplicated or delayed."""
-
-
-class DoLater(Protocol):
-    """Leaves work for a later turn of the event loop."""
-
-    def __call__(self, cost: int, work: Callable[[], None], /) -> None:
-        """Do ``work`` in a later turn. ``cost``: the segments and consumers that it looks at."""
+A segment that is missing from the result is not drained yet. If the check raises or hangs, none is.
+"""
 
 
-class DrainCheck(Protocol):
-    """Finds out which sealed segments a subscription has drained."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubscriptionContext:
+    """What the parts of one subscription's coordinator share during one leader term."""
 
-    async def __call__(self, subscription: Subscription, segments: frozenset[int], /) -> Mapping[int, DrainClaim]:
-        """Return a claim for each of the sealed ``segments`` that is drained at the current seek generation.
+    subscription: Subscription
+    topic: TopicView
+    ledger: LedgerPort
+    push: PushMessage
+    drain_check: DrainCheck | None
+    """None: no segment is reported as drained, so the children of a STREAM stay blocked."""
+    leader_epoch: int
+    settings: CoordinatorSettings
+    later: DoLater
+    now_ms: Callable[[], int]
+    rng: random.Random
+    observer: events.Observer
 
-        A segment that is missing from the result is not drained yet. If the check raises or hangs,
-        none is.
-        """
+    @property
+    def ids(self) -> dict[str, int]:
+        """The fields by which entries name the subscription."""
+        return {"topic_id": self.topic.topic_id, "subscription_id": self.subscription.subscription_id}

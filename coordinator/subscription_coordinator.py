@@ -18,8 +18,7 @@ Methods return complete responses and do not wait, except `close`.
 """
 
 import asyncio
-import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
 import structlog
@@ -29,21 +28,20 @@ from coordinator.delivery_monitor import DeliveryMonitor
 from coordinator.drain_monitor import DrainMonitor
 from coordinator.load_monitor import LoadMonitor
 from coordinator.membership import Membership
-from coordinator.ports import CoordinatorSettings, DoLater, DrainCheck, LedgerPort, PushMessage
+from coordinator.ports import DrainCheck, SubscriptionContext
 from headgate.errors import LayoutError
 from headgate.model import entries as e
 from headgate.model.bucket_ranges import SegmentSlice, buckets_of, segment_of
 from headgate.model.hashing import KEY_BUCKETS
 from headgate.protocol import messages as m
 from metrics import events
-from metrics.noop_observer import NoopObserver
 from shard.reporting.description import describe
 from shard.reporting.drain_rate import DrainOutlook, DrainRate, drain_outlook, rated_slices
 from shard.reporting.explanation import ExplanationContext, explain
 from shard.reporting.idle_reasons import idle_reasons
 from shard.reporting.plan import plan_changes
-from shard.state.subscription import RegisteredConsumer, Subscription
-from shard.state.topic_view import TopicSnapshot, TopicView
+from shard.state.subscription import RegisteredConsumer
+from shard.state.topic import TopicSnapshot
 from shard.steps import Steps, complete
 from shard.subscriptions import acknowledgements, sessions
 from shard.subscriptions.gate import Gate, tracks_acknowledgements
@@ -60,77 +58,22 @@ log = structlog.get_logger(__name__)
 class SubscriptionCoordinator:
     """One subscription during one leader term."""
 
-    def __init__(
-        self,
-        *,
-        subscription: Subscription,
-        topic: TopicView,
-        ledger: LedgerPort,
-        push: PushMessage,
-        drain_check: DrainCheck | None,
-        leader_epoch: int,
-        settings: CoordinatorSettings,
-        later: DoLater,
-        now_ms: Callable[[], int],
-        rng: random.Random,
-        observer: events.Observer | None = None,
-    ) -> None:
-        """Start from the restored ``subscription``, in a running loop. Nothing is proposed or sent yet.
-
-        Without ``drain_check`` the children of a STREAM wait until `install_drain_checker` provides
-        one.
-        """
-        self._subscription = subscription
-        self._topic = topic
-        self._ledger = ledger
-        self._push = push
-        self._drain_check = drain_check
-        self._leader_epoch = leader_epoch
-        self._settings = settings
-        self._now_ms = now_ms
-        self._observer: events.Observer = NoopObserver() if observer is None else observer
-        self._log = log.bind(topic=topic.name, subscription=subscription.name)
+    def __init__(self, context: SubscriptionContext) -> None:
+        """Start from the restored subscription, in a running loop. Nothing is proposed or sent yet."""
+        self._context = context
+        self._subscription, self._topic, self._ledger = context.subscription, context.topic, context.ledger
+        self._settings, self._now_ms = context.settings, context.now_ms
+        self._log = log.bind(topic=context.topic.name, subscription=context.subscription.name)
         self._loop = asyncio.get_running_loop()
         self._restored = False
         self._drain_rate = DrainRate()
-        self._reconciler = AssignmentReconciler(
-            subscription=subscription,
-            topic=topic,
-            ledger=ledger,
-            push=push,
-            leader_epoch=leader_epoch,
-            observer=self._observer,
-            clock=self._loop.time,
-            later=later,
-        )
-        self._members = self._membership()
-        self._deliveries = DeliveryMonitor(subscription, topic, ledger, self._observer)
-        self._load_monitor = LoadMonitor(
-            subscription=subscription, topic=topic, ledger=ledger, settings=settings, observer=self._observer
-        )
-        self._drain = DrainMonitor(
-            subscription=subscription,
-            topic=topic,
-            ledger=ledger,
-            settings=settings,
-            rng=rng,
-            observer=self._observer,
-            on_drained=self._segments_drained,
-        )
-        if tracks_acknowledgements(subscription.type):
-            self.install_drain_checker(drain_check)
-
-    def _membership(self) -> Membership:
-        return Membership(
-            subscription=self._subscription,
-            ledger=self._ledger,
-            push=self._push,
-            leader_epoch=self._leader_epoch,
-            settings=self._settings,
-            observer=self._observer,
-            clock=self._loop.time,
-            on_removed=self._reconciler.holder_removed,
-        )
+        self._reconciler = AssignmentReconciler(context)
+        self._members = Membership(context, self._reconciler.holder_removed)
+        self._deliveries = DeliveryMonitor(context)
+        self._load_monitor = LoadMonitor(context)
+        self._drain = DrainMonitor(context, self._segments_drained)
+        if tracks_acknowledgements(context.subscription.type):
+            self._drain.install(context.drain_check)
 
     # Queries
 
@@ -193,9 +136,9 @@ class SubscriptionCoordinator:
             grace_seconds=self._settings.grace_seconds,
             held=self._reconciler.holders(),
             has_drain_checker=self._drain.installed,
-            next_poll_seconds=self._drain.next_poll_seconds,
-            check_seconds=self._drain.check_seconds,
-            drain_problem=drain_problem or self._drain.problem,
+            next_poll_seconds=self._drain.poller.next_poll_seconds,
+            check_seconds=self._drain.poller.check_seconds,
+            drain_problem=drain_problem or self._drain.poller.problem,
             contradicted=self._drain.contradicted,
             dead_letter_problem=self._deliveries.problem,
             rates=self._drain_rate.rates(),
@@ -250,7 +193,7 @@ class SubscriptionCoordinator:
     async def close(self) -> None:
         """Stop polling; return once no task runs."""
         self._reconciler.close()
-        await self._drain.close()
+        await self._drain.poller.close()
 
     # Requests of consumers
 
@@ -332,7 +275,7 @@ class SubscriptionCoordinator:
         """Record what counts of ``batch``. If that reaches a sealed end, the drain check runs at once."""
         judgement = acknowledgements.judge(self._subscription, self._topic, batch)
         if judgement.over_limit:
-            self._observer.observe(events.AcknowledgementsOverLimit(count=judgement.over_limit))
+            self._context.observer.observe(events.AcknowledgementsOverLimit(count=judgement.over_limit))
         if judgement.entry is not None:
             self._ledger.propose(judgement.entry)
             self._drain.acknowledged(accepted.segment for accepted in judgement.entry.ranges)
@@ -375,7 +318,7 @@ class SubscriptionCoordinator:
     def positions_changed(self) -> None:
         """Adapt to a seek, already applied: all grants are reissued at the new positions, with new generations."""
         self._log.warning("subscription.seek_completed", seek_generation=self._subscription.seek_generation)
-        self._observer.observe(events.SubscriptionSeekCompleted())
+        self._context.observer.observe(events.SubscriptionSeekCompleted())
         self._drain.positions_changed()
         former = self._reconciler.release_all()
         if former is not None:
@@ -402,7 +345,7 @@ class SubscriptionCoordinator:
 
     def tick(self) -> None:
         """Check all deadlines. Raises what a bug in the drain poller raised."""
-        self._drain.raise_failure()
+        self._drain.poller.raise_failure()
         if not self._restored:
             self._restored = True
             self._reconcile("restored")
@@ -482,7 +425,7 @@ class SubscriptionCoordinator:
         self._ledger.propose(configured)
         self._reconciler.invalidate_gate()
         if tracks_acknowledgements(subscription.type) and not self._drain.installed:
-            self.install_drain_checker(self._drain_check)
+            self._drain.install(self._context.drain_check)
 
     def _is_current(self, request: m.LeaveConsumer | m.ConfirmRevoked, client_id: str) -> bool:
         known = self._subscription.consumers.get(request.consumer)

@@ -19,7 +19,7 @@ from headgate.views.backlogs import BacklogInfo, SegmentBacklogInfo
 from shard.reporting.progress import unacknowledged
 from shard.state.shard_state import ShardState
 from shard.state.subscription import Subscription
-from shard.state.topic_view import TopicSnapshot, TopicView
+from shard.state.topic import TopicSnapshot, TopicView
 from shard.steps import COST_PER_ITEM, Steps, parts
 
 OUTDATED: Final = "its tables were counted before its last seek or import: ask again"

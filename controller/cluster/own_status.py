@@ -14,8 +14,7 @@ from metrics.status import ShardCounts, ShardStatus
 from shard.reporting.progress import unacknowledged
 from shard.requests import topic_commands
 from shard.state.subscription import Subscription
-from shard.state.topic import Topic
-from shard.state.topic_view import TopicSnapshot
+from shard.state.topic import Topic, TopicSnapshot
 from shard.steps import Steps, parts
 from shard.subscriptions.gate import Gate, tracks_acknowledgements
 from web.api.documents import (

@@ -14,7 +14,7 @@ from controller.chunk_writer.group_commit import GroupCommit
 from controller.leader.context import LeaderContext
 from controller.leader.drain_check import LedgerDrainCheck
 from controller.leader.step_driver import StepDriver
-from coordinator.ports import PushMessage
+from coordinator.ports import PushMessage, SubscriptionContext
 from coordinator.subscription_coordinator import SubscriptionCoordinator
 from headgate.model import entries as e
 from headgate.protocol import messages as m
@@ -25,7 +25,6 @@ from shard.requests.quota import LimitsOf, judge_joining
 from shard.requests.subscription_commands import new_subscription
 from shard.state.shard_state import ShardState
 from shard.state.subscription import Subscription
-from shard.state.topic import Topic
 from shard.steps import Steps
 from shard.subscriptions import external_topics
 from shard.subscriptions.own_positions import own_positions_error
@@ -314,10 +313,9 @@ class SubscriptionRegistry:
         return refuse_other_user(known, request.consumer, address) or self._coordinators[subscription.subscription_id]
 
     def _add_coordinator(self, subscription: Subscription) -> None:
-        topic: Topic = self._state.topics_by_id[subscription.topic_id]
-        self._coordinators[subscription.subscription_id] = SubscriptionCoordinator(
+        context = SubscriptionContext(
             subscription=subscription,
-            topic=topic,
+            topic=self._state.topics_by_id[subscription.topic_id],
             ledger=self._commit,
             push=self._push,
             drain_check=self._drain_check,
@@ -328,6 +326,7 @@ class SubscriptionRegistry:
             rng=self._context.rng,
             observer=self._context.observer,
         )
+        self._coordinators[subscription.subscription_id] = SubscriptionCoordinator(context)
 
     def _close_later(self, coordinator: SubscriptionCoordinator) -> None:
         task = asyncio.get_running_loop().create_task(coordinator.close(), name="close-coordinator")

@@ -9,7 +9,7 @@ from headgate.protocol import messages as m
 from shard.reporting.idle_reasons import idle_reasons
 from shard.reporting.progress import segment_status, unacknowledged
 from shard.state.subscription import Holding, RegisteredConsumer, Subscription
-from shard.state.topic_view import TopicView
+from shard.state.topic import TopicView
 from shard.steps import Steps, encoding_cost, parts
 from shard.subscriptions.deliveries import failed_in
 from shard.subscriptions.external_topics import external_grant

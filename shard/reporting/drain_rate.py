@@ -14,7 +14,7 @@ from headgate.model.hashing import KEY_BUCKETS
 from headgate.protocol.backlog import estimate_drain
 from shard.reporting.progress import unacknowledged
 from shard.state.subscription import Subscription
-from shard.state.topic_view import TopicView
+from shard.state.topic import TopicView
 
 WINDOW_SECONDS: Final = 30.0
 """Long enough to smooth acknowledgement batches, short enough to notice a stopped consumer."""

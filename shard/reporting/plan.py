@@ -15,7 +15,7 @@ from headgate.model.layout import Layout, SegmentState
 from headgate.protocol import messages as m
 from shard.balancing.balance import compute_target
 from shard.state.subscription import Subscription
-from shard.state.topic_view import TopicView
+from shard.state.topic import TopicView
 from shard.steps import Steps
 from shard.subscriptions.gate import compute_gate, drained_without_count, tracks_acknowledgements
 

@@ -8,7 +8,7 @@ from headgate.model.bucket_ranges import SegmentSlice, segment_of
 from headgate.protocol.backlog import RecordCount
 from headgate.views.subscriptions import AssignmentStatus
 from shard.state.subscription import Subscription
-from shard.state.topic_view import TopicView
+from shard.state.topic import TopicView
 from shard.subscriptions.gate import Gate, tracks_acknowledgements
 
 

@@ -1,6 +1,8 @@
 """One topic of a shard: its layout, its subscriptions, and where its records end. Part of the fold."""
 
-from collections.abc import Iterable
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from headgate.model import entries as e
@@ -80,3 +82,22 @@ class Topic:
         self.pruned_ends[segment] = self.tails[segment].next_offset
         while len(self.pruned_ends) > MAX_PRUNED_ENDS:
             del self.pruned_ends[next(iter(self.pruned_ends))]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSnapshot:
+    """A topic, to be read while segments are added or pruned. Its tails grow."""
+
+    topic_id: int
+    name: str
+    layout: Layout
+    tails: Mapping[int, SegmentTail]
+    external: ExternalTopic | None
+
+    @classmethod
+    def of(cls, topic: TopicView) -> TopicSnapshot:
+        return cls(topic.topic_id, topic.name, topic.layout, dict(topic.tails), topic.external)
+
+
+TopicView = Topic | TopicSnapshot
+"""A topic that is only read."""

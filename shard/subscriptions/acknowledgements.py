@@ -24,7 +24,7 @@ from headgate.model.bucket_ranges import SegmentSlice, bucket_bounds, buckets_of
 from headgate.protocol import messages as m
 from shard.state.redelivery import OffsetSearch
 from shard.state.subscription import Subscription
-from shard.state.topic_view import TopicView
+from shard.state.topic import TopicView
 from shard.subscriptions.claims import Claims, consumer_error
 from shard.subscriptions.external_topics import acknowledgeable_end
 from shard.subscriptions.range_limit import MAX_RANGES, RangeLimit

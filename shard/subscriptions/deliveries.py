@@ -19,7 +19,7 @@ from headgate.model.bucket_ranges import SegmentSlice, buckets_of, segment_of
 from headgate.protocol import messages as m
 from shard.state.redelivery import Attempts
 from shard.state.subscription import Subscription
-from shard.state.topic_view import TopicView
+from shard.state.topic import TopicView
 from shard.subscriptions.claims import Claims, consumer_error
 
 MAX_RECORDS: Final = 10_000

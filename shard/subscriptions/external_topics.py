@@ -14,7 +14,7 @@
 
 from headgate.protocol import messages as m
 from shard.state.subscription import Subscription
-from shard.state.topic_view import TopicView
+from shard.state.topic import TopicView
 
 
 def registration_error(topic: TopicView, request: m.RegisterConsumer, *, creates: bool) -> str | None:

@@ -17,7 +17,7 @@ from typing import Final
 
 from headgate.model.layout import Layout
 from headgate.protocol import messages as m
-from shard.state.topic_view import TopicView
+from shard.state.topic import TopicView
 
 SHOWN_SEGMENTS: Final = 5
 _CAUSE: Final = "the ledger was restored from an older backup, or the topic was created again"

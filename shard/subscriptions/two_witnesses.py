@@ -15,7 +15,7 @@ The drained fact follows those acknowledgements in the ledger, or shares their c
 from dataclasses import dataclass
 
 from shard.state.subscription import Subscription
-from shard.state.topic_view import TopicView
+from shard.state.topic import TopicView
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from headgate.model.bucket_ranges import buckets_of, segment_of
 from headgate.model.hashing import KEY_BUCKETS
 from shard.state.subscription import Subscription
-from shard.state.topic_view import TopicView
+from shard.state.topic import TopicView
 
 
 def unread_segments(

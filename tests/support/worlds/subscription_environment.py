@@ -11,7 +11,7 @@ import math
 import random
 from collections.abc import Callable
 
-from coordinator.ports import CoordinatorSettings
+from coordinator.ports import CoordinatorSettings, SubscriptionContext
 from coordinator.subscription_coordinator import SubscriptionCoordinator
 from drain.protocol import DrainCheckError
 from headgate.model import entries as e
@@ -133,7 +133,7 @@ class CoordinatorHarness:
     def lead(self, *, with_drain_check: bool = True) -> SubscriptionCoordinator:
         """Start a leader term. The caller closes the previous coordinator."""
         self.leader_epoch += 1
-        self.coordinator = SubscriptionCoordinator(
+        context = SubscriptionContext(
             subscription=self.subscription,
             topic=self.topic,
             ledger=self,
@@ -146,6 +146,7 @@ class CoordinatorHarness:
             rng=random.Random(1),
             observer=self.observer,
         )
+        self.coordinator = SubscriptionCoordinator(context)
         return self.coordinator
 
     async def change_leader(self) -> None:
