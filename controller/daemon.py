@@ -28,16 +28,15 @@ from controller.connections.broker import BrokerConnection
 from controller.connections.drain import DrainConnection
 from controller.connections.store import probe_writes
 from controller.connections.zookeeper import ZooKeeperSession, elections_root, zookeeper_credentials
+from controller.context.leader_context import DrainChecker, LeaderContext
+from controller.context.step_driver import SerialSteps, TurnBudget
 from controller.devices.unknown_topics import UnknownTopicWatch
-from controller.leader.context import LeaderContext
-from controller.leader.drain_check import DrainChecker
 from controller.leader.election_events import ElectionEvents
 from controller.leader.leader import ShardLeader
 from controller.leader.shard_context import ShardContext
 from controller.leader.shard_controller import ShardController
 from controller.leader.shard_spreader import ShardSpreader
 from controller.leader.standby_memory import StandbyMemory
-from controller.leader.step_driver import SerialSteps, TurnBudget
 from controller.leadership.election import (
     Connected,
     ElectionEvent,
@@ -56,10 +55,8 @@ from controller.process.garbage_collection import GarbageCollection
 from controller.process.logs import change_level
 from controller.process.systemd import SystemdNotifier
 from controller.settings.files import read_http_access, read_peer_tls, report_certificates
-from controller.settings.for_coordinator import coordinator_settings
-from controller.settings.instruments import new_instruments
-from controller.settings.listeners import advertised_url
 from controller.settings.load import Settings, security_warnings
+from controller.settings.problems import advertised_url
 from controller.settings.reload import reloaded
 from controller.snapshots.scheduler import SnapshotScheduler
 from headgate.ledger.compacted import delete_compacted_segments
@@ -71,6 +68,7 @@ from headgate.storage.object_store import Store, open_store
 from headgate.transport.port import Transport
 from metrics import events
 from metrics.health import Health, HealthFacts, judge_health
+from metrics.instruments import Instruments
 from metrics.label_values import DrainState
 from shard.requests.client_ids import ClientIds
 from shard.state.shard_state import ShardState
@@ -110,7 +108,10 @@ class Daemon:
         self.instance = settings.instance.name or f"{socket.gethostname()}-{os.getpid()}"
         self.http_address = ""
         self.registry = CollectorRegistry()
-        self.instruments = new_instruments(settings, self.registry)
+        limits = settings.metrics.backlog_topics, settings.metrics.max_subscriptions
+        self.instruments = Instruments(self.registry, *limits)
+        self.instruments.observe(events.IngestQueueLimitSet(size_bytes=settings.ingest.queue_bytes))
+        self.instruments.observe(events.NamedProducerLimitSet(producers=settings.ingest.max_named_producers))
         self._garbage = GarbageCollection(self.instruments)
         self._rng = random.Random()  # noqa: S311 - jitter
         self._turn_budget = TurnBudget()
@@ -330,7 +331,7 @@ class Daemon:
                 transport=transport,
                 access=self._access,
                 ingest=settings.ingest,
-                subscriptions=coordinator_settings(settings),
+                subscriptions=settings.for_coordinator(),
                 scaling=settings.scaling,
                 retention=settings.retention,
                 delete_data=partial(delete_compacted_segments, ledger.store),

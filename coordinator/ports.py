@@ -1,45 +1,17 @@
-"""What a subscription coordinator needs from outside: its ledger, the drain check, its settings."""
+"""What a subscription coordinator needs from outside: its ledger, the drain check, its context."""
 
 import random
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from coordinator.settings import CoordinatorSettings
 from headgate.model import entries as e
 from headgate.protocol import messages as m
 from metrics import events
-from shard.balancing.weights import CHANGE_INTERVAL_SECONDS, SAMPLE_INTERVAL_SECONDS
 from shard.state.subscription import Subscription
 from shard.state.topic import TopicView
-from shard.subscriptions.sessions import MISSED_HEARTBEATS
 from shard.subscriptions.two_witnesses import DrainClaim
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CoordinatorSettings:
-    """Durations. The daemon's settings define the defaults and their reasons."""
-
-    grace_seconds: float
-    """How long a disconnected consumer keeps its holdings."""
-    revoke_timeout_seconds: float
-    """How long a consumer may take to confirm a revocation."""
-    heartbeat_interval_seconds: float
-    """How often consumers send heartbeats."""
-    poll_min_seconds: float
-    """Shortest pause before a drain poll."""
-    poll_max_seconds: float
-    """Longest pause before a drain poll."""
-    poll_check_timeout_seconds: float
-    """How long one drain check may take."""
-    load_sample_interval_seconds: float = SAMPLE_INTERVAL_SECONDS
-    """How often loads are sampled when balancing by load."""
-    weight_change_interval_seconds: float = CHANGE_INTERVAL_SECONDS
-    """Shortest time between two changes of weights."""
-
-    @property
-    def deadline_seconds(self) -> tuple[float, ...]:
-        """How far the deadlines that `SubscriptionCoordinator.tick` checks are ahead when they begin."""
-        return MISSED_HEARTBEATS * self.heartbeat_interval_seconds, self.grace_seconds, self.revoke_timeout_seconds
 
 
 class LedgerPort(Protocol):

@@ -37,7 +37,6 @@ MORE_ATTRIBUTES = {
     "ShardSpreader": 24,
     "LocalCluster": 18,
     "Client": 19,
-    "GroupCommit": 17,
     "ShardSession": 16,
     "ShardState": 16,
     "ClusterStatus": 16,

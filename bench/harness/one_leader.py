@@ -19,10 +19,10 @@ from typing import Self, TypeVar
 
 from controller.access.control import AccessControl
 from controller.cluster.own_status import summaries
-from controller.leader.context import LeaderContext
+from controller.context.leader_context import LeaderContext
 from controller.leader.leader import ShardLeader
 from controller.settings.sections import IngestSettings, RetentionSettings, ScalingSettings
-from coordinator.ports import CoordinatorSettings
+from coordinator.settings import CoordinatorSettings
 from drain.protocol import DrainedResponse, DrainQuery
 from headgate.errors import ObjectExistsError, ObjectMissingError
 from headgate.ledger.ledger import Ledger

@@ -29,7 +29,7 @@ import msgspec
 
 from bench.harness.benchmark import Benchmark, Effort, Measurement, run_alternating_async
 from bench.harness.workload import AT_MS, Shard, batches
-from controller.leader.step_driver import StepDriver
+from controller.context.step_driver import StepDriver
 from controller.snapshots.format import decode_steps, encode_snapshot
 from controller.snapshots.restore import catch_up
 from headgate.ledger import checksum

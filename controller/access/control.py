@@ -10,6 +10,7 @@ from headgate.log.report_limit import ReportLimit
 from headgate.protocol import messages as m
 from metrics import events
 from metrics.label_values import Quota
+from shard.access.quotas import Limits
 from shard.access.rate_limits import OverRate, RateLimits
 from shard.access.rules import AccessRules
 from shard.subscriptions.refusal import Refusal
@@ -51,6 +52,10 @@ class AccessControl:
         if over is not None:
             self._report_exceeded(address, over.quota, now, lambda: over.reason)
         return over
+
+    def limits_of(self, user: str) -> Limits:
+        """Return the present quotas of ``user``."""
+        return self._rules.limits_of(user)
 
     def delay_seconds(self, user: str, now: float) -> float:
         """Return how long a reply to ``user`` is delayed, because it has spent its rates."""

@@ -7,14 +7,15 @@ fail and when it recovers.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 import structlog
 
 from controller.backlog.external_query import external_queries
 from controller.backlog.merge import backlogs
-from drain.protocol import BacklogResponse, DrainCheckError, ExternalBacklogQuery, ExternalBacklogResponse
+from controller.context.leader_context import BacklogSource, LeaderContext
+from drain.protocol import BacklogResponse, DrainCheckError, ExternalBacklogResponse
 from headgate.log.report_limit import ConditionReport
 from headgate.process.background import cancel_and_wait
 from headgate.protocol import messages as m
@@ -27,12 +28,8 @@ from shard.steps import TakeSteps
 REFRESH_TIMEOUT_SECONDS: Final = 1.5
 """Less than the two seconds after which a client repeats its request."""
 MAX_RESPONSE_AGE_SECONDS: Final = 60.0
-BACKLOG_INTERVAL_SECONDS: Final = 15.0
 MAX_PENDING_ANSWERS: Final = 256
 """Replies that may wait for Spark. As many further requests are answered from the cache, and more are rejected."""
-
-BacklogSource = Callable[[int, int, Sequence[ExternalBacklogQuery]], Awaitable[BacklogResponse]]
-"""(shard, now in ms, its external topics) → Spark's count; raises DrainCheckError."""
 
 log = structlog.get_logger(__name__)
 
@@ -40,23 +37,10 @@ log = structlog.get_logger(__name__)
 class BacklogService:
     """The backlogs of one term. Its tasks live as long as `run`."""
 
-    def __init__(
-        self,
-        *,
-        state: ShardState,
-        source: BacklogSource | None,
-        take_steps: TakeSteps,
-        observer: events.Observer,
-        now_ms: Callable[[], int],
-        interval_seconds: float,
-    ) -> None:
-        """``source`` None: there is no Spark process, so only the leader counts."""
+    def __init__(self, context: LeaderContext, state: ShardState, take_steps: TakeSteps) -> None:
+        self._context = context
         self._state = state
-        self._source = source
         self._take_steps = take_steps
-        self._observer = observer
-        self._now_ms = now_ms
-        self._interval_seconds = interval_seconds
         self.counted: Mapping[tuple[str, str], BacklogInfo] = {}
         """Topic and subscription → its backlog at the last periodic query."""
         self._response: tuple[BacklogResponse, float] | None = None
@@ -70,13 +54,13 @@ class BacklogService:
         """Query periodically until cancelled; then cancel the tasks that wait."""
         try:
             while True:
-                await self._refresh(self._interval_seconds)
+                await self._refresh(self._context.backlog_interval_seconds)
                 found = await self.latest()
                 self.counted = {(each.topic, each.subscription): each for each in found}
-                self._observer.observe(
-                    events.BacklogUpdated(shard=self._state.shard, backlogs=found, now_ms=self._now_ms())
+                self._context.observer.observe(
+                    events.BacklogUpdated(shard=self._state.shard, backlogs=found, now_ms=self._context.now_ms())
                 )
-                await asyncio.sleep(self._interval_seconds)
+                await asyncio.sleep(self._context.backlog_interval_seconds)
         finally:
             await cancel_and_wait(*self._pending_answers, *([] if self._query_task is None else [self._query_task]))
 
@@ -99,7 +83,7 @@ class BacklogService:
             and asyncio.get_running_loop().time() - self._response[1] <= MAX_RESPONSE_AGE_SECONDS
         ):
             response = self._response[0]
-        return tuple(await self._take_steps(backlogs(self._state, response, self._now_ms(), wanted)))
+        return tuple(await self._take_steps(backlogs(self._state, response, self._context.now_ms(), wanted)))
 
     async def _answer(
         self, request: m.DescribeBacklog, reply: Callable[[m.AnyReplyBody], None], *, refresh: bool
@@ -118,10 +102,11 @@ class BacklogService:
 
     async def _refresh(self, wait_seconds: float) -> None:
         """Return when the current query has completed or failed, or after ``wait_seconds``."""
-        if self._source is None:
+        source = self._context.backlog_source
+        if source is None:
             return
         if self._query_task is None or self._query_task.done():
-            self._query_task = asyncio.get_running_loop().create_task(self._query(self._source), name="backlog-query")
+            self._query_task = asyncio.get_running_loop().create_task(self._query(source), name="backlog-query")
         # A slow query continues in the background, and a later request uses its result.
         await asyncio.wait({self._query_task}, timeout=wait_seconds)
         if self._query_task.done():
@@ -130,7 +115,7 @@ class BacklogService:
     async def _query(self, source: BacklogSource) -> None:
         shard = self._state.shard
         try:
-            response = await source(shard, self._now_ms(), external_queries(self._state))
+            response = await source(shard, self._context.now_ms(), external_queries(self._state))
         except DrainCheckError as error:
             if error.failure != "failed":
                 log.debug("backlog.not_counted", shard=shard, reason=str(error))

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from controller.chunk_writer.builder import ChunkBuilder
+from controller.context.leader_context import LeaderContext
 from controller.leadership.policy import safety
 from controller.leadership.policy.transitions import Event
 from headgate.errors import HeadgateError, StoreUnavailableError
-from headgate.ledger.ledger import Ledger
 from headgate.ledger.record_columns import RecordColumns
 from headgate.model import entries as e
 from metrics import events
@@ -24,6 +24,7 @@ from shard.state.shard_state import ShardState
 EMPTY_CHUNK_BURST = 16
 EMPTY_CHUNK_INTERVAL_SECONDS = 1.0
 """A leader writes this many empty chunks for barriers at once, then one per interval, the longest wait of a refusal."""
+SPARE_SECONDS = (EMPTY_CHUNK_BURST - 1) * EMPTY_CHUNK_INTERVAL_SECONDS
 MAX_WAITING_BARRIERS = 1000
 """Callbacks that wait for a shared empty chunk. One more, and it is written at once."""
 RETRY_SECONDS = 0.25
@@ -39,24 +40,22 @@ class TermEndedError(HeadgateError):
 
 
 class EmptyChunkLimit:
-    """A token bucket of ``burst`` empty chunks that gains one per ``interval_seconds``.
+    """A token bucket of `EMPTY_CHUNK_BURST` empty chunks that gains one per `EMPTY_CHUNK_INTERVAL_SECONDS`.
 
     Without it, a client that repeats a wrong request would add an object to the ledger for each refusal.
     """
 
-    def __init__(self, burst: int = EMPTY_CHUNK_BURST, interval_seconds: float = EMPTY_CHUNK_INTERVAL_SECONDS) -> None:
-        self._spare_seconds = (burst - 1) * interval_seconds
-        self._interval_seconds = interval_seconds
+    def __init__(self) -> None:
         self._spent_until = 0.0
 
     def wait_seconds(self, now: float) -> float:
         """Return how long the next empty chunk must wait; 0 if it may be written."""
-        return max(0.0, self._spent_until - self._spare_seconds - now)
+        return max(0.0, self._spent_until - SPARE_SECONDS - now)
 
     def spend(self, now: float) -> None:
         """Count an empty chunk. One that was not allowed makes the next one wait, but not longer than the interval."""
-        longest = now + self._spare_seconds + self._interval_seconds
-        self._spent_until = min(max(self._spent_until, now) + self._interval_seconds, longest)
+        longest = now + SPARE_SECONDS + EMPTY_CHUNK_INTERVAL_SECONDS
+        self._spent_until = min(max(self._spent_until, now) + EMPTY_CHUNK_INTERVAL_SECONDS, longest)
 
 
 @dataclass(slots=True)
@@ -75,13 +74,9 @@ class GroupCommit:
 
     def __init__(
         self,
-        ledger: Ledger,
+        context: LeaderContext,
         state: ShardState,
         *,
-        now_ms: Callable[[], int],
-        observer: events.Observer,
-        write_timeout_seconds: float,
-        unreachable_seconds: float,
         yields_to_contender: Callable[[], bool],
         on_durable: Callable[[int], None],
         on_records: Callable[[RecordColumns], None],
@@ -92,12 +87,8 @@ class GroupCommit:
         number of each chunk that became durable, after the callbacks of that chunk have run.
         """
         self.durable = state.chunk
-        self._ledger = ledger
+        self._context = context
         self._state = state
-        self._now_ms = now_ms
-        self._observer = observer
-        self._write_timeout_seconds = write_timeout_seconds
-        self._unreachable_seconds = unreachable_seconds
         self._yields_to_contender = yields_to_contender
         self._on_durable = on_durable
         self._on_records = on_records
@@ -118,7 +109,7 @@ class GroupCommit:
 
     def now_ms(self) -> int:
         """Return the ledger's time now, in milliseconds since 1970: not before that of the newest chunk."""
-        return max(self._now_ms(), self._state.at_ms)
+        return max(self._context.now_ms(), self._state.at_ms)
 
     @property
     def queued_bytes(self) -> int:
@@ -178,7 +169,7 @@ class GroupCommit:
                 self._empty_chunks.spend(now)
             self.when_durable(self.barrier(), callback)
             return
-        self._observer.observe(events.BarrierDelayed(shard=self._state.shard))
+        self._context.observer.observe(events.BarrierDelayed(shard=self._state.shard))
         self._waiting.append(callback)
         if self._barrier_timer is None:
             self._barrier_timer = asyncio.get_running_loop().call_later(wait_seconds, self._open_for_barriers)
@@ -240,17 +231,17 @@ class GroupCommit:
         if not self._idle.is_set():
             return
         try:
-            taken = await self._ledger.exists(number)
+            taken = await self._context.ledger.exists(number)
         except StoreUnavailableError as error:
-            self._observer.observe(events.StoreOperationFailed(operation="read", reason=str(error)))
+            self._context.observer.observe(events.StoreOperationFailed(operation="read", reason=str(error)))
             return
-        self._observer.observe(events.StoreOperationSucceeded(operation="read"))
+        self._context.observer.observe(events.StoreOperationSucceeded(operation="read"))
         if taken and safety.is_successors(number, durable=self.durable, idle=self.is_idle):
             raise TermEndedError(Event.NUMBER_TAKEN, f"chunk {number} was written by another leader")
 
     def _open_chunk(self) -> _PendingChunk:
         if self._pending is None:
-            self._state.begin_chunk(self._state.chunk + 1, self._now_ms())
+            self._state.begin_chunk(self._state.chunk + 1, self._context.now_ms())
             self._pending = _PendingChunk(self._state.chunk, self._state.at_ms, callbacks=self._waiting)
             self._waiting = []
             self._cancel_barrier_timer()
@@ -284,13 +275,13 @@ class GroupCommit:
         data = await asyncio.to_thread(encode) if pending.builder.is_large else encode()
         while True:
             try:
-                async with asyncio.timeout(self._write_timeout_seconds):
-                    await self._ledger.append(number, data)
+                async with asyncio.timeout(self._context.ingest.write_timeout_seconds):
+                    await self._context.ledger.append(number, data)
             except safety.FAILURES as error:
                 failed = safety.failure(error)
                 if failed is not Event.NUMBER_TAKEN:
-                    self._observer.observe(events.StoreOperationFailed(operation="create", reason=str(error)))
-                if not safety.repeats_write(failed, loop.time() - began, self._unreachable_seconds):
+                    self._context.observer.observe(events.StoreOperationFailed(operation="create", reason=str(error)))
+                if not safety.repeats_write(failed, loop.time() - began, self._context.ingest.unreachable_seconds):
                     raise TermEndedError(failed, f"chunk {number}: {str(error) or 'no answer in time'}") from error
                 await asyncio.sleep(RETRY_SECONDS)
             else:
@@ -299,13 +290,15 @@ class GroupCommit:
         return len(data)
 
     def _report_queue(self, pending: _PendingChunk) -> None:
-        self._observer.observe(events.IngestQueueResized(shard=self._state.shard, size_bytes=pending.size_bytes))
+        self._context.observer.observe(
+            events.IngestQueueResized(shard=self._state.shard, size_bytes=pending.size_bytes)
+        )
 
     def _report_commit(self, written: _PendingChunk, began: float, durable_at: float, size_bytes: int) -> None:
         shard, records = self._state.shard, len(written.builder.records)
-        self._observer.observe(events.StoreOperationSucceeded(operation="create"))
-        self._observer.observe(
+        self._context.observer.observe(events.StoreOperationSucceeded(operation="create"))
+        self._context.observer.observe(
             events.ChunkCommitted(shard=shard, seconds=durable_at - began, size_bytes=size_bytes, records=records)
         )
         for accepted_at in written.accepted_at:
-            self._observer.observe(events.BatchCommitted(shard=shard, seconds=durable_at - accepted_at))
+            self._context.observer.observe(events.BatchCommitted(shard=shard, seconds=durable_at - accepted_at))

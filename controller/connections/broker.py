@@ -13,8 +13,8 @@ from typing import Any, Final
 
 import structlog
 
+from controller.context.session_port import Delivery, DeviceSession
 from controller.devices.broker_drops import DROPPED_TOPIC, BrokerDrops
-from controller.devices.session_port import Delivery, DeviceSession
 from controller.leadership.session_secret import SessionSecret
 from controller.settings.files import read_broker_tls
 from controller.settings.load import Settings

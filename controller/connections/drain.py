@@ -14,7 +14,7 @@ from pathlib import Path
 
 import structlog
 
-from controller.leader.drain_check import DrainChecker
+from controller.context.leader_context import DrainChecker
 from controller.settings.load import Settings, ledger_unreachable_from_executors
 from controller.settings.sections import CompactionSettings
 from drain.checker.checker import SparkDrainChecker

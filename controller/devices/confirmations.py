@@ -10,7 +10,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from controller.devices.session_port import Delivery
+from controller.context.session_port import Delivery
 from headgate.protocol import messages as m
 from headgate.transport.port import Transport
 from metrics import events

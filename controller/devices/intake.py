@@ -16,7 +16,6 @@ has no identifier for that.
 """
 
 import asyncio
-from collections.abc import Callable
 from functools import partial
 from typing import get_args
 from zlib import crc32
@@ -24,8 +23,9 @@ from zlib import crc32
 import structlog
 
 from controller.chunk_writer.group_commit import GroupCommit
+from controller.context.leader_context import LeaderContext
+from controller.context.session_port import Delivery
 from controller.devices.confirmations import Confirmations
-from controller.devices.session_port import Delivery
 from controller.devices.sessions import DeviceSessions
 from controller.leadership.policy.shard_load import message_cost
 from headgate.log.report_limit import ReportLimit
@@ -49,29 +49,14 @@ log = structlog.get_logger(__name__)
 class DeviceIntake:
     """Stores the messages of MQTT devices for one shard during one term."""
 
-    def __init__(
-        self,
-        *,
-        cluster: str,
-        state: ShardState,
-        commit: GroupCommit,
-        observer: events.Observer,
-        confirmations: Confirmations,
-        now_ms: Callable[[], int],
-        window_bytes: int,
-        enabled: bool,
-    ) -> None:
-        self.sessions = DeviceSessions(
-            cluster=cluster, state=state, commit=commit, observer=observer, window_bytes=window_bytes, enabled=enabled
-        )
+    def __init__(self, context: LeaderContext, state: ShardState, commit: GroupCommit) -> None:
+        self.sessions = DeviceSessions(context, state, commit)
         self.arrived_cost = 0
         """Sum of `message_cost` of the messages of this term."""
-        self._cluster = cluster
+        self._context = context
         self._state = state
         self._commit = commit
-        self._observer = observer
-        self._confirmations = confirmations
-        self._now_ms = now_ms
+        self._confirmations = Confirmations(context.cluster, context.transport, context.observer)
         self._pending_records = 0
         self._logged_rejections = ReportLimit(
             REJECTION_LOG_INTERVAL_SECONDS, len(get_args(DeviceRejectionReason)) * LOGGED_TOPICS
@@ -82,7 +67,7 @@ class DeviceIntake:
         if self.sessions.take_sentinel(topic_id, delivery):
             return
         self.arrived_cost += message_cost(len(delivery.payload) + header_bytes(delivery.headers))
-        name, text, _ = m.parse_publish_address(self._cluster, delivery.topic)
+        name, text, _ = m.parse_publish_address(self._context.cluster, delivery.topic)
         key = text.encode()
         topic = self._state.topics.get(name)
         if topic is None or topic.topic_id != topic_id:
@@ -96,7 +81,7 @@ class DeviceIntake:
         elif len(key) + len(delivery.payload) + header_bytes(delivery.headers) > m.MAX_RECORD_BYTES:
             self._discard("too_large", delivery)
         else:
-            record = m.Record(key, delivery.payload, self._now_ms())
+            record = m.Record(key, delivery.payload, self._context.now_ms())
             headers = [m.RecordHeader(0, *header) for header in delivery.headers]
             batch = m.ProduceBatch(topic=name, records=[record], headers=headers)
             self._commit.propose_records(*route_batch(topic, batch))
@@ -111,13 +96,13 @@ class DeviceIntake:
 
     def _stored(self, delivery: Delivery) -> None:
         self._set_pending(self._pending_records - 1)
-        self._observer.observe(events.DeviceRecordStored(shard=self._state.shard))
+        self._context.observer.observe(events.DeviceRecordStored(shard=self._state.shard))
         delivery.acknowledge()
         self._confirmations.send(delivery)
 
     def _set_pending(self, records: int) -> None:
         self._pending_records = records
-        self._observer.observe(events.PendingDeviceRecordsChanged(shard=self._state.shard, records=records))
+        self._context.observer.observe(events.PendingDeviceRecordsChanged(shard=self._state.shard, records=records))
 
     def _discard(self, reason: DeviceRejectionReason, delivery: Delivery) -> None:
         self._reject(reason, delivery.topic, len(delivery.payload))
@@ -126,8 +111,8 @@ class DeviceIntake:
             self._confirmations.send(delivery, reason)
 
     def _reject(self, reason: DeviceRejectionReason, mqtt_topic: str, size_bytes: int) -> None:
-        self._observer.observe(events.DeviceMessageRejected(reason=reason))
-        topic = m.parse_publish_address(self._cluster, mqtt_topic).topic
+        self._context.observer.observe(events.DeviceMessageRejected(reason=reason))
+        topic = m.parse_publish_address(self._context.cluster, mqtt_topic).topic
         kind = reason, crc32(topic.encode()) % LOGGED_TOPICS
         if self._logged_rejections.is_due(asyncio.get_running_loop().time(), kind):
             log.warning(

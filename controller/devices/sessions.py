@@ -19,7 +19,8 @@ from typing import Final, get_args
 import structlog
 
 from controller.chunk_writer.group_commit import GroupCommit
-from controller.devices.session_port import Delivery, OpenSession
+from controller.context.leader_context import LeaderContext
+from controller.context.session_port import Delivery, OpenSession
 from controller.devices.topic_session import Goal, TopicSession
 from headgate.protocol import messages as m
 from headgate.transport.reading_window import ReadingWindow
@@ -37,22 +38,13 @@ log = structlog.get_logger(__name__)
 class DeviceSessions:
     """The sessions of one shard during one term."""
 
-    def __init__(
-        self,
-        *,
-        cluster: str,
-        state: ShardState,
-        commit: GroupCommit,
-        observer: events.Observer,
-        window_bytes: int,
-        enabled: bool,
-    ) -> None:
-        self._cluster = cluster
+    def __init__(self, context: LeaderContext, state: ShardState, commit: GroupCommit) -> None:
+        self._context = context
         self._state = state
         self._commit = commit
-        self._observer = observer
-        self._enabled = enabled
-        self._window = ReadingWindow(window_bytes)
+        self._enabled = context.ingest.mqtt_devices
+        # A quarter of the ingest queue, so that devices do not displace producers with an identity.
+        self._window = ReadingWindow(context.ingest.queue_bytes // 4)
         self._sessions: dict[int, TopicSession] = {}
         """Topic id → its session."""
         self._sentinels = count(1)
@@ -93,7 +85,7 @@ class DeviceSessions:
         """Keep the sessions until cancelled. ``on_delivery`` gets the topic id of the session."""
 
         async def keep(topic_id: int, session: TopicSession) -> None:
-            name = m.device_session_id(self._cluster, self._state.shard, topic_id)
+            name = m.device_session_id(self._context.cluster, self._state.shard, topic_id)
             await session.run(open_session(name, partial(on_delivery, topic_id), self._window))
             log.info("device.session_closed", shard=self._state.shard, topic_id=topic_id)
             del self._sessions[topic_id]
@@ -121,8 +113,8 @@ class DeviceSessions:
         if self._start is None or external or topic_id in self._sessions:
             return
         self._sessions[topic_id] = session = TopicSession(
-            filters=frozenset() if topic is None else m.publish_filters(self._cluster, topic.name),
-            sentinel_topic=m.device_sentinel_topic(self._cluster, self._state.shard, topic_id),
+            filters=frozenset() if topic is None else m.publish_filters(self._context.cluster, topic.name),
+            sentinel_topic=m.device_sentinel_topic(self._context.cluster, self._state.shard, topic_id),
             new_sentinel=lambda: b"%d.%d" % (self._state.leader_epoch, next(self._sentinels)),
             goal=partial(self._goal, topic_id),
             commit=self._commit,
@@ -137,7 +129,7 @@ class DeviceSessions:
     def _observe(self, counts: Counter[DeviceSessionState]) -> None:
         for state in get_args(DeviceSessionState):
             event = events.DeviceSessionsCounted(shard=self._state.shard, state=state, sessions=counts[state])
-            self._observer.observe(event)
+            self._context.observer.observe(event)
 
     def _report_missing(self) -> None:
         missing = [each for each in self._sessions.items() if each[1].state == "missing"]

@@ -21,7 +21,7 @@ from typing import Final
 import structlog
 
 from controller.chunk_writer.group_commit import GroupCommit
-from controller.devices.session_port import Delivery, DeviceSession
+from controller.context.session_port import Delivery, DeviceSession
 from headgate.errors import TransportError
 from metrics.label_values import DeviceSessionState
 

@@ -14,7 +14,7 @@ import msgspec
 import structlog
 
 from controller.chunk_writer.group_commit import GroupCommit
-from controller.leader.context import LeaderContext
+from controller.context.leader_context import LeaderContext
 from headgate.log.report_limit import ReportLimit
 from headgate.protocol import messages as m
 from metrics import events

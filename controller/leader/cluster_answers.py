@@ -6,23 +6,21 @@
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from functools import partial
 from typing import Final
 
+from controller.context.leader_context import MakeOverview
 from controller.leader.cluster_reply import cluster_reply
 from headgate.process.background import cancel_and_wait
 from headgate.protocol import messages as m
 from metrics import events
 from shard.requests.handlers import Deferred, Outcome
 from shard.subscriptions.refusal import Refusal
-from web.api.overview import Overview
 
 MAX_PENDING_ANSWERS: Final = 64
 NO_CHUNK: Final = 0
 """Older than every chunk, so it is always durable."""
-
-MakeOverview = Callable[[], Awaitable[Overview]]
 
 
 class ClusterAnswers:
@@ -46,14 +44,20 @@ class ClusterAnswers:
         await cancel_and_wait(*self._pending)
 
     def _start(
-        self, overview: MakeOverview, request: m.DescribeCluster, reply: Callable[[m.AnyReplyBody], None]
+        self,
+        overview: MakeOverview,
+        request: m.DescribeCluster,
+        reply: Callable[[m.AnyReplyBody], None],
     ) -> None:
         task = asyncio.get_running_loop().create_task(self._answer(overview, request, reply), name="cluster-answer")
         self._pending.add(task)
         task.add_done_callback(self._pending.discard)
 
     async def _answer(
-        self, overview: MakeOverview, request: m.DescribeCluster, reply: Callable[[m.AnyReplyBody], None]
+        self,
+        overview: MakeOverview,
+        request: m.DescribeCluster,
+        reply: Callable[[m.AnyReplyBody], None],
     ) -> None:
         found = await overview()
         reply(await asyncio.to_thread(cluster_reply, request, found))

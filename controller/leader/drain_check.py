@@ -7,21 +7,14 @@ published results.
 
 import asyncio
 from collections.abc import Mapping
-from typing import Protocol
 
 from controller.backlog.external_query import external_view
 from controller.chunk_writer.group_commit import GroupCommit
-from drain.protocol import DrainCheckError, DrainedResponse, DrainQuery
+from controller.context.leader_context import DrainChecker
+from drain.protocol import DrainCheckError, DrainQuery
 from shard.state.shard_state import ShardState
 from shard.state.subscription import Subscription
 from shard.subscriptions.two_witnesses import DrainClaim
-
-
-class DrainChecker(Protocol):
-    """Counts from the stored ledger: `SparkDrainChecker` or `ResultsChecker`."""
-
-    async def drained(self, query: DrainQuery) -> DrainedResponse:
-        """Return the drained segments of ``query``; may raise, which means "not yet"."""
 
 
 class LedgerDrainCheck:

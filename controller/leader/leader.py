@@ -14,17 +14,16 @@ import structlog
 
 from controller.backlog.service import BacklogService
 from controller.chunk_writer.group_commit import GroupCommit, TermEndedError
-from controller.devices.confirmations import Confirmations
+from controller.context.leader_context import LeaderContext
+from controller.context.session_port import Delivery
+from controller.context.step_driver import StepDriver
 from controller.devices.intake import DeviceIntake
-from controller.devices.session_port import Delivery
 from controller.leader.announcer import Announcer
 from controller.leader.cluster_answers import ClusterAnswers
-from controller.leader.context import LeaderContext
 from controller.leader.operator_commands import OperatorCommands
 from controller.leader.outbox import Outbox
 from controller.leader.request_decoding import Malformed, read_request, read_request_id
 from controller.leader.request_queue import RequestQueue
-from controller.leader.step_driver import StepDriver
 from controller.leader.subscription_registry import SubscriptionRegistry
 from controller.leadership.policy import safety
 from controller.leadership.policy.shard_load import message_cost
@@ -36,7 +35,6 @@ from headgate.model import entries as e
 from headgate.protocol import messages as m
 from metrics import events
 from metrics.label_values import BatchVerdict, LayoutChangeKind
-from shard.access.quotas import Limits
 from shard.access.requirements import refuse_access
 from shard.requests import producer_commands, producer_expiry, subscription_commands, topic_commands, topic_import
 from shard.requests.deadline import judge_deadline
@@ -83,94 +81,35 @@ class ShardLeader:
         self.driver = StepDriver(context.turn_budget)
         self.waiting_requests = RequestQueue(self.driver)
         """Requests that are answered in steps."""
-        self.autoscaler = self._autoscaler()
-        self.commit = self._group_commit(yields_to_contender)
-        self._outbox = Outbox(state, context, self.commit, delay_seconds=self._delay_seconds)
-        self.announcer = Announcer(
-            state, context, self.commit, publish=self._outbox.announce_leader, serving=lambda: self._serving
-        )
-        self.subscription_registry = SubscriptionRegistry(
-            state=state,
-            context=context,
-            commit=self.commit,
-            driver=self.driver,
-            push=self._outbox.push,
-            limits_of=self._limits_of,
-        )
-        self.devices = DeviceIntake(
-            cluster=context.cluster,
-            state=state,
-            commit=self.commit,
-            observer=context.observer,
-            confirmations=Confirmations(context.cluster, context.transport, context.observer),
-            now_ms=context.now_ms,
-            # A quarter of the ingest queue, so that devices do not displace producers with an identity.
-            window_bytes=context.ingest.queue_bytes // 4,
-            enabled=context.ingest.mqtt_devices,
-        )
-        self.pruner = self._pruner()
-        self.backlogs = BacklogService(
-            state=state,
-            source=context.backlog_source,
-            take_steps=self.driver.complete,
-            observer=context.observer,
-            now_ms=context.now_ms,
-            interval_seconds=context.backlog_interval_seconds,
-        )
-        self.cluster_answers = ClusterAnswers(context.overview, context.observer)
-        self._operators = OperatorCommands(self._shard, context.instance, context.operations, context.observer)
-        self.trimmer = self._trimmer()
-        self._handlers = self._all_handlers()
-
-    def _autoscaler(self) -> Autoscaler:
-        return Autoscaler(
-            state=self.state,
-            apply_entries=self._apply_entries,
-            settings=self.context.scaling,
-            observer=self.context.observer,
-            now_ms=self.context.now_ms,
-            limits_of=self._limits_of,
-        )
-
-    def _group_commit(self, yields_to_contender: Callable[[], bool]) -> GroupCommit:
-        return GroupCommit(
-            self.context.ledger,
-            self.state,
-            now_ms=self.context.now_ms,
-            observer=self.context.observer,
-            write_timeout_seconds=self.context.ingest.write_timeout_seconds,
-            unreachable_seconds=self.context.ingest.unreachable_seconds,
+        self.autoscaler = Autoscaler(context, state, self._apply_entries)
+        self.commit = GroupCommit(
+            context,
+            state,
             yields_to_contender=yields_to_contender,
             on_durable=lambda number: self._outbox.announce_head(number),  # noqa: PLW0108 - created later
             on_records=self.autoscaler.sample,
         )
-
-    def _pruner(self) -> Pruner:
-        return Pruner(
-            state=self.state,
-            commit=self.commit,
+        self._outbox = Outbox(state, context, self.commit)
+        self.announcer = Announcer(
+            state, context, self.commit, publish=self._outbox.announce_leader, serving=lambda: self._serving
+        )
+        self.subscription_registry = SubscriptionRegistry(
+            state=state, context=context, commit=self.commit, driver=self.driver, push=self._outbox.push
+        )
+        self.devices = DeviceIntake(context, state, self.commit)
+        self.pruner = Pruner(
+            context,
+            state,
+            self.commit,
             apply_entries=self._apply_entries,
             take_steps=self.driver.complete,
-            delete_data=self.context.delete_data,
             has_session=self.devices.sessions.exists,
-            settings=self.context.retention,
-            observer=self.context.observer,
-            now_ms=self.context.now_ms,
-            rng=self.context.rng,
-            interval_seconds=self.context.prune_interval_seconds,
         )
-
-    def _trimmer(self) -> Trimmer:
-        context = self.context
-        return Trimmer(
-            context.ledger,
-            self.state,
-            self.commit,
-            delay_seconds=context.trim_delay_seconds,
-            interval_seconds=context.trim_interval_seconds,
-            observer=context.observer,
-            now_ms=context.now_ms,
-        )
+        self.backlogs = BacklogService(context, state, self.driver.complete)
+        self.cluster_answers = ClusterAnswers(context.overview, context.observer)
+        self._operators = OperatorCommands(self._shard, context.instance, context.operations, context.observer)
+        self.trimmer = Trimmer(context, state, self.commit)
+        self._handlers = self._all_handlers()
 
     def _all_handlers(self) -> dict[type[m.RequestBody], Handler]:
         registrations = [
@@ -331,7 +270,7 @@ class ShardLeader:
                 self.waiting_requests.add(steps, partial(self._carry_out_steps, request))
             case Decision(entries, answer):
                 admitted = keep_within_quotas(
-                    entries, self.state, self._limits_of, age_ms=self._age_ms, durable=self.commit.durable
+                    entries, self.state, self.context.access.limits_of, age_ms=self._age_ms, durable=self.commit.durable
                 )
                 if isinstance(admitted, Refusal):
                     self._carry_out(request, admitted)
@@ -426,12 +365,6 @@ class ShardLeader:
 
     def _age_ms(self, at_ms: int) -> int:
         return self.state.time.age_ms(at_ms, now_ms=self.context.now_ms())
-
-    def _limits_of(self, user: str) -> Limits:
-        return self.context.access.rules.limits_of(user)
-
-    def _delay_seconds(self, user: str) -> float:
-        return self.context.access.delay_seconds(user, asyncio.get_running_loop().time())
 
     def _expire_producers(self) -> None:
         expired = producer_expiry.expired_producers(

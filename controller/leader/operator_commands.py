@@ -13,8 +13,9 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
+from controller.context.leader_context import Operations
 from headgate.process.background import cancel_and_wait
 from headgate.protocol import messages as m
 from metrics import events
@@ -28,19 +29,6 @@ MAX_REMEMBERED: Final = 256
 Answer = m.Done | Refusal | None
 """None: the leader that follows replies."""
 Reply = Callable[[m.AnyReplyBody | Refusal], None]
-
-
-class Operations(Protocol):
-    """What a daemon can do for an operator. Both return why it was not done, None if it was."""
-
-    async def transfer(self, shard: int, daemon: str, token: str) -> str | None:
-        """Transfer a shard that this daemon leads; to itself: keep it.
-
-        A transfer that has failed for the command with this token is not tried again: the lock may have come back.
-        """
-
-    async def set_maintenance(self, daemon: str, *, on: bool, token: str) -> str | None:
-        """Begin or end the maintenance of a daemon, unless a command with this token has done it before."""
 
 
 class OperatorCommands:

@@ -12,7 +12,7 @@ from functools import partial
 import structlog
 
 from controller.chunk_writer.group_commit import GroupCommit
-from controller.leader.context import LeaderContext
+from controller.context.leader_context import LeaderContext
 from controller.leader.delayed_replies import DelayedReplies
 from controller.leader.request_decoding import Address
 from headgate.protocol import messages as m
@@ -32,17 +32,15 @@ class Outbox:
         context: LeaderContext,
         commit: GroupCommit,
         *,
-        delay_seconds: Callable[[str], float] = lambda _: 0.0,
         max_reply_bytes: int = m.MAX_REPLY_BYTES,
     ) -> None:
-        """``delay_seconds``: how long a reply to a user is delayed, because it has spent its rates."""
         self._shard = state.shard
         self._leader_epoch = state.leader_epoch
         self._context = context
         self._commit = commit
         self._max_reply_bytes = max_reply_bytes
         self._messages_in_parts = 0
-        self.delayed = DelayedReplies(state.shard, delay_seconds, context.observer)
+        self.delayed = DelayedReplies(state.shard, self._delay_seconds, context.observer)
 
     def reply(self, request: m.Request | Address, body: m.AnyReplyBody, chunk: int | None = None) -> None:
         """Send the reply with ``body`` once ``chunk`` is durable; None: once every proposed entry is."""
@@ -118,6 +116,9 @@ class Outbox:
     def _sending(self, request: m.Request | Address, topic: str, payload: bytes) -> Callable[[], None]:
         """Return what publishes a reply when its user may have it."""
         return partial(self.delayed.send, m.user_of(request.client_id), partial(self._publish, topic, payload))
+
+    def _delay_seconds(self, user: str) -> float:
+        return self._context.access.delay_seconds(user, asyncio.get_running_loop().time())
 
     def _report_too_large(self, kind: str, client_id: str, size_bytes: int) -> None:
         self._context.observer.observe(events.OversizedMessageWithheld())

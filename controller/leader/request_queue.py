@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from controller.leader.step_driver import StepDriver
+from controller.context.step_driver import StepDriver
 from shard.requests.handlers import Outcome, StepResult
 from shard.steps import Steps
 from shard.subscriptions.refusal import Refusal

@@ -11,9 +11,9 @@ from functools import partial
 from typing import TypeVar
 
 from controller.chunk_writer.group_commit import GroupCommit
-from controller.leader.context import LeaderContext
+from controller.context.leader_context import LeaderContext
+from controller.context.step_driver import StepDriver
 from controller.leader.drain_check import LedgerDrainCheck
-from controller.leader.step_driver import StepDriver
 from coordinator.ports import PushMessage, SubscriptionContext
 from coordinator.subscription_coordinator import SubscriptionCoordinator
 from headgate.model import entries as e
@@ -21,7 +21,7 @@ from headgate.protocol import messages as m
 from headgate.protocol.paging import Page, follows
 from shard.requests.handlers import Outcome, Registration, StepResult, Stepwise, handler
 from shard.requests.lookup import find_subscription, find_topic
-from shard.requests.quota import LimitsOf, judge_joining
+from shard.requests.quota import judge_joining
 from shard.requests.subscription_commands import new_subscription
 from shard.state.shard_state import ShardState
 from shard.state.subscription import Subscription
@@ -66,7 +66,6 @@ class SubscriptionRegistry:
         commit: GroupCommit,
         driver: StepDriver,
         push: PushMessage,
-        limits_of: LimitsOf,
     ) -> None:
         self._state = state
         self._context = context
@@ -75,7 +74,6 @@ class SubscriptionRegistry:
         self._push = push
         checker = context.drain_checker
         self._drain_check = None if checker is None else LedgerDrainCheck(state, commit, checker)
-        self._limits_of = limits_of
         self._coordinators: dict[int, SubscriptionCoordinator] = {}
         self._closing: set[asyncio.Task[None]] = set()
 
@@ -251,7 +249,7 @@ class SubscriptionRegistry:
             )
             if reason is not None:
                 return Refusal("invalid", reason)
-        refusal = judge_joining(request, m.user_of(client_id), self._state, self._limits_of)
+        refusal = judge_joining(request, m.user_of(client_id), self._state, self._context.access.limits_of)
         if refusal is not None:
             return refusal
         if known is None:

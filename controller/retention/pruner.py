@@ -9,12 +9,12 @@ no tombstones.
 """
 
 import asyncio
-import random
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 
 import structlog
 
 from controller.chunk_writer.group_commit import GroupCommit
+from controller.context.leader_context import LeaderContext
 from controller.retention.policy import (
     SEGMENTS_PER_COST,
     PruneDecision,
@@ -24,7 +24,6 @@ from controller.retention.policy import (
     prune_basis,
     rules_for,
 )
-from controller.settings.sections import RetentionSettings
 from headgate.backoff import Backoff, BackoffSchedule
 from headgate.errors import LedgerError, ObjectMissingError, StoreUnavailableError
 from headgate.model import entries as e
@@ -38,16 +37,10 @@ from shard.state.topic import Topic
 from shard.steps import Steps, TakeSteps
 from shard.subscriptions.refusal import Refusal
 
-PRUNE_INTERVAL_SECONDS = 10.0
-"""Pause between two rounds. Retention times are hours and days."""
 DELETE_TIMEOUT_SECONDS = 60.0
 """Longest wait for one deletion."""
 DELETION_BACKOFF = Backoff(first_seconds=5.0, longest_seconds=300.0)
 """After a deletion that failed."""
-
-DeleteData = Callable[[int, int, Collection[int]], Awaitable[int]]
-"""(shard, topic id, segments) → number of deleted objects. Idempotent. Raises the errors of a
-`Store`, or LedgerError."""
 
 log = structlog.get_logger(__name__)
 
@@ -57,44 +50,35 @@ class Pruner:
 
     def __init__(
         self,
-        *,
+        context: LeaderContext,
         state: ShardState,
         commit: GroupCommit,
+        *,
         apply_entries: Callable[[Sequence[e.AnyEntry]], None],
         take_steps: TakeSteps,
-        delete_data: DeleteData,
         has_session: Callable[[int], bool],
-        settings: RetentionSettings,
-        observer: events.Observer,
-        now_ms: Callable[[], int],
-        rng: random.Random,
-        interval_seconds: float = PRUNE_INTERVAL_SECONDS,
     ) -> None:
         """``apply_entries`` applies entries, adds them to the next chunk and updates the subscriptions.
 
         ``has_session``: whether the broker may have a session of the topic with this id.
         """
-        self.settings = settings
+        self.settings = context.retention
         """Can be replaced at any time."""
+        self._context = context
         self._state = state
         self._commit = commit
         self._apply_entries = apply_entries
         self._take_steps = take_steps
-        self._delete_data = delete_data
         self._has_session = has_session
-        self._observer = observer
-        self._now_ms = now_ms
-        self._rng = rng
-        self._interval_seconds = interval_seconds
 
     async def run(self) -> None:
-        schedule = BackoffSchedule(DELETION_BACKOFF, self._rng.random)
+        schedule = BackoffSchedule(DELETION_BACKOFF, self._context.rng.random)
         retry_at = 0.0
         loop = asyncio.get_running_loop()
         while True:
-            await asyncio.sleep(self._interval_seconds)
+            await asyncio.sleep(self._context.prune_interval_seconds)
             await self._take_steps(self._prune())
-            self._observer.observe(
+            self._context.observer.observe(
                 events.PendingDeletionsCounted(
                     shard=self._state.shard,
                     segments=len(self._state.tombstones),
@@ -106,7 +90,7 @@ class Pruner:
             if await self._delete():
                 schedule.reset()
             else:
-                self._observer.observe(events.DataDeletionFailed())
+                self._context.observer.observe(events.DataDeletionFailed())
                 retry_at = loop.time() + schedule.next_seconds()
 
     def handlers(self) -> tuple[Registration, ...]:
@@ -154,7 +138,7 @@ class Pruner:
             if len(topic.layout.segments) >= MAX_SEGMENTS:
                 return
             self._apply_entries((roll_entry(topic, roll.segment, roll.detail),))
-            self._observer.observe(events.LayoutChanged(kind="roll", reason=roll.why))
+            self._context.observer.observe(events.LayoutChanged(kind="roll", reason=roll.why))
             log.info(
                 "segment.rolled", shard=self._state.shard, topic=topic.name, segment=roll.segment, detail=roll.detail
             )
@@ -176,7 +160,7 @@ class Pruner:
         ends = topic.record_ends(pruning.segments)
         for subscription in topic.subscriptions.values():
             if dropped := subscription.unread_in(ends):
-                self._observer.observe(events.RecordsDropped(count=dropped))
+                self._context.observer.observe(events.RecordsDropped(count=dropped))
                 log.warning(
                     "subscription.records_dropped",
                     shard=self._state.shard,
@@ -185,7 +169,7 @@ class Pruner:
                     records=dropped,
                     unused_since_ms=subscription.unused_since_ms,
                 )
-        self._observer.observe(events.SegmentsPruned(count=len(pruning.segments)))
+        self._context.observer.observe(events.SegmentsPruned(count=len(pruning.segments)))
         log.info("segments.pruned", shard=self._state.shard, topic=topic.name, segments=list(pruning.segments))
 
     async def _delete(self) -> bool:
@@ -200,7 +184,7 @@ class Pruner:
                 continue
             try:
                 async with asyncio.timeout(DELETE_TIMEOUT_SECONDS):
-                    objects = await self._delete_data(self._state.shard, topic_id, segments)
+                    objects = await self._context.delete_data(self._state.shard, topic_id, segments)
             except (StoreUnavailableError, ObjectMissingError, LedgerError, TimeoutError) as error:
                 log.warning(
                     "data.deletion_failed",
@@ -219,7 +203,7 @@ class Pruner:
         return max(0.0, oldest_ms / 1000 - self.settings.delete_delay_seconds)
 
     def _age_ms(self, since_ms: int) -> int:
-        return self._state.time.age_ms(since_ms, self._now_ms())
+        return self._state.time.age_ms(since_ms, self._context.now_ms())
 
     def _segments_pruned_by(self, topic: Topic, token: str) -> tuple[int, ...]:
         """Return the segments that the command ``token`` pruned and whose tombstones still exist."""

@@ -9,12 +9,13 @@
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Final
 
 import structlog
 
 from controller.chunk_writer.group_commit import GroupCommit, TermEndedError
+from controller.context.leader_context import LeaderContext
 from controller.leadership.policy.transitions import Event
 from controller.retention.trim_policy import deletable, trim_point
 from controller.snapshots.format import SnapshotError, check_snapshot
@@ -22,14 +23,12 @@ from controller.snapshots.restore import require_complete
 from headgate.errors import ForeignObjectError, LedgerError, ObjectMissingError, StoreUnavailableError
 from headgate.ledger.chunk_ranges import ChunkRange, compacted_through, ranges_to_read
 from headgate.ledger.compacted import compacted_folder, manifest_path, manifest_ranges, named_paths, read_manifest
-from headgate.ledger.ledger import Ledger
 from headgate.ledger.paths import snapshot_path
 from headgate.model import entries as e
 from metrics import events
 from metrics.label_values import ObjectKind
 from shard.state.shard_state import ShardState
 
-TRIM_INTERVAL_SECONDS: Final = 30.0
 LISTING_INTERVAL_SECONDS: Final = 3600.0
 """Between two listings of all chunks in a term."""
 MAX_DELETIONS_PER_ROUND: Final = 2000
@@ -41,25 +40,12 @@ log = structlog.get_logger(__name__)
 class Trimmer:
     """Deletes old chunks of one shard during one term, and looks whether the others exist."""
 
-    def __init__(
-        self,
-        ledger: Ledger,
-        state: ShardState,
-        commit: GroupCommit,
-        *,
-        delay_seconds: float | None,
-        observer: events.Observer,
-        now_ms: Callable[[], int],
-        interval_seconds: float = TRIM_INTERVAL_SECONDS,
-    ) -> None:
-        """``state`` ends with the term chunk, so its trim point is durable. ``delay_seconds``: None deletes nothing."""
-        self._ledger = ledger
+    def __init__(self, context: LeaderContext, state: ShardState, commit: GroupCommit) -> None:
+        """``state`` ends with the term chunk, so its trim point is durable."""
+        self._context = context
+        self._ledger = context.ledger
         self._state = state
         self._commit = commit
-        self._delay_seconds = delay_seconds
-        self._interval_seconds = interval_seconds
-        self._observer = observer
-        self._now_ms = now_ms
         self._below = state.trimmed_below
         """Durable trim point: chunks below it can be deleted."""
         self._lowest = 1
@@ -72,7 +58,7 @@ class Trimmer:
     async def run(self) -> None:
         """Trim again and again; raises TermEndedError (rule 3)."""
         while True:
-            await asyncio.sleep(self._interval_seconds)
+            await asyncio.sleep(self._context.trim_interval_seconds)
             await self.trim_once()
 
     async def trim_once(self) -> None:
@@ -81,16 +67,16 @@ class Trimmer:
         deleted = 0
         try:
             await self._list_if_due()
-            if self._delay_seconds is not None:
-                await self._decide(1000 * self._delay_seconds)
+            if (delay_seconds := self._context.trim_delay_seconds) is not None:
+                await self._decide(1000 * delay_seconds)
             for number in self._deletable(range(self._lowest, self._below))[:MAX_DELETIONS_PER_ROUND]:
                 await self._ledger.delete(number)
                 deleted, self._lowest = deleted + 1, number + 1
-                self._observer.observe(events.ChunksDeleted(shard=shard, count=1))
+                self._context.observer.observe(events.ChunksDeleted(shard=shard, count=1))
             self._count()
         except (StoreUnavailableError, LedgerError) as error:
             # No caller waits for this. A persistent fault is logged in every round.
-            self._observer.observe(events.TrimFailed(shard=shard))
+            self._context.observer.observe(events.TrimFailed(shard=shard))
             log.warning("ledger.trim_failed", shard=shard, reason=str(error))
             return
         if deleted:
@@ -114,7 +100,7 @@ class Trimmer:
     def _count(self) -> None:
         fences = sum(number < self._lowest for number in self._state.terms.start_chunks)
         count = fences + self._commit.durable - self._lowest + 1
-        self._observer.observe(events.ObjectsCounted(shard=self._ledger.shard, kind="chunk", count=count))
+        self._context.observer.observe(events.ObjectsCounted(shard=self._ledger.shard, kind="chunk", count=count))
 
     async def _decide(self, delay_ms: float) -> None:
         """Propose a new trim point, if it is higher than the current one."""
@@ -132,7 +118,7 @@ class Trimmer:
         for known in set(self._written_at).difference(ranges):
             del self._written_at[known], self._sizes[known]
         self._report_objects(len(snapshots), ranges_to_read(self._written_at))
-        below = trim_point(snapshots, self._written_at.items(), now_ms=self._now_ms(), delay_ms=delay_ms)
+        below = trim_point(snapshots, self._written_at.items(), now_ms=self._context.now_ms(), delay_ms=delay_ms)
         if below > self._state.trimmed_below and await self._is_readable(snapshots[0]):
             await self._require_compacted(below)
             self._commit.propose(e.LedgerTrimmed(below=below))
@@ -159,8 +145,8 @@ class Trimmer:
             "compacted": sum(objects for objects, _ in self._sizes.values()),
         }
         for kind, count in counts.items():
-            self._observer.observe(events.ObjectsCounted(shard=shard, kind=kind, count=count))
-        self._observer.observe(
+            self._context.observer.observe(events.ObjectsCounted(shard=shard, kind=kind, count=count))
+        self._context.observer.observe(
             events.CompactionAdvanced(
                 shard=shard,
                 chunk=compacted_through(covering),
@@ -178,7 +164,7 @@ class Trimmer:
             except ObjectMissingError:
                 return False  # Replaced by newer snapshots.
             except (SnapshotError, ForeignObjectError) as error:
-                self._observer.observe(events.SnapshotRejected(shard=shard))
+                self._context.observer.observe(events.SnapshotRejected(shard=shard))
                 log.warning("snapshot.unusable", shard=shard, chunk=number, reason=str(error))
                 self._readable = {number: False}
             else:

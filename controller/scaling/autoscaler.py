@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 
 import structlog
 
+from controller.context.leader_context import LeaderContext
 from controller.scaling.hot_key_sampler import HotKeySampler
 from controller.scaling.policy import (
     Merge,
@@ -26,9 +27,8 @@ from headgate.ledger.record_columns import RecordColumns
 from headgate.model import entries as e
 from metrics import events
 from metrics.label_values import LayoutChangeKind, LayoutChangeReason
-from shard.access.quotas import UNLIMITED
 from shard.requests import topic_commands as commands
-from shard.requests.quota import LimitsOf, judge_entries
+from shard.requests.quota import judge_entries
 from shard.state.shard_state import ShardState
 from shard.state.topic import Topic
 from shard.subscriptions.refusal import Refusal
@@ -45,25 +45,14 @@ class Autoscaler:
     """Scales all topics of one shard during one term."""
 
     def __init__(
-        self,
-        *,
-        state: ShardState,
-        apply_entries: Callable[[Sequence[e.AnyEntry]], None],
-        settings: ScalingSettings,
-        observer: events.Observer,
-        now_ms: Callable[[], int],
-        limits_of: LimitsOf = lambda _: UNLIMITED,
-        max_layout_segments: int = commands.MAX_SEGMENTS,
+        self, context: LeaderContext, state: ShardState, apply_entries: Callable[[Sequence[e.AnyEntry]], None]
     ) -> None:
         """``apply_entries`` applies entries, adds them to the next chunk and updates the subscriptions."""
-        self.settings = settings
+        self.settings = context.scaling
         """Can be replaced at any time."""
+        self._context = context
         self._state = state
         self._apply_entries = apply_entries
-        self._observer = observer
-        self._now_ms = now_ms
-        self._limits_of = limits_of
-        self._max_layout_segments = max_layout_segments
         self._sampler = HotKeySampler()
         self._sampled_at = self._evaluated_at = asyncio.get_running_loop().time()
         self._reported: set[tuple[int, int, str]] = set()
@@ -83,7 +72,7 @@ class Autoscaler:
         self._forget_sealed()
         # Ledger time never decreases, even if this machine's clock is behind that of the previous
         # leader.
-        now_ms = max(self._now_ms(), self._state.at_ms)
+        now_ms = max(self._context.now_ms(), self._state.at_ms)
         for topic in list(self._state.topics.values()):
             settings = effective_settings(self.settings, topic.policy, topic.first_segments)
             # The source of an external topic splits and merges its segments.
@@ -119,14 +108,10 @@ class Autoscaler:
             self._report_suppressed(topic, suppressed)
         match plan.change:
             case Split(segment, why, detail):
-                entry = commands.split_entry(
-                    topic, segment, token="", reason=detail, max_segments=self._max_layout_segments
-                )
+                entry = commands.split_entry(topic, segment, token="", reason=detail)
                 self._change(topic, "split", why, detail, entry)
             case Merge(first, second, why, detail):
-                merged = commands.merge_entry(
-                    topic, first, second, token="", reason=detail, max_segments=self._max_layout_segments
-                )
+                merged = commands.merge_entry(topic, first, second, token="", reason=detail)
                 self._change(topic, "merge", why, detail, merged)
 
     def _change(
@@ -142,12 +127,12 @@ class Autoscaler:
             # capacity.
             self._report_suppressed(topic, SuppressedSplit(-1, "layout_full", f"{detail}, but {entry.reason}"))
             return
-        over = judge_entries((entry,), self._state, self._limits_of)
+        over = judge_entries((entry,), self._state, self._context.access.limits_of)
         if over is not None:
             self._report_suppressed(topic, SuppressedSplit(-1, "quota", f"{detail}, but {over.reason}"))
             return
         self._apply_entries((entry,))
-        self._observer.observe(events.LayoutChanged(kind=kind, reason=why))
+        self._context.observer.observe(events.LayoutChanged(kind=kind, reason=why))
         event = "segment.split_automatically" if kind == "split" else "segments.merged_automatically"
         log.info(event, shard=self._state.shard, topic=topic.name, reason=why, detail=detail)
 
@@ -156,7 +141,7 @@ class Autoscaler:
         key = (topic.topic_id, suppressed.segment, suppressed.limit)
         if key not in self._reported:
             self._reported.add(key)
-            self._observer.observe(events.SplitSuppressed(limit=suppressed.limit))
+            self._context.observer.observe(events.SplitSuppressed(limit=suppressed.limit))
             log.warning(
                 "segment.split_suppressed",
                 shard=self._state.shard,

@@ -18,7 +18,13 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from controller.settings.listeners import Problem, http_problems, http_warnings
+from controller.settings.problems import (
+    Problem,
+    http_problems,
+    http_warnings,
+    zookeeper_problems,
+    zookeeper_warnings,
+)
 from controller.settings.sections import (
     LEDGER_SCHEMES,
     AccessSettings,
@@ -41,7 +47,7 @@ from controller.settings.sections import (
     SubscriptionSettings,
     ZooKeeperSettings,
 )
-from controller.settings.zookeeper_problems import zookeeper_problems, zookeeper_warnings
+from coordinator.settings import CoordinatorSettings
 from drain.socket_path import own_socket, socket_path
 from drain.spark.master import conf_problem, engine_of, is_on_this_machine
 from drain.table_mapping import read_tables
@@ -98,6 +104,17 @@ class Settings(Section, frozen=True, kw_only=True):
     def drain_socket(self) -> str:
         """Path of the Spark process' socket. Without a setting, no other daemon of this machine has the same."""
         return self.drain.socket or str(own_socket(Path(self.drain.folder), self.cluster.name, self.instance.name))
+
+    def for_coordinator(self) -> CoordinatorSettings:
+        return CoordinatorSettings(
+            grace_seconds=self.subscriptions.grace_seconds,
+            revoke_timeout_seconds=self.subscriptions.revoke_timeout_seconds,
+            heartbeat_interval_seconds=self.subscriptions.heartbeat_interval_seconds,
+            poll_min_seconds=self.drain.poll_min_seconds,
+            poll_max_seconds=self.drain.poll_max_seconds,
+            # A check waits until its segments' acknowledgements are durable, then for the run.
+            poll_check_timeout_seconds=self.drain.run_timeout_seconds + self.ingest.write_timeout_seconds,
+        )
 
     def replace(self, **sections: msgspec.Struct) -> Self:
         """Return a copy with some sections replaced."""

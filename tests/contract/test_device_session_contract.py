@@ -12,7 +12,7 @@ import aiomqtt  # noqa: TID251 - an MQTT device is any client
 import pytest
 
 from bench.harness.tcp_proxy import Proxy
-from controller.devices.session_port import Delivery, DeviceSession
+from controller.context.session_port import Delivery, DeviceSession
 from controller.local.embedded import EmbeddedBroker
 from headgate.transport.mqtt_persistent_session import CONFIRMATION_TIMEOUT_SECONDS, MqttPersistentSession
 from headgate.transport.mqtt_timing import MqttTiming

@@ -11,7 +11,7 @@ import pytest
 from bench.harness.raw_client import RawClient
 from controller.access.file import read_access_file
 from controller.connections.broker import BrokerConnection
-from controller.devices.session_port import Delivery
+from controller.context.session_port import Delivery
 from controller.leadership.session_secret import SessionSecret
 from controller.local.broker_access import BrokerAccess
 from controller.local.supervised_process import ProcessSpec

@@ -13,22 +13,22 @@ from typing import TYPE_CHECKING, Final
 
 from controller.access.control import AccessControl
 from controller.cluster.status import ClusterStatus
-from controller.devices.session_port import Delivery, DeviceSession
-from controller.leader.context import LeaderContext
+from controller.context.leader_context import LeaderContext
+from controller.context.session_port import Delivery, DeviceSession
+from controller.context.step_driver import SerialSteps, TurnBudget
 from controller.leader.election_events import ElectionEvents
 from controller.leader.leader import ShardLeader
 from controller.leader.shard_context import ShardContext
 from controller.leader.shard_controller import ShardController
 from controller.leader.shard_spreader import ShardSpreader
 from controller.leader.standby_memory import StandbyMemory
-from controller.leader.step_driver import SerialSteps, TurnBudget
 from controller.leadership.election import ElectionEvent, Lost
 from controller.leadership.ledger_identity import LedgerIdentity
 from controller.leadership.policy.instance_record import InstanceRecord
 from controller.leadership.policy.shard_leaders import ShardLeaders
 from controller.leadership.policy.transitions import Event, Role
 from controller.settings.sections import IngestSettings, SpreadSettings
-from coordinator.ports import CoordinatorSettings
+from coordinator.settings import CoordinatorSettings
 from headgate.ledger.compacted import delete_compacted_segments
 from headgate.ledger.ledger import Ledger
 from headgate.protocol import messages as m

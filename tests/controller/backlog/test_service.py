@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 
 import pytest
 
@@ -12,7 +13,7 @@ from controller.backlog.service import (
     MAX_RESPONSE_AGE_SECONDS,
     BacklogService,
 )
-from controller.leader.step_driver import StepDriver
+from controller.context.step_driver import StepDriver
 from drain.protocol import Backlog, BacklogResponse, DrainCheckError, ExternalBacklogResponse
 from headgate.model import entries as e
 from headgate.protocol import messages as m
@@ -71,14 +72,10 @@ class ServiceFixture:
         ledger.commit()
         self.state = ledger.state
         self.observer = RecordingObserver()
-        self.service = BacklogService(
-            state=self.state,
-            source=self.spark,
-            take_steps=StepDriver().complete,
-            observer=self.observer,
-            now_ms=lambda: 1000,
-            interval_seconds=15.0,
+        context = SimpleNamespace(
+            backlog_source=self.spark, observer=self.observer, now_ms=lambda: 1000, backlog_interval_seconds=15.0
         )
+        self.service = BacklogService(context, self.state, StepDriver().complete)
 
     @asynccontextmanager
     async def open(self):

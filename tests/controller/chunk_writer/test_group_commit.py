@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import AsyncMock
 
@@ -18,6 +19,7 @@ from controller.chunk_writer.group_commit import (
 )
 from controller.leadership.policy.safety import YIELD_SECONDS
 from controller.leadership.policy.transitions import Event
+from controller.settings.sections import IngestSettings
 from headgate.errors import NotDurableError
 from headgate.ledger.ledger import Ledger
 from headgate.model import entries as e
@@ -56,12 +58,13 @@ class Shard:
         self.heads: list[int] = []
         self.observer = CommitObserver()
         self.commit = GroupCommit(
-            self.ledger,
+            SimpleNamespace(
+                ledger=self.ledger,
+                ingest=IngestSettings(write_timeout_seconds=10, unreachable_seconds=15),
+                observer=self.observer,
+                now_ms=lambda: 0,
+            ),
             self.state,
-            now_ms=lambda: 0,
-            observer=self.observer,
-            write_timeout_seconds=10,
-            unreachable_seconds=15,
             yields_to_contender=lambda: yields_to_contender,
             on_durable=self.heads.append,
             on_records=lambda _: None,

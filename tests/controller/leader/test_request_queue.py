@@ -9,8 +9,8 @@ from itertools import pairwise
 
 import pytest
 
+from controller.context.step_driver import MAX_COST_PER_TURN, StepDriver
 from controller.leader.request_queue import RequestQueue
-from controller.leader.step_driver import MAX_COST_PER_TURN, StepDriver
 from headgate.protocol import messages as m
 from shard.requests.handlers import Outcome, StepResult
 from shard.steps import Steps

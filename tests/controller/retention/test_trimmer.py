@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 
 import pytest
 
 from controller.chunk_writer.group_commit import GroupCommit, TermEndedError
 from controller.retention.trimmer import Trimmer
+from controller.settings.sections import IngestSettings
 from controller.snapshots.restore import catch_up
 from headgate.ledger.compacted import CompactedObject, Manifest, create_manifest
 from headgate.ledger.paths import snapshot_path
@@ -29,13 +31,15 @@ class TrimmingLeader:
         self.kept = kept
         self.observer = RecordingObserver()
         self.now_ms = 10 * HOUR
-        self.commit = GroupCommit(
-            kept.ledger,
-            state,
-            now_ms=lambda: self.now_ms,
+        self.context = SimpleNamespace(
+            ledger=kept.ledger,
+            ingest=IngestSettings(write_timeout_seconds=5, unreachable_seconds=5),
             observer=self.observer,
-            write_timeout_seconds=5,
-            unreachable_seconds=5,
+            now_ms=lambda: self.now_ms,
+        )
+        self.commit = GroupCommit(
+            self.context,
+            state,
             yields_to_contender=lambda: False,
             on_durable=lambda _: None,
             on_records=lambda *_: None,
@@ -44,14 +48,8 @@ class TrimmingLeader:
         self.trimmer = self.new_trimmer(delay_seconds=3600)
 
     def new_trimmer(self, delay_seconds: float | None) -> Trimmer:
-        return Trimmer(
-            self.kept.ledger,
-            self.state,
-            self.commit,
-            delay_seconds=delay_seconds,
-            observer=self.observer,
-            now_ms=lambda: self.now_ms,
-        )
+        self.context.trim_delay_seconds = delay_seconds
+        return Trimmer(self.context, self.state, self.commit)
 
     async def trim_once(self) -> None:
         """Run a round, make its decision durable, and run another round."""

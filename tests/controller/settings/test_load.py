@@ -16,7 +16,7 @@ from controller.settings.load import (
     load_settings,
     parse_settings,
 )
-from controller.settings.zookeeper_problems import zookeeper_warnings
+from controller.settings.problems import zookeeper_warnings
 from headgate.errors import ConfigError
 from tests.support.samples.secret_files import write_secret
 

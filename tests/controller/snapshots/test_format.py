@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from controller.leader.step_driver import MAX_COST_PER_TURN
+from controller.context.step_driver import MAX_COST_PER_TURN
 from controller.snapshots import format as snapshots
 from controller.snapshots.format import SnapshotError, decode_steps, encode_snapshot
 from headgate.ledger.checksum import SEAL_BYTES, seal

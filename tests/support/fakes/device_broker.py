@@ -18,7 +18,7 @@ from typing import Self
 
 from paho.mqtt.client import topic_matches_sub
 
-from controller.devices.session_port import Delivery
+from controller.context.session_port import Delivery
 from headgate.model.headers import Headers
 
 

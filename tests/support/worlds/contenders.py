@@ -12,14 +12,14 @@ from typing import Final
 from prometheus_client import CollectorRegistry
 
 from controller.access.control import AccessControl
-from controller.leader.context import LeaderContext
+from controller.context.leader_context import LeaderContext
+from controller.context.step_driver import SerialSteps, TurnBudget
 from controller.leader.election_events import ElectionEvents
 from controller.leader.leader import ShardLeader
 from controller.leader.shard_context import ShardContext
 from controller.leader.shard_controller import ShardController
 from controller.leader.shard_spreader import ShardSpreader
 from controller.leader.standby_memory import StandbyMemory
-from controller.leader.step_driver import SerialSteps, TurnBudget
 from controller.leadership.election import ElectionEvent, Lost
 from controller.leadership.ledger_identity import LedgerIdentity
 from controller.leadership.policy.instance_record import InstanceRecord

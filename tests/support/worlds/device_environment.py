@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from controller.devices.session_port import Delivery, DeviceSession
+from controller.context.session_port import Delivery, DeviceSession
 from controller.leader.leader import ShardLeader
 from controller.settings.sections import IngestSettings
 from headgate.ledger.ledger import Ledger

@@ -15,13 +15,13 @@ from prometheus_client import CollectorRegistry
 from controller.access.control import AccessControl
 from controller.chunk_writer.group_commit import TermEndedError
 from controller.cluster.own_status import summaries
-from controller.devices.session_port import OpenSession
-from controller.leader.context import LeaderContext
+from controller.context.leader_context import LeaderContext
+from controller.context.session_port import OpenSession
 from controller.leader.leader import ShardLeader
 from controller.leader.term import begin_term
 from controller.leadership.policy.maintenance_record import MaintenanceRecord
 from controller.settings.sections import IngestSettings, RetentionSettings, ScalingSettings
-from coordinator.ports import CoordinatorSettings
+from coordinator.settings import CoordinatorSettings
 from drain.protocol import DrainedResponse, DrainQuery
 from headgate.ledger.compacted import delete_compacted_segments
 from headgate.ledger.ledger import Ledger

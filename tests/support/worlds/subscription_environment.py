@@ -11,7 +11,8 @@ import math
 import random
 from collections.abc import Callable
 
-from coordinator.ports import CoordinatorSettings, SubscriptionContext
+from coordinator.ports import SubscriptionContext
+from coordinator.settings import CoordinatorSettings
 from coordinator.subscription_coordinator import SubscriptionCoordinator
 from drain.protocol import DrainCheckError
 from headgate.model import entries as e

@@ -10,7 +10,7 @@ from itertools import pairwise
 
 import pytest
 
-from controller.leader.step_driver import SerialSteps, StepDriver, TurnBudget
+from controller.context.step_driver import SerialSteps, StepDriver, TurnBudget
 from shard.steps import Steps
 
 pytestmark = pytest.mark.looptime

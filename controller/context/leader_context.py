@@ -1,23 +1,47 @@
 """What a leader needs from its daemon: settings, connections and clocks, in one value."""
 
 import random
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from controller.access.control import AccessControl
-from controller.backlog.service import BACKLOG_INTERVAL_SECONDS, BacklogSource
-from controller.devices.session_port import OpenSession
-from controller.leader.cluster_answers import MakeOverview
-from controller.leader.drain_check import DrainChecker
-from controller.leader.operator_commands import Operations
-from controller.leader.step_driver import TurnBudget
-from controller.retention.pruner import PRUNE_INTERVAL_SECONDS, DeleteData
-from controller.retention.trimmer import TRIM_INTERVAL_SECONDS
+from controller.context.session_port import OpenSession
+from controller.context.step_driver import TurnBudget
 from controller.settings.sections import IngestSettings, RetentionSettings, ScalingSettings
-from coordinator.ports import CoordinatorSettings
+from coordinator.settings import CoordinatorSettings
+from drain.protocol import BacklogResponse, DrainedResponse, DrainQuery, ExternalBacklogQuery
 from headgate.ledger.ledger import Ledger
 from headgate.transport.port import Transport
 from metrics import events
+from web.api.overview import Overview
+
+BacklogSource = Callable[[int, int, Sequence[ExternalBacklogQuery]], Awaitable[BacklogResponse]]
+"""(shard, now in ms, its external topics) → Spark's count; raises DrainCheckError."""
+MakeOverview = Callable[[], Awaitable[Overview]]
+DeleteData = Callable[[int, int, Collection[int]], Awaitable[int]]
+"""(shard, topic id, segments) → number of deleted objects. Idempotent. Raises the errors of a
+`Store`, or LedgerError."""
+
+
+class DrainChecker(Protocol):
+    """Counts from the stored ledger: `SparkDrainChecker` or `ResultsChecker`."""
+
+    async def drained(self, query: DrainQuery) -> DrainedResponse:
+        """Return the drained segments of ``query``; may raise, which means "not yet"."""
+
+
+class Operations(Protocol):
+    """What a daemon can do for an operator. Both return why it was not done, None if it was."""
+
+    async def transfer(self, shard: int, daemon: str, token: str) -> str | None:
+        """Transfer a shard that this daemon leads; to itself: keep it.
+
+        A transfer that has failed for the command with this token is not tried again: the lock may have come back.
+        """
+
+    async def set_maintenance(self, daemon: str, *, on: bool, token: str) -> str | None:
+        """Begin or end the maintenance of a daemon, unless a command with this token has done it before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,13 +72,14 @@ class LeaderContext:
     """None: records of MQTT devices are not stored."""
     trim_delay_seconds: float | None = None
     """How long compacted chunks are kept; None: they are kept forever."""
-    trim_interval_seconds: float = TRIM_INTERVAL_SECONDS
-    prune_interval_seconds: float = PRUNE_INTERVAL_SECONDS
+    trim_interval_seconds: float = 30.0
+    prune_interval_seconds: float = 10.0
+    """Between two rounds. Retention times are hours and days."""
     turn_budget: TurnBudget | None = None
     """Shared by all leaders on one event loop; None: there is one."""
     backlog_source: BacklogSource | None = None
     """None: the leader counts backlogs."""
-    backlog_interval_seconds: float = BACKLOG_INTERVAL_SECONDS
+    backlog_interval_seconds: float = 15.0
     operations: Operations | None = None
     """What the daemon does for operators; None: nothing."""
     overview: MakeOverview | None = None
