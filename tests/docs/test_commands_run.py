@@ -63,6 +63,7 @@ RUN_BY = {
     "subscription describe --json": "system/test_shared_subscription.py",
     "subscription list": "system/test_one_node.py",
     "subscription list --json": "system/test_one_node.py",
+    "topic copy": "headgate/cli/topics/test_transfer.py",
     "topic create --config": "system/test_one_node.py",
     "topic delete": "system/test_one_node.py",
     "topic delete --config": "system/test_one_node.py",

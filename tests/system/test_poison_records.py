@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from headgate import Admin, Consumer
+from headgate.model.dead_letter import origin_of
 from tests.support.servers.cluster import Cluster
 from tests.support.servers.programs import TEST_SECONDS, jsonl, wait_until, whole_lines
 
@@ -63,7 +64,7 @@ async def test_a_record_that_kills_its_worker_is_a_dead_letter_after_three_deliv
             await cluster.daemons[await cluster.leader()].process.kill()
         worker = await commands.start_script(script, out=output)
         assert -9 == await worker.ended(60), worker.errors()
-    await commands.start_script(script, out=outputs[3])
+    last = await commands.start_script(script, out=outputs[3])
 
     async def settled() -> bool:
         described = (await commands.succeed("subscription", "describe", "orders", "jobs", "--json")).document()
@@ -80,6 +81,19 @@ async def test_a_record_that_kills_its_worker_is_a_dead_letter_after_three_deliv
         dead = [record async for record in consumer.until_caught_up()]
     assert [b"poison"] == [each.key for each in dead]
     assert {"n": 2, "id": "poison"} == json.loads(dead[0].value)
-    headers = {name.removeprefix("headgate-source-"): value.decode() for name, value in dead[0].headers}
-    assert ("orders", "jobs", "3") == (headers["topic"], headers["subscription"], headers["deliveries"])
-    assert headers["reason"].startswith("its consumer worker was lost")
+    origin = origin_of(dead[0].headers)
+    assert origin is not None
+    assert ("orders", "jobs", 3) == (origin.topic, origin.subscription, origin.deliveries)
+    assert origin.reason.startswith("its consumer worker was lost")
+
+    await last.terminate()
+    command = "subscription", "dead-letters", "orders", "jobs"
+    (letter,) = (await commands.succeed(*command, "--json")).document()
+    assert ("poison", 3) == (letter["key"], letter["deliveries"])
+    assert "dry run: would be dropped: 1" in (await commands.succeed(*command, "--drop", "--dry-run")).err
+    assert [1, 0] == [
+        (await commands.succeed(*command, "--replay", "--json")).document()["sent_back"] for _ in range(2)
+    ]
+    sent_back = await commands.succeed("read", "orders", "--key", "poison")
+    assert 2 == len(sent_back.records())
+    assert "no dead letters are open in dead" in (await commands.succeed(*command)).err

@@ -9,7 +9,6 @@ Rules:
 
 from __future__ import annotations
 
-import base64
 import sys
 from collections.abc import AsyncIterable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -19,8 +18,8 @@ import msgspec
 
 from headgate.cli.arguments import subscription_argument, subscription_type_option, topic_argument
 from headgate.cli.context import CommandContext, command
-from headgate.cli.records.exported import json_headers
-from headgate.cli.subscriptions.position_types import PLACE_HELP, Place, PlaceOption
+from headgate.cli.position_types import PLACE_HELP, Place, PlaceOption
+from headgate.cli.records.exported import json_headers, put_text
 from headgate.model.entries import SubscriptionType
 
 if TYPE_CHECKING:
@@ -41,7 +40,7 @@ def record_line(record: ConsumedRecord | LedgerRecord) -> bytes:
     Headers are a list of objects with name and value, if there are any.
     """
     line: dict[str, Any] = {}
-    _put_text(line, "key", record.key)
+    put_text(line, "key", record.key)
     try:
         _ANYTHING.decode(record.value)
         value: Any = msgspec.Raw(record.value)
@@ -49,21 +48,13 @@ def record_line(record: ConsumedRecord | LedgerRecord) -> bytes:
             value = msgspec.Raw(msgspec.json.format(record.value, indent=-1))
         line["value"] = value
     except (msgspec.DecodeError, UnicodeDecodeError):
-        _put_text(line, "value", record.value)
+        put_text(line, "value", record.value)
     if record.headers:
         line["headers"] = json_headers(record.headers)
     line["segment"] = record.segment
     line["offset"] = record.offset
     line["timestamp"] = record.timestamp_ms
     return msgspec.json.encode(line) + b"\n"
-
-
-def _put_text(line: dict[str, Any], name: str, data: bytes) -> None:
-    try:
-        line[name] = data.decode()
-    except UnicodeDecodeError:
-        line[name] = base64.b64encode(data).decode()
-        line[f"{name}_encoding"] = "base64"
 
 
 @command(

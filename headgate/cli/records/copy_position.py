@@ -61,12 +61,22 @@ _DECODER = msgspec.msgpack.Decoder(_Position)
 class CopyProgress:
     """The positions of one run."""
 
-    def __init__(self, ledger_id: str, topic: TopicInfo, target: CopyTarget, stored: bytes | None) -> None:
-        """Continue at the position that is ``stored`` by the producer, or begin; raises CopyPositionError."""
+    def __init__(
+        self,
+        ledger_id: str,
+        topic: TopicInfo,
+        target: CopyTarget,
+        stored: bytes | None,
+        starts: Mapping[int, int] | None = None,
+    ) -> None:
+        """Continue at the position that is ``stored`` by the producer, or begin; raises CopyPositionError.
+
+        ``starts``: of each segment, what is before is not copied. With it, rule 3 does not apply.
+        """
         self._ledger_id = bytes.fromhex(ledger_id)
         self._topics = topic.shard, topic.topic_id, target.shard, target.topic_id
         ends = {each.segment: each.next_offset for each in topic.segments}
-        self.starts = _starts(topic, ends, self._position_in(topic, target, stored))
+        self.starts = _starts(topic, ends, self._position_in(topic, target, stored), starts)
         """Segment → the first offset to copy; complete segments are left out."""
         self.records = sum(ends[segment] - offset for segment, offset in self.starts.items())
         """How many records this run copies."""
@@ -120,14 +130,18 @@ def unfinished_segments(stored: bytes) -> int | None:
     return None if position is None else len(position.segments)
 
 
-def _starts(topic: TopicInfo, ends: Mapping[int, int], position: _Position | None) -> dict[int, int]:
+def _starts(
+    topic: TopicInfo, ends: Mapping[int, int], position: _Position | None, least: Mapping[int, int] | None
+) -> dict[int, int]:
     """Return the first offset to copy of each segment that is not complete, by segment."""
     if position is None:
-        return dict.fromkeys(sorted(ends), 0)
+        return {segment: (least or {}).get(segment, 0) for segment in sorted(ends)}
     starts = {segment: 0 for segment in ends if segment > position.newest}
     segment = 0
     for difference, offset in zip(position.segments, position.offsets, strict=True):
         segment += difference
+        if segment not in ends and least is not None:
+            continue
         if segment not in ends:
             raise CopyPositionError(
                 f"segment {segment} of topic {topic.topic!r} was copied up to offset {offset}, and pruned since: "
@@ -139,7 +153,7 @@ def _starts(topic: TopicInfo, ends: Mapping[int, int], position: _Position | Non
                 "were copied: was the ledger restored from an older copy?"
             )
         starts[segment] = offset
-    return dict(sorted(starts.items()))
+    return {segment: max(offset, (least or {}).get(segment, 0)) for segment, offset in sorted(starts.items())}
 
 
 def _decoded(stored: bytes) -> _Position | None:

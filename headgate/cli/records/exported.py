@@ -8,7 +8,7 @@ written again may have other bytes.
 
 import base64
 import binascii
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 from msgspec import Meta
@@ -90,6 +90,13 @@ def _text(data: bytes) -> tuple[str, _Encoding]:
         return data.decode(), None
     except UnicodeDecodeError:
         return base64.b64encode(data).decode(), "base64"
+
+
+def put_text(line: dict[str, Any], name: str, data: bytes) -> None:
+    """Put ``data`` into a line of JSON, as a string or in base64."""
+    line[name], encoding = _text(data)
+    if encoding is not None:
+        line[f"{name}_encoding"] = encoding
 
 
 def _data(text: str, encoding: _Encoding) -> bytes:

@@ -22,9 +22,9 @@ import click
 
 from headgate.cli.arguments import topic_argument
 from headgate.cli.context import CommandContext, command
+from headgate.cli.position_types import PLACE_HELP, Place, PlaceOption
 from headgate.cli.records.consume import record_line
 from headgate.cli.records.record_format import PLACEHOLDERS, UnknownPlaceholderError, record_formatter
-from headgate.cli.subscriptions.position_types import PLACE_HELP, Place, PlaceOption
 
 if TYPE_CHECKING:
     from headgate.cli.topic_source import TopicSource

@@ -55,8 +55,12 @@ def _formatter(part: str) -> Formatter:
 
 def _shown(headers: Headers) -> bytes:
     """Return headers for people: bytes that are no text, and characters that a terminal does not show, are escaped."""
-    text = ",".join(f"{name}={value.decode(errors='backslashreplace')}" for name, value in headers)
-    return "".join(each if each.isprintable() else repr(each)[1:-1] for each in text).encode()
+    return printable(",".join(f"{name}={value.decode(errors='backslashreplace')}" for name, value in headers)).encode()
+
+
+def printable(text: str) -> str:
+    """Return ``text`` with what a terminal does not show, or obeys, escaped."""
+    return "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
 
 
 def _iso_time(timestamp_ms: int) -> bytes:

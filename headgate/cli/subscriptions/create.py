@@ -8,7 +8,7 @@ import click
 
 from headgate.cli.arguments import subscription_type_option, topic_argument
 from headgate.cli.context import CommandContext, command
-from headgate.cli.subscriptions.position_types import PLACE_HELP, Place, place_arguments
+from headgate.cli.position_types import PLACE_HELP, Place, place_arguments
 from headgate.cli.terminal.output import print_json
 from headgate.model.entries import SubscriptionType
 from headgate.protocol.backlog import records_text

@@ -10,13 +10,13 @@ import click
 from headgate.cli.arguments import subscription_argument, topic_argument
 from headgate.cli.confirmation import ask_first, require_consent, yes_option
 from headgate.cli.context import CommandContext, command
-from headgate.cli.subscriptions.position_types import PLACE_HELP, Place, Position, place_arguments
+from headgate.cli.position_types import PLACE_HELP, Place, Position, place_arguments
 from headgate.cli.terminal.output import print_json, print_table
 from headgate.model.identifiers import Offset, SegmentId
 
 if TYPE_CHECKING:
     from headgate import SeekResult, SegmentSeek
-    from headgate.cli.subscriptions.position_types import PlaceOption
+    from headgate.cli.position_types import PlaceOption
     from headgate.model.entries import Order
 
 

@@ -11,6 +11,7 @@ from headgate.cli.arguments import optional_topic_argument, subscription_argumen
 from headgate.cli.confirmation import ask_first, dry_run_option, require_consent, yes_option
 from headgate.cli.context import CommandContext, command
 from headgate.cli.subscriptions.create import create
+from headgate.cli.subscriptions.dead_letters import dead_letters
 from headgate.cli.subscriptions.delivery import policy_text, set_
 from headgate.cli.subscriptions.positions import export, import_
 from headgate.cli.subscriptions.seek import seek, set_order
@@ -37,6 +38,7 @@ def subscription() -> None:
 
 
 subscription.add_command(create)
+subscription.add_command(dead_letters)
 subscription.add_command(export)
 subscription.add_command(import_)
 subscription.add_command(seek)

@@ -12,7 +12,7 @@ Rules:
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from io import StringIO
 from pathlib import Path
@@ -33,7 +33,7 @@ from headgate.errors import HeadgateError, RequestRejectedError
 
 if TYPE_CHECKING:
     from headgate import Admin, TopicInfo
-    from headgate.reading.topic_reader import TopicReader
+    from headgate.reading.topic_reader import LedgerRecord, TopicReader
 
 OUTPUT_BYTES: Final = 64 * 1024
 """A block of output is written when it has this size."""
@@ -62,7 +62,7 @@ def copy(context: CommandContext, source: str, target: str, append: bool, name: 
     if source == target:
         raise click.UsageError("SOURCE and TARGET are the same topic")
     producer = name or f"copy-{source}-{target}"
-    command = _Copy(context, source, target, producer, append=append)
+    command = TopicCopy(context, source, target, producer, append=append)
     try:
         context.run(command.run())
     finally:
@@ -72,8 +72,8 @@ def copy(context: CommandContext, source: str, target: str, append: bool, name: 
             click.echo(command.counts.summary(), err=True)
 
 
-class _Copy:
-    """One run of the command."""
+class TopicCopy:
+    """One run of a command that copies records of a topic."""
 
     def __init__(self, context: CommandContext, source: str, target: str, name: str, *, append: bool) -> None:
         self._context = context
@@ -81,8 +81,14 @@ class _Copy:
         self._target = target
         self._name = name
         self._append = append
+        self._wanted: Callable[[LedgerRecord], bool] = lambda _: True
+        self._starts: Mapping[int, int] | None = None
         self.counts = OutcomeCounts()
         self.began = False
+
+    def select(self, wanted: Callable[[LedgerRecord], bool], starts: Mapping[int, int]) -> None:
+        """Copy only ``wanted`` records, and only from ``starts`` on (see `CopyProgress`)."""
+        self._wanted, self._starts = wanted, starts
 
     async def run(self) -> None:
         """Copy until the end that the source has now."""
@@ -101,7 +107,7 @@ class _Copy:
 
     def _positions(self, ledger_id: str, source: TopicInfo, target: TopicInfo, stored: bytes | None) -> CopyProgress:
         try:
-            positions = CopyProgress(ledger_id, source, target, stored)
+            positions = CopyProgress(ledger_id, source, target, stored, self._starts)
         except CopyPositionError as error:
             raise HeadgateError(f"producer {self._name} cannot continue: {error}") from None
         if stored is not None:
@@ -116,14 +122,16 @@ class _Copy:
             async for record in records:
                 read += 1
                 progress.advance_to(read)
-                yield OutgoingRecord(
-                    f"{self._source}, segment {record.segment}, offset {record.offset}",
-                    record.key,
-                    record.value,
-                    record.timestamp_ms,
-                    positions.after(record.segment, record.offset),
-                    record.headers,
-                )
+                position = positions.after(record.segment, record.offset)
+                if self._wanted(record):
+                    yield OutgoingRecord(
+                        f"{self._source}, segment {record.segment}, offset {record.offset}",
+                        record.key,
+                        record.value,
+                        record.timestamp_ms,
+                        position,
+                        record.headers,
+                    )
 
 
 async def _require_target(context: CommandContext, topic: str, *, name: str | None, append: bool) -> TopicInfo:

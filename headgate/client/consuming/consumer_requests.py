@@ -13,6 +13,7 @@ from headgate.client.decisions.unstored_acknowledgements import AcknowledgementB
 from headgate.client.program import host_name, library_version
 from headgate.client.reply_dispatch import body_of
 from headgate.errors import ConfigError, HeadgateError
+from headgate.model.dead_letter import Origin
 from headgate.model.entries import Balance, Order, SubscriptionType
 from headgate.model.identifiers import Offset, SegmentId
 from headgate.model.position_token import PositionToken, decode_positions
@@ -81,8 +82,7 @@ class ConsumerRequests:
         self.topic_id: int | None = None
         """The topic whose positions this member has; None: it has none, and has not registered."""
         self.ledger_id = ""
-        self.dead_letter_producer = ""
-        """Name of the producer of this subscription's dead letters."""
+        self._subscription_id = 0
 
     def use_positions(self, text: str) -> PositionToken:
         """Return the positions in ``text``, at which this member continues; raises ConfigError if it cannot."""
@@ -122,6 +122,11 @@ class ConsumerRequests:
         """Topic, subscription and name, by which the leader's messages to this member are found."""
         return self._member["topic"], self._member["subscription"], self._member["consumer"]
 
+    @property
+    def dead_letter_producer(self) -> str:
+        """Name of the producer of this subscription's dead letters."""
+        return f"dead-letters-{self._shard}-{self._subscription_id}"
+
     async def register(
         self, subscription_id: int | None, positions: Mapping[SegmentId, Offset], timeout_seconds: float
     ) -> tuple[m.Registered, int]:
@@ -157,7 +162,7 @@ class ConsumerRequests:
         registered = body_of(reply, m.Registered, self._leader)
         self.history.confirmed(history, registered.head, registered.term_id)
         self.topic_id = registered.topic_id
-        self.dead_letter_producer = f"dead-letters-{self._shard}-{registered.subscription_id}"
+        self._subscription_id = registered.subscription_id
         return registered, reply.leader_epoch
 
     async def heartbeat(
@@ -192,6 +197,22 @@ class ConsumerRequests:
         """Record that ``records`` are handed to the program."""
         body = m.BeginDeliveries(**self._member, history=self.history.points, records=records)
         return body_of(await self._client.request(self._shard, lambda: body), m.DeliveriesBegun, self._leader)
+
+    def origin(self, letter: m.DeadLetter) -> Origin:
+        """Return where ``letter`` is from."""
+        assert self.topic_id is not None, "only a member gets dead letters"
+        return Origin(
+            ledger=self.ledger_id,
+            topic=self._member["topic"],
+            topic_id=self.topic_id,
+            subscription=self._member["subscription"],
+            subscription_id=self._subscription_id,
+            segment=letter.segment,
+            offset=letter.offset,
+            deliveries=letter.deliveries,
+            reason=letter.reason,
+            died_at_ms=letter.died_at_ms,
+        )
 
     async def confirm_dead_letters(self, stored: list[tuple[int, int]]) -> None:
         """Acknowledge dead letters: (number, time of death) of each."""

@@ -30,13 +30,11 @@ from headgate.errors import (
     StoreUnavailableError,
 )
 from headgate.log.event_log import EventLogger
+from headgate.model.dead_letter import without_origin
 from headgate.protocol import messages as m
 
 SEND_SECONDS: Final = 30.0
 """How long storing one dead letter may take before the sender reports the problem, and tries again."""
-
-ORIGIN_PREFIX: Final = "headgate-source-"
-"""Of the names of the headers that say where a dead letter is from, how often it was delivered, and why it failed."""
 
 NOT_SENT: Final = (
     DeliveryFailedError,
@@ -130,23 +128,13 @@ class DeadLetterSender:
             end_offset=letter.offset + 1,
         )
         _, timestamp_ms, key, value, headers = await self._feed.read_one(grant)
-        topic, subscription, _ = self._requests.push_key
-        origin = {
-            "topic": topic,
-            "subscription": subscription,
-            "segment": letter.segment,
-            "offset": letter.offset,
-            "deliveries": letter.deliveries,
-            "reason": letter.reason,
-        }
-        own = [(f"{ORIGIN_PREFIX}{name}", str(value).encode()) for name, value in origin.items()]
-        # A record that was dead before keeps its newest origin only.
-        others = [header for header in headers if not header[0].startswith(ORIGIN_PREFIX)]
+        own = self._requests.origin(letter).headers()
+        others = without_origin(headers)  # A record that was dead before keeps its newest origin only.
         position = msgspec.msgpack.encode((letter.died_at_ms, letter.number))
         send = partial(
             producer.send_and_wait, letter.topic, key, value, timestamp_ms=timestamp_ms, source_position=position
         )
-        for sent in ([*others, *own], own, []):  # With more it may have too many, or be too large.
+        for sent in ((*others, *own), own, ()):  # With more it may have too many, or be too large.
             try:
                 await send(headers=sent)
             except RequestRejectedError as error:

@@ -17,6 +17,7 @@ from headgate.client.consuming.dead_letters import DeadLetterSender
 from headgate.client.processing.policies import RetryPolicy
 from headgate.client.producer import Producer
 from headgate.errors import ConfigError, HeadgateError, RequestRejectedError
+from headgate.model.dead_letter import origin_of
 from headgate.protocol import messages as m
 from tests.support.worlds.one_shard import OneShard
 from tests.support.worlds.one_shard_programs import client, create, produce, reader
@@ -181,11 +182,19 @@ async def test_a_record_that_fails_too_often_goes_to_the_dead_letter_topic_and_i
             assert [(b"key-0", b"0")] == await dead_letters(world)
             async with reader(world, "clerk", topic="dead", subscription="clerks") as clerk:
                 (dead,) = await take(clerk, 1)
-                names = ("topic", "subscription", "segment", "offset", "deliveries", "reason")
-                values = (b"orders", b"jobs", b"0", b"0", b"3", b"no such order")
-                assert dict(zip(names, values, strict=True)) == {
-                    name.removeprefix("headgate-source-"): value for name, value in dead.headers
-                }
+                origin, described = origin_of(dead.headers), await admin.describe_subscription("orders", "jobs")
+                assert origin is not None
+                assert ("orders", "jobs", described.subscription_id) == (
+                    origin.topic,
+                    origin.subscription,
+                    origin.subscription_id,
+                )
+                assert (0, 0, 3, "no such order") == (
+                    origin.segment,
+                    origin.offset,
+                    origin.deliveries,
+                    origin.reason,
+                )
             await produce(world, 1)
             (next_of_key,) = await take(consumer, 1)
             assert (b"key-0", 1) == (next_of_key.key, next_of_key.delivery_count)
@@ -217,7 +226,7 @@ async def test_a_queue_that_is_caught_up_has_stored_its_dead_letters(monkeypatch
 
 @pytest.mark.parametrize(
     ("own", "value_bytes", "kept", "origin"),
-    [(58, 1, 58, 6), (59, 1, 0, 6), (0, m.MAX_RECORD_BYTES - 1, 0, 0)],
+    [(54, 1, 54, 10), (55, 1, 0, 10), (0, m.MAX_RECORD_BYTES - 1, 0, 0)],
     ids=["as many headers as fit", "too many", "no space"],
 )
 async def test_a_dead_letter_has_the_headers_that_fit(own, value_bytes, kept, origin):
