@@ -28,7 +28,7 @@ from controller.connections.broker import BrokerConnection
 from controller.connections.drain import DrainConnection
 from controller.connections.store import probe_writes
 from controller.connections.zookeeper import ZooKeeperSession, elections_root, zookeeper_credentials
-from controller.context.leader_context import DrainChecker, LeaderContext
+from controller.context.leader_context import DrainChecker, LeaderContext, TraceCommits
 from controller.context.step_driver import SerialSteps, TurnBudget
 from controller.devices.unknown_topics import UnknownTopicWatch
 from controller.leader.election_events import ElectionEvents
@@ -348,6 +348,7 @@ class Daemon:
                 backlog_interval_seconds=settings.metrics.backlog_interval_seconds,
                 overview=self._cluster_status.overview,
                 operations=self._spreader,
+                trace_commits=_installed_tracing(),
             )
             return self._leader_type(state, context, yields_to_contender)
 
@@ -513,3 +514,11 @@ class Daemon:
         """Ask again for blocked segments without waiting for the next poll."""
         for leader in self._active_leaders():
             leader.subscription_registry.drain_checker_ready()
+
+
+def _installed_tracing() -> TraceCommits | None:
+    try:
+        from controller.chunk_writer.commit_spans import installed_tracing  # noqa: PLC0415 - opentelemetry-api is optional
+    except ImportError:
+        return None
+    return installed_tracing()

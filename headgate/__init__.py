@@ -16,9 +16,11 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from headgate.client.admin import Admin as Admin
+    from headgate.client.client_metrics import ConsumerMetrics as ConsumerMetrics, ProducerMetrics as ProducerMetrics
     from headgate.client.connection import Client as Client
     from headgate.client.consumer import ConsumedRecord as ConsumedRecord, Consumer as Consumer
     from headgate.client.external_consumer import ExternalConsumer as ExternalConsumer, GrantedSegment as GrantedSegment
+    from headgate.client.interceptors import Interceptor as Interceptor, OutgoingRecord as OutgoingRecord
     from headgate.client.processing.policies import (
         BatchPolicy as BatchPolicy,
         LastAction as LastAction,
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
         RetryPolicy as RetryPolicy,
     )
     from headgate.client.processing.runner import RunReport as RunReport
-    from headgate.client.producer import CloseReport as CloseReport, Producer as Producer
+    from headgate.client.producer import Producer as Producer
     from headgate.client.producing.producer_settings import ProducerSettings as ProducerSettings
     from headgate.client.producing.record_batch import Delivery as Delivery, RecordMetadata as RecordMetadata
     from headgate.client.source_listing import (
@@ -98,12 +100,14 @@ if TYPE_CHECKING:
 
 _EXPORTS = {
     "client.admin": ("Admin",),
+    "client.client_metrics": ("ConsumerMetrics", "ProducerMetrics"),
     "client.connection": ("Client",),
     "client.consumer": ("ConsumedRecord", "Consumer"),
     "client.external_consumer": ("ExternalConsumer", "GrantedSegment"),
+    "client.interceptors": ("Interceptor", "OutgoingRecord"),
     "client.processing.policies": ("BatchPolicy", "LastAction", "LookAhead", "RetryPolicy"),
     "client.processing.runner": ("RunReport",),
-    "client.producer": ("CloseReport", "Producer"),
+    "client.producer": ("Producer",),
     "client.producing.producer_settings": ("ProducerSettings",),
     "client.producing.record_batch": ("Delivery", "RecordMetadata"),
     "client.source_listing": ("ExternalLayout", "read_layout", "read_list_shards"),

@@ -27,16 +27,17 @@ import atexit
 import functools
 import os
 import threading
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from types import TracebackType
 from typing import Any, Concatenate, Generic, Literal, ParamSpec, Protocol, Self, TypeVar
 
 from headgate.client import admin, consumer, producer
+from headgate.client.client_metrics import ConsumerMetrics, ProducerMetrics
 from headgate.client.connection import DEFAULT_TIMEOUT_SECONDS, Client
-from headgate.client.consuming.record_feed import ConsumedRecord
+from headgate.client.consumed_record import ConsumedRecord
+from headgate.client.interceptors import Interceptor
 from headgate.client.processing.segment_callbacks import OnGranted, OnRevoked
 from headgate.client.processing.stop_signal import stopped_by_sigterm
-from headgate.client.producer import CloseReport
 from headgate.client.producing.producer_settings import ProducerSettings
 from headgate.client.producing.record_batch import Delivery as AsyncDelivery
 from headgate.client.producing.record_batch import RecordMetadata
@@ -264,12 +265,21 @@ class Producer(_Facade[producer.Producer]):
         settings: ProducerSettings | None = None,
         *,
         connect_timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
+        interceptors: Sequence[Interceptor] = (),
         loop: EventLoopThread | None = None,
     ) -> None:
-        """Connect. ``loop``: the thread to use; None: a new one."""
-        super().__init__(
-            lambda: producer.Producer(config, name, settings, connect_timeout_seconds=connect_timeout_seconds), loop
-        )
+        """Connect. ``loop``: the thread to use; None: a new one. Interceptors run in this thread."""
+
+        def create() -> producer.Producer:
+            return producer.Producer(
+                config,
+                name,
+                settings,
+                connect_timeout_seconds=connect_timeout_seconds,
+                interceptors=interceptors,
+            )
+
+        super().__init__(create, loop)
 
     def send(
         self,
@@ -297,19 +307,19 @@ class Producer(_Facade[producer.Producer]):
         self._loop.require_own_process()
         return self._client.source_position
 
-    def report(self) -> CloseReport:
-        """Return the outcomes so far, in records."""
+    def metrics(self) -> ProducerMetrics:
+        """Return what this producer has counted."""
         self._loop.require_own_process()
-        return self._client.report()
+        return self._client.metrics()
 
-    def close(self, timeout_seconds: float | None = None) -> CloseReport:
-        """Flush for at most ``timeout_seconds`` (None: the delivery timeout), and close."""
+    def close(self, timeout_seconds: float | None = None) -> ProducerMetrics:
+        """Flush for at most ``timeout_seconds`` (None: the delivery timeout), close, and return the final metrics."""
         if not self._closed:
             try:
                 self._run(self._client.close(timeout_seconds))
             finally:
                 self._close()
-        return self.report()
+        return self.metrics()
 
 
 class Consumer(_Facade[consumer.Consumer]):
@@ -332,6 +342,7 @@ class Consumer(_Facade[consumer.Consumer]):
         on_granted: OnGranted | None = None,
         on_revoked: OnRevoked | None = None,
         connect_timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
+        interceptors: Sequence[Interceptor] = (),
         loop: EventLoopThread | None = None,
     ) -> None:
         """Connect and register; ``loop`` as for `Producer`, else as for `headgate.Consumer`."""
@@ -352,6 +363,7 @@ class Consumer(_Facade[consumer.Consumer]):
                 on_granted=on_granted,
                 on_revoked=on_revoked,
                 connect_timeout_seconds=connect_timeout_seconds,
+                interceptors=interceptors,
             )
 
         super().__init__(create, loop)
@@ -404,6 +416,11 @@ class Consumer(_Facade[consumer.Consumer]):
     def segments(self) -> list[SegmentId]:
         """The segments that are held now."""
         return self._read(lambda: self._client.segments)
+
+    def metrics(self) -> ConsumerMetrics:
+        """Return what this consumer has counted."""
+        self._loop.require_own_process()
+        return self._client.metrics()
 
     def close(self) -> None:
         """Flush acknowledgements and leave; a few seconds at most. The error is that of `headgate.Consumer.close`."""

@@ -23,8 +23,9 @@ from typing import Any
 
 from bench.harness.benchmark import Benchmark, Effort, Measurement, run_alternating
 from bench.harness.workload import Shard, batches
+from headgate.client.consumed_record import ConsumedRecord
 from headgate.client.consuming.acknowledger import Acknowledger
-from headgate.client.consuming.record_feed import ConsumedRecord, RecordFeed
+from headgate.client.consuming.record_feed import RecordFeed
 from headgate.client.decisions.unstored_acknowledgements import AcknowledgementBatch
 from headgate.client.processing.policies import LookAhead, RetryPolicy
 from headgate.client.processing.runner import Runner, RunOptions

@@ -90,6 +90,8 @@ class GroupCommit:
         self._context = context
         self._state = state
         self._yields_to_contender = yields_to_contender
+        if context.trace_commits is not None:
+            on_records, on_durable = context.trace_commits(state.shard, on_records, on_durable)
         self._on_durable = on_durable
         self._on_records = on_records
         self._pending: _PendingChunk | None = None

@@ -3,7 +3,7 @@
 import random
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from controller.access.control import AccessControl
 from controller.context.session_port import OpenSession
@@ -12,6 +12,7 @@ from controller.settings.sections import IngestSettings, RetentionSettings, Scal
 from coordinator.settings import CoordinatorSettings
 from drain.protocol import BacklogResponse, DrainedResponse, DrainQuery, ExternalBacklogQuery
 from headgate.ledger.ledger import Ledger
+from headgate.ledger.record_columns import RecordColumns
 from headgate.transport.port import Transport
 from metrics import events
 from web.api.overview import Overview
@@ -42,6 +43,12 @@ class Operations(Protocol):
 
     async def set_maintenance(self, daemon: str, *, on: bool, token: str) -> str | None:
         """Begin or end the maintenance of a daemon, unless a command with this token has done it before."""
+
+
+OnRecords: TypeAlias = Callable[[RecordColumns], None]
+OnDurable: TypeAlias = Callable[[int], None]
+TraceCommits: TypeAlias = Callable[[int, OnRecords, OnDurable], tuple[OnRecords, OnDurable]]
+"""(shard, callbacks of `GroupCommit`): returns callbacks that make spans, too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,5 +89,7 @@ class LeaderContext:
     backlog_interval_seconds: float = 15.0
     operations: Operations | None = None
     """What the daemon does for operators; None: nothing."""
+    trace_commits: TraceCommits | None = None
+    """None: commits have no spans."""
     overview: MakeOverview | None = None
     """Returns what all daemons know; None: this leader has no daemon to ask others."""

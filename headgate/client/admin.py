@@ -54,11 +54,10 @@ class Admin(ClusterRequests):
 
         Raises ConfigError: an argument is invalid.
         """
-        self._lease = ClientLease(config, "admin")
+        self._lease = ClientLease(config, "admin", require_seconds("timeout_seconds", timeout_seconds))
         self._client = self._lease.client
         self._ledger_url = None if isinstance(config, Client) else config.ledger_url
-        self._timeout_seconds = require_seconds("timeout_seconds", timeout_seconds)
-        self._shards = 0
+        self._timeout_seconds = self._lease.timeout_seconds
 
     async def ledger_url(self) -> str:
         """Return the URL of the cluster's ledger."""

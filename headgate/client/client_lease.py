@@ -1,18 +1,28 @@
 """The connection of a producer, consumer or administrator: one that its program shares, or one of its own."""
 
 from headgate.client.connection import Client
+from headgate.settings.arguments import require_seconds
 from headgate.settings.config import ClientConfig
 
 
 class ClientLease:
     """Uses a client that is connected already, or connects and closes one that is not."""
 
-    def __init__(self, given: ClientConfig | Client, kind: str, *, with_store: bool = False) -> None:
-        """``kind`` and ``with_store`` are for a client of its own; see `Client.from_config`. Raises ConfigError."""
+    def __init__(
+        self, given: ClientConfig | Client, kind: str, timeout_seconds: float, *, with_store: bool = False
+    ) -> None:
+        """Describe the connection. Nothing is connected yet.
+
+        ``kind`` and ``with_store`` are for a client of its own; see `Client.from_config`. ``timeout_seconds`` is for
+        connecting. Raises ConfigError.
+        """
+        self.timeout_seconds = require_seconds("connect_timeout_seconds", timeout_seconds)
+        self.shards = 0
+        """Of the cluster; 0: not connected yet."""
         self.client = given if isinstance(given, Client) else Client.from_config(given, kind, with_store=with_store)
         self._owned = not self.client.entered
 
-    async def open(self, timeout_seconds: float) -> int:
+    async def open(self) -> int:
         """Connect, and return the number of shards. If that fails, nothing stays open.
 
         Raises:
@@ -22,10 +32,11 @@ class ClientLease:
         if self._owned:
             await self.client.__aenter__()
         try:
-            return await self.client.shards(timeout_seconds)
+            self.shards = await self.client.shards(self.timeout_seconds)
         except BaseException:
             await self.close()
             raise
+        return self.shards
 
     async def close(self) -> None:
         """Close a client of its own."""

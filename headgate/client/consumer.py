@@ -5,7 +5,7 @@ headgate.client.consuming delivers records and stores acknowledgements.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from enum import Enum
 from functools import partial
 from typing import Final, Self
@@ -13,14 +13,17 @@ from typing import Final, Self
 from headgate.backoff import Backoff, BackoffSchedule
 from headgate.client.admin import Admin
 from headgate.client.client_lease import ClientLease
+from headgate.client.client_metrics import ConsumerMetrics
 from headgate.client.connection import DEFAULT_TIMEOUT_SECONDS, Client
+from headgate.client.consumed_record import ConsumedRecord
 from headgate.client.consuming.acknowledger import Acknowledger
 from headgate.client.consuming.consumer_requests import ConsumerOptions, ConsumerRequests, subscription_type
 from headgate.client.consuming.consumer_tasks import ConsumerTasks
 from headgate.client.consuming.dead_letters import DeadLetterSender
 from headgate.client.consuming.deliveries import Deliveries
-from headgate.client.consuming.record_feed import ConsumedRecord, RecordFeed
+from headgate.client.consuming.record_feed import RecordFeed
 from headgate.client.holdings import Holdings
+from headgate.client.interceptors import Interceptor
 from headgate.client.membership import Membership
 from headgate.client.processing.policies import BatchPolicy, LookAhead, RetryPolicy
 from headgate.client.processing.runner import Handler, Runner, RunOptions, RunReport
@@ -101,6 +104,7 @@ class Consumer:
             segments and the seconds that are left to acknowledge. 0.0: another consumer may read them already.
         connect_timeout_seconds: how long entering may take: connecting, and registering with
             the leader.
+        interceptors: what `run` adds around each call of the handler, the outermost first.
 
     Raises:
         ConfigError, InvalidNameError: an argument is invalid. The text names it.
@@ -126,6 +130,7 @@ class Consumer:
         on_granted: OnGranted | None = None,
         on_revoked: OnRevoked | None = None,
         connect_timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
+        interceptors: Sequence[Interceptor] = (),
     ) -> None:
         self._kind = subscription_type(type)
         if positions is not None and self._kind != SubscriptionType.CHECKPOINT:
@@ -133,12 +138,12 @@ class Consumer:
                 f"positions: only for type CHECKPOINT; the leader stores those of a {self._kind} subscription"
             )
         options = ConsumerOptions(self._kind, start, order, balance, capacity, self._reads_source, behind)
-        self._lease = ClientLease(config, "consumer", with_store=not self._reads_source)
+        self._lease = ClientLease(config, "consumer", connect_timeout_seconds, with_store=not self._reads_source)
         self._client = self._lease.client
-        self._connect_timeout_seconds = require_seconds("connect_timeout_seconds", connect_timeout_seconds)
         self._topic = m.require_name("topic", topic)
         self._subscription = m.require_name("subscription", subscription)
         self.name = m.require_name("consumer", name or f"consumer-{self._client.rng.getrandbits(48):012x}")
+        self._interceptors = interceptors
         self._log = log.bind(topic=topic, subscription=subscription, consumer=self.name)
         self._tasks = ConsumerTasks(self.name, self._log)
         self._tasks.on_failure = self._on_failure
@@ -195,8 +200,8 @@ class Consumer:
             OtherHistoryError: ``positions`` are of a ledger that was replaced by an older one.
             LedgerError: the store has another ledger than the daemons, or none.
         """
-        deadline = asyncio.get_running_loop().time() + self._connect_timeout_seconds
-        shards = await self._lease.open(self._connect_timeout_seconds)
+        deadline = asyncio.get_running_loop().time() + self._lease.timeout_seconds
+        shards = await self._lease.open()
         try:
             remaining_seconds = max(0.0, deadline - asyncio.get_running_loop().time())
             await self._join(shard_of(self._topic, shards), remaining_seconds)
@@ -301,14 +306,10 @@ class Consumer:
             AcknowledgementsNotStoredError: see `flush`.
             HeadgateError: what the iterator raises; or `run` is called during another call.
         """
-        options, feed, draw = (
-            RunOptions(concurrency, retry, batch, look_ahead, stop_seconds),
-            self._feed,
-            self._client.rng.random,
-        )
+        options, feed = RunOptions(concurrency, retry, batch, look_ahead, stop_seconds), self._feed
         if self._holdings.handling is not None:
             raise HeadgateError("run: this consumer runs already; create another one for another handler")
-        runner = Runner(handler, options, self._deliveries, self._kind, self._handled, draw=draw, log=self._log)
+        runner = self._runner(handler, options)
         self._holdings.handling, feed.positions_follow_handling = runner, self._kind == SubscriptionType.CHECKPOINT
         try:
             with stopped_by_sigterm(partial(asyncio.get_running_loop().call_soon_threadsafe, self.stop)):
@@ -319,6 +320,16 @@ class Consumer:
                 self.stop()
         await self.flush()
         return report
+
+    def _runner(self, handler: Handler, options: RunOptions) -> Runner:
+        wrappers = [
+            partial(each.intercept_handle, subscription=self._subscription, consumer=self.name)
+            for each in self._interceptors
+        ]
+        acknowledge, draw = self._handled, self._client.rng.random
+        return Runner(
+            handler, options, self._deliveries, self._kind, acknowledge, wrappers=wrappers, draw=draw, log=self._log
+        )
 
     def stop(self) -> None:
         """End `run` and every iteration, without waiting for it. Then close the consumer."""
@@ -441,7 +452,7 @@ class Consumer:
         The acknowledgement is sent in the background, with the next batch, and again until it is
         stored: `flush` waits for that. This method is a coroutine because it waits while too many
         acknowledgements are collected. If another consumer holds the segment by now, the
-        acknowledgement has no effect and is counted in `rejected`.
+        acknowledgement has no effect, and counts in `metrics`.
 
         Raises:
             TypeError: ``record`` is no record of a consumer.
@@ -477,7 +488,7 @@ class Consumer:
         """QUEUE: say that ``record`` could not be processed. It is delivered again, and other records meanwhile.
 
         It is sent and repeated like an acknowledgement, waits up to a day, and keeps 200 characters of ``reason``. One
-        of a delivery that has ended has no effect and is counted in `rejected`.
+        of a delivery that has ended has no effect, and counts in `metrics`.
 
         Raises TypeError, ConfigError: an argument is invalid. HeadgateError: the subscription is no QUEUE.
         """
@@ -505,7 +516,7 @@ class Consumer:
         """Wait until everything that was acknowledged before this call is stored.
 
         What came too late, because the segment has moved to another consumer or the subscription
-        was moved, does not count: it is counted in `rejected`.
+        was moved, does not count: see `ConsumerMetrics.rejected_acknowledgements`.
 
         Raises:
             AcknowledgementsNotStoredError: something is not stored after ``timeout_seconds``, or
@@ -527,7 +538,8 @@ class Consumer:
         The arguments and errors are those of `Admin.seek`. The move is durable when this returns.
         The leader issues new grants with higher generations. A consumer learns of that by a message,
         so it may still deliver a few records of lower generations from before the seek; their
-        acknowledgements are counted in `rejected`. A CHECKPOINT subscription cannot be moved.
+        acknowledgements count as `ConsumerMetrics.rejected_acknowledgements`. A CHECKPOINT subscription cannot be
+        moved.
         """
         async with Admin(self._client) as admin:
             return await admin.seek(
@@ -548,15 +560,20 @@ class Consumer:
         """The segments that are held now."""
         return sorted({SegmentId(segment) for segment, _ in self._feed.holdings})
 
-    @property
-    def acknowledged(self) -> int:
-        """Number of acknowledgements that the leader has stored."""
-        return self._acknowledger.stored
-
-    @property
-    def rejected(self) -> int:
-        """Number of acknowledgements that do not count, because their segment has moved or their delivery has ended."""
-        return self._acknowledger.late
+    def metrics(self) -> ConsumerMetrics:
+        """Return what this consumer has counted. Any thread may call it."""
+        feed, totals = self._feed, self._feed.totals
+        return ConsumerMetrics(
+            delivered_records=totals.delivered,
+            redelivered_records=totals.redelivered,
+            acknowledged_records=self._acknowledger.stored,
+            rejected_acknowledgements=self._acknowledger.late,
+            handler_calls=totals.handler_calls,
+            handler_seconds=totals.handler_seconds,
+            held_segments=len(feed.holdings),
+            queued_records=feed.queued_records,
+            lag_seconds=feed.lag_seconds(self._client.now_ms()),
+        )
 
     async def caught_up(self) -> bool:
         """Return whether this consumer has delivered every record that is durable now.

@@ -14,13 +14,14 @@
 """
 
 import asyncio
-from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Final, Self
 
 from headgate.client.client_lease import ClientLease
+from headgate.client.client_metrics import ProducerMetrics, ProducerTotals
 from headgate.client.connection import DEFAULT_TIMEOUT_SECONDS, Client
 from headgate.client.decisions.session_types import NamedProgram, Outcome
+from headgate.client.interceptors import Interceptor, OutgoingRecord, Send, chained
 from headgate.client.producing.batch_content import wire_bytes
 from headgate.client.producing.byte_budget import ByteBudget
 from headgate.client.producing.producer_settings import ProducerSettings
@@ -36,7 +37,7 @@ from headgate.protocol import messages as m
 from headgate.settings.arguments import require_seconds
 from headgate.settings.config import ClientConfig
 
-__all__ = ["CloseReport", "Delivery", "Producer", "RecordMetadata"]
+__all__ = ["Delivery", "Producer", "RecordMetadata"]
 
 YIELD_BYTES: Final = 256 * 1024
 """After this many bytes without a pause `send` yields to the event loop, so that batches can be
@@ -44,18 +45,6 @@ sent."""
 MAX_SOURCE_POSITION_BYTES: Final = 1024
 
 log = get_logger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class CloseReport:
-    """The outcomes of all records of a producer, each counted once."""
-
-    committed: int = 0
-    failed: int = 0
-    """Certainly not stored."""
-    unknown: int = 0
-    rejected: int = 0
-    """Rejected by the leader for good: invalid, fenced or forgotten."""
 
 
 class Producer:
@@ -72,6 +61,7 @@ class Producer:
         *,
         connect_timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
         incarnation: int | None = None,
+        interceptors: Sequence[Interceptor] = (),
     ) -> None:
         """Describe the producer. Nothing happens before the context manager is entered.
 
@@ -83,22 +73,25 @@ class Producer:
             connect_timeout_seconds: how long entering may take.
             incarnation: which of the programs of ``name`` this is; a higher one fences it. None: the time now, in
                 milliseconds.
+            interceptors: what is added around each `send`, the outermost first.
 
         Raises:
             InvalidNameError, ConfigError: ``name`` or the configuration is invalid.
         """
-        self._lease = ClientLease(config, "producer")
+        self._lease = ClientLease(config, "producer", connect_timeout_seconds)
         self._client = self._lease.client
         started = self._client.now_ms() if incarnation is None else incarnation
         self._program = None if name is None else NamedProgram(m.require_name("producer", name), started)
         self._settings = settings or ProducerSettings()
-        self._connect_timeout_seconds = require_seconds("connect_timeout_seconds", connect_timeout_seconds)
         self._budget = ByteBudget(self._settings.buffer_bytes, self._settings.guaranteed_bytes)
-        self._shards = 0
         self._shard_batches: dict[int, ShardBatches] = {}
         self._batches_of_topic: dict[str, ShardBatches] = {}
         self._opening = asyncio.Lock()
-        self._counts: Counter[Outcome] = Counter()
+        self._totals = ProducerTotals()
+        self._intercepted: Send | None = None
+        if interceptors:
+            send: Send = self._send_outgoing
+            self._intercepted = chained(send, [each.intercept_send for each in interceptors])
         self._pending: set[RecordBatch] = set()
         self._bytes_since_yield = 0
         self._closed = False
@@ -112,7 +105,7 @@ class Producer:
             NoLeaderError: the cluster cannot be reached in time.
             TransportError: the broker and this program refuse each other: a password, a certificate or a name is wrong.
         """
-        self._shards = await self._lease.open(self._connect_timeout_seconds)
+        await self._lease.open()
         return self
 
     async def __aexit__(self, exc_type: object, *_: object) -> None:
@@ -151,6 +144,25 @@ class Producer:
                 ``when_full="fail"``.
             HeadgateError: the producer is closed.
         """
+        if self._intercepted is None:
+            return await self._send(topic, key, value, headers, timestamp_ms, source_position)
+        own_headers = self._checked_headers(topic, headers) if headers else ()
+        return await self._intercepted(OutgoingRecord(topic, key, value, own_headers, timestamp_ms, source_position))
+
+    async def _send_outgoing(self, record: OutgoingRecord) -> Delivery:
+        return await self._send(
+            record.topic, record.key, record.value, record.headers, record.timestamp_ms, record.source_position
+        )
+
+    async def _send(
+        self,
+        topic: str,
+        key: bytes,
+        value: bytes,
+        headers: GivenHeaders,
+        timestamp_ms: int | None,
+        source_position: bytes | None,
+    ) -> Delivery:
         started_at = asyncio.get_running_loop().time()
         batches = self._batches_of_topic.get(topic) or await self._open_shard(topic)
         own_headers = self._checked_headers(topic, headers) if headers else ()
@@ -235,8 +247,8 @@ class Producer:
         if pending:
             await asyncio.wait(pending)
 
-    async def close(self, timeout_seconds: float | None = None) -> CloseReport:
-        """Flush for at most ``timeout_seconds`` (None: the delivery timeout), and close.
+    async def close(self, timeout_seconds: float | None = None) -> ProducerMetrics:
+        """Flush for at most ``timeout_seconds`` (None: the delivery timeout), close, and return the final metrics.
 
         Raises ConfigError, before anything else: the time-out is negative, or no number.
         """
@@ -257,32 +269,25 @@ class Producer:
                 for batches in self._shard_batches.values():
                     batches.close()
                 await self._lease.close()
-        return self.report()
+        return self.metrics()
 
-    def report(self) -> CloseReport:
-        """Return the outcomes so far, in records."""
-        counts = self._counts
-        return CloseReport(
-            committed=counts[Outcome.COMMITTED],
-            failed=counts[Outcome.FAILED],
-            unknown=counts[Outcome.UNKNOWN],
-            rejected=counts[Outcome.INVALID] + counts[Outcome.FENCED] + counts[Outcome.FORGOTTEN],
+    def metrics(self) -> ProducerMetrics:
+        """Return what this producer has counted. Any thread may call it."""
+        totals, records = self._totals, self._totals.records
+        sessions = [batches.session for batches in list(self._shard_batches.values())]
+        return ProducerMetrics(
+            committed_records=records[Outcome.COMMITTED],
+            failed_records=records[Outcome.FAILED],
+            unknown_records=records[Outcome.UNKNOWN],
+            rejected_records=records[Outcome.INVALID] + records[Outcome.FENCED] + records[Outcome.FORGOTTEN],
+            committed_bytes=totals.committed_bytes,
+            committed_batches=totals.committed_batches,
+            commit_seconds=totals.commit_seconds,
+            sent_batches=sum(session.sent_batches for session in sessions),
+            retried_batches=sum(session.session.resent_batches for session in sessions),
+            epoch_bumps=sum(session.session.epoch_bumps for session in sessions),
+            buffered_bytes=self._budget.used_bytes,
         )
-
-    @property
-    def buffered_bytes(self) -> int:
-        """Bytes that are buffered now, for all shards."""
-        return self._budget.used_bytes
-
-    @property
-    def sent_batches(self) -> int:
-        """Number of batches sent, including repetitions."""
-        return sum(batches.session.sent_batches for batches in self._shard_batches.values())
-
-    @property
-    def resent_batches(self) -> int:
-        """Number of batches sent again."""
-        return sum(batches.session.session.resent_batches for batches in self._shard_batches.values())
 
     @property
     def sessions(self) -> dict[int, ShardSession]:
@@ -354,10 +359,10 @@ class Producer:
     async def _open_shard(self, topic: str) -> ShardBatches:
         if self._closed:
             raise HeadgateError("this producer is closed")
-        if not self._shards:
+        if not self._lease.shards:
             raise HeadgateError("this producer is not open; use it as an async context manager")
         m.require_name("topic", topic)
-        shard = shard_of(topic, self._shards)
+        shard = shard_of(topic, self._lease.shards)
         async with self._opening:
             batches = self._shard_batches.get(shard)
             if batches is None:
@@ -399,8 +404,12 @@ class Producer:
             for batches in self._shard_batches.values():
                 batches.session.end_as(end)
 
-    def _on_outcome(self, shard: int, batch: RecordBatch, outcome: Outcome, records: int, released_bytes: int) -> None:
-        self._counts[outcome] += records
+    def _on_outcome(
+        self, shard: int, opened_at: float, batch: RecordBatch, outcome: Outcome, records: int, released_bytes: int
+    ) -> None:
+        self._totals.records[outcome] += records
+        if outcome is Outcome.COMMITTED:
+            self._totals.committed(released_bytes, asyncio.get_running_loop().time() - opened_at)
         if batch.outcome is not None:
             self._pending.discard(batch)
         if released_bytes:

@@ -56,7 +56,7 @@ def test_records_are_sent_received_and_acknowledged_without_asyncio():
             assert 1 == delivery.result(timeout_seconds=5).offset
             assert delivery.done()
             producer.flush()
-        assert 2 == producer.report().committed == producer.close().committed
+        assert 2 == producer.metrics().committed_records == producer.close().committed_records
 
         with Consumer(cluster.client("c"), loop=loop, topic="orders", subscription="billing") as consumer:
             first = next(iter(consumer))
@@ -157,7 +157,7 @@ def test_an_exception_in_the_block_discards_what_is_pending_and_is_raised():
         with pytest.raises(ZeroDivisionError), Producer(cluster.client("p"), loop=loop) as producer:  # noqa: PT012
             producer.send("orders", b"key", b"0")
             1 / 0  # noqa: B018
-        assert 0 == producer.report().committed
+        assert 0 == producer.metrics().committed_records
 
 
 def test_an_object_that_cannot_connect_leaves_no_thread_behind():
@@ -216,7 +216,7 @@ admin, producer = Admin(cluster.client("a"), loop=loop), Producer(cluster.client
 consumer = Consumer(cluster.client("c"), loop=loop, topic="orders", subscription="billing")
 delivery = producer.send("orders", b"key", b"0")
 calls = (
-    admin.list_topics, admin.close, lambda: producer.send("orders", b"key", b"1"), producer.flush, producer.report,
+    admin.list_topics, admin.close, lambda: producer.send("orders", b"key", b"1"), producer.flush, producer.metrics,
     producer.close, lambda: producer.source_position, delivery.done, delivery.result, consumer.get_many,
     lambda: next(consumer), lambda: consumer.positions, lambda: consumer.segments, consumer.close, loop.close,
 )

@@ -75,7 +75,7 @@ async def test_every_record_is_stored_once_and_in_order_despite(network_faults: 
         results = await outcomes(await send(producer, topic, range(200), pause_seconds=0.002))
         batches = [request.body for request in transport.requests if isinstance(request.body, m.ProduceBatch)]
 
-    assert producer.resent_batches > 0 or network_faults == "delayed and duplicated"
+    assert producer.metrics().retried_batches > 0 or network_faults == "delayed and duplicated"
     assert len({batch.sequence for batch in batches}) > 10
     await assert_stored_exactly(ingest, topic, range(200), results)
 

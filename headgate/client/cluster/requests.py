@@ -16,8 +16,6 @@ class ClusterRequests:
     _lease: ClientLease
     _client: Client
     _timeout_seconds: float
-    _shards: int
-    """How many there are; 0: the connection is not open."""
 
     async def __aenter__(self) -> Self:
         """Connect.
@@ -26,7 +24,7 @@ class ClusterRequests:
             NoLeaderError: the cluster cannot be reached in time.
             TransportError: the broker and this program refuse each other: a password, a certificate or a name is wrong.
         """
-        self._shards = await self._lease.open(self._timeout_seconds)
+        await self._lease.open()
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -65,6 +63,6 @@ class ClusterRequests:
         await self._client.command(led[0], request, self._timeout_seconds)
 
     def _all_shards(self) -> int:
-        if not self._shards:
+        if not self._lease.shards:
             raise HeadgateError("this Admin is not open; use it as an async context manager")
-        return self._shards
+        return self._lease.shards

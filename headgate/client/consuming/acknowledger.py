@@ -85,7 +85,7 @@ class Acknowledger:
 
     @property
     def stored(self) -> int:
-        """Acknowledgements that the leader has stored."""
+        """Offsets whose acknowledgement the leader has stored."""
         return self._unstored.stored
 
     @property

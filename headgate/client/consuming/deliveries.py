@@ -18,11 +18,12 @@ from heapq import heappop, heappush
 from itertools import count
 from typing import Final
 
+from headgate.client.consumed_record import ConsumedRecord
 from headgate.client.consuming.acknowledger import Acknowledger
 from headgate.client.consuming.consumer_requests import ConsumerRequests
 from headgate.client.consuming.consumer_tasks import ConsumerTasks
 from headgate.client.consuming.dead_letters import DeadLetterSender
-from headgate.client.consuming.record_feed import ConsumedRecord, HeldSegment, RecordFeed
+from headgate.client.consuming.record_feed import HeldSegment, RecordFeed
 from headgate.client.decisions.held_segments import HeldKey
 from headgate.errors import FencedError, NoLeaderError, OtherHistoryError, RequestRejectedError, StoreUnavailableError
 from headgate.log.event_log import EventLogger

@@ -4,14 +4,16 @@ Records of a segment are delivered in the order of their offsets, and none of a 
 """
 
 import asyncio
+import math
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, Protocol
 
-import msgspec
 from msgspec.structs import replace
 
+from headgate.client.client_metrics import ConsumerTotals
+from headgate.client.consumed_record import ConsumedRecord
 from headgate.client.decisions.held_segments import HeldKey
 from headgate.errors import StoreUnavailableError
 from headgate.ledger.ledger import Ledger
@@ -39,24 +41,6 @@ OnGrantSkipped = Callable[[Grant, int, int], None]
 """(grant, first offset, end offset)."""
 Spawn = Callable[[Coroutine[Any, Any, None], str], asyncio.Task[None]]
 """Starts a named task, whose owner sees its failure."""
-
-
-class ConsumedRecord(msgspec.Struct, frozen=True):
-    """One record as it was delivered."""
-
-    topic: str
-    segment: SegmentId
-    offset: Offset
-    key: bytes
-    value: bytes
-    timestamp_ms: int
-    """Milliseconds since 1970, as the producer set it."""
-    generation: Generation
-    """Generation of the grant under which the record was read. An acknowledgement refers to it."""
-    headers: Headers = ()
-    """(name, value) pairs in the producer's order; a name may occur more than once."""
-    delivery_count: int = 1
-    """QUEUE: one more than the number of its deliveries that have failed. An acknowledgement refers to it."""
 
 
 class Reader(Protocol):
@@ -140,6 +124,7 @@ class RecordFeed:
         """Whether `handled` moves `positions`, and not the delivery."""
         self.on_failed: OnFailed = lambda *_: None
         """Called for the records of a new grant that are delivered again later."""
+        self.totals = ConsumerTotals()
         self._topic = topic
         self._kind = kind
         self._spawn = spawn
@@ -367,6 +352,10 @@ class RecordFeed:
         holding.queued -= 1
         if holding.stopped:
             return None
+        totals = self.totals
+        totals.delivered += 1
+        totals.redelivered += record.delivery_count > 1
+        totals.newest = record
         holding.delivered = max(holding.delivered, record.offset + 1)
         if not self.positions_follow_handling:
             self.positions[record.segment] = Offset(holding.delivered)
@@ -415,6 +404,19 @@ class RecordFeed:
             and all(due > now for due in holding.retrying.values())
             for holding in self.holdings.values()
         )
+
+    @property
+    def queued_records(self) -> int:
+        """Records that are read, and that the program has not taken."""
+        return self._queue.qsize()
+
+    def lag_seconds(self, now_ms: int) -> float:
+        """Return the metric of this name (headgate.client.client_metrics). Any thread may call it."""
+        behind = (held.queued or not held.reader.has_read(self.head.number) for held in list(self.holdings.values()))
+        if not any(behind):
+            return 0.0
+        newest = self.totals.newest
+        return math.inf if newest is None else max(0, now_ms - newest.timestamp_ms) / 1000
 
     def wake(self) -> None:
         """Make a waiting `next` return None. With a full queue it is not waiting."""

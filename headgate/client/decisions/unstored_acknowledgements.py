@@ -74,7 +74,7 @@ class UnstoredAcknowledgements:
 
     def __init__(self, kind: SubscriptionType) -> None:
         self.stored = 0
-        """Acknowledgements that the leader has stored."""
+        """Offsets whose acknowledgement the leader has stored."""
         self.late = 0
         """Acknowledgements that ended unstored with their holding, or came after its end."""
         self._kind = kind
@@ -249,11 +249,12 @@ class UnstoredAcknowledgements:
                 self._fresh_keys[key] = None
 
     def _store(self, stored: Acknowledgement, batch: AcknowledgementBatch) -> None:
-        self.stored += 1
+        self.stored += stored.end_offset - stored.first_offset
         holding = self._holdings.get((stored.segment, stored.generation))
         if holding is None:
             return
         if self._kind == SubscriptionType.STREAM:
+            self.stored += sum(end - first for first, end in holding.refused)
             holding.refused = OffsetRanges()
         if holding.checkpoint is not None and holding.checkpoint == batch.checkpoints.get(stored.segment):
             holding.checkpoint, holding.checkpoint_is_due = None, False

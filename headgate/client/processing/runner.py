@@ -6,14 +6,15 @@ have handled is acknowledged. A second cancellation cancels the calls at once.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final
 
+from headgate.client.consumed_record import ConsumedRecord
 from headgate.client.consuming.deliveries import Deliveries
-from headgate.client.consuming.record_feed import ConsumedRecord
 from headgate.client.decisions.held_segments import HeldKey
+from headgate.client.interceptors import Handle, chained
 from headgate.client.processing.calls import awaitable
 from headgate.client.processing.policies import SINGLE, BatchPolicy, LastAction, LookAhead, RetryPolicy
 from headgate.client.processing.schedule import Batch, Schedule
@@ -69,10 +70,15 @@ class Runner:
         kind: SubscriptionType,
         acknowledge: Callable[[ConsumedRecord], Awaitable[None]],
         *,
+        wrappers: Sequence[Callable[[Handle], Handle]] = (),
         draw: Callable[[], float],
         log: EventLogger,
     ) -> None:
-        """``acknowledge`` gets a record that is handled; unless it is of a QUEUE, so are those before it."""
+        """Prepare a run.
+
+        ``acknowledge`` gets a record that is handled; unless it is of a QUEUE, so are those before it. ``wrappers``
+        wrap each call of the handler, the first one outermost.
+        """
         self.report = RunReport()
         self._options = options
         self._acknowledge = acknowledge
@@ -80,7 +86,9 @@ class Runner:
         self._draw = draw
         self._log = log
         self._threads = ThreadPoolExecutor(options.concurrency, "headgate-handler")  # starts none before it is used
-        self._handler = awaitable(handler, self._threads)
+        call = awaitable(handler, self._threads)
+        handle: Handle = call if options.batch else lambda records: call(records[0])
+        self._handle = chained(handle, wrappers)
         cumulative = kind != SubscriptionType.QUEUE
         if cumulative and options.retry.then == LastAction.REDELIVER:
             raise ConfigError(f"run: then='redeliver' is for type QUEUE, and this subscription is of type {kind}")
@@ -167,12 +175,17 @@ class Runner:
 
     async def _work(self, batch: Batch | None) -> None:
         """Call the handler for ``batch``, and then for what may start next."""
-        clock, schedule, handler = asyncio.get_running_loop().time, self._schedule, self._handler
-        single, turn_ends_at = self._options.batch is None, clock() + TURN_SECONDS
+        clock, schedule, totals = asyncio.get_running_loop().time, self._schedule, self._deliveries.feed.totals
+        turn_ends_at = clock() + TURN_SECONDS
         while batch is not None and not self._ended:
             try:
                 if begun := await self._deliveries.begin(batch.records):
-                    await handler(begun[0] if single else begun)
+                    began_at = clock()
+                    totals.handler_calls += 1
+                    try:
+                        await self._handle(begun)
+                    finally:
+                        totals.handler_seconds += clock() - began_at
             except Exception as error:  # noqa: BLE001 - the retry policy decides, and its last action names it
                 await self._failed(batch, error)
             except asyncio.CancelledError as error:
@@ -186,7 +199,7 @@ class Runner:
                 await asyncio.sleep(0)
                 turn_ends_at = clock() + TURN_SECONDS
             batch = schedule.start(clock())
-            if not single:
+            if self._options.batch is not None:
                 self._start()
 
     async def _failed(self, batch: Batch, error: BaseException) -> None:

@@ -22,7 +22,7 @@ from headgate.client.decisions.held_segments import HeldKey
 from headgate.client.processing.policies import BatchPolicy, LookAhead
 
 if TYPE_CHECKING:
-    from headgate.client.consuming.record_feed import ConsumedRecord
+    from headgate.client.consumed_record import ConsumedRecord
 
 
 @dataclass(slots=True, eq=False)

@@ -24,7 +24,7 @@ class ByteBudget:
     @property
     def used_bytes(self) -> int:
         """Bytes that all shards hold."""
-        return sum(self._used.values())
+        return sum(list(self._used.values()))
 
     def used_by(self, shard: int) -> int:
         return self._used.get(shard, 0)

@@ -206,6 +206,15 @@ class RecordBatch:
             return self._expired[bisect_right(self._expired, index, key=itemgetter(0))][1]
         return self.completion.result()
 
+    def when_known(self, index: int, callback: Callable[[HeadgateError | None], object]) -> None:
+        """Call ``callback`` with `error`, once record ``index`` has an outcome: in this call, or a turn after it."""
+        if self.has_outcome(index):
+            callback(self.error(index))
+            return
+        waiter = self.completion.get_loop().create_future()
+        self._waiters[waiter] = index
+        waiter.add_done_callback(lambda _: callback(self.error(self._waiters.pop(waiter))))
+
     def wait(self, index: int) -> Generator[object, None, None]:
         """Wait for the outcome of a record. Cancelling one caller does not affect the others.
 
@@ -275,6 +284,10 @@ class Delivery:
     def done(self) -> bool:
         """Return whether the outcome is known, so that awaiting it does not wait."""
         return self._batch.has_outcome(self._index)
+
+    def when_known(self, callback: Callable[[HeadgateError | None], object]) -> None:
+        """Call ``callback`` once the outcome is known, in the event loop: with what awaiting it raises, or None."""
+        self._batch.when_known(self._index, callback)
 
     def __await__(self) -> Generator[object, None, RecordMetadata]:
         batch = self._batch

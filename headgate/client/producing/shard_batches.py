@@ -36,7 +36,7 @@ class ShardBatches:
         program: NamedProgram | None,
         settings: ProducerSettings,
         pending: set[RecordBatch],
-        on_outcome: Callable[[int, RecordBatch, Outcome, int, int], None],
+        on_outcome: Callable[[int, float, RecordBatch, Outcome, int, int], None],
         on_end: Callable[[], None],
     ) -> None:
         self.shard = shard
@@ -147,7 +147,7 @@ class ShardBatches:
 
     def _open_batch(self, topic: str) -> RecordBatch:
         self._limit_batches()
-        on_outcome = partial(self._on_outcome, self.shard)
+        on_outcome = partial(self._on_outcome, self.shard, self._loop.time())
         batch = RecordBatch(topic, on_outcome, reserved_headers=self._settings.reserved_headers)
         self._open[topic] = batch
         self._pending.add(batch)

@@ -59,6 +59,7 @@ class Shard:
         self.observer = CommitObserver()
         self.commit = GroupCommit(
             SimpleNamespace(
+                trace_commits=None,
                 ledger=self.ledger,
                 ingest=IngestSettings(write_timeout_seconds=10, unreachable_seconds=15),
                 observer=self.observer,

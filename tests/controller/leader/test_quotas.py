@@ -120,7 +120,7 @@ async def test_a_producer_beyond_its_rate_slows_down_and_stores_everything_once_
         async with Producer(client(shard, "shop"), settings=SMALL) as producer:
             deliveries = [await producer.send("orders", b"key", b"%d" % n * 30) for n in range(700)]
             placed = [await delivery for delivery in deliveries]
-            resent = producer.resent_batches
+            resent = producer.metrics().retried_batches
         seconds = loop.time() - began
 
     assert list(range(700)) == [each.offset for each in placed]

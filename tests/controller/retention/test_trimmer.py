@@ -32,6 +32,7 @@ class TrimmingLeader:
         self.observer = RecordingObserver()
         self.now_ms = 10 * HOUR
         self.context = SimpleNamespace(
+            trace_commits=None,
             ledger=kept.ledger,
             ingest=IngestSettings(write_timeout_seconds=5, unreachable_seconds=5),
             observer=self.observer,

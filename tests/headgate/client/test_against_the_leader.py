@@ -32,7 +32,7 @@ async def test_reading_until_caught_up_waits_for_segments_of_a_crashed_predecess
             async for record in consumer.until_caught_up():
                 found.append(record)
                 await consumer.acknowledge(record)
-            assert consumer.acknowledged > 0
+            assert consumer.metrics().acknowledged_records > 0
         assert [100, 100] == [sum((r.segment == 0) is parent for r in found) for parent in (True, False)]
         assert asyncio.get_running_loop().time() - began > 120
         await crashed._release()

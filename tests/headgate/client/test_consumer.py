@@ -256,7 +256,7 @@ async def test_stream_acknowledgements_are_collected_and_cumulative(cluster):
             await asyncio.sleep(0.01)
         await asyncio.sleep(0.3)
         assert [(0, 4, 5)] == acknowledged(cluster)
-        assert 1 == reader.acknowledged
+        assert 5 == reader.metrics().acknowledged_records
 
 
 async def test_acknowledgements_survive_an_outage_longer_than_their_deadline(cluster):
@@ -321,7 +321,7 @@ async def test_an_acknowledgement_that_is_refused_for_a_while_is_stored_in_the_e
             leader.refused.clear()
             await reader.flush(5)
             assert [(0, 1, 5)] == acknowledged(cluster)
-            assert (1, 0) == (reader.acknowledged, reader.rejected)
+            assert (5, 0) == (reader.metrics().acknowledged_records, reader.metrics().rejected_acknowledgements)
 
 
 async def test_a_consumer_tolerates_a_missing_right_for_half_a_minute_and_then_raises(cluster):

@@ -115,7 +115,7 @@ async def test_a_cancelled_send_reserves_no_bytes(cluster):
         cancelled.cancel()
         await asyncio.gather(cancelled, return_exceptions=True)
         await producer.flush()
-        assert 0 == producer.buffered_bytes
+        assert 0 == producer.metrics().buffered_bytes
     assert 1 == len(cluster.stored)
 
 
@@ -187,7 +187,7 @@ async def test_a_producer_whose_name_was_deleted_raises_on_every_path(cluster):
                 await (await producer.send("orders", b"key", b"value"))
         with pytest.raises(ForgottenError, match="scripted forgotten"):
             await producer.open("orders")
-        assert 2 == producer.report().rejected
+        assert 2 == producer.metrics().rejected_records
     assert [] == cluster.stored
 
 
@@ -230,7 +230,7 @@ async def test_send_refuses_an_oversized_record_with_its_size_and_the_limit(clus
         with pytest.raises(RequestRejectedError, match=r"11 bytes .* limit of 10"):
             await producer.send("orders", b"key", b"12345678")
         await (await producer.send("orders", b"key", b"1234567"))
-        assert 0 == producer.buffered_bytes
+        assert 0 == producer.metrics().buffered_bytes
 
 
 async def test_headers_arrive_as_they_were_sent(cluster):
@@ -244,7 +244,7 @@ async def test_headers_arrive_as_they_were_sent(cluster):
             await producer.send("orders", b"k", b"val.", headers=given[0])
         async with consumer(cluster, "reader", start="earliest") as reader:
             found = [await anext(reader) for _ in given]
-        assert 0 == producer.buffered_bytes
+        assert 0 == producer.metrics().buffered_bytes
 
     assert [tuple(given[0].items()), tuple(given[1]), ()] == [record.headers for record in found]
 
@@ -324,7 +324,7 @@ async def test_send_waits_for_buffer_space(cluster):
         leader.script.extend(["delay"] * 3)
         for n in range(20):
             await producer.send("orders", b"key", b"x" * 50 + str(n).encode())
-            assert 300 >= producer.buffered_bytes
+            assert 300 >= producer.metrics().buffered_bytes
     assert 21 == len(cluster.stored)
 
 

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from headgate.client.producer import CloseReport, Producer, RecordMetadata
+from headgate.client.producer import Producer, RecordMetadata
 from headgate.client.producing.producer_settings import ProducerSettings
 from headgate.errors import (
     DeliveryFailedError,
@@ -34,7 +34,7 @@ async def test_at_the_deadline_sent_records_are_unknown_and_the_others_failed(cl
         leader.answers = True
         assert 1 == (await (await producer.send("orders", b"key", b"after"))).offset
         report = await producer.close()
-    assert CloseReport(committed=2, failed=2, unknown=2) == report
+    assert (2, 2, 2) == (report.committed_records, report.failed_records, report.unknown_records)
     assert [b"probe", b"after"] == cluster.stored
 
 
@@ -68,7 +68,7 @@ async def test_records_of_several_topics_expire_at_their_own_deadlines(cluster):
 
     assert {DeliveryFailedError} == {type(what) for what, _ in results}
     assert all(10 <= after < 10.02 for _, after in results)
-    assert 0 == producer.buffered_bytes
+    assert 0 == producer.metrics().buffered_bytes
 
 
 async def test_a_record_that_waited_for_buffer_space_expires_before_younger_ones(cluster):
@@ -122,9 +122,9 @@ async def test_close_with_a_timeout_reports_every_record(cluster):
         began = asyncio.get_running_loop().time()
         report = await producer.close(timeout_seconds=2)
         assert 2 == pytest.approx(asyncio.get_running_loop().time() - began, abs=0.1)
-    assert CloseReport(committed=1, failed=3, unknown=2) == report
+    assert (1, 3, 2) == (report.committed_records, report.failed_records, report.unknown_records)
     assert all(delivery.done() for delivery in deliveries)
-    assert 0 == producer.buffered_bytes
+    assert 0 == producer.metrics().buffered_bytes
     with pytest.raises(HeadgateError):
         await producer.send("orders", b"key", b"late")
 

@@ -72,7 +72,7 @@ async def test_a_record_that_failed_comes_again_after_its_delay_and_nothing_wait
         await consumer.acknowledge(again)
         await consumer.flush()
         assert 0 == await unacknowledged(admin)
-        assert 0 == consumer.rejected
+        assert 0 == consumer.metrics().rejected_acknowledgements
 
 
 async def test_what_comes_after_the_end_of_a_delivery_has_no_effect_and_is_counted():
@@ -82,13 +82,13 @@ async def test_what_comes_after_the_end_of_a_delivery_has_no_effect_and_is_count
         await consumer.negative_acknowledge(first)
         await consumer.extend(first, 1000)
         await consumer.acknowledge(first)
-        assert 2 == consumer.rejected
+        assert 2 == consumer.metrics().rejected_acknowledgements
         (second,) = await take(consumer, 1)
         assert 2 == second.delivery_count
         await consumer.acknowledge(first)
         await consumer.negative_acknowledge(first)
         await consumer.flush()
-        assert (4, 1) == (consumer.rejected, await unacknowledged(admin))
+        assert (4, 1) == (consumer.metrics().rejected_acknowledgements, await unacknowledged(admin))
         await consumer.acknowledge(second)
         await consumer.flush()
         assert 0 == await unacknowledged(admin)

@@ -75,7 +75,7 @@ async def test_records_delivered_before_a_seek_cannot_be_acknowledged():
         await consumer.acknowledge(before[-1])
         await asyncio.sleep(1)
         described = await admin.describe_subscription("orders", "billing")
-        assert 1 == consumer.rejected
+        assert 1 == consumer.metrics().rejected_acknowledgements
 
     assert [0] == [segment.acknowledged_offset for segment in described.segments]
 

@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry
 from controller.access.control import AccessControl
 from controller.chunk_writer.group_commit import TermEndedError
 from controller.cluster.own_status import summaries
-from controller.context.leader_context import LeaderContext
+from controller.context.leader_context import LeaderContext, TraceCommits
 from controller.context.session_port import OpenSession
 from controller.leader.leader import ShardLeader
 from controller.leader.term import begin_term
@@ -149,6 +149,7 @@ class OneShard:
         self.ingest = ingest or IngestSettings()
         self.scaling = scaling or ScalingSettings()
         self.retention = retention or RetentionSettings()
+        self.trace_commits: TraceCommits | None = None
         self.drain_problem: str | None = None
         """Why drain checks are not answered, as the daemon says it."""
         self.maintenance = MaintenanceRecord()
@@ -197,6 +198,7 @@ class OneShard:
             open_session=self.open_session,
             overview=lambda: self.overview(instance, leader),
             operations=NoOtherDaemons(self, instance),
+            trace_commits=self.trace_commits,
         )
         leader = ShardLeader(state, context, lambda: self.yields_to_contender)
         return leader

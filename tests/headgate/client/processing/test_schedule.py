@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from headgate.client.consuming.record_feed import ConsumedRecord
+from headgate.client.consumed_record import ConsumedRecord
 from headgate.client.processing.policies import BatchPolicy, LastAction, LookAhead, RetryPolicy
 from headgate.client.processing.schedule import Schedule
 from headgate.errors import ConfigError
